@@ -1,0 +1,249 @@
+//! The one error type of the library: an error class of the format, the rule that was broken, and where.
+//!
+//! Classes and rules are the contract (SPEC section 11); message texts are for people and may change.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::rules::Rule;
+
+/// Result of every fallible function of this library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Error classes (SPEC section 11). The first ten belong to the format; `Io` and `Usage` to tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorClass {
+    /// The bytes are not a link: give the right file.
+    NotDcf,
+    /// The file ends early: fetch it again.
+    Truncated,
+    /// A checksum does not match: fetch it again.
+    Corrupt,
+    /// Checksums match, but the content breaks a rule: the writer has a bug, or the file was made by hand.
+    Malformed,
+    /// A value is written in another than its one form: the writer has a bug.
+    NonCanonical,
+    /// The file was made for a newer reader: update.
+    Unsupported,
+    /// The file asks for more than the format or the caller's limits allow.
+    Limit,
+    /// The link belongs to another base.
+    WrongBase,
+    /// The result differs from what the link promises: do not use it.
+    StateMismatch,
+    /// The links do not form the chain that was asked for.
+    Chain,
+    /// The operating system failed.
+    Io,
+    /// The caller erred.
+    Usage,
+}
+
+impl ErrorClass {
+    /// The class as written in SPEC.md, in vectors and in `--json` output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotDcf => "NOT_DCF",
+            Self::Truncated => "TRUNCATED",
+            Self::Corrupt => "CORRUPT",
+            Self::Malformed => "MALFORMED",
+            Self::NonCanonical => "NON_CANONICAL",
+            Self::Unsupported => "UNSUPPORTED",
+            Self::Limit => "LIMIT",
+            Self::WrongBase => "WRONG_BASE",
+            Self::StateMismatch => "STATE_MISMATCH",
+            Self::Chain => "CHAIN",
+            Self::Io => "IO",
+            Self::Usage => "USAGE",
+        }
+    }
+
+    /// What a user can do about it, in one phrase; empty where the message has to say it.
+    pub fn advice(self) -> &'static str {
+        match self {
+            Self::NotDcf => "give a .dcf file made by deltachain",
+            Self::Truncated | Self::Corrupt => "fetch the file again",
+            Self::Malformed | Self::NonCanonical => "the program that wrote the file has a bug; report it there",
+            Self::Unsupported => "update deltachain",
+            Self::Limit => "raise the limits if you trust the source",
+            Self::WrongBase => "give the base that the link was made from, or start from a snapshot",
+            Self::StateMismatch => "do not use the result; report the program that wrote the link",
+            Self::Chain => "give the links of one chain, in order",
+            Self::Io | Self::Usage => "",
+        }
+    }
+}
+
+impl fmt::Display for ErrorClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The part of a link that an error is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Section {
+    /// The fixed-size header (SPEC section 4).
+    Header,
+    /// The index (SPEC section 6).
+    Index,
+    /// The segment with this number, counted from 0 (SPEC section 7).
+    Segment(usize),
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header => f.write_str("header"),
+            Self::Index => f.write_str("index"),
+            Self::Segment(number) => write!(f, "segment {number}"),
+        }
+    }
+}
+
+/// Why something was refused or failed. One word wide; ask [`Error::class`] and [`Error::rule`], never the text.
+pub struct Error(Box<Repr>);
+
+struct Repr {
+    class: ErrorClass,
+    rule: Option<&'static str>,
+    message: String,
+    section: Option<Section>,
+    offset: Option<u64>,
+    tensor: Option<String>,
+    file: Option<String>,
+    source: Option<std::io::Error>,
+}
+
+impl Error {
+    fn new(class: ErrorClass, rule: Option<&'static str>, message: String) -> Self {
+        Self(Box::new(Repr {
+            class,
+            rule,
+            message,
+            section: None,
+            offset: None,
+            tensor: None,
+            file: None,
+            source: None,
+        }))
+    }
+
+    /// A broken rule of the format; the rule fixes the class.
+    pub(crate) fn broken(rule: &'static Rule, message: impl Into<String>) -> Self {
+        Self::new(rule.class, Some(rule.id), message.into())
+    }
+
+    /// The caller asked for something impossible, or gave an unusable input that is not a link.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(ErrorClass::Usage, None, message.into())
+    }
+
+    /// The operating system failed while doing `what`.
+    pub fn io(what: impl Into<String>, source: std::io::Error) -> Self {
+        let mut error = Self::new(ErrorClass::Io, None, what.into());
+        error.0.source = Some(source);
+        error
+    }
+
+    /// Names the section, unless one is named already.
+    pub(crate) fn in_section(mut self, section: Section) -> Self {
+        self.0.section.get_or_insert(section);
+        self
+    }
+
+    /// Names the absolute byte offset in the file, unless one is named already.
+    pub(crate) fn at(mut self, offset: u64) -> Self {
+        self.0.offset.get_or_insert(offset);
+        self
+    }
+
+    /// Names the tensor, unless one is named already.
+    pub(crate) fn of_tensor(mut self, tensor: &str) -> Self {
+        self.0.tensor.get_or_insert_with(|| tensor.to_owned());
+        self
+    }
+
+    /// Names the file, unless one is named already.
+    #[must_use]
+    pub fn in_file(mut self, file: impl AsRef<Path>) -> Self {
+        self.0.file.get_or_insert_with(|| file.as_ref().display().to_string());
+        self
+    }
+
+    /// The error class: whose fault it is and what to do.
+    pub fn class(&self) -> ErrorClass {
+        self.0.class
+    }
+
+    /// The stable id of the rule that was broken (`R-IDX-05`), if a rule of the format was.
+    pub fn rule(&self) -> Option<&'static str> {
+        self.0.rule
+    }
+
+    /// The section of the link that is at fault, if known.
+    pub fn section(&self) -> Option<Section> {
+        self.0.section
+    }
+
+    /// Absolute byte offset in the file: of the field that broke the rule, or of the section that holds it. Inside
+    /// compressed bytes no offset of the file exists; then it is that of the compressed stream.
+    pub fn offset(&self) -> Option<u64> {
+        self.0.offset
+    }
+
+    /// The tensor concerned, if known.
+    pub fn tensor(&self) -> Option<&str> {
+        self.0.tensor.as_deref()
+    }
+
+    /// The file concerned, if known.
+    pub fn file(&self) -> Option<&str> {
+        self.0.file.as_deref()
+    }
+
+    /// The bare message, without class, rule and place.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Repr { class, rule, message, section, offset, tensor, file, .. } = &*self.0;
+        write!(f, "{class}")?;
+        if let Some(rule) = rule {
+            write!(f, " {rule}")?;
+        }
+        write!(f, ": {message}")?;
+        let places = [
+            file.as_ref().map(|file| format!("file {file}")),
+            section.map(|section| section.to_string()),
+            offset.map(|offset| format!("offset {offset}")),
+            // Names are arbitrary strings: escape what could move a terminal's cursor.
+            tensor.as_ref().map(|tensor| format!("tensor {tensor:?}")),
+        ];
+        let places: Vec<String> = places.into_iter().flatten().collect();
+        if places.is_empty() { Ok(()) } else { write!(f, " ({})", places.join(", ")) }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        match &self.0.source {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|source| source as _)
+    }
+}
+
+const _: () = assert!(size_of::<Error>() == size_of::<usize>());

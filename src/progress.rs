@@ -1,0 +1,25 @@
+//! How long work tells how far it is, and how its caller stops it.
+
+use crate::error::Result;
+
+/// Receives the progress of long work, from several threads.
+pub trait Progress: Sync {
+    /// `bytes` more bytes of tensors have been dealt with. An error stops the work and is returned to its caller.
+    ///
+    /// # Errors
+    /// Whatever the implementer wants the work to end with.
+    fn advance(&self, bytes: u64) -> Result<()>;
+}
+
+/// Nobody watches.
+impl Progress for () {
+    fn advance(&self, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<F: Fn(u64) -> Result<()> + Sync> Progress for F {
+    fn advance(&self, bytes: u64) -> Result<()> {
+        self(bytes)
+    }
+}

@@ -1,0 +1,88 @@
+//! Every rule of SPEC.md that a reader checks, with its class; the only place that pairs the two.
+//!
+//! A check in the code reads `ensure(condition, &rules::IDX_05, || message)`. A test compares this table with SPEC.md.
+
+use crate::error::{Error, ErrorClass, Result};
+
+/// A requirement of SPEC.md with its stable id and the class of its violation.
+#[derive(Debug)]
+pub struct Rule {
+    /// Stable id, as in SPEC.md: `R-IDX-05`.
+    pub id: &'static str,
+    /// Class of a violation.
+    pub class: ErrorClass,
+}
+
+/// Passes if `holds`, otherwise reports `rule` as broken.
+pub(crate) fn ensure(holds: bool, rule: &'static Rule, message: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::broken(rule, message())) }
+}
+
+macro_rules! rules {
+    ($($name:ident $id:literal $class:ident;)*) => {
+        $(pub(crate) const $name: Rule = Rule { id: $id, class: ErrorClass::$class };)*
+        /// All rules, in the order of SPEC.md's sections.
+        pub const RULES: &[Rule] = &[$($name),*];
+    };
+}
+
+rules! {
+    INT_01 "R-INT-01" NonCanonical;
+    INT_02 "R-INT-02" Malformed;
+    INT_03 "R-INT-03" Malformed;
+    INT_04 "R-INT-04" Malformed;
+    HDR_01 "R-HDR-01" NotDcf;
+    HDR_02 "R-HDR-02" Truncated;
+    HDR_03 "R-HDR-03" Corrupt;
+    HDR_04 "R-HDR-04" Unsupported;
+    HDR_05 "R-HDR-05" Unsupported;
+    HDR_06 "R-HDR-06" Malformed;
+    HDR_07 "R-HDR-07" NonCanonical;
+    HDR_08 "R-HDR-08" Malformed;
+    HDR_09 "R-HDR-09" Truncated;
+    HDR_10 "R-HDR-10" Malformed;
+    STR_01 "R-STR-01" NonCanonical;
+    STR_02 "R-STR-02" Malformed;
+    STR_03 "R-STR-03" Limit;
+    STR_04 "R-STR-04" Malformed;
+    STR_05 "R-STR-05" NonCanonical;
+    STR_06 "R-STR-06" Malformed;
+    IDX_01 "R-IDX-01" Corrupt;
+    IDX_02 "R-IDX-02" Malformed;
+    IDX_03 "R-IDX-03" NonCanonical;
+    IDX_05 "R-IDX-05" Malformed;
+    IDX_06 "R-IDX-06" NonCanonical;
+    IDX_07 "R-IDX-07" Malformed;
+    IDX_08 "R-IDX-08" Malformed;
+    IDX_09 "R-IDX-09" Malformed;
+    IDX_10 "R-IDX-10" Malformed;
+    IDX_11 "R-IDX-11" Malformed;
+    IDX_12 "R-IDX-12" Malformed;
+    IDX_14 "R-IDX-14" Malformed;
+    IDX_16 "R-IDX-16" Malformed;
+    IDX_17 "R-IDX-17" Malformed;
+    IDX_18 "R-IDX-18" Malformed;
+    SEG_01 "R-SEG-01" Corrupt;
+    SEG_02 "R-SEG-02" Malformed;
+    SEG_03 "R-SEG-03" Malformed;
+    SEG_04 "R-SEG-04" Malformed;
+    SEG_05 "R-SEG-05" Malformed;
+    SEG_06 "R-SEG-06" Malformed;
+    SEG_07 "R-SEG-07" Malformed;
+    SEG_08 "R-SEG-08" Malformed;
+    SEG_09 "R-SEG-09" Malformed;
+    POS_01 "R-POS-01" Malformed;
+    POS_02 "R-POS-02" Malformed;
+    VAL_01 "R-VAL-01" Malformed;
+    VAL_02 "R-VAL-02" Malformed;
+    APP_01 "R-APP-01" WrongBase;
+    APP_02 "R-APP-02" Malformed;
+    APP_03 "R-APP-03" Malformed;
+    APP_04 "R-APP-04" StateMismatch;
+    APP_05 "R-APP-05" StateMismatch;
+    APP_06 "R-APP-06" WrongBase;
+    LAY_01 "R-LAY-01" Malformed;
+    LIM_01 "R-LIM-01" Limit;
+    LIM_02 "R-LIM-02" Limit;
+    LIM_03 "R-LIM-03" Limit;
+}

@@ -1,0 +1,106 @@
+//! What a tensor is apart from its data: name, dtype, shape, and the pieces these imply (SPEC sections 2.2 and 2.3).
+
+use std::ops::Range;
+
+use crate::tensor::Dtype;
+
+/// Bytes of a full piece: 2^24.
+pub const PIECE_BYTES: u64 = 1 << 24;
+
+/// Name, dtype and shape of a tensor, with its byte length computed and checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<u64>,
+    elements: u64,
+    bytes: u64,
+}
+
+impl TensorInfo {
+    /// `None` if shape and dtype do not give a whole number of bytes below 2^63 (SPEC section 2.2).
+    pub fn new(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<u64>>) -> Option<Self> {
+        let shape = shape.into();
+        let elements = if shape.contains(&0) {
+            0
+        } else {
+            shape.iter().try_fold(1_u64, |product, &dimension| product.checked_mul(dimension))?
+        };
+        let bits = u128::from(elements) * u128::from(dtype.bits());
+        if !bits.is_multiple_of(8) {
+            return None;
+        }
+        let bytes = u64::try_from(bits / 8).ok().filter(|bytes| *bytes < 1 << 63)?;
+        Some(Self { name: name.into(), dtype, shape, elements, bytes })
+    }
+
+    /// Name, any UTF-8 string.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        self.elements
+    }
+
+    /// Length of the data in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Number of lanes: elements, or bytes for packed types of less than a byte.
+    pub fn lanes(&self) -> u64 {
+        self.bytes / self.dtype.lane_bytes() as u64
+    }
+
+    /// Number of pieces.
+    pub fn pieces(&self) -> u64 {
+        self.bytes.div_ceil(PIECE_BYTES)
+    }
+
+    /// The bytes of the tensor that piece number `piece` holds; empty past the last piece.
+    pub fn piece(&self, piece: u64) -> Range<u64> {
+        let start = piece.saturating_mul(PIECE_BYTES).min(self.bytes);
+        start..start.saturating_add(PIECE_BYTES).min(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_checked() {
+        let info = |dtype, shape: &[u64]| TensorInfo::new("t", dtype, shape);
+        assert_eq!(info(Dtype::F32, &[]).unwrap().bytes(), 4);
+        assert_eq!(info(Dtype::F32, &[0, u64::MAX, 2]).unwrap().bytes(), 0);
+        assert_eq!(info(Dtype::F32, &[u64::MAX, 2, 0]).unwrap().bytes(), 0);
+        assert_eq!(info(Dtype::F4, &[2, 3]).unwrap().bytes(), 3);
+        assert_eq!(info(Dtype::F4, &[3]), None);
+        assert_eq!(info(Dtype::F6_E2M3, &[4]).unwrap().lanes(), 3);
+        assert_eq!(info(Dtype::U8, &[1 << 32, 1 << 32]), None);
+        assert_eq!(info(Dtype::U64, &[1 << 60]), None);
+        assert_eq!(info(Dtype::U64, &[(1 << 60) - 1]).unwrap().lanes(), (1 << 60) - 1);
+    }
+
+    #[test]
+    fn pieces_cover_the_tensor() {
+        let info = TensorInfo::new("t", Dtype::U8, vec![(1 << 24) + 1]).unwrap();
+        assert_eq!(info.pieces(), 2);
+        assert_eq!(info.piece(0), 0..1 << 24);
+        assert_eq!(info.piece(1), 1 << 24..(1 << 24) + 1);
+        assert!(info.piece(2).is_empty());
+        assert_eq!(TensorInfo::new("t", Dtype::U8, vec![0]).unwrap().pieces(), 0);
+    }
+}

@@ -1,0 +1,113 @@
+//! A state: one version of a model. The trait that diff and apply read, and a state held in memory.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+use crate::tensor::{Dtype, TensorInfo};
+
+/// A set of tensors that can be read piecewise and from several threads: a file, a directory of shards, memory.
+pub trait State: Sync {
+    /// The tensors, strictly ascending by name (bytewise).
+    fn tensors(&self) -> &[TensorInfo];
+
+    /// Fills `out` with the bytes of tensor number `tensor` that begin at byte `offset`.
+    ///
+    /// # Errors
+    /// IO if the bytes cannot be read; USAGE if there is no such range.
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()>;
+
+    /// The number of the tensor with this name.
+    fn find(&self, name: &str) -> Option<usize> {
+        self.tensors().binary_search_by(|info| info.name().cmp(name)).ok()
+    }
+}
+
+/// A state held in memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemoryState {
+    infos: Vec<TensorInfo>,
+    data: Vec<Vec<u8>>,
+}
+
+impl MemoryState {
+    /// The empty state.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Copies any other state into memory.
+    ///
+    /// # Errors
+    /// Those of reading it; USAGE if a tensor is larger than the address space.
+    pub fn copy_of(state: &(impl State + ?Sized)) -> Result<Self> {
+        let mut data = Vec::with_capacity(state.tensors().len());
+        for (number, info) in state.tensors().iter().enumerate() {
+            let length = usize::try_from(info.bytes()).map_err(|_| Error::usage("tensor exceeds the address space"))?;
+            let mut bytes = vec![0; length];
+            state.read(number, 0, &mut bytes)?;
+            data.push(bytes);
+        }
+        Ok(Self { infos: state.tensors().to_vec(), data })
+    }
+
+    /// Adds a tensor, replacing one of the same name. `data` is row-major, little-endian.
+    ///
+    /// # Errors
+    /// USAGE if `data` does not have the length that dtype and shape give.
+    pub fn insert(&mut self, name: &str, dtype: Dtype, shape: &[u64], data: Vec<u8>) -> Result<()> {
+        let info = TensorInfo::new(name, dtype, shape)
+            .filter(|info| info.bytes() == data.len() as u64)
+            .ok_or_else(|| Error::usage(format!("{} bytes do not fit {dtype} {shape:?}", data.len())).of_tensor(name))?;
+        match self.infos.binary_search_by(|info| info.name().cmp(name)) {
+            Ok(place) => (self.infos[place], self.data[place]) = (info, data),
+            Err(place) => {
+                self.infos.insert(place, info);
+                self.data.insert(place, data);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a tensor; whether there was one.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let place = self.find(name);
+        if let Some(place) = place {
+            self.infos.remove(place);
+            self.data.remove(place);
+        }
+        place.is_some()
+    }
+
+    /// A tensor's description and data.
+    pub fn get(&self, name: &str) -> Option<(&TensorInfo, &[u8])> {
+        self.find(name).map(|place| (&self.infos[place], self.data[place].as_slice()))
+    }
+
+    /// All tensors with their data, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&TensorInfo, &[u8])> {
+        self.infos.iter().zip(self.data.iter().map(Vec::as_slice))
+    }
+
+    /// A state from descriptions and data of fitting lengths; later entries replace earlier ones of the same name.
+    pub(crate) fn from_parts(parts: impl IntoIterator<Item = (TensorInfo, Vec<u8>)>) -> Self {
+        let sorted: BTreeMap<String, (TensorInfo, Vec<u8>)> =
+            parts.into_iter().map(|(info, data)| (info.name().to_owned(), (info, data))).collect();
+        let (infos, data) = sorted.into_values().unzip();
+        Self { infos, data }
+    }
+}
+
+impl State for MemoryState {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        let bytes = usize::try_from(offset)
+            .ok()
+            .and_then(|start| self.data.get(tensor)?.get(start..start.checked_add(out.len())?))
+            .ok_or_else(|| Error::usage("no such range in the state"))?;
+        out.copy_from_slice(bytes);
+        Ok(())
+    }
+}
