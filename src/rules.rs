@@ -77,7 +77,6 @@ rules! {
     VAL_02 "R-VAL-02" Malformed;
     APP_01 "R-APP-01" WrongBase;
     APP_02 "R-APP-02" Malformed;
-    APP_03 "R-APP-03" Malformed;
     APP_04 "R-APP-04" StateMismatch;
     APP_05 "R-APP-05" StateMismatch;
     APP_06 "R-APP-06" WrongBase;
@@ -85,4 +84,5 @@ rules! {
     LIM_01 "R-LIM-01" Limit;
     LIM_02 "R-LIM-02" Limit;
     LIM_03 "R-LIM-03" Limit;
+    LIM_04 "R-LIM-04" Limit;
 }

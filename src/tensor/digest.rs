@@ -5,7 +5,8 @@ use std::fmt;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use rayon::prelude::*;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::limits::address;
 use crate::progress::Progress;
 use crate::tensor::{State, TensorInfo};
 
@@ -25,7 +26,7 @@ impl Digest {
     /// Digest of the state that consists of `tensors`, which ascend by name, given each tensor's digest.
     pub fn of_state<'a>(tensors: impl ExactSizeIterator<Item = (&'a TensorInfo, Digest)>) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(STATE_DIGEST_CONTEXT);
-        let mut number = |value: u64, hasher: &mut blake3::Hasher| {
+        let number = |value: u64, hasher: &mut blake3::Hasher| {
             hasher.update(&value.to_le_bytes());
         };
         number(tensors.len() as u64, &mut hasher);
@@ -126,26 +127,8 @@ impl StateDigests {
     /// # Errors
     /// Those of reading the state, and of `progress`.
     pub fn of(state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<Self> {
-        let infos = state.tensors();
-        let pieces: Vec<(usize, u64)> =
-            infos.iter().enumerate().flat_map(|(number, info)| (0..info.pieces()).map(move |piece| (number, piece))).collect();
-        let hashed: Vec<PieceDigest> = pieces
-            .into_par_iter()
-            .map_init(Vec::new, |buffer, (number, piece)| {
-                let bytes = read_piece(state, number, piece, buffer)?;
-                progress.advance(bytes.len() as u64)?;
-                Ok(PieceDigest::of(&infos[number], piece, bytes))
-            })
-            .collect::<Result<_>>()?;
-        let mut rest = hashed.as_slice();
-        let mut tensors = Vec::with_capacity(infos.len());
-        for info in infos {
-            let count = usize::try_from(info.pieces()).map_err(|_| Error::usage("tensor exceeds the address space"))?;
-            let (own, others) = rest.split_at(count);
-            tensors.push(Digest::of_pieces(own));
-            rest = others;
-        }
-        Ok(Self::from_tensors(infos, tensors))
+        let all: Vec<usize> = (0..state.tensors().len()).collect();
+        Ok(Self::from_tensors(state.tensors(), digests_of(state, &all, progress)?))
     }
 
     /// From tensor digests that are known already, one per tensor of `infos`.
@@ -153,6 +136,33 @@ impl StateDigests {
         let state = Digest::of_state(infos.iter().zip(tensors.iter().copied()));
         Self { tensors, state }
     }
+}
+
+/// Reads and hashes the tensors with these numbers, in parallel.
+pub(crate) fn digests_of(
+    state: &(impl State + ?Sized),
+    numbers: &[usize],
+    progress: &dyn Progress,
+) -> Result<Vec<Digest>> {
+    let infos = state.tensors();
+    let pieces: Vec<(usize, u64)> =
+        numbers.iter().flat_map(|&number| (0..infos[number].pieces()).map(move |piece| (number, piece))).collect();
+    let hashed: Vec<PieceDigest> = pieces
+        .into_par_iter()
+        .map_init(Vec::new, |buffer, (number, piece)| {
+            let bytes = read_piece(state, number, piece, buffer)?;
+            progress.advance(bytes.len() as u64)?;
+            Ok(PieceDigest::of(&infos[number], piece, bytes))
+        })
+        .collect::<Result<_>>()?;
+    let mut rest = hashed.as_slice();
+    let mut digests = Vec::with_capacity(numbers.len());
+    for &number in numbers {
+        let (own, others) = rest.split_at(address(infos[number].pieces())?);
+        digests.push(Digest::of_pieces(own));
+        rest = others;
+    }
+    Ok(digests)
 }
 
 /// Reads one piece of a state into `buffer`, which grows to at most a piece.
@@ -163,13 +173,9 @@ pub(crate) fn read_piece<'a>(
     buffer: &'a mut Vec<u8>,
 ) -> Result<&'a mut [u8]> {
     let range = state.tensors()[tensor].piece(piece);
-    let length = usize::try_from(range.end - range.start).map_err(|_| Error::usage("piece exceeds the address space"))?;
-    if buffer.len() < length {
-        buffer.resize(length, 0);
-    }
-    let bytes = &mut buffer[..length];
-    state.read(tensor, range.start, bytes)?;
-    Ok(bytes)
+    buffer.resize(address(range.end - range.start)?, 0);
+    state.read(tensor, range.start, buffer)?;
+    Ok(buffer)
 }
 
 #[cfg(test)]

@@ -21,17 +21,22 @@ impl TensorInfo {
     /// `None` if shape and dtype do not give a whole number of bytes below 2^63 (SPEC section 2.2).
     pub fn new(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<u64>>) -> Option<Self> {
         let shape = shape.into();
-        let elements = if shape.contains(&0) {
-            0
-        } else {
-            shape.iter().try_fold(1_u64, |product, &dimension| product.checked_mul(dimension))?
-        };
-        let bits = u128::from(elements) * u128::from(dtype.bits());
+        let bits = Self::bits(dtype, &shape);
         if !bits.is_multiple_of(8) {
             return None;
         }
         let bytes = u64::try_from(bits / 8).ok().filter(|bytes| *bytes < 1 << 63)?;
+        let elements = u64::try_from(bits / u128::from(dtype.bits())).ok()?;
         Some(Self { name: name.into(), dtype, shape, elements, bytes })
+    }
+
+    /// Bits of a tensor of this dtype and shape; saturates.
+    pub(crate) fn bits(dtype: Dtype, shape: &[u64]) -> u128 {
+        if shape.contains(&0) {
+            return 0;
+        }
+        let bits = u128::from(dtype.bits());
+        shape.iter().fold(bits, |product, &dimension| product.saturating_mul(u128::from(dimension)))
     }
 
     /// Name, any UTF-8 string.

@@ -2,11 +2,22 @@
 
 mod digest;
 mod dtype;
+mod files;
+mod header;
 mod info;
+mod layout;
+mod safetensors;
+mod staged;
 mod state;
+mod weight_map;
 
-pub(crate) use digest::PieceDigest;
 pub use digest::{Digest, StateDigests};
+pub(crate) use digest::{PieceDigest, digests_of, read_piece};
 pub use dtype::Dtype;
+pub(crate) use files::read_at;
 pub use info::{PIECE_BYTES, TensorInfo};
-pub use state::{MemoryState, State};
+pub use layout::{LAYOUT_KEY, Layout, LayoutFile};
+pub use safetensors::SafetensorsState;
+pub use staged::StagedSafetensors;
+pub(crate) use state::MemoryWriter;
+pub use state::{MemoryState, State, StateWriter};

@@ -1,8 +1,9 @@
 //! A state: one version of a model. The trait that diff and apply read, and a state held in memory.
 
-use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use crate::error::{Error, Result};
+use crate::limits::address;
 use crate::tensor::{Dtype, TensorInfo};
 
 /// A set of tensors that can be read piecewise and from several threads: a file, a directory of shards, memory.
@@ -20,6 +21,16 @@ pub trait State: Sync {
     fn find(&self, name: &str) -> Option<usize> {
         self.tensors().binary_search_by(|info| info.name().cmp(name)).ok()
     }
+}
+
+/// Receives the tensors of a state piecewise and from several threads: a file, a directory of shards.
+pub trait StateWriter: Sync {
+    /// Puts `bytes` at byte `offset` of tensor number `tensor` in the list of tensors that the writer was created for.
+    /// Bytes that are never written are zero.
+    ///
+    /// # Errors
+    /// IO if the bytes cannot be written; USAGE if there is no such range.
+    fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()>;
 }
 
 /// A state held in memory.
@@ -42,8 +53,7 @@ impl MemoryState {
     pub fn copy_of(state: &(impl State + ?Sized)) -> Result<Self> {
         let mut data = Vec::with_capacity(state.tensors().len());
         for (number, info) in state.tensors().iter().enumerate() {
-            let length = usize::try_from(info.bytes()).map_err(|_| Error::usage("tensor exceeds the address space"))?;
-            let mut bytes = vec![0; length];
+            let mut bytes = vec![0; address(info.bytes())?];
             state.read(number, 0, &mut bytes)?;
             data.push(bytes);
         }
@@ -55,9 +65,10 @@ impl MemoryState {
     /// # Errors
     /// USAGE if `data` does not have the length that dtype and shape give.
     pub fn insert(&mut self, name: &str, dtype: Dtype, shape: &[u64], data: Vec<u8>) -> Result<()> {
-        let info = TensorInfo::new(name, dtype, shape)
-            .filter(|info| info.bytes() == data.len() as u64)
-            .ok_or_else(|| Error::usage(format!("{} bytes do not fit {dtype} {shape:?}", data.len())).of_tensor(name))?;
+        let info =
+            TensorInfo::new(name, dtype, shape).filter(|info| info.bytes() == data.len() as u64).ok_or_else(|| {
+                Error::usage(format!("{} bytes do not fit {dtype} {shape:?}", data.len())).of_tensor(name)
+            })?;
         match self.infos.binary_search_by(|info| info.name().cmp(name)) {
             Ok(place) => (self.infos[place], self.data[place]) = (info, data),
             Err(place) => {
@@ -87,14 +98,6 @@ impl MemoryState {
     pub fn iter(&self) -> impl Iterator<Item = (&TensorInfo, &[u8])> {
         self.infos.iter().zip(self.data.iter().map(Vec::as_slice))
     }
-
-    /// A state from descriptions and data of fitting lengths; later entries replace earlier ones of the same name.
-    pub(crate) fn from_parts(parts: impl IntoIterator<Item = (TensorInfo, Vec<u8>)>) -> Self {
-        let sorted: BTreeMap<String, (TensorInfo, Vec<u8>)> =
-            parts.into_iter().map(|(info, data)| (info.name().to_owned(), (info, data))).collect();
-        let (infos, data) = sorted.into_values().unzip();
-        Self { infos, data }
-    }
 }
 
 impl State for MemoryState {
@@ -108,6 +111,39 @@ impl State for MemoryState {
             .and_then(|start| self.data.get(tensor)?.get(start..start.checked_add(out.len())?))
             .ok_or_else(|| Error::usage("no such range in the state"))?;
         out.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// A state in memory that is being written.
+pub(crate) struct MemoryWriter {
+    infos: Vec<TensorInfo>,
+    data: Vec<Mutex<Vec<u8>>>,
+}
+
+impl MemoryWriter {
+    pub(crate) fn new(tensors: &[TensorInfo]) -> Result<Self> {
+        let data = tensors.iter().map(|info| Ok(Mutex::new(vec![0; address(info.bytes())?]))).collect::<Result<_>>()?;
+        Ok(Self { infos: tensors.to_vec(), data })
+    }
+
+    pub(crate) fn finish(self) -> Result<MemoryState> {
+        let data =
+            self.data.into_iter().map(|data| data.into_inner().map_err(|_| poisoned())).collect::<Result<_>>()?;
+        Ok(MemoryState { infos: self.infos, data })
+    }
+}
+
+/// Only if another thread has panicked.
+fn poisoned() -> Error {
+    Error::usage("a thread that wrote the state has failed")
+}
+
+impl StateWriter for MemoryWriter {
+    fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut data = self.data[tensor].lock().map_err(|_| poisoned())?;
+        let start = address(offset)?;
+        data[start..start + bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 }

@@ -1,0 +1,131 @@
+"""A link file: parse, decode, verify, apply (sections 9 and 10)."""
+from dataclasses import dataclass
+
+from . import codings
+from .errors import DcfError, Limits, check
+from .header import SIZE, Header, parse_header
+from .index import ABSOLUTE, PATCH, REMOVE, SET, Index, parse_index
+from .model import EMPTY_DIGEST, Tensor, from_lanes, state_digest, to_lanes
+from .primitives import crc32
+from .segment import decode_segment
+from .streams import read_stream
+
+
+@dataclass
+class Link:
+    data: bytes
+    header: Header
+    index: Index
+
+    @property
+    def is_snapshot(self):
+        return self.header.base == EMPTY_DIGEST
+
+    @property
+    def profile(self):
+        return "direct" if all(s.coding.values == ABSOLUTE for s in self.index.segments) else "compact"
+
+    def stored_segments(self):
+        """(number, entry, stored bytes) of each segment."""
+        pos = SIZE + self.header.index_stored
+        for number, entry in enumerate(self.index.segments):
+            yield number, entry, self.data[pos:pos + entry.stored_length]
+            pos += entry.stored_length
+
+
+def parse(data, limits=Limits()):
+    """Steps 1 to 6: header and index."""
+    header = parse_header(data, limits)
+    stored = data[SIZE:SIZE + header.index_stored]
+    check(crc32(stored) == header.index_crc, "R-IDX-01", "index CRC", "index")
+    raw = read_stream(stored, header.index_raw, "index")
+    return Link(data, header, parse_index(raw, header, limits))
+
+
+def check_base(link, base):
+    """Step 7."""
+    digest = state_digest(base)
+    check(digest == link.header.base, "R-APP-01", f"base is {digest.hex()}, not {link.header.base.hex()}")
+    for entry in link.index.tensors:
+        old = base.get(entry.name)
+        if entry.operation == PATCH:
+            fits = old is not None and old.dtype == entry.dtype and len(old.data) == entry.byte_length
+            check(fits, "R-APP-02", "base has no such tensor to patch", tensor=entry.name)
+        if entry.operation == REMOVE:
+            check(old is not None, "R-APP-03", "base has no such tensor to remove", tensor=entry.name)
+
+
+def base_lanes(part, base):
+    start, end = part.range
+    return to_lanes(base[part.entry.name].data[start:end], part.entry.dtype.lane_bytes)
+
+
+def decode(link, base=None):
+    """Step 8: yields (part, [(lane, value)]) with sorted lanes, value being the new lane or the difference.
+
+    Without the base, nothing is yielded for segments with more than one context.
+    """
+    for number, entry, stored in link.stored_segments():
+        where = f"segment {number}"
+        segment = decode_segment(stored, entry, where)
+        if segment.table.contexts == 1 or base is not None:
+            yield from zip(entry.parts, codings.resolve(segment, lambda part: base_lanes(part, base), where))
+
+
+def patches(link):
+    """For a direct link: {(tensor name, piece): [(lane, new value)]}, without any base. Lanes count in the piece."""
+    if link.profile != "direct":
+        raise DcfError("UNSUPPORTED", None, "relative values need the base (section 14, direct reader)")
+    return {(part.entry.name, part.piece): coded for part, coded in decode(link)}
+
+
+def verify(data, base=None, limits=Limits()):
+    """All checks that are possible; a snapshot is always checked against its base, the empty state.
+
+    Returns (link, whether it was applied)."""
+    link = parse(data, limits)
+    if base is None and link.is_snapshot:
+        base = {}
+    if base is not None:
+        apply_link(link, base, limits)
+        return link, True
+    for _ in decode(link):
+        pass
+    return link, False
+
+
+def apply(data, base, limits=Limits()):
+    """The target state, or an error; the base is never changed."""
+    return apply_link(parse(data, limits), base, limits)
+
+
+def apply_link(link, base, limits=Limits()):
+    check_base(link, base)
+    size = sum(entry.byte_length for entry in link.index.tensors if entry.operation == SET)
+    check(size <= limits.set_bytes, "R-LIM-01", f"{size} bytes of set tensors")  # section 13, last paragraph
+    buffers = {}
+    for entry in link.index.tensors:
+        if entry.operation == PATCH:
+            buffers[entry.name] = bytearray(base[entry.name].data)
+        elif entry.operation == SET:
+            buffers[entry.name] = bytearray(entry.byte_length)
+
+    for part, coded in decode(link, base):  # step 8
+        dtype, (start, end) = part.entry.dtype, part.range
+        buffer = buffers[part.entry.name]
+        lanes = list(to_lanes(buffer[start:end], dtype.lane_bytes))
+        for lane, value in coded:
+            absolute = part.coding.values == ABSOLUTE
+            lanes[lane] = value if absolute else codings.add_difference(dtype, lanes[lane], value)
+        buffer[start:end] = from_lanes(lanes, dtype.lane_bytes)
+
+    target = dict(base)  # step 9
+    for entry in link.index.tensors:
+        if entry.operation == REMOVE:
+            del target[entry.name]
+            continue
+        tensor = Tensor(entry.dtype, entry.shape, bytes(buffers[entry.name]))
+        check(tensor.digest() == entry.digest, "R-APP-04", "tensor digest", tensor=entry.name)
+        target[entry.name] = tensor
+    check(state_digest(target) == link.header.target, "R-APP-05", "state digest of the result")
+    return target

@@ -1,0 +1,104 @@
+"""The model: dtypes, tensors, states, pieces (section 2) and digests (section 3).
+
+A state is a dict from name (str) to Tensor.
+"""
+import struct
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from .primitives import ceil_div
+
+PIECE_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Dtype:
+    code: int
+    name: str
+    bits: int          # per element
+    lane_bytes: int
+    sign_magnitude: bool
+    exponent_bits: int
+
+    @property
+    def width(self):
+        """W: bits of a lane."""
+        return 8 * self.lane_bytes
+
+    def exponent(self, lane):
+        """The exponent field of a lane; 0 if the dtype has none."""
+        return (lane >> (self.width - 1 - self.exponent_bits)) & ((1 << self.exponent_bits) - 1)
+
+
+def _dtypes():
+    table = [("BOOL", 8, 0), ("F4", 4, 0), ("F6_E2M3", 6, 0), ("F6_E3M2", 6, 0), ("U8", 8, 0), ("I8", 8, 0),
+             ("F8_E5M2", 8, 5), ("F8_E4M3", 8, 4), ("F8_E8M0", 8, 0), ("F8_E4M3FNUZ", 8, 4), ("F8_E5M2FNUZ", 8, 5),
+             ("I16", 16, 0), ("U16", 16, 0), ("F16", 16, 5), ("BF16", 16, 8), ("I32", 32, 0), ("U32", 32, 0),
+             ("F32", 32, 8), ("C64", 64, 0), ("F64", 64, 11), ("I64", 64, 0), ("U64", 64, 0)]
+    # A lane is one element, or one byte of the packed dtypes; exactly the dtypes with exponent bits are sign-magnitude.
+    return [Dtype(code, name, bits, max(bits, 8) // 8, exponent > 0, exponent)
+            for code, (name, bits, exponent) in enumerate(table, 1)]
+
+
+DTYPES = {dtype.code: dtype for dtype in _dtypes()}
+BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
+
+
+def elements(shape):
+    """Number of elements (section 2.2): 0 if any dimension is 0, 1 for a scalar."""
+    count = 0 if 0 in shape else 1
+    for dimension in shape:
+        count *= dimension
+    return count
+
+
+@dataclass(frozen=True)
+class Tensor:
+    dtype: Dtype
+    shape: tuple
+    data: bytes
+
+    def digest(self):
+        return blake3(self.data).digest()
+
+
+def piece_count(byte_length):
+    return ceil_div(byte_length, PIECE_BYTES)
+
+
+def piece_range(byte_length, piece):
+    """First byte and byte after the last one of a piece."""
+    return piece * PIECE_BYTES, min(byte_length, (piece + 1) * PIECE_BYTES)
+
+
+_FORMAT = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
+def to_lanes(data, lane_bytes):
+    return struct.unpack(f"<{len(data) // lane_bytes}{_FORMAT[lane_bytes]}", data)
+
+
+def from_lanes(lanes, lane_bytes):
+    return struct.pack(f"<{len(lanes)}{_FORMAT[lane_bytes]}", *lanes)
+
+
+CONTEXT_STRING = "deltachain 2026-11-21 state digest v1"
+
+
+def state_digest(state):
+    """State digest of a dict name -> Tensor."""
+    def u64(value):
+        return value.to_bytes(8, "little")
+
+    hasher = blake3(derive_key_context=CONTEXT_STRING)
+    hasher.update(u64(len(state)))
+    for raw_name, tensor in sorted((name.encode("utf-8"), tensor) for name, tensor in state.items()):
+        hasher.update(u64(len(raw_name)) + raw_name + bytes([tensor.dtype.code]) + u64(len(tensor.shape)))
+        for dimension in tensor.shape:
+            hasher.update(u64(dimension))
+        hasher.update(u64(len(tensor.data)) + tensor.digest())
+    return hasher.digest()
+
+
+EMPTY_DIGEST = state_digest({})

@@ -1,0 +1,117 @@
+"""Primitive types (section 1): varint, string, fixed integers, packed bits, CRC-32."""
+import zlib
+
+from .errors import check, fail
+
+
+def crc32(data):
+    return zlib.crc32(data)
+
+
+def ceil_div(a, b):
+    return -(-a // b)
+
+
+class Reader:
+    """Reads fields one after another from one structure and never past its end (R-INT-03)."""
+
+    def __init__(self, data, where):
+        self.data, self.where, self.pos = data, where, 0
+        self.tensor = None  # name of the tensor being read, for messages
+
+    def fail(self, rule, message):
+        fail(rule, message, self.where, self.pos, self.tensor)
+
+    def check(self, condition, rule, message):
+        check(condition, rule, message, self.where, self.pos, self.tensor)
+
+    def left(self):
+        return len(self.data) - self.pos
+
+    def bytes(self, count):
+        self.check(count <= self.left(), "R-INT-03", f"{count} bytes wanted, {self.left()} left")
+        self.pos += count
+        return bytes(self.data[self.pos - count:self.pos])
+
+    def u8(self):
+        return self.bytes(1)[0]
+
+    def u32(self):
+        return int.from_bytes(self.bytes(4), "little")
+
+    def varint(self):
+        value = 0
+        for i in range(10):
+            byte = self.u8()  # R-INT-03
+            self.check(i < 9 or byte <= 1, "R-INT-02", "varint above 2^64 - 1")
+            value |= (byte & 0x7F) << (7 * i)
+            if byte < 0x80:
+                self.check(i == 0 or byte != 0, "R-INT-01", "varint longer than necessary")
+                return value
+        raise AssertionError("unreachable: the tenth byte is 0 or 1")
+
+    def limited(self, limit, what):
+        """A varint that R-LIM-01 bounds."""
+        value = self.varint()
+        self.check(value <= limit, "R-LIM-01", f"{what} {value} above the limit {limit}")
+        return value
+
+    def string(self, limit, what):
+        raw = self.bytes(self.limited(limit, what + " length"))
+        try:
+            return raw.decode("utf-8")  # Python refuses surrogates and overlong forms
+        except UnicodeDecodeError:
+            self.fail("R-INT-04", f"{what} is not UTF-8")
+
+
+def varint(value):
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def string(text):
+    raw = text.encode("utf-8")
+    return varint(len(raw)) + raw
+
+
+def pack(items, width):
+    """Pack integers of `width` bits, LSB first; the last byte is padded with zero bits."""
+    out, pending, bits = bytearray(), 0, 0
+    for item in items:
+        pending |= item << bits
+        bits += width
+        while bits >= 8:
+            out.append(pending & 0xFF)
+            pending >>= 8
+            bits -= 8
+    if bits:
+        out.append(pending)
+    return bytes(out)
+
+
+def unpack(data, width, count, where):
+    """The inverse of `pack`; `data` has exactly the needed length. Checks the padding (R-STR-05)."""
+    items, pending, bits, source = [], 0, 0, iter(data)
+    mask = (1 << width) - 1
+    for _ in range(count):
+        while bits < width:
+            pending |= next(source) << bits
+            bits += 8
+        items.append(pending & mask)
+        pending >>= width
+        bits -= width
+    check(pending == 0, "R-STR-05", "padding bits are not 0", where)
+    return items
+
+
+def read_varints(data, count, where):
+    """All varints of an escape stream; there must be `count` of them (R-STR-06)."""
+    reader, values = Reader(data, where), []
+    while reader.left():
+        values.append(reader.varint())
+    check(len(values) == count, "R-STR-06", f"{len(values)} escapes, {count} wanted", where)
+    return values

@@ -1,0 +1,96 @@
+"""The worked examples of SPEC.md, sections 1 to 8."""
+import unittest
+from types import SimpleNamespace
+
+from deltachain_py import codings
+from deltachain_py.index import ABSOLUTE, PLANES, SMALL, SPARSE, Coding
+from deltachain_py.model import BY_NAME, DTYPES, EMPTY_DIGEST, piece_count, piece_range, state_digest
+from deltachain_py.primitives import Reader, crc32, pack, unpack, varint
+from tests.helper import rule_of, segment_link, one_tensor, dcf
+
+BF16, F16 = BY_NAME["BF16"], BY_NAME["F16"]
+
+
+class Examples(unittest.TestCase):
+    def test_primitives(self):  # section 1
+        self.assertEqual(varint(300), bytes.fromhex("AC02"))
+        self.assertEqual(Reader(bytes.fromhex("AC02"), "").varint(), 300)
+        self.assertEqual(varint(2**64 - 1), bytes.fromhex("FFFFFFFFFFFFFFFFFF01"))
+        self.assertEqual(crc32(b"123456789"), 0xCBF43926)
+        for raw, rule in (("8000", "R-INT-01"), ("80", "R-INT-03"), ("", "R-INT-03"), ("FF" * 9 + "02", "R-INT-02"),
+                          ("80" * 9 + "00", "R-INT-01"), ("80" * 10 + "00", "R-INT-02"), ("FF" * 9 + "01", None)):
+            self.assertEqual(rule_of(Reader(bytes.fromhex(raw), "").varint), rule, raw)
+        for raw, rule in (("01FF", "R-INT-04"), ("03EDA080", "R-INT-04"), ("02C080", "R-INT-04"), ("0161", None),
+                          ("0261", "R-INT-03"), ("0100", None)):
+            self.assertEqual(rule_of(Reader(bytes.fromhex(raw), "").string, 9, ""), rule, raw)
+
+    def test_dtypes(self):  # section 2.1
+        self.assertEqual(sorted(DTYPES), list(range(1, 23)))
+        rows = {"BOOL": (1, 8, 1, False, 0), "F4": (2, 4, 1, False, 0), "F6_E3M2": (4, 6, 1, False, 0),
+                "F8_E4M3": (8, 8, 1, True, 4), "F8_E8M0": (9, 8, 1, False, 0), "BF16": (15, 16, 2, True, 8),
+                "F32": (18, 32, 4, True, 8), "C64": (19, 64, 8, False, 0), "F64": (20, 64, 8, True, 11)}
+        for name, row in rows.items():
+            d = BY_NAME[name]
+            self.assertEqual((d.code, d.bits, d.lane_bytes, d.sign_magnitude, d.exponent_bits), row)
+
+    def test_pieces(self):  # section 2.3
+        self.assertEqual([piece_count(n) for n in (0, 1, 2**24, 2**24 + 1)], [0, 1, 1, 2])
+        self.assertEqual(piece_range(2**24 + 1, 1), (2**24, 2**24 + 1))
+
+    def test_empty_digest(self):  # section 3
+        self.assertEqual(state_digest({}), EMPTY_DIGEST)
+
+    def test_contexts(self):  # section 7.1
+        lists = codings.members(BF16, [100, 110], 3, [0x3F80, 0x3580, 0])
+        self.assertEqual(lists, [[2], [1], [0]])
+
+    def test_gaps(self):  # section 8.1
+        streams = codings.encode_positions([[[5, 6, 1100]]], [[2000]], [2])
+        self.assertEqual({k: bytes(v).hex() for k, v in streams.items()},
+                         {"bitmap": "", "gap low": "11", "gap high": "0100ff", "gap escape": "12"})
+        table = SimpleNamespace(contexts=1, positions=[2], counts=[[3]])
+        take = lambda name, needed=None, limit=None: bytes(streams[name])
+        self.assertEqual(codings.decode_positions(take, table, ""), [[[5, 6, 1100]]])
+
+    def test_absolute(self):  # section 8.2
+        streams = codings.encode_values(Coding(2, SPARSE, ABSOLUTE), [BF16], [[[0xBF80]]], [])
+        self.assertEqual(streams, {"plane 0": b"\x01", "plane 1": b"\x7f"})
+        self.assertEqual(codings.rotate_right(BF16, 0x7F01), 0xBF80)
+
+    def test_key(self):  # section 8.3
+        self.assertEqual(codings.key(BF16, 0), 0)
+        self.assertEqual(codings.key(BF16, 0x8000), 0xFFFF)
+        for name in ("F8_E4M3", "F8_E5M2FNUZ", "U8", "I8", "F8_E8M0"):
+            d = BY_NAME[name]
+            self.assertEqual(len({codings.key(d, u) for u in range(256)}), 256)
+            for old in range(256):
+                self.assertEqual(codings.key(d, codings.key(d, old)), old)
+                for new in range(0, 256, 5):
+                    delta = codings.difference(d, old, new)
+                    self.assertTrue(-128 <= delta < 128)
+                    self.assertEqual(codings.add_difference(d, old, delta), new)
+                    self.assertEqual(codings.unzigzag(codings.zigzag(delta)), delta)
+
+    def test_planes(self):  # section 8.4
+        d = codings.difference(F16, 0x3C00, 0x3BFE)
+        self.assertEqual(d, -2)
+        streams = codings.encode_values(Coding(2, SPARSE, PLANES), [F16], [[[d]]], [])
+        self.assertEqual(streams, {"plane 0": b"\x03", "plane 1": b"\x00"})
+
+    def test_small(self):  # section 8.5
+        streams = codings.encode_values(Coding(2, SPARSE, SMALL), [F16], [[[1, -1, 6, -3]]], [2])
+        self.assertEqual({k: bytes(v).hex() for k, v in streams.items()},
+                         {"sign": "0a", "magnitude": "b0", "magnitude escape": "02"})
+        base, target = one_tensor("U16", [10, 10, 10, 10]), one_tensor("U16", [11, 9, 16, 7])
+        file = segment_link(base, target, SPARSE, SMALL, streams | {
+            "table": bytes([1, 32, 2, 4]), "bitmap": b"\x0f", "gap low": b"", "gap high": b"", "gap escape": b""})
+        self.assertEqual(dcf.apply(file, base), target)
+
+    def test_pack(self):
+        for width in range(32):
+            items = [i * 7919 & (1 << width) - 1 for i in range(13)]
+            self.assertEqual(unpack(pack(items, width), width, 13, ""), items)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,242 @@
+//! Applying a link: base + link -> target, piece by piece (SPEC section 9).
+
+use std::collections::HashMap;
+
+use rayon::prelude::*;
+
+use crate::error::Result;
+use crate::format::{Part, Start, TensorEntry};
+use crate::limits::address;
+use crate::link::LinkReader;
+use crate::progress::Progress;
+use crate::rules::{self, ensure};
+use crate::source::Source;
+use crate::tensor::{
+    Digest, MemoryState, MemoryWriter, PieceDigest, State, StateDigests, StateWriter, TensorInfo, read_piece,
+};
+
+/// A link that fits its base and can be applied: the target's tensors are known, nothing has been written.
+#[derive(Debug)]
+pub struct Application<'a, B: ?Sized, S> {
+    base: &'a B,
+    base_digests: &'a StateDigests,
+    link: &'a LinkReader<S>,
+    /// Tensors of the target, ascending by name.
+    target: Vec<TensorInfo>,
+    /// Where each of them comes from.
+    origins: Vec<Origin>,
+}
+
+/// Where a tensor of the target comes from.
+#[derive(Debug, Clone, Copy)]
+enum Origin {
+    /// The base's tensor with this number, unchanged.
+    Base(usize),
+    /// The link's entry with this number, on top of the base's tensor or of zeros.
+    Link(usize, Option<usize>),
+}
+
+impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
+    /// Checks that the link belongs to this base: step 7 of SPEC section 10. `base_digests` are those of `base`.
+    ///
+    /// # Errors
+    /// R-APP-01 (`WRONG_BASE`), R-APP-02.
+    pub fn new(base: &'a B, base_digests: &'a StateDigests, link: &'a LinkReader<S>) -> Result<Self> {
+        let expected = link.header().base;
+        ensure(base_digests.state == expected, &rules::APP_01, || {
+            format!("the link is for base {expected}, this base is {}", base_digests.state)
+        })?;
+        let mut target = Vec::new();
+        let mut origins = Vec::new();
+        let mut bases = base.tensors().iter().enumerate().peekable();
+        for (entry, change) in link.index().tensors.iter().enumerate() {
+            while let Some((number, info)) = bases.next_if(|(_, info)| info.name() < change.name()) {
+                target.push(info.clone());
+                origins.push(Origin::Base(number));
+            }
+            let own = bases.next_if(|(_, info)| info.name() == change.name());
+            let TensorEntry::Write(written) = change else { continue };
+            let start = match written.start {
+                Start::Zeros => None,
+                Start::Base => {
+                    let fits =
+                        |old: &TensorInfo| old.dtype() == written.info.dtype() && old.bytes() == written.info.bytes();
+                    ensure(own.is_some_and(|(_, old)| fits(old)), &rules::APP_02, || {
+                        "the base has no such tensor of this dtype and length".into()
+                    })
+                    .map_err(|error| error.of_tensor(change.name()))?;
+                    own.map(|(number, _)| number)
+                }
+            };
+            target.push(written.info.clone());
+            origins.push(Origin::Link(entry, start));
+        }
+        for (number, info) in bases {
+            target.push(info.clone());
+            origins.push(Origin::Base(number));
+        }
+        Ok(Self { base, base_digests, link, target, origins })
+    }
+
+    /// The target's tensors, ascending by name.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.target
+    }
+
+    /// Bytes that [`run`](Self::run) reports to its progress: all of the target.
+    pub fn work(&self) -> u64 {
+        self.target.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Builds the target and checks it: steps 8 and 9 of SPEC section 10. `out` has been created for
+    /// [`tensors`](Self::tensors) and reads as zeros where nothing is written. What it holds must not be made visible
+    /// before this has returned without error. Memory: per thread one segment with its pieces.
+    ///
+    /// # Errors
+    /// The class and rule of the first check that fails; those of reading, writing and `progress`.
+    pub fn run(&self, out: &impl StateWriter, progress: &dyn Progress) -> Result<StateDigests> {
+        // Where each entry of the link stands in the target.
+        let places: HashMap<usize, (usize, Option<usize>)> = (0..)
+            .zip(&self.origins)
+            .filter_map(|(place, origin)| match origin {
+                Origin::Link(entry, start) => Some((*entry, (place, *start))),
+                Origin::Base(_) => None,
+            })
+            .collect();
+        let mut pieces: Vec<Vec<Option<PieceDigest>>> = Vec::with_capacity(self.target.len());
+        for (info, origin) in self.target.iter().zip(&self.origins) {
+            let count = if matches!(origin, Origin::Base(_)) { 0 } else { address(info.pieces())? };
+            pieces.push(vec![None; count]);
+        }
+
+        let segments: Vec<usize> = (0..self.link.index().segments.len()).collect();
+        // In batches, so that a bad segment is noticed soon; the first one in file order is reported.
+        for batch in segments.chunks(4 * rayon::current_num_threads()) {
+            let results: Vec<Result<Vec<(Part, PieceDigest)>>> =
+                batch.par_iter().map(|&number| self.apply_segment(number, &places, out, progress)).collect();
+            for result in results {
+                for (part, digest) in result? {
+                    pieces[places[&part.entry].0][address(part.piece)?] = Some(digest);
+                }
+            }
+        }
+        self.carry_over(&mut pieces, out, progress)?;
+        self.check(&pieces)
+    }
+
+    fn apply_segment(
+        &self,
+        number: usize,
+        places: &HashMap<usize, (usize, Option<usize>)>,
+        out: &impl StateWriter,
+        progress: &dyn Progress,
+    ) -> Result<Vec<(Part, PieceDigest)>> {
+        let segment = self.link.segment(number)?;
+        let mut buffer = Vec::new();
+        let mut digests = Vec::with_capacity(self.link.parts(number).len());
+        for (index, &part) in self.link.parts(number).iter().enumerate() {
+            let info = &self.link.written(part)?.info;
+            let (place, start) = places[&part.entry];
+            let bytes = self.starting_piece(info, start, part.piece, &mut buffer)?;
+            self.link.locate(number, index, segment.apply(index, bytes))?;
+            out.write(place, info.piece(part.piece).start, bytes)?;
+            digests.push((part, PieceDigest::of(info, part.piece, bytes)));
+            progress.advance(bytes.len() as u64)?;
+        }
+        Ok(digests)
+    }
+
+    /// What a piece of a written tensor holds before its part is applied.
+    fn starting_piece<'b>(
+        &self,
+        info: &TensorInfo,
+        start: Option<usize>,
+        piece: u64,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<&'b mut [u8]> {
+        if let Some(number) = start {
+            return read_piece(self.base, number, piece, buffer);
+        }
+        let range = info.piece(piece);
+        let length = address(range.end - range.start)?;
+        buffer.clear();
+        buffer.resize(length, 0);
+        Ok(buffer)
+    }
+
+    /// Writes every piece that no segment has changed.
+    fn carry_over(
+        &self,
+        pieces: &mut [Vec<Option<PieceDigest>>],
+        out: &impl StateWriter,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let missing = self.target.iter().enumerate().flat_map(|(place, info)| {
+            let known = &pieces[place];
+            (0..info.pieces())
+                .zip(0..)
+                .filter(move |&(_, i)| known.get(i).is_none_or(Option::is_none))
+                .map(move |(piece, _)| (place, piece))
+        });
+        let missing: Vec<(usize, u64)> = missing.collect();
+        let hashed = missing
+            .into_par_iter()
+            .map_init(Vec::new, |buffer, (place, piece)| {
+                let info = &self.target[place];
+                let (start, hashed) = match self.origins[place] {
+                    Origin::Base(number) => (Some(number), false),
+                    Origin::Link(_, start) => (start, true),
+                };
+                let bytes = self.starting_piece(info, start, piece, buffer)?;
+                // Zeros are there already.
+                if start.is_some() {
+                    out.write(place, info.piece(piece).start, bytes)?;
+                }
+                progress.advance(bytes.len() as u64)?;
+                Ok(hashed.then(|| (place, piece, PieceDigest::of(info, piece, bytes))))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        for (place, piece, digest) in hashed.into_iter().flatten() {
+            pieces[place][address(piece)?] = Some(digest);
+        }
+        Ok(())
+    }
+
+    /// Step 9 of SPEC section 10.
+    fn check(&self, pieces: &[Vec<Option<PieceDigest>>]) -> Result<StateDigests> {
+        let mut tensors = Vec::with_capacity(self.target.len());
+        for (place, origin) in self.origins.iter().enumerate() {
+            tensors.push(match *origin {
+                Origin::Base(number) => self.base_digests.tensors[number],
+                Origin::Link(entry, _) => {
+                    let known: Vec<PieceDigest> = pieces[place].iter().flatten().copied().collect();
+                    let digest = Digest::of_pieces(&known);
+                    let promised = self.link.index().tensors[entry].written().map(|written| written.digest);
+                    ensure(Some(digest) == promised, &rules::APP_04, || {
+                        "the result differs from what the link promises".into()
+                    })
+                    .map_err(|error| error.of_tensor(self.target[place].name()))?;
+                    digest
+                }
+            });
+        }
+        let digests = StateDigests::from_tensors(&self.target, tensors);
+        let promised = self.link.header().target;
+        ensure(digests.state == promised, &rules::APP_05, || {
+            format!("the result is {}, the link promises {promised}", digests.state)
+        })?;
+        Ok(digests)
+    }
+}
+
+/// Applies a link to a base, both of which fit in memory. The base's digest is computed here.
+///
+/// # Errors
+/// As for [`Application::new`] and [`Application::run`].
+pub fn apply<S: Source>(base: &(impl State + ?Sized), link: &LinkReader<S>) -> Result<MemoryState> {
+    let digests = StateDigests::of(base, &())?;
+    let application = Application::new(base, &digests, link)?;
+    let out = MemoryWriter::new(application.tensors())?;
+    application.run(&out, &())?;
+    out.finish()
+}

@@ -1,0 +1,138 @@
+//! How the encoder chooses the contexts of a segment: lanes whose exponents change at a similar rate share one.
+//!
+//! The chance that a weight changes depends on its ULP, hence on its exponent; so does the size of its change once every
+//! lane changes. One figure covers both: the rate, the chance of a change times the typical size of its difference. It
+//! falls by about half from one exponent to the next, and a context per factor of two is as good as a finer one.
+
+use std::collections::BTreeMap;
+
+use crate::codec::statistics::{ExponentStatistics, log2};
+use crate::format::segment::MAX_CONTEXTS;
+
+/// Parts with fewer lanes have too few changes for rates of their own; they use those of the segment.
+const OWN_RATES_FROM: u64 = 4096;
+/// A context with fewer coded lanes costs more (in code tables) than it saves.
+const LEAST_CODED: u64 = 300;
+
+/// Thresholds of each part, all of the same number: one less than the contexts.
+pub(crate) fn thresholds(parts: &[&ExponentStatistics], dense: bool) -> Vec<Vec<u16>> {
+    let Some(exponents) = parts.first().map(|part| part.all.len()) else { return Vec::new() };
+    let mut pool = ExponentStatistics::new(exponents);
+    for part in parts {
+        pool.add(part);
+    }
+    let pool_levels = levels(&pool, &pool);
+    let levels: Vec<Vec<i32>> = parts
+        .iter()
+        .map(|part| {
+            let own = part.all.iter().sum::<u64>() >= OWN_RATES_FROM;
+            if own { levels(part, &pool) } else { pool_levels.clone() }
+        })
+        .collect();
+
+    let mut coded: BTreeMap<i32, u64> = BTreeMap::new();
+    for (part, levels) in parts.iter().zip(&levels) {
+        let counts = if dense { &part.all } else { &part.changed };
+        for (&level, &count) in levels.iter().zip(counts) {
+            *coded.entry(level).or_default() += count;
+        }
+    }
+    let boundaries = merge(coded.into_iter().collect());
+    let highest = u16::try_from(exponents).unwrap_or(u16::MAX);
+    levels
+        .iter()
+        .map(|levels| {
+            let of = |boundary: &i32| levels.iter().position(|level| level >= boundary);
+            boundaries.iter().map(|b| of(b).and_then(|e| u16::try_from(e).ok()).unwrap_or(highest)).collect()
+        })
+        .collect()
+}
+
+/// For each exponent minus the logarithm of its rate, rounded; made to ascend with the exponent by pooling neighbours
+/// that do not. `pool` stands in where a part has seen nothing.
+fn levels(part: &ExponentStatistics, pool: &ExponentStatistics) -> Vec<i32> {
+    let mut groups: Vec<(f64, f64, usize)> = Vec::new();
+    for exponent in 0..part.all.len() {
+        let expected = (pool.weight(exponent) + 1e-9) / (as_f64(pool.all[exponent]) + 1.0);
+        let mut group = (part.weight(exponent) + expected / 2.0, as_f64(part.all[exponent]) + 0.5, 1);
+        while let Some(&(weight, lanes, length)) = groups.last() {
+            if weight * group.1 >= group.0 * lanes {
+                break;
+            }
+            group = (group.0 + weight, group.1 + lanes, group.2 + length);
+            groups.pop();
+        }
+        groups.push(group);
+    }
+    groups
+        .into_iter()
+        .flat_map(|(weight, lanes, length)| std::iter::repeat_n(round(-log2(weight / lanes)), length))
+        .collect()
+}
+
+/// First levels of the second, third, ... context, after joining levels until each has enough and there are few.
+fn merge(levels: Vec<(i32, u64)>) -> Vec<i32> {
+    let mut groups = levels;
+    while groups.len() > 1 {
+        let Some(smallest) = (0..groups.len()).min_by_key(|&index| groups[index].1) else { break };
+        if groups.len() <= MAX_CONTEXTS && groups[smallest].1 >= LEAST_CODED {
+            break;
+        }
+        let left = match (smallest.checked_sub(1), groups.get(smallest + 1)) {
+            (Some(left), Some(right)) if groups[left].1 <= right.1 => left,
+            (Some(left), None) => left,
+            _ => smallest,
+        };
+        groups[left].1 += groups[left + 1].1;
+        groups.remove(left + 1);
+    }
+    groups.into_iter().skip(1).map(|(level, _)| level).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of lanes stay far below 2^53")]
+fn as_f64(count: u64) -> f64 {
+    count as f64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "logarithms of finite positive numbers are small")]
+fn round(value: f64) -> i32 {
+    (value + 0.5).floor() as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_that_halve_get_a_context_each() {
+        let mut part = ExponentStatistics::new(256);
+        for i in 0..8 {
+            part.all[100 + i] = 100_000;
+            part.changed[100 + i] = 50_000 >> i;
+        }
+        let thresholds = thresholds(&[&part], false);
+        assert_eq!(thresholds.len(), 1);
+        assert!(thresholds[0].len() >= 7, "{thresholds:?}");
+        assert!(thresholds[0].is_sorted());
+    }
+
+    #[test]
+    fn there_are_never_too_many_contexts() {
+        let mut part = ExponentStatistics::new(2048);
+        for i in 0..60 {
+            part.all[900 + i] = 1 << 40;
+            part.changed[900 + i] = 1 << (40 - i.min(30));
+            part.logarithms[900 + i] = part.changed[900 + i] * (20 - i as u64 / 3);
+        }
+        let thresholds = thresholds(&[&part, &part.clone()], true);
+        assert!(thresholds.iter().all(|part| part.len() < MAX_CONTEXTS && part.is_sorted()));
+    }
+
+    #[test]
+    fn few_changes_make_one_context() {
+        let mut part = ExponentStatistics::new(16);
+        part.all = vec![1000; 16];
+        part.changed = vec![3; 16];
+        assert_eq!(thresholds(&[&part], false), vec![Vec::<u16>::new()]);
+    }
+}

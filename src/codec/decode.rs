@@ -1,0 +1,412 @@
+//! Decoding a segment: streams to coded lanes, and these into the lanes of a part (SPEC sections 7 and 8).
+//!
+//! Everything that does not need the base is checked when the streams are read; what does, when a part is applied.
+
+use crate::codec::bits::{packed_bytes, unpack};
+use crate::codec::contexts::{BLOCK, Contexts};
+use crate::codec::escapes;
+use crate::codec::lane::{Kind, Lane, unzigzag};
+use crate::error::{Error, Result};
+use crate::format::coding::{Coding, Values};
+use crate::format::segment::{MAX_CONTEXTS, PositionCoding, StoredStream, Table, split};
+use crate::rules::{self, Rule, ensure};
+use crate::tensor::Dtype;
+
+/// A decoded segment: for each part and context the coded lanes, as gaps between ranks and as values.
+///
+/// Both lists are ordered by context, part and lane; `starts` says where the run of a part and context begins.
+#[derive(Debug)]
+pub(crate) struct Decoded<L> {
+    coding: Coding,
+    table: Table,
+    parts: Vec<(Dtype, u32)>,
+    /// Absolute offset of the segment.
+    offset: u64,
+    /// Begin of each run, by part and then context, and its length.
+    runs: Vec<(usize, u32)>,
+    /// For each coded lane the members between it and the one before; empty if positions are dense.
+    gaps: Vec<u32>,
+    /// For each coded lane its new bits or its difference.
+    values: Vec<L>,
+}
+
+impl<L: Lane> Decoded<L> {
+    /// Decodes a segment that stands in the file at `offset` and whose checksum matched; steps 8.2 to 8.4 of SPEC
+    /// section 10. `parts` gives dtype and lanes of each part.
+    pub(crate) fn new(segment: &[u8], offset: u64, coding: Coding, parts: Vec<(Dtype, u32)>) -> Result<Self> {
+        let mut streams = split(segment, offset, coding)?.into_iter();
+        let mut next = || streams.next().ok_or_else(|| Error::broken(&rules::SEG_02, "a stream is missing"));
+        let table = Table::parse(&next()?, coding, &parts)?;
+        let mut decoded = Self { coding, table, parts, offset, runs: Vec::new(), gaps: Vec::new(), values: Vec::new() };
+        let total = if coding.is_sparse() {
+            decoded.read_positions(&[next()?, next()?, next()?, next()?])?
+        } else {
+            let counts = decoded.table.counts.clone();
+            decoded.set_runs(&counts)
+        };
+        if coding.values == Values::RelativeSmall {
+            decoded.read_small(&[next()?, next()?, next()?], total)?;
+        } else {
+            let planes = (0..L::BITS / 8).map(|_| next()).collect::<Result<Vec<_>>>()?;
+            decoded.read_planes(&planes, total)?;
+        }
+        Ok(decoded)
+    }
+
+    fn contexts(&self) -> usize {
+        self.table.contexts
+    }
+
+    /// Sets the runs from the coded lanes of each part and context; returns the number of all coded lanes.
+    fn set_runs(&mut self, coded: &[u32]) -> usize {
+        let contexts = self.contexts();
+        self.runs = vec![(0, 0); coded.len()];
+        let mut begin = 0;
+        for context in 0..contexts {
+            for index in (context..coded.len()).step_by(contexts) {
+                self.runs[index] = (begin, coded[index]);
+                begin += coded[index] as usize;
+            }
+        }
+        begin
+    }
+
+    /// The four position streams: bitmap, gap low, gap high, gap escape. Returns the number of coded lanes.
+    fn read_positions(&mut self, [bitmap, low, high, escape]: &[StoredStream<'_>; 4]) -> Result<usize> {
+        let contexts = self.contexts();
+        let counted = |context: usize, table: &Table| -> u64 {
+            table.counts.iter().skip(context).step_by(contexts).map(|&count| u64::from(count)).sum()
+        };
+        let per_context: Vec<u64> = (0..contexts).map(|context| counted(context, &self.table)).collect();
+        let coded = per_context.iter().zip(&self.table.positions);
+        let (mut bitmap_bytes, mut low_bytes, mut high_bytes) = (0, 0, 0);
+        for (&count, position) in coded {
+            match position {
+                PositionCoding::Bitmap => bitmap_bytes += packed_bytes(count, 1),
+                PositionCoding::Gaps(shift) => {
+                    low_bytes += packed_bytes(count, *shift);
+                    high_bytes += count;
+                }
+            }
+        }
+        let bits = read_exact(bitmap, bitmap_bytes)?;
+        let bits = self.each_context(&bits, bitmap, &per_context, |position| match position {
+            PositionCoding::Bitmap => Some(1),
+            PositionCoding::Gaps(_) => None,
+        })?;
+        let low_bits = read_exact(low, low_bytes)?;
+        let low_bits = self.each_context(&low_bits, low, &per_context, |position| match position {
+            PositionCoding::Bitmap => None,
+            PositionCoding::Gaps(shift) => Some(shift),
+        })?;
+        let high = read_exact(high, high_bytes)?;
+        let escaped = high.iter().filter(|&&symbol| symbol == u8::MAX).count();
+        let mut escapes = read_escapes(escape, escaped)?.into_iter();
+
+        // Bits of bitmaps become gaps too, so that applying a part knows only one form.
+        let mut coded = self.table.counts.clone();
+        let mut gaps = Vec::with_capacity(high.len() + bits.iter().flatten().filter(|&&bit| bit == 1).count());
+        let mut high = high.iter();
+        for context in 0..contexts {
+            let parts = (context..coded.len()).step_by(contexts);
+            match self.table.positions[context] {
+                PositionCoding::Bitmap => {
+                    let mut bits = bits[context].iter();
+                    for index in parts {
+                        let before = gaps.len();
+                        let mut gap = 0;
+                        for _ in 0..coded[index] {
+                            if bits.next() == Some(&1) {
+                                gaps.push(gap);
+                                gap = 0;
+                            } else {
+                                gap += 1;
+                            }
+                        }
+                        coded[index] = u32::try_from(gaps.len() - before).unwrap_or(u32::MAX);
+                    }
+                }
+                PositionCoding::Gaps(shift) => {
+                    let mut low = low_bits[context].iter();
+                    for index in parts {
+                        let (_, lanes) = self.parts[index / contexts];
+                        for _ in 0..coded[index] {
+                            let symbol = high.next().copied().unwrap_or(0);
+                            let above = escapes::value(u32::from(symbol), u32::from(u8::MAX), &mut escapes);
+                            let low = u64::from(low.next().copied().unwrap_or(0));
+                            let gap = above.checked_mul(1 << shift).map_or(u64::MAX, |above| above | low);
+                            // A gap that exceeds the part is refused when the part is applied (R-POS-01).
+                            gaps.push(u32::try_from(gap).unwrap_or(u32::MAX).min(lanes));
+                        }
+                    }
+                }
+            }
+        }
+        self.gaps = gaps;
+        Ok(self.set_runs(&coded))
+    }
+
+    /// Unpacks a bit stream into one list per context; `width` gives the bits per item, or `None` for contexts
+    /// without items.
+    fn each_context(
+        &self,
+        mut bytes: &[u8],
+        stream: &StoredStream<'_>,
+        counts: &[u64],
+        width: impl Fn(PositionCoding) -> Option<u8>,
+    ) -> Result<Vec<Vec<u32>>> {
+        let contexts = self.table.positions.iter().zip(counts);
+        let unpacked = contexts.map(|(position, &count)| match width(*position) {
+            None => Ok(Vec::new()),
+            // The bytes are there, so the count fits.
+            Some(width) => unpack(&mut bytes, u32::from(width), usize::try_from(count).unwrap_or(0)),
+        });
+        unpacked.collect::<Result<_>>().map_err(|error| error.at(stream.offset))
+    }
+
+    /// Absolute values and relative planes.
+    fn read_planes(&mut self, planes: &[StoredStream<'_>], total: usize) -> Result<()> {
+        let raw = planes.iter().map(|plane| read_exact(plane, total as u64)).collect::<Result<Vec<_>>>()?;
+        let relative = self.coding.is_relative();
+        self.values = vec![L::default(); total];
+        let mut low_bytes = [0; 8];
+        let width = planes.len();
+        for (index, value) in self.values.iter_mut().enumerate() {
+            for (byte, plane) in low_bytes.iter_mut().zip(&raw) {
+                *byte = plane[index];
+            }
+            *value = L::from_low_bytes(&low_bytes[..width]);
+        }
+        if relative {
+            for value in &mut self.values {
+                *value = unzigzag(*value);
+            }
+            // R-VAL-01: a coded lane of a sparse part changes.
+            if self.coding.is_sparse() {
+                let changed = self.values.iter().all(|value| *value != L::default());
+                let offset = planes.last().map_or(self.offset, |plane| plane.offset);
+                ensure(changed, &rules::VAL_01, || "a coded lane does not change".into()).map_err(|e| e.at(offset))?;
+            }
+        } else {
+            for part in 0..self.parts.len() {
+                let kind = Kind::<L>::of(self.parts[part].0);
+                let (begin, length) = self.runs[part];
+                for value in &mut self.values[begin..begin + length as usize] {
+                    *value = kind.from_planes(*value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Relative small values: sign, magnitude, magnitude escape.
+    fn read_small(&mut self, [sign, magnitude, escape]: &[StoredStream<'_>; 3], total: usize) -> Result<()> {
+        let contexts = self.contexts();
+        let mut counts = vec![0_usize; contexts];
+        for (index, (_, length)) in self.runs.iter().enumerate() {
+            counts[index % contexts] += *length as usize;
+        }
+        let bytes = |width: &dyn Fn(usize) -> u8| -> u64 {
+            counts.iter().enumerate().map(|(context, &count)| packed_bytes(count as u64, width(context))).sum()
+        };
+        let (sign_bytes, magnitude_bytes) = (bytes(&|_| 1), bytes(&|context| self.table.widths[context]));
+        let signs = read_exact(sign, sign_bytes)?;
+        let mut signs = signs.as_slice();
+        let mut negative = Vec::with_capacity(total);
+        for &count in &counts {
+            negative.extend(unpack(&mut signs, 1, count).map_err(|error| error.at(sign.offset))?);
+        }
+        let magnitudes = read_exact(magnitude, magnitude_bytes)?;
+        let mut magnitudes = magnitudes.as_slice();
+        let mut symbols = Vec::with_capacity(contexts);
+        let mut escaped = 0;
+        for (&count, &width) in counts.iter().zip(&self.table.widths) {
+            let greatest = (1 << width) - 1;
+            let run = unpack(&mut magnitudes, u32::from(width), count).map_err(|e| e.at(magnitude.offset))?;
+            escaped += run.iter().filter(|&&symbol| symbol == greatest).count();
+            symbols.push((greatest, run));
+        }
+        let mut escapes = read_escapes(escape, escaped)?.into_iter();
+        // R-VAL-02: the greatest magnitude less one.
+        let most = (u64::MAX >> (64 - L::BITS)) / 2;
+        let mut negative = negative.into_iter();
+        self.values.reserve(total);
+        for (greatest, run) in symbols {
+            for symbol in run {
+                let less_one = escapes::value(symbol, greatest, &mut escapes);
+                let negative = negative.next() == Some(1);
+                ensure(less_one < most || (negative && less_one == most), &rules::VAL_02, || {
+                    format!("a difference of magnitude {less_one} + 1")
+                })
+                .map_err(|error| error.at(magnitude.offset))?;
+                let difference = L::from_u64(less_one + 1);
+                self.values.push(if negative { L::default().wrapping_sub(difference) } else { difference });
+            }
+        }
+        Ok(())
+    }
+
+    /// The values and gaps of part number `part`, one run per context.
+    fn runs(&self, part: usize) -> impl Iterator<Item = Run<'_, L>> {
+        let contexts = self.contexts();
+        self.runs[part * contexts..(part + 1) * contexts].iter().map(|&(begin, length)| {
+            let end = begin + length as usize;
+            Run { gaps: self.gaps.get(begin..end).unwrap_or(&[]), values: &self.values[begin..end] }
+        })
+    }
+
+    /// The coded lanes of a part as ascending (lane, value) pairs, if positions do not depend on the base: with one
+    /// context. The values are new bits or differences, as the segment's coding says.
+    pub(crate) fn patches(&self, part: usize) -> Result<(Vec<u32>, &[L])> {
+        let (_, lanes) = self.parts[part];
+        let Some(run) = self.runs(part).next().filter(|_| self.contexts() == 1) else {
+            return Err(Error::usage("positions with several contexts need the base"));
+        };
+        let mut indices = Vec::with_capacity(run.values.len());
+        if self.coding.is_sparse() {
+            let mut next = 0_u32;
+            for &gap in run.gaps {
+                let lane = next.saturating_add(gap);
+                self.check(lane < lanes, &rules::POS_01, || format!("rank {lane} of {lanes} members"))?;
+                indices.push(lane);
+                next = lane + 1;
+            }
+        } else {
+            indices.extend(0..lanes);
+        }
+        Ok((indices, run.values))
+    }
+
+    fn check(&self, holds: bool, rule: &'static Rule, message: impl FnOnce() -> String) -> Result<()> {
+        ensure(holds, rule, message).map_err(|error| error.at(self.offset))
+    }
+
+    /// Applies part number `part` to its piece's bytes, which hold the lanes that the tensor starts from.
+    pub(crate) fn apply(&self, part: usize, bytes: &mut [u8]) -> Result<()> {
+        let kind = Kind::<L>::of(self.parts[part].0);
+        let lanes = L::chunks_mut(bytes);
+        let change = |lane: &mut L::Bytes, value: L| {
+            *lane = if self.coding.is_relative() { kind.moved(L::load(*lane), value) } else { value }.store();
+        };
+        if self.contexts() == 1 {
+            let (indices, values) = self.patches(part)?;
+            for (&index, &value) in indices.iter().zip(values) {
+                change(&mut lanes[index as usize], value);
+            }
+            return Ok(());
+        }
+        let contexts = Contexts::new(kind, self.table.thresholds(part));
+        let members = if self.coding.is_sparse() {
+            self.apply_sparse(part, lanes, &contexts, change)?
+        } else {
+            self.apply_dense(part, lanes, &contexts, change)?
+        };
+        // R-POS-02 for bitmaps; dense parts have checked it on the way.
+        let counts = self.table.counts(part).iter().zip(&self.table.positions);
+        for (context, (&count, position)) in counts.enumerate() {
+            self.check(*position != PositionCoding::Bitmap || count == members[context], &rules::POS_02, || {
+                format!("{count} bits for the {} members of context {context}", members[context])
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the members of each context.
+    fn apply_sparse(
+        &self,
+        part: usize,
+        lanes: &mut [L::Bytes],
+        contexts: &Contexts<L>,
+        change: impl Fn(&mut L::Bytes, L),
+    ) -> Result<[u32; MAX_CONTEXTS]> {
+        let mut members = [0; MAX_CONTEXTS];
+        // Members of each context to pass before the next coded lane; none comes after u32::MAX.
+        let mut until = [u32::MAX; MAX_CONTEXTS];
+        let mut runs: Vec<Run<'_, L>> = self.runs(part).collect();
+        for (until, run) in until.iter_mut().zip(&runs) {
+            *until = run.gaps.first().copied().unwrap_or(u32::MAX);
+        }
+        for block in lanes.chunks_mut(BLOCK) {
+            let counts = contexts.count(block);
+            if (0..contexts.len()).all(|context| counts[context] <= until[context]) {
+                for context in 0..contexts.len() {
+                    members[context] += counts[context];
+                    // u32::MAX stays far above any number of members: a piece has at most 2^24 lanes.
+                    until[context] -= counts[context];
+                }
+                continue;
+            }
+            for lane in block {
+                let context = contexts.of(L::load(*lane));
+                members[context] += 1;
+                if until[context] > 0 {
+                    until[context] -= 1;
+                    continue;
+                }
+                let run = &mut runs[context];
+                change(lane, run.values[0]);
+                (run.gaps, run.values) = (&run.gaps[1..], &run.values[1..]);
+                until[context] = run.gaps.first().copied().unwrap_or(u32::MAX);
+            }
+        }
+        for (context, run) in runs.iter().enumerate() {
+            self.check(run.values.is_empty(), &rules::POS_01, || {
+                format!("ranks exceed the {} members of context {context}", members[context])
+            })?;
+        }
+        Ok(members)
+    }
+
+    /// Returns the members of each context.
+    fn apply_dense(
+        &self,
+        part: usize,
+        lanes: &mut [L::Bytes],
+        contexts: &Contexts<L>,
+        change: impl Fn(&mut L::Bytes, L),
+    ) -> Result<[u32; MAX_CONTEXTS]> {
+        let mut runs: Vec<std::slice::Iter<'_, L>> = self.runs(part).map(|run| run.values.iter()).collect();
+        for lane in lanes {
+            let context = contexts.of(L::load(*lane));
+            let value = runs[context].next();
+            self.check(value.is_some(), &rules::POS_02, || format!("context {context} has more members than values"))?;
+            change(lane, value.copied().unwrap_or_default());
+        }
+        // The counts add up to the lanes (R-SEG-08), so no values are left over.
+        Ok([0; MAX_CONTEXTS])
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Coded lanes of part number `part`.
+    pub(crate) fn coded(&self, part: usize) -> u64 {
+        self.runs(part).map(|run| run.values.len() as u64).sum()
+    }
+}
+
+/// The coded lanes of one part and context.
+struct Run<'a, L> {
+    gaps: &'a [u32],
+    values: &'a [L],
+}
+
+/// R-STR-04: the raw length is the one that the coding requires.
+fn read_exact(stream: &StoredStream<'_>, raw_length: u64) -> Result<Vec<u8>> {
+    ensure(stream.raw_length == raw_length, &rules::STR_04, || {
+        format!("a stream declares {} raw bytes instead of {raw_length}", stream.raw_length)
+    })
+    .map_err(|error| error.at(stream.offset))?;
+    stream.decode()
+}
+
+/// R-LIM-03, then the varints of an escape stream.
+fn read_escapes(stream: &StoredStream<'_>, escaped: usize) -> Result<Vec<u64>> {
+    let most = 10 * escaped as u64;
+    ensure(stream.raw_length <= most, &rules::LIM_03, || {
+        format!("an escape stream of {} bytes for {escaped} escapes", stream.raw_length)
+    })
+    .map_err(|error| error.at(stream.offset))?;
+    escapes::read_all(&stream.decode()?, stream.offset, escaped)
+}

@@ -1,0 +1,470 @@
+//! Encoding: the changes of a few pieces of one dtype become segments (SPEC sections 7 and 8).
+//!
+//! Per piece the cheapest method is chosen from estimated sizes; pieces with the same method share a segment.
+
+use crate::codec::bits::pack;
+use crate::codec::choose;
+use crate::codec::contexts::{BLOCK, Contexts};
+use crate::codec::escapes;
+use crate::codec::lane::{Kind, Lane, absolute, zigzag};
+use crate::codec::statistics::{ByteHistogram, ExponentStatistics, entropy_bits, subset_bits};
+use crate::error::Result;
+use crate::format::coding::{Coding, Positions, Values};
+use crate::format::segment::{PositionCoding, Table, join};
+use crate::format::stream::{Compressor, Effort};
+use crate::tensor::Dtype;
+
+/// Shape of a link: how it may code values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profile {
+    /// The smallest file: differences, in contexts. Applying it needs the base.
+    #[default]
+    Compact,
+    /// New values only: every part decodes to (index, value) pairs without the base.
+    Direct,
+}
+
+/// A piece to encode: its bytes in base and target, of equal length.
+pub(crate) struct PieceInput<'a> {
+    /// `None` where the tensor starts from zeros.
+    pub(crate) base: Option<&'a [u8]>,
+    pub(crate) target: &'a [u8],
+    /// Only the changed lanes are known; the others must not be coded.
+    pub(crate) sparse: bool,
+}
+
+/// A segment and the numbers of the pieces that are its parts, in order.
+#[derive(Debug)]
+pub(crate) struct EncodedSegment {
+    pub(crate) coding: Coding,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) pieces: Vec<usize>,
+}
+
+/// How a piece is coded; `RelativePlanes` and `RelativeSmall` are told apart later, for the whole segment.
+type Method = (Positions, bool);
+const METHODS: [Method; 4] =
+    [(Positions::Sparse, true), (Positions::Dense, true), (Positions::Sparse, false), (Positions::Dense, false)];
+
+/// Encodes pieces of one dtype. Also returns the number of changed lanes of each piece.
+pub(crate) fn encode<L: Lane>(
+    dtype: Dtype,
+    pieces: &[PieceInput<'_>],
+    profile: Profile,
+    compressor: &mut Compressor,
+) -> Result<(Vec<EncodedSegment>, Vec<u64>)> {
+    let kind = Kind::<L>::of(dtype);
+    let measured: Vec<Measured<'_, L>> =
+        pieces.iter().map(|piece| Measured::new(kind, dtype, piece, profile)).collect();
+    let mut segments = Vec::new();
+    for method in METHODS {
+        let chosen: Vec<usize> = (0..pieces.len()).filter(|&index| measured[index].method == Some(method)).collect();
+        if !chosen.is_empty() {
+            let parts: Vec<&Measured<'_, L>> = chosen.iter().map(|&index| &measured[index]).collect();
+            let (coding, bytes) = encode_segment(kind, &parts, method, compressor)?;
+            segments.push(EncodedSegment { coding, bytes, pieces: chosen });
+        }
+    }
+    Ok((segments, measured.iter().map(|piece| piece.changed).collect()))
+}
+
+/// A piece with what the choice of method needs.
+struct Measured<'a, L: Lane> {
+    base: Option<&'a [L::Bytes]>,
+    target: &'a [L::Bytes],
+    changed: u64,
+    exponents: ExponentStatistics,
+    /// `None` if nothing changes.
+    method: Option<Method>,
+}
+
+impl<'a, L: Lane> Measured<'a, L> {
+    fn new(kind: Kind<L>, dtype: Dtype, piece: &PieceInput<'a>, profile: Profile) -> Self {
+        let base = piece.base.map(L::chunks);
+        let target = L::chunks(piece.target);
+        let exponents = ExponentStatistics::new(1 << dtype.exponent_bits());
+        let mut measured = Self { base, target, changed: 0, exponents, method: None };
+        let mut lengths = [0_u64; 65];
+        let relative = profile == Profile::Compact && base.is_some();
+        let mut changed = 0;
+        measured.each_change(|_, old, new| {
+            changed += 1;
+            lengths[bit_length(absolute(kind.difference(old, new)))] += 1;
+        });
+        measured.changed = changed;
+        if changed == 0 {
+            return measured;
+        }
+        if relative {
+            measured.measure_exponents(kind);
+        }
+        if piece.sparse {
+            measured.method = Some((Positions::Sparse, relative));
+            return measured;
+        }
+        let lanes = target.len() as u64;
+        let (sparse, dense) = if relative {
+            // Sign and leading bits as entropy, the bits below as they are.
+            let values = float(changed)
+                + entropy_bits(lengths.iter().copied())
+                + lengths
+                    .iter()
+                    .enumerate()
+                    .map(|(length, &count)| float(count * length.saturating_sub(1) as u64))
+                    .sum::<f64>();
+            let sparse = measured.exponents.position_bits() + values;
+            // A dense lane costs a bit at least; only then is it worth measuring what it really costs.
+            let dense = if sparse < float(lanes) {
+                f64::INFINITY
+            } else {
+                measured.dense_bits(|old, new| zigzag(kind.difference(old, new)))
+            };
+            (sparse, dense)
+        } else {
+            let dense =
+                if changed < lanes / 8 { f64::INFINITY } else { measured.dense_bits(|_, new| kind.to_planes(new)) };
+            (subset_bits(changed, lanes) + measured.changed_bits(kind), dense)
+        };
+        let mut method = if sparse <= dense { (Positions::Sparse, relative) } else { (Positions::Dense, relative) };
+        // Where differences are as long as the lanes themselves, the new bits alone may be shorter.
+        if method == (Positions::Dense, true) && measured.dense_bits(|_, new| kind.to_planes(new)) < dense {
+            method.1 = false;
+        }
+        measured.method = Some(method);
+        measured
+    }
+
+    /// The lane of the base at `index`.
+    fn old(&self, index: usize) -> L {
+        self.base.map_or(L::default(), |base| L::load(base[index]))
+    }
+
+    /// Calls `each` with index, old and new lane of every lane that changes, in order.
+    fn each_change(&self, mut each: impl FnMut(usize, L, L)) {
+        let zeros = [L::default().store(); BLOCK];
+        for (number, new) in self.target.chunks(BLOCK).enumerate() {
+            let begin = number * BLOCK;
+            let old = self.base.map_or(&zeros[..new.len()], |base| &base[begin..begin + new.len()]);
+            if old == new {
+                continue;
+            }
+            for (offset, (&old, &new)) in old.iter().zip(new).enumerate() {
+                if old != new {
+                    each(begin + offset, L::load(old), L::load(new));
+                }
+            }
+        }
+    }
+
+    fn measure_exponents(&mut self, kind: Kind<L>) {
+        let mut exponents = std::mem::replace(&mut self.exponents, ExponentStatistics::new(0));
+        let stride = sampling_stride(self.target.len());
+        if let Some(base) = self.base {
+            for block in base.chunks(BLOCK).step_by(stride) {
+                for &lane in block {
+                    exponents.all[kind.exponent(L::load(lane))] += stride as u64;
+                }
+            }
+        }
+        self.each_change(|_, old, new| {
+            let exponent = kind.exponent(old);
+            exponents.changed[exponent] += 1;
+            let length = bit_length(absolute(kind.difference(old, new)));
+            exponents.logarithms[exponent] += length as u64 - 1;
+        });
+        self.exponents = exponents;
+    }
+
+    /// Estimated bits of all lanes as byte planes of `map(old, new)`.
+    fn dense_bits(&self, map: impl Fn(L, L) -> L) -> f64 {
+        let mut planes = vec![ByteHistogram::new(); self.target.len().min(1) * size_of::<L>()];
+        let stride = sampling_stride(self.target.len());
+        for (number, block) in self.target.chunks(BLOCK).enumerate().step_by(stride) {
+            for (offset, &new) in block.iter().enumerate() {
+                let value = map(self.old(number * BLOCK + offset), L::load(new));
+                planes.iter_mut().enumerate().for_each(|(index, plane)| plane.add(value.byte(index)));
+            }
+        }
+        planes.iter().map(ByteHistogram::huffman_bits).sum::<f64>() * float(self.target.len() as u64)
+    }
+
+    /// Estimated bits of the new values of changed lanes as byte planes.
+    fn changed_bits(&self, kind: Kind<L>) -> f64 {
+        let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
+        self.each_change(|_, _, new| {
+            let value = kind.to_planes(new);
+            planes.iter_mut().enumerate().for_each(|(index, plane)| plane.add(value.byte(index)));
+        });
+        planes.iter().map(ByteHistogram::huffman_bits).sum::<f64>() * float(self.changed)
+    }
+}
+
+/// Large pieces are measured on every eighth block: half a million lanes say enough.
+fn sampling_stride(lanes: usize) -> usize {
+    if lanes >= 1 << 19 { 8 } else { 1 }
+}
+
+fn bit_length(magnitude: u64) -> usize {
+    // At most 64.
+    (u64::BITS - magnitude.leading_zeros()) as usize
+}
+
+#[expect(clippy::cast_precision_loss, reason = "estimates of sizes; counts stay far below 2^53")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// The coded lanes of a segment, by context and then in order of parts and lanes.
+struct CodedContext<L> {
+    gaps: Vec<u32>,
+    values: Vec<L>,
+    /// Coded lanes of each part.
+    coded: Vec<u32>,
+    /// Members of each part.
+    members: Vec<u32>,
+}
+
+fn encode_segment<L: Lane>(
+    kind: Kind<L>,
+    parts: &[&Measured<'_, L>],
+    (positions, relative): Method,
+    compressor: &mut Compressor,
+) -> Result<(Coding, Vec<u8>)> {
+    let dense = positions == Positions::Dense;
+    let thresholds = if relative {
+        let statistics: Vec<&ExponentStatistics> = parts.iter().map(|part| &part.exponents).collect();
+        choose::thresholds(&statistics, dense)
+    } else {
+        vec![Vec::new(); parts.len()]
+    };
+    let contexts = collect(kind, parts, &thresholds, dense, relative);
+    let small = !dense && relative && prefers_small(&contexts);
+    let values = match (relative, small) {
+        (false, _) => Values::Absolute,
+        (true, false) => Values::RelativePlanes,
+        (true, true) => Values::RelativeSmall,
+    };
+    let coding = Coding { lane_bytes: size_of::<L>(), positions, values };
+
+    let mut streams = Vec::new();
+    let mut positions = Vec::new();
+    if !dense {
+        positions = encode_positions(&contexts, &mut streams, compressor)?;
+    }
+    let mut widths = Vec::new();
+    if small {
+        widths = encode_small(&contexts, &mut streams, compressor)?;
+    } else {
+        for byte in 0..size_of::<L>() {
+            let runs: Vec<Vec<u8>> = contexts
+                .iter()
+                .map(|context| {
+                    let value = |&value: &L| if relative { zigzag(value) } else { kind.to_planes(value) };
+                    context.values.iter().map(|lane| value(lane).byte(byte)).collect()
+                })
+                .collect();
+            push_stream(&mut streams, &runs, Effort::Symbols, compressor)?;
+        }
+    }
+    let counts = (0..parts.len()).flat_map(|part| {
+        let positions = &positions;
+        contexts.iter().enumerate().map(move |(number, context)| match positions.get(number) {
+            Some(PositionCoding::Gaps(_)) => context.coded[part],
+            _ => context.members[part],
+        })
+    });
+    let table = Table {
+        contexts: contexts.len(),
+        counts: counts.collect(),
+        thresholds: thresholds.concat(),
+        positions,
+        widths,
+    };
+    let mut all = Vec::new();
+    push_stream(&mut all, &[table.to_bytes()], Effort::Text, compressor)?;
+    all.append(&mut streams);
+    Ok((coding, join(&all)))
+}
+
+/// Sorts the coded lanes of all parts into contexts.
+fn collect<L: Lane>(
+    kind: Kind<L>,
+    parts: &[&Measured<'_, L>],
+    thresholds: &[Vec<u16>],
+    dense: bool,
+    relative: bool,
+) -> Vec<CodedContext<L>> {
+    let count = thresholds.first().map_or(1, |thresholds| thresholds.len() + 1);
+    let mut collected: Vec<CodedContext<L>> = (0..count)
+        .map(|_| CodedContext { gaps: Vec::new(), values: Vec::new(), coded: Vec::new(), members: Vec::new() })
+        .collect();
+    for (part, thresholds) in parts.iter().zip(thresholds) {
+        let contexts = Contexts::new(kind, thresholds);
+        let before: Vec<usize> = collected.iter().map(|context| context.values.len()).collect();
+        let mut members = vec![0_u32; count];
+        // Rank that follows the last coded lane of each context.
+        let mut next = vec![0_u32; count];
+        for (number, new) in part.target.chunks(BLOCK).enumerate() {
+            let begin = number * BLOCK;
+            let zeros = [L::default().store(); BLOCK];
+            let old = part.base.map_or(&zeros[..new.len()], |base| &base[begin..begin + new.len()]);
+            if !dense && old == new {
+                let counts = contexts.count(old);
+                members.iter_mut().zip(counts).for_each(|(members, count)| *members += count);
+                continue;
+            }
+            for (&old, &new) in old.iter().zip(new) {
+                let context = contexts.of(L::load(old));
+                if dense || old != new {
+                    let (old, new) = (L::load(old), L::load(new));
+                    let coded = &mut collected[context];
+                    coded.values.push(if relative { kind.difference(old, new) } else { new });
+                    if !dense {
+                        coded.gaps.push(members[context] - next[context]);
+                        next[context] = members[context] + 1;
+                    }
+                }
+                members[context] += 1;
+            }
+        }
+        for (context, coded) in collected.iter_mut().enumerate() {
+            coded.members.push(members[context]);
+            coded.coded.push(u32::try_from(coded.values.len() - before[context]).unwrap_or(u32::MAX));
+        }
+    }
+    collected
+}
+
+/// Whether few differences need more than the widest symbol of the small coding.
+fn prefers_small<L: Lane>(contexts: &[CodedContext<L>]) -> bool {
+    let values = || contexts.iter().flat_map(|context| &context.values);
+    let long = values().filter(|&&value| absolute(value) > 255).count();
+    long * 16 <= values().count()
+}
+
+/// Compresses runs into one more stream.
+fn push_stream(
+    streams: &mut Vec<(usize, Vec<u8>)>,
+    runs: &[Vec<u8>],
+    effort: Effort,
+    compressor: &mut Compressor,
+) -> Result<()> {
+    let runs: Vec<&[u8]> = runs.iter().map(Vec::as_slice).collect();
+    let raw_length = runs.iter().map(|run| run.len()).sum();
+    streams.push((raw_length, compressor.encode(&runs, effort)?));
+    Ok(())
+}
+
+fn encode_positions<L: Lane>(
+    contexts: &[CodedContext<L>],
+    streams: &mut Vec<(usize, Vec<u8>)>,
+    compressor: &mut Compressor,
+) -> Result<Vec<PositionCoding>> {
+    let (mut bitmaps, mut low, mut high, mut escapes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut positions = Vec::new();
+    for context in contexts {
+        let members: u64 = context.members.iter().map(|&members| u64::from(members)).sum();
+        let coded = context.gaps.len() as u64;
+        let shift = shift_for(members, coded);
+        let gaps = SplitGaps::new(&context.gaps, shift);
+        // Outside this range of densities the shorter of the two is known.
+        let as_bitmap = coded * 3 >= members && coded > 0
+            || coded * 8 >= members && coded > 0 && {
+                let bitmap = bitmap(context);
+                let bitmap_bytes = compressor.encode(&[&bitmap], Effort::Symbols)?.len();
+                let gap_bytes =
+                    compressor.encode(&[&gaps.high], Effort::Symbols)?.len() + gaps.low.len() + gaps.escapes.len();
+                bitmap_bytes < gap_bytes
+            };
+        if as_bitmap {
+            bitmaps.push(bitmap(context));
+            positions.push(PositionCoding::Bitmap);
+        } else {
+            low.push(gaps.low);
+            high.push(gaps.high);
+            escapes.push(gaps.escapes);
+            positions.push(PositionCoding::Gaps(shift));
+        }
+    }
+    for runs in [&bitmaps, &low, &high, &escapes] {
+        push_stream(streams, runs, Effort::Symbols, compressor)?;
+    }
+    Ok(positions)
+}
+
+/// The shift that brings the mean gap to about 64: then few high parts need an escape, and the low bits are uniform.
+fn shift_for(members: u64, coded: u64) -> u8 {
+    let mean = members.checked_div(coded).unwrap_or(0);
+    // 90 is 64 times the square root of two: the shift is rounded, not cut.
+    let shift = (mean / 90).checked_ilog2().map_or(0, |log| log + 1);
+    u8::try_from(shift).unwrap_or(31)
+}
+
+/// Gaps in the three streams of SPEC section 8.1.
+struct SplitGaps {
+    low: Vec<u8>,
+    high: Vec<u8>,
+    escapes: Vec<u8>,
+}
+
+impl SplitGaps {
+    fn new(gaps: &[u32], shift: u8) -> Self {
+        let mut split = Self { low: Vec::new(), high: Vec::with_capacity(gaps.len()), escapes: Vec::new() };
+        pack(&mut split.low, u32::from(shift), gaps.iter().copied());
+        for gap in gaps {
+            let symbol = escapes::put(u64::from(gap >> shift), u32::from(u8::MAX), &mut split.escapes);
+            split.high.push(u8::try_from(symbol).unwrap_or(u8::MAX));
+        }
+        split
+    }
+}
+
+/// One bit per member of the context, through all parts.
+fn bitmap<L: Lane>(context: &CodedContext<L>) -> Vec<u8> {
+    let members: usize = context.members.iter().map(|&members| members as usize).sum();
+    let mut bits = vec![0_u8; members.div_ceil(8)];
+    let mut gaps = context.gaps.iter();
+    let mut begin = 0;
+    for (&members, &coded) in context.members.iter().zip(&context.coded) {
+        let mut rank = begin;
+        for gap in gaps.by_ref().take(coded as usize) {
+            rank += *gap as usize;
+            bits[rank / 8] |= 1 << (rank % 8);
+            rank += 1;
+        }
+        begin += members as usize;
+    }
+    bits
+}
+
+fn encode_small<L: Lane>(
+    contexts: &[CodedContext<L>],
+    streams: &mut Vec<(usize, Vec<u8>)>,
+    compressor: &mut Compressor,
+) -> Result<Vec<u8>> {
+    let (mut signs, mut magnitudes, mut all_escapes, mut widths) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for context in contexts {
+        let mut run = Vec::new();
+        pack(&mut run, 1, context.values.iter().map(|value| u32::from(value.is_negative())));
+        signs.push(run);
+        let candidates = [1_u8, 2, 4, 8].map(|width| {
+            let greatest = (1 << width) - 1;
+            let (mut packed, mut escapes) = (Vec::new(), Vec::new());
+            let symbols = context.values.iter().map(|&value| escapes::put(absolute(value) - 1, greatest, &mut escapes));
+            pack(&mut packed, u32::from(width), symbols);
+            let mut histogram = ByteHistogram::new();
+            packed.iter().for_each(|&byte| histogram.add(byte));
+            let bits = histogram.huffman_bits() * float(packed.len() as u64) + 8.0 * float(escapes.len() as u64);
+            (bits, width, packed, escapes)
+        });
+        if let Some((_, width, packed, escapes)) = candidates.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) {
+            widths.push(width);
+            magnitudes.push(packed);
+            all_escapes.push(escapes);
+        }
+    }
+    for runs in [&signs, &magnitudes, &all_escapes] {
+        push_stream(streams, runs, Effort::Symbols, compressor)?;
+    }
+    Ok(widths)
+}

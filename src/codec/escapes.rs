@@ -1,0 +1,34 @@
+//! Escaped symbols: a symbol of few bits whose greatest value says that the rest is a varint in another stream
+//! (SPEC sections 8.1 and 8.5).
+
+use crate::error::Result;
+use crate::format::cursor::{Cursor, put_varint};
+use crate::rules;
+
+/// The symbol for `value`; appends to `escapes` where it does not fit.
+pub(crate) fn put(value: u64, greatest: u32, escapes: &mut Vec<u8>) -> u32 {
+    if let Some(symbol) = u32::try_from(value).ok().filter(|symbol| *symbol < greatest) {
+        return symbol;
+    }
+    put_varint(escapes, value - u64::from(greatest));
+    greatest
+}
+
+/// Reads the varints of all escapes: as many as there are, and nothing after (R-STR-06).
+pub(crate) fn read_all(raw: &[u8], offset: u64, count: usize) -> Result<Vec<u64>> {
+    let mut cursor = Cursor::in_stream(raw, offset);
+    let mut escapes = Vec::with_capacity(count.min(raw.len()));
+    while cursor.remaining() > 0 {
+        escapes.push(cursor.varint()?);
+    }
+    cursor.ensure(escapes.len() == count, &rules::STR_06, || {
+        format!("{} escapes for {count} escaped symbols", escapes.len())
+    })?;
+    Ok(escapes)
+}
+
+/// The value of a symbol; `escapes` yields the next varint of the escape stream.
+pub(crate) fn value(symbol: u32, greatest: u32, escapes: &mut impl Iterator<Item = u64>) -> u64 {
+    let symbol_value = u64::from(symbol);
+    if symbol == greatest { symbol_value.saturating_add(escapes.next().unwrap_or(0)) } else { symbol_value }
+}

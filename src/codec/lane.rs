@@ -1,0 +1,245 @@
+//! Lanes: unsigned integers of 1, 2, 4 or 8 bytes, and the maps of SPEC section 8 on them.
+
+use std::fmt::Debug;
+
+use crate::tensor::Dtype;
+
+/// An unsigned integer that holds a lane.
+pub(crate) trait Lane: Copy + Default + Eq + Ord + Debug + Send + Sync + 'static {
+    /// The lane's bytes in memory and in files.
+    type Bytes: Copy + Eq + Send + Sync;
+    const BITS: u32;
+
+    /// The whole lanes of `bytes`.
+    fn chunks(bytes: &[u8]) -> &[Self::Bytes];
+    fn chunks_mut(bytes: &mut [u8]) -> &mut [Self::Bytes];
+    fn load(bytes: Self::Bytes) -> Self;
+    fn store(self) -> Self::Bytes;
+
+    /// Byte `index`, 0 being the least significant.
+    fn byte(self, index: usize) -> u8;
+    /// The lane with these low bytes, least significant first.
+    fn from_low_bytes(bytes: &[u8]) -> Self;
+    fn to_u64(self) -> u64;
+    /// The low bits of `value`.
+    fn from_u64(value: u64) -> Self;
+
+    fn and(self, other: Self) -> Self;
+    fn xor(self, other: Self) -> Self;
+    fn rotate_left(self) -> Self;
+    fn rotate_right(self) -> Self;
+    fn wrapping_add(self, other: Self) -> Self;
+    fn wrapping_sub(self, other: Self) -> Self;
+    /// Whether the top bit is set: the sign, of a float or of a two's-complement difference.
+    fn is_negative(self) -> bool;
+}
+
+macro_rules! lane {
+    ($($type:ty, $bytes:literal;)*) => {$(
+        impl Lane for $type {
+            type Bytes = [u8; $bytes];
+            const BITS: u32 = <$type>::BITS;
+
+            fn chunks(bytes: &[u8]) -> &[Self::Bytes] {
+                bytes.as_chunks().0
+            }
+            fn chunks_mut(bytes: &mut [u8]) -> &mut [Self::Bytes] {
+                bytes.as_chunks_mut().0
+            }
+            fn load(bytes: Self::Bytes) -> Self {
+                <$type>::from_le_bytes(bytes)
+            }
+            fn store(self) -> Self::Bytes {
+                self.to_le_bytes()
+            }
+            fn byte(self, index: usize) -> u8 {
+                self.to_le_bytes()[index]
+            }
+            fn from_low_bytes(bytes: &[u8]) -> Self {
+                let mut all = [0; $bytes];
+                all[..bytes.len()].copy_from_slice(bytes);
+                Self::from_le_bytes(all)
+            }
+            fn to_u64(self) -> u64 {
+                u64::from(self)
+            }
+            fn from_u64(value: u64) -> Self {
+                let mut bytes = [0; $bytes];
+                bytes.copy_from_slice(&value.to_le_bytes()[..$bytes]);
+                Self::from_le_bytes(bytes)
+            }
+            fn and(self, other: Self) -> Self {
+                self & other
+            }
+            fn xor(self, other: Self) -> Self {
+                self ^ other
+            }
+            fn rotate_left(self) -> Self {
+                self.rotate_left(1)
+            }
+            fn rotate_right(self) -> Self {
+                self.rotate_right(1)
+            }
+            fn wrapping_add(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+            fn wrapping_sub(self, other: Self) -> Self {
+                self.wrapping_sub(other)
+            }
+            fn is_negative(self) -> bool {
+                self >> (<$type>::BITS - 1) == 1
+            }
+        }
+    )*};
+}
+
+lane! { u8, 1; u16, 2; u32, 4; u64, 8; }
+
+/// Runs `$body` with `$lane` standing for the lane type of `$bytes` bytes.
+macro_rules! with_lane {
+    ($bytes:expr, $lane:ident => $body:expr) => {
+        match $bytes {
+            1 => {
+                type $lane = u8;
+                $body
+            }
+            2 => {
+                type $lane = u16;
+                $body
+            }
+            4 => {
+                type $lane = u32;
+                $body
+            }
+            _ => {
+                type $lane = u64;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_lane;
+
+/// What a dtype makes of its lanes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kind<L> {
+    sign_magnitude: bool,
+    /// All bits but the sign; 0 for dtypes without an exponent field, so that every lane has magnitude 0.
+    magnitude_mask: L,
+    /// Bits below the exponent field.
+    mantissa_bits: u32,
+}
+
+impl<L: Lane> Kind<L> {
+    pub(crate) fn of(dtype: Dtype) -> Self {
+        if dtype.is_sign_magnitude() {
+            Self {
+                sign_magnitude: true,
+                magnitude_mask: L::from_u64(u64::MAX >> (65 - L::BITS)),
+                mantissa_bits: L::BITS - 1 - dtype.exponent_bits(),
+            }
+        } else {
+            Self { sign_magnitude: false, magnitude_mask: L::default(), mantissa_bits: 0 }
+        }
+    }
+
+    /// The lane without its sign; order-preserving in the exponent field, which is its top.
+    pub(crate) fn magnitude(&self, lane: L) -> L {
+        lane.and(self.magnitude_mask)
+    }
+
+    /// The exponent field.
+    pub(crate) fn exponent(&self, lane: L) -> usize {
+        usize::try_from(self.magnitude(lane).to_u64() >> self.mantissa_bits).unwrap_or(0)
+    }
+
+    /// Least magnitude whose exponent field is at least `threshold`.
+    pub(crate) fn threshold(&self, threshold: u16) -> L {
+        L::from_u64(u64::from(threshold) << self.mantissa_bits)
+    }
+
+    /// SPEC section 8.3; its own inverse.
+    pub(crate) fn key(&self, lane: L) -> L {
+        if self.sign_magnitude && lane.is_negative() { lane.xor(self.magnitude_mask) } else { lane }
+    }
+
+    /// `key(new) - key(old)`, wrapping.
+    pub(crate) fn difference(&self, old: L, new: L) -> L {
+        self.key(new).wrapping_sub(self.key(old))
+    }
+
+    /// The lane that differs from `old` by `difference`.
+    pub(crate) fn moved(&self, old: L, difference: L) -> L {
+        self.key(self.key(old).wrapping_add(difference))
+    }
+
+    /// SPEC section 8.2: what goes to the planes.
+    pub(crate) fn to_planes(self, lane: L) -> L {
+        if self.sign_magnitude { lane.rotate_left() } else { lane }
+    }
+
+    pub(crate) fn from_planes(self, lane: L) -> L {
+        if self.sign_magnitude { lane.rotate_right() } else { lane }
+    }
+}
+
+/// SPEC section 8.4: signed differences as unsigned numbers, small ones first.
+pub(crate) fn zigzag<L: Lane>(difference: L) -> L {
+    let doubled = difference.wrapping_add(difference);
+    if difference.is_negative() { L::from_u64(!doubled.to_u64()) } else { doubled }
+}
+
+pub(crate) fn unzigzag<L: Lane>(zigzag: L) -> L {
+    let half = zigzag.to_u64() >> 1;
+    L::from_u64(if zigzag.to_u64() & 1 == 1 { !half } else { half })
+}
+
+/// Absolute value of a signed difference; that of the least one is 2^(W-1).
+pub(crate) fn absolute<L: Lane>(difference: L) -> u64 {
+    if difference.is_negative() { L::default().wrapping_sub(difference).to_u64() } else { difference.to_u64() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_of_lanes_is_that_of_the_numbers() {
+        let kind = Kind::<u16>::of(Dtype::BF16);
+        // -inf, -1, -least, -0, +0, +least, 1, inf as signed keys.
+        let lanes = [0xFF80, 0xBF80, 0x8001, 0x8000, 0x0000, 0x0001, 0x3F80, 0x7F80];
+        let keys: Vec<i16> = lanes.iter().map(|&lane| kind.key(lane).cast_signed()).collect();
+        assert!(keys.is_sorted());
+        assert_eq!(keys[3], -1);
+        assert_eq!(keys[4], 0);
+        assert_eq!(kind.difference(0x8000, 0x0000), 1);
+    }
+
+    #[test]
+    fn maps_are_bijective() {
+        for dtype in [Dtype::BF16, Dtype::F16, Dtype::I16] {
+            let kind = Kind::<u16>::of(dtype);
+            for lane in 0..=u16::MAX {
+                assert_eq!(kind.key(kind.key(lane)), lane);
+                assert_eq!(kind.from_planes(kind.to_planes(lane)), lane);
+                assert_eq!(unzigzag(zigzag(lane)), lane);
+                assert_eq!(kind.moved(0x1234, kind.difference(0x1234, lane)), lane);
+            }
+        }
+        for difference in [0_i64, 1, -1, i64::MAX, i64::MIN] {
+            assert_eq!(unzigzag(zigzag(difference.cast_unsigned())), difference.cast_unsigned());
+            assert_eq!(absolute(difference.cast_unsigned()), difference.unsigned_abs());
+        }
+        assert_eq!(absolute(0x80_u8), 128);
+    }
+
+    #[test]
+    fn the_examples_of_the_specification() {
+        assert_eq!(Kind::<u16>::of(Dtype::BF16).to_planes(0xBF80), 0x7F01);
+        assert_eq!(zigzag(Kind::<u16>::of(Dtype::F16).difference(0x3C00, 0x3BFE)), 3);
+        let kind = Kind::<u16>::of(Dtype::BF16);
+        assert_eq!((kind.exponent(0x3F80), kind.exponent(0x3580), kind.exponent(0x8000)), (127, 107, 0));
+        assert_eq!(Kind::<u8>::of(Dtype::U8).exponent(0xFF), 0);
+        assert_eq!(Kind::<u64>::of(Dtype::F64).exponent(u64::MAX), 2047);
+    }
+}

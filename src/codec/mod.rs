@@ -1,0 +1,13 @@
+//! Kernels: lanes in, streams out, and back. They know nothing of files, names or states.
+
+pub(crate) mod bits;
+mod choose;
+mod contexts;
+pub(crate) mod decode;
+pub(crate) mod encode;
+mod escapes;
+pub(crate) mod lane;
+mod statistics;
+
+#[cfg(test)]
+mod tests;

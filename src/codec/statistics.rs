@@ -1,0 +1,121 @@
+//! What the encoder measures before it chooses: entropies, histograms and estimated sizes.
+//!
+//! Only sizes depend on these figures, never correctness. They use nothing but IEEE additions, multiplications,
+//! divisions and exact integer logarithms, so that the same input gives the same link on every machine.
+#![expect(clippy::cast_precision_loss, reason = "estimates of sizes; counts stay far below 2^53")]
+
+/// Counts of byte values.
+#[derive(Clone)]
+pub(crate) struct ByteHistogram([u32; 256]);
+
+impl ByteHistogram {
+    pub(crate) fn new() -> Self {
+        Self([0; 256])
+    }
+
+    pub(crate) fn add(&mut self, byte: u8) {
+        self.0[usize::from(byte)] += 1;
+    }
+
+    /// Bits per symbol of an entropy coder that knows the counts; at least 1 unless there is only one symbol, as for a
+    /// Huffman code.
+    pub(crate) fn huffman_bits(&self) -> f64 {
+        let total: u64 = self.0.iter().map(|&count| u64::from(count)).sum();
+        if total == 0 || self.0.iter().any(|&count| u64::from(count) == total) {
+            return 0.0;
+        }
+        (entropy_bits(self.0.iter().map(|&count| u64::from(count))) / total as f64).max(1.0)
+    }
+}
+
+/// Bits for a sequence with these counts of symbols under an ideal order-0 coder.
+pub(crate) fn entropy_bits(counts: impl Iterator<Item = u64> + Clone) -> f64 {
+    let total: u64 = counts.clone().sum();
+    let of = |count: u64| if count == 0 { 0.0 } else { count as f64 * log2(count as f64) };
+    let total_bits = if total == 0 { 0.0 } else { total as f64 * log2(total as f64) };
+    total_bits - counts.map(of).sum::<f64>()
+}
+
+/// Bits to say which `chosen` of `all` lanes are meant.
+pub(crate) fn subset_bits(chosen: u64, all: u64) -> f64 {
+    entropy_bits([chosen, all.saturating_sub(chosen)].into_iter())
+}
+
+/// Logarithm to base 2 of a positive number, the same on every machine (`f64::log2` is not): exponent of the number
+/// plus a polynomial in its mantissa, off by less than 0.001.
+pub(crate) fn log2(value: f64) -> f64 {
+    let bits = value.to_bits();
+    let exponent = f64::from(i32::try_from((bits >> 52) & 0x7FF).unwrap_or(0) - 1023);
+    let mantissa = f64::from_bits((bits & ((1 << 52) - 1)) | (1023 << 52));
+    // atanh series: log2(m) = 2 / ln 2 * (x + x^3/3 + x^5/5 + ...), x = (m - 1) / (m + 1) <= 1/3.
+    let x = (mantissa - 1.0) / (mantissa + 1.0);
+    let square = x * x;
+    exponent + x * (2.885_390_08 + square * (0.961_796_69 + square * (0.577_078_02 + square * 0.412_198_6)))
+}
+
+/// How often lanes of each exponent field occur and change, and how far.
+#[derive(Debug, Clone)]
+pub(crate) struct ExponentStatistics {
+    pub(crate) all: Vec<u64>,
+    pub(crate) changed: Vec<u64>,
+    /// Sum over changed lanes of the integer logarithm of the difference's magnitude.
+    pub(crate) logarithms: Vec<u64>,
+}
+
+impl ExponentStatistics {
+    pub(crate) fn new(exponents: usize) -> Self {
+        Self { all: vec![0; exponents], changed: vec![0; exponents], logarithms: vec![0; exponents] }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        let pairs = [
+            (&mut self.all, &other.all),
+            (&mut self.changed, &other.changed),
+            (&mut self.logarithms, &other.logarithms),
+        ];
+        for (own, others) in pairs {
+            for (own, other) in own.iter_mut().zip(others) {
+                *own += other;
+            }
+        }
+    }
+
+    /// Bits for the positions of the changed lanes, exponent by exponent.
+    pub(crate) fn position_bits(&self) -> f64 {
+        self.all.iter().zip(&self.changed).map(|(&all, &changed)| subset_bits(changed, all.max(changed))).sum()
+    }
+
+    /// Rate of change of an exponent: changed lanes, each weighted with the typical size of its difference.
+    pub(crate) fn weight(&self, exponent: usize) -> f64 {
+        let changed = self.changed[exponent];
+        if changed == 0 {
+            return 0.0;
+        }
+        // Two to the mean logarithm, linear between powers; the mean is below 64. A mean of logarithms, not of
+        // differences, because single lanes that change sign are far away.
+        let whole = self.logarithms[exponent] / changed;
+        let part = (self.logarithms[exponent] % changed) as f64 / changed as f64;
+        changed as f64 * (1_u64 << whole.min(63)) as f64 * (1.0 + part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logarithms_are_close() {
+        for i in 1..100_000_u32 {
+            let value = f64::from(i) / 7.0;
+            assert!((log2(value) - value.log2()).abs() < 0.001, "{value}");
+        }
+    }
+
+    #[test]
+    fn entropies_are_those_of_the_textbook() {
+        assert!((entropy_bits([4, 4, 4, 4].into_iter()) - 32.0).abs() < 0.1);
+        assert!((subset_bits(8, 16) - 16.0).abs() < 0.1);
+        assert!(subset_bits(0, 16).abs() < 1e-9);
+        assert!(subset_bits(16, 16).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,238 @@
+//! Making a link: the difference of two states, group by group of pieces (SPEC sections 6 to 8).
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use rayon::prelude::*;
+
+use crate::codec::encode::{EncodedSegment, PieceInput, Profile, encode};
+use crate::codec::lane::with_lane;
+use crate::error::Result;
+use crate::format::stream::Compressor;
+use crate::format::{Index, Start, TensorEntry, WrittenTensor};
+use crate::limits::{MAX_SEGMENT_BYTES, MAX_SEGMENT_PARTS, address};
+use crate::link_writer::LinkWriter;
+use crate::progress::Progress;
+use crate::tensor::{Digest, Dtype, PieceDigest, State, StateDigests, digests_of, read_piece};
+
+/// How a link is to be made.
+#[derive(Clone)]
+pub struct DiffOptions<'a> {
+    /// Smallest file, or values that can be used without the base.
+    pub profile: Profile,
+    /// Free text for people and tools: step number, run name.
+    pub metadata: BTreeMap<String, String>,
+    /// Is told the bytes of base and target that have been dealt with.
+    pub progress: &'a dyn Progress,
+}
+
+impl Default for DiffOptions<'_> {
+    fn default() -> Self {
+        Self { profile: Profile::default(), metadata: BTreeMap::new(), progress: &() }
+    }
+}
+
+impl std::fmt::Debug for DiffOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DiffOptions").field("profile", &self.profile).field("metadata", &self.metadata).finish()
+    }
+}
+
+/// What a link holds, in figures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DiffReport {
+    /// State digest of the base.
+    pub base: Digest,
+    /// Digests of the target.
+    pub target: StateDigests,
+    /// Length of the link in bytes.
+    pub bytes: u64,
+    /// Lanes of the target. A lane is an element, or a byte of a packed type.
+    pub elements: u64,
+    /// Lanes of the target that differ from the base's, or are new.
+    pub changed: u64,
+    /// Tensors that the link lists.
+    pub tensors: usize,
+}
+
+/// A piece of the target, and the base's tensor that it is compared with.
+#[derive(Debug, Clone, Copy)]
+struct Compared {
+    tensor: usize,
+    piece: u64,
+    base: Option<usize>,
+}
+
+/// Writes the link from `base` to `target`. Reads each state once, in pieces of 16 MiB; memory: per thread one group of
+/// pieces (64 MiB for both states) and what it compresses to. The same input gives the same bytes, whatever the number
+/// of threads.
+///
+/// # Errors
+/// Those of reading the states, of writing, and of `options.progress`; LIMIT if a state exceeds the format's maxima.
+pub fn diff(
+    base: &(impl State + ?Sized),
+    target: &(impl State + ?Sized),
+    options: &DiffOptions<'_>,
+    out: &mut dyn Write,
+) -> Result<DiffReport> {
+    let mut base_digests: Vec<Option<Digest>> = vec![None; base.tensors().len()];
+    let mut target_digests = Vec::with_capacity(target.tensors().len());
+    let mut entries: Vec<WrittenTensor> = Vec::with_capacity(target.tensors().len());
+    for info in target.tensors() {
+        let comparable = comparable(base, target, entries.len());
+        entries.push(WrittenTensor {
+            info: info.clone(),
+            start: if comparable.is_some() { Start::Base } else { Start::Zeros },
+            pieces: vec![None; address(info.pieces())?],
+            digest: Digest([0; 32]),
+        });
+    }
+
+    let mut writer = LinkWriter::new();
+    let mut changed = 0;
+    // Digests of the pieces of target and base, by tensor of the target.
+    let mut pieces: Vec<(Vec<PieceDigest>, Vec<PieceDigest>)> = vec![Default::default(); entries.len()];
+    let groups = groups(base, target);
+    for batch in groups.chunks(2 * rayon::current_num_threads()) {
+        let encoded: Vec<Result<EncodedGroup>> = batch
+            .par_iter()
+            .map_init(Compressor::new, |compressor, group| encode_group(base, target, group, options, compressor))
+            .collect();
+        for (group, encoded) in batch.iter().zip(encoded) {
+            let encoded = encoded?;
+            changed += encoded.changed;
+            for (compared, (new, old)) in group.iter().zip(encoded.digests) {
+                pieces[compared.tensor].0.push(new);
+                pieces[compared.tensor].1.extend(old);
+            }
+            for segment in encoded.segments {
+                let number = writer.push(segment.coding, &segment.bytes)?;
+                for piece in segment.pieces {
+                    let Compared { tensor, piece, .. } = group[piece];
+                    entries[tensor].pieces[address(piece)?] = Some(number);
+                }
+            }
+        }
+    }
+
+    for (number, (entry, (new, old))) in entries.iter_mut().zip(&pieces).enumerate() {
+        entry.digest = Digest::of_pieces(new);
+        target_digests.push(entry.digest);
+        if let Some(base_number) = comparable(base, target, number) {
+            base_digests[base_number] = Some(Digest::of_pieces(old));
+        }
+    }
+    let base_digests = fill_missing(base, base_digests, options.progress)?;
+    let target_digests = StateDigests::from_tensors(target.tensors(), target_digests);
+
+    let unchanged = |entry: &WrittenTensor| {
+        let old = base.find(entry.info.name());
+        old.is_some_and(|old| base.tensors()[old] == entry.info && base_digests.tensors[old] == entry.digest)
+    };
+    let mut tensors: Vec<TensorEntry> =
+        entries.into_iter().filter(|entry| !unchanged(entry)).map(TensorEntry::Write).collect();
+    let removed = base.tensors().iter().filter(|info| target.find(info.name()).is_none());
+    tensors.extend(removed.map(|info| TensorEntry::Remove(info.name().to_owned())));
+    tensors.sort_by(|a, b| a.name().cmp(b.name()));
+    let listed = tensors.len();
+
+    let index = Index { metadata: options.metadata.clone(), segments: Vec::new(), tensors };
+    let bytes = writer.finish(base_digests.state, target_digests.state, index, out)?;
+    let elements = target.tensors().iter().map(crate::tensor::TensorInfo::lanes).sum();
+    Ok(DiffReport { base: base_digests.state, target: target_digests, bytes, elements, changed, tensors: listed })
+}
+
+/// The base's tensor that a tensor of the target can be a patch of.
+fn comparable(base: &(impl State + ?Sized), target: &(impl State + ?Sized), tensor: usize) -> Option<usize> {
+    let info = &target.tensors()[tensor];
+    base.find(info.name()).filter(|&number| {
+        let old = &base.tensors()[number];
+        old.dtype() == info.dtype() && old.bytes() == info.bytes()
+    })
+}
+
+/// Groups consecutive pieces of one dtype so that each group fits a segment. Depends on names, dtypes and shapes only.
+fn groups(base: &(impl State + ?Sized), target: &(impl State + ?Sized)) -> Vec<Vec<Compared>> {
+    let mut done = Vec::new();
+    let mut open: BTreeMap<Dtype, (Vec<Compared>, u64)> = BTreeMap::new();
+    for (tensor, info) in target.tensors().iter().enumerate() {
+        let base = comparable(base, target, tensor);
+        for piece in 0..info.pieces() {
+            let range = info.piece(piece);
+            let bytes = range.end - range.start;
+            let (group, filled) = open.entry(info.dtype()).or_default();
+            if *filled + bytes > MAX_SEGMENT_BYTES || group.len() as u64 >= MAX_SEGMENT_PARTS {
+                done.push(std::mem::take(group));
+                *filled = 0;
+            }
+            group.push(Compared { tensor, piece, base });
+            *filled += bytes;
+        }
+    }
+    done.extend(open.into_values().map(|(group, _)| group));
+    done
+}
+
+struct EncodedGroup {
+    segments: Vec<EncodedSegment>,
+    changed: u64,
+    /// Of each piece: in the target, and in the base if it is compared with one.
+    digests: Vec<(PieceDigest, Option<PieceDigest>)>,
+}
+
+fn encode_group(
+    base: &(impl State + ?Sized),
+    target: &(impl State + ?Sized),
+    group: &[Compared],
+    options: &DiffOptions<'_>,
+    compressor: &mut Compressor,
+) -> Result<EncodedGroup> {
+    let mut buffers: Vec<(Vec<u8>, Vec<u8>)> = Vec::with_capacity(group.len());
+    let mut digests = Vec::with_capacity(group.len());
+    for compared in group {
+        let (mut old, mut new) = (Vec::new(), Vec::new());
+        let info = &target.tensors()[compared.tensor];
+        read_piece(target, compared.tensor, compared.piece, &mut new)?;
+        let new_digest = PieceDigest::of(info, compared.piece, &new);
+        let mut old_digest = None;
+        if let Some(number) = compared.base {
+            read_piece(base, number, compared.piece, &mut old)?;
+            old_digest = Some(if old == new { new_digest } else { PieceDigest::of(info, compared.piece, &old) });
+        }
+        options.progress.advance((old.len() + new.len()) as u64)?;
+        digests.push((new_digest, old_digest));
+        buffers.push((old, new));
+    }
+    let inputs: Vec<PieceInput<'_>> = group
+        .iter()
+        .zip(&buffers)
+        .map(|(compared, (old, new))| PieceInput {
+            base: compared.base.map(|_| old.as_slice()),
+            target: new,
+            sparse: false,
+        })
+        .collect();
+    let Some(dtype) = group.first().map(|compared| target.tensors()[compared.tensor].dtype()) else {
+        return Ok(EncodedGroup { segments: Vec::new(), changed: 0, digests });
+    };
+    let (segments, changed) =
+        with_lane!(dtype.lane_bytes(), L => encode::<L>(dtype, &inputs, options.profile, compressor))?;
+    let lanes = |piece: &PieceInput<'_>| (piece.target.len() / dtype.lane_bytes()) as u64;
+    let changed =
+        inputs.iter().zip(changed).map(|(piece, changed)| if piece.base.is_some() { changed } else { lanes(piece) });
+    let changed = changed.sum();
+    Ok(EncodedGroup { segments, changed, digests })
+}
+
+/// Digests of the base's tensors that were not compared: removed, retyped or resized ones.
+fn fill_missing(
+    base: &(impl State + ?Sized),
+    known: Vec<Option<Digest>>,
+    progress: &dyn Progress,
+) -> Result<StateDigests> {
+    let missing: Vec<usize> = known.iter().enumerate().filter(|(_, digest)| digest.is_none()).map(|(n, _)| n).collect();
+    let mut hashed = digests_of(base, &missing, progress)?.into_iter();
+    let all = known.into_iter().map(|digest| digest.or_else(|| hashed.next()).unwrap_or(Digest([0; 32]))).collect();
+    Ok(StateDigests::from_tensors(base.tensors(), all))
+}

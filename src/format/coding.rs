@@ -1,0 +1,117 @@
+//! The coding byte of a segment (SPEC section 6.1), and the streams that it implies (section 7).
+
+use crate::error::Result;
+use crate::rules::{self, ensure};
+
+/// Which lanes of its parts a segment codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Positions {
+    /// Every lane.
+    Dense,
+    /// Those whose positions are given.
+    Sparse,
+}
+
+/// How a segment codes the values of lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    /// The new bits, in byte planes.
+    Absolute,
+    /// Differences to the base, in byte planes.
+    RelativePlanes,
+    /// Differences to the base, as signs and small magnitudes.
+    RelativeSmall,
+}
+
+/// What the coding byte of a segment says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Coding {
+    /// Bytes per lane: 1, 2, 4 or 8.
+    pub lane_bytes: usize,
+    /// Which lanes are coded.
+    pub positions: Positions,
+    /// How their values are coded.
+    pub values: Values,
+}
+
+impl Coding {
+    /// R-IDX-05: the byte has a meaning.
+    pub(crate) fn from_byte(byte: u8) -> Result<Self> {
+        let positions = if byte & 0b100 == 0 { Positions::Dense } else { Positions::Sparse };
+        let values = match byte >> 3 {
+            0 => Some(Values::Absolute),
+            1 => Some(Values::RelativePlanes),
+            2 if positions == Positions::Sparse => Some(Values::RelativeSmall),
+            _ => None,
+        };
+        ensure(values.is_some(), &rules::IDX_05, || format!("{byte:#04x} is not a coding"))?;
+        Ok(Self { lane_bytes: 1 << (byte & 0b11), positions, values: values.unwrap_or(Values::Absolute) })
+    }
+
+    pub(crate) fn to_byte(self) -> u8 {
+        let lane_bytes = match self.lane_bytes {
+            1 => 0,
+            2 => 1,
+            4 => 2,
+            _ => 3,
+        };
+        let positions = match self.positions {
+            Positions::Dense => 0,
+            Positions::Sparse => 0b100,
+        };
+        let values = match self.values {
+            Values::Absolute => 0,
+            Values::RelativePlanes => 0b0_1000,
+            Values::RelativeSmall => 0b1_0000,
+        };
+        lane_bytes | positions | values
+    }
+
+    /// Whether decoding needs the base.
+    pub fn is_relative(self) -> bool {
+        self.values != Values::Absolute
+    }
+
+    pub(crate) fn is_sparse(self) -> bool {
+        self.positions == Positions::Sparse
+    }
+
+    /// Number of streams, the table included.
+    pub(crate) fn streams(self) -> usize {
+        let positions = if self.is_sparse() { 4 } else { 0 };
+        let values = if self.values == Values::RelativeSmall { 3 } else { self.lane_bytes };
+        1 + positions + values
+    }
+
+    /// A few words for people: `sparse, relative small`.
+    pub fn describe(self) -> &'static str {
+        match (self.positions, self.values) {
+            (Positions::Dense, Values::Absolute) => "dense absolute",
+            (Positions::Dense, _) => "dense relative",
+            (Positions::Sparse, Values::Absolute) => "sparse absolute",
+            (Positions::Sparse, Values::RelativePlanes) => "sparse relative (planes)",
+            (Positions::Sparse, Values::RelativeSmall) => "sparse relative",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_a_coding_or_refused() {
+        let accepted = (0..=u8::MAX).filter(|&byte| match Coding::from_byte(byte) {
+            Ok(coding) => {
+                assert_eq!(coding.to_byte(), byte);
+                true
+            }
+            Err(error) => {
+                assert_eq!(error.rule(), Some("R-IDX-05"));
+                false
+            }
+        });
+        // Four lane widths of each legal pair of positions and values.
+        assert_eq!(accepted.count(), 4 * 5);
+    }
+}

@@ -1,0 +1,348 @@
+//! The index: metadata, segment table and tensor table (SPEC section 6).
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result, Section};
+use crate::format::coding::Coding;
+use crate::format::cursor::{Cursor, put_string, put_varint};
+use crate::format::header::{HEADER_BYTES, Header};
+use crate::format::stream;
+use crate::limits::{
+    Limits, MAX_DIMENSIONS, MAX_INDEX_BYTES, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES,
+    MAX_SEGMENT_BYTES, MAX_SEGMENT_PARTS, MAX_SEGMENTS, MAX_TENSOR_BYTES, MAX_TENSORS,
+};
+use crate::rules::{self, ensure};
+use crate::tensor::{Digest, Dtype, TensorInfo};
+
+/// Everything the index says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Index {
+    /// Free text of tools and people; no part of any digest.
+    pub metadata: BTreeMap<String, String>,
+    /// The segments, in file order.
+    pub segments: Vec<SegmentEntry>,
+    /// The tensors that the link lists, ascending by name.
+    pub tensors: Vec<TensorEntry>,
+}
+
+/// A segment's line in the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentEntry {
+    /// How its parts are coded.
+    pub coding: Coding,
+    /// Its length in the file.
+    pub stored_length: u64,
+    /// CRC-32 of its bytes in the file.
+    pub crc: u32,
+}
+
+/// What a link does to one tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TensorEntry {
+    /// The target does not have the tensor of this name.
+    Remove(String),
+    /// The target has this tensor.
+    Write(WrittenTensor),
+}
+
+/// A tensor of the target that is built from a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrittenTensor {
+    /// Name, dtype and shape in the target.
+    pub info: TensorInfo,
+    /// What the lanes are before the parts are applied.
+    pub start: Start,
+    /// For each piece the segment that holds its part, if any.
+    pub pieces: Vec<Option<usize>>,
+    /// Digest in the target.
+    pub digest: Digest,
+}
+
+/// What a tensor starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// All zero bytes: operation *set*.
+    Zeros,
+    /// The base's tensor of the same name, dtype and length: operation *patch*.
+    Base,
+}
+
+/// One piece of one tensor as coded in a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Number of the tensor's entry in [`Index::tensors`].
+    pub entry: usize,
+    /// Number of the piece.
+    pub piece: u64,
+}
+
+const REMOVE: u8 = 0;
+const SET: u8 = 1;
+const PATCH: u8 = 2;
+
+impl TensorEntry {
+    /// The tensor's name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Remove(name) => name,
+            Self::Write(written) => written.info.name(),
+        }
+    }
+
+    /// The tensor in the target, unless it is removed.
+    pub fn written(&self) -> Option<&WrittenTensor> {
+        match self {
+            Self::Remove(_) => None,
+            Self::Write(written) => Some(written),
+        }
+    }
+}
+
+impl Index {
+    /// Parses the index as stored, which belongs to `header`.
+    ///
+    /// # Errors
+    /// Steps 3, 5 and 6 of SPEC section 10.
+    pub fn parse(stored: &[u8], header: &Header, limits: &Limits) -> Result<Self> {
+        Self::parse_inner(stored, header, limits).map_err(|error| error.in_section(Section::Index).at(HEADER_BYTES))
+    }
+
+    /// R-LIM-01 for the raw length of the index; before anything is read.
+    pub(crate) fn check_length(header: &Header, limits: &Limits) -> Result<()> {
+        let most = limits.index_bytes.min(MAX_INDEX_BYTES);
+        ensure(header.index_raw <= most, &rules::LIM_01, || {
+            format!("the index has {} raw bytes, at most {most} are allowed", header.index_raw)
+        })
+        .map_err(|error| error.in_section(Section::Header).at(96))
+    }
+
+    fn parse_inner(stored: &[u8], header: &Header, limits: &Limits) -> Result<Self> {
+        Self::check_length(header, limits)?;
+        ensure(crc32fast::hash(stored) == header.index_crc, &rules::IDX_01, || {
+            "the index's checksum does not match".into()
+        })?;
+        let raw = stream::decode(stored, header.index_raw, HEADER_BYTES)?;
+        let mut cursor = if header.index_raw == header.index_stored {
+            Cursor::in_file(&raw, HEADER_BYTES)
+        } else {
+            Cursor::in_stream(&raw, HEADER_BYTES)
+        };
+        let metadata = read_metadata(&mut cursor)?;
+        let segments = read_segments(&mut cursor)?;
+        let mut index = Self { metadata, tensors: read_tensors(&mut cursor, &segments)?, segments };
+        for entry in &mut index.tensors {
+            if let TensorEntry::Write(written) = entry {
+                written.digest = Digest(cursor.digest()?);
+            }
+        }
+        cursor.ensure(cursor.remaining() == 0, &rules::IDX_02, || {
+            format!("{} bytes follow the last digest", cursor.remaining())
+        })?;
+        index.check(header)?;
+        index.check_set_bytes(limits.set_bytes_for(header.file_length()))?;
+        Ok(index)
+    }
+
+    /// The rules that concern the index as a whole.
+    fn check(&self, header: &Header) -> Result<()> {
+        // Bytes and parts of each segment.
+        let mut sizes = vec![(0_u64, 0_u64); self.segments.len()];
+        for written in self.tensors.iter().filter_map(TensorEntry::written) {
+            for (piece, segment) in (0_u64..).zip(&written.pieces) {
+                if let Some(segment) = *segment {
+                    let range = written.info.piece(piece);
+                    let (bytes, parts) = &mut sizes[segment];
+                    *bytes = bytes.saturating_add(range.end - range.start);
+                    *parts += 1;
+                }
+            }
+        }
+        for (number, &(bytes, parts)) in sizes.iter().enumerate() {
+            ensure(parts > 0, &rules::IDX_12, || format!("no piece names segment {number}"))?;
+            ensure(bytes <= MAX_SEGMENT_BYTES && parts <= MAX_SEGMENT_PARTS, &rules::LIM_02, || {
+                format!("segment {number} codes {parts} pieces of {bytes} bytes together")
+            })?;
+        }
+        let stored = self.segments.iter().try_fold(0_u64, |sum, segment| sum.checked_add(segment.stored_length));
+        ensure(stored == Some(header.segments_length), &rules::IDX_14, || {
+            "the segments' lengths do not add up to the header's".into()
+        })?;
+        if header.base == Digest::of_empty_state() {
+            let odd = self.tensors.iter().find(|entry| entry.written().is_none_or(|w| w.start != Start::Zeros));
+            ensure(odd.is_none(), &rules::IDX_17, || "a snapshot removes or patches a tensor".into())
+                .map_err(|error| error.of_tensor(odd.map_or("", TensorEntry::name)))?;
+        }
+        ensure(!self.tensors.is_empty() || header.base == header.target, &rules::IDX_18, || {
+            "base and target differ, but no tensor is listed".into()
+        })
+    }
+
+    /// R-LIM-04: the caller's bound on what *set* tensors may declare.
+    fn check_set_bytes(&self, most: u64) -> Result<()> {
+        let set = self.tensors.iter().filter_map(TensorEntry::written).filter(|written| written.start == Start::Zeros);
+        let bytes = set.map(|written| written.info.bytes()).fold(0, u64::saturating_add);
+        ensure(bytes <= most, &rules::LIM_04, || format!("new tensors have {bytes} bytes, at most {most} are allowed"))
+    }
+
+    /// The index's raw bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (mut bytes, digests) = self.to_runs();
+        bytes.extend_from_slice(&digests);
+        bytes
+    }
+
+    /// The index's raw bytes in two runs of different nature: everything else, and the digests.
+    pub(crate) fn to_runs(&self) -> (Vec<u8>, Vec<u8>) {
+        let mut out = Vec::new();
+        let mut digests = Vec::new();
+        put_varint(&mut out, self.metadata.len() as u64);
+        for (key, value) in &self.metadata {
+            put_string(&mut out, key);
+            put_string(&mut out, value);
+        }
+        put_varint(&mut out, self.segments.len() as u64);
+        for segment in &self.segments {
+            out.push(segment.coding.to_byte());
+            put_varint(&mut out, segment.stored_length);
+            out.extend_from_slice(&segment.crc.to_le_bytes());
+        }
+        put_varint(&mut out, self.tensors.len() as u64);
+        for entry in &self.tensors {
+            put_string(&mut out, entry.name());
+            match entry {
+                TensorEntry::Remove(_) => out.push(REMOVE),
+                TensorEntry::Write(written) => {
+                    out.push(match written.start {
+                        Start::Zeros => SET,
+                        Start::Base => PATCH,
+                    });
+                    out.push(written.info.dtype().code());
+                    put_varint(&mut out, written.info.shape().len() as u64);
+                    for &dimension in written.info.shape() {
+                        put_varint(&mut out, dimension);
+                    }
+                    for segment in &written.pieces {
+                        put_varint(&mut out, segment.map_or(0, |number| number as u64 + 1));
+                    }
+                    digests.extend_from_slice(&written.digest.0);
+                }
+            }
+        }
+        (out, digests)
+    }
+
+    /// The parts of each segment, in the order of SPEC section 6.2.
+    pub fn parts(&self) -> Vec<Vec<Part>> {
+        let mut parts = vec![Vec::new(); self.segments.len()];
+        for (entry, written) in self.tensors.iter().enumerate().filter_map(|(n, entry)| Some((n, entry.written()?))) {
+            for (piece, segment) in (0_u64..).zip(&written.pieces) {
+                if let Some(segment) = *segment {
+                    parts[segment].push(Part { entry, piece });
+                }
+            }
+        }
+        parts
+    }
+
+    /// The number of the entry for this tensor.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.tensors.binary_search_by(|entry| entry.name().cmp(name)).ok()
+    }
+}
+
+fn read_metadata(cursor: &mut Cursor<'_>) -> Result<BTreeMap<String, String>> {
+    let count = cursor.count(MAX_METADATA_ENTRIES, "metadata entries")?;
+    let mut metadata = BTreeMap::new();
+    let mut left = MAX_METADATA_BYTES;
+    for _ in 0..count {
+        let key = cursor.string(left, "bytes of metadata")?;
+        let ascending = metadata.last_key_value().is_none_or(|(last, _): (&String, _)| last.as_str() < key);
+        cursor.ensure(ascending, &rules::IDX_03, || format!("metadata key {key:?} is out of order"))?;
+        left -= key.len() as u64;
+        let value = cursor.string(left, "bytes of metadata")?;
+        left -= value.len() as u64;
+        metadata.insert(key.to_owned(), value.to_owned());
+    }
+    Ok(metadata)
+}
+
+fn read_segments(cursor: &mut Cursor<'_>) -> Result<Vec<SegmentEntry>> {
+    let count = cursor.count(MAX_SEGMENTS, "segments")?;
+    // Nothing is allocated for entries that the bytes cannot hold: each takes at least six.
+    let mut segments = Vec::with_capacity(count.min(cursor.remaining() / 6));
+    for _ in 0..count {
+        let coding = Coding::from_byte(cursor.u8()?).map_err(|error| error.at(cursor.offset()))?;
+        segments.push(SegmentEntry { coding, stored_length: cursor.varint()?, crc: cursor.u32()? });
+    }
+    Ok(segments)
+}
+
+fn read_tensors(cursor: &mut Cursor<'_>, segments: &[SegmentEntry]) -> Result<Vec<TensorEntry>> {
+    let count = cursor.count(MAX_TENSORS, "tensors")?;
+    let mut tensors: Vec<TensorEntry> = Vec::with_capacity(count.min(cursor.remaining() / 2));
+    for _ in 0..count {
+        let name = cursor.string(MAX_NAME_BYTES, "bytes of a name")?;
+        let ascending = tensors.last().is_none_or(|last| last.name() < name);
+        cursor
+            .ensure(ascending, &rules::IDX_06, || "the name is out of order".into())
+            .map_err(|e| e.of_tensor(name))?;
+        let entry = read_tensor(cursor, name, segments).map_err(|error| error.of_tensor(name))?;
+        tensors.push(entry);
+    }
+    Ok(tensors)
+}
+
+/// The rest of a tensor entry after its name. The digest follows later.
+fn read_tensor(cursor: &mut Cursor<'_>, name: &str, segments: &[SegmentEntry]) -> Result<TensorEntry> {
+    let start = match cursor.u8()? {
+        REMOVE => return Ok(TensorEntry::Remove(name.to_owned())),
+        SET => Start::Zeros,
+        PATCH => Start::Base,
+        other => {
+            let message = format!("{other} is not an operation");
+            return Err(Error::broken(&rules::IDX_07, message).at(cursor.offset()));
+        }
+    };
+    let code = cursor.u8()?;
+    let dtype = Dtype::from_code(code)
+        .ok_or_else(|| Error::broken(&rules::IDX_08, format!("{code} is not a dtype")).at(cursor.offset()))?;
+    let dimensions = cursor.count(MAX_DIMENSIONS, "dimensions")?;
+    let shape = (0..dimensions).map(|_| cursor.varint()).collect::<Result<Vec<u64>>>()?;
+    let bits = TensorInfo::bits(dtype, &shape);
+    cursor.ensure(bits <= u128::from(MAX_TENSOR_BYTES) * 8, &rules::LIM_01, || {
+        format!("the tensor is longer than {MAX_TENSOR_BYTES} bytes")
+    })?;
+    let info = TensorInfo::new(name, dtype, shape).ok_or_else(|| {
+        Error::broken(&rules::IDX_09, "shape and dtype do not give a whole number of bytes").at(cursor.offset())
+    })?;
+    // Each piece takes at least one byte, so nothing is allocated for pieces that the bytes cannot hold.
+    let count = usize::try_from(info.pieces()).unwrap_or(usize::MAX);
+    cursor.ensure(count <= cursor.remaining(), &rules::INT_03, || "the index ends inside a tensor's pieces".into())?;
+    let mut pieces = Vec::with_capacity(count);
+    for _ in 0..count {
+        pieces.push(read_segment_number(cursor, dtype, start, segments)?);
+    }
+    Ok(TensorEntry::Write(WrittenTensor { info, start, pieces, digest: Digest([0; 32]) }))
+}
+
+fn read_segment_number(
+    cursor: &mut Cursor<'_>,
+    dtype: Dtype,
+    start: Start,
+    segments: &[SegmentEntry],
+) -> Result<Option<usize>> {
+    let number = cursor.varint()?;
+    let Some(number) = number.checked_sub(1) else { return Ok(None) };
+    let found = usize::try_from(number).ok().and_then(|number| Some((number, segments.get(number)?)));
+    let Some((number, segment)) = found else {
+        let message = format!("segment {number} of {}", segments.len());
+        return Err(Error::broken(&rules::IDX_10, message).at(cursor.offset()));
+    };
+    cursor.ensure(segment.coding.lane_bytes == dtype.lane_bytes(), &rules::IDX_11, || {
+        format!("{dtype} in a segment with lanes of {} bytes", segment.coding.lane_bytes)
+    })?;
+    cursor.ensure(start == Start::Base || !segment.coding.is_relative(), &rules::IDX_16, || {
+        format!("a set tensor in segment {number} with relative values")
+    })?;
+    Ok(Some(number))
+}

@@ -1,0 +1,253 @@
+//! Reading links: from memory, a file, or anything else that gives ranges of bytes.
+
+use std::ops::Range;
+
+use crate::codec::decode::Decoded;
+use crate::codec::lane::{Lane, with_lane};
+use crate::error::{Error, Result, Section};
+use crate::format::{Coding, HEADER_BYTES, Header, Index, Part, Table, WrittenTensor};
+use crate::limits::{Limits, address};
+use crate::rules::{self, ensure};
+use crate::source::Source;
+use crate::tensor::{Dtype, TensorInfo};
+
+/// A link whose header and index have been read and checked (steps 1 to 6 of SPEC section 10).
+///
+/// Segments are read when they are needed; each one is checked then. [`verify`](Self::verify) checks all of them.
+///
+/// ```
+/// use deltachain::{DiffOptions, Limits, LinkReader, diff};
+/// use deltachain::tensor::{Dtype, MemoryState};
+///
+/// # fn main() -> deltachain::Result<()> {
+/// let mut state = MemoryState::new();
+/// state.insert("weight", Dtype::F32, &[2], [1.0_f32, 2.0].map(f32::to_le_bytes).concat())?;
+/// let mut file = Vec::new();
+/// diff(&MemoryState::new(), &state, &DiffOptions::default(), &mut file)?;
+///
+/// let link = LinkReader::open(&file, &Limits::default())?;
+/// assert_eq!(link.index().tensors[0].name(), "weight");
+/// link.verify()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct LinkReader<S> {
+    source: S,
+    header: Header,
+    index: Index,
+    /// Parts of each segment.
+    parts: Vec<Vec<Part>>,
+    /// Offset of each segment in the file.
+    offsets: Vec<u64>,
+}
+
+impl<S: Source> LinkReader<S> {
+    /// Reads and checks header and index.
+    ///
+    /// # Errors
+    /// The class and rule of the first of steps 1 to 6 of SPEC section 10 that fails; IO.
+    pub fn open(source: S, limits: &Limits) -> Result<Self> {
+        let length = source.length()?;
+        let mut first = vec![0; address(length.min(HEADER_BYTES))?];
+        source.read_at(0, &mut first)?;
+        let header = Header::parse(&first)?;
+        Index::check_length(&header, limits)?;
+        let declared = header.file_length();
+        ensure(length >= declared, &rules::HDR_09, || format!("{length} bytes of {declared} are there"))
+            .map_err(|error| error.at(length))?;
+        ensure(length == declared, &rules::HDR_10, || format!("{} bytes follow the end", length - declared))
+            .map_err(|error| error.at(declared))?;
+        let mut stored = vec![0; address(header.index_stored)?];
+        source.read_at(HEADER_BYTES, &mut stored)?;
+        let index = Index::parse(&stored, &header, limits)?;
+        let mut offsets = Vec::with_capacity(index.segments.len());
+        let mut offset = HEADER_BYTES + header.index_stored;
+        for segment in &index.segments {
+            offsets.push(offset);
+            offset += segment.stored_length;
+        }
+        Ok(Self { parts: index.parts(), source, header, index, offsets })
+    }
+
+    /// The header.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The index: metadata, segments and tensors.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// The parts of a segment, in the order in which it codes them.
+    pub fn parts(&self, segment: usize) -> &[Part] {
+        &self.parts[segment]
+    }
+
+    /// Whether every segment has absolute values, so that patches can be read without a base (SPEC section 9.2).
+    pub fn is_direct(&self) -> bool {
+        !self.index.segments.iter().any(|segment| segment.coding.is_relative())
+    }
+
+    /// The tensor that a part belongs to.
+    pub(crate) fn written(&self, part: Part) -> Result<&WrittenTensor> {
+        // Parts are made from written tensors only.
+        self.index.tensors[part.entry].written().ok_or_else(|| Error::usage("the tensor is removed"))
+    }
+
+    /// Reads, checks and decodes a segment: step 8 of SPEC section 10 as far as it does not need the base.
+    ///
+    /// # Errors
+    /// The class and rule of the first check that fails; IO.
+    pub fn segment(&self, number: usize) -> Result<Segment> {
+        self.read_segment(number).map_err(|error| error.in_section(Section::Segment(number)).at(self.offsets[number]))
+    }
+
+    fn read_segment(&self, number: usize) -> Result<Segment> {
+        let entry = self.index.segments[number];
+        let mut bytes = vec![0; address(entry.stored_length)?];
+        self.source.read_at(self.offsets[number], &mut bytes)?;
+        ensure(crc32fast::hash(&bytes) == entry.crc, &rules::SEG_01, || {
+            "the segment's checksum does not match".into()
+        })?;
+        let parts = self.parts[number]
+            .iter()
+            .map(|&part| {
+                let info = &self.written(part)?.info;
+                Ok((info.dtype(), part_lanes(info, part.piece)))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Segment::decode(&bytes, self.offsets[number], entry.coding, parts)
+    }
+
+    /// Checks every segment, without a base. What can only be checked with one is checked when the link is applied.
+    ///
+    /// # Errors
+    /// The class and rule of the first check that fails; IO.
+    pub fn verify(&self) -> Result<()> {
+        for number in 0..self.index.segments.len() {
+            let segment = self.segment(number)?;
+            if segment.table().contexts == 1 {
+                for part in 0..self.parts[number].len() {
+                    self.locate(number, part, segment.check_positions(part))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds segment, offset and tensor to the error of applying a part.
+    pub(crate) fn locate<T>(&self, segment: usize, part: usize, result: Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            let name = self.index.tensors[self.parts[segment][part].entry].name();
+            error.in_section(Section::Segment(segment)).at(self.offsets[segment]).of_tensor(name)
+        })
+    }
+}
+
+/// Lanes of a piece; at most 2^24.
+fn part_lanes(info: &TensorInfo, piece: u64) -> u32 {
+    let range = info.piece(piece);
+    u32::try_from((range.end - range.start) / info.dtype().lane_bytes() as u64).unwrap_or(u32::MAX)
+}
+
+/// A decoded segment of any lane width.
+#[derive(Debug)]
+pub struct Segment(Lanes);
+
+#[derive(Debug)]
+enum Lanes {
+    One(Decoded<u8>),
+    Two(Decoded<u16>),
+    Four(Decoded<u32>),
+    Eight(Decoded<u64>),
+}
+
+/// Runs `$body` with `$decoded` standing for the decoded segment of whatever lane width.
+macro_rules! each_width {
+    ($segment:expr, $decoded:ident => $body:expr) => {
+        match &$segment.0 {
+            Lanes::One($decoded) => $body,
+            Lanes::Two($decoded) => $body,
+            Lanes::Four($decoded) => $body,
+            Lanes::Eight($decoded) => $body,
+        }
+    };
+}
+
+impl Segment {
+    /// Decodes a segment whose checksum matched. Pure: `bytes` are the segment, which stands in the file at `offset`;
+    /// `parts` gives dtype and lanes of each part.
+    ///
+    /// # Errors
+    /// The class and rule of the first check that fails.
+    pub fn decode(bytes: &[u8], offset: u64, coding: Coding, parts: Vec<(Dtype, u32)>) -> Result<Self> {
+        Ok(Self(match coding.lane_bytes {
+            1 => Lanes::One(Decoded::new(bytes, offset, coding, parts)?),
+            2 => Lanes::Two(Decoded::new(bytes, offset, coding, parts)?),
+            4 => Lanes::Four(Decoded::new(bytes, offset, coding, parts)?),
+            _ => Lanes::Eight(Decoded::new(bytes, offset, coding, parts)?),
+        }))
+    }
+
+    /// The segment's table.
+    pub fn table(&self) -> &Table {
+        each_width!(self, decoded => decoded.table())
+    }
+
+    /// Number of coded lanes of a part.
+    pub fn coded_lanes(&self, part: usize) -> u64 {
+        each_width!(self, decoded => decoded.coded(part))
+    }
+
+    /// Applies a part to the bytes of its piece, which hold what the tensor starts from.
+    ///
+    /// # Errors
+    /// R-POS-01 or R-POS-02 if the part does not fit these bytes.
+    pub fn apply(&self, part: usize, bytes: &mut [u8]) -> Result<()> {
+        each_width!(self, decoded => decoded.apply(part, bytes))
+    }
+
+    fn check_positions(&self, part: usize) -> Result<()> {
+        each_width!(self, decoded => decoded.patches(part).map(|_| ()))
+    }
+
+    /// The coded lanes of a part with one context: ascending lane numbers within the piece, and their values as
+    /// little-endian bytes (new bits, or differences if the segment's coding is relative).
+    ///
+    /// # Errors
+    /// R-POS-01; USAGE if the part has several contexts.
+    pub(crate) fn coded(&self, part: usize) -> Result<(Vec<u32>, Vec<u8>)> {
+        fn bytes<L: Lane>(decoded: &Decoded<L>, part: usize) -> Result<(Vec<u32>, Vec<u8>)> {
+            let (indices, values) = decoded.patches(part)?;
+            let mut bytes = vec![0; values.len() * size_of::<L>()];
+            for (out, value) in L::chunks_mut(&mut bytes).iter_mut().zip(values) {
+                *out = value.store();
+            }
+            Ok((indices, bytes))
+        }
+        each_width!(self, decoded => bytes(decoded, part))
+    }
+}
+
+/// Lanes in which two pieces of equal length differ: numbers within the piece and new values.
+pub(crate) fn differing_lanes(old: &[u8], new: &[u8], lane_bytes: usize) -> (Vec<u32>, Vec<u8>) {
+    with_lane!(lane_bytes, L => {
+        let mut indices = Vec::new();
+        let mut values = Vec::new();
+        for ((index, old), new) in (0_u32..).zip(L::chunks(old)).zip(L::chunks(new)) {
+            if old != new {
+                indices.push(index);
+                values.extend_from_slice(new);
+            }
+        }
+        (indices, values)
+    })
+}
+
+/// Intersection of two ranges; empty ranges come out empty.
+pub(crate) fn intersect(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
+    let start = a.start.max(b.start);
+    start..a.end.min(b.end).max(start)
+}
