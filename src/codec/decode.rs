@@ -130,13 +130,19 @@ impl<L: Lane> Decoded<L> {
                     let mut low = low_bits[context].iter();
                     for index in parts {
                         let (_, lanes) = self.parts[index / contexts];
+                        // R-POS-01 as far as it does not need the base.
+                        let mut free = u64::from(lanes);
                         for _ in 0..coded[index] {
                             let symbol = high.next().copied().unwrap_or(0);
                             let above = escapes::value(u32::from(symbol), u32::from(u8::MAX), &mut escapes);
                             let low = u64::from(low.next().copied().unwrap_or(0));
-                            let gap = above.checked_mul(1 << shift).map_or(u64::MAX, |above| above | low);
-                            // A gap that exceeds the part is refused when the part is applied (R-POS-01).
-                            gaps.push(u32::try_from(gap).unwrap_or(u32::MAX).min(lanes));
+                            let gap = above.checked_mul(1 << shift).map(|above| above | low).filter(|gap| *gap < free);
+                            let Some(gap) = gap else {
+                                let message = format!("a rank exceeds the {lanes} lanes of its part");
+                                return Err(Error::broken(&rules::POS_01, message).at(escape.offset));
+                            };
+                            free -= gap + 1;
+                            gaps.push(u32::try_from(gap).unwrap_or(u32::MAX));
                         }
                     }
                 }
@@ -264,12 +270,11 @@ impl<L: Lane> Decoded<L> {
         };
         let mut indices = Vec::with_capacity(run.values.len());
         if self.coding.is_sparse() {
-            let mut next = 0_u32;
+            // The ranks have been found to be below the number of lanes.
+            let mut next = 0;
             for &gap in run.gaps {
-                let lane = next.saturating_add(gap);
-                self.check(lane < lanes, &rules::POS_01, || format!("rank {lane} of {lanes} members"))?;
-                indices.push(lane);
-                next = lane + 1;
+                indices.push(next + gap);
+                next += gap + 1;
             }
         } else {
             indices.extend(0..lanes);

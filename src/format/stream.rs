@@ -40,17 +40,21 @@ fn check_frame(stored: &[u8], raw_length: u64) -> Result<()> {
     ensure(stored.starts_with(&FRAME_MAGIC), &rules::STR_02, || "not a zstd frame".into())?;
     let descriptor = *stored.get(4).ok_or_else(|| broken("the zstd frame has no header"))?;
     ensure(descriptor & 0b11 == 0, &rules::STR_02, || "the zstd frame has a dictionary id".into())?;
-    let content =
-        zstd_safe::get_frame_content_size(stored).map_err(|_| broken("the zstd frame has no content size"))?;
-    let window = if descriptor & 0b0010_0000 == 0 {
+    let bounded = |window: u64| {
+        ensure(window <= MAX_WINDOW_BYTES, &rules::STR_03, || format!("the zstd frame has a window of {window} bytes"))
+    };
+    let single_segment = descriptor & 0b0010_0000 != 0;
+    if !single_segment {
         let byte = *stored.get(5).ok_or_else(|| broken("the zstd frame has no window"))?;
         let base = 1_u64 << (10 + (byte >> 3));
-        base + base / 8 * u64::from(byte & 0b111)
-    } else {
+        bounded(base + base / 8 * u64::from(byte & 0b111))?;
+    }
+    let content =
+        zstd_safe::get_frame_content_size(stored).map_err(|_| broken("the zstd frame has no content size"))?;
+    if single_segment {
         // A single-segment frame has its content size as its window.
-        content.unwrap_or(raw_length)
-    };
-    ensure(window <= MAX_WINDOW_BYTES, &rules::STR_03, || format!("the zstd frame has a window of {window} bytes"))?;
+        bounded(content.unwrap_or(raw_length))?;
+    }
     let end = zstd_safe::find_frame_compressed_size(stored).map_err(|_| broken("the zstd frame is damaged"))?;
     ensure(end == stored.len(), &rules::STR_02, || "bytes follow the zstd frame".into())?;
     ensure(content.is_none_or(|content| content == raw_length), &rules::STR_02, || {

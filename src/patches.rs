@@ -1,0 +1,200 @@
+//! Patches: what a link changes, tensor by tensor, as sorted lane numbers and new values; for engines that patch memory.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::format::{Positions, Start, WrittenTensor};
+use crate::limits::address;
+use crate::link::{LinkReader, Segment, differing_lanes};
+use crate::source::Source;
+use crate::tensor::{Dtype, State, TensorInfo, read_piece};
+
+/// Segments that an iteration keeps decoded: small tensors share segments, one per method.
+const KEPT_SEGMENTS: usize = 4;
+
+/// New values of some lanes of one piece of a tensor.
+///
+/// A lane is an element, or a byte of a packed type. Lanes that no patch of a tensor names are what the tensor starts
+/// from: see [`Patch::start`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Patch<'a> {
+    /// Name, dtype and shape of the whole tensor in the target.
+    pub tensor: &'a TensorInfo,
+    /// Whether the tensor's other lanes are those of the base, or zero.
+    pub start: Start,
+    /// Changed lanes of the tensor, strictly ascending; `None` if all lanes of `lanes` are given, in order.
+    pub indices: Option<Vec<u64>>,
+    /// The lanes of the tensor that this patch speaks of.
+    pub lanes: Range<u64>,
+    /// New values, one lane per index, little-endian: `indices.len() * dtype.lane_bytes()` bytes.
+    pub values: Vec<u8>,
+}
+
+impl Patch<'_> {
+    /// Element type.
+    pub fn dtype(&self) -> Dtype {
+        self.tensor.dtype()
+    }
+
+    /// Number of lanes that are given.
+    pub fn count(&self) -> usize {
+        self.values.len() / self.dtype().lane_bytes()
+    }
+}
+
+/// Iterator over the patches of a link: by tensor, then by piece. See [`LinkReader::patches`].
+pub struct Patches<'a, S> {
+    link: &'a LinkReader<S>,
+    base: Option<&'a dyn State>,
+    /// What is still to come: number of the entry, number of the piece, lanes of the tensor that are wanted.
+    pending: VecDeque<(usize, u64, Range<u64>)>,
+    kept: VecDeque<(usize, Segment)>,
+}
+
+impl<S: Source> LinkReader<S> {
+    /// The patches of all tensors whose names `select` accepts. Segments that hold none of them are not read.
+    ///
+    /// Absolute values need no base. With relative values `base` gives the old lanes; a patch then names the lanes that
+    /// differ from it. Memory: a few segments.
+    ///
+    /// The base's digest is not checked here: use [`Application`](crate::Application) where the result must be proven.
+    ///
+    /// ```
+    /// use deltachain::tensor::{Dtype, MemoryState};
+    /// use deltachain::{DiffOptions, Limits, LinkReader, Profile, diff};
+    ///
+    /// # fn main() -> deltachain::Result<()> {
+    /// let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    /// base.insert("w", Dtype::U8, &[5], vec![0, 1, 2, 3, 4])?;
+    /// target.insert("w", Dtype::U8, &[5], vec![0, 9, 2, 3, 8])?;
+    /// let mut file = Vec::new();
+    /// diff(&base, &target, &DiffOptions { profile: Profile::Direct, ..DiffOptions::default() }, &mut file)?;
+    ///
+    /// let link = LinkReader::open(file, &Limits::default())?;
+    /// for patch in link.patches(|name| name == "w", None) {
+    ///     let patch = patch?;
+    ///     assert_eq!(patch.indices, Some(vec![1, 4]));
+    ///     assert_eq!(patch.values, [9, 8]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn patches<'a>(&'a self, select: impl Fn(&str) -> bool, base: Option<&'a dyn State>) -> Patches<'a, S> {
+        let tensors = self.index().tensors.iter().enumerate();
+        let pending = tensors
+            .filter_map(|(number, entry)| Some((number, entry.written().filter(|_| select(entry.name()))?)))
+            .flat_map(|(number, written)| wanted(number, written, &(0..written.info.lanes())))
+            .collect();
+        Patches { link: self, base, pending, kept: VecDeque::new() }
+    }
+
+    /// The patches of one tensor, as far as they concern the given lanes. Only segments that hold pieces of these
+    /// lanes are read. Nothing comes if the link does not write the tensor.
+    pub fn tensor_patches<'a>(&'a self, name: &str, lanes: Range<u64>, base: Option<&'a dyn State>) -> Patches<'a, S> {
+        let entry = self.index().find(name);
+        let written = entry.and_then(|number| Some((number, self.index().tensors[number].written()?)));
+        let pending = written.map(|(number, written)| wanted(number, written, &lanes)).unwrap_or_default().into();
+        Patches { link: self, base, pending, kept: VecDeque::new() }
+    }
+}
+
+/// The pieces of a tensor that have parts and hold some of the wanted lanes.
+fn wanted(entry: usize, written: &WrittenTensor, lanes: &Range<u64>) -> Vec<(usize, u64, Range<u64>)> {
+    (0_u64..)
+        .zip(&written.pieces)
+        .filter(|(_, segment)| segment.is_some())
+        .filter_map(|(piece, _)| {
+            let own = lanes_of(&written.info, piece);
+            let wanted = own.start.max(lanes.start)..own.end.min(lanes.end);
+            (!wanted.is_empty()).then_some((entry, piece, wanted))
+        })
+        .collect()
+}
+
+/// The lanes that a piece holds.
+fn lanes_of(info: &TensorInfo, piece: u64) -> Range<u64> {
+    let bytes = info.piece(piece);
+    let lane_bytes = info.dtype().lane_bytes() as u64;
+    bytes.start / lane_bytes..bytes.end / lane_bytes
+}
+
+impl<'a, S: Source> Patches<'a, S> {
+    fn patch(&mut self, entry: usize, piece: u64, lanes: Range<u64>) -> Result<Patch<'a>> {
+        let link = self.link;
+        let written = link.index().tensors[entry].written();
+        let written = written.ok_or_else(|| Error::usage("the tensor is removed"))?;
+        let number = written.pieces[address(piece)?].ok_or_else(|| Error::usage("the piece has no part"))?;
+        let part = link.parts(number).partition_point(|part| (part.entry, part.piece) < (entry, piece));
+        let coding = link.index().segments[number].coding;
+        let base = self.base;
+        let segment = self.segment(number)?;
+        let (indices, values) = if coding.is_relative() {
+            let Some(base) = base else {
+                let message = format!("{} is coded relative to its base: give the base", written.info.name());
+                return Err(Error::usage(message).of_tensor(written.info.name()));
+            };
+            let tensor = base.find(written.info.name()).filter(|&tensor| {
+                let old = &base.tensors()[tensor];
+                old.dtype() == written.info.dtype() && old.bytes() == written.info.bytes()
+            });
+            let tensor = tensor.ok_or_else(|| {
+                Error::usage("the base has no such tensor of this dtype and length").of_tensor(written.info.name())
+            })?;
+            let mut old = Vec::new();
+            read_piece(base, tensor, piece, &mut old)?;
+            let mut new = old.clone();
+            link.locate(number, part, segment.apply(part, &mut new))?;
+            differing_lanes(&old, &new, coding.lane_bytes)
+        } else {
+            link.locate(number, part, segment.coded(part))?
+        };
+
+        let first = lanes_of(&written.info, piece).start;
+        let dense = coding.positions == Positions::Dense && !coding.is_relative();
+        let begin = indices.partition_point(|&index| first + u64::from(index) < lanes.start);
+        let end = indices.partition_point(|&index| first + u64::from(index) < lanes.end);
+        Ok(Patch {
+            tensor: &written.info,
+            start: written.start,
+            indices: (!dense).then(|| indices[begin..end].iter().map(|&index| first + u64::from(index)).collect()),
+            lanes,
+            values: values[begin * coding.lane_bytes..end * coding.lane_bytes].to_vec(),
+        })
+    }
+
+    /// A decoded segment, kept for the next pieces.
+    fn segment(&mut self, number: usize) -> Result<&Segment> {
+        let place = match self.kept.iter().position(|(kept, _)| *kept == number) {
+            Some(place) => place,
+            None => {
+                if self.kept.len() == KEPT_SEGMENTS {
+                    self.kept.pop_front();
+                }
+                self.kept.push_back((number, self.link.segment(number)?));
+                self.kept.len() - 1
+            }
+        };
+        Ok(&self.kept[place].1)
+    }
+}
+
+impl<'a, S: Source> Iterator for Patches<'a, S> {
+    type Item = Result<Patch<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (entry, piece, lanes) = self.pending.pop_front()?;
+        let patch = self.patch(entry, piece, lanes);
+        if patch.is_err() {
+            // Nothing after an error can be relied upon.
+            self.pending.clear();
+        }
+        Some(patch)
+    }
+}
+
+impl<S> std::fmt::Debug for Patches<'_, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Patches").field("pending", &self.pending.len()).finish_non_exhaustive()
+    }
+}
