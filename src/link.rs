@@ -212,7 +212,7 @@ impl Segment {
     pub(crate) fn coded(&self, part: usize) -> Result<(Vec<u32>, Vec<u8>)> {
         fn bytes<L: Lane>(decoded: &Decoded<L>, part: usize) -> Result<(Vec<u32>, Vec<u8>)> {
             let (indices, values) = decoded.patches(part)?;
-            let mut bytes = vec![0; values.len() * size_of::<L>()];
+            let mut bytes = vec![0; size_of_val(values)];
             for (out, value) in L::chunks_mut(&mut bytes).iter_mut().zip(values) {
                 *out = value.store();
             }

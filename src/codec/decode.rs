@@ -198,7 +198,7 @@ impl<L: Lane> Decoded<L> {
                 let kind = Kind::<L>::of(self.parts[part].0);
                 let (begin, length) = self.runs[part];
                 for value in &mut self.values[begin..begin + length as usize] {
-                    *value = kind.from_planes(*value);
+                    *value = kind.of_planes(*value);
                 }
             }
         }
@@ -379,6 +379,22 @@ impl<L: Lane> Decoded<L> {
         }
         // The counts add up to the lanes (R-SEG-08), so no values are left over.
         Ok([0; MAX_CONTEXTS])
+    }
+
+    /// The coded lanes of part number `part`: for each context rank and value.
+    #[cfg(test)]
+    pub(crate) fn ranks(&self, part: usize) -> Vec<Vec<(u32, L)>> {
+        self.runs(part)
+            .map(|run| {
+                let mut next = 0;
+                let ranks = (0..run.values.len()).map(|index| {
+                    let rank = next + run.gaps.get(index).copied().unwrap_or(0);
+                    next = rank + 1;
+                    rank
+                });
+                ranks.collect::<Vec<_>>().into_iter().zip(run.values.iter().copied()).collect()
+            })
+            .collect()
     }
 
     pub(crate) fn table(&self) -> &Table {

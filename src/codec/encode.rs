@@ -68,6 +68,20 @@ pub(crate) fn encode<L: Lane>(
     Ok((segments, measured.iter().map(|piece| piece.changed).collect()))
 }
 
+/// Encodes pieces of one dtype, which have a base where values are relative, as one segment by the given method.
+#[cfg(test)]
+pub(crate) fn encode_as<L: Lane>(
+    dtype: Dtype,
+    pieces: &[PieceInput<'_>],
+    method: Method,
+    compressor: &mut Compressor,
+) -> Result<(Coding, Vec<u8>)> {
+    let kind = Kind::<L>::of(dtype);
+    let measured: Vec<Measured<'_, L>> =
+        pieces.iter().map(|piece| Measured::new(kind, dtype, piece, Profile::Compact)).collect();
+    encode_segment(kind, &measured.iter().collect::<Vec<_>>(), method, compressor)
+}
+
 /// A piece with what the choice of method needs.
 struct Measured<'a, L: Lane> {
     base: Option<&'a [L::Bytes]>,
@@ -125,7 +139,7 @@ impl<'a, L: Lane> Measured<'a, L> {
                 if changed < lanes / 8 { f64::INFINITY } else { measured.dense_bits(|_, new| kind.to_planes(new)) };
             (subset_bits(changed, lanes) + measured.changed_bits(kind), dense)
         };
-        let mut method = if sparse <= dense { (Positions::Sparse, relative) } else { (Positions::Dense, relative) };
+        let mut method = if sparse < dense { (Positions::Sparse, relative) } else { (Positions::Dense, relative) };
         // Where differences are as long as the lanes themselves, the new bits alone may be shorter.
         if method == (Positions::Dense, true) && measured.dense_bits(|_, new| kind.to_planes(new)) < dense {
             method.1 = false;

@@ -178,7 +178,7 @@ impl<L: Lane> Kind<L> {
         if self.sign_magnitude { lane.rotate_left() } else { lane }
     }
 
-    pub(crate) fn from_planes(self, lane: L) -> L {
+    pub(crate) fn of_planes(self, lane: L) -> L {
         if self.sign_magnitude { lane.rotate_right() } else { lane }
     }
 }
@@ -221,7 +221,7 @@ mod tests {
             let kind = Kind::<u16>::of(dtype);
             for lane in 0..=u16::MAX {
                 assert_eq!(kind.key(kind.key(lane)), lane);
-                assert_eq!(kind.from_planes(kind.to_planes(lane)), lane);
+                assert_eq!(kind.of_planes(kind.to_planes(lane)), lane);
                 assert_eq!(unzigzag(zigzag(lane)), lane);
                 assert_eq!(kind.moved(0x1234, kind.difference(0x1234, lane)), lane);
             }

@@ -1,1 +1,197 @@
+//! Every coding, forced, on every lane width: encoded, decoded, and compared with a decoder that is slow and plain.
 
+use proptest::prelude::*;
+
+use crate::codec::decode::Decoded;
+use crate::codec::encode::{PieceInput, Profile, encode, encode_as};
+use crate::codec::lane::{Kind, Lane, with_lane};
+use crate::format::coding::{Coding, Positions, Values};
+use crate::format::segment::{PositionCoding, Table};
+use crate::format::stream::Compressor;
+use crate::tensor::Dtype;
+
+/// A small generator: the tests must not depend on anybody's notion of randomness.
+struct Generator(u64);
+
+impl Generator {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) ^ (self.0 << 17)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// A pair of pieces: lanes of all magnitudes, of which about one in `rarity` changes by up to `reach`.
+fn pieces<L: Lane>(seed: u64, lanes: usize, rarity: u64, reach: u64) -> (Vec<u8>, Vec<u8>) {
+    let mut generator = Generator(seed);
+    let (mut base, mut target) = (Vec::new(), Vec::new());
+    for _ in 0..lanes {
+        // Few high bits set in most lanes, so that exponents differ.
+        let shift = generator.below(u64::from(L::BITS));
+        let old = L::from_u64((generator.next() << 32 ^ generator.next()) >> (64 - L::BITS) >> shift);
+        let step = L::from_u64(generator.below(reach) + 1);
+        let new = match generator.below(2 * rarity) {
+            0 => old.wrapping_add(step),
+            1 => old.wrapping_sub(step),
+            _ => old,
+        };
+        for (bytes, lane) in [(&mut base, old), (&mut target, new)] {
+            let at = bytes.len();
+            bytes.resize(at + size_of::<L>(), 0);
+            L::chunks_mut(&mut bytes[at..])[0] = lane.store();
+        }
+    }
+    (base, target)
+}
+
+/// SPEC section 8, word by word, for one part: ranks are counted lane by lane.
+fn slow_apply<L: Lane>(
+    dtype: Dtype,
+    table: &Table,
+    part: usize,
+    coded: &[Vec<(u32, L)>],
+    relative: bool,
+    bytes: &mut [u8],
+) {
+    let kind = Kind::<L>::of(dtype);
+    let mut ranks = vec![0_u32; table.contexts];
+    for lane in L::chunks_mut(bytes) {
+        let old = L::load(*lane);
+        let exponent = u16::try_from(kind.exponent(old)).unwrap();
+        let context = table.thresholds(part).iter().filter(|&&threshold| threshold <= exponent).count();
+        let rank = ranks[context];
+        ranks[context] += 1;
+        if let Ok(place) = coded[context].binary_search_by_key(&rank, |(rank, _)| *rank) {
+            let value = coded[context][place].1;
+            *lane = if relative { kind.key(kind.key(old).wrapping_add(value)) } else { value }.store();
+        }
+    }
+}
+
+fn check_coding<L: Lane>(dtype: Dtype, method: (Positions, bool), parts: &[(Vec<u8>, Vec<u8>)]) -> Coding {
+    let inputs: Vec<PieceInput<'_>> =
+        parts.iter().map(|(base, target)| PieceInput { base: Some(base), target, sparse: false }).collect();
+    let (coding, bytes) = encode_as::<L>(dtype, &inputs, method, &mut Compressor::new()).unwrap();
+    let lanes: Vec<(Dtype, u32)> =
+        parts.iter().map(|(base, _)| (dtype, u32::try_from(base.len() / size_of::<L>()).unwrap())).collect();
+    let decoded = Decoded::<L>::new(&bytes, 1000, coding, lanes).unwrap();
+    for (part, (base, target)) in parts.iter().enumerate() {
+        let mut result = base.clone();
+        decoded.apply(part, &mut result).unwrap();
+        assert_eq!(result, *target, "{coding:?} {dtype}");
+
+        let mut slow = base.clone();
+        slow_apply(dtype, decoded.table(), part, &decoded.ranks(part), coding.is_relative(), &mut slow);
+        assert_eq!(slow, *target, "{coding:?} {dtype}, slowly");
+    }
+    coding
+}
+
+#[test]
+fn every_coding_gives_the_target_back() {
+    let mut seen = Vec::new();
+    for dtype in Dtype::all() {
+        for (rarity, reach) in [(1, 3), (2, 1 << 12), (7, 2), (40, 5), (1000, 300)] {
+            for positions in [Positions::Sparse, Positions::Dense] {
+                for relative in [false, true] {
+                    with_lane!(dtype.lane_bytes(), L => {
+                        let parts: Vec<_> =
+                            [1, 63, 64, 65, 5000, 9000].iter().map(|&lanes| pieces::<L>(lanes as u64 + rarity, lanes, rarity, reach)).collect();
+                        let coding = check_coding::<L>(dtype, (positions, relative), &parts);
+                        if !seen.contains(&coding) {
+                            seen.push(coding);
+                        }
+                    });
+                }
+            }
+        }
+    }
+    // Five pairs of positions and values on four lane widths; bytes have no differences too long for small values.
+    assert_eq!(seen.len(), 19, "{seen:?}");
+}
+
+#[test]
+fn contexts_gaps_and_bitmaps_are_used() {
+    let parts = [pieces::<u16>(1, 60_000, 3, 2), pieces::<u16>(2, 60_000, 30, 2)];
+    let mut halves = Vec::new();
+    for ((mut base, mut target), exponent) in parts.into_iter().zip([0x20_u8, 0x40]) {
+        // The exponent decides how often lanes change.
+        for bytes in [&mut base, &mut target] {
+            bytes.iter_mut().skip(1).step_by(2).for_each(|byte| *byte = exponent);
+        }
+        halves.push((base, target));
+    }
+    let joined = ([halves[0].0.as_slice(), &halves[1].0].concat(), [halves[0].1.as_slice(), &halves[1].1].concat());
+    let input = PieceInput { base: Some(&joined.0), target: &joined.1, sparse: false };
+    let (coding, bytes) =
+        encode_as::<u16>(Dtype::F16, &[input], (Positions::Sparse, true), &mut Compressor::new()).unwrap();
+    assert_eq!(coding.values, Values::RelativeSmall);
+    let decoded = Decoded::<u16>::new(&bytes, 0, coding, vec![(Dtype::F16, 120_000)]).unwrap();
+    let table = decoded.table();
+    assert!(table.contexts >= 2, "{table:?}");
+    assert!(table.positions.contains(&PositionCoding::Bitmap), "{table:?}");
+    assert!(table.positions.iter().any(|coding| matches!(coding, PositionCoding::Gaps(_))), "{table:?}");
+    assert_eq!(Coding::from_byte(coding.to_byte()).unwrap(), coding);
+}
+
+#[test]
+fn extreme_differences_survive() {
+    for dtype in [Dtype::I8, Dtype::F8_E4M3, Dtype::BF16, Dtype::I16, Dtype::F32, Dtype::F64, Dtype::I64] {
+        with_lane!(dtype.lane_bytes(), L => {
+            let top = L::from_u64(1 << (L::BITS - 1));
+            let ends = [L::default(), L::from_u64(1), L::from_u64(u64::MAX), top, top.wrapping_sub(L::from_u64(1)), top.wrapping_add(L::from_u64(1))];
+            let (mut base, mut target) = (Vec::new(), Vec::new());
+            for old in ends {
+                for new in ends {
+                    for (bytes, lane) in [(&mut base, old), (&mut target, new)] {
+                        let at = bytes.len();
+                        bytes.resize(at + size_of::<L>(), 0);
+                        L::chunks_mut(&mut bytes[at..])[0] = lane.store();
+                    }
+                }
+            }
+            for positions in [Positions::Sparse, Positions::Dense] {
+                for relative in [false, true] {
+                    check_coding::<L>(dtype, (positions, relative), &[(base.clone(), target.clone())]);
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn the_cheapest_method_is_chosen() {
+    let chosen = |dtype: Dtype, base: Option<&[u8]>, target: &[u8], profile| {
+        let input = PieceInput { base, target, sparse: false };
+        let (segments, _) = encode::<u16>(dtype, &[input], profile, &mut Compressor::new()).unwrap();
+        segments.first().map(|segment| segment.coding.describe())
+    };
+    let (base, target) = pieces::<u16>(3, 50_000, 100, 2);
+    assert_eq!(chosen(Dtype::BF16, Some(&base), &target, Profile::Compact), Some("sparse relative"));
+    assert_eq!(chosen(Dtype::BF16, Some(&base), &target, Profile::Direct), Some("sparse absolute"));
+    assert_eq!(chosen(Dtype::BF16, Some(&base), &base, Profile::Compact), None);
+    let no_zeros: Vec<u8> = target.iter().map(|byte| byte | 1).collect();
+    assert_eq!(chosen(Dtype::BF16, None, &no_zeros, Profile::Compact), Some("dense absolute"));
+    assert_eq!(chosen(Dtype::BF16, None, &vec![0; 5000], Profile::Compact), None);
+    let (base, target) = pieces::<u16>(3, 50_000, 1, 1 << 8);
+    assert_eq!(chosen(Dtype::I16, Some(&base), &target, Profile::Direct), Some("dense absolute"));
+    assert_eq!(chosen(Dtype::I16, Some(&base), &target, Profile::Compact), Some("dense relative"));
+}
+
+proptest! {
+    #[test]
+    fn any_change_survives(seed: u64, lanes in 1_usize..3000, rarity in 1_u64..200, reach in 1_u64..70_000, code in 1_u8..=22) {
+        let dtype = Dtype::from_code(code).unwrap();
+        with_lane!(dtype.lane_bytes(), L => {
+            let parts = [pieces::<L>(seed, lanes, rarity, reach), pieces::<L>(seed ^ 1, lanes / 2 + 1, rarity, reach)];
+            for positions in [Positions::Sparse, Positions::Dense] {
+                for relative in [false, true] {
+                    check_coding::<L>(dtype, (positions, relative), &parts);
+                }
+            }
+        });
+    }
+}

@@ -1,1 +1,110 @@
-fn main() {}
+//! Tasks of the repository: `cargo xtask TASK`. `cargo xtask help` lists them.
+//!
+//! A task is a file of this crate with a `run` function, and a row in [`TASKS`].
+
+mod ci;
+mod directions;
+mod lint;
+mod memory;
+mod steps;
+mod synthetic;
+mod test;
+mod workspace;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+/// Result of everything that a task does.
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// A task of `cargo xtask`.
+struct Task {
+    name: &'static str,
+    /// The arguments that it takes.
+    arguments: &'static str,
+    /// What it does, in a line or more.
+    about: &'static [&'static str],
+    run: fn(&[String]) -> Result,
+}
+
+const TASKS: &[Task] = &[
+    Task {
+        name: "test",
+        arguments: "",
+        about: &[
+            "run every test: Rust unit, integration and documentation tests, the tests of the",
+            "Python reader, the interop checks between both, and the memory check",
+        ],
+        run: test::run,
+    },
+    Task {
+        name: "lint",
+        arguments: "",
+        about: &["check formatting, clippy, documentation, and which module uses which"],
+        run: lint::run,
+    },
+    Task { name: "ci", arguments: "", about: &["lint, then test"], run: ci::run },
+    Task {
+        name: "memory",
+        arguments: memory::ARGUMENTS,
+        about: &[
+            "diff and apply synthetic files of N MiB (512) with T threads (all), and fail if the",
+            "tool needs more memory than its bound; --dense changes every element, not 1 %",
+        ],
+        run: memory::run,
+    },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (name, rest) = match arguments.split_first() {
+        None => ("help", [].as_slice()),
+        Some((name, rest)) => (name.as_str(), rest),
+    };
+    if matches!(name, "help" | "--help" | "-h") {
+        print!("{}", help());
+        return ExitCode::SUCCESS;
+    }
+    let Some(task) = TASKS.iter().find(|task| task.name == name) else {
+        eprint!("there is no task `{name}`\n\n{}", help());
+        return ExitCode::FAILURE;
+    };
+    match (task.run)(rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cargo xtask {name}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn help() -> String {
+    let mut text = String::from("cargo xtask TASK\n");
+    for task in TASKS {
+        let usage = format!("{} {}", task.name, task.arguments);
+        text += &format!("\n  {}\n", usage.trim_end());
+        for line in task.about {
+            text += &format!("      {line}\n");
+        }
+    }
+    text + "\n  help\n      show this text\n"
+}
+
+/// Refuses arguments of a task that takes none.
+fn no_arguments(arguments: &[String]) -> Result {
+    match arguments.first() {
+        None => Ok(()),
+        Some(argument) => Err(format!("unexpected argument `{argument}`").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_task() {
+        let help = help();
+        assert!(TASKS.iter().all(|task| help.contains(&format!("\n  {}", task.name))));
+    }
+}

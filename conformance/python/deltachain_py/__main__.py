@@ -1,4 +1,4 @@
-"""python -m deltachain_py diff | snapshot | apply | digest | inspect | verify
+"""python -m deltachain_py diff | snapshot | apply | digest | inspect | verify (see README.md)
 
 Exit status: 0 good, 1 rejected, 2 usage.
 """
@@ -6,10 +6,11 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 
 from . import link as dcf
 from . import safetensors, writer
-from .errors import FORMAT_LIMITS, DcfError, Limits
+from .errors import MINIMUM_LIMITS, DcfError, Limits
 from .index import OPERATIONS, REMOVE
 from .model import state_digest
 
@@ -20,7 +21,7 @@ def read_file(path):
 
 
 def write_whole(path, data):
-    """The result becomes visible only when it is complete (section 9, step 6)."""
+    """The result becomes visible only when it is complete (section 9, step 5)."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "wb") as file:
         file.write(data)
@@ -37,7 +38,7 @@ def diff(args):
 
 def apply(args):
     base = safetensors.read(args.base) if args.base else {}
-    target = dcf.apply(read_file(args.link), base, args.limits)
+    target = dcf.apply_chain([read_file(path) for path in args.links], base, args.limits)
     write_whole(args.output, safetensors.encode(target))
     return {"digest": state_digest(target).hex(), "tensors": len(target)}
 
@@ -47,9 +48,12 @@ def digest(args):
 
 
 def verify(args):
-    base = safetensors.read(args.base) if args.base else None
-    link, applied = dcf.verify(read_file(args.link), base, args.limits)
-    return {"ok": True, "applied": applied, "target": link.header.target.hex()}
+    """The operations of section 10: apply (its result is dropped) with --base, check without."""
+    data = read_file(args.link)
+    if args.base:
+        return {"ok": True, "applied": True, "target": state_digest(dcf.apply(data, safetensors.read(args.base),
+                                                                              args.limits)).hex()}
+    return {"ok": True, "applied": False, "target": dcf.check_link(data, args.limits).header.target.hex()}
 
 
 def inspect(args):
@@ -85,24 +89,28 @@ def parser():
         sub.add_argument("-o", "--output", required=True)
         sub.add_argument("--profile", choices=("direct", "compact"), default="compact")
         sub.add_argument("--level", type=int, default=3, help="of zstd")
-    apply_command = command("apply", apply, "link")
+    apply_command = command("apply", apply)
+    apply_command.add_argument("links", nargs="+", metavar="link")
     apply_command.add_argument("-o", "--output", required=True)
     verify_command, inspect_command = command("verify", verify, "link"), command("inspect", inspect, "link")
     command("digest", digest, "state")
     for sub in (apply_command, verify_command):
-        sub.add_argument("--base", help="state, a safetensors file; without it the empty state")
+        sub.add_argument("--base", help="state, a safetensors file; without it, apply takes the empty state")
     for sub in (apply_command, verify_command, inspect_command):
-        sub.add_argument("--max-limits", dest="limits", action="store_const", const=FORMAT_LIMITS, default=Limits(),
-                         help="only the format's own limits (second column of section 13)")
+        sub.add_argument("--minimum-limits", dest="limits", action="store_const", const=MINIMUM_LIMITS,
+                         default=Limits(), help="refuse what not every reader supports (first column of section 13)")
+        sub.add_argument("--set-bytes", type=int, metavar="N", help="refuse more than N bytes of set tensors (R-LIM-04)")
     return top
 
 
 def main(arguments=None):
     args = parser().parse_args(arguments)  # exits with 2 on wrong usage
+    if getattr(args, "set_bytes", None) is not None:
+        args.limits = replace(args.limits, set_bytes=args.set_bytes)
     try:
         result = args.function(args)
-    except (DcfError, OSError) as error:
-        if isinstance(error, OSError):
+    except (DcfError, OSError, MemoryError) as error:
+        if not isinstance(error, DcfError):
             error = DcfError("IO", None, str(error))
         if args.json:
             report = {"class": error.error_class, "rule": error.rule, "message": error.message, "where": error.where,

@@ -38,8 +38,8 @@ def members(dtype, thresholds, lanes, base_lanes):
     return lists
 
 
-def decode_positions(take, table, where):
-    """The coded ranks [c][p]. Ranks are compared with the numbers of members later, in `resolve`."""
+def decode_positions(take, table, parts, where):
+    """The coded ranks [c][p], below the part's number of lanes. `resolve` compares them with the members."""
     k = table.contexts
     counts = [[part_counts[c] for part_counts in table.counts] for c in range(k)]  # [c][p]
     if not table.positions:  # dense: every member is coded
@@ -54,22 +54,22 @@ def decode_positions(take, table, where):
     for c, run in zip(bitmaps, runs):
         bits = unpack(run, 1, sums[c], f"bitmap of {where}")
         ranks[c] = [[rank for rank, bit in enumerate(part) if bit] for part in split(bits, counts[c])]
-    coded = sum(len(part) for c in bitmaps for part in ranks[c]) + sum(sums[c] for c in gaps)
 
     sizes = [ceil_div(sums[c] * table.positions[c], 8) for c in gaps]
     runs = cut(take("gap low", needed=sum(sizes)), sizes)
     low = {c: unpack(run, table.positions[c], sums[c], f"gap low of {where}") for c, run in zip(gaps, runs)}
     high = take("gap high", needed=sum(sums[c] for c in gaps))
-    escape_stream = take("gap escape", limit=10 * coded)
-    escapes = iter(read_varints(escape_stream, high.count(255), f"gap escape of {where}"))
+    escape_count = high.count(255)
+    escapes = iter(read_varints(take("gap escape", limit=10 * escape_count), escape_count, f"gap escape of {where}"))
     high_parts = iter([h if h < 255 else 255 + next(escapes) for h in high])
     for c in gaps:
         ranks[c] = []
-        for part in split(low[c], counts[c]):
+        for part, low_parts in zip(parts, split(low[c], counts[c])):
             part_ranks, rank = [], -1
-            for low_bits in part:
+            for low_bits in low_parts:
                 rank += 1 + (next(high_parts) << table.positions[c] | low_bits)
                 part_ranks.append(rank)
+            check(rank < part.lanes, "R-POS-01", f"rank {rank} of {part.lanes} lanes", where)
             ranks[c].append(part_ranks)
     return ranks
 
@@ -185,7 +185,7 @@ def _decode_small(take, coding, table, sizes, total, where):
     runs = cut(take("magnitude", needed=sum(lengths)), lengths)
     symbols = [unpack(run, width, n, f"magnitude of {where}") for run, n, width in zip(runs, sizes, table.widths)]
     escape_count = sum(run.count((1 << width) - 1) for run, width in zip(symbols, table.widths))
-    escapes = iter(read_varints(take("magnitude escape", limit=10 * total), escape_count,
+    escapes = iter(read_varints(take("magnitude escape", limit=10 * escape_count), escape_count,
                                 f"magnitude escape of {where}"))
     flat, half = [], 1 << (8 * coding.lane_bytes - 1)
     for c, width in enumerate(table.widths):

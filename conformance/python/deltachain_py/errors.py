@@ -17,9 +17,9 @@ RULES = {
     "R-SEG-05": "MALFORMED", "R-SEG-06": "MALFORMED", "R-SEG-07": "MALFORMED", "R-SEG-08": "MALFORMED",
     "R-SEG-09": "MALFORMED",
     "R-POS-01": "MALFORMED", "R-POS-02": "MALFORMED", "R-VAL-01": "MALFORMED", "R-VAL-02": "MALFORMED",
-    "R-APP-01": "WRONG_BASE", "R-APP-02": "MALFORMED", "R-APP-03": "MALFORMED", "R-APP-04": "STATE_MISMATCH",
-    "R-APP-05": "STATE_MISMATCH",
-    "R-LIM-01": "LIMIT", "R-LIM-02": "LIMIT", "R-LIM-03": "LIMIT",
+    "R-APP-01": "WRONG_BASE", "R-APP-02": "MALFORMED", "R-APP-04": "STATE_MISMATCH", "R-APP-05": "STATE_MISMATCH",
+    "R-APP-06": "WRONG_BASE",
+    "R-LIM-01": "LIMIT", "R-LIM-02": "LIMIT", "R-LIM-03": "LIMIT", "R-LIM-04": "LIMIT",
 }
 
 
@@ -54,18 +54,19 @@ def check(condition, rule, message, where=None, offset=None, tensor=None):
 
 @dataclass(frozen=True)
 class Limits:
-    """A reader's limits. The defaults are what every reader supports (first column of section 13)."""
-    index_bytes: int = 16777216
-    metadata_entries: int = 256
-    metadata_bytes: int = 1048576
-    name_bytes: int = 1024
-    dimensions: int = 8
-    tensors: int = 100000
-    segments: int = 65536
-    tensor_bytes: int = 2**40
-    set_bytes: int = 2**32  # not a limit of the format: bytes of all *set* tensors that this process will allocate
+    """A reader's limits (R-LIM-01, R-LIM-04). By default what no file may exceed (second column of section 13)."""
+    index_bytes: int = 1073741824
+    metadata_entries: int = 65536
+    metadata_bytes: int = 67108864
+    name_bytes: int = 65535
+    dimensions: int = 255
+    tensors: int = 16777216
+    segments: int = 16777216
+    tensor_bytes: int = 2**60
+    set_bytes: int = None  # R-LIM-04: the bytes of all *set* tensors together; None means any number
 
 
-# What no file may exceed (second column of section 13).
-FORMAT_LIMITS = Limits(1073741824, 65536, 67108864, 65535, 255, 16777216, 16777216, 2**60, 2**60)
-SEGMENT_BYTES = 33554432  # the same in both columns
+# What every reader supports at least (first column of section 13).
+MINIMUM_LIMITS = Limits(16777216, 256, 1048576, 1024, 8, 100000, 65536, 2**40)
+SEGMENT_BYTES = 33554432  # R-LIM-02, the same in both columns
+SEGMENT_PIECES = 65536

@@ -1,7 +1,7 @@
 """The index (section 6): metadata, segment entries, tensor entries, digests."""
 from dataclasses import dataclass, field
 
-from .errors import SEGMENT_BYTES, check
+from .errors import SEGMENT_BYTES, SEGMENT_PIECES, check
 from .model import DTYPES, EMPTY_DIGEST, elements, piece_count, piece_range
 from .primitives import Reader, string, varint
 
@@ -118,6 +118,7 @@ def parse_index(raw, header, limits):
     reader.check(reader.left() == 0, "R-IDX-02", "bytes after the last digest")
     for number, segment in enumerate(index.segments):
         check(segment.parts, "R-IDX-12", "no piece names it", f"segment {number}")
+        check(len(segment.parts) <= SEGMENT_PIECES, "R-LIM-02", "too many pieces", f"segment {number}")
         check(segment.raw_bytes() <= SEGMENT_BYTES, "R-LIM-02", "too many bytes of pieces", f"segment {number}")
     total = sum(segment.stored_length for segment in index.segments)
     check(total == header.segments_length, "R-IDX-14", f"segments add up to {total}", "index")
@@ -125,6 +126,8 @@ def parse_index(raw, header, limits):
         for entry in index.tensors:
             check(entry.operation == SET, "R-IDX-17", "base is empty, so it must be set", "index", tensor=entry.name)
     check(index.tensors or header.base == header.target, "R-IDX-18", "no entry, yet base is not target", "index")
+    size = sum(entry.byte_length for entry in index.tensors if entry.operation == SET)
+    check(limits.set_bytes is None or size <= limits.set_bytes, "R-LIM-04", f"{size} bytes of set tensors", "index")
     return index
 
 

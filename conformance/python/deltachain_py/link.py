@@ -1,4 +1,4 @@
-"""A link file: parse, decode, verify, apply (sections 9 and 10)."""
+"""A link file: parse, decode, check, apply (sections 9 and 10)."""
 from dataclasses import dataclass
 
 from . import codings
@@ -51,8 +51,6 @@ def check_base(link, base):
         if entry.operation == PATCH:
             fits = old is not None and old.dtype == entry.dtype and len(old.data) == entry.byte_length
             check(fits, "R-APP-02", "base has no such tensor to patch", tensor=entry.name)
-        if entry.operation == REMOVE:
-            check(old is not None, "R-APP-03", "base has no such tensor to remove", tensor=entry.name)
 
 
 def base_lanes(part, base):
@@ -79,30 +77,42 @@ def patches(link):
     return {(part.entry.name, part.piece): coded for part, coded in decode(link)}
 
 
-def verify(data, base=None, limits=Limits()):
-    """All checks that are possible; a snapshot is always checked against its base, the empty state.
-
-    Returns (link, whether it was applied)."""
+def check_link(data, limits=Limits()):
+    """The operation *check* of section 10: steps 1 to 6 and 8, without a base."""
     link = parse(data, limits)
-    if base is None and link.is_snapshot:
-        base = {}
-    if base is not None:
-        apply_link(link, base, limits)
-        return link, True
     for _ in decode(link):
         pass
-    return link, False
+    return link
 
 
 def apply(data, base, limits=Limits()):
-    """The target state, or an error; the base is never changed."""
-    return apply_link(parse(data, limits), base, limits)
+    """The operation *apply*: the target state, or an error; the base is never changed."""
+    return apply_link(parse(data, limits), base)
 
 
-def apply_link(link, base, limits=Limits()):
+def apply_chain(files, base, limits=Limits()):
+    """Apply links one after another; R-APP-06 is checked for all of them before the first is applied."""
+    links = [parse(data, limits) for data in files]
+    for number, (one, two) in enumerate(zip(links, links[1:]), 1):
+        check(two.header.base == one.header.target, "R-APP-06", f"link {number} does not continue the one before")
+    for link in links:
+        base = apply_link(link, base)
+    return base
+
+
+def apply_link(link, base):
+    """Steps 7 to 9 for a link that was parsed."""
     check_base(link, base)
-    size = sum(entry.byte_length for entry in link.index.tensors if entry.operation == SET)
-    check(size <= limits.set_bytes, "R-LIM-01", f"{size} bytes of set tensors")  # section 13, last paragraph
+    target = build(link, base)
+    for entry in link.index.tensors:
+        if entry.operation != REMOVE:
+            check(target[entry.name].digest() == entry.digest, "R-APP-04", "tensor digest", tensor=entry.name)
+    check(state_digest(target) == link.header.target, "R-APP-05", "state digest of the result")
+    return target
+
+
+def build(link, base):
+    """Step 8 with the base, and the state that comes of it; nothing was compared with a digest yet."""
     buffers = {}
     for entry in link.index.tensors:
         if entry.operation == PATCH:
@@ -110,7 +120,7 @@ def apply_link(link, base, limits=Limits()):
         elif entry.operation == SET:
             buffers[entry.name] = bytearray(entry.byte_length)
 
-    for part, coded in decode(link, base):  # step 8
+    for part, coded in decode(link, base):
         dtype, (start, end) = part.entry.dtype, part.range
         buffer = buffers[part.entry.name]
         lanes = list(to_lanes(buffer[start:end], dtype.lane_bytes))
@@ -119,13 +129,9 @@ def apply_link(link, base, limits=Limits()):
             lanes[lane] = value if absolute else codings.add_difference(dtype, lanes[lane], value)
         buffer[start:end] = from_lanes(lanes, dtype.lane_bytes)
 
-    target = dict(base)  # step 9
+    target = dict(base)
     for entry in link.index.tensors:
-        if entry.operation == REMOVE:
-            del target[entry.name]
-            continue
-        tensor = Tensor(entry.dtype, entry.shape, bytes(buffers[entry.name]))
-        check(tensor.digest() == entry.digest, "R-APP-04", "tensor digest", tensor=entry.name)
-        target[entry.name] = tensor
-    check(state_digest(target) == link.header.target, "R-APP-05", "state digest of the result")
+        target.pop(entry.name, None)  # an entry that removes may name a tensor that the base does not have
+        if entry.operation != REMOVE:
+            target[entry.name] = Tensor(entry.dtype, entry.shape, bytes(buffers[entry.name]))
     return target

@@ -97,7 +97,7 @@ def decode_segment(stored, entry, where):
         return read_stream(data, raw_length, at)
 
     table = parse_table(take("table", limit=33 + 320 * len(entry.parts)), entry.coding, entry.parts, where)
-    ranks = decode_positions(take, table, where)
+    ranks = decode_positions(take, table, entry.parts, where)
     values = decode_values(take, entry.coding, table, entry.parts, ranks, where)
     return Segment(entry.parts, table, ranks, values)
 

@@ -3,7 +3,7 @@ import random
 import struct
 
 from deltachain_py import link as dcf
-from deltachain_py.errors import DcfError
+from deltachain_py.errors import DcfError, Limits
 from deltachain_py.header import MAGIC
 from deltachain_py.index import PATCH, Coding, Index, SegmentEntry, TensorEntry
 from deltachain_py.model import BY_NAME, DTYPES, Tensor, elements, state_digest
@@ -81,6 +81,11 @@ def segment_link(base, target, positions, values, streams, stored=None):
         stored = encode_segment(coding, streams, 3)
     entry = TensorEntry("t", PATCH, tensor.dtype, tensor.shape, [1], tensor.digest())
     return make(Index([], [SegmentEntry(coding, len(stored), crc32(stored))], [entry]), stored, base, target)
+
+
+def verify(data, base=None, limits=Limits()):
+    """Check, or apply if there is a base."""
+    return dcf.check_link(data, limits) if base is None else dcf.apply(data, base, limits)
 
 
 def rule_of(function, *arguments):

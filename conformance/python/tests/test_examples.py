@@ -50,7 +50,7 @@ class Examples(unittest.TestCase):
                          {"bitmap": "", "gap low": "11", "gap high": "0100ff", "gap escape": "12"})
         table = SimpleNamespace(contexts=1, positions=[2], counts=[[3]])
         take = lambda name, needed=None, limit=None: bytes(streams[name])
-        self.assertEqual(codings.decode_positions(take, table, ""), [[[5, 6, 1100]]])
+        self.assertEqual(codings.decode_positions(take, table, [SimpleNamespace(lanes=1101)], ""), [[[5, 6, 1100]]])
 
     def test_absolute(self):  # section 8.2
         streams = codings.encode_values(Coding(2, SPARSE, ABSOLUTE), [BF16], [[[0xBF80]]], [])

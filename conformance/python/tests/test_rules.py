@@ -6,14 +6,16 @@ import zstandard
 from deltachain_py import link as dcf
 from deltachain_py import writer
 from deltachain_py.codings import BITMAP
-from deltachain_py.errors import RULES, DcfError, Limits
+from dataclasses import replace
+
+from deltachain_py.errors import MINIMUM_LIMITS, RULES, DcfError
 from deltachain_py.index import (ABSOLUTE, DENSE, PATCH, PLANES, REMOVE, SET, SMALL, SPARSE, Coding, Index,
                                  SegmentEntry, TensorEntry)
 from deltachain_py.model import BY_NAME, EMPTY_DIGEST, Tensor
 from deltachain_py.primitives import crc32, string, varint
 from deltachain_py.segment import encode_segment
 from deltachain_py.streams import MAX_WINDOW, read_stream
-from tests.helper import header, make, one_tensor, segment_link
+from tests.helper import header, make, one_tensor, rule_of, segment_link, verify
 
 SEEN = set()
 U8, BF16 = BY_NAME["U8"], BY_NAME["BF16"]
@@ -24,7 +26,7 @@ ZERO = bytes(32)
 class Case(unittest.TestCase):
     def broken(self, rule, data, base=None, **limits):
         with self.assertRaises(DcfError) as caught:
-            dcf.verify(data, base, Limits(**limits))
+            verify(data, base, replace(MINIMUM_LIMITS, **limits))
         self.assertEqual(caught.exception.rule, rule, str(caught.exception))
         self.assertEqual(caught.exception.error_class, RULES[rule])
         SEEN.add(rule)
@@ -33,8 +35,8 @@ class Case(unittest.TestCase):
 class HeaderRules(Case):
     def test_header(self):
         good = make(EMPTY)
-        self.assertTrue(dcf.verify(good)[1])
-        self.assertTrue(dcf.verify(make(EMPTY, compatible=5))[1])
+        verify(good)
+        verify(make(EMPTY, compatible=5))
         self.broken("R-HDR-01", b"\x89DCX")
         self.broken("R-HDR-01", bytes(200))
         for length in (0, 7, 8, 127):
@@ -126,6 +128,9 @@ class IndexRules(Case):
         self.broken("R-IDX-12", make(Index([], [segment], [entry(segments=[0])]), base=base))
         big = entry(operation=PATCH, shape=(2**24 * 2 + 1,), segments=[1, 1, 1])
         self.broken("R-LIM-02", make(Index([], [segment], [big]), base=base))
+        pieces = [entry(f"{i:05}", PATCH, shape=(1,), segments=[1]) for i in range(65537)]
+        self.broken("R-LIM-02", make(Index([], [segment], pieces), base=base))
+        self.broken("R-SEG-01", make(Index([], [SegmentEntry(segment.coding, 0, 1)], pieces[1:]), base=base))
         two = Index([], [SegmentEntry(segment.coding, 2**64 - 1, 0), segment],
                     [entry(operation=PATCH, segments=[1]), entry("u", PATCH, segments=[2])])
         self.broken("R-IDX-14", make(two, b"", base))
@@ -134,7 +139,6 @@ class IndexRules(Case):
         self.broken("R-IDX-18", make(EMPTY, base=base))
 
     def test_limits(self):
-        many = 70000
         self.broken("R-LIM-01", make(varint(257)))
         self.broken("R-LIM-01", make(b"\1" + varint(1048577)))
         self.broken("R-LIM-01", make(b"\1" + string("k" * 1048570) + varint(7)))
@@ -147,8 +151,19 @@ class IndexRules(Case):
         self.broken("R-LIM-01", make(b"\0\0\1\0" + size))
         self.broken("R-INT-03", make(b"\0\0\1\0" + bytes([SET, U8.code, 2]) + varint(2**64 - 1)))
         zero = Tensor(U8, (2**64 - 1, 2**64 - 1, 0), b"")
-        dcf.verify(writer.snapshot({"t": zero}))
-        self.broken("R-LIM-01", writer.snapshot(one_tensor()), set_bytes=7)
+        verify(writer.snapshot({"t": zero}))
+        self.broken("R-LIM-04", writer.snapshot(one_tensor()), set_bytes=7)
+        verify(writer.snapshot(one_tensor()), limits=replace(MINIMUM_LIMITS, set_bytes=8))
+
+    def test_default_limits(self):
+        good = {"n" * 65535: Tensor(U8, (1,) * 255, b"x")}
+        file = writer.snapshot(good, metadata={str(i): "v" for i in range(70)})
+        self.assertEqual(dcf.apply(file, {}), good)
+        self.broken("R-LIM-01", file)
+        for index in (varint(65537), b"\0" + varint(2**24 + 1), b"\0\0" + varint(2**24 + 1),
+                      b"\0\0\1" + varint(65536), b"\1" + varint(2**26 + 1)):
+            self.assertEqual(rule_of(dcf.check_link, make(index)), "R-LIM-01")
+        self.assertEqual(rule_of(dcf.check_link, make(b"\0", index_raw=2**30 + 1)), "R-LIM-01")
 
 
 class ApplyRules(Case):
@@ -159,13 +174,25 @@ class ApplyRules(Case):
         for change in (dict(name="u"), dict(dtype=BY_NAME["I8"]), dict(shape=(7,))):
             index = Index([], [], [entry(**(dict(operation=PATCH) | change))])
             self.broken("R-APP-02", make(index, base=base), base)
-        self.broken("R-APP-03", make(Index([], [], [TensorEntry("u", REMOVE)]), base=base), base)
+        absent = make(Index([], [], [TensorEntry("u", REMOVE)]), base=base, target=base)
+        self.assertEqual(verify(absent, base), base)  # removing what is not there is allowed
         digest = target["t"].digest()
         self.broken("R-APP-04", make(Index([], [], [entry(operation=PATCH, digest=digest)]), base=base, target=target), base)
         same = Index([], [], [entry(operation=PATCH, digest=base["t"].digest())])
         self.broken("R-APP-05", make(same, base=base, target=target), base)
-        dcf.verify(make(same, base=base, target=base), base)
-        self.broken("R-APP-04", make(Index([], [], [entry()])))
+        verify(make(same, base=base, target=base), base)
+        self.broken("R-APP-04", make(Index([], [], [entry()])), {})
+        verify(make(Index([], [], [entry()])))  # check does not build the state
+
+    def test_chain(self):
+        states = [{}, one_tensor(), one_tensor(values=[1] * 8), one_tensor(values=[2] * 8)]
+        links = [writer.diff(a, b) for a, b in zip(states, states[1:])]
+        self.assertEqual(dcf.apply_chain(links, {}), states[3])
+        for chain in ((links[0], links[2]), (links[1], links[0])):
+            with self.assertRaises(DcfError) as caught:
+                dcf.apply_chain(chain, states[2])  # R-APP-06 comes before R-APP-01
+            self.assertEqual(caught.exception.rule, "R-APP-06")
+        SEEN.add("R-APP-06")
 
 
 class SegmentRules(Case):
@@ -232,25 +259,31 @@ class SegmentRules(Case):
         self.bad("R-STR-05", "ONE", gap_low=b"\x14")
         for changes in (dict(bitmap=b"\x10"), dict(sign=b"\4"), dict(magnitude=b"\x18")):
             self.bad("R-STR-05", "TWO", **changes)
-        self.bad("R-STR-06", "ONE", gap_escape=b"\0")
         self.bad("R-STR-06", "ONE", gap_high=b"\0\xff")
         self.bad("R-STR-06", "TWO", magnitude=b"\3")
         self.bad("R-INT-01", "TWO", magnitude=b"\3", magnitude_escape=b"\0\x80\0")
-        self.bad("R-INT-03", "TWO", magnitude_escape=b"\x80")
-        self.bad("R-LIM-03", "ONE", gap_escape=bytes(21))
-        self.bad("R-STR-06", "ONE", gap_escape=bytes(20))
+        self.bad("R-INT-03", "TWO", magnitude=b"\3", magnitude_escape=b"\x80")
+        self.bad("R-LIM-03", "ONE", gap_escape=bytes(1))
+        self.bad("R-LIM-03", "ONE", gap_high=b"\0\xff", gap_escape=bytes(11))
+        self.bad("R-STR-06", "ONE", gap_high=b"\0\xff", gap_escape=bytes(10))
+        self.bad("R-LIM-03", "TWO", magnitude=b"\3", magnitude_escape=bytes(11))
 
     def test_positions_and_values(self):
         self.bad("R-VAL-01", "ONE", plane_0=b"\2\0")
         self.bad("R-VAL-02", "TWO", magnitude=b"\3", magnitude_escape=varint(2**15 - 1 - 3))
         self.bad("R-VAL-02", "TWO", sign=b"\1", magnitude=b"\3", magnitude_escape=varint(2**15 - 3))
         self.bad("R-VAL-02", "TWO", magnitude=b"\3", magnitude_escape=varint(2**64 - 1))
-        self.bad("R-POS-01", "ONE", gap_high=b"\0\2")
+        self.bad("R-POS-01", "ONE", gap_high=b"\0\2", plane_0=b"")
         self.bad("R-POS-01", "ONE", gap_high=b"\0\xff", gap_escape=varint(2**64 - 1))
         self.bad("R-POS-01", "TWO", gap_high=b"\0\3")
         self.bad("R-POS-02", "TWO", table=bytes([2, BITMAP, 0, 1, 2, 1, 3, 2]))
+        far = self.file("TWO", gap_high=b"\0\7", sign=b"")
+        self.assertEqual(rule_of(dcf.check_link, far), "R-POS-01")  # beyond the lanes: seen without the base
+        near = self.file("TWO", gap_high=b"\0\6")
+        dcf.check_link(near)
+        self.assertEqual(rule_of(dcf.apply, near, self.BASE), "R-POS-01")
         self.bad("R-POS-02", "FULL", table=bytes([2, 1, 3, 5]))
-        dcf.verify(self.file("FULL", table=bytes([2, 1, 3, 5])))  # without the base nobody can know
+        verify(self.file("FULL", table=bytes([2, 1, 3, 5])))  # without the base nobody can know
 
 
 class ZAll(Case):

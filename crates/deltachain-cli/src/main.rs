@@ -1,27 +1,56 @@
-use deltachain::tensor::{Layout, SafetensorsState, StagedSafetensors, StateDigests};
-use deltachain::*;
-fn main() -> Result<()> {
-    let a: Vec<String> = std::env::args().collect();
-    if a[1] == "diff" {
-        let base = SafetensorsState::open(&a[2])?;
-        let target = SafetensorsState::open(&a[3])?;
-        let profile = if a.get(7).is_some_and(|p| p == "direct") { Profile::Direct } else { Profile::Compact };
-        let mut f = std::fs::File::create(&a[5]).unwrap();
-        let r = if a[2] == a[3] {
-            diff(&tensor::MemoryState::new(), &target, &DiffOptions::default(), &mut f)?
-        } else {
-            diff(&base, &target, &DiffOptions { profile, ..Default::default() }, &mut f)?
-        };
-        println!("{r:?}",);
-    } else {
-        let base = SafetensorsState::open(&a[3])?;
-        let link = LinkReader::open(FileSource::open(&a[4])?, &Limits::default())?;
-        let d = StateDigests::of(&base, &())?;
-        let app = Application::new(&base, &d, &link)?;
-        let layout = Layout::of_target(&link.index().metadata, Some(base.layout()), app.tensors())?;
-        let out = StagedSafetensors::create(a[6].as_ref(), app.tensors(), &layout, Some(&base), true)?;
-        app.run(&out, &())?;
-        out.commit()?;
+//! The `deltachain` tool: makes, applies, joins, checks and shows links (SPEC.md of the library).
+//!
+//! Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod args;
+mod commands;
+mod failure;
+mod inputs;
+mod interrupt;
+mod numbers;
+mod other_files;
+mod output;
+mod output_file;
+mod progress;
+mod replay;
+mod table;
+
+use std::process::ExitCode;
+
+use deltachain::{Error, Result};
+
+use crate::args::{Cli, Command};
+use crate::output::Output;
+
+fn main() -> ExitCode {
+    let cli = match args::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let output = Output::new(&cli.global);
+    match run(&cli, &output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure::report(&error, &output),
     }
-    Ok(())
+}
+
+fn run(cli: &Cli, output: &Output) -> Result<()> {
+    interrupt::install()?;
+    if let Some(threads) = cli.global.threads {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global();
+        pool.map_err(|error| Error::usage(format!("{threads} threads: {error}")))?;
+    }
+    match &cli.command {
+        Command::Diff(args) => commands::diff::run(args, output),
+        Command::Snapshot(args) => commands::snapshot::run(args, output),
+        Command::Apply(args) => commands::apply::run(args, output),
+        Command::Inspect(args) => commands::inspect::run(args, output),
+        Command::Verify(args) => commands::verify::run(args, output),
+        Command::Digest(args) => commands::digest::run(args, output),
+        Command::Squash(args) => commands::squash::run(args, output),
+        Command::Demo(args) => commands::demo::run(args, output),
+    }
 }

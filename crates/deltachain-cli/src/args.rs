@@ -1,0 +1,346 @@
+//! The command line: what can be asked for, and the help that goes with it.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
+use deltachain::{Limits, Profile};
+
+use crate::failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  deltachain demo                                        see it work on a small real model; needs no files
+  deltachain snapshot step0/ -o 0.dcf                    all of a model
+  deltachain diff step0/ step1/ -o 1.dcf                 what changed between two versions
+  deltachain apply 0.dcf 1.dcf -o restored/              a version from nothing but links
+  deltachain apply --base step0/ 1.dcf -o step1-again/   a version from the one before
+  deltachain inspect 1.dcf                               what a link holds
+
+STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index.
+Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.";
+
+/// Lossless deltas between versions of a model's weights, in safetensors files.
+///
+/// A link is a file that turns one state (one version of all tensors) into another, bit for bit. Links are checked
+/// against digests of base and target: a result is either exact or refused.
+#[derive(Debug, Parser)]
+#[command(name = "deltachain", version, propagate_version = true, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options that every command takes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// Print one JSON object on standard output, for errors too
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print no progress, remarks or summaries: only what was asked for, and errors
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+    /// Number of threads [default: one per processor]
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// Whether to use colours
+    #[arg(long, global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    pub(crate) color: ColorChoice,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Diff(DiffArgs),
+    Snapshot(SnapshotArgs),
+    Apply(ApplyArgs),
+    Inspect(InspectArgs),
+    Verify(VerifyArgs),
+    Digest(DigestArgs),
+    Squash(SquashArgs),
+    Demo(DemoArgs),
+}
+
+/// Make a link from one state to another
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain diff step0.safetensors step1.safetensors -o 1.dcf
+  deltachain diff step0/ step1/ -o 1.dcf --meta step=1 --meta run=\"first try\"
+  deltachain diff step0/ step1/ -o 1.dcf --profile direct    for engines that patch memory")]
+pub(crate) struct DiffArgs {
+    /// The state that the link will be applied to
+    pub(crate) base: PathBuf,
+    /// The state that it will give
+    pub(crate) target: PathBuf,
+    #[command(flatten)]
+    pub(crate) link: NewLink,
+    /// How values may be coded
+    #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
+    pub(crate) profile: ProfileArg,
+}
+
+/// Make a link that holds all of a state and needs no base
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  deltachain snapshot step0/ -o 0.dcf")]
+pub(crate) struct SnapshotArgs {
+    /// The state that the link will give
+    pub(crate) state: PathBuf,
+    #[command(flatten)]
+    pub(crate) link: NewLink,
+}
+
+/// Build a state from links
+///
+/// Several links are applied in the order given, each to the result of the one before. Base and links are checked
+/// before anything is written, and the result appears only when its digest is the promised one.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain apply --base step0/ 1.dcf -o step1/
+  deltachain apply --base step0/ 1.dcf 2.dcf 3.dcf -o step3/
+  deltachain apply 0.dcf 1.dcf -o step1/                         0.dcf is a snapshot
+  deltachain apply --base model/ 1.dcf -o model/ --force         replace the base")]
+pub(crate) struct ApplyArgs {
+    /// The links, in order
+    #[arg(required = true, value_name = "LINK")]
+    pub(crate) links: Vec<PathBuf>,
+    /// The state that the first link belongs to [default: the empty state, for a snapshot]
+    #[arg(long, value_name = "STATE")]
+    pub(crate) base: Option<PathBuf>,
+    /// Where to put the result: a file, or a directory if the state has several
+    #[arg(long, short, value_name = "STATE")]
+    pub(crate) output: PathBuf,
+    /// Replace what is at the output
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+/// Show what a link holds
+///
+/// Bytes are those of the segments, shared out over the tensors of a segment by their coded lanes. A lane is an
+/// element, or a byte of a packed type. A sparse coding holds lanes that change; a dense one holds every lane.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain inspect 1.dcf
+  deltachain inspect 1.dcf --json | jq '.tensors[] | select(.operation == \"set\") | .name'")]
+pub(crate) struct InspectArgs {
+    /// The link
+    pub(crate) link: PathBuf,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+/// Check a link without writing anything
+///
+/// Without a base: checksums, structure and every coding. With one also that the link belongs to it, and that it
+/// gives exactly the target that it promises.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain verify 1.dcf
+  deltachain verify 1.dcf --base step0/")]
+pub(crate) struct VerifyArgs {
+    /// The link
+    pub(crate) link: PathBuf,
+    /// The state that it belongs to
+    #[arg(long, value_name = "STATE")]
+    pub(crate) base: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+/// Print the digest of a state
+///
+/// It covers names, types, shapes and data of all tensors, and nothing else: equal states in different files have
+/// equal digests.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain digest step1/
+  deltachain digest step1/ --tensors --json")]
+pub(crate) struct DigestArgs {
+    /// The state
+    pub(crate) state: PathBuf,
+    /// Also print the digest of each tensor
+    #[arg(long)]
+    pub(crate) tensors: bool,
+}
+
+/// Join links into one
+///
+/// Links with absolute values are joined as they are. For any other, give the base of the first link: then the links
+/// are applied, and one link to the result is made. Where links have the same metadata key, the last one counts.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain squash 1.dcf 2.dcf 3.dcf -o 1-3.dcf --base step0/
+  deltachain squash 0.dcf 1.dcf -o 1-snapshot.dcf")]
+pub(crate) struct SquashArgs {
+    /// The links, in order
+    #[arg(required = true, num_args = 2.., value_name = "LINK")]
+    pub(crate) links: Vec<PathBuf>,
+    /// The state that the first link belongs to
+    #[arg(long, value_name = "STATE")]
+    pub(crate) base: Option<PathBuf>,
+    /// How values may be coded
+    #[arg(long, value_enum, requires = "base")]
+    pub(crate) profile: Option<ProfileArg>,
+    /// The link to make
+    #[arg(long, short, value_name = "LINK")]
+    pub(crate) output: PathBuf,
+    /// Replace the file at the output
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+/// Show a small chain at work; needs neither files nor a network
+///
+/// Makes links between four consecutive checkpoints of a real model, an excerpt of which is part of this program,
+/// applies them, compares the results byte for byte, and tries a wrong base and a damaged link.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Keep the files in this directory, which must be new or empty
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keep: Option<PathBuf>,
+}
+
+/// A link that is to be made.
+#[derive(Debug, Args)]
+pub(crate) struct NewLink {
+    /// The link to make
+    #[arg(long, short, value_name = "LINK")]
+    pub(crate) output: PathBuf,
+    /// Note for people and tools, kept in the link; may be given several times
+    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note)]
+    pub(crate) notes: Vec<(String, String)>,
+    /// Replace the file at the output
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// How values may be coded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileArg {
+    /// The smallest file; applying it needs the base
+    Compact,
+    /// New values only, which can be read without the base
+    Direct,
+}
+
+impl From<ProfileArg> for Profile {
+    fn from(profile: ProfileArg) -> Self {
+        match profile {
+            ProfileArg::Compact => Self::Compact,
+            ProfileArg::Direct => Self::Direct,
+        }
+    }
+}
+
+/// What a link may make this program allocate and write.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits for links from strangers")]
+pub(crate) struct LimitArgs {
+    /// Longest index, uncompressed [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) max_index_bytes: Option<u64>,
+    /// Bytes of new tensors, where that is more than 1024 times the link's length [default: 1G]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) max_new_bytes: Option<u64>,
+    /// No limits but those of the format, for links from a source that you trust
+    #[arg(long, conflicts_with_all = ["max_index_bytes", "max_new_bytes"])]
+    pub(crate) trusted: bool,
+}
+
+impl LimitArgs {
+    pub(crate) fn limits(&self) -> Limits {
+        if self.trusted {
+            return Limits::unlimited();
+        }
+        let mut limits = Limits::default();
+        limits.index_bytes = self.max_index_bytes.unwrap_or(limits.index_bytes);
+        limits.set_bytes = self.max_new_bytes.unwrap_or(limits.set_bytes);
+        limits
+    }
+}
+
+/// Parses the command line. `Err` is the code to exit with, after help or an error has been printed.
+pub(crate) fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        // Whoever asked for JSON gets it even if the rest of the line makes no sense.
+        let json = error.use_stderr() && std::env::args_os().any(|argument| argument == "--json");
+        if json {
+            failure::report_usage_as_json(error.render().to_string().trim_end());
+        } else {
+            // Help that cannot be written because nobody reads it any more is no failure.
+            let _ = error.print();
+        }
+        u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+    })
+}
+
+fn parse_note(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("there is no = in it")?;
+    if key.starts_with("deltachain.") {
+        return Err("keys that begin with deltachain. are reserved".to_owned());
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// A number of bytes: `1000`, `64K`, `2G`; the letters are powers of 1024.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = text[digits.len()..].to_ascii_uppercase();
+    let unit = unit.trim_end_matches("IB").trim_end_matches('B');
+    let shift = match unit {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err("a size is a number that may end in K, M, G or T".to_owned()),
+    };
+    let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, size) in
+            [("0", 0), ("12", 12), ("3k", 3 << 10), ("2MiB", 2 << 20), ("1GB", 1 << 30), ("1T", 1 << 40)]
+        {
+            assert_eq!(parse_size(text), Ok(size), "{text}");
+        }
+        for text in ["", "G", "-1", "1.5G", "1X", "99999999999T"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn notes_are_pairs() {
+        assert_eq!(parse_note("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert!(parse_note("a").is_err());
+        assert!(parse_note("deltachain.layout=x").is_err());
+    }
+}

@@ -1,0 +1,262 @@
+//! `inspect`: shows what a link holds, tensor by tensor.
+
+use std::collections::BTreeSet;
+
+use deltachain::Result;
+use deltachain::format::{HEADER_BYTES, Start, TensorEntry, VERSION};
+use rayon::prelude::*;
+use serde_json::{Value, json};
+
+use crate::args::InspectArgs;
+use crate::inputs::OpenedLink;
+use crate::interrupt;
+use crate::numbers::{bits_each, counted, decimal, grouped, percent, ratio, share_out};
+use crate::output::{Output, printable};
+use crate::table::{Align, layout};
+
+/// Longer metadata values are cut for people: a layout of many files can be megabytes.
+const SHOWN_CHARACTERS: usize = 160;
+
+pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<()> {
+    let link = OpenedLink::open(&args.link, &args.limits.limits())?;
+    let rows = rows(&link, *output).map_err(|error| error.in_file(&link.path))?;
+    output.result(|| as_text(&link, &rows), || as_json(&link, &rows))
+}
+
+/// What the link does to a tensor.
+#[derive(Debug, Default, Clone)]
+struct Row<'a> {
+    name: &'a str,
+    operation: &'static str,
+    /// Dtype and shape in the target; none for a removed tensor.
+    dtype: Option<&'static str>,
+    shape: Option<&'a [u64]>,
+    lanes: u64,
+    /// Lanes that the link holds values of.
+    coded: u64,
+    /// Its share of the segments' bytes.
+    bytes: u64,
+    codings: BTreeSet<&'static str>,
+    /// Of the segment with most contexts.
+    contexts: usize,
+}
+
+/// What a segment adds to one of its tensors.
+struct PartFigures {
+    entry: usize,
+    coded: u64,
+    bytes: u64,
+    contexts: usize,
+    coding: &'static str,
+}
+
+fn rows(link: &OpenedLink, output: Output) -> Result<Vec<Row<'_>>> {
+    let index = link.reader.index();
+    let mut rows: Vec<Row<'_>> = index.tensors.iter().map(start_row).collect();
+    let meter = output.meter("reading", link.reader.header().segments_length);
+    let figures: Vec<Vec<PartFigures>> = (0..index.segments.len())
+        .into_par_iter()
+        .map(|number| {
+            let figures = segment_figures(link, number)?;
+            deltachain::Progress::advance(&meter, index.segments[number].stored_length)?;
+            Ok(figures)
+        })
+        .collect::<Result<_>>()?;
+    interrupt::check()?;
+    for part in figures.into_iter().flatten() {
+        let row = &mut rows[part.entry];
+        row.coded += part.coded;
+        row.bytes += part.bytes;
+        row.contexts = row.contexts.max(part.contexts);
+        row.codings.insert(part.coding);
+    }
+    Ok(rows)
+}
+
+fn start_row(entry: &TensorEntry) -> Row<'_> {
+    match entry {
+        TensorEntry::Remove(name) => Row { name, operation: "remove", ..Row::default() },
+        TensorEntry::Write(written) => Row {
+            name: written.info.name(),
+            operation: match written.start {
+                Start::Zeros => "set",
+                Start::Base => "patch",
+            },
+            dtype: Some(written.info.dtype().name()),
+            shape: Some(written.info.shape()),
+            lanes: written.info.lanes(),
+            ..Row::default()
+        },
+    }
+}
+
+fn segment_figures(link: &OpenedLink, number: usize) -> Result<Vec<PartFigures>> {
+    let segment = link.reader.segment(number)?;
+    let parts = link.reader.parts(number);
+    let entry = link.reader.index().segments[number];
+    let coded: Vec<u64> = (0..parts.len()).map(|part| segment.coded_lanes(part)).collect();
+    let bytes = share_out(entry.stored_length, &coded);
+    let figures = parts.iter().zip(coded).zip(bytes).map(|((part, coded), bytes)| PartFigures {
+        entry: part.entry,
+        coded,
+        bytes,
+        contexts: segment.table().contexts,
+        coding: entry.coding.describe(),
+    });
+    Ok(figures.collect())
+}
+
+/// Sums over all rows: lanes, coded lanes, bytes.
+fn totals(rows: &[Row<'_>]) -> (u64, u64, u64) {
+    rows.iter().fold((0, 0, 0), |(lanes, coded, bytes), row| {
+        (row.lanes.saturating_add(lanes), row.coded.saturating_add(coded), row.bytes.saturating_add(bytes))
+    })
+}
+
+fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
+    let header = link.reader.header();
+    let profile = if link.reader.is_direct() { "direct: no value is relative" } else { "compact: relative values" };
+    let features = if header.compatible_features == 0 {
+        "no optional features".to_owned()
+    } else {
+        format!("compatible features {:#x}", header.compatible_features)
+    };
+    let mut lines = vec![
+        format!("link      {}", printable(&link.path.to_string_lossy())),
+        format!("format    version {VERSION}, {features}; {profile}"),
+        format!("base      {}{}", header.base, if is_snapshot(link) { " (the empty state)" } else { "" }),
+        format!("target    {}", header.target),
+        format!(
+            "bytes     {} = header {HEADER_BYTES} + index {} ({} uncompressed) + {} {}",
+            grouped(header.file_length()),
+            grouped(header.index_stored),
+            grouped(header.index_raw),
+            counted(link.reader.index().segments.len(), "segment", "segments"),
+            grouped(header.segments_length),
+        ),
+    ];
+    for (key, value) in &link.reader.index().metadata {
+        lines.push(format!("metadata  {} = {}", printable(key), shortened(value)));
+    }
+    lines.push(String::new());
+    if rows.is_empty() {
+        lines.push("no tensors: base and target are equal".to_owned());
+        return lines.join("\n");
+    }
+    lines.push(table(rows));
+    lines.push(String::new());
+    lines.push(
+        "coded: lanes that the link holds values of. A sparse coding holds those that change, a dense one all."
+            .to_owned(),
+    );
+    lines.join("\n")
+}
+
+fn table(rows: &[Row<'_>]) -> String {
+    let columns = [
+        ("operation", Align::Left),
+        ("dtype", Align::Left),
+        ("shape", Align::Left),
+        ("coded", Align::Right),
+        ("share", Align::Right),
+        ("bytes", Align::Right),
+        ("bits/coded", Align::Right),
+        ("contexts", Align::Right),
+        ("coding", Align::Left),
+        ("tensor", Align::Left),
+    ];
+    let mut cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            vec![
+                row.operation.to_owned(),
+                row.dtype.unwrap_or("-").to_owned(),
+                row.shape.map_or_else(|| "-".to_owned(), shape),
+                grouped(row.coded),
+                percent(row.coded, row.lanes),
+                grouped(row.bytes),
+                decimal(bits_each(row.bytes, row.coded)),
+                if row.contexts == 0 { "-".to_owned() } else { row.contexts.to_string() },
+                if row.codings.is_empty() { "-".to_owned() } else { codings(row).join(", ") },
+                printable(row.name),
+            ]
+        })
+        .collect();
+    let (lanes, coded, bytes) = totals(rows);
+    cells.push(vec![
+        "total".to_owned(),
+        String::new(),
+        String::new(),
+        grouped(coded),
+        percent(coded, lanes),
+        grouped(bytes),
+        decimal(bits_each(bytes, coded)),
+        String::new(),
+        String::new(),
+        counted(rows.len(), "tensor", "tensors"),
+    ]);
+    layout(&columns, &cells)
+}
+
+fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {
+    let header = link.reader.header();
+    let (lanes, coded, bytes) = totals(rows);
+    let tensors: Vec<Value> = rows
+        .iter()
+        .map(|row| {
+            json!({
+                "name": row.name,
+                "operation": row.operation,
+                "dtype": row.dtype,
+                "shape": row.shape,
+                "lanes": row.lanes,
+                "coded": row.coded,
+                "share": ratio(row.coded, row.lanes),
+                "bytes": row.bytes,
+                "bits_per_coded": bits_each(row.bytes, row.coded),
+                "contexts": row.contexts,
+                "codings": codings(row),
+            })
+        })
+        .collect();
+    json!({
+        "link": link.path.to_string_lossy(),
+        "version": VERSION,
+        "compatible_features": header.compatible_features,
+        "direct": link.reader.is_direct(),
+        "snapshot": is_snapshot(link),
+        "base": header.base.to_string(),
+        "target": header.target.to_string(),
+        "bytes": header.file_length(),
+        "index_bytes": header.index_stored,
+        "index_raw_bytes": header.index_raw,
+        "segments_bytes": header.segments_length,
+        "segments": link.reader.index().segments.len(),
+        "metadata": link.reader.index().metadata,
+        "tensors": tensors,
+        "total": { "lanes": lanes, "coded": coded, "bytes": bytes },
+    })
+}
+
+fn is_snapshot(link: &OpenedLink) -> bool {
+    link.reader.header().base == deltachain::tensor::Digest::of_empty_state()
+}
+
+fn codings(row: &Row<'_>) -> Vec<&'static str> {
+    row.codings.iter().copied().collect()
+}
+
+/// `384x384`, or `scalar`.
+fn shape(dimensions: &[u64]) -> String {
+    if dimensions.is_empty() {
+        return "scalar".to_owned();
+    }
+    dimensions.iter().map(u64::to_string).collect::<Vec<_>>().join("x")
+}
+
+fn shortened(value: &str) -> String {
+    match value.char_indices().nth(SHOWN_CHARACTERS) {
+        Some((end, _)) => format!("{}... ({} bytes)", printable(&value[..end]), grouped(value.len() as u64)),
+        None => printable(value),
+    }
+}

@@ -1,0 +1,10 @@
+//! The commands, one file each. `run` parses nothing and prints; what does the work returns a report.
+
+pub(crate) mod apply;
+pub(crate) mod demo;
+pub(crate) mod diff;
+pub(crate) mod digest;
+pub(crate) mod inspect;
+pub(crate) mod snapshot;
+pub(crate) mod squash;
+pub(crate) mod verify;

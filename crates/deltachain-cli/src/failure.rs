@@ -1,0 +1,84 @@
+//! How errors are shown: class, rule, message, places and advice; as lines or as JSON. Chooses the exit code.
+
+use std::error::Error as _;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use deltachain::{Error, ErrorClass};
+use serde_json::{Value, json};
+
+use crate::interrupt;
+use crate::output::{Output, print_json, printable};
+
+const USAGE_EXIT_CODE: u8 = 2;
+
+/// Shows the error that ended the program, and gives the code to exit with.
+pub(crate) fn report(error: &Error, output: &Output) -> ExitCode {
+    if output.is_json() {
+        // If standard output is gone there is nobody left to tell.
+        let _ = print_json(&json!({ "error": describe(error) }));
+    } else {
+        let _ = write!(anstream::stderr(), "{}", lines(error));
+    }
+    if interrupt::happened() {
+        ExitCode::from(interrupt::EXIT_CODE)
+    } else if error.class() == ErrorClass::Usage {
+        ExitCode::from(USAGE_EXIT_CODE)
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Shows a command line that makes no sense to those who asked for JSON.
+pub(crate) fn report_usage_as_json(message: &str) {
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let error = Error::usage(message);
+    let _ = print_json(&json!({ "error": describe(&error) }));
+}
+
+/// The error as a JSON object; what is not known is null.
+fn describe(error: &Error) -> Value {
+    let advice = error.class().advice();
+    json!({
+        "class": error.class().name(),
+        "rule": error.rule(),
+        "message": message(error),
+        "file": error.file(),
+        "section": error.section().map(|section| section.to_string()),
+        "offset": error.offset(),
+        "tensor": error.tensor(),
+        "advice": (!advice.is_empty()).then_some(advice),
+    })
+}
+
+fn lines(error: &Error) -> String {
+    let bad = AnsiColor::Red.on_default().bold();
+    let dim = Style::new().dimmed();
+    let rule = error.rule().map_or_else(String::new, |rule| format!(" {rule}"));
+    let mut text = format!("{bad}error{bad:#}: {}{rule}: {}\n", error.class(), message(error));
+    let advice = error.class().advice();
+    let places = [
+        ("file", error.file().map(printable)),
+        ("section", error.section().map(|section| section.to_string())),
+        ("offset", error.offset().map(|offset| offset.to_string())),
+        ("tensor", error.tensor().map(printable)),
+        ("advice", (!advice.is_empty()).then(|| advice.to_owned())),
+    ];
+    for (name, value) in places {
+        if let Some(value) = value {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {dim}{name:<8}{dim:#} {value}");
+        }
+    }
+    text
+}
+
+/// The message, with what the operating system said.
+fn message(error: &Error) -> String {
+    match error.source() {
+        Some(source) => format!("{}: {source}", error.message()),
+        None => error.message().to_owned(),
+    }
+}

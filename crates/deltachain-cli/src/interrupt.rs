@@ -1,0 +1,30 @@
+//! Ctrl-C: the first one makes work stop where it can clean up after itself, the second ends the program at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use deltachain::{Error, Result};
+
+/// What a shell reports for a program that Ctrl-C ended.
+pub(crate) const EXIT_CODE: u8 = 130;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on Ctrl-C, and on Unix also SIGTERM and SIGHUP, is noted.
+pub(crate) fn install() -> Result<()> {
+    ctrlc::set_handler(|| {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(EXIT_CODE));
+        }
+    })
+    .map_err(|error| Error::io("preparing for Ctrl-C", std::io::Error::other(error)))
+}
+
+/// Whether Ctrl-C was pressed.
+pub(crate) fn happened() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// An error once Ctrl-C was pressed. Called between steps and from every progress report.
+pub(crate) fn check() -> Result<()> {
+    if happened() { Err(Error::usage("interrupted")) } else { Ok(()) }
+}

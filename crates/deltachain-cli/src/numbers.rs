@@ -1,0 +1,100 @@
+//! Numbers for people: digits in groups, shares, rates. Where precision is lost nothing but the display depends on it.
+
+use std::time::Duration;
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `part / whole`; `None` if there is no whole.
+#[expect(clippy::cast_precision_loss, reason = "only shown")]
+pub(crate) fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole != 0).then(|| part as f64 / whole as f64)
+}
+
+/// A share such as `1.58 %`; shares below a percent keep two digits that say something.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    match ratio(part, whole).map(|ratio| ratio * 100.0) {
+        None => "-".to_owned(),
+        Some(share) if share != 0.0 && share < 0.095 => format!("{share:.4} %"),
+        Some(share) if share < 9.95 => format!("{share:.2} %"),
+        Some(share) => format!("{share:.1} %"),
+    }
+}
+
+/// Bits for each of `count` things that take `bytes` together.
+pub(crate) fn bits_each(bytes: u64, count: u64) -> Option<f64> {
+    ratio(bytes, count).map(|bytes| bytes * 8.0)
+}
+
+/// A number with one decimal, or a dash.
+pub(crate) fn decimal(number: Option<f64>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.1}"))
+}
+
+/// A short time such as `3.1 ms`.
+pub(crate) fn time(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
+}
+
+/// `1 tensor`, `2 tensors`.
+pub(crate) fn counted(number: usize, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(number as u64), if number == 1 { one } else { many })
+}
+
+/// Shares out `total` in proportion to `weights`, so that the shares add up to it; evenly if there are no weights.
+pub(crate) fn share_out(total: u64, weights: &[u64]) -> Vec<u64> {
+    let even = weights.iter().all(|&weight| weight == 0);
+    let weights = weights.iter().map(|&weight| if even { 1 } else { u128::from(weight) });
+    let sum: u128 = weights.clone().sum::<u128>().max(1);
+    let mut running = 0;
+    let mut given = 0;
+    weights
+        .map(|weight| {
+            running += weight;
+            // At most `total`, since `running` is at most `sum`.
+            let up_to_here = u64::try_from(u128::from(total) * running / sum).unwrap_or(total);
+            let share = up_to_here - given;
+            given = up_to_here;
+            share
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(["0", "999", "1,000", "1,234,567"], [0, 999, 1000, 1_234_567].map(grouped));
+        assert_eq!(percent(1, 3), "33.3 %");
+        assert_eq!(percent(158, 10_000), "1.58 %");
+        assert_eq!(percent(1, 100_000), "0.0010 %");
+        assert_eq!(percent(0, 5), "0.00 %");
+        assert_eq!(percent(0, 0), "-");
+        assert_eq!(decimal(bits_each(3, 2)), "12.0");
+        assert_eq!(counted(1, "file", "files"), "1 file");
+    }
+
+    #[test]
+    fn shares_add_up() {
+        for weights in [&[1_u64, 2, 3][..], &[0, 0, 0], &[5], &[u64::MAX, u64::MAX], &[0, 7, 0]] {
+            for total in [0, 1, 100, u64::MAX] {
+                assert_eq!(share_out(total, weights).iter().sum::<u64>(), total, "{weights:?}");
+            }
+        }
+        assert_eq!(share_out(60, &[1, 2, 3]), [10, 20, 30]);
+        assert!(share_out(60, &[]).is_empty());
+    }
+}

@@ -1,0 +1,129 @@
+//! Files of a model's directory that no link covers (configuration, tokenizer): the user is told about them.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use deltachain::Result;
+use deltachain::tensor::{Layout, SafetensorsState};
+use serde_json::{Value, json};
+
+use crate::interrupt;
+use crate::output::{Output, printable};
+
+/// No more names than this are shown to people.
+const SHOWN: usize = 8;
+
+/// What a link does not carry.
+#[derive(Debug, Default)]
+pub(crate) struct NotCovered {
+    /// Other files of the target's directory.
+    names: Vec<String>,
+    /// Other files, of base or target, that are not the same in both.
+    differing: Vec<String>,
+}
+
+impl NotCovered {
+    /// Looks for the other files of the target, and compares them with the base's if both are directories.
+    pub(crate) fn by_link(base: Option<&SafetensorsState>, target: &SafetensorsState) -> Result<Self> {
+        let names = target.other_files();
+        let mut differing = Vec::new();
+        if let Some(base) = base.filter(|base| base.layout().is_directory() && target.layout().is_directory()) {
+            let all: BTreeSet<String> = base.other_files().into_iter().chain(names.iter().cloned()).collect();
+            for name in all {
+                interrupt::check()?;
+                // A file that cannot be read is not known to be the same.
+                if !same_content(&base.path().join(&name), &target.path().join(&name)).unwrap_or(false) {
+                    differing.push(name);
+                }
+            }
+        }
+        Ok(Self { names, differing })
+    }
+
+    /// Tells people.
+    pub(crate) fn remark(&self, output: Output) {
+        if !self.names.is_empty() {
+            output.remark(&format!("note: a link carries tensors only; not covered: {}", list(&self.names)));
+        }
+        if !self.differing.is_empty() {
+            output
+                .remark(&format!("note: not covered, and not the same in base and target: {}", list(&self.differing)));
+        }
+    }
+
+    /// Adds what there is to tell to a JSON object.
+    pub(crate) fn add_to(&self, object: &mut Value) {
+        object["not_covered"] = json!(self.names);
+        object["not_covered_differing"] = json!(self.differing);
+    }
+}
+
+/// Names of the base's other files that go with a state written with this layout.
+pub(crate) fn copied_from(base: Option<&SafetensorsState>, layout: &Layout) -> Vec<String> {
+    let Some(base) = base.filter(|base| layout.is_directory() && base.layout().is_directory()) else {
+        return Vec::new();
+    };
+    // A shard of the result takes the place of an old file of the same name, also where case does not count.
+    let shards: BTreeSet<String> =
+        layout.files().iter().flat_map(|file| &file.name).map(|name| name.to_lowercase()).collect();
+    base.other_files().into_iter().filter(|name| !shards.contains(&name.to_lowercase())).collect()
+}
+
+/// Names in a sentence.
+pub(crate) fn list(names: &[String]) -> String {
+    let mut shown: Vec<String> = names.iter().take(SHOWN).map(|name| printable(name)).collect();
+    if names.len() > SHOWN {
+        shown.push(format!("and {} more", names.len() - SHOWN));
+    }
+    shown.join(", ")
+}
+
+fn same_content(left: &Path, right: &Path) -> io::Result<bool> {
+    let (left, right) = (File::open(left)?, File::open(right)?);
+    if left.metadata()?.len() != right.metadata()?.len() {
+        return Ok(false);
+    }
+    let (mut left, mut right) = (BufReader::new(left), BufReader::new(right));
+    let (mut ours, mut theirs) = ([0; 1 << 14], [0; 1 << 14]);
+    loop {
+        let count = left.read(&mut ours)?;
+        if count == 0 {
+            return Ok(right.read(&mut theirs)? == 0);
+        }
+        right.read_exact(&mut theirs[..count])?;
+        if ours[..count] != theirs[..count] {
+            return Ok(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_are_compared() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let long = vec![7; 100_000];
+        let mut other = long.clone();
+        other[99_999] = 8;
+        let (a, b, c, d) = (file("a", &long), file("b", &long), file("c", &other), file("d", b"x"));
+        assert!(same_content(&a, &b).unwrap());
+        assert!(!same_content(&a, &c).unwrap());
+        assert!(!same_content(&a, &d).unwrap());
+        assert!(same_content(&a, &directory.path().join("missing")).is_err());
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let names: Vec<String> = (0..10).map(|number| number.to_string()).collect();
+        assert_eq!(list(&names), "0, 1, 2, 3, 4, 5, 6, 7, and 2 more");
+    }
+}

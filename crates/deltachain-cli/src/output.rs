@@ -1,0 +1,97 @@
+//! What the program prints, and where: results on standard output, remarks and progress on standard error.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::ColorChoice;
+use deltachain::{Error, Result};
+use serde_json::Value;
+
+use crate::args::Global;
+use crate::progress::Meter;
+
+/// How to talk to whoever started the program.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    json: bool,
+    quiet: bool,
+    bars: bool,
+}
+
+impl Output {
+    /// As the options say. Colours and progress bars are for terminals.
+    pub(crate) fn new(options: &Global) -> Self {
+        match options.color {
+            ColorChoice::Auto => anstream::ColorChoice::Auto,
+            ColorChoice::Always => anstream::ColorChoice::Always,
+            ColorChoice::Never => anstream::ColorChoice::Never,
+        }
+        .write_global();
+        let bars = !options.json && !options.quiet && io::stderr().is_terminal();
+        Self { json: options.json, quiet: options.quiet, bars }
+    }
+
+    /// Prints nothing: for work that is a step of other work.
+    pub(crate) fn silent() -> Self {
+        Self { json: false, quiet: true, bars: false }
+    }
+
+    pub(crate) fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// Prints what was asked for, as text or as JSON.
+    pub(crate) fn result(self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Result<()> {
+        if self.json { print_json(&json()) } else { print(&text()) }
+    }
+
+    /// Prints what was done; as text only if somebody wants to know.
+    pub(crate) fn summary(self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Result<()> {
+        if self.quiet && !self.json { Ok(()) } else { self.result(text, json) }
+    }
+
+    /// Says something that is worth knowing on standard error. JSON output has a place of its own for such things.
+    pub(crate) fn remark(self, text: &str) {
+        if !self.json && !self.quiet {
+            // Nothing depends on a remark.
+            let _ = writeln!(anstream::stderr(), "{text}");
+        }
+    }
+
+    /// Begins to show the progress of work on `total` bytes.
+    pub(crate) fn meter(self, what: &'static str, total: u64) -> Meter {
+        Meter::new(what, total, self.bars)
+    }
+}
+
+/// Prints a JSON object on a line.
+pub(crate) fn print_json(value: &Value) -> Result<()> {
+    print(&value.to_string())
+}
+
+/// Prints lines on standard output. A reader that has gone away, such as `head`, is no error.
+fn print(text: &str) -> Result<()> {
+    let mut stdout = anstream::stdout().lock();
+    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::io("writing to the standard output", error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A name as it may be shown on a terminal: what could move the cursor or hide itself is escaped.
+pub(crate) fn printable(name: &str) -> String {
+    name.escape_debug().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_control_a_terminal() {
+        assert_eq!(printable("wörter.\u{1F9EE}"), "wörter.\u{1F9EE}");
+        let evil = printable("a\x1b[2J\r\n\u{202E}\u{9B}b");
+        assert!(evil.chars().all(|c| !c.is_control() && c != '\u{202E}'), "{evil}");
+    }
+}

@@ -1,0 +1,38 @@
+//! Progress bars with bytes, rate and time left; and, with or without a bar, the place where Ctrl-C takes effect.
+
+use deltachain::{Progress, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::interrupt;
+
+const TEMPLATE: &str = "{msg:>9} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+
+/// Shows how far a piece of work is; gone when dropped.
+pub(crate) struct Meter(ProgressBar);
+
+impl Meter {
+    /// `visible` only if somebody watches.
+    pub(crate) fn new(what: &'static str, total: u64, visible: bool) -> Self {
+        let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(total), target).with_message(what);
+        // The template is constant and known to be good; if it were not, a plainer bar would do.
+        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self(bar)
+    }
+}
+
+impl Progress for Meter {
+    fn advance(&self, bytes: u64) -> Result<()> {
+        interrupt::check()?;
+        self.0.inc(bytes);
+        Ok(())
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

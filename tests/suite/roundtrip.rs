@@ -1,0 +1,184 @@
+//! Any two states: the link gives the target back bit for bit, in both profiles, whatever happens to tensors on the way.
+
+use std::collections::BTreeMap;
+
+use crate::states::{PROFILES, link, noise, open, special_pair, state, successor};
+use deltachain::format::{Header, Index};
+use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
+use deltachain::{DiffOptions, Limits, Profile, apply, diff, squash};
+use proptest::prelude::*;
+
+/// The index's raw bytes, as stored in a file.
+fn raw_index(file: &[u8]) -> Vec<u8> {
+    let header = Header::parse(&file[..128]).unwrap();
+    let stored = &file[128..128 + usize::try_from(header.index_stored).unwrap()];
+    if header.index_stored == header.index_raw {
+        return stored.to_vec();
+    }
+    zstd::bulk::decompress(stored, usize::try_from(header.index_raw).unwrap()).unwrap()
+}
+
+/// `serialize(parse(x)) == x` for header and index; segments are carried verbatim.
+fn check_canonical(file: &[u8]) {
+    let header = Header::parse(&file[..128]).unwrap();
+    assert_eq!(header.to_bytes(), file[..128]);
+    let stored = &file[128..128 + usize::try_from(header.index_stored).unwrap()];
+    let index = Index::parse(stored, &header, &Limits::default()).unwrap();
+    assert_eq!(index.to_bytes(), raw_index(file));
+}
+
+fn check_pair(base: &MemoryState, target: &MemoryState) {
+    for profile in PROFILES {
+        let file = link(base, target, profile);
+        check_canonical(&file);
+        let reader = open(&file);
+        reader.verify().unwrap();
+        assert_eq!(apply(base, &reader).unwrap(), *target);
+        if profile == Profile::Direct {
+            assert!(reader.is_direct());
+        }
+        check_patches(base, target, &file);
+    }
+}
+
+/// Patches laid over the base give the target, tensor by tensor.
+fn check_patches(base: &MemoryState, target: &MemoryState, file: &[u8]) {
+    let reader = open(file);
+    let mut built: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    for entry in reader.index().tensors.iter().filter_map(|entry| entry.written()) {
+        let start = match entry.start {
+            deltachain::format::Start::Zeros => vec![0; usize::try_from(entry.info.bytes()).unwrap()],
+            deltachain::format::Start::Base => base.get(entry.info.name()).unwrap().1.to_vec(),
+        };
+        built.insert(entry.info.name().to_owned(), start);
+    }
+    for patch in reader.patches(|_| true, Some(base)) {
+        let patch = patch.unwrap();
+        let width = patch.dtype().lane_bytes();
+        let data = built.get_mut(patch.tensor.name()).unwrap();
+        let indices = patch.indices.clone().unwrap_or_else(|| patch.lanes.clone().collect());
+        assert!(indices.is_sorted_by(|a, b| a < b));
+        assert_eq!(indices.len(), patch.count());
+        for (index, value) in indices.iter().zip(patch.values.chunks_exact(width)) {
+            let at = usize::try_from(*index).unwrap() * width;
+            data[at..at + width].copy_from_slice(value);
+        }
+    }
+    for (name, data) in built {
+        assert_eq!(target.get(&name).unwrap().1, data, "{name:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_pair_of_states(a in state(), b in state(), seed: u64, rarity in 1_u64..100) {
+        check_pair(&a, &b);
+        check_pair(&a, &successor(&a, seed, rarity, &b));
+    }
+
+    #[test]
+    fn squashing_equals_applying_in_order(a in state(), b in state(), seeds: [u64; 3], rarity in 1_u64..50) {
+        let mut states = vec![a];
+        for seed in seeds {
+            states.push(successor(states.last().unwrap(), seed, rarity, &b));
+        }
+        let links: Vec<Vec<u8>> = states.windows(2).map(|pair| link(&pair[0], &pair[1], Profile::Direct)).collect();
+        let readers: Vec<_> = links.iter().map(|file| open(file)).collect();
+        let mut squashed = Vec::new();
+        let length = squash(&readers.iter().collect::<Vec<_>>(), &mut squashed).unwrap();
+        prop_assert_eq!(length, squashed.len() as u64);
+        prop_assert_eq!(&apply(&states[0], &open(&squashed)).unwrap(), &states[3]);
+        // The same from nothing, with the first state as a snapshot.
+        let snapshot = link(&MemoryState::new(), &states[0], Profile::Direct);
+        let mut all = vec![open(&snapshot)];
+        all.extend(links.iter().map(|file| open(file)));
+        let mut squashed = Vec::new();
+        squash(&all.iter().collect::<Vec<_>>(), &mut squashed).unwrap();
+        prop_assert_eq!(&apply(&MemoryState::new(), &open(&squashed)).unwrap(), &states[3]);
+    }
+
+    #[test]
+    fn threads_do_not_change_the_bytes(a in state(), seed: u64, b in state()) {
+        let target = successor(&a, seed, 10, &b);
+        let with = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| link(&a, &target, Profile::Compact))
+        };
+        prop_assert_eq!(with(1), with(4));
+    }
+}
+
+#[test]
+fn special_values_and_all_ways_of_changing() {
+    let (base, target) = special_pair();
+    check_pair(&base, &target);
+    check_pair(&target, &base);
+    check_pair(&MemoryState::new(), &target);
+    check_pair(&target, &MemoryState::new());
+}
+
+#[test]
+fn an_unchanged_state_gives_a_tiny_link() {
+    let (state, _) = special_pair();
+    let file = link(&state, &state, Profile::Compact);
+    assert_eq!(file.len(), 131);
+    assert_eq!(apply(&state, &open(&file)).unwrap(), state);
+    let empty = MemoryState::new();
+    assert_eq!(link(&empty, &empty, Profile::Compact).len(), 131);
+}
+
+#[test]
+fn tensors_of_several_pieces_and_segments() {
+    // Three pieces and a bit of 8-bit lanes: more than one segment, and small tensors that share one.
+    let length: usize = 3 * (1 << 24) + 5;
+    let mut old: Vec<u8> = noise(5, 1 << 16).repeat(length.div_ceil(1 << 16));
+    old.truncate(length);
+    let mut new = old.clone();
+    new.iter_mut().step_by(1009).for_each(|byte| *byte = byte.wrapping_add(1));
+    *new.last_mut().unwrap() ^= 0x80;
+    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    base.insert("big", Dtype::F8_E4M3, &[length as u64], old).unwrap();
+    target.insert("big", Dtype::F8_E4M3, &[length as u64], new).unwrap();
+    for number in 0..50_u8 {
+        base.insert(&format!("small{number}"), Dtype::U8, &[9], vec![number; 9]).unwrap();
+        target.insert(&format!("small{number}"), Dtype::U8, &[9], vec![number / 2; 9]).unwrap();
+    }
+    let file = link(&base, &target, Profile::Compact);
+    let reader = open(&file);
+    assert!(reader.index().segments.len() >= 3);
+    assert_eq!(apply(&base, &reader).unwrap(), target);
+    let with = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| link(&base, &target, Profile::Compact))
+    };
+    assert_eq!(with(1), file);
+    assert_eq!(with(3), file);
+
+    // A range of one tensor reads the segments of its pieces only.
+    let direct = link(&base, &target, Profile::Direct);
+    let reader = open(&direct);
+    let lanes = (1 << 24) - 1010..(1 << 24) + 1010;
+    let patches: Vec<_> = reader.tensor_patches("big", lanes.clone(), None).map(Result::unwrap).collect();
+    assert_eq!(patches.len(), 2);
+    let indices: Vec<u64> = patches.iter().flat_map(|patch| patch.indices.clone().unwrap()).collect();
+    let expected: Vec<u64> = (0..length as u64).step_by(1009).filter(|index| lanes.contains(index)).collect();
+    assert_eq!(indices, expected);
+    assert_eq!(reader.tensor_patches("nothing", 0..5, None).count(), 0);
+}
+
+#[test]
+fn reports_count_what_happened() {
+    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    base.insert("w", Dtype::BF16, &[4], vec![1, 0, 2, 0, 3, 0, 4, 0]).unwrap();
+    target.insert("w", Dtype::BF16, &[4], vec![1, 0, 9, 0, 3, 0, 4, 0]).unwrap();
+    target.insert("new", Dtype::U8, &[3], vec![0, 0, 1]).unwrap();
+    let mut file = Vec::new();
+    let report = diff(&base, &target, &DiffOptions::default(), &mut file).unwrap();
+    assert_eq!((report.elements, report.changed, report.tensors), (7, 1 + 3, 2));
+    assert_eq!(report.bytes, file.len() as u64);
+    assert_eq!(report.base, StateDigests::of(&base, &()).unwrap().state);
+    assert_eq!(report.target, StateDigests::of(&target, &()).unwrap());
+    assert_eq!(target.tensors().len(), 2);
+}

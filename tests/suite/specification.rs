@@ -1,0 +1,204 @@
+//! SPEC.md and the code say the same: its tables are compared with the constants, its rules with the rules of the code, and
+//! its worked files are read.
+
+use std::collections::BTreeMap;
+
+use deltachain::format::{HEADER_BYTES, MAGIC, PositionCoding, Start};
+use deltachain::tensor::{Digest, Dtype, MemoryState, PIECE_BYTES, StateDigests};
+use deltachain::{ErrorClass, Limits, LinkReader, RULES, apply, limits};
+
+const SPEC: &str = include_str!("../../SPEC.md");
+
+/// The cells of the table below the given heading whose header row begins with the given cell.
+fn table(heading: &str, first_cell: &str) -> Vec<Vec<String>> {
+    let section = SPEC.split_once(heading).unwrap_or_else(|| panic!("no heading {heading}")).1;
+    let start = format!("| {first_cell} |");
+    let rows = section.lines().skip_while(|line| !line.starts_with(&start)).take_while(|line| line.starts_with('|'));
+    let rows: Vec<Vec<String>> =
+        rows.skip(2).map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect();
+    assert!(!rows.is_empty(), "no table {first_cell} below {heading}");
+    rows
+}
+
+/// A number as the tables write it.
+fn number(cell: &str) -> u64 {
+    match cell.split_once('^') {
+        Some((base, exponent)) => base.parse::<u64>().unwrap().pow(exponent.parse().unwrap()),
+        None => cell.parse().unwrap(),
+    }
+}
+
+/// The bytes of the code block with this tag: everything after the offset and before `|` on each line.
+fn hexdump(tag: &str) -> Vec<u8> {
+    let block = SPEC.split_once(&format!("```hexdump {tag}\n")).unwrap_or_else(|| panic!("no hexdump {tag}")).1;
+    let mut bytes = Vec::new();
+    for line in block.split_once("```").unwrap().0.lines() {
+        let (offset, rest) = line.split_once("  ").unwrap();
+        assert_eq!(usize::from_str_radix(offset, 16).unwrap(), bytes.len(), "{line}");
+        let hex = rest.split('|').next().unwrap();
+        bytes.extend(hex.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()));
+    }
+    bytes
+}
+
+#[test]
+fn dtypes_are_those_of_the_table() {
+    let rows = table("### 2.1 Dtypes", "code");
+    assert_eq!(rows.len(), Dtype::all().len());
+    for (row, dtype) in rows.iter().zip(Dtype::all()) {
+        let expected = [
+            dtype.code().to_string(),
+            dtype.name().to_owned(),
+            dtype.bits().to_string(),
+            dtype.lane_bytes().to_string(),
+            if dtype.is_sign_magnitude() { "yes" } else { "no" }.to_owned(),
+            dtype.exponent_bits().to_string(),
+        ];
+        assert_eq!(*row, expected);
+    }
+}
+
+#[test]
+fn the_header_is_that_of_the_table() {
+    let rows = table("### 4.1 Header", "offset");
+    let mut end = 0;
+    for row in &rows {
+        assert_eq!(number(&row[0]), end, "{row:?}");
+        end += number(&row[1]);
+        let sizes = BTreeMap::from([("u32", 4), ("u64", 8), ("digest", 32), ("bytes", 8)]);
+        assert_eq!(sizes[row[2].as_str()], number(&row[1]), "{row:?}");
+    }
+    assert_eq!(end, HEADER_BYTES);
+    let magic: Vec<String> = MAGIC.iter().map(|byte| format!("{byte:02X}")).collect();
+    assert_eq!(rows[0][4], format!("`{}`", magic.join(" ")));
+    // A header with a different byte in every field, so that a swapped offset shows.
+    let header = deltachain::format::Header {
+        compatible_features: 0x0101_0101,
+        base: Digest([2; 32]),
+        target: Digest([3; 32]),
+        index_stored: 0x0404_0404,
+        index_raw: 0x0505_0505,
+        segments_length: 0x0606_0606,
+        index_crc: 0x0707_0707,
+    };
+    let bytes = header.to_bytes();
+    let fields = [
+        ("compatible features", 1),
+        ("base", 2),
+        ("target", 3),
+        ("index stored length", 4),
+        ("index raw length", 5),
+        ("segments length", 6),
+        ("index CRC", 7),
+    ];
+    for (field, byte) in fields {
+        let row = rows.iter().find(|row| row[3] == field).unwrap();
+        assert_eq!(bytes[usize::try_from(number(&row[0])).unwrap()], byte, "{field}");
+    }
+}
+
+#[test]
+fn limits_are_those_of_the_table() {
+    let constants = BTreeMap::from([
+        ("index raw length", limits::MAX_INDEX_BYTES),
+        ("metadata entries", limits::MAX_METADATA_ENTRIES),
+        ("metadata, bytes of keys and values together", limits::MAX_METADATA_BYTES),
+        ("name, bytes", limits::MAX_NAME_BYTES),
+        ("dimensions", limits::MAX_DIMENSIONS),
+        ("tensor entries", limits::MAX_TENSORS),
+        ("segments", limits::MAX_SEGMENTS),
+        ("tensor, bytes", limits::MAX_TENSOR_BYTES),
+        ("segment, bytes of its pieces", limits::MAX_SEGMENT_BYTES),
+        ("segment, number of its pieces", limits::MAX_SEGMENT_PARTS),
+    ]);
+    let rows = table("## 13. Limits", "quantity");
+    assert_eq!(rows.len(), constants.len());
+    for row in rows {
+        assert_eq!(number(&row[2]), constants[row[0].as_str()], "{row:?}");
+        assert!(number(&row[1]) <= number(&row[2]), "{row:?}");
+    }
+    assert!(SPEC.contains("MUST NOT exceed 2^25 bytes") && limits::MAX_WINDOW_BYTES == 1 << 25);
+    assert!(SPEC.contains("cut at multiples of 2^24") && PIECE_BYTES == 1 << 24);
+    assert!(Limits::default().index_bytes >= number("16777216"));
+}
+
+#[test]
+fn rules_and_classes_are_those_of_the_code() {
+    // Defined as `**R-XXX-00** (CLASS)`, or, in section 9, `**R-XXX-00** (CLASS)` inside a sentence, with or without a comma.
+    let mut defined = BTreeMap::new();
+    for piece in SPEC.split("**R-").skip(1) {
+        let Some((id, rest)) = piece.split_once("**") else { continue };
+        let class: String =
+            rest.trim_start_matches([' ', ',', '(']).chars().take_while(|c| c.is_uppercase() || *c == '_').collect();
+        if class.len() > 2 && rest.starts_with(" (") {
+            assert!(defined.insert(format!("R-{id}"), class).is_none(), "R-{id} is defined twice");
+        }
+    }
+    // `(**R-APP-06**, WRONG_BASE)` and the example in section 1 have other forms.
+    defined.insert("R-APP-06".to_owned(), "WRONG_BASE".to_owned());
+    let known: BTreeMap<String, String> =
+        RULES.iter().map(|rule| (rule.id.to_owned(), rule.class.name().to_owned())).collect();
+    assert_eq!(known.len(), RULES.len());
+    assert_eq!(defined, known);
+}
+
+#[test]
+fn classes_are_those_of_the_table() {
+    let rows = table("## 11. Error classes", "class");
+    let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    let known = [
+        ErrorClass::NotDcf,
+        ErrorClass::Truncated,
+        ErrorClass::Corrupt,
+        ErrorClass::Malformed,
+        ErrorClass::NonCanonical,
+        ErrorClass::Unsupported,
+        ErrorClass::Limit,
+        ErrorClass::WrongBase,
+        ErrorClass::StateMismatch,
+        ErrorClass::Chain,
+    ];
+    assert_eq!(names, known.map(ErrorClass::name));
+}
+
+#[test]
+fn the_digest_of_the_empty_state_is_right() {
+    let text = SPEC.split_once("```digest-of-empty-state\n").unwrap().1.lines().next().unwrap();
+    assert_eq!(Digest::from_hex(text), Some(Digest::of_empty_state()));
+    assert_eq!(StateDigests::of(&MemoryState::new(), &()).unwrap().state, Digest::of_empty_state());
+}
+
+#[test]
+fn the_smallest_file_is_read() {
+    let file = hexdump("smallest");
+    let link = LinkReader::open(&file, &Limits::default()).unwrap();
+    assert!(link.index().tensors.is_empty() && link.index().segments.is_empty());
+    assert_eq!(apply(&MemoryState::new(), &link).unwrap(), MemoryState::new());
+}
+
+#[test]
+fn the_file_with_contexts_is_read() {
+    let file = hexdump("contexts");
+    let link = LinkReader::open(&file, &Limits::default()).unwrap();
+    link.verify().unwrap();
+    // The states as the text of section 16.2 gives them.
+    let lanes = |tag: &str| -> Vec<u8> {
+        let line = SPEC.lines().find(|line| line.starts_with(&format!("- {tag}: `"))).unwrap();
+        let lanes = line.split('`').nth(1).unwrap();
+        lanes.split(' ').flat_map(|lane| u16::from_str_radix(lane, 16).unwrap().to_le_bytes()).collect()
+    };
+    let state = |data: Vec<u8>| {
+        let mut state = MemoryState::new();
+        state.insert("t", Dtype::BF16, &[8], data).unwrap();
+        state
+    };
+    assert_eq!(apply(&state(lanes("base")), &link).unwrap(), state(lanes("target")));
+    let segment = link.segment(0).unwrap();
+    assert_eq!(segment.table().contexts, 2);
+    assert_eq!(segment.table().positions, [PositionCoding::Bitmap, PositionCoding::Gaps(0)]);
+    assert_eq!(link.index().tensors[0].written().unwrap().start, Start::Base);
+    // The values are differences: on another base they give another result, which the digest refuses.
+    let mut other = lanes("base");
+    other[0] ^= 1;
+    assert_eq!(apply(&state(other), &link).unwrap_err().class(), ErrorClass::WrongBase);
+}

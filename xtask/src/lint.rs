@@ -1,0 +1,20 @@
+//! `cargo xtask lint`: formatting, clippy, documentation, and which module uses which.
+
+use crate::steps::{Steps, execute};
+use crate::workspace::cargo;
+use crate::{Result, directions, no_arguments};
+
+pub(crate) fn run(arguments: &[String]) -> Result {
+    no_arguments(arguments)?;
+    let mut steps = Steps::default();
+    steps.run("format", || execute(&mut cargo(&["fmt", "--all", "--check"])?));
+    steps.run("directions of dependencies", directions::check);
+    steps.run("clippy", || {
+        execute(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?)
+    });
+    steps.run("documentation", || {
+        let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"])?;
+        execute(doc.env("RUSTDOCFLAGS", "--deny warnings"))
+    });
+    steps.finish()
+}
