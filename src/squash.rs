@@ -63,7 +63,7 @@ pub fn squash<S: Source>(links: &[&LinkReader<S>], out: &mut dyn Write) -> Resul
             Some((_, TensorEntry::Write(written))) => groups.add(links, &history, written)?,
             // What was added on the way and is gone again was never in an empty base.
             Some((_, TensorEntry::Remove(_))) if !from_nothing => {
-                groups.entries.push(TensorEntry::Remove(name.to_owned()))
+                groups.entries.push(TensorEntry::Remove(name.to_owned()));
             }
             _ => {}
         }

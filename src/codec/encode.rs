@@ -379,8 +379,7 @@ fn encode_positions<L: Lane>(
     for context in contexts {
         let members: u64 = context.members.iter().map(|&members| u64::from(members)).sum();
         let coded = context.gaps.len() as u64;
-        let shift = shift_for(members, coded);
-        let gaps = SplitGaps::new(&context.gaps, shift);
+        let (shift, gaps) = SplitGaps::best(&context.gaps);
         // Outside this range of densities the shorter of the two is known.
         let as_bitmap = coded * 3 >= members && coded > 0
             || coded * 8 >= members && coded > 0 && {
@@ -406,14 +405,6 @@ fn encode_positions<L: Lane>(
     Ok(positions)
 }
 
-/// The shift that brings the mean gap to about 64: then few high parts need an escape, and the low bits are uniform.
-fn shift_for(members: u64, coded: u64) -> u8 {
-    let mean = members.checked_div(coded).unwrap_or(0);
-    // 90 is 64 times the square root of two: the shift is rounded, not cut.
-    let shift = (mean / 90).checked_ilog2().map_or(0, |log| log + 1);
-    u8::try_from(shift).unwrap_or(31)
-}
-
 /// Gaps in the three streams of SPEC section 8.1.
 struct SplitGaps {
     low: Vec<u8>,
@@ -422,6 +413,30 @@ struct SplitGaps {
 }
 
 impl SplitGaps {
+    /// Splits by the shift that is estimated to be shortest, among those that bring the mean gap to between 32 and 256.
+    /// Geometric gaps would make them equal, but real ones are a mixture, whose short gaps no low bits should pay for.
+    fn best(gaps: &[u32]) -> (u8, Self) {
+        let total: u64 = gaps.iter().map(|&gap| u64::from(gap)).sum();
+        let mean = total.checked_div(gaps.len() as u64).unwrap_or(0);
+        let most = u8::try_from((mean / 32).checked_ilog2().unwrap_or(0)).unwrap_or(31).min(31);
+        let mut best: Option<(f64, u8, Self)> = None;
+        for shift in most.saturating_sub(2)..=most {
+            let split = Self::new(gaps, shift);
+            let bits = split.estimated_bits();
+            if best.as_ref().is_none_or(|(least, ..)| bits < *least) {
+                best = Some((bits, shift, split));
+            }
+        }
+        best.map_or_else(|| (0, Self::new(gaps, 0)), |(_, shift, split)| (shift, split))
+    }
+
+    fn estimated_bits(&self) -> f64 {
+        let mut histogram = ByteHistogram::new();
+        self.high.iter().for_each(|&byte| histogram.add(byte));
+        let plain = (self.low.len() + self.escapes.len()) as u64;
+        histogram.huffman_bits() * float(self.high.len() as u64) + 8.0 * float(plain)
+    }
+
     fn new(gaps: &[u32], shift: u8) -> Self {
         let mut split = Self { low: Vec::new(), high: Vec::with_capacity(gaps.len()), escapes: Vec::new() };
         pack(&mut split.low, u32::from(shift), gaps.iter().copied());

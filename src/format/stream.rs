@@ -112,7 +112,7 @@ impl Compressor {
                 context.set_parameter(CParameter::HashLog(12))?;
             }
             Effort::Text => {
-                context.set_parameter(CParameter::CompressionLevel(12))?;
+                context.set_parameter(CParameter::CompressionLevel(19))?;
             }
         }
         context.set_pledged_src_size(Some(raw_length as u64))?;

@@ -110,15 +110,15 @@ def resolve(segment, base_lanes_of, where):
     for p, part in enumerate(segment.parts):
         thresholds, name = table.thresholds[p], part.entry.name
         base_lanes = base_lanes_of(part) if thresholds else None
-        coded = []
-        for c, lanes in enumerate(members(part.entry.dtype, thresholds, part.lanes, base_lanes)):
-            if not table.positions or table.positions[c] == BITMAP:
-                same = table.counts[p][c] == len(lanes)
-                check(same, "R-POS-02", f"context {c}: {len(lanes)} members", where, tensor=name)
-            ranks = segment.ranks[c][p]
-            inside = not ranks or ranks[-1] < len(lanes)
+        contexts = members(part.entry.dtype, thresholds, part.lanes, base_lanes)
+        for c, lanes in enumerate(contexts):
+            inside = not table.positions or not segment.ranks[c][p] or segment.ranks[c][p][-1] < len(lanes)
             check(inside, "R-POS-01", f"context {c}: rank beyond {len(lanes)} members", where, tensor=name)
-            coded += [(lanes[rank], value) for rank, value in zip(ranks, segment.values[c][p])]
+        for c, lanes in enumerate(contexts):
+            same = bool(table.positions) and table.positions[c] != BITMAP or table.counts[p][c] == len(lanes)
+            check(same, "R-POS-02", f"context {c}: {len(lanes)} members", where, tensor=name)
+        coded = [(lanes[rank], value) for c, lanes in enumerate(contexts)
+                 for rank, value in zip(segment.ranks[c][p], segment.values[c][p])]
         result.append(sorted(coded))
     return result
 

@@ -15,10 +15,12 @@ use crate::output::{Output, print_json, printable};
 const USAGE_EXIT_CODE: u8 = 2;
 
 /// Shows the error that ended the program, and gives the code to exit with.
-pub(crate) fn report(error: &Error, output: &Output) -> ExitCode {
+pub(crate) fn report(error: &Error, output: Output) -> ExitCode {
     if output.is_json() {
         // If standard output is gone there is nobody left to tell.
         let _ = print_json(&json!({ "error": describe(error) }));
+    } else if interrupt::happened() {
+        let _ = writeln!(anstream::stderr(), "interrupted; nothing is left behind");
     } else {
         let _ = write!(anstream::stderr(), "{}", lines(error));
     }

@@ -31,13 +31,13 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     let output = Output::new(&cli.global);
-    match run(&cli, &output) {
+    match run(&cli, output) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure::report(&error, &output),
+        Err(error) => failure::report(&error, output),
     }
 }
 
-fn run(cli: &Cli, output: &Output) -> Result<()> {
+fn run(cli: &Cli, output: Output) -> Result<()> {
     interrupt::install()?;
     if let Some(threads) = cli.global.threads {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use deltachain::tensor::{Layout, StagedSafetensors, State, StateDigests};
+use deltachain::tensor::{Layout, StagedSafetensors, State, StateDigests, TensorInfo};
 use deltachain::{Application, Error, Result, check_sequence};
 use tempfile::TempDir;
 
@@ -63,7 +63,7 @@ pub(crate) fn replay(
             (Some(Destination { path, replace }), _) => {
                 StagedSafetensors::create(path, application.tensors(), &next_layout, base.files(), replace)?
             }
-            (None, Some(scratch)) => stage_between(scratch, number, &application)?,
+            (None, Some(scratch)) => stage_between(scratch, number, application.tensors())?,
             // There is a scratch directory whenever a state needs it.
             (None, None) => return Err(Error::usage("no place for the result")),
         };
@@ -80,14 +80,9 @@ pub(crate) fn replay(
 }
 
 /// A state that is needed for a moment: one file, whatever the layout.
-fn stage_between<S: deltachain::Source>(
-    scratch: &TempDir,
-    number: usize,
-    application: &Application<'_, dyn State, S>,
-) -> Result<StagedSafetensors> {
+fn stage_between(scratch: &TempDir, number: usize, tensors: &[TensorInfo]) -> Result<StagedSafetensors> {
     let path = scratch.path().join(format!("{number}.safetensors"));
-    let layout = Layout::single_file(application.tensors());
-    StagedSafetensors::create(&path, application.tensors(), &layout, None, false)
+    StagedSafetensors::create(&path, tensors, &Layout::single_file(tensors), None, false)
 }
 
 fn scratch_directory(near: &Path) -> Result<TempDir> {

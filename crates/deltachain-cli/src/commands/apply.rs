@@ -15,11 +15,11 @@ use crate::output::{Output, printable};
 use crate::output_file::refuse_existing;
 use crate::replay::{Destination, replay};
 
-pub(crate) fn run(args: &ApplyArgs, output: &Output) -> Result<()> {
+pub(crate) fn run(args: &ApplyArgs, output: Output) -> Result<()> {
     refuse_existing(&args.output, args.force)?;
     let links = OpenedLink::open_all(&args.links, &args.limits.limits())?;
     let base = Base::open(args.base.as_deref())?;
-    let built = build(&base, &links, &args.output, args.force, *output)?;
+    let built = build(&base, &links, &args.output, args.force, output)?;
     output.summary(
         || {
             format!(

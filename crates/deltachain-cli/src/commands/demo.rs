@@ -36,7 +36,7 @@ made, applied: including the time until the file is safely on disk. exact: the a
 checkpoint's file again, byte for byte, and its digest. The links of a whole model are in proportion;
 what share of the elements changes depends on learning rate and precision, not on the model's size alone.";
 
-pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<()> {
+pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
     let place = Place::prepare(args.keep.as_deref())?;
     let demo = Demo::run(place.path())?;
     output.result(|| demo.as_text(args.keep.as_deref()), || demo.as_json())

@@ -14,8 +14,8 @@ use crate::other_files::NotCovered;
 use crate::output::{Output, printable};
 use crate::output_file::{OutputFile, refuse_existing};
 
-pub(crate) fn run(args: &DiffArgs, output: &Output) -> Result<()> {
-    run_with_base(Some(&args.base), &args.target, &args.link, args.profile.into(), *output)
+pub(crate) fn run(args: &DiffArgs, output: Output) -> Result<()> {
+    run_with_base(Some(&args.base), &args.target, &args.link, args.profile.into(), output)
 }
 
 /// Makes a link from files, or from nothing, and tells what came of it.

@@ -10,9 +10,9 @@ use crate::args::DigestArgs;
 use crate::inputs::{digests_of, open_state};
 use crate::output::{Output, printable};
 
-pub(crate) fn run(args: &DigestArgs, output: &Output) -> Result<()> {
+pub(crate) fn run(args: &DigestArgs, output: Output) -> Result<()> {
     let state = open_state(&args.state)?;
-    let digests = digests_of(&state, *output)?;
+    let digests = digests_of(&state, output)?;
     let tensors = || state.tensors().iter().zip(&digests.tensors).filter(|_| args.tensors);
     output.result(
         || {

@@ -17,9 +17,9 @@ use crate::table::{Align, layout};
 /// Longer metadata values are cut for people: a layout of many files can be megabytes.
 const SHOWN_CHARACTERS: usize = 160;
 
-pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<()> {
+pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
     let link = OpenedLink::open(&args.link, &args.limits.limits())?;
-    let rows = rows(&link, *output).map_err(|error| error.in_file(&link.path))?;
+    let rows = rows(&link, output).map_err(|error| error.in_file(&link.path))?;
     output.result(|| as_text(&link, &rows), || as_json(&link, &rows))
 }
 

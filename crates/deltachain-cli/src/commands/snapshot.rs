@@ -6,7 +6,7 @@ use crate::args::SnapshotArgs;
 use crate::commands::diff::run_with_base;
 use crate::output::Output;
 
-pub(crate) fn run(args: &SnapshotArgs, output: &Output) -> Result<()> {
+pub(crate) fn run(args: &SnapshotArgs, output: Output) -> Result<()> {
     // A snapshot has nothing to be relative to, so the profile makes no difference.
-    run_with_base(None, &args.state, &args.link, Profile::Direct, *output)
+    run_with_base(None, &args.state, &args.link, Profile::Direct, output)
 }

@@ -16,13 +16,13 @@ use crate::output::{Output, printable};
 use crate::output_file::{OutputFile, refuse_existing};
 use crate::replay::replay;
 
-pub(crate) fn run(args: &SquashArgs, output: &Output) -> Result<()> {
+pub(crate) fn run(args: &SquashArgs, output: Output) -> Result<()> {
     refuse_existing(&args.output, args.force)?;
     let links = OpenedLink::open_all(&args.links, &args.limits.limits())?;
     if let Some(base) = &args.base {
         let base = Base::open(Some(base))?;
         let profile = args.profile.map_or_else(Profile::default, Into::into);
-        let (report, target_bytes) = through_states(&base, &links, profile, &args.output, args.force, *output)?;
+        let (report, target_bytes) = through_states(&base, &links, profile, &args.output, args.force, output)?;
         return output.summary(
             || describe(&args.output, &report, target_bytes),
             || report_as_json(&args.output, &report, target_bytes),

@@ -18,11 +18,11 @@ impl StateWriter for Discard {
     }
 }
 
-pub(crate) fn run(args: &VerifyArgs, output: &Output) -> Result<()> {
+pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
     let link = OpenedLink::open(&args.link, &args.limits.limits())?;
     if let Some(path) = &args.base {
         let base = Base::open(Some(path))?;
-        with_base(&base, &link, *output)?;
+        with_base(&base, &link, output)?;
     } else {
         link.reader.verify().map_err(|error| error.in_file(&link.path))?;
     }

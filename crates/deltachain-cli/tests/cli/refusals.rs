@@ -1,0 +1,239 @@
+//! Inputs that are wrong, damaged or hostile: each is refused with its class and rule, and nothing is left behind.
+
+use crate::round_trips::chain;
+use crate::support::{Folder, bytes_file, reseal, safetensors, step};
+
+/// A folder with the link 1.dcf of steps 0 and 1, changed by `edit`.
+fn damaged(edit: impl FnOnce(&mut Vec<u8>)) -> Folder {
+    let folder = Folder::new();
+    folder.run(&["diff", &step(0), &step(1), "-o", "1.dcf"]).good();
+    let mut link = folder.read("1.dcf");
+    edit(&mut link);
+    folder.write("1.dcf", link);
+    folder
+}
+
+/// Every command that reads a link refuses this one.
+fn all_refuse(folder: &Folder, class: &str, rule: &str) {
+    for arguments in [
+        &["apply", "--base", &step(0), "1.dcf", "-o", "out"][..],
+        &["inspect", "1.dcf"],
+        &["verify", "1.dcf"],
+        &["verify", "1.dcf", "--base", &step(0)],
+        &["squash", "1.dcf", "1.dcf", "-o", "out", "--base", &step(0)],
+    ] {
+        // Joining a link with itself does not fit anyway, where that comes to light first.
+        if arguments[0] == "squash" && rule == "R-SEG-01" {
+            continue;
+        }
+        let error = folder.refused(arguments, class, Some(rule));
+        assert_eq!(error["file"], "1.dcf");
+        assert!(error["section"].is_string() || matches!(rule, "R-HDR-09" | "R-HDR-10"), "{error}");
+        assert!(error["offset"].is_u64(), "{error}");
+        assert!(!error["advice"].as_str().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn damaged_links() {
+    let flip = |link: &mut Vec<u8>, place: usize| link[place] ^= 0x10;
+    all_refuse(&damaged(|link| flip(link, 0)), "NOT_DCF", "R-HDR-01");
+    all_refuse(&damaged(|link| flip(link, 60)), "CORRUPT", "R-HDR-03");
+    all_refuse(&damaged(|link| flip(link, 140)), "CORRUPT", "R-IDX-01");
+    all_refuse(&damaged(|link| *link.last_mut().unwrap() ^= 1), "CORRUPT", "R-SEG-01");
+    all_refuse(&damaged(|link| link.truncate(link.len() - 1)), "TRUNCATED", "R-HDR-09");
+    all_refuse(&damaged(|link| link.truncate(100)), "TRUNCATED", "R-HDR-02");
+    all_refuse(&damaged(Vec::clear), "TRUNCATED", "R-HDR-02");
+    all_refuse(&damaged(|link| link.push(0)), "MALFORMED", "R-HDR-10");
+    all_refuse(&damaged(|link| link.splice(.., *b"PK\x03\x04 something else").for_each(drop)), "NOT_DCF", "R-HDR-01");
+}
+
+#[test]
+fn links_of_the_future() {
+    let set = |place: usize, value: u8| {
+        damaged(|link| {
+            link[place] = value;
+            reseal(link);
+        })
+    };
+    all_refuse(&set(8, 1), "UNSUPPORTED", "R-HDR-04");
+    all_refuse(&set(12, 0x80), "UNSUPPORTED", "R-HDR-05");
+    all_refuse(&set(20, 1), "MALFORMED", "R-HDR-06");
+    // Features that may be ignored are.
+    let folder = set(19, 0x80);
+    assert_eq!(folder.json(&["inspect", "1.dcf"])["compatible_features"], 0x8000_0000_u32);
+    folder.run(&["apply", "--base", &step(0), "1.dcf", "-o", "out"]).good();
+}
+
+#[test]
+fn wrong_bases() {
+    let folder = Folder::new();
+    chain(&folder, "compact");
+    let refused = |arguments: &[&str], rule| folder.refused(arguments, "WRONG_BASE", Some(rule));
+    refused(&["apply", "--base", &step(1), "1.dcf", "-o", "out"], "R-APP-01");
+    refused(&["apply", "1.dcf", "-o", "out"], "R-APP-01");
+    refused(&["apply", "--base", &step(0), "0.dcf", "-o", "out"], "R-APP-01");
+    // A second time is refused, too.
+    refused(&["apply", "--base", &step(0), "1.dcf", "1.dcf", "-o", "out"], "R-APP-06");
+    refused(&["apply", "--base", &step(0), "1.dcf", "3.dcf", "-o", "out"], "R-APP-06");
+    refused(&["apply", "2.dcf", "1.dcf", "0.dcf", "-o", "out"], "R-APP-06");
+    refused(&["squash", "0.dcf", "2.dcf", "-o", "out"], "R-APP-06");
+    refused(&["squash", "1.dcf", "2.dcf", "-o", "out", "--base", &step(2)], "R-APP-01");
+    folder.write("half", bytes_file(&[]));
+    refused(&["verify", "1.dcf", "--base", "half"], "R-APP-01");
+}
+
+#[test]
+fn damage_that_shows_late() {
+    // The second of two links is bad: the state between them is thrown away with all else.
+    let folder = Folder::new();
+    chain(&folder, "compact");
+    let mut link = folder.read("2.dcf");
+    *link.last_mut().unwrap() ^= 1;
+    folder.write("2.dcf", link);
+    let error =
+        folder.refused(&["apply", "0.dcf", "1.dcf", "2.dcf", "3.dcf", "-o", "out"], "CORRUPT", Some("R-SEG-01"));
+    assert_eq!(error["file"], "2.dcf");
+    // A link that promises another target than it gives.
+    let mut link = folder.read("1.dcf");
+    link[56] ^= 1;
+    reseal(&mut link);
+    folder.write("1.dcf", link);
+    folder.json(&["verify", "1.dcf"]);
+    let refused = |arguments: &[&str]| folder.refused(arguments, "STATE_MISMATCH", Some("R-APP-05"));
+    refused(&["verify", "1.dcf", "--base", &step(0)]);
+    refused(&["apply", "1.dcf", "--base", &step(0), "-o", "out"]);
+}
+
+#[test]
+fn states_that_are_none() {
+    let folder = Folder::new();
+    let tensor = r#""t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}"#;
+    let files: [(&str, Vec<u8>); 9] = [
+        ("empty", Vec::new()),
+        ("text", b"this is no safetensors file".to_vec()),
+        ("short", safetensors(&format!("{{{tensor}}}"), b"")),
+        ("long", safetensors(&format!("{{{tensor}}}"), b"12")),
+        ("twice", safetensors(&format!("{{{tensor},{tensor}}}"), b"1")),
+        ("list", safetensors("[]", b"")),
+        ("huge header", u64::MAX.to_le_bytes().to_vec()),
+        (
+            "huge tensor",
+            safetensors(r#"{"t":{"dtype":"U8","shape":[9223372036854775807,4],"data_offsets":[0,1]}}"#, b"1"),
+        ),
+        ("directory/readme.txt", b"nothing here".to_vec()),
+    ];
+    folder.write("good", bytes_file(&[("t", b"1")]));
+    folder.run(&["snapshot", "good", "-o", "good.dcf"]).good();
+    for (name, bytes) in files {
+        folder.write(name, bytes);
+        let name = name.split('/').next().unwrap();
+        folder.refused(&["digest", name], "USAGE", None);
+        folder.refused(&["snapshot", name, "-o", "out"], "USAGE", None);
+        folder.refused(&["diff", name, "good", "-o", "out"], "USAGE", None);
+        folder.refused(&["diff", "good", name, "-o", "out"], "USAGE", None);
+        folder.refused(&["apply", "good.dcf", "--base", name, "-o", "out"], "USAGE", None);
+    }
+    folder.refused(&["digest", "missing"], "USAGE", None);
+    folder.refused(&["inspect", "missing"], "USAGE", None);
+    folder.refused(&["inspect", "directory"], "USAGE", None);
+    folder.refused(&["snapshot", "good", "-o", "missing/out"], "IO", None);
+    folder.refused(&["apply", "good.dcf", "-o", "missing/out"], "IO", None);
+}
+
+#[test]
+fn outputs_that_exist() {
+    let folder = Folder::new();
+    chain(&folder, "direct");
+    folder.write("precious", "precious");
+    for arguments in [
+        &["diff", &step(0), &step(1), "-o", "precious"][..],
+        &["snapshot", &step(0), "-o", "precious"],
+        &["apply", "0.dcf", "-o", "precious"],
+        &["squash", "1.dcf", "2.dcf", "-o", "precious"],
+        &["squash", "1.dcf", "2.dcf", "-o", "1.dcf"],
+    ] {
+        let error = folder.refused(arguments, "USAGE", None);
+        assert!(error["message"].as_str().unwrap().contains("--force"), "{error}");
+        let before = folder.contents();
+        folder.run(&[arguments, &["--force"]].concat()).good();
+        assert!(folder.contents() != before);
+        folder.write("precious", "precious");
+    }
+    folder.refused(&["snapshot", &step(0), "-o", ".."], "USAGE", None);
+    folder.refused(&["snapshot", &step(0), "-o", ".", "--force"], "USAGE", None);
+}
+
+#[test]
+fn notes_that_make_no_sense() {
+    let folder = Folder::new();
+    let snapshot = |note: &str, other: &str| {
+        let ran = folder.run(&["snapshot", &step(0), "-o", "out", "--meta", note, "--meta", other]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(folder.contents().is_empty());
+    };
+    snapshot("a", "b=c");
+    snapshot("deltachain.layout=x", "b=c");
+    snapshot("a=b", "a=c");
+}
+
+/// A snapshot of one tensor of 2^40 zero bytes in 64 KiB, made by hand.
+fn huge() -> Vec<u8> {
+    let pieces = 1 << 16;
+    let mut index = vec![0, 0, 1, 1, b't', 1, 5, 1];
+    // 2^40 in seven-bit groups: five of zeros, then 2^5.
+    index.extend([0x80, 0x80, 0x80, 0x80, 0x80, 0x20]);
+    index.extend(vec![0; pieces]);
+    index.extend([0; 32]);
+    let folder = Folder::new();
+    folder.write("good", bytes_file(&[("t", b"1")]));
+    folder.run(&["snapshot", "good", "-o", "good.dcf"]).good();
+    let mut link = folder.read("good.dcf");
+    link.truncate(128);
+    link[88..96].copy_from_slice(&(index.len() as u64).to_le_bytes());
+    link[96..104].copy_from_slice(&(index.len() as u64).to_le_bytes());
+    link[104..112].fill(0);
+    link[120..124].copy_from_slice(&crc32fast::hash(&index).to_le_bytes());
+    link.extend(index);
+    reseal(&mut link);
+    link
+}
+
+#[test]
+fn links_that_ask_for_too_much() {
+    let folder = Folder::new();
+    folder.write("1.dcf", huge());
+    for arguments in [&["apply", "1.dcf", "-o", "out"][..], &["inspect", "1.dcf"], &["verify", "1.dcf"]] {
+        folder.refused(arguments, "LIMIT", Some("R-LIM-04"));
+    }
+    // The user may know better.
+    let shown = folder.json(&["inspect", "1.dcf", "--trusted"]);
+    assert_eq!(shown["tensors"][0]["lanes"], 1_u64 << 40);
+    folder.json(&["inspect", "1.dcf", "--max-new-bytes", "1T"]);
+    folder.refused(&["inspect", "1.dcf", "--max-index-bytes", "64K"], "LIMIT", Some("R-LIM-01"));
+    let folder = damaged(|link| {
+        link[96..104].copy_from_slice(&(1_u64 << 60).to_le_bytes());
+        reseal(link);
+    });
+    all_refuse(&folder, "LIMIT", "R-LIM-01");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk() {
+    let folder = Folder::new();
+    chain(&folder, "compact");
+    let before = folder.contents();
+    for arguments in [
+        &["snapshot", &step(0), "-o", "out"][..],
+        &["apply", "0.dcf", "-o", "out"],
+        &["apply", "0.dcf", "1.dcf", "-o", "out"],
+        &["apply", "0.dcf", "-o", "0.dcf", "--force"],
+    ] {
+        // Files longer than this cannot be written; the signal that would end the program is ignored.
+        let ran = folder.run_in_shell(r#"trap "" XFSZ; ulimit -f 16; exec "$0" "$@""#, arguments);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.starts_with("error: IO: "), "{ran:?}");
+        assert!(folder.contents() == before, "{arguments:?}");
+    }
+}

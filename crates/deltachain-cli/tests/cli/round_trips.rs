@@ -1,0 +1,154 @@
+//! What must come back bit for bit: links made and applied, one by one, in sequence, joined, and as snapshots.
+
+use std::fs;
+
+use crate::support::{Folder, bytes_file, excerpt, safetensors, step};
+
+/// Makes the links 0.dcf (a snapshot), 1.dcf, 2.dcf and 3.dcf of the BF16 checkpoints.
+pub(crate) fn chain(folder: &Folder, profile: &str) {
+    folder.run(&["snapshot", &step(0), "-o", "0.dcf"]).good();
+    for number in 1..4 {
+        let name = format!("{number}.dcf");
+        folder.run(&["diff", &step(number - 1), &step(number), "-o", &name, "--profile", profile]).good();
+    }
+}
+
+fn same(folder: &Folder, name: &str, original: &str) {
+    // Not `assert_eq`, which would print megabytes.
+    assert!(folder.read(name) == fs::read(original).unwrap(), "{name} differs from {original}");
+}
+
+#[test]
+fn every_pair_comes_back() {
+    let pairs = [
+        (step(0), step(1)),
+        (step(3), step(0)),
+        (excerpt("fp8_step0"), excerpt("fp8_step1")),
+        (excerpt("f32_step0"), excerpt("f32_step1")),
+        (excerpt("f32_step0"), excerpt("fp8_step1")),
+        (step(2), step(2)),
+    ];
+    for (base, target) in pairs {
+        for profile in ["compact", "direct"] {
+            let folder = Folder::new();
+            let made = folder.json(&["diff", &base, &target, "-o", "link.dcf", "--profile", profile]);
+            assert_eq!(made["bytes"].as_u64(), Some(folder.read("link.dcf").len() as u64));
+            let built = folder.json(&["apply", "--base", &base, "link.dcf", "-o", "result.safetensors"]);
+            same(&folder, "result.safetensors", &target);
+            assert_eq!(built["state"], made["target"]);
+            assert_eq!(built["base"], made["base"]);
+            assert_eq!(made["base"], folder.json(&["digest", &base])["state"]);
+            assert_eq!(made["target"], folder.json(&["digest", &target])["state"]);
+            assert_eq!(folder.contents().len(), 2, "something is left behind");
+        }
+    }
+}
+
+#[test]
+fn figures_are_right() {
+    let folder = Folder::new();
+    let made = folder.json(&["diff", &step(0), &step(1), "-o", "1.dcf"]);
+    let (old, new) = (fs::read(step(0)).unwrap(), fs::read(step(1)).unwrap());
+    let header = 8 + usize::try_from(u64::from_le_bytes(old[..8].try_into().unwrap())).unwrap();
+    let changed = old[header..].chunks(2).zip(new[header..].chunks(2)).filter(|(old, new)| old != new).count();
+    assert_eq!(made["changed"].as_u64(), Some(changed as u64));
+    assert_eq!(made["elements"].as_u64(), Some(((new.len() - header) / 2) as u64));
+    assert_eq!(made["target_bytes"].as_u64(), Some((new.len() - header) as u64));
+}
+
+#[test]
+fn links_apply_in_order() {
+    for profile in ["compact", "direct"] {
+        let folder = Folder::new();
+        chain(&folder, profile);
+        folder.run(&["apply", "0.dcf", "-o", "zero"]).good();
+        same(&folder, "zero", &step(0));
+        folder.run(&["apply", "0.dcf", "1.dcf", "2.dcf", "3.dcf", "-o", "three"]).good();
+        same(&folder, "three", &step(3));
+        folder.run(&["apply", "--base", "zero", "1.dcf", "2.dcf", "-o", "two"]).good();
+        same(&folder, "two", &step(2));
+        // The base itself may be replaced.
+        folder.run(&["apply", "--base", "two", "3.dcf", "-o", "two", "--force"]).good();
+        same(&folder, "two", &step(3));
+        assert_eq!(folder.contents().len(), 4 + 3, "something is left behind");
+    }
+}
+
+#[test]
+fn squashed_links_give_the_same() {
+    let folder = Folder::new();
+    chain(&folder, "direct");
+    folder.run(&["squash", "1.dcf", "2.dcf", "3.dcf", "-o", "without.dcf"]).good();
+    folder.run(&["squash", "1.dcf", "2.dcf", "3.dcf", "-o", "with.dcf", "--base", &step(0)]).good();
+    folder.run(&["squash", "0.dcf", "1.dcf", "-o", "snapshot.dcf"]).good();
+    for link in ["with.dcf", "without.dcf"] {
+        folder.run(&["apply", "--base", &step(0), link, "-o", "result", "--force"]).good();
+        same(&folder, "result", &step(3));
+    }
+    folder.run(&["apply", "snapshot.dcf", "-o", "one"]).good();
+    same(&folder, "one", &step(1));
+
+    let folder = Folder::new();
+    chain(&folder, "compact");
+    let error = folder.refused(&["squash", "1.dcf", "2.dcf", "-o", "joined.dcf"], "USAGE", None);
+    assert!(error["message"].as_str().unwrap().contains("base"), "{error}");
+    let squash = ["squash", "1.dcf", "2.dcf", "-o", "joined.dcf", "--base", &step(0), "--profile", "direct"];
+    let made = folder.json(&squash);
+    assert_eq!(made["target"], folder.json(&["digest", &step(2)])["state"]);
+    assert!(folder.json(&["inspect", "joined.dcf"])["direct"].as_bool().unwrap());
+    folder.refused(&squash, "USAGE", None);
+    folder.refused(&["squash", "1.dcf", "3.dcf", "-o", "gap.dcf", "--base", &step(0)], "WRONG_BASE", Some("R-APP-06"));
+    assert_eq!(folder.contents().len(), 4 + 1, "something is left behind");
+}
+
+#[test]
+fn links_do_not_depend_on_threads() {
+    let folder = Folder::new();
+    for threads in ["1", "2", "5"] {
+        folder.run(&["diff", &step(0), &step(1), "-o", threads, "--threads", threads]).good();
+        assert!(folder.read(threads) == folder.read("1"));
+    }
+}
+
+#[test]
+fn tensors_come_go_and_change_type() {
+    let folder = Folder::new();
+    let header = r#"{"gone":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"retyped":{"dtype":"BF16","shape":[1],"data_offsets":[2,4]},"reshaped":{"dtype":"U8","shape":[2,1],"data_offsets":[4,6]},"kept":{"dtype":"U8","shape":[],"data_offsets":[6,7]}}"#;
+    folder.write("base", safetensors(header, b"1234567"));
+    let header = r#"{"__metadata__":{"k":"v"},"retyped":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"reshaped":{"dtype":"U8","shape":[2],"data_offsets":[2,4]},"kept":{"dtype":"U8","shape":[],"data_offsets":[4,5]},"new":{"dtype":"U8","shape":[0,9],"data_offsets":[5,5]}}"#;
+    folder.write("target", safetensors(header, b"34567"));
+    folder.run(&["diff", "base", "target", "-o", "link"]).good();
+    folder.run(&["apply", "--base", "base", "link", "-o", "result"]).good();
+    assert_eq!(folder.json(&["digest", "result", "--tensors"]), folder.json(&["digest", "target", "--tensors"]));
+    let shown = folder.json(&["inspect", "link"]);
+    let operations: Vec<(&str, &str)> = shown["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tensor| (tensor["name"].as_str().unwrap(), tensor["operation"].as_str().unwrap()))
+        .collect();
+    assert_eq!(operations, [("gone", "remove"), ("new", "set"), ("reshaped", "patch"), ("retyped", "set")]);
+    assert!(String::from_utf8_lossy(&folder.read("result")).contains(r#""__metadata__":{"k":"v"}"#));
+}
+
+#[test]
+fn any_name_and_any_path_will_do() {
+    let folder = Folder::new();
+    let names = ["", " ", "wörter/\u{1F9EE}", "a\u{1b}[2Jb\n", "\u{202E}x", "e\u{301}", "\u{e9}", "\0"];
+    let tensors = |byte: u8| names.iter().map(|name| (*name, vec![byte; 5])).collect::<Vec<_>>();
+    for (file, byte) in [("der Anfang \u{1F9EE}.safetensors", 1), ("das Ende", 2)] {
+        let tensors = tensors(byte);
+        let tensors: Vec<(&str, &[u8])> = tensors.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
+        folder.write(file, bytes_file(&tensors));
+    }
+    folder.run(&["diff", "der Anfang \u{1F9EE}.safetensors", "das Ende", "-o", "von da nach dort.dcf"]).good();
+    let base = ["--base", "der Anfang \u{1F9EE}.safetensors"];
+    folder.run(&["apply", "von da nach dort.dcf", base[0], base[1], "-o", "./-Ergebnis \u{e4}"]).good();
+    let digests = folder.json(&["digest", "--tensors", "das Ende"]);
+    assert_eq!(digests, folder.json(&["digest", "--tensors", "./-Ergebnis \u{e4}"]));
+    assert_eq!(digests["tensors"].as_object().unwrap().len(), names.len());
+    for arguments in [&["inspect", "von da nach dort.dcf"][..], &["digest", "--tensors", "das Ende"]] {
+        let shown = folder.run(arguments).good();
+        assert!(shown.chars().all(|c| c == '\n' || (!c.is_control() && c != '\u{202E}')), "{shown:?}");
+    }
+}

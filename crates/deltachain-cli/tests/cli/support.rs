@@ -1,0 +1,154 @@
+//! A directory to run the tool in, and files to run it on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The built program.
+pub(crate) const TOOL: &str = env!("CARGO_BIN_EXE_deltachain");
+
+/// Path of an excerpt, `rl3e6_step0` for example.
+pub(crate) fn excerpt(name: &str) -> String {
+    format!("{}/../../testdata/{name}.safetensors", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Path of the BF16 checkpoint after this many steps.
+pub(crate) fn step(number: usize) -> String {
+    excerpt(&format!("rl3e6_step{number}"))
+}
+
+/// What a run of the tool gave.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    pub(crate) fn of(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// Standard output, of a run that went well.
+    pub(crate) fn good(self) -> String {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.stdout
+    }
+
+    /// The one JSON object on standard output.
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.stdout.lines().count(), 1, "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+}
+
+/// A directory that the tool is run in.
+pub(crate) struct Folder(TempDir);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.at(name)).unwrap()
+    }
+
+    /// Writes a file, making directories as needed.
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        let path = self.at(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        Ran::of(Command::new(TOOL).args(arguments).current_dir(self.0.path()).output().unwrap())
+    }
+
+    /// Runs a shell script in which `"$0"` is the tool and `"$@"` are the arguments.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn run_in_shell(&self, script: &str, arguments: &[&str]) -> Ran {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, TOOL]).args(arguments).current_dir(self.0.path());
+        Ran::of(shell.output().unwrap())
+    }
+
+    /// Runs the tool, which is to succeed, with `--json`.
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let ran = self.run(&[arguments, &["--json"]].concat());
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        ran.json()
+    }
+
+    /// Everything in the directory, by relative path; hidden files too.
+    pub(crate) fn contents(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        fn visit(root: &Path, directory: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
+            for entry in fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.strip_prefix(root).unwrap().to_owned();
+                if path.is_dir() {
+                    found.insert(name, Vec::new());
+                    visit(root, &path, found);
+                } else {
+                    found.insert(name, fs::read(&path).unwrap());
+                }
+            }
+        }
+        let mut found = BTreeMap::new();
+        visit(self.0.path(), self.0.path(), &mut found);
+        found
+    }
+
+    /// Runs the tool twice, for JSON and for people. Both times it must refuse with this class and rule, say so in the
+    /// right place with the right exit code, and leave the directory as it was. Gives the JSON error.
+    pub(crate) fn refused(&self, arguments: &[&str], class: &str, rule: Option<&str>) -> Value {
+        let before = self.contents();
+        let code = Some(if class == "USAGE" { 2 } else { 1 });
+        let for_people = self.run(arguments);
+        assert_eq!((for_people.code, for_people.stdout.as_str()), (code, ""), "{arguments:?}: {for_people:?}");
+        let headline = rule.map_or_else(|| format!("error: {class}: "), |rule| format!("error: {class} {rule}: "));
+        assert!(for_people.stderr.starts_with(&headline), "{arguments:?}: {for_people:?}");
+        let for_programs = self.run(&[arguments, &["--json"]].concat());
+        assert_eq!((for_programs.code, for_programs.stderr.as_str()), (code, ""), "{arguments:?}: {for_programs:?}");
+        let error = for_programs.json()["error"].clone();
+        assert_eq!((error["class"].as_str(), error["rule"].as_str()), (Some(class), rule), "{error}");
+        assert!(self.contents() == before, "{arguments:?} changed the directory: {:?}", self.contents().keys());
+        error
+    }
+}
+
+/// A safetensors file with this header.
+pub(crate) fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
+    let mut header = header.to_owned();
+    header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+/// A safetensors file with tensors of bytes, which ascend by name: as the safetensors crate would write it.
+pub(crate) fn bytes_file(tensors: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut entries = Vec::new();
+    let mut data = Vec::new();
+    for (name, bytes) in tensors {
+        let (name, length, start) = (Value::from(*name), bytes.len(), data.len());
+        data.extend_from_slice(bytes);
+        let end = data.len();
+        entries.push(format!(r#"{name}:{{"dtype":"U8","shape":[{length}],"data_offsets":[{start},{end}]}}"#));
+    }
+    safetensors(&format!("{{{}}}", entries.join(",")), &data)
+}
+
+/// Makes the header's checksum right again after an edit.
+pub(crate) fn reseal(link: &mut [u8]) {
+    let crc = crc32fast::hash(&link[..124]);
+    link[124..128].copy_from_slice(&crc.to_le_bytes());
+}
