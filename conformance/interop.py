@@ -36,6 +36,7 @@ from deltachain_py.primitives import Reader, crc32, varint  # noqa: E402
 from deltachain_py.segment import stream_names  # noqa: E402
 from deltachain_py.streams import parse_frame_header, read_stream, write_stream  # noqa: E402
 from deltachain_py.writer import Options  # noqa: E402
+from tests.edge_cases import edge_cases  # noqa: E402
 
 SET_BYTES = 1 << 28  # links that set more are compared by *check* only
 SPARE_MEMORY = 12 << 30  # address space of one run of the tool: a tool that allocates what a file claims will fail
@@ -89,7 +90,8 @@ def read_safetensors(path):
     tensors = json.loads(data[8:8 + size])
     tensors.pop("__metadata__", None)
     body = memoryview(data)[8 + size:]
-    return {name: (t["dtype"], tuple(t["shape"]), bytes(body[slice(*t["data_offsets"])])) for name, t in tensors.items()}
+    return {name: (t["dtype"], tuple(t["shape"]), bytes(body[slice(*t["data_offsets"])]))
+            for name, t in tensors.items()}
 
 
 def plain(state):
@@ -175,17 +177,21 @@ def pairs(rng, short):
     yield "special values", specials(), reverse_lanes(specials())
     yield "both empty", {}, {}
     yield "all removed", base, {}
-    state = {"scalar": Tensor(f32, (), b"\0\0\x80\x3f"), "none": Tensor(bf16, (0,), b""), "é\0\n": Tensor(u8, (), b"x"),
+    state = {"scalar": Tensor(f32, (), b"\0\0\x80\x3f"), "none": Tensor(bf16, (0,), b""),
+             "é\0\n": Tensor(u8, (), b"x"),
              "": Tensor(u8, (1,) * 8, b"y"), "wide": Tensor(u8, (0, 2**53), b""), "zeros": Tensor(f32, (9,), bytes(36)),
-             "one": Tensor(f4, (2,), b"\x21"), "🦀" * 200: Tensor(bf16, (3,), b"abcdef"), "same": Tensor(u8, (1,), b"s")}
-    yield "scalars, empty tensors, odd names", state, reverse_lanes(change_state(rng, state, 1)) | {"same": state["same"]}
+             "one": Tensor(f4, (2,), b"\x21"), "🦀" * 200: Tensor(bf16, (3,), b"abcdef"),
+             "same": Tensor(u8, (1,), b"s")}
+    changed = reverse_lanes(change_state(rng, state, 1)) | {"same": state["same"]}
+    yield "scalars, empty tensors, odd names", state, changed
     other = {"shape": Tensor(u8, (4,), b"abcd"), "dtype": Tensor(u8, (4,), b"abcd"), "size": Tensor(u8, (4,), b"abcd"),
              "gone": Tensor(u8, (4,), b"abcd"), "filled": Tensor(u8, (0,), b""), "emptied": Tensor(u8, (3,), b"abc"),
              "same": Tensor(bf16, (1,), b"zz"), "shape and data": Tensor(u8, (2, 2), b"abcd")}
     yield "add, remove, retype, reshape", other, {
         "shape": Tensor(u8, (2, 2), b"abcd"), "dtype": Tensor(bf16, (2,), b"abcd"), "size": Tensor(u8, (5,), b"abcde"),
         "filled": Tensor(u8, (2,), b"zz"), "emptied": Tensor(u8, (0,), b""), "added": Tensor(bf16, (2,), b"1234"),
-        "same": other["same"], "shape and data": Tensor(u8, (1, 4), b"abcx"), "added zeros": Tensor(f32, (2,), bytes(8))}
+        "same": other["same"], "shape and data": Tensor(u8, (1, 4), b"abcx"),
+        "added zeros": Tensor(f32, (2,), bytes(8))}
     many = {f"layer.{i}": random_tensor(rng, bf16, 1 + i % 5) for i in range(300)}
     yield "300 small tensors", many, change_state(rng, many, 0.1)
     if not short:
@@ -268,7 +274,8 @@ class Matrix:
                 safetensors.write(result, outcomes[1].answer["state"])
         else:
             with_base = [] if profile == "snapshot" else ["--base", self.path("base.safetensors")]
-            outcomes = [self.tool.run("verify", link), self.tool.run("apply", *with_base, link, "-o", result, "--force")]
+            outcomes = [self.tool.run("verify", link),
+                        self.tool.run("apply", *with_base, link, "-o", result, "--force")]
         good = True
         for outcome in outcomes:
             good &= self.expect(outcome.verdict == "ok", f"{label}, read by {consumer}: {outcome.verdict} "
@@ -331,8 +338,8 @@ def split_segment(stored, coding):
 
 
 def table_fields(raw, coding):
-    """A valid table: number of contexts, parameters, then varints."""
-    count = 1 + (raw[0] if coding.positions == SPARSE else 0) + (raw[0] if coding.values == SMALL else 0)
+    """A table: number of contexts, parameters, then varints. Or only varints: an escape stream (coding None)."""
+    count = 1 + raw[0] * ((coding.positions == SPARSE) + (coding.values == SMALL)) if coding else 0
     reader = Reader(raw, "")
     fields = [["u8", reader.u8()] for _ in range(count)]
     while reader.left():
@@ -440,7 +447,7 @@ def damage_fields(rng, fields):
     return fields
 
 
-def raw_blocks(raw, sizes, rle_byte=None):
+def raw_blocks(raw, sizes):
     """The blocks of a frame, uncompressed."""
     out, pos = b"", 0
     for size in sizes:
@@ -478,10 +485,9 @@ def strange_frame(rng, raw):
     if kind == 5:  # a dictionary id of 0, in a frame that is otherwise right
         frame = compress(write_content_size=False)
         return frame[:4] + bytes([frame[4] | 1]) + frame[5:6] + b"\0" + frame[6:]
-    if kind == 6:  # any window, with the blocks of a good frame
+    if kind == 6:  # another window, with the blocks of a good frame; not a smaller one: decoders differ on that
         frame = compress(write_content_size=False)
-        return frame[:5] + bytes([rng.choice([0, 8, 15 << 3, 15 << 3 | 1, 16 << 3, 17 << 3, 255, rng.randrange(256)])]) \
-            + frame[6:]
+        return frame[:5] + bytes([rng.choice([15 << 3, 15 << 3 | 1, 16 << 3, 17 << 3, 255])]) + frame[6:]
     if kind == 7:
         return good + rng.choice([b"\0", good, b"\x50\x2a\x4d\x18\0\0\0\0", magic])
     if kind == 8:
@@ -491,7 +497,7 @@ def strange_frame(rng, raw):
     if kind == 10:  # old magic numbers
         return bytes([rng.choice([0x1E, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27])]) + good[1:]
     if kind == 11:  # single segment with another content size of 8 bytes
-        size = rng.choice([len(raw), 0, 2**25, 2**25 + 1, 2**32, 2**63, 2**64 - 1])
+        size = rng.choice([len(raw), 0, 2**25, 2**25 + 1, 2**32, 2**63, 2**64 - 2, 2**64 - 1])
         return magic + b"\xe0" + size.to_bytes(8, "little") + good[6:]
     if kind == 12:
         return magic + b"\0\x58" + raw_blocks(raw, [max(1, len(raw) // 2 + 1)] * 2)
@@ -499,12 +505,12 @@ def strange_frame(rng, raw):
         return magic + b"\0\x58" + b"\0\0\0" * 3 + (len(raw) << 3).to_bytes(3, "little") + raw + b"\1\0\0"
     if kind == 14:  # RLE
         return magic + b"\0\x58" + (3 | len(raw) << 3).to_bytes(3, "little") + raw[:1]
-    if kind == 15:  # RLE with a window smaller than the block
-        return magic + b"\0\0" + (3 | len(raw) << 3).to_bytes(3, "little") + raw[:1]
+    if kind == 15:  # a header that is cut off, with a window that is too large
+        return (magic + b"\xc0\xff" + bytes(8))[:rng.randrange(4, 14)]
     if kind == 16:  # reserved block type
         return magic + b"\0\x58" + (7 | len(raw) << 3).to_bytes(3, "little") + raw[:1]
-    if kind == 17:  # block larger than 128 KiB
-        return magic + b"\0\x78" + (3 | (1 << 17 | 1) << 3).to_bytes(3, "little") + raw[:1]
+    if kind == 17:  # content sizes that libzstd's functions return for "unknown" and "error"
+        return magic + b"\xc0\x58" + rng.choice([b"\xff", b"\xfe"]) + b"\xff" * 7 + good[6:]
     if kind == 18:
         return good[4:]
     if kind == 19:  # single segment without a content size of its own length
@@ -519,14 +525,11 @@ def stored_form(rng, raw, strange=0.06):
 
 
 def damage_stream(rng, name, raw, coding):
-    if name == "table" and raw and rng.random() < 0.8:
-        return encode_fields(damage_fields(rng, table_fields(raw, coding)))
-    if name.endswith("escape") and rng.random() < 0.6:
-        reader, fields = Reader(raw, ""), []
-        while reader.left():
-            fields.append(["varint", reader.varint()])
-        if fields:
-            return encode_fields(damage_fields(rng, fields))
+    if (name == "table" or name.endswith("escape")) and raw and rng.random() < 0.7:
+        try:
+            return encode_fields(damage_fields(rng, table_fields(raw, coding if name == "table" else None)))
+        except DcfError:
+            pass  # other damage came first
     if name in ("gap high", "magnitude") and raw and rng.random() < 0.3:
         data = bytearray(raw)
         data[rng.randrange(len(data))] = 255
@@ -578,7 +581,8 @@ def damage_index(rng, draft):
         if rng.random() < 0.1:
             draft.header["index_raw"] = near(rng, len(encode_fields(fields)))
         return
-    draft.index_stored = stored_form(rng, draft.index_raw if draft.index_raw is not None else encode_fields(draft.index))
+    raw = encode_fields(draft.index) if draft.index_raw is None else draft.index_raw
+    draft.index_stored = stored_form(rng, raw)
 
 
 def damage_structure(rng, draft):
@@ -615,8 +619,9 @@ def damage_structure(rng, draft):
             for tensor in index.tensors:
                 tensor.segments = [{a + 1: b + 1, b + 1: a + 1}.get(n, n) for n in tensor.segments]
     elif kind == 8:
-        index.metadata = [(k, v) for k, v in [("", "x"), ("a", ""), ("deltachain.layout", rng.choice(["{}", "", '{"files":[]}'])),
-                                              ("é", "\0")] if rng.random() < 0.6]
+        layout = rng.choice(["{}", "", '{"files":[]}'])
+        index.metadata = [pair for pair in (("", "x"), ("a", ""), ("deltachain.layout", layout), ("é", "\0"))
+                          if rng.random() < 0.6]
     elif kind == 9 and entry and entry.digest:
         entry.digest = rng.randbytes(32)
     elif kind == 10 and index.tensors:
@@ -713,7 +718,8 @@ def corpus(rng, links, short):
     """(label, base, link): those of the matrix that are small, and links with every coding forced."""
     result = [link for link in links if 131 < len(link[2]) < (6000 if short else 12000)]
     wide = [d for d in DTYPES.values() if d.name in ("BF16", "F8_E4M3", "F32", "F64", "F16", "U8", "F4")]
-    for positions, values in ((DENSE, ABSOLUTE), (SPARSE, ABSOLUTE), (DENSE, PLANES), (SPARSE, PLANES), (SPARSE, SMALL)):
+    codings = (DENSE, ABSOLUTE), (SPARSE, ABSOLUTE), (DENSE, PLANES), (SPARSE, PLANES), (SPARSE, SMALL)
+    for positions, values in codings:
         for contexts in (1,) if values == ABSOLUTE else (1, 2, 16) if short else (1, 2, 3, 5, 16):
             for parameters in [None] if positions == DENSE else ([0], [32], [31], [2, 32]):
                 for dtypes, elements in (([rng.choice(wide)], 40), (rng.sample(wide, 3), 7), ([rng.choice(wide)], 700)):
@@ -728,6 +734,29 @@ def corpus(rng, links, short):
 
 
 # --- 2. Differential: comparing ---
+
+def chains(tool, diff):
+    """Links applied one after another (R-APP-06), right and wrong."""
+    u8 = BY_NAME["U8"]
+    states = [{}, *({"t": Tensor(u8, (8,), bytes([n]) * 8)} for n in range(3))]
+    links = [writer.diff(a, b) for a, b in zip(states, states[1:])]
+    path = lambda name: os.path.join(tool.folder, name)
+    last = len(links[1]) - 1
+    bad_index, bad_segment = (links[1][:at] + bytes([links[1][at] ^ 1]) + links[1][at + 1:] for at in (130, last))
+    files = {"0": links[0], "1": links[1], "2": links[2], "index": bad_index, "segment": bad_segment}
+    for name, data in files.items():
+        with open(path(name + ".dcf"), "wb") as file:
+            file.write(data)
+    for base, names in ((0, "0 1 2"), (1, "1 2"), (2, "2"), (2, "0 2"), (2, "1 0"), (0, "0 2"), (2, "0 index"),
+                        (2, "1 1"), (0, "0 segment 2"), (0, "0 segment 0"), (2, "segment 2"), (2, "1 2"),
+                        (0, "index 0")):
+        names = names.split()
+        safetensors.write(path("m.safetensors"), states[base])
+        rust = tool.run("apply", "--base", path("m.safetensors"), *(path(n + ".dcf") for n in names), "-o",
+                        path("r.safetensors"), "--force")
+        python = python_outcome(dcf.apply_chain, [files[n] for n in names], states[base])
+        diff.compare("chain", rust, python, f"state {base}, links {names}", states[base], b"")
+
 
 class Differential:
     def __init__(self, tool, keep):
@@ -753,14 +782,14 @@ class Differential:
                 file.write(f"{kind}\nmutation: {mutation}\nrust: {rust.answer}\npython: {python.answer}\n\n")
                 for at in range(0, len(data), 16):
                     file.write(f"{at:08x}  {data[at:at + 16].hex(' ')}\n")
-            print(f"  DISAGREE {kind} [{mutation}] {path}.txt\n    rust: {str(rust.answer)[:300]}\n"
-                  f"    python: {str(python.answer)[:200]}")
+            print(f"  DISAGREE {kind} [{mutation}] {path}.txt")
         return False
 
     def one(self, mutation, base, data):
         self.mutations += 1
         self.kinds[mutation.split("+")[-1]] += 1
-        link, base_file, result = (os.path.join(self.tool.folder, n) for n in ("m.dcf", "m.safetensors", "r.safetensors"))
+        names = ("m.dcf", "m.safetensors", "r.safetensors")
+        link, base_file, result = (os.path.join(self.tool.folder, name) for name in names)
         with open(link, "wb") as file:
             file.write(data)
         limits = Limits()
@@ -788,9 +817,13 @@ class Differential:
 
 def differential(tool, rng, links, keep, mutations, seconds):
     entries, diff = corpus(rng, links, short=seconds < 100), Differential(tool, keep)
-    for label, base, data in entries:
-        diff.one("none: " + label, base, data)
-    print(f"{diff.mutations} undamaged links: {diff.agreed} of {diff.operations} verdicts agree")
+    for kind, cases in (("undamaged links", entries), ("edge cases", edge_cases())):
+        before = diff.mutations, diff.agreed, diff.operations
+        for label, base, data in cases:
+            diff.one(f"{kind}: {label}", base, data)
+        files, agreed, operations = (b - a for a, b in zip(before, (diff.mutations, diff.agreed, diff.operations)))
+        print(f"{files} {kind}: {agreed} of {operations} verdicts agree")
+    chains(tool, diff)
     start = time.time()
     diff.mutations = 0
     while diff.mutations < mutations and time.time() - start < seconds:
@@ -814,7 +847,8 @@ def main():
         tool = Tool(os.path.abspath(args.tool), folder)
         table, links = matrix(tool, rng, not args.long)
         diff = differential(tool, rng, links, args.keep, 10**9 if args.long else 300, args.seconds if args.long else 40)
-    print(f"\n{diff.mutations} mutations, {diff.operations} verdicts compared, {diff.agreed} agree; {tool.runs} runs of the tool")
+    print(f"\n{diff.mutations} mutations, {diff.operations} verdicts compared, {diff.agreed} agree; "
+          f"{tool.runs} runs of the tool")
     if args.long:
         for verdict, count in sorted(diff.verdicts.items()):
             print(f"  {count:7} {verdict}")

@@ -1,6 +1,61 @@
+//! Lossless sparse deltas between versions of a model's weights: the reference library of the delta chain format.
+//!
+//! A *state* is one version of a model: a set of named tensors. A *link* is a file that turns one state, the base, into
+//! another, the target, bit for bit; a *snapshot* is a link from the empty state. The format is defined by
+//! [SPEC.md](https://docs.rs/crate/deltachain/latest/source/SPEC.md), whose sections and rule ids the documentation cites.
+//!
+//! ```text
+//! +--------+-------+-----------+-----------+-----+
+//! | header | index | segment 0 | segment 1 | ... |     one .dcf file
+//! +--------+-------+-----------+-----------+-----+
+//!   digests  which tensors, which     coded pieces of tensors: up to 32 MiB each,
+//!   of base  segments, target's       decoded independently and in parallel
+//!   and      tensor digests
+//!   target
+//! ```
+//!
+//! # Making and applying a link
+//!
+//! ```
+//! use deltachain::tensor::{Dtype, MemoryState};
+//! use deltachain::{DiffOptions, Limits, LinkReader, apply, diff};
+//!
+//! # fn main() -> deltachain::Result<()> {
+//! let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+//! let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+//! base.insert("layer.weight", Dtype::F32, &[2, 2], bytes(&[1.0, -0.0, 3.0, 4.0]))?;
+//! target.insert("layer.weight", Dtype::F32, &[2, 2], bytes(&[1.0, 0.0, 3.0, 4.5]))?;
+//!
+//! let mut file = Vec::new();
+//! let report = diff(&base, &target, &DiffOptions::default(), &mut file)?;
+//! assert_eq!(report.changed, 2); // -0 and +0 are different bits
+//!
+//! let link = LinkReader::open(file, &Limits::default())?;
+//! assert_eq!(apply(&base, &link)?, target);
+//! // Any other base is refused before anything is written.
+//! assert_eq!(apply(&target, &link).unwrap_err().rule(), Some("R-APP-01"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! States of any size are read and written piecewise: [`tensor::SafetensorsState`] reads a file or a directory of shards,
+//! [`Application`] builds the target into a [`tensor::StateWriter`] such as [`tensor::StagedSafetensors`], whose files
+//! appear only when the result has been proven.
+//!
+//! # Reading changes without building the target
+//!
+//! [`LinkReader::patches`] iterates over sorted lane numbers and new values, tensor by tensor, for engines that patch memory;
+//! [`LinkReader::tensor_patches`] selects one tensor and a range, and reads no more of the file than these need. Links of
+//! [`Profile::Direct`] need no base for that.
+//!
+//! # Guarantees
+//!
+//! No input makes the library panic, and nothing that a file says is allocated before it has been checked against
+//! [`Limits`]. Every refusal is an [`Error`] with class, rule id and place. Decoding does no IO of its own: bytes come from a
+//! [`Source`].
+
 #![forbid(unsafe_code)]
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
-#![doc = "deltachain"]
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::panic, clippy::dbg_macro, clippy::print_stdout, clippy::print_stderr)

@@ -7,6 +7,7 @@ use crate::codec::lane::{Lane, with_lane};
 use crate::error::{Error, Result, Section};
 use crate::format::{Coding, HEADER_BYTES, Header, Index, Part, Table, WrittenTensor};
 use crate::limits::{Limits, address};
+use crate::progress::Progress;
 use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::tensor::{Dtype, TensorInfo};
@@ -27,7 +28,7 @@ use crate::tensor::{Dtype, TensorInfo};
 ///
 /// let link = LinkReader::open(&file, &Limits::default())?;
 /// assert_eq!(link.index().tensors[0].name(), "weight");
-/// link.verify()?;
+/// link.verify(&())?;
 /// # Ok(())
 /// # }
 /// ```
@@ -124,10 +125,13 @@ impl<S: Source> LinkReader<S> {
     /// Checks every segment, without a base. What can only be checked with one is checked when the link is applied.
     ///
     /// # Errors
-    /// The class and rule of the first check that fails; IO.
-    pub fn verify(&self) -> Result<()> {
-        let checked: Vec<Result<()>> =
-            (0..self.index.segments.len()).into_par_iter().map(|number| self.segment(number).map(|_| ())).collect();
+    /// The class and rule of the first check that fails; IO; those of `progress`, which is told the bytes of the file.
+    pub fn verify(&self, progress: &dyn Progress) -> Result<()> {
+        let check = |number: usize| {
+            self.segment(number)?;
+            progress.advance(self.index.segments[number].stored_length)
+        };
+        let checked: Vec<Result<()>> = (0..self.index.segments.len()).into_par_iter().map(check).collect();
         // The first failure in file order, whatever the threads did.
         checked.into_iter().collect()
     }

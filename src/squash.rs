@@ -16,7 +16,7 @@ use crate::link::LinkReader;
 use crate::link_writer::LinkWriter;
 use crate::rules::{self, ensure};
 use crate::source::Source;
-use crate::tensor::{Digest, Dtype, TensorInfo};
+use crate::tensor::{Digest, Dtype, LAYOUT_KEY, Layout, TensorInfo};
 
 /// Checks that each link's base is the target of the link before it.
 ///
@@ -57,6 +57,16 @@ pub fn squash<S: Source>(links: &[&LinkReader<S>], out: &mut dyn Write) -> Resul
     }
 
     let mut groups = Groups { writer: LinkWriter::new(), open: BTreeMap::new(), entries: Vec::new() };
+    let layouts = links.iter().map(|link| {
+        let entries = &link.index().tensors;
+        let written = entries.iter().filter(|entry| entry.written().is_some()).map(TensorEntry::name).collect();
+        let removed = entries.iter().filter(|entry| entry.written().is_none()).map(TensorEntry::name).collect();
+        (link.index().metadata.get(LAYOUT_KEY).map(String::as_str), written, removed)
+    });
+    if let Some(layout) = Layout::through(layouts)? {
+        metadata.insert(LAYOUT_KEY.to_owned(), layout);
+    }
+
     let from_nothing = first.header().base == Digest::of_empty_state();
     for (name, history) in composed {
         match history.last() {

@@ -12,8 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Error, Result};
 use crate::rules;
-use crate::tensor::TensorInfo;
 use crate::tensor::header::{UniqueStrings, printable};
+use crate::tensor::{Dtype, TensorInfo};
 
 /// The metadata key of a link that holds the layout of its target (SPEC section 12).
 pub const LAYOUT_KEY: &str = "deltachain.layout";
@@ -89,9 +89,41 @@ impl Layout {
         Self::read(json, tensors).map_err(|message| Error::broken(&rules::LAY_01, message))
     }
 
+    /// Follows the layout through links of which only the names of their tensors are known: `links` gives for each link
+    /// its layout key, the tensors it writes and those it removes. `None` if no link states a layout.
+    pub(crate) fn through<'a>(
+        links: impl Iterator<Item = (Option<&'a str>, Vec<&'a str>, Vec<&'a str>)>,
+    ) -> Result<Option<String>> {
+        let mut known: Option<Self> = None;
+        for (json, written, removed) in links {
+            known = match (json, known) {
+                (Some(json), _) => Some(Self::read_listed(json)?),
+                (None, Some(before)) => {
+                    let listed = before.files.iter().flat_map(|file| &file.tensors).map(String::as_str);
+                    let names: BTreeSet<&str> = listed.chain(written).filter(|name| !removed.contains(name)).collect();
+                    Some(before.carried_over_to(&names))
+                }
+                (None, None) => None,
+            };
+        }
+        Ok(known.map(|layout| layout.to_json()))
+    }
+
+    /// Reads a layout for whatever tensors it lists itself.
+    fn read_listed(json: &str) -> Result<Self> {
+        let broken = |message: String| Error::broken(&rules::LAY_01, message);
+        let document = document(json).map_err(broken)?;
+        let mut listed: Vec<String> =
+            document.files.into_iter().flat_map(|Object(file)| file.tensors).flatten().collect();
+        listed.sort_unstable();
+        listed.dedup();
+        let infos: Vec<TensorInfo> =
+            listed.into_iter().filter_map(|name| TensorInfo::new(name, Dtype::U8, [])).collect();
+        Self::parse(json, &infos)
+    }
+
     fn read(json: &str, tensors: &[TensorInfo]) -> Result<Self, String> {
-        let Object(document): Object<Document> =
-            serde_json::from_str(json).map_err(|error| format!("bad layout: {}", printable(&error)))?;
+        let document = document(json)?;
         let only = document.files.len() == 1;
         let mut files = Vec::with_capacity(document.files.len());
         for Object(file) in document.files {
@@ -145,6 +177,10 @@ impl Layout {
     /// its tensors, removed ones vanish, added ones go to the last file (SPEC section 12).
     #[must_use]
     pub fn carried_over(&self, tensors: &[TensorInfo]) -> Self {
+        self.carried_over_to(&tensors.iter().map(TensorInfo::name).collect())
+    }
+
+    fn carried_over_to(&self, names: &BTreeSet<&str>) -> Self {
         let places: HashMap<&str, usize> = (0..)
             .zip(&self.files)
             .flat_map(|(place, file)| file.tensors.iter().map(move |name| (name.as_str(), place)))
@@ -152,9 +188,9 @@ impl Layout {
         let last = self.files.len().saturating_sub(1);
         let mut files: Vec<LayoutFile> =
             self.files.iter().map(|file| LayoutFile { tensors: Vec::new(), ..file.clone() }).collect();
-        for name in names(tensors) {
-            let place = places.get(name.as_str()).copied().unwrap_or(last);
-            files[place].tensors.push(name);
+        for &name in names {
+            let place = places.get(name).copied().unwrap_or(last);
+            files[place].tensors.push(name.to_owned());
         }
         Self { files }
     }
@@ -223,6 +259,11 @@ fn is_device_name(name: &str) -> bool {
     }
 }
 
+fn document(json: &str) -> Result<Document, String> {
+    let read: Result<Object<Document>, _> = serde_json::from_str(json);
+    read.map(|Object(document)| document).map_err(|error| format!("bad layout: {}", printable(&error)))
+}
+
 /// The JSON text, as read.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -289,7 +330,6 @@ struct NewFile<'a> {
 mod tests {
     use super::*;
     use crate::error::ErrorClass;
-    use crate::tensor::Dtype;
 
     fn tensors(names: &[&str]) -> Vec<TensorInfo> {
         names.iter().map(|name| TensorInfo::new(*name, Dtype::U8, []).unwrap()).collect()
@@ -427,6 +467,23 @@ mod tests {
             let json = layout(&format!("{first}.safetensors"), &format!("{second}.safetensors"));
             assert!(refusal(&json, &[]).contains("twice"), "{first} {second}");
         }
+    }
+
+    #[test]
+    fn a_layout_is_followed_through_links_that_do_not_state_it() {
+        let two = r#"{"files":[{"name":"1.safetensors","tensors":["a"]},{"name":"2.safetensors","tensors":["b"]}]}"#;
+        let follow = |links: Vec<(Option<&'static str>, Vec<&'static str>, Vec<&'static str>)>| {
+            Layout::through(links.into_iter()).unwrap()
+        };
+        assert_eq!(follow(vec![(None, vec!["a"], vec![]), (None, vec!["b"], vec![])]), None);
+        assert_eq!(follow(vec![(None, vec![], vec![]), (Some(two), vec!["a", "b"], vec![])]).as_deref(), Some(two));
+        let moved = follow(vec![(Some(two), vec![], vec![]), (None, vec!["b", "c"], vec!["a"])]).unwrap();
+        let expected =
+            r#"{"files":[{"name":"1.safetensors","tensors":[]},{"name":"2.safetensors","tensors":["b","c"]}]}"#;
+        assert_eq!(moved, expected);
+        let one = r#"{"files":[{"metadata":{"k":"v"}}]}"#;
+        assert_eq!(follow(vec![(Some(one), vec!["a"], vec![]), (None, vec!["c"], vec![])]).as_deref(), Some(one));
+        assert!(Layout::through([(Some("{}"), vec![], vec![])].into_iter()).is_err());
     }
 
     #[test]

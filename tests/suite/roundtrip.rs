@@ -32,7 +32,7 @@ fn check_pair(base: &MemoryState, target: &MemoryState) {
         let file = link(base, target, profile);
         check_canonical(&file);
         let reader = open(&file);
-        reader.verify().unwrap();
+        reader.verify(&()).unwrap();
         assert_eq!(apply(base, &reader).unwrap(), *target);
         if profile == Profile::Direct {
             assert!(reader.is_direct());

@@ -180,7 +180,7 @@ fn the_smallest_file_is_read() {
 fn the_file_with_contexts_is_read() {
     let file = hexdump("contexts");
     let link = LinkReader::open(&file, &Limits::default()).unwrap();
-    link.verify().unwrap();
+    link.verify(&()).unwrap();
     // The states as the text of section 16.2 gives them.
     let lanes = |tag: &str| -> Vec<u8> {
         let line = SPEC.lines().find(|line| line.starts_with(&format!("- {tag}: `"))).unwrap();

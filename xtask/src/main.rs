@@ -82,9 +82,9 @@ fn help() -> String {
     let mut text = String::from("cargo xtask TASK\n");
     for task in TASKS {
         let usage = format!("{} {}", task.name, task.arguments);
-        text += &format!("\n  {}\n", usage.trim_end());
+        text.extend(["\n  ", usage.trim_end(), "\n"]);
         for line in task.about {
-            text += &format!("      {line}\n");
+            text.extend(["      ", line, "\n"]);
         }
     }
     text + "\n  help\n      show this text\n"

@@ -77,7 +77,7 @@ fn measure(options: &Options) -> Result {
     let tool = tool()?;
     let command = |arguments: &[&Path]| {
         let mut command = Command::new(&tool);
-        command.args(arguments).env("RAYON_NUM_THREADS", threads.to_string()).stdout(Stdio::null());
+        command.args(arguments).args(["--quiet", "--threads", &threads.to_string()]).stdout(Stdio::null());
         command
     };
     let bound = BASE_MEBIBYTES + threads * THREAD_MEBIBYTES;

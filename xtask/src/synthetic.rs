@@ -45,7 +45,7 @@ pub(crate) fn write_pair(base: &Path, target: &Path, mebibytes: u64, change: Cha
         let old = u16::from(b2 & 0x80) << 8 | exponent << 7 | u16::from(b3 & 0x7F);
         let new = match change {
             // 0.2 % of the largest numbers, twice as many of each smaller size: together about 1 %.
-            Change::Sparse if u32::from_le_bytes([b4, b5, b6, 0]) >= (1 << 24) / 512 << below.min(9) => old,
+            Change::Sparse if u32::from_le_bytes([b4, b5, b6, 0]) >= (1 << 15) << below.min(9) => old,
             Change::Sparse => {
                 if b7 & 1 == 0 {
                     old + 1

@@ -99,7 +99,7 @@ def parser():
     for sub in (apply_command, verify_command, inspect_command):
         sub.add_argument("--minimum-limits", dest="limits", action="store_const", const=MINIMUM_LIMITS,
                          default=Limits(), help="refuse what not every reader supports (first column of section 13)")
-        sub.add_argument("--set-bytes", type=int, metavar="N", help="refuse more than N bytes of set tensors (R-LIM-04)")
+        sub.add_argument("--set-bytes", type=int, metavar="N", help="at most N bytes of set tensors (R-LIM-04)")
     return top
 
 

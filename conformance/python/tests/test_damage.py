@@ -66,7 +66,7 @@ class Damage(unittest.TestCase):
                         {"values": PLANES, "positions": SPARSE, "position_parameters": [32, 2]}):
             base, target, data = small_link(**options)
             for number in range(len(dcf.parse(data).index.segments)):
-                for bit in range(0, 8 * dcf.parse(data).index.segments[number].stored_length, 5):
+                for bit in range(0, 8 * dcf.parse(data).index.segments[number].stored_length, 11):
                     def damage(bodies):
                         bad = bytearray(bodies[number])
                         bad[bit // 8] ^= 1 << bit % 8

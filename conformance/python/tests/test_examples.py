@@ -1,11 +1,15 @@
 """The worked examples of SPEC.md, sections 1 to 8."""
+import os
+import re
 import unittest
 from types import SimpleNamespace
 
-from deltachain_py import codings
+from deltachain_py import codings, writer
+from deltachain_py.errors import Limits
 from deltachain_py.index import ABSOLUTE, PLANES, SMALL, SPARSE, Coding
 from deltachain_py.model import BY_NAME, DTYPES, EMPTY_DIGEST, piece_count, piece_range, state_digest
 from deltachain_py.primitives import Reader, crc32, pack, unpack, varint
+from tests.edge_cases import edge_cases
 from tests.helper import rule_of, segment_link, one_tensor, dcf
 
 BF16, F16 = BY_NAME["BF16"], BY_NAME["F16"]
@@ -85,6 +89,25 @@ class Examples(unittest.TestCase):
         file = segment_link(base, target, SPARSE, SMALL, streams | {
             "table": bytes([1, 32, 2, 4]), "bitmap": b"\x0f", "gap low": b"", "gap high": b"", "gap escape": b""})
         self.assertEqual(dcf.apply(file, base), target)
+
+    def test_worked_files(self):  # section 16
+        with open(os.path.join(os.path.dirname(__file__), "..", "..", "..", "SPEC.md"), encoding="utf-8") as file:
+            text = file.read()
+        files = {}
+        for name, body in re.findall(r"```hexdump (\w+)\n(.*?)```", text, re.DOTALL):
+            files[name] = bytes.fromhex("".join(line[10:].split("|")[0] for line in body.splitlines()))
+        self.assertEqual(dcf.apply(files["smallest"], {}), {})
+        self.assertEqual(writer.diff({}, {}), files["smallest"])
+        base = one_tensor("BF16", [0, 0x0100, 1, 0x0101, 2, 0x0102, 3, 0x0103])
+        target = one_tensor("BF16", [1, 0x0100, 1, 0x0102, 0x8000, 0x0102, 3, 0x0101])
+        self.assertEqual(dcf.apply(files["contexts"], base), target)
+
+    def test_edge_cases(self):  # every verdict is a rule or acceptance, never another exception
+        for label, base, data in edge_cases():
+            with self.subTest(label):
+                rule_of(dcf.check_link, data)
+                if rule_of(dcf.parse, data, Limits(set_bytes=1 << 20)) != "R-LIM-04":
+                    rule_of(dcf.apply, data, base)
 
     def test_pack(self):
         for width in range(32):

@@ -75,7 +75,8 @@ class RoundTrip(unittest.TestCase):
                   "grow": Tensor(u8, (2,), b"ab"), "empty": Tensor(bf16, (0, 2**64 - 1), b""),
                   "": Tensor(u8, (), b"x"), "zero": Tensor(bf16, (3,), bytes(6)), "é\0": Tensor(u8, (), b"y")}
         link = self.there(base, target)
-        self.assertEqual([e.name for e in link.index.tensors], ["", "dtype", "empty", "gone", "grow", "shape", "zero", "é\0"])
+        names = [entry.name for entry in link.index.tensors]
+        self.assertEqual(names, ["", "dtype", "empty", "gone", "grow", "shape", "zero", "é\0"])
         self.there(target, base)
         self.there(base, target, Options(segment_bytes=1))
 

@@ -79,7 +79,7 @@ class StreamRules(Case):
         for stored in (good, unsized):
             for length in (2999, 3001):
                 self.assertEqual(self.rule(stored, length), "R-STR-02")
-        # Window descriptors: exponent 15 is 2^25; one more, or any mantissa, is too large. Then an empty last raw block.
+        # Window descriptors: exponent 15 is 2^25; one more, or any mantissa, is too large. Then an empty last block.
         self.assertEqual(self.rule(b"\x28\xb5\x2f\xfd\0" + bytes([15 << 3]) + b"\1\0\0", 10), "R-STR-02")
         for byte in (15 << 3 | 1, 16 << 3, 0xFF):
             self.assertEqual(self.rule(b"\x28\xb5\x2f\xfd\0" + bytes([byte]) + b"\1\0\0", 10), "R-STR-03")
@@ -177,7 +177,8 @@ class ApplyRules(Case):
         absent = make(Index([], [], [TensorEntry("u", REMOVE)]), base=base, target=base)
         self.assertEqual(verify(absent, base), base)  # removing what is not there is allowed
         digest = target["t"].digest()
-        self.broken("R-APP-04", make(Index([], [], [entry(operation=PATCH, digest=digest)]), base=base, target=target), base)
+        unchanged = Index([], [], [entry(operation=PATCH, digest=digest)])
+        self.broken("R-APP-04", make(unchanged, base=base, target=target), base)
         same = Index([], [], [entry(operation=PATCH, digest=base["t"].digest())])
         self.broken("R-APP-05", make(same, base=base, target=target), base)
         verify(make(same, base=base, target=base), base)

@@ -10,7 +10,7 @@ use deltachain::{Error, ErrorClass};
 use serde_json::{Value, json};
 
 use crate::interrupt;
-use crate::output::{Output, print_json, printable};
+use crate::output::{Output, print_json, printable, printable_path};
 
 const USAGE_EXIT_CODE: u8 = 2;
 
@@ -62,7 +62,7 @@ fn lines(error: &Error) -> String {
     let mut text = format!("{bad}error{bad:#}: {}{rule}: {}\n", error.class(), message(error));
     let advice = error.class().advice();
     let places = [
-        ("file", error.file().map(printable)),
+        ("file", error.file().map(printable_path)),
         ("section", error.section().map(|section| section.to_string())),
         ("offset", error.offset().map(|offset| offset.to_string())),
         ("tensor", error.tensor().map(printable)),

@@ -1,6 +1,7 @@
 //! What the program prints, and where: results on standard output, remarks and progress on standard error.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use clap::ColorChoice;
 use deltachain::{Error, Result};
@@ -79,9 +80,14 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
-/// A name as it may be shown on a terminal: what could move the cursor or hide itself is escaped.
+/// A name as it may be shown on a terminal: what could move the cursor or hide itself is escaped. Quotes can do neither.
 pub(crate) fn printable(name: &str) -> String {
-    name.escape_debug().to_string()
+    name.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
+}
+
+/// A path as it may be shown on a terminal; with single backslashes, which Windows has many of.
+pub(crate) fn printable_path(path: impl AsRef<Path>) -> String {
+    printable(&path.as_ref().to_string_lossy()).replace("\\\\", "\\")
 }
 
 #[cfg(test)]
@@ -93,5 +99,7 @@ mod tests {
         assert_eq!(printable("wörter.\u{1F9EE}"), "wörter.\u{1F9EE}");
         let evil = printable("a\x1b[2J\r\n\u{202E}\u{9B}b");
         assert!(evil.chars().all(|c| !c.is_control() && c != '\u{202E}'), "{evil}");
+        assert_eq!(printable(r#"{"it's": "\"}"#), r#"{"it's": "\\"}"#);
+        assert_eq!(printable_path("C:\\it's\n"), "C:\\it's\\n");
     }
 }

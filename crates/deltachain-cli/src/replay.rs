@@ -40,7 +40,13 @@ pub(crate) fn replay(
     output: Output,
 ) -> Result<Replayed> {
     let readers: Vec<_> = links.iter().map(|link| &link.reader).collect();
-    check_sequence(&readers)?;
+    check_sequence(&readers).map_err(|error| {
+        let misfit = links.windows(2).find(|pair| pair[0].reader.header().target != pair[1].reader.header().base);
+        match misfit {
+            Some(pair) => error.in_file(&pair[1].path),
+            None => error,
+        }
+    })?;
     let first = links.first().ok_or_else(|| Error::usage("no link to apply"))?;
     let base_digests = digests_of(base.state(), output)?;
     // Fails early on a wrong base, before a temporary directory is made.

@@ -11,7 +11,7 @@ use crate::inputs::{Base, OpenedLink, bytes_of};
 use crate::interrupt;
 use crate::numbers::{counted, grouped};
 use crate::other_files::{copied_from, list};
-use crate::output::{Output, printable};
+use crate::output::{Output, printable_path};
 use crate::output_file::refuse_existing;
 use crate::replay::{Destination, replay};
 
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &ApplyArgs, output: Output) -> Result<()> {
         || {
             format!(
                 "{}: {} bytes in {}, exactly as promised by {}\n  state  {}",
-                printable(&args.output.to_string_lossy()),
+                printable_path(&args.output),
                 grouped(built.bytes),
                 counted(built.tensors, "tensor", "tensors"),
                 counted(links.len(), "link", "links"),

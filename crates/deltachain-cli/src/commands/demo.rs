@@ -16,7 +16,7 @@ use crate::commands::diff::{Job, make};
 use crate::commands::verify::with_base;
 use crate::inputs::{Base, OpenedLink, bytes_of, open_state};
 use crate::numbers::{bits_each, decimal, grouped, percent, ratio, time};
-use crate::output::{Output, printable};
+use crate::output::{Output, printable_path};
 use crate::table::{Align, layout};
 
 /// The excerpt: testdata/README.md says where it comes from.
@@ -32,9 +32,9 @@ Four consecutive checkpoints of a real model: all-MiniLM-L6-v2 in BF16, one poli
 (AdamW, learning rate 3e-6) between neighbours. This is an excerpt, 6 of its 102 tensors.";
 
 const REMARK: &str = "\
-made, applied: including the time until the file is safely on disk. exact: the applied link gave the
-checkpoint's file again, byte for byte, and its digest. The links of a whole model are in proportion;
-what share of the elements changes depends on learning rate and precision, not on the model's size alone.";
+made, applied: until the file is safely on disk. exact: applying the link gave the checkpoint's file
+again, byte for byte. Fixed costs weigh more in an excerpt this small than in a whole model. How many
+elements change in a step depends on learning rate and number format.";
 
 pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
     let place = Place::prepare(args.keep.as_deref())?;
@@ -169,7 +169,7 @@ impl Demo {
             REMARK.to_owned(),
             String::new(),
             format!(
-                "{good}exact{good:#}    snapshot + 3 links ({} bytes) give step 3, byte for byte; four files are {} bytes",
+                "{good}exact{good:#}    snapshot + 3 links ({} bytes) give step 3, byte for byte; the four checkpoints have {} bytes",
                 grouped(self.chain.0),
                 grouped(self.state_bytes * STEPS.len() as u64),
             ),
@@ -181,7 +181,7 @@ impl Demo {
         lines.push(String::new());
         lines.push(match kept {
             Some(directory) => {
-                let directory = printable(&directory.to_string_lossy());
+                let directory = printable_path(directory);
                 format!("The files are in {directory}. Try: deltachain inspect {directory}/0-1.dcf")
             }
             None => "Run it with --keep DIR to look at the files.".to_owned(),

@@ -11,7 +11,7 @@ use crate::args::{DiffArgs, NewLink};
 use crate::inputs::{Base, bytes_of, open_state};
 use crate::numbers::{bits_each, counted, decimal, grouped, percent};
 use crate::other_files::NotCovered;
-use crate::output::{Output, printable};
+use crate::output::{Output, printable_path};
 use crate::output_file::{OutputFile, refuse_existing};
 
 pub(crate) fn run(args: &DiffArgs, output: Output) -> Result<()> {
@@ -96,7 +96,7 @@ fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
 pub(crate) fn describe(path: &Path, report: &DiffReport, target_bytes: u64) -> String {
     format!(
         "{}: {} bytes, {} of the target's {}\n  {} of {} elements changed ({}), {} bits each; {} listed\n  base   {}\n  target {}",
-        printable(&path.to_string_lossy()),
+        printable_path(path),
         grouped(report.bytes),
         percent(report.bytes, target_bytes),
         grouped(target_bytes),

@@ -11,7 +11,7 @@ use crate::args::InspectArgs;
 use crate::inputs::OpenedLink;
 use crate::interrupt;
 use crate::numbers::{bits_each, counted, decimal, grouped, percent, ratio, share_out};
-use crate::output::{Output, printable};
+use crate::output::{Output, printable, printable_path};
 use crate::table::{Align, layout};
 
 /// Longer metadata values are cut for people: a layout of many files can be megabytes.
@@ -122,7 +122,7 @@ fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
         format!("compatible features {:#x}", header.compatible_features)
     };
     let mut lines = vec![
-        format!("link      {}", printable(&link.path.to_string_lossy())),
+        format!("link      {}", printable_path(&link.path)),
         format!("format    version {VERSION}, {features}; {profile}"),
         format!("base      {}{}", header.base, if is_snapshot(link) { " (the empty state)" } else { "" }),
         format!("target    {}", header.target),

@@ -12,7 +12,7 @@ use crate::commands::diff::{Job, describe, make, report_as_json};
 use crate::inputs::{Base, OpenedLink, bytes_of};
 use crate::interrupt;
 use crate::numbers::{counted, grouped};
-use crate::output::{Output, printable};
+use crate::output::{Output, printable_path};
 use crate::output_file::{OutputFile, refuse_existing};
 use crate::replay::replay;
 
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &SquashArgs, output: Output) -> Result<()> {
         || {
             format!(
                 "{}: {} bytes, from {}",
-                printable(&args.output.to_string_lossy()),
+                printable_path(&args.output),
                 grouped(bytes),
                 counted(links.len(), "link", "links")
             )

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::args::VerifyArgs;
 use crate::inputs::{Base, OpenedLink, digests_of};
 use crate::numbers::grouped;
-use crate::output::{Output, printable};
+use crate::output::{Output, printable_path};
 
 /// Takes what is written to it and keeps nothing: the digests are what is wanted.
 struct Discard;
@@ -24,7 +24,8 @@ pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
         let base = Base::open(Some(path))?;
         with_base(&base, &link, output)?;
     } else {
-        link.reader.verify().map_err(|error| error.in_file(&link.path))?;
+        let meter = output.meter("checking", link.reader.header().segments_length);
+        link.reader.verify(&meter).map_err(|error| error.in_file(&link.path))?;
     }
     let with_base = args.base.is_some();
     let header = link.reader.header();
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
             };
             format!(
                 "{}: {what}\n  bytes  {}\n  base   {}\n  target {}",
-                printable(&args.link.to_string_lossy()),
+                printable_path(&args.link),
                 grouped(header.file_length()),
                 header.base,
                 header.target,

@@ -75,7 +75,8 @@ fn wrong_bases() {
     refused(&["apply", "--base", &step(0), "0.dcf", "-o", "out"], "R-APP-01");
     // A second time is refused, too.
     refused(&["apply", "--base", &step(0), "1.dcf", "1.dcf", "-o", "out"], "R-APP-06");
-    refused(&["apply", "--base", &step(0), "1.dcf", "3.dcf", "-o", "out"], "R-APP-06");
+    let error = refused(&["apply", "--base", &step(0), "1.dcf", "3.dcf", "-o", "out"], "R-APP-06");
+    assert_eq!(error["file"], "3.dcf");
     refused(&["apply", "2.dcf", "1.dcf", "0.dcf", "-o", "out"], "R-APP-06");
     refused(&["squash", "0.dcf", "2.dcf", "-o", "out"], "R-APP-06");
     refused(&["squash", "1.dcf", "2.dcf", "-o", "out", "--base", &step(2)], "R-APP-01");

@@ -1,0 +1,151 @@
+"""Files at the edges of the rules, for `../../interop.py`: (label, base, link). What both readers say must agree;
+the unit tests only demand that this one says something. Each of them is a case where readers could easily differ."""
+from deltachain_py import writer
+from deltachain_py.header import MAGIC
+from deltachain_py.index import (DENSE, PATCH, PLANES, REMOVE, SET, SMALL, SPARSE, Coding, Index, SegmentEntry,
+                                 TensorEntry)
+from deltachain_py.model import BY_NAME, Tensor
+from deltachain_py.primitives import string, varint
+from tests.helper import make, one_tensor, segment_link
+
+U8, F4, F6 = (BY_NAME[name] for name in ("U8", "F4", "F6_E2M3"))
+HUGE = 2**64 - 1
+BASE = one_tensor("BF16", [0x0100, 0, 0x0101, 1, 0x0102, 2, 0x0103, 3])
+TARGET = one_tensor("BF16", [0x0101, 0, 0x0101, 1, 0x0102, 2, 0x0106, 3])
+
+
+def edge_cases():
+    for label, data in [*headers(), *indexes(), *frames()]:
+        yield label, BASE, data
+    for label, positions, values, streams in segments():
+        yield label, BASE, segment_link(BASE, TARGET, positions, values, streams)
+
+
+def headers():
+    for data in (b"", b"\x89", MAGIC[:7], MAGIC, MAGIC + bytes(3), b"\x89DCG", b"x", bytes(200), MAGIC + bytes(119),
+                 MAGIC + bytes(120)):
+        yield f"{len(data)} bytes", data
+    for raw in (2**30, 2**30 + 1, 2**63, HUGE):
+        yield f"index raw length {raw}", make(b"\0\0\0", index_raw=raw)
+    for stored, segments in ((2**63 - 129, 0), (2**63 - 128, 0), (3, HUGE), (HUGE, 1)):
+        yield f"lengths {stored} + {segments}", make(b"\0\0\0", index_stored=stored, index_raw=HUGE, segments=segments)
+
+
+def indexes():
+    def tensor(dtype, *dimensions, operation=SET):
+        shape = b"".join(map(varint, dimensions))
+        return make(b"\0\0\1" + string("t") + bytes([operation, dtype.code, len(dimensions)]) + shape)
+
+    # The index ends early; something else is wrong before its end.
+    pieces = b"\0\0\1" + string("t") + bytes([PATCH, U8.code, 1]) + varint(2**24 * 5)
+    dimensions = b"\0\0\1" + string("t") + bytes([SET, U8.code]) + varint(200)
+    for raw in (pieces + b"\x80\0", pieces + b"\7", b"\0\5\xff", b"\0\5\0\x80\0", b"\0" + varint(2**20) + b"\0\x80\0",
+                b"\0\0\5\x80\0", b"\0\0" + varint(1000) + b"\1\xff", varint(200) + b"\x80\0", varint(200) + b"\1\xff",
+                dimensions + b"\x80\0", dimensions + varint(HUGE) * 3,
+                b"\0\0\2" + string("t") + bytes([SET, U8.code, 1, 0]) + string("a"),
+                b"\0\1" + bytes(7) + b"\1" + string("t") + bytes([SET, U8.code, 1, 0])):
+        yield f"index {raw.hex()}", make(raw)
+    # Limits.
+    for n in (65535, 65536):
+        yield f"name of {n}", make(b"\0\0\1" + string("n" * n) + bytes([REMOVE]))
+    for n in (255, 256):
+        yield f"{n} dimensions", writer.snapshot({"t": Tensor(U8, (1,) * n, b"x")})
+    for dtype, shape in ((U8, [2**60]), (U8, [2**60 + 1]), (F4, [2**61]), (F4, [2**61 + 1]), (F4, [2**61 + 2]),
+                         (F6, [2**62]), (F6, [5]), (F4, [HUGE, HUGE]), (F4, [HUGE, HUGE, 0]), (F4, [0, HUGE, HUGE]),
+                         (U8, [2**32, 2**32]), (U8, [2**32, 2**31, 2])):
+        yield f"{dtype.name} {shape}", tensor(dtype, *shape)
+    for raw in (varint(65536), varint(65537), b"\1" + varint(2**26), b"\1" + varint(2**26 + 1), b"\0" + varint(2**24),
+                b"\0" + varint(2**24 + 1), b"\0\0" + varint(2**24), b"\0\0" + varint(2**24 + 1),
+                b"\1" + string("k" * 9) + varint(2**26 - 9), b"\1" + string("k" * 9) + varint(2**26 - 8)):
+        yield f"limit {raw.hex()}", make(raw)
+    # Rules about segments, and their order.
+    sparse = SegmentEntry(Coding(1, SPARSE, PLANES), 0, 0)
+    for count in (65536, 65537):
+        entries = [TensorEntry(f"{i:05}", PATCH, U8, (1,), [1], bytes(32)) for i in range(count)]
+        yield f"{count} pieces", make(Index([], [sparse], entries), base=BASE)
+    for size, numbers, count in ((2**25, [1, 1], 1), (2**25 + 1, [1] * 3, 1), (2**25 + 1, [1] * 3, 2),
+                                 (2**25 + 1, [2] * 3, 2)):
+        entry = TensorEntry("a", PATCH, U8, (size,), numbers, bytes(32))
+        yield f"{size} bytes in {numbers} of {count}", make(Index([], [sparse] * count, [entry]), base=BASE)
+    entry = TensorEntry("a", PATCH, U8, (2**24 + 1,), [1, 2], bytes(32))
+    lengths = [SegmentEntry(sparse.coding, n, 0) for n in (HUGE, 1)]
+    yield "stored lengths overflow", make(Index([], lengths, [entry]), base=BASE)
+
+
+def segments():
+    good = {"table": bytes([2, 32, 0, 1, 2, 1, 4, 2]), "bitmap": b"\0", "gap low": b"", "gap high": b"\0\2",
+            "gap escape": b"", "sign": b"\0", "magnitude": bytes([8]), "magnitude escape": b""}
+    wide = bytes([2, 32, 0, 8, 8, 1, 4, 2])
+
+    def small(**changes):
+        label = ", ".join(f"{name} {value[:20].hex()}" for name, value in changes.items())
+        return label, SPARSE, SMALL, good | {name.replace("_", " "): value for name, value in changes.items()}
+
+    yield small()
+    for table in (b"\2\41", b"\20\41", bytes([2, 32, 0, 3]), bytes([2, 32, 0, 1, 2, 0x80, 0]),
+                  good["table"][:6] + b"\x80\0",
+                  good["table"][:6] + varint(HUGE) * 2, good["table"][:6] + varint(HUGE) + b"\x80\0",
+                  bytes([3, 32, 0, 0, 1, 2, 1]) + varint(HUGE) * 2):
+        yield small(table=table)
+    yield small(magnitude=b"\3", magnitude_escape=b"\0\x80\0")
+    yield small(magnitude=b"\x0f", magnitude_escape=b"\0")
+    yield small(magnitude=b"\x0f", magnitude_escape=varint(2**20) + b"\x80\0")
+    yield small(magnitude=b"\3", magnitude_escape=varint(HUGE))
+    for value in (2**64 - 255, 2**15 - 1 - 255, 2**15 - 2 - 255):
+        for sign in (0, 1):
+            yield small(table=wide, sign=bytes([sign]), magnitude=b"\xff\0", magnitude_escape=varint(value))
+    yield small(gap_high=b"\xff\xff", gap_escape=varint(HUGE) + b"\x80\0")
+    yield small(gap_high=b"\xff\xff", gap_escape=varint(HUGE) * 2)
+    yield small(gap_high=b"\xff\xff", gap_escape=varint(HUGE) * 2, sign=b"")
+    yield small(gap_high=b"\0\7", sign=b"\xff")
+    yield small(gap_high=b"\0\6", sign=b"\xff")
+    yield small(table=good["table"][:6] + b"\5\2", gap_high=b"\0\3")
+    yield small(table=good["table"][:6] + b"\5\2", bitmap=b"\x10", sign=b"\0\0", magnitude=b"\0\x08")
+    for counts in ((4, 4), (3, 5), (5, 3), (8, 0), (0, 8)):
+        planes = {"plane 0": bytes([0, 0, 0, 0, 2, 0, 0, 6]), "plane 1": bytes(8)}
+        yield f"dense {counts}", DENSE, PLANES, planes | {"table": bytes([2, 1, *counts])}
+
+    one = {"table": bytes([1, 0, 1]), "bitmap": b"", "gap low": b"", "gap high": b"\0", "gap escape": b"",
+           "plane 0": b"\2", "plane 1": b"\0"}
+    two = one | {"table": bytes([1, 0, 2]), "gap high": b"\xff\xff", "plane 0": b"\2\2", "plane 1": b"\0\0"}
+    none = {"gap high": b"", "plane 0": b"", "plane 1": b""}
+    for label, streams in {
+        "one gap": one,
+        "no coded lane": one | none | {"table": bytes([1, 7, 0])},
+        "no coded lane, no bitmap": one | none | {"table": bytes([1, 32, 8]), "bitmap": b"\0"},
+        "table at its limit": one | {"table": one["table"] + bytes(350)},
+        "table above its limit": one | {"table": one["table"] + bytes(351)},
+        "escape at its limit": one | {"gap high": b"\xff", "gap escape": bytes(10)},
+        "escape above its limit": one | {"gap high": b"\xff", "gap escape": bytes(11)},
+        "95 bits": one | {"table": b"\1\x1f\1", "gap low": b"\xff\xff\xff\x7f", "gap high": b"\xff",
+                          "gap escape": varint(HUGE)},
+        "31 bits": one | {"table": b"\1\x1f\1", "gap low": b"\xff\xff\xff\x7f"},
+        "31 bits, small": one | {"table": b"\1\x1f\1", "gap low": b"\7\0\0\0"},
+        # Ranks that are good again modulo 2^64 or 2^32.
+        "wrap 1": two | {"gap escape": varint(2**64 - 255) + b"\0"},
+        "wrap 2": two | {"gap high": b"\1\xff", "gap escape": varint(2**64 - 256)},
+        "wrap 3": two | {"table": b"\1\x08\2", "gap low": b"\0\3", "gap high": b"\0\xff",
+                         "gap escape": varint(2**56 - 255)},
+        "wrap 4": two | {"gap high": b"\1\xff", "gap escape": varint(2**32 - 255)},
+    }.items():
+        yield label, SPARSE, PLANES, streams
+
+
+def frames():
+    """The index as a frame with any header. Frames with too large blocks or offsets are missing: decoders differ."""
+    raw = b"\1" + string("k") + string("x" * 2000) + b"\0\0"
+    blocks = b"\x50\0\0" + raw[:10] + (2 | (len(raw) - 12) << 3).to_bytes(3, "little") + b"x" + b"\x11\0\0" + raw[-2:]
+    size, magic = len(raw), b"\x28\xb5\x2f\xfd"
+    for header in (b"\0\x58", b"\xc0\x58" + b"\xff" * 8, b"\xc0\x58\xfe" + b"\xff" * 7,
+                   b"\xc0\x58" + size.to_bytes(8, "little"),
+                   b"\x80\x58" + size.to_bytes(4, "little"), b"\x40\x58" + (size - 256).to_bytes(2, "little"),
+                   b"\xe0" + b"\xff" * 8, b"\xe0\xfe" + b"\xff" * 7, b"\xe0" + size.to_bytes(8, "little"),
+                   b"\xa0" + size.to_bytes(4, "little"), b"\x60" + (size - 256).to_bytes(2, "little"),
+                   b"\x20" + bytes([size & 255]), b"\xc0\x58" + bytes(8), b"\xa0" + bytes(4), b"\x10\x58", b"\x08\x58",
+                   b"\1\x58\0", b"\3\x58\0\0\0\0", b"\2\x58\1\0", b"\1\xff\0", b"\x08\xff", b"\0\x79", b"\0\x78",
+                   b"\xa0" + (2**25 + 1).to_bytes(4, "little"), b"\xa0" + (2**25).to_bytes(4, "little"),
+                   b"\xa1\0" + b"\xff" * 4, b"\x80\x58" + (2**25 + 1).to_bytes(4, "little")):
+        yield f"frame header {header.hex()}", make(raw, stored_index=magic + header + blocks)
+    for header in (b"\xe3" + bytes(12), b"\xc0\xff" + bytes(12), b"\xe0" + b"\xff" * 8, b"\x04\x58"):
+        for length in range(len(header) + 4):
+            yield f"frame cut: {header[:length].hex()}", make(raw, stored_index=magic + (header + blocks)[:length])
