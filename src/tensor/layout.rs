@@ -114,7 +114,7 @@ impl Layout {
         let broken = |message: String| Error::broken(&rules::LAY_01, message);
         let document = document(json).map_err(broken)?;
         let mut listed: Vec<String> =
-            document.files.into_iter().flat_map(|Object(file)| file.tensors).flatten().collect();
+            document.files.into_iter().filter_map(|Object(file)| file.tensors).flatten().collect();
         listed.sort_unstable();
         listed.dedup();
         let infos: Vec<TensorInfo> =
