@@ -33,33 +33,42 @@ fn decode_inner(stored: &[u8], raw_length: u64) -> Result<Vec<u8>> {
     Ok(raw)
 }
 
-/// What the decompressor does not check: one frame that ends at the last byte, without dictionary, with a window and
-/// a content size within bounds.
+/// What the decompressor does not check, or not in the order of SPEC section 5: one frame that ends at the last byte,
+/// without dictionary, with a window and a content size within bounds. The header is parsed here (RFC 8878, section
+/// 3.1.1.1), because libzstd takes some content sizes for "unknown".
 fn check_frame(stored: &[u8], raw_length: u64) -> Result<()> {
     let broken = |message: &str| Error::broken(&rules::STR_02, message);
     ensure(stored.starts_with(&FRAME_MAGIC), &rules::STR_02, || "not a zstd frame".into())?;
-    let descriptor = *stored.get(4).ok_or_else(|| broken("the zstd frame has no header"))?;
+    let cut_off = || broken("the zstd frame's header is cut off");
+    let (&descriptor, rest) = stored[FRAME_MAGIC.len()..].split_first().ok_or_else(cut_off)?;
     ensure(descriptor & 0b11 == 0, &rules::STR_02, || "the zstd frame has a dictionary id".into())?;
-    let bounded = |window: u64| {
-        ensure(window <= MAX_WINDOW_BYTES, &rules::STR_03, || format!("the zstd frame has a window of {window} bytes"))
-    };
     let single_segment = descriptor & 0b0010_0000 != 0;
-    if !single_segment {
-        let byte = *stored.get(5).ok_or_else(|| broken("the zstd frame has no window"))?;
-        let base = 1_u64 << (10 + (byte >> 3));
-        bounded(base + base / 8 * u64::from(byte & 0b111))?;
-    }
-    let content =
-        zstd_safe::get_frame_content_size(stored).map_err(|_| broken("the zstd frame has no content size"))?;
-    if single_segment {
+    let (window_bytes, rest) = rest.split_at_checked(usize::from(!single_segment)).ok_or_else(cut_off)?;
+    let size_bytes = match descriptor >> 6 {
+        0 => usize::from(single_segment),
+        flag => 1 << flag,
+    };
+    let (size, _) = rest.split_at_checked(size_bytes).ok_or_else(cut_off)?;
+    let content = (size_bytes > 0).then(|| {
+        let mut bytes = [0; 8];
+        bytes[..size_bytes].copy_from_slice(size);
+        // The two-byte form begins at 256.
+        u64::from_le_bytes(bytes) + if size_bytes == 2 { 256 } else { 0 }
+    });
+    let window = match window_bytes {
+        [byte] => {
+            let base = 1_u64 << (10 + (byte >> 3));
+            base + base / 8 * u64::from(byte & 0b111)
+        }
         // A single-segment frame has its content size as its window.
-        bounded(content.unwrap_or(raw_length))?;
-    }
-    let end = zstd_safe::find_frame_compressed_size(stored).map_err(|_| broken("the zstd frame is damaged"))?;
-    ensure(end == stored.len(), &rules::STR_02, || "bytes follow the zstd frame".into())?;
+        _ => content.unwrap_or(0),
+    };
+    ensure(window <= MAX_WINDOW_BYTES, &rules::STR_03, || format!("the zstd frame has a window of {window} bytes"))?;
     ensure(content.is_none_or(|content| content == raw_length), &rules::STR_02, || {
         format!("the zstd frame declares {content:?} bytes instead of {raw_length}")
-    })
+    })?;
+    let end = zstd_safe::find_frame_compressed_size(stored).map_err(|_| broken("the zstd frame is damaged"))?;
+    ensure(end == stored.len(), &rules::STR_02, || "bytes follow the zstd frame".into())
 }
 
 /// How a stream is to be compressed.
@@ -182,5 +191,11 @@ mod tests {
         // Frame header without content size, window descriptor of 2^41 bytes, one empty last block.
         let frame = [&FRAME_MAGIC[..], &[0x00, 0xF8, 0x01, 0x00, 0x00]].concat();
         assert_eq!(decode(&frame, 10, 0).unwrap_err().rule(), Some("R-STR-03"));
+        // The same cut off in its header, and content sizes that libzstd takes for "unknown" and "error".
+        let rule = |bytes: &[u8]| decode(&[&FRAME_MAGIC, bytes].concat(), 100, 0).unwrap_err().rule().unwrap();
+        assert_eq!(rule(&[0xC0, 0xFF, 1, 2]), "R-STR-02");
+        assert_eq!(rule(&[0xC0, 0x00, 255, 255, 255, 255, 255, 255, 255, 255, 1, 0, 0]), "R-STR-02");
+        assert_eq!(rule(&[0xE0, 255, 255, 255, 255, 255, 255, 255, 255, 1, 0, 0]), "R-STR-03");
+        assert_eq!(rule(&[0xE0, 254, 255, 255, 255, 255, 255, 255, 255, 1, 0, 0]), "R-STR-03");
     }
 }

@@ -106,7 +106,7 @@ class Examples(unittest.TestCase):
         for label, base, data in edge_cases():
             with self.subTest(label):
                 rule_of(dcf.check_link, data)
-                if rule_of(dcf.parse, data, Limits(set_bytes=1 << 20)) != "R-LIM-04":
+                if len(data) < 10**5 and rule_of(dcf.parse, data, Limits(set_bytes=1 << 20)) != "R-LIM-04":
                     rule_of(dcf.apply, data, base)
 
     def test_pack(self):
