@@ -148,6 +148,11 @@ impl Error {
         error
     }
 
+    /// The machine cannot provide what is needed, such as memory.
+    pub(crate) fn resource(message: impl Into<String>) -> Self {
+        Self::new(ErrorClass::Io, None, message.into())
+    }
+
     /// Names the section, unless one is named already.
     pub(crate) fn in_section(mut self, section: Section) -> Self {
         self.0.section.get_or_insert(section);

@@ -96,12 +96,9 @@ impl Compressor {
         let raw_length: usize = runs.iter().map(|run| run.len()).sum();
         // No frame is shorter than this.
         if raw_length > 12 {
-            let frame = self.frame(runs, raw_length, effort).map_err(|code| {
-                Error::io(
-                    format!("zstd: {}", zstd_safe::get_error_name(code)),
-                    std::io::Error::other("compression failed"),
-                )
-            })?;
+            let frame = self
+                .frame(runs, raw_length, effort)
+                .map_err(|code| Error::resource(format!("zstd: {}", zstd_safe::get_error_name(code))))?;
             if frame.len() < raw_length {
                 return Ok(frame);
             }
