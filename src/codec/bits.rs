@@ -27,8 +27,8 @@ pub(crate) fn packed_bytes(items: u64, width: u8) -> u64 {
 }
 
 /// Takes a run of `items` items of `width` bits, 0 to 32, off the front of `bytes`, which is long enough, and checks
-/// that its padding is zero (R-STR-05).
-pub(crate) fn unpack(bytes: &mut &[u8], width: u32, items: usize) -> Result<Vec<u32>> {
+/// that its padding is zero (R-STR-05). `T` holds `width` bits.
+pub(crate) fn unpack<T: TryFrom<u64> + Default>(bytes: &mut &[u8], width: u32, items: usize) -> Result<Vec<T>> {
     let length = (items * width as usize).div_ceil(8);
     let (run, rest) = bytes.split_at(length);
     *bytes = rest;
@@ -41,7 +41,7 @@ pub(crate) fn unpack(bytes: &mut &[u8], width: u32, items: usize) -> Result<Vec<
             pending |= u64::from(source.next().copied().unwrap_or(0)) << bits;
             bits += 8;
         }
-        unpacked.push(u32::try_from(pending & ((1 << width) - 1)).unwrap_or(0));
+        unpacked.push(T::try_from(pending & ((1 << width) - 1)).unwrap_or_default());
         pending >>= width;
         bits -= width;
     }
@@ -64,7 +64,7 @@ mod tests {
                 bytes.push(0xBB);
                 assert_eq!(bytes.len() as u64, 2 + packed_bytes(u64::from(count), u8::try_from(width).unwrap()));
                 let mut rest = &bytes[1..];
-                assert_eq!(unpack(&mut rest, width, items.len()).unwrap(), items);
+                assert_eq!(unpack::<u32>(&mut rest, width, items.len()).unwrap(), items);
                 assert_eq!(rest, [0xBB]);
             }
         }
@@ -72,9 +72,9 @@ mod tests {
 
     #[test]
     fn padding_must_be_zero() {
-        assert_eq!(unpack(&mut [0b0000_1111].as_slice(), 1, 4).unwrap(), [1, 1, 1, 1]);
-        assert_eq!(unpack(&mut [0b0001_1111].as_slice(), 1, 4).unwrap_err().rule(), Some("R-STR-05"));
-        assert_eq!(unpack(&mut [0b1000_0000].as_slice(), 3, 2).unwrap_err().rule(), Some("R-STR-05"));
+        assert_eq!(unpack::<u8>(&mut [0b0000_1111].as_slice(), 1, 4).unwrap(), [1, 1, 1, 1]);
+        assert_eq!(unpack::<u8>(&mut [0b0001_1111].as_slice(), 1, 4).unwrap_err().rule(), Some("R-STR-05"));
+        assert_eq!(unpack::<u8>(&mut [0b1000_0000].as_slice(), 3, 2).unwrap_err().rule(), Some("R-STR-05"));
     }
 
     #[test]

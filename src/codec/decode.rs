@@ -14,7 +14,7 @@ use crate::tensor::Dtype;
 
 /// A decoded segment: for each part and context the coded lanes, as gaps between ranks and as values.
 ///
-/// Both lists are ordered by context, part and lane; `starts` says where the run of a part and context begins.
+/// Both lists are ordered by context, part and lane; `runs` says which stretch belongs to a part and context.
 #[derive(Debug)]
 pub(crate) struct Decoded<L> {
     coding: Coding,
@@ -90,12 +90,12 @@ impl<L: Lane> Decoded<L> {
             }
         }
         let bits = read_exact(bitmap, bitmap_bytes)?;
-        let bits = self.each_context(&bits, bitmap, &per_context, |position| match position {
+        let bits: Vec<Vec<u8>> = self.each_context(&bits, bitmap, &per_context, |position| match position {
             PositionCoding::Bitmap => Some(1),
             PositionCoding::Gaps(_) => None,
         })?;
         let low_bits = read_exact(low, low_bytes)?;
-        let low_bits = self.each_context(&low_bits, low, &per_context, |position| match position {
+        let low_bits: Vec<Vec<u32>> = self.each_context(&low_bits, low, &per_context, |position| match position {
             PositionCoding::Bitmap => None,
             PositionCoding::Gaps(shift) => Some(shift),
         })?;
@@ -134,7 +134,7 @@ impl<L: Lane> Decoded<L> {
                         let mut free = u64::from(lanes);
                         for _ in 0..coded[index] {
                             let symbol = high.next().copied().unwrap_or(0);
-                            let above = escapes::value(u32::from(symbol), u32::from(u8::MAX), &mut escapes);
+                            let above = escapes::value(symbol, u8::MAX, &mut escapes);
                             let low = u64::from(low.next().copied().unwrap_or(0));
                             let gap = above.checked_mul(1 << shift).map(|above| above | low).filter(|gap| *gap < free);
                             let Some(gap) = gap else {
@@ -154,13 +154,13 @@ impl<L: Lane> Decoded<L> {
 
     /// Unpacks a bit stream into one list per context; `width` gives the bits per item, or `None` for contexts
     /// without items.
-    fn each_context(
+    fn each_context<T: TryFrom<u64> + Default>(
         &self,
         mut bytes: &[u8],
         stream: &StoredStream<'_>,
         counts: &[u64],
         width: impl Fn(PositionCoding) -> Option<u8>,
-    ) -> Result<Vec<Vec<u32>>> {
+    ) -> Result<Vec<Vec<T>>> {
         let contexts = self.table.positions.iter().zip(counts);
         let unpacked = contexts.map(|(position, &count)| match width(*position) {
             None => Ok(Vec::new()),
@@ -220,15 +220,15 @@ impl<L: Lane> Decoded<L> {
         let mut signs = signs.as_slice();
         let mut negative = Vec::with_capacity(total);
         for &count in &counts {
-            negative.extend(unpack(&mut signs, 1, count).map_err(|error| error.at(sign.offset))?);
+            negative.extend(unpack::<u8>(&mut signs, 1, count).map_err(|error| error.at(sign.offset))?);
         }
         let magnitudes = read_exact(magnitude, magnitude_bytes)?;
         let mut magnitudes = magnitudes.as_slice();
         let mut symbols = Vec::with_capacity(contexts);
         let mut escaped = 0;
         for (&count, &width) in counts.iter().zip(&self.table.widths) {
-            let greatest = (1 << width) - 1;
-            let run = unpack(&mut magnitudes, u32::from(width), count).map_err(|e| e.at(magnitude.offset))?;
+            let greatest = u8::MAX >> (8 - width);
+            let run: Vec<u8> = unpack(&mut magnitudes, u32::from(width), count).map_err(|e| e.at(magnitude.offset))?;
             escaped += run.iter().filter(|&&symbol| symbol == greatest).count();
             symbols.push((greatest, run));
         }

@@ -101,7 +101,7 @@ impl<'a, L: Lane> Measured<'a, L> {
         let mut lengths = [0_u64; 65];
         let relative = profile == Profile::Compact && base.is_some();
         let mut changed = 0;
-        measured.each_change(|_, old, new| {
+        measured.each_change(|old, new| {
             changed += 1;
             lengths[bit_length(absolute(kind.difference(old, new)))] += 1;
         });
@@ -153,8 +153,8 @@ impl<'a, L: Lane> Measured<'a, L> {
         self.base.map_or(L::default(), |base| L::load(base[index]))
     }
 
-    /// Calls `each` with index, old and new lane of every lane that changes, in order.
-    fn each_change(&self, mut each: impl FnMut(usize, L, L)) {
+    /// Calls `each` with the old and the new lane of every lane that changes, in order.
+    fn each_change(&self, mut each: impl FnMut(L, L)) {
         let zeros = [L::default().store(); BLOCK];
         for (number, new) in self.target.chunks(BLOCK).enumerate() {
             let begin = number * BLOCK;
@@ -162,9 +162,9 @@ impl<'a, L: Lane> Measured<'a, L> {
             if old == new {
                 continue;
             }
-            for (offset, (&old, &new)) in old.iter().zip(new).enumerate() {
+            for (&old, &new) in old.iter().zip(new) {
                 if old != new {
-                    each(begin + offset, L::load(old), L::load(new));
+                    each(L::load(old), L::load(new));
                 }
             }
         }
@@ -180,7 +180,7 @@ impl<'a, L: Lane> Measured<'a, L> {
                 }
             }
         }
-        self.each_change(|_, old, new| {
+        self.each_change(|old, new| {
             let exponent = kind.exponent(old);
             exponents.changed[exponent] += 1;
             let length = bit_length(absolute(kind.difference(old, new)));
@@ -191,7 +191,7 @@ impl<'a, L: Lane> Measured<'a, L> {
 
     /// Estimated bits of all lanes as byte planes of `map(old, new)`.
     fn dense_bits(&self, map: impl Fn(L, L) -> L) -> f64 {
-        let mut planes = vec![ByteHistogram::new(); self.target.len().min(1) * size_of::<L>()];
+        let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
         let stride = sampling_stride(self.target.len());
         for (number, block) in self.target.chunks(BLOCK).enumerate().step_by(stride) {
             for (offset, &new) in block.iter().enumerate() {
@@ -205,7 +205,7 @@ impl<'a, L: Lane> Measured<'a, L> {
     /// Estimated bits of the new values of changed lanes as byte planes.
     fn changed_bits(&self, kind: Kind<L>) -> f64 {
         let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
-        self.each_change(|_, _, new| {
+        self.each_change(|_, new| {
             let value = kind.to_planes(new);
             planes.iter_mut().enumerate().for_each(|(index, plane)| plane.add(value.byte(index)));
         });
@@ -441,8 +441,7 @@ impl SplitGaps {
         let mut split = Self { low: Vec::new(), high: Vec::with_capacity(gaps.len()), escapes: Vec::new() };
         pack(&mut split.low, u32::from(shift), gaps.iter().copied());
         for gap in gaps {
-            let symbol = escapes::put(u64::from(gap >> shift), u32::from(u8::MAX), &mut split.escapes);
-            split.high.push(u8::try_from(symbol).unwrap_or(u8::MAX));
+            split.high.push(escapes::put(u64::from(gap >> shift), u8::MAX, &mut split.escapes));
         }
         split
     }
@@ -477,9 +476,12 @@ fn encode_small<L: Lane>(
         pack(&mut run, 1, context.values.iter().map(|value| u32::from(value.is_negative())));
         signs.push(run);
         let candidates = [1_u8, 2, 4, 8].map(|width| {
-            let greatest = (1 << width) - 1;
+            let greatest = u8::MAX >> (8 - width);
             let (mut packed, mut escapes) = (Vec::new(), Vec::new());
-            let symbols = context.values.iter().map(|&value| escapes::put(absolute(value) - 1, greatest, &mut escapes));
+            let symbols = context
+                .values
+                .iter()
+                .map(|&value| u32::from(escapes::put(absolute(value) - 1, greatest, &mut escapes)));
             pack(&mut packed, u32::from(width), symbols);
             let mut histogram = ByteHistogram::new();
             packed.iter().for_each(|&byte| histogram.add(byte));

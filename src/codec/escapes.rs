@@ -6,8 +6,8 @@ use crate::format::cursor::{Cursor, put_varint};
 use crate::rules;
 
 /// The symbol for `value`; appends to `escapes` where it does not fit.
-pub(crate) fn put(value: u64, greatest: u32, escapes: &mut Vec<u8>) -> u32 {
-    if let Some(symbol) = u32::try_from(value).ok().filter(|symbol| *symbol < greatest) {
+pub(crate) fn put(value: u64, greatest: u8, escapes: &mut Vec<u8>) -> u8 {
+    if let Some(symbol) = u8::try_from(value).ok().filter(|symbol| *symbol < greatest) {
         return symbol;
     }
     put_varint(escapes, value - u64::from(greatest));
@@ -28,7 +28,7 @@ pub(crate) fn read_all(raw: &[u8], offset: u64, count: usize) -> Result<Vec<u64>
 }
 
 /// The value of a symbol; `escapes` yields the next varint of the escape stream.
-pub(crate) fn value(symbol: u32, greatest: u32, escapes: &mut impl Iterator<Item = u64>) -> u64 {
+pub(crate) fn value(symbol: u8, greatest: u8, escapes: &mut impl Iterator<Item = u64>) -> u64 {
     let symbol_value = u64::from(symbol);
     if symbol == greatest { symbol_value.saturating_add(escapes.next().unwrap_or(0)) } else { symbol_value }
 }

@@ -115,7 +115,9 @@ impl Compressor {
                 context.set_parameter(CParameter::Strategy(Strategy::ZSTD_fast))?;
                 context.set_parameter(CParameter::MinMatch(7))?;
                 context.set_parameter(CParameter::WindowLog(20))?;
-                context.set_parameter(CParameter::HashLog(12))?;
+                // The smallest table: what a larger one finds in symbols like these are matches by chance, which cost
+                // more than the literals they replace (5 % of the exponents of a snapshot).
+                context.set_parameter(CParameter::HashLog(6))?;
             }
             Effort::Text => {
                 context.set_parameter(CParameter::CompressionLevel(19))?;

@@ -31,6 +31,12 @@ pub(crate) fn read_at(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io
     Ok(())
 }
 
+/// There are no files to read from.
+#[cfg(not(any(unix, windows)))]
+pub(crate) fn read_at(_file: &File, _buffer: &mut [u8], _offset: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Copies a file's content, to the disk.
 pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut copy = create_file(to)?;
@@ -59,6 +65,12 @@ pub(super) fn write_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Re
         }
     }
     Ok(())
+}
+
+/// There are no files to write to.
+#[cfg(not(any(unix, windows)))]
+pub(super) fn write_at(_file: &File, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Makes renames inside a directory survive a power cut. Only Unix can open a directory for that.
