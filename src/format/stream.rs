@@ -120,7 +120,9 @@ impl Compressor {
                 context.set_parameter(CParameter::HashLog(6))?;
             }
             Effort::Text => {
-                context.set_parameter(CParameter::CompressionLevel(19))?;
+                // Much effort where it costs nothing; an index of 70,000 tensors has megabytes, mostly digests.
+                let level = if raw_length <= 1 << 18 { 19 } else { 5 };
+                context.set_parameter(CParameter::CompressionLevel(level))?;
             }
         }
         context.set_pledged_src_size(Some(raw_length as u64))?;
