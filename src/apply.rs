@@ -59,9 +59,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
             let start = match written.start {
                 Start::Zeros => None,
                 Start::Base => {
-                    let fits =
-                        |old: &TensorInfo| old.dtype() == written.info.dtype() && old.bytes() == written.info.bytes();
-                    ensure(own.is_some_and(|(_, old)| fits(old)), &rules::APP_02, || {
+                    ensure(own.is_some_and(|(_, old)| written.info.can_patch(old)), &rules::APP_02, || {
                         "the base has no such tensor of this dtype and length".into()
                     })
                     .map_err(|error| error.of_tensor(change.name()))?;

@@ -10,10 +10,11 @@ use crate::codec::lane::with_lane;
 use crate::error::Result;
 use crate::format::stream::Compressor;
 use crate::format::{Index, Start, TensorEntry, WrittenTensor};
-use crate::limits::{MAX_SEGMENT_BYTES, MAX_SEGMENT_PARTS, address};
+use crate::groups::Groups;
+use crate::limits::address;
 use crate::link_writer::LinkWriter;
 use crate::progress::Progress;
-use crate::tensor::{Digest, Dtype, PieceDigest, State, StateDigests, digests_of, read_piece};
+use crate::tensor::{Digest, PieceDigest, State, StateDigests, TensorInfo, digests_of, read_piece};
 
 /// How a link is to be made.
 #[derive(Clone)]
@@ -79,11 +80,11 @@ pub fn diff(
     let mut base_digests: Vec<Option<Digest>> = vec![None; base.tensors().len()];
     let mut target_digests = Vec::with_capacity(target.tensors().len());
     let mut entries: Vec<WrittenTensor> = Vec::with_capacity(target.tensors().len());
-    for info in target.tensors() {
-        let comparable = comparable(base, target, entries.len());
+    let bases: Vec<Option<usize>> = target.tensors().iter().map(|info| comparable(base, info)).collect();
+    for (info, base) in target.tensors().iter().zip(&bases) {
         entries.push(WrittenTensor {
             info: info.clone(),
-            start: if comparable.is_some() { Start::Base } else { Start::Zeros },
+            start: if base.is_some() { Start::Base } else { Start::Zeros },
             pieces: vec![None; address(info.pieces())?],
             digest: Digest([0; 32]),
         });
@@ -93,7 +94,7 @@ pub fn diff(
     let mut changed = 0;
     // Digests of the pieces of target and base, by tensor of the target.
     let mut pieces: Vec<(Vec<PieceDigest>, Vec<PieceDigest>)> = vec![Default::default(); entries.len()];
-    let groups = groups(base, target);
+    let groups = groups(target, &bases);
     for batch in groups.chunks(2 * rayon::current_num_threads()) {
         let encoded: Vec<Result<EncodedGroup>> = batch
             .par_iter()
@@ -116,11 +117,11 @@ pub fn diff(
         }
     }
 
-    for (number, (entry, (new, old))) in entries.iter_mut().zip(&pieces).enumerate() {
+    for ((entry, base), (new, old)) in entries.iter_mut().zip(&bases).zip(&pieces) {
         entry.digest = Digest::of_pieces(new);
         target_digests.push(entry.digest);
-        if let Some(base_number) = comparable(base, target, number) {
-            base_digests[base_number] = Some(Digest::of_pieces(old));
+        if let Some(number) = *base {
+            base_digests[number] = Some(Digest::of_pieces(old));
         }
     }
     let base_digests = fill_missing(base, base_digests, options.progress)?;
@@ -139,38 +140,26 @@ pub fn diff(
 
     let index = Index { metadata: options.metadata.clone(), segments: Vec::new(), tensors };
     let bytes = writer.finish(base_digests.state, target_digests.state, index, out)?;
-    let elements = target.tensors().iter().map(crate::tensor::TensorInfo::lanes).sum();
+    let elements = target.tensors().iter().map(TensorInfo::lanes).sum();
     Ok(DiffReport { base: base_digests.state, target: target_digests, bytes, elements, changed, tensors: listed })
 }
 
-/// The base's tensor that a tensor of the target can be a patch of.
-fn comparable(base: &(impl State + ?Sized), target: &(impl State + ?Sized), tensor: usize) -> Option<usize> {
-    let info = &target.tensors()[tensor];
-    base.find(info.name()).filter(|&number| {
-        let old = &base.tensors()[number];
-        old.dtype() == info.dtype() && old.bytes() == info.bytes()
-    })
+/// The base's tensor that this tensor of the target can be a patch of.
+fn comparable(base: &(impl State + ?Sized), info: &TensorInfo) -> Option<usize> {
+    base.find(info.name()).filter(|&number| info.can_patch(&base.tensors()[number]))
 }
 
-/// Groups consecutive pieces of one dtype so that each group fits a segment. Depends on names, dtypes and shapes only.
-fn groups(base: &(impl State + ?Sized), target: &(impl State + ?Sized)) -> Vec<Vec<Compared>> {
+/// The target's pieces in groups that fit a segment each; `bases` are the tensors that they are compared with.
+fn groups(target: &(impl State + ?Sized), bases: &[Option<usize>]) -> Vec<Vec<Compared>> {
     let mut done = Vec::new();
-    let mut open: BTreeMap<Dtype, (Vec<Compared>, u64)> = BTreeMap::new();
-    for (tensor, info) in target.tensors().iter().enumerate() {
-        let base = comparable(base, target, tensor);
+    let mut groups = Groups::new();
+    for (tensor, (info, &base)) in target.tensors().iter().zip(bases).enumerate() {
         for piece in 0..info.pieces() {
             let range = info.piece(piece);
-            let bytes = range.end - range.start;
-            let (group, filled) = open.entry(info.dtype()).or_default();
-            if *filled + bytes > MAX_SEGMENT_BYTES || group.len() as u64 >= MAX_SEGMENT_PARTS {
-                done.push(std::mem::take(group));
-                *filled = 0;
-            }
-            group.push(Compared { tensor, piece, base });
-            *filled += bytes;
+            done.extend(groups.push(info.dtype(), range.end - range.start, Compared { tensor, piece, base }));
         }
     }
-    done.extend(open.into_values().map(|(group, _)| group));
+    done.extend(groups.finish().map(|(_, group)| group));
     done
 }
 

@@ -66,6 +66,7 @@ mod codec;
 mod diff;
 mod error;
 pub mod format;
+mod groups;
 pub mod limits;
 mod link;
 mod link_writer;

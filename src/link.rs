@@ -76,6 +76,11 @@ impl<S: Source> LinkReader<S> {
         &self.header
     }
 
+    /// Where the link's bytes come from.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
     /// The index: metadata, segments and tensors.
     pub fn index(&self) -> &Index {
         &self.index

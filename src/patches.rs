@@ -10,8 +10,9 @@ use crate::link::{LinkReader, Segment, differing_lanes};
 use crate::source::Source;
 use crate::tensor::{Dtype, State, TensorInfo, read_piece};
 
-/// Segments that an iteration keeps decoded: small tensors share segments, one per method.
-const KEPT_SEGMENTS: usize = 4;
+/// Segments that an iteration keeps decoded: small tensors share them, and neighbours by name alternate between those of
+/// a few dtypes and methods.
+const KEPT_SEGMENTS: usize = 8;
 
 /// New values of some lanes of one piece of a tensor.
 ///
@@ -49,6 +50,7 @@ pub struct Patches<'a, S> {
     base: Option<&'a dyn State>,
     /// What is still to come: number of the entry, number of the piece, lanes of the tensor that are wanted.
     pending: VecDeque<(usize, u64, Range<u64>)>,
+    /// Decoded segments, the last used one last.
     kept: VecDeque<(usize, Segment)>,
 }
 
@@ -120,6 +122,7 @@ fn lanes_of(info: &TensorInfo, piece: u64) -> Range<u64> {
 }
 
 impl<'a, S: Source> Patches<'a, S> {
+    /// The patch of one piece that has a part, as far as it concerns the given lanes of the tensor.
     fn patch(&mut self, entry: usize, piece: u64, lanes: Range<u64>) -> Result<Patch<'a>> {
         let link = self.link;
         let written = link.index().tensors[entry].written();
@@ -134,10 +137,8 @@ impl<'a, S: Source> Patches<'a, S> {
                 let message = format!("{} is coded relative to its base: give the base", written.info.name());
                 return Err(Error::usage(message).of_tensor(written.info.name()));
             };
-            let tensor = base.find(written.info.name()).filter(|&tensor| {
-                let old = &base.tensors()[tensor];
-                old.dtype() == written.info.dtype() && old.bytes() == written.info.bytes()
-            });
+            let found = base.find(written.info.name());
+            let tensor = found.filter(|&tensor| written.info.can_patch(&base.tensors()[tensor]));
             let tensor = tensor.ok_or_else(|| {
                 Error::usage("the base has no such tensor of this dtype and length").of_tensor(written.info.name())
             })?;
@@ -163,19 +164,27 @@ impl<'a, S: Source> Patches<'a, S> {
         })
     }
 
+    /// The whole patch of a piece, if it has a part: for callers with an order of their own, who profit from the segments
+    /// that are kept.
+    pub(crate) fn of_piece(&mut self, entry: usize, piece: u64) -> Result<Option<Patch<'a>>> {
+        let Some(written) = self.link.index().tensors[entry].written() else { return Ok(None) };
+        let part = written.pieces.get(address(piece)?).copied().flatten();
+        part.map(|_| self.patch(entry, piece, lanes_of(&written.info, piece))).transpose()
+    }
+
     /// A decoded segment, kept for the next pieces.
     fn segment(&mut self, number: usize) -> Result<&Segment> {
-        let place = match self.kept.iter().position(|(kept, _)| *kept == number) {
-            Some(place) => place,
-            None => {
-                if self.kept.len() == KEPT_SEGMENTS {
-                    self.kept.pop_front();
-                }
-                self.kept.push_back((number, self.link.segment(number)?));
-                self.kept.len() - 1
-            }
+        let kept = self.kept.iter().position(|(kept, _)| *kept == number).and_then(|place| self.kept.remove(place));
+        let decoded = match kept {
+            Some(decoded) => decoded,
+            None => (number, self.link.segment(number)?),
         };
-        Ok(&self.kept[place].1)
+        if self.kept.len() == KEPT_SEGMENTS {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(decoded);
+        let last = self.kept.len() - 1;
+        Ok(&self.kept[last].1)
     }
 }
 

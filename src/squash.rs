@@ -11,9 +11,11 @@ use crate::codec::lane::with_lane;
 use crate::error::{Error, Result};
 use crate::format::stream::Compressor;
 use crate::format::{Index, Start, TensorEntry, WrittenTensor};
-use crate::limits::{MAX_SEGMENT_BYTES, MAX_SEGMENT_PARTS, address};
+use crate::groups::Groups;
+use crate::limits::address;
 use crate::link::LinkReader;
 use crate::link_writer::LinkWriter;
+use crate::patches::Patches;
 use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::tensor::{Digest, Dtype, LAYOUT_KEY, Layout, TensorInfo};
@@ -47,16 +49,16 @@ pub fn squash<S: Source>(links: &[&LinkReader<S>], out: &mut dyn Write) -> Resul
         let message = format!("link {} has values relative to its base; squash it with the base at hand", number + 1);
         return Err(Error::usage(message));
     }
-    let mut composed: BTreeMap<&str, Vec<(usize, &TensorEntry)>> = BTreeMap::new();
+    // For each name the links that speak of it, and the numbers of their entries.
+    let mut histories: BTreeMap<&str, Vec<(usize, usize)>> = BTreeMap::new();
     let mut metadata = BTreeMap::new();
-    for (number, link) in links.iter().enumerate() {
-        metadata.extend(link.index().metadata.clone());
-        for entry in &link.index().tensors {
-            composed.entry(entry.name()).or_default().push((number, entry));
+    for (link, reader) in links.iter().enumerate() {
+        metadata.extend(reader.index().metadata.clone());
+        for (entry, tensor) in reader.index().tensors.iter().enumerate() {
+            histories.entry(tensor.name()).or_default().push((link, entry));
         }
     }
 
-    let mut groups = Groups { writer: LinkWriter::new(), open: BTreeMap::new(), entries: Vec::new() };
     let layouts = links.iter().map(|link| {
         let entries = &link.index().tensors;
         let written = entries.iter().filter(|entry| entry.written().is_some()).map(TensorEntry::name).collect();
@@ -68,134 +70,89 @@ pub fn squash<S: Source>(links: &[&LinkReader<S>], out: &mut dyn Write) -> Resul
     }
 
     let from_nothing = first.header().base == Digest::of_empty_state();
-    for (name, history) in composed {
-        match history.last() {
-            Some((_, TensorEntry::Write(written))) => groups.add(links, &history, written)?,
+    let mut squasher = Squasher {
+        links,
+        patches: links.iter().map(|link| link.patches(|_| false, None)).collect(),
+        writer: LinkWriter::new(),
+        groups: Groups::new(),
+        entries: Vec::new(),
+    };
+    for (name, history) in histories {
+        match history.last().map(|&(link, entry)| &links[link].index().tensors[entry]) {
+            Some(TensorEntry::Write(written)) => squasher.add(&history, written)?,
             // What was added on the way and is gone again was never in an empty base.
-            Some((_, TensorEntry::Remove(_))) if !from_nothing => {
-                groups.entries.push(TensorEntry::Remove(name.to_owned()));
+            Some(TensorEntry::Remove(_)) if !from_nothing => {
+                squasher.entries.push(TensorEntry::Remove(name.to_owned()));
             }
             _ => {}
         }
     }
-    let (writer, tensors) = groups.finish()?;
+    let (writer, tensors) = squasher.finish()?;
     let index = Index { metadata, segments: Vec::new(), tensors };
     writer.finish(first.header().base, last.header().target, index, out)
 }
 
-/// Pieces of one dtype that wait for a segment.
-#[derive(Default)]
-struct Group {
-    pieces: Vec<Composed>,
-    /// Entry and piece of each.
-    places: Vec<(usize, u64)>,
-    bytes: u64,
-}
-
 /// A composed piece, as states whose difference it is.
 struct Composed {
+    /// Number of its tensor's entry in the new link, and of the piece.
+    place: (usize, u64),
     base: Option<Vec<u8>>,
     target: Vec<u8>,
     /// Whether only the differing lanes are known.
     sparse: bool,
 }
 
-struct Groups {
+struct Squasher<'a, S> {
+    links: &'a [&'a LinkReader<S>],
+    /// One per link: keeps the segments decoded that the next pieces are likely to need.
+    patches: Vec<Patches<'a, S>>,
     writer: LinkWriter,
-    open: BTreeMap<Dtype, Group>,
+    groups: Groups<Composed>,
     entries: Vec<TensorEntry>,
 }
 
-impl Groups {
-    /// Adds a tensor with its history: the entries of the links that speak of it, the last of which is `last`.
-    fn add<S: Source>(
-        &mut self,
-        links: &[&LinkReader<S>],
-        history: &[(usize, &TensorEntry)],
-        last: &WrittenTensor,
-    ) -> Result<()> {
+impl<S: Source> Squasher<'_, S> {
+    /// Adds a tensor with its history: links and their entries that speak of it, the last of which is `last`.
+    fn add(&mut self, history: &[(usize, usize)], last: &WrittenTensor) -> Result<()> {
+        let links = self.links;
+        let written = |&(link, entry): &(usize, usize)| links[link].index().tensors[entry].written();
         // Only what follows the last *set* matters.
-        let set = history.iter().rposition(|(_, entry)| entry.written().is_some_and(|w| w.start == Start::Zeros));
+        let set = history.iter().rposition(|place| written(place).is_some_and(|w| w.start == Start::Zeros));
         let relevant = &history[set.unwrap_or(0)..];
         let start = if set.is_some() { Start::Zeros } else { Start::Base };
         let number = self.entries.len();
         let pieces = vec![None; address(last.info.pieces())?];
         self.entries.push(TensorEntry::Write(WrittenTensor { start, pieces, ..last.clone() }));
         for piece in 0..last.info.pieces() {
-            let touched = relevant.iter().any(|(_, entry)| {
-                let pieces = entry.written().map(|written| written.pieces.as_slice()).unwrap_or_default();
-                usize::try_from(piece).ok().and_then(|piece| pieces.get(piece)).is_some_and(Option::is_some)
-            });
-            if touched {
-                let composed = compose(links, relevant, &last.info, piece, start)?;
-                self.push(&last.info, number, piece, composed)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn push(&mut self, info: &TensorInfo, entry: usize, piece: u64, composed: Composed) -> Result<()> {
-        let bytes = composed.target.len() as u64;
-        let group = self.open.entry(info.dtype()).or_default();
-        if group.bytes + bytes > MAX_SEGMENT_BYTES || group.pieces.len() as u64 >= MAX_SEGMENT_PARTS {
-            let full = std::mem::take(group);
-            self.close(info.dtype(), &full)?;
-        }
-        let group = self.open.entry(info.dtype()).or_default();
-        group.pieces.push(composed);
-        group.places.push((entry, piece));
-        group.bytes += bytes;
-        Ok(())
-    }
-
-    fn close(&mut self, dtype: Dtype, group: &Group) -> Result<()> {
-        let inputs: Vec<PieceInput<'_>> = group
-            .pieces
-            .iter()
-            .map(|piece| PieceInput { base: piece.base.as_deref(), target: &piece.target, sparse: piece.sparse })
-            .collect();
-        let compressor = &mut Compressor::new();
-        let (segments, _) =
-            with_lane!(dtype.lane_bytes(), L => encode::<L>(dtype, &inputs, Profile::Direct, compressor))?;
-        for segment in segments {
-            let number = self.writer.push(segment.coding, &segment.bytes)?;
-            for index in segment.pieces {
-                let (entry, piece) = group.places[index];
-                if let TensorEntry::Write(written) = &mut self.entries[entry] {
-                    written.pieces[address(piece)?] = Some(number);
+            if let Some(composed) = self.compose(relevant, &last.info, (number, piece), start)? {
+                let bytes = composed.target.len() as u64;
+                if let Some(group) = self.groups.push(last.info.dtype(), bytes, composed) {
+                    encode_group(last.info.dtype(), &group, &mut self.writer, &mut self.entries)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn finish(mut self) -> Result<(LinkWriter, Vec<TensorEntry>)> {
-        for (dtype, group) in std::mem::take(&mut self.open) {
-            self.close(dtype, &group)?;
-        }
-        Ok((self.writer, self.entries))
-    }
-}
-
-/// Lays the parts of one piece over one another.
-fn compose<S: Source>(
-    links: &[&LinkReader<S>],
-    history: &[(usize, &TensorEntry)],
-    info: &TensorInfo,
-    piece: u64,
-    start: Start,
-) -> Result<Composed> {
-    let range = info.piece(piece);
-    let length = address(range.end - range.start)?;
-    let lane_bytes = info.dtype().lane_bytes();
-    let mut target = vec![0; length];
-    // Where nothing is known of the base, lanes that are written differ from it, and the others do not.
-    let mut known = vec![false; length / lane_bytes];
-    for &(number, entry) in history {
+    /// Lays the parts of one piece over one another; `None` if it has none.
+    fn compose(
+        &mut self,
+        history: &[(usize, usize)],
+        info: &TensorInfo,
+        place: (usize, u64),
+        start: Start,
+    ) -> Result<Option<Composed>> {
+        let range = info.piece(place.1);
+        let length = address(range.end - range.start)?;
+        let lane_bytes = info.dtype().lane_bytes();
         let first = range.start / lane_bytes as u64;
-        let lanes = first..range.end / lane_bytes as u64;
-        for patch in links[number].tensor_patches(entry.name(), lanes, None) {
-            let patch = patch?;
+        let mut target = Vec::new();
+        // Where nothing is known of the base, lanes that are written differ from it, and the others do not.
+        let mut known = Vec::new();
+        for &(link, entry) in history {
+            let Some(patch) = self.patches[link].of_piece(entry, place.1)? else { continue };
+            target.resize(length, 0);
+            known.resize(length / lane_bytes, false);
             let indices = patch.indices.unwrap_or_else(|| patch.lanes.collect());
             for (index, value) in indices.into_iter().zip(patch.values.chunks_exact(lane_bytes)) {
                 let lane = address(index - first)?;
@@ -203,15 +160,45 @@ fn compose<S: Source>(
                 target[lane * lane_bytes..(lane + 1) * lane_bytes].copy_from_slice(value);
             }
         }
+        if target.is_empty() {
+            return Ok(None);
+        }
+        if start == Start::Zeros {
+            return Ok(Some(Composed { place, base: None, target, sparse: false }));
+        }
+        let mut base = target.clone();
+        for (lane, &known) in base.chunks_exact_mut(lane_bytes).zip(&known) {
+            if known {
+                lane.iter_mut().for_each(|byte| *byte = !*byte);
+            }
+        }
+        Ok(Some(Composed { place, base: Some(base), sparse: known.contains(&false), target }))
     }
-    if start == Start::Zeros {
-        return Ok(Composed { base: None, target, sparse: false });
+
+    fn finish(mut self) -> Result<(LinkWriter, Vec<TensorEntry>)> {
+        for (dtype, group) in self.groups.finish() {
+            encode_group(dtype, &group, &mut self.writer, &mut self.entries)?;
+        }
+        Ok((self.writer, self.entries))
     }
-    let mut base = target.clone();
-    for (lane, &known) in base.chunks_exact_mut(lane_bytes).zip(&known) {
-        if known {
-            lane.iter_mut().for_each(|byte| *byte = !*byte);
+}
+
+/// Encodes composed pieces of one dtype, and notes in their entries which segments they are in.
+fn encode_group(dtype: Dtype, group: &[Composed], writer: &mut LinkWriter, entries: &mut [TensorEntry]) -> Result<()> {
+    let inputs: Vec<PieceInput<'_>> = group
+        .iter()
+        .map(|piece| PieceInput { base: piece.base.as_deref(), target: &piece.target, sparse: piece.sparse })
+        .collect();
+    let compressor = &mut Compressor::new();
+    let (segments, _) = with_lane!(dtype.lane_bytes(), L => encode::<L>(dtype, &inputs, Profile::Direct, compressor))?;
+    for segment in segments {
+        let number = writer.push(segment.coding, &segment.bytes)?;
+        for index in segment.pieces {
+            let (entry, piece) = group[index].place;
+            if let TensorEntry::Write(written) = &mut entries[entry] {
+                written.pieces[address(piece)?] = Some(number);
+            }
         }
     }
-    Ok(Composed { base: Some(base), sparse: known.contains(&false), target })
+    Ok(())
 }

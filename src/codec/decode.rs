@@ -301,29 +301,20 @@ impl<L: Lane> Decoded<L> {
             return Ok(());
         }
         let contexts = Contexts::new(kind, self.table.thresholds(part));
-        let members = if self.coding.is_sparse() {
-            self.apply_sparse(part, lanes, &contexts, change)?
+        if self.coding.is_sparse() {
+            self.apply_sparse(part, lanes, &contexts, change)
         } else {
-            self.apply_dense(part, lanes, &contexts, change)?
-        };
-        // R-POS-02 for bitmaps; dense parts have checked it on the way.
-        let counts = self.table.counts(part).iter().zip(&self.table.positions);
-        for (context, (&count, position)) in counts.enumerate() {
-            self.check(*position != PositionCoding::Bitmap || count == members[context], &rules::POS_02, || {
-                format!("{count} bits for the {} members of context {context}", members[context])
-            })?;
+            self.apply_dense(part, lanes, &contexts, change)
         }
-        Ok(())
     }
 
-    /// Returns the members of each context.
     fn apply_sparse(
         &self,
         part: usize,
         lanes: &mut [L::Bytes],
         contexts: &Contexts<L>,
         change: impl Fn(&mut L::Bytes, L),
-    ) -> Result<[u32; MAX_CONTEXTS]> {
+    ) -> Result<()> {
         let mut members = [0; MAX_CONTEXTS];
         // Members of each context to pass before the next coded lane; none comes after u32::MAX.
         let mut until = [u32::MAX; MAX_CONTEXTS];
@@ -359,17 +350,22 @@ impl<L: Lane> Decoded<L> {
                 format!("ranks exceed the {} members of context {context}", members[context])
             })?;
         }
-        Ok(members)
+        let counts = self.table.counts(part).iter().zip(&self.table.positions);
+        for (context, (&count, position)) in counts.enumerate() {
+            self.check(*position != PositionCoding::Bitmap || count == members[context], &rules::POS_02, || {
+                format!("{count} bits for the {} members of context {context}", members[context])
+            })?;
+        }
+        Ok(())
     }
 
-    /// Returns the members of each context.
     fn apply_dense(
         &self,
         part: usize,
         lanes: &mut [L::Bytes],
         contexts: &Contexts<L>,
         change: impl Fn(&mut L::Bytes, L),
-    ) -> Result<[u32; MAX_CONTEXTS]> {
+    ) -> Result<()> {
         let mut runs: Vec<std::slice::Iter<'_, L>> = self.runs(part).map(|run| run.values.iter()).collect();
         for lane in lanes {
             let context = contexts.of(L::load(*lane));
@@ -378,7 +374,7 @@ impl<L: Lane> Decoded<L> {
             change(lane, value.copied().unwrap_or_default());
         }
         // The counts add up to the lanes (R-SEG-08), so no values are left over.
-        Ok([0; MAX_CONTEXTS])
+        Ok(())
     }
 
     /// The coded lanes of part number `part`: for each context rank and value.

@@ -98,19 +98,11 @@ impl<'a, L: Lane> Measured<'a, L> {
         let target = L::chunks(piece.target);
         let exponents = ExponentStatistics::new(1 << dtype.exponent_bits());
         let mut measured = Self { base, target, changed: 0, exponents, method: None };
-        let mut lengths = [0_u64; 65];
         let relative = profile == Profile::Compact && base.is_some();
-        let mut changed = 0;
-        measured.each_change(|old, new| {
-            changed += 1;
-            lengths[bit_length(absolute(kind.difference(old, new)))] += 1;
-        });
-        measured.changed = changed;
+        let lengths = measured.measure_changes(kind, relative);
+        let changed = measured.changed;
         if changed == 0 {
             return measured;
-        }
-        if relative {
-            measured.measure_exponents(kind);
         }
         if piece.sparse {
             measured.method = Some((Positions::Sparse, relative));
@@ -170,23 +162,32 @@ impl<'a, L: Lane> Measured<'a, L> {
         }
     }
 
-    fn measure_exponents(&mut self, kind: Kind<L>) {
+    /// Counts the changed lanes; if values may be relative, also exponents, and differences by the length of their
+    /// magnitude in bits, which are returned.
+    fn measure_changes(&mut self, kind: Kind<L>, relative: bool) -> [u64; 65] {
+        let mut changed = 0;
+        let mut lengths = [0; 65];
         let mut exponents = std::mem::replace(&mut self.exponents, ExponentStatistics::new(0));
-        let stride = sampling_stride(self.target.len());
-        if let Some(base) = self.base {
+        self.each_change(|old, new| {
+            changed += 1;
+            if relative {
+                let length = bit_length(absolute(kind.difference(old, new)));
+                let exponent = kind.exponent(old);
+                lengths[length] += 1;
+                exponents.changed[exponent] += 1;
+                exponents.logarithms[exponent] += length as u64 - 1;
+            }
+        });
+        if let Some(base) = self.base.filter(|_| relative && changed > 0) {
+            let stride = sampling_stride(base.len());
             for block in base.chunks(BLOCK).step_by(stride) {
                 for &lane in block {
                     exponents.all[kind.exponent(L::load(lane))] += stride as u64;
                 }
             }
         }
-        self.each_change(|old, new| {
-            let exponent = kind.exponent(old);
-            exponents.changed[exponent] += 1;
-            let length = bit_length(absolute(kind.difference(old, new)));
-            exponents.logarithms[exponent] += length as u64 - 1;
-        });
-        self.exponents = exponents;
+        (self.changed, self.exponents) = (changed, exponents);
+        lengths
     }
 
     /// Estimated bits of all lanes as byte planes of `map(old, new)`.

@@ -69,6 +69,11 @@ impl TensorInfo {
         self.bytes / self.dtype.lane_bytes() as u64
     }
 
+    /// Whether this tensor can be a patch of `old`: same dtype and length; shapes may differ.
+    pub(crate) fn can_patch(&self, old: &Self) -> bool {
+        self.dtype == old.dtype && self.bytes == old.bytes
+    }
+
     /// Number of pieces.
     pub fn pieces(&self) -> u64 {
         self.bytes.div_ceil(PIECE_BYTES)

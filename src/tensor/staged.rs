@@ -115,6 +115,12 @@ impl StagedSafetensors {
         Ok(Self { out: out.to_owned(), replace, staging, tensors, places, index, other_files })
     }
 
+    /// Names of the files of the base's directory that [`commit`](Self::commit) copies, which no link covers.
+    pub fn copied_files(&self) -> Vec<String> {
+        let names = self.other_files.iter().filter_map(|path| path.file_name());
+        names.map(|name| name.to_string_lossy().into_owned()).collect()
+    }
+
     /// Makes the state visible at `out`, at once and completely, after everything has reached the disk.
     ///
     /// # Errors

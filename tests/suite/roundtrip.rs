@@ -1,11 +1,12 @@
 //! Any two states: the link gives the target back bit for bit, in both profiles, whatever happens to tensors on the way.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::states::{PROFILES, link, noise, open, special_pair, state, successor};
 use deltachain::format::{Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
-use deltachain::{DiffOptions, Limits, Profile, apply, diff, squash};
+use deltachain::{DiffOptions, Limits, LinkReader, Profile, Source, apply, diff, squash};
 use proptest::prelude::*;
 
 /// The index's raw bytes, as stored in a file.
@@ -181,4 +182,51 @@ fn reports_count_what_happened() {
     assert_eq!(report.base, StateDigests::of(&base, &()).unwrap().state);
     assert_eq!(report.target, StateDigests::of(&target, &()).unwrap());
     assert_eq!(target.tensors().len(), 2);
+}
+
+/// Counts how often it is read.
+struct Counting<'a>(&'a [u8], AtomicUsize);
+
+impl Source for Counting<'_> {
+    fn length(&self) -> deltachain::Result<u64> {
+        self.0.length()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> deltachain::Result<()> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.read_at(offset, out)
+    }
+}
+
+/// Many small tensors share a segment: it is read and decoded once, not once for each of them.
+#[test]
+fn shared_segments_are_read_once() {
+    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    for number in 0..300_u64 {
+        // Neighbours by name differ in dtype, and in whether all or few of their lanes change.
+        let dtype = [Dtype::U8, Dtype::BF16, Dtype::F32][usize::try_from(number % 3).unwrap()];
+        let old = noise(number, 400);
+        let step = if number % 2 == 0 { 1 } else { 50 };
+        let mut new = old.clone();
+        new.iter_mut().step_by(step).for_each(|byte| *byte ^= 0x55);
+        let name = format!("{number:03}");
+        let elements = 400 / dtype.lane_bytes() as u64;
+        base.insert(&name, dtype, &[elements], old).unwrap();
+        target.insert(&name, dtype, &[elements], new).unwrap();
+    }
+    let (there, back) = (link(&base, &target, Profile::Direct), link(&target, &base, Profile::Direct));
+    let readers: Vec<_> = [&there, &back]
+        .map(|file| LinkReader::open(Counting(file, AtomicUsize::new(0)), &Limits::default()).unwrap())
+        .into();
+    let reads = |reader: &LinkReader<Counting<'_>>| reader.source().1.load(Ordering::Relaxed);
+    let opened: Vec<usize> = readers.iter().map(reads).collect();
+    let mut squashed = Vec::new();
+    squash(&readers.iter().collect::<Vec<_>>(), &mut squashed).unwrap();
+    for (reader, opened) in readers.iter().zip(opened) {
+        assert!(reader.index().segments.len() >= 4, "{}", reader.index().segments.len());
+        assert_eq!(reads(reader) - opened, reader.index().segments.len());
+    }
+    assert_eq!(apply(&base, &open(&squashed)).unwrap(), base);
+    assert_eq!(readers[0].patches(|_| true, None).map(Result::unwrap).count(), 300);
+    assert_eq!(reads(&readers[0]), 2 + 2 * readers[0].index().segments.len());
 }

@@ -6,7 +6,7 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use deltachain::Result;
-use deltachain::tensor::{Layout, SafetensorsState};
+use deltachain::tensor::SafetensorsState;
 use serde_json::{Value, json};
 
 use crate::interrupt;
@@ -58,17 +58,6 @@ impl NotCovered {
         object["not_covered"] = json!(self.names);
         object["not_covered_differing"] = json!(self.differing);
     }
-}
-
-/// Names of the base's other files that go with a state written with this layout.
-pub(crate) fn copied_from(base: Option<&SafetensorsState>, layout: &Layout) -> Vec<String> {
-    let Some(base) = base.filter(|base| layout.is_directory() && base.layout().is_directory()) else {
-        return Vec::new();
-    };
-    // A shard of the result takes the place of an old file of the same name, also where case does not count.
-    let shards: BTreeSet<String> =
-        layout.files().iter().flat_map(|file| &file.name).map(|name| name.to_lowercase()).collect();
-    base.other_files().into_iter().filter(|name| !shards.contains(&name.to_lowercase())).collect()
 }
 
 /// Names in a sentence.

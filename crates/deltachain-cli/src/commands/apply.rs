@@ -10,7 +10,7 @@ use crate::args::ApplyArgs;
 use crate::inputs::{Base, OpenedLink, bytes_of};
 use crate::interrupt;
 use crate::numbers::{counted, grouped};
-use crate::other_files::{copied_from, list};
+use crate::other_files::list;
 use crate::output::{Output, printable_path};
 use crate::output_file::refuse_existing;
 use crate::replay::{Destination, replay};
@@ -66,7 +66,7 @@ pub(crate) fn build(base: &Base, links: &[OpenedLink], path: &Path, replace: boo
     let built = Built {
         bytes: bytes_of(replayed.state.tensors()),
         tensors: replayed.state.tensors().len(),
-        copied: copied_from(base.files(), &replayed.layout),
+        copied: replayed.state.copied_files(),
         digests: replayed.digests,
         base: replayed.base_digests,
     };
