@@ -132,7 +132,7 @@ pub fn diff(
         old.is_some_and(|old| base.tensors()[old] == entry.info && base_digests.tensors[old] == entry.digest)
     };
     let mut tensors: Vec<TensorEntry> =
-        entries.into_iter().filter(|entry| !unchanged(entry)).map(TensorEntry::Write).collect();
+        entries.into_iter().filter(|entry| !unchanged(entry)).map(|entry| TensorEntry::Write(entry.into())).collect();
     let removed = base.tensors().iter().filter(|info| target.find(info.name()).is_none());
     tensors.extend(removed.map(|info| TensorEntry::Remove(info.name().to_owned())));
     tensors.sort_by(|a, b| a.name().cmp(b.name()));

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::rules::Rule;
+use crate::rules::{Rule, is_off};
 
 /// Result of every fallible function of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -32,7 +32,7 @@ pub enum ErrorClass {
     WrongBase,
     /// The result differs from what the link promises: do not use it.
     StateMismatch,
-    /// The links do not form the chain that was asked for.
+    /// The chain lacks something, forks, or does not lead where it should.
     Chain,
     /// The operating system failed.
     Io,
@@ -69,7 +69,7 @@ impl ErrorClass {
             Self::Limit => "raise the limits if you trust the source",
             Self::WrongBase => "give the base that the link was made from, or start from a snapshot",
             Self::StateMismatch => "do not use the result; report the program that wrote the link",
-            Self::Chain => "give the links of one chain, in order",
+            Self::Chain => "see the rule; what you hold is kept",
             Self::Io | Self::Usage => "",
         }
     }
@@ -133,6 +133,9 @@ impl Error {
 
     /// A broken rule of the format; the rule fixes the class.
     pub(crate) fn broken(rule: &'static Rule, message: impl Into<String>) -> Self {
+        if is_off(rule) {
+            return Self::usage(format!("rule {} is switched off, and there is no going on without it", rule.id));
+        }
         Self::new(rule.class, Some(rule.id), message.into())
     }
 

@@ -48,6 +48,11 @@
 //! [`LinkReader::tensor_patches`] selects one tensor and a range, and reads no more of the file than these need. Links of
 //! [`Profile::Direct`] need no base for that.
 //!
+//! # Chains
+//!
+//! [`chain`] knows the objects of a chain of versions in a bucket or a directory, and finds out which links lead to a
+//! version. It does no IO: whoever has a store fetches what it asks for.
+//!
 //! # Guarantees
 //!
 //! No input makes the library panic, and nothing that a file says is allocated before it has been checked against
@@ -62,6 +67,7 @@
 )]
 
 mod apply;
+pub mod chain;
 mod codec;
 mod diff;
 mod error;
@@ -85,6 +91,9 @@ pub use limits::Limits;
 pub use link::{LinkReader, Segment};
 pub use patches::{Patch, Patches};
 pub use progress::Progress;
+#[cfg(feature = "rule-switch")]
+#[doc(hidden)]
+pub use rules::switch_off;
 pub use rules::{RULES, Rule};
 pub use source::{FileSource, Source};
 pub use squash::{check_sequence, squash};

@@ -24,13 +24,16 @@ pub const MAX_TENSOR_BYTES: u64 = 1 << 60;
 pub const MAX_SEGMENT_BYTES: u64 = 2 * PIECE_BYTES;
 /// No segment codes more pieces.
 pub const MAX_SEGMENT_PARTS: u64 = 1 << 16;
+/// No document of a chain is longer, in bytes.
+pub const MAX_DOCUMENT_BYTES: u64 = 1 << 20;
+/// No zstd frame gives more bytes for each of its own: a block has at least four, and gives at most 128 KiB.
+pub(crate) const MAX_EXPANSION: u64 = 1 << 15;
 /// No zstd frame has a larger window.
 pub const MAX_WINDOW_BYTES: u64 = 1 << 25;
 
-/// What a link may make a reader allocate or write. The maxima of the format hold besides.
+/// What a link or a document of a chain may make a reader allocate or write. The maxima of the format hold besides.
 ///
-/// Memory while a link is open is at most a small multiple of `index_bytes`; while segments are decoded, a bound that
-/// depends on the format only (SPEC section 13) per thread.
+/// [`memory_to_open`](Self::memory_to_open) and [`memory_to_decode`](Self::memory_to_decode) say how much memory that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -41,18 +44,51 @@ pub struct Limits {
     pub set_bytes: u64,
     /// Bytes of *set* tensors for each byte of the file, where that is more than `set_bytes`. Default: 1024.
     pub set_bytes_per_file_byte: u64,
+    /// Bytes of a document of a chain. Default: 1 MiB, which is all that the format allows.
+    pub document_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { index_bytes: 1 << 28, set_bytes: 1 << 30, set_bytes_per_file_byte: 1024 }
+        Self {
+            index_bytes: 1 << 28,
+            set_bytes: 1 << 30,
+            set_bytes_per_file_byte: 1024,
+            document_bytes: MAX_DOCUMENT_BYTES,
+        }
     }
 }
 
 impl Limits {
     /// Only the maxima of the format: for trusted sources.
     pub fn unlimited() -> Self {
-        Self { index_bytes: MAX_INDEX_BYTES, set_bytes: u64::MAX, set_bytes_per_file_byte: u64::MAX }
+        Self {
+            index_bytes: MAX_INDEX_BYTES,
+            set_bytes: u64::MAX,
+            set_bytes_per_file_byte: u64::MAX,
+            document_bytes: MAX_DOCUMENT_BYTES,
+        }
+    }
+
+    /// The most bytes that [`LinkReader::open`](crate::LinkReader::open) allocates for a file of `length` bytes:
+    /// `2^16 + 4 * length + 32 * raw`, where `raw` bounds the raw bytes of its index, `min(index_bytes, 2^15 * length)`.
+    ///
+    /// The working memory of the zstd library, below 2^18 bytes per thread, comes on top, here and below.
+    pub fn memory_to_open(&self, length: u64) -> u64 {
+        let raw = self.index_bytes.min(MAX_INDEX_BYTES).min(MAX_EXPANSION.saturating_mul(length));
+        (1_u64 << 16).saturating_add(length.saturating_mul(4)).saturating_add(32 * raw)
+    }
+
+    /// The most bytes that are allocated while a link in a file of `length` bytes is open and up to `threads` segments of
+    /// it are decoded: `memory_to_open(length) + min(2^30 * threads, 48 * 2^15 * length)`.
+    ///
+    /// 2^30 is what a segment takes whose streams are as long as the format allows; real ones take a few bytes per changed
+    /// lane. Applying needs no more than that besides what the base and the result take, which for *set* tensors of a
+    /// result in memory the two limits on these bound. [`LinkReader::patches`](crate::LinkReader::patches) and
+    /// [`squash`](crate::squash()) keep up to eight segments of a link decoded: count them as threads.
+    pub fn memory_to_decode(&self, length: u64, threads: u64) -> u64 {
+        let segments = threads.saturating_mul(1 << 30).min((48 * MAX_EXPANSION).saturating_mul(length));
+        self.memory_to_open(length).saturating_add(segments)
     }
 
     /// Bytes of *set* tensors that a file of this length may declare.

@@ -15,7 +15,33 @@ pub struct Rule {
 
 /// Passes if `holds`, otherwise reports `rule` as broken.
 pub(crate) fn ensure(holds: bool, rule: &'static Rule, message: impl FnOnce() -> String) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::broken(rule, message())) }
+    if holds || is_off(rule) { Ok(()) } else { Err(Error::broken(rule, message())) }
+}
+
+#[cfg(feature = "rule-switch")]
+static SWITCHED_OFF: std::sync::OnceLock<&'static Rule> = std::sync::OnceLock::new();
+
+/// Stops checking the rule with this id, for good: to see whether any test notices. Where the library cannot go on
+/// without the rule, it reports USAGE, which no file deserves.
+///
+/// # Errors
+/// USAGE if there is no such rule, or another one has been switched off before.
+#[cfg(feature = "rule-switch")]
+pub fn switch_off(id: &str) -> Result<()> {
+    let rule = RULES.iter().find(|rule| rule.id == id).ok_or_else(|| Error::usage(format!("there is no rule {id}")))?;
+    SWITCHED_OFF.set(rule).map_err(|_| Error::usage("only one rule can be switched off"))
+}
+
+/// Whether the rule is not to be checked: never, but in tests of tests.
+#[cfg(feature = "rule-switch")]
+pub(crate) fn is_off(rule: &Rule) -> bool {
+    SWITCHED_OFF.get().is_some_and(|off| off.id == rule.id)
+}
+
+/// Whether the rule is not to be checked: never.
+#[cfg(not(feature = "rule-switch"))]
+pub(crate) const fn is_off(_: &Rule) -> bool {
+    false
 }
 
 macro_rules! rules {
@@ -85,4 +111,23 @@ rules! {
     LIM_02 "R-LIM-02" Limit;
     LIM_03 "R-LIM-03" Limit;
     LIM_04 "R-LIM-04" Limit;
+    LIM_05 "R-LIM-05" Limit;
+    DOC_01 "R-DOC-01" Malformed;
+    DOC_02 "R-DOC-02" Unsupported;
+    DOC_03 "R-DOC-03" Malformed;
+    DOC_04 "R-DOC-04" Malformed;
+    DOC_05 "R-DOC-05" Malformed;
+    DOC_06 "R-DOC-06" Malformed;
+    CHN_01 "R-CHN-01" Chain;
+    CHN_02 "R-CHN-02" Chain;
+    CHN_03 "R-CHN-03" Chain;
+    CHN_04 "R-CHN-04" Chain;
+    CHN_05 "R-CHN-05" Chain;
+    CHN_06 "R-CHN-06" Chain;
+    CHN_07 "R-CHN-07" Chain;
+    CHN_08 "R-CHN-08" Chain;
+    CHN_09 "R-CHN-09" Chain;
+    CHN_10 "R-CHN-10" Corrupt;
+    CHN_11 "R-CHN-11" StateMismatch;
+    CHN_12 "R-CHN-12" StateMismatch;
 }

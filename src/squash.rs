@@ -61,9 +61,11 @@ pub fn squash<S: Source>(links: &[&LinkReader<S>], out: &mut dyn Write) -> Resul
 
     let layouts = links.iter().map(|link| {
         let entries = &link.index().tensors;
-        let written = entries.iter().filter(|entry| entry.written().is_some()).map(TensorEntry::name).collect();
-        let removed = entries.iter().filter(|entry| entry.written().is_none()).map(TensorEntry::name).collect();
-        (link.index().metadata.get(LAYOUT_KEY).map(String::as_str), written, removed)
+        let named = |is_written: bool| {
+            entries.iter().filter(move |entry| entry.written().is_some() == is_written).map(TensorEntry::name)
+        };
+        let layout = link.index().metadata.get(LAYOUT_KEY).map(String::as_str);
+        (layout, named(true).collect(), named(false).collect())
     });
     if let Some(layout) = Layout::through(layouts)? {
         metadata.insert(LAYOUT_KEY.to_owned(), layout);
@@ -122,7 +124,7 @@ impl<S: Source> Squasher<'_, S> {
         let start = if set.is_some() { Start::Zeros } else { Start::Base };
         let number = self.entries.len();
         let pieces = vec![None; address(last.info.pieces())?];
-        self.entries.push(TensorEntry::Write(WrittenTensor { start, pieces, ..last.clone() }));
+        self.entries.push(TensorEntry::Write(WrittenTensor { start, pieces, ..last.clone() }.into()));
         for piece in 0..last.info.pieces() {
             if let Some(composed) = self.compose(relevant, &last.info, (number, piece), start)? {
                 let bytes = composed.target.len() as u64;

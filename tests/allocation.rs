@@ -2,12 +2,28 @@
 //! length and the caller's limits. Measured with a counting allocator, hence a program of its own with a single test.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use deltachain::tensor::{Dtype, MemoryState, State};
-use deltachain::{DiffOptions, ErrorClass, Limits, LinkReader, Profile, apply, diff};
+use deltachain::{DiffOptions, Error, ErrorClass, Limits, LinkReader, Profile, apply, diff};
+use peak_alloc::PeakAlloc;
 
 #[global_allocator]
-static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// Peak of the heap above what is allocated already, while `work` runs.
+fn peak_of<T>(work: impl FnOnce() -> T) -> (T, u64) {
+    ALLOCATOR.reset_peak_usage();
+    let before = ALLOCATOR.current_usage();
+    let result = work();
+    (result, ALLOCATOR.peak_usage().saturating_sub(before) as u64)
+}
+
+#[test]
+fn small_files_cannot_ask_for_much() {
+    damaged_files_cannot();
+    files_made_for_it_cannot();
+}
 
 /// For each segment of a good file, whose index is stored as it is: where its checksum stands, and its bytes.
 fn segments(file: &[u8]) -> Vec<(usize, Range<usize>)> {
@@ -46,18 +62,8 @@ fn reseal(file: &mut [u8], segments: &[(usize, Range<usize>)], changed: usize) {
     file[124..128].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Peak of the heap above what is allocated already, while `work` runs.
-fn peak(work: impl FnOnce()) -> usize {
-    let before = dhat::HeapStats::get();
-    let profiled_max = before.max_bytes;
-    work();
-    let after = dhat::HeapStats::get();
-    // The counter only knows the peak since the start; no call before may have gone higher.
-    if after.max_bytes > profiled_max { after.max_bytes - before.curr_bytes } else { 0 }
-}
-
-#[test]
-fn small_files_cannot_ask_for_much() {
+/// Any byte of a good file replaced by bytes that are large numbers in one reading or another.
+fn damaged_files_cannot() {
     let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
     for (name, dtype, length) in [("a", Dtype::BF16, 64), ("b", Dtype::U8, 40), ("c", Dtype::F32, 32)] {
         let old: Vec<u8> = (0..length).collect();
@@ -78,7 +84,6 @@ fn small_files_cannot_ask_for_much() {
     // The result may have as many bytes as the limit for new tensors, twice while it is compared; the rest is small.
     let bound = 256 << 10;
 
-    let _profiler = dhat::Profiler::builder().testing().build();
     let mut worst = 0;
     let mut refused = 0;
     let mut beyond_checksums = 0;
@@ -97,11 +102,11 @@ fn small_files_cannot_ask_for_much() {
                 let end = (at + patch.len()).min(changed.len());
                 changed[at..end].copy_from_slice(&patch[..end - at]);
                 reseal(&mut changed, &segments, at);
-                worst = worst.max(peak(|| {
-                    let result = LinkReader::open(&changed, &limits).and_then(|link| apply(from, &link));
-                    refused += u32::from(result.is_err());
-                    beyond_checksums += u32::from(result.is_err_and(|error| error.class() != ErrorClass::Corrupt));
-                }));
+                let (result, peak) =
+                    peak_of(|| LinkReader::open(&changed, &limits).and_then(|link| apply(from, &link)));
+                worst = worst.max(peak);
+                refused += u32::from(result.is_err());
+                beyond_checksums += u32::from(result.is_err_and(|error| error.class() != ErrorClass::Corrupt));
             }
         }
     }
@@ -110,4 +115,132 @@ fn small_files_cannot_ask_for_much() {
     );
     assert!(refused > 1000 && beyond_checksums > 1000, "{refused} {beyond_checksums}");
     assert!(worst < bound, "a small file made the reader allocate {worst} bytes");
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push(u8::try_from(value & 0x7F).unwrap() | 0x80);
+        value >>= 7;
+    }
+    bytes.push(u8::try_from(value).unwrap());
+    bytes
+}
+
+/// Bytes as a stream: raw and stored length, and what is stored.
+fn stream(raw: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let frame = zstd::bulk::compress(raw, 1).unwrap();
+    let stored = if frame.len() < raw.len() { frame } else { raw.to_vec() };
+    ([varint(raw.len() as u64), varint(stored.len() as u64)].concat(), stored)
+}
+
+fn segment(streams: &[&[u8]]) -> Vec<u8> {
+    let (directory, stored): (Vec<_>, Vec<_>) = streams.iter().map(|raw| stream(raw)).unzip();
+    [directory.concat(), stored.concat()].concat()
+}
+
+/// A patch of one U8 tensor for each segment, as long as a segment's pieces may be: its entry without name.
+const PATCH_U8: [u8; 9] = [2, 5, 1, 0x80, 0x80, 0x80, 0x10, 0, 0];
+
+/// A link that patches a tensor of 2^25 bytes by each of these segments; `rest` ends its index.
+fn link(segments: &[(u8, Vec<u8>)], rest: &[u8]) -> Vec<u8> {
+    let mut index = vec![0];
+    index.extend(varint(segments.len() as u64));
+    for (coding, bytes) in segments {
+        index.push(*coding);
+        index.extend(varint(bytes.len() as u64));
+        index.extend(crc32fast::hash(bytes).to_le_bytes());
+    }
+    if rest.is_empty() {
+        index.extend(varint(segments.len() as u64));
+        for number in 1..=u8::try_from(segments.len()).unwrap() {
+            let mut entry = PATCH_U8;
+            (entry[7], entry[8]) = (number, number);
+            index.extend([1, b'@' + number]);
+            index.extend(entry);
+        }
+        index.resize(index.len() + 32 * segments.len(), 0);
+    } else {
+        index.extend(rest);
+    }
+    let (lengths, stored) = stream(&index);
+    assert!(!lengths.is_empty());
+    let segments: Vec<u8> = segments.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+    let mut file = b"\x89DCF\r\n\x1a\n".to_vec();
+    file.resize(128, 0);
+    for (at, length) in [(88, stored.len()), (96, index.len()), (104, segments.len())] {
+        file[at..at + 8].copy_from_slice(&(length as u64).to_le_bytes());
+    }
+    file[120..124].copy_from_slice(&crc32fast::hash(&stored).to_le_bytes());
+    let crc = crc32fast::hash(&file[..124]);
+    file[124..].copy_from_slice(&crc.to_le_bytes());
+    [file, stored, segments].concat()
+}
+
+/// Files that are as greedy as the format lets them be, with default limits. What they need is compared with the bound
+/// that `Limits` documents, and work with what their bytes can stand for.
+fn files_made_for_it_cannot() {
+    const LANES: usize = 1 << 25;
+    const SPARSE_ABSOLUTE: u8 = 0b100;
+    const SPARSE_SMALL: u8 = 0b1_0100;
+    let table = |coding: u8, parameter: u8, count: u64| {
+        let widths: &[u8] = if coding == SPARSE_SMALL { &[8] } else { &[] };
+        // One context; two pieces.
+        [&[1, parameter][..], widths, &varint(count), &varint(count)].concat()
+    };
+    let half = LANES as u64 / 2;
+    let (zeros, ones) = (vec![0; LANES], vec![0xFF; LANES]);
+    // Every gap escaped, each escape as long as the limit lets it be; one that is too large comes last.
+    let long_escapes = [&[0xFF; 9][..], &[1]].concat().repeat(LANES);
+    let bitmap = segment(&[&table(SPARSE_ABSOLUTE, 32, half), &ones[..LANES / 8], &[], &[], &[], &zeros]);
+    let gaps = segment(&[&table(SPARSE_ABSOLUTE, 0, half), &[], &[], &zeros, &[], &zeros]);
+    let no_gaps = segment(&[&table(SPARSE_ABSOLUTE, 0, half), &[], &[], &[], &[], &[]]);
+    let escapes =
+        segment(&[&table(SPARSE_ABSOLUTE, 31, half), &[], &vec![0; LANES / 8 * 31], &ones, &long_escapes, &[]]);
+    let small = segment(&[
+        &table(SPARSE_SMALL, 32, half),
+        &ones[..LANES / 8],
+        &[],
+        &[],
+        &[],
+        &zeros[..LANES / 8],
+        &ones,
+        &long_escapes,
+    ]);
+    // A patch of 2^60 bytes, of which 2^24 pieces name no segment; and tensor entries that are not there.
+    let huge_tensor = [&[1, 1, b'a', 2, 5, 1][..], &varint(1 << 60), &vec![0; 1 << 24]].concat();
+    let many_tensors = [&varint(1 << 24)[..], &vec![0; 1 << 25]].concat();
+    let removals: Vec<u8> =
+        (0..1_u32 << 20).flat_map(|n| [&[5][..], format!("{n:05x}").as_bytes(), &[0]].concat()).collect();
+    let removals = [varint(1 << 20), removals].concat();
+
+    let files = [
+        ("bitmap of ones", link(&[(SPARSE_ABSOLUTE, bitmap.clone())], &[])),
+        ("four such bitmaps", link(&vec![(SPARSE_ABSOLUTE, bitmap); 4], &[])),
+        ("all lanes by gaps", link(&[(SPARSE_ABSOLUTE, gaps)], &[])),
+        ("gaps that are not there, 50 times", link(&vec![(SPARSE_ABSOLUTE, no_gaps); 50], &[])),
+        ("gap escapes", link(&[(SPARSE_ABSOLUTE, escapes)], &[])),
+        ("magnitude escapes", link(&[(SPARSE_SMALL, small)], &[])),
+        ("a tensor of 2^60 bytes", link(&[], &huge_tensor)),
+        ("2^24 tensors", link(&[], &many_tensors)),
+        ("2^20 removals", link(&[], &removals)),
+    ];
+    let limits = Limits::default();
+    let threads = rayon::current_num_threads() as u64;
+    for (name, file) in files {
+        let length = file.len() as u64;
+        let start = Instant::now();
+        let (result, peak) = peak_of(|| -> Result<(), Error> { LinkReader::open(&file, &limits)?.verify(&()) });
+        let time = start.elapsed();
+        let bound = limits.memory_to_decode(length, threads);
+        let verdict = result.map_or_else(|error| error.rule().unwrap_or_default().to_owned(), |()| "valid".to_owned());
+        println!(
+            "{name:34} {length:8} bytes: {verdict:9} peak {:5} MiB, bound {:6} MiB, {time:?}",
+            peak >> 20,
+            bound >> 20
+        );
+        assert!(peak <= bound, "{name}: {length} bytes made the reader allocate {peak}, at most {bound}");
+        assert!(length > 1024 || peak < 1 << 30, "{name}: {length} bytes made the reader allocate {peak}");
+        assert!(time < Duration::from_mins(1), "{name}: {time:?}");
+    }
 }

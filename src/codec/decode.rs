@@ -96,12 +96,14 @@ impl<L: Lane> Decoded<L> {
         })?;
         let low_bits = read_exact(low, low_bytes)?;
         let low_bits: Vec<Vec<u32>> = self.each_context(&low_bits, low, &per_context, |position| match position {
-            PositionCoding::Bitmap => None,
+            // Items without bits take no bytes, so nothing would bound how many are made.
+            PositionCoding::Bitmap | PositionCoding::Gaps(0) => None,
             PositionCoding::Gaps(shift) => Some(shift),
         })?;
         let high = read_exact(high, high_bytes)?;
         let escaped = high.iter().filter(|&&symbol| symbol == u8::MAX).count();
-        let mut escapes = read_escapes(escape, escaped)?.into_iter();
+        let raw_escapes = read_escapes(escape, escaped)?;
+        let mut escapes = escapes::read(&raw_escapes, escape.offset);
 
         // Bits of bitmaps become gaps too, so that applying a part knows only one form.
         let mut coded = self.table.counts.clone();
@@ -232,7 +234,8 @@ impl<L: Lane> Decoded<L> {
             escaped += run.iter().filter(|&&symbol| symbol == greatest).count();
             symbols.push((greatest, run));
         }
-        let mut escapes = read_escapes(escape, escaped)?.into_iter();
+        let raw_escapes = read_escapes(escape, escaped)?;
+        let mut escapes = escapes::read(&raw_escapes, escape.offset);
         // R-VAL-02: the greatest magnitude less one.
         let most = (u64::MAX >> (64 - L::BITS)) / 2;
         let mut negative = negative.into_iter();
@@ -418,12 +421,14 @@ fn read_exact(stream: &StoredStream<'_>, raw_length: u64) -> Result<Vec<u8>> {
     stream.decode()
 }
 
-/// R-LIM-03, then the varints of an escape stream.
-fn read_escapes(stream: &StoredStream<'_>, escaped: usize) -> Result<Vec<u64>> {
+/// R-LIM-03, then the raw bytes of an escape stream, whose varints have been checked.
+fn read_escapes(stream: &StoredStream<'_>, escaped: usize) -> Result<Vec<u8>> {
     let most = 10 * escaped as u64;
     ensure(stream.raw_length <= most, &rules::LIM_03, || {
         format!("an escape stream of {} bytes for {escaped} escapes", stream.raw_length)
     })
     .map_err(|error| error.at(stream.offset))?;
-    escapes::read_all(&stream.decode()?, stream.offset, escaped)
+    let raw = stream.decode()?;
+    escapes::check(&raw, stream.offset, escaped)?;
+    Ok(raw)
 }

@@ -14,17 +14,21 @@ pub(crate) fn put(value: u64, greatest: u8, escapes: &mut Vec<u8>) -> u8 {
     greatest
 }
 
-/// Reads the varints of all escapes: as many as there are, and nothing after (R-STR-06).
-pub(crate) fn read_all(raw: &[u8], offset: u64, count: usize) -> Result<Vec<u64>> {
+/// Checks the varints of all escapes: as many as there are, and nothing after (R-STR-06).
+pub(crate) fn check(raw: &[u8], offset: u64, count: usize) -> Result<()> {
     let mut cursor = Cursor::in_stream(raw, offset);
-    let mut escapes = Vec::with_capacity(count.min(raw.len()));
+    let mut found = 0;
     while cursor.remaining() > 0 {
-        escapes.push(cursor.varint()?);
+        cursor.varint()?;
+        found += 1;
     }
-    cursor.ensure(escapes.len() == count, &rules::STR_06, || {
-        format!("{} escapes for {count} escaped symbols", escapes.len())
-    })?;
-    Ok(escapes)
+    cursor.ensure(found == count, &rules::STR_06, || format!("{found} escapes for {count} escaped symbols"))
+}
+
+/// The varints of escapes that have been checked, one after another: a list of them could be much longer than their bytes.
+pub(crate) fn read(raw: &[u8], offset: u64) -> impl Iterator<Item = u64> {
+    let mut cursor = Cursor::in_stream(raw, offset);
+    std::iter::from_fn(move || cursor.varint().ok())
 }
 
 /// The value of a symbol; `escapes` yields the next varint of the escape stream.

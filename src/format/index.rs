@@ -41,8 +41,8 @@ pub struct SegmentEntry {
 pub enum TensorEntry {
     /// The target does not have the tensor of this name.
     Remove(String),
-    /// The target has this tensor.
-    Write(WrittenTensor),
+    /// The target has this tensor. Boxed, because a removal takes few bytes of the file and should take few in memory.
+    Write(Box<WrittenTensor>),
 }
 
 /// A tensor of the target that is built from a link.
@@ -279,7 +279,8 @@ fn read_segments(cursor: &mut Cursor<'_>) -> Result<Vec<SegmentEntry>> {
 
 fn read_tensors(cursor: &mut Cursor<'_>, segments: &[SegmentEntry]) -> Result<Vec<TensorEntry>> {
     let count = cursor.count(MAX_TENSORS, "tensors")?;
-    let mut tensors: Vec<TensorEntry> = Vec::with_capacity(count.min(cursor.remaining() / 2));
+    // Names differ, so few entries are shorter than five bytes.
+    let mut tensors: Vec<TensorEntry> = Vec::with_capacity(count.min(cursor.remaining() / 5));
     for _ in 0..count {
         let name = cursor.string(MAX_NAME_BYTES, "bytes of a name")?;
         let ascending = tensors.last().is_none_or(|last| last.name() < name);
@@ -321,7 +322,7 @@ fn read_tensor(cursor: &mut Cursor<'_>, name: &str, segments: &[SegmentEntry]) -
     for _ in 0..count {
         pieces.push(read_segment_number(cursor, dtype, start, segments)?);
     }
-    Ok(TensorEntry::Write(WrittenTensor { info, start, pieces, digest: Digest([0; 32]) }))
+    Ok(TensorEntry::Write(Box::new(WrittenTensor { info, start, pieces, digest: Digest([0; 32]) })))
 }
 
 fn read_segment_number(

@@ -176,7 +176,7 @@ impl Table {
     }
 
     /// The table's raw bytes.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         // At most 16.
         out.push(u8::try_from(self.contexts).unwrap_or(u8::MAX));

@@ -3,7 +3,7 @@
 use zstd::zstd_safe::{self, CCtx, CParameter, InBuffer, OutBuffer, Strategy, zstd_sys::ZSTD_EndDirective};
 
 use crate::error::{Error, Result};
-use crate::limits::{MAX_WINDOW_BYTES, address};
+use crate::limits::{MAX_EXPANSION, MAX_WINDOW_BYTES, address};
 use crate::rules::{self, ensure};
 
 const FRAME_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
@@ -22,6 +22,10 @@ fn decode_inner(stored: &[u8], raw_length: u64) -> Result<Vec<u8>> {
         format!("a stream of {raw_length} bytes is stored in {stored_length}")
     })?;
     check_frame(stored, raw_length)?;
+    // Before anything is allocated for what cannot come out.
+    ensure(raw_length / MAX_EXPANSION <= stored_length, &rules::STR_02, || {
+        format!("a zstd frame of {stored_length} bytes cannot give {raw_length}")
+    })?;
     let mut raw = Vec::with_capacity(address(raw_length)?);
     let result = zstd_safe::decompress(&mut raw, stored);
     let length = result.map_err(|code| {

@@ -92,7 +92,7 @@ impl Layout {
     /// Follows the layout through links of which only the names of their tensors are known: `links` gives for each link
     /// its layout key, the tensors it writes and those it removes. `None` if no link states a layout.
     pub(crate) fn through<'a>(
-        links: impl Iterator<Item = (Option<&'a str>, Vec<&'a str>, Vec<&'a str>)>,
+        links: impl Iterator<Item = (Option<&'a str>, Vec<&'a str>, BTreeSet<&'a str>)>,
     ) -> Result<Option<String>> {
         let mut known: Option<Self> = None;
         for (json, written, removed) in links {
@@ -473,7 +473,9 @@ mod tests {
     fn a_layout_is_followed_through_links_that_do_not_state_it() {
         let two = r#"{"files":[{"name":"1.safetensors","tensors":["a"]},{"name":"2.safetensors","tensors":["b"]}]}"#;
         let follow = |links: Vec<(Option<&'static str>, Vec<&'static str>, Vec<&'static str>)>| {
-            Layout::through(links.into_iter()).unwrap()
+            let links = links.into_iter();
+            Layout::through(links.map(|(json, written, removed)| (json, written, removed.into_iter().collect())))
+                .unwrap()
         };
         assert_eq!(follow(vec![(None, vec!["a"], vec![]), (None, vec!["b"], vec![])]), None);
         assert_eq!(follow(vec![(None, vec![], vec![]), (Some(two), vec!["a", "b"], vec![])]).as_deref(), Some(two));
@@ -483,7 +485,7 @@ mod tests {
         assert_eq!(moved, expected);
         let one = r#"{"files":[{"metadata":{"k":"v"}}]}"#;
         assert_eq!(follow(vec![(Some(one), vec!["a"], vec![]), (None, vec!["c"], vec![])]).as_deref(), Some(one));
-        assert!(Layout::through([(Some("{}"), vec![], vec![])].into_iter()).is_err());
+        assert!(Layout::through([(Some("{}"), vec![], BTreeSet::new())].into_iter()).is_err());
     }
 
     #[test]

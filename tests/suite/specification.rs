@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use deltachain::chain::{ChainDocument, Commit, Route};
 use deltachain::format::{HEADER_BYTES, MAGIC, PositionCoding, Start};
 use deltachain::tensor::{Digest, Dtype, MemoryState, PIECE_BYTES, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader, RULES, apply, limits};
@@ -110,6 +111,7 @@ fn limits_are_those_of_the_table() {
         ("tensor, bytes", limits::MAX_TENSOR_BYTES),
         ("segment, bytes of its pieces", limits::MAX_SEGMENT_BYTES),
         ("segment, number of its pieces", limits::MAX_SEGMENT_PARTS),
+        ("document of a chain, bytes", limits::MAX_DOCUMENT_BYTES),
     ]);
     let rows = table("## 13. Limits", "quantity");
     assert_eq!(rows.len(), constants.len());
@@ -120,6 +122,7 @@ fn limits_are_those_of_the_table() {
     assert!(SPEC.contains("MUST NOT exceed 2^25 bytes") && limits::MAX_WINDOW_BYTES == 1 << 25);
     assert!(SPEC.contains("cut at multiples of 2^24") && PIECE_BYTES == 1 << 24);
     assert!(Limits::default().index_bytes >= number("16777216"));
+    assert!(Limits::default().document_bytes >= number("1048576"));
 }
 
 #[test]
@@ -172,6 +175,23 @@ fn the_smallest_file_is_read() {
     let link = LinkReader::open(&file, &Limits::default()).unwrap();
     assert!(link.index().tensors.is_empty() && link.index().segments.is_empty());
     assert_eq!(apply(&MemoryState::new(), &link).unwrap(), MemoryState::new());
+}
+
+#[test]
+fn the_documents_of_the_smallest_chain_are_read() {
+    let document = |tag: &str| SPEC.split_once(&format!("```json {tag}\n")).unwrap().1.lines().next().unwrap();
+    let (chain, commit) = (document("chain").as_bytes(), document("commit").as_bytes());
+    let limits = Limits::default();
+    let first = ChainDocument::parse(chain, &limits).unwrap();
+    assert_eq!((first.chain, first.to_bytes()), (0x0011_2233_4455_6677_8899_aabb_ccdd_eeff, chain.to_vec()));
+    let parsed = Commit::parse(commit, &limits).unwrap();
+    assert_eq!(parsed.to_bytes().unwrap(), commit);
+    // It is made of the chain document and of the smallest file.
+    assert_eq!((parsed.version, parsed.parent), (0, Digest::of_bytes(chain)));
+    assert_eq!((parsed.state, parsed.shards), (Digest::of_empty_state(), vec![Digest::of_empty_state()]));
+    let [Route { from: None, files }] = &parsed.routes[..] else { panic!("{:?}", parsed.routes) };
+    let smallest = hexdump("smallest");
+    files[0].check(smallest.len() as u64, Digest::of_bytes(&smallest)).unwrap();
 }
 
 #[test]

@@ -39,6 +39,20 @@ const LAYERS: &[Layer] = &[
         outside: false,
     },
     Layer { module: "tensor", may_use: &["error", "limits", "progress", "rules", "tensor"], outside: true },
+    Layer {
+        module: "chain",
+        may_use: &[
+            "chain",
+            "error",
+            "format::Header",
+            "limits",
+            "rules",
+            "tensor::Digest",
+            "tensor::StateDigests",
+            "tensor::TensorInfo",
+        ],
+        outside: false,
+    },
 ];
 
 /// The parts of `std` that reach outside the program.

@@ -3,9 +3,11 @@
 //! A task is a file of this crate with a `run` function, and a row in [`TASKS`].
 
 mod ci;
+mod conformance;
 mod directions;
 mod lint;
 mod memory;
+mod python;
 mod steps;
 mod synthetic;
 mod test;
@@ -32,8 +34,8 @@ const TASKS: &[Task] = &[
         name: "test",
         arguments: "",
         about: &[
-            "run every test: Rust unit, integration and documentation tests, the tests of the",
-            "Python reader, the interop checks between both, and the memory check",
+            "run every test: Rust unit, integration and documentation tests, those of the Python",
+            "reader, the conformance kit, the interop checks between both, and the memory check",
         ],
         run: test::run,
     },
@@ -44,6 +46,21 @@ const TASKS: &[Task] = &[
         run: lint::run,
     },
     Task { name: "ci", arguments: "", about: &["lint, then test"], run: ci::run },
+    Task {
+        name: "conformance",
+        arguments: "",
+        about: &[
+            "the vectors against both readers, against their generator, and against readers that",
+            "leave out a rule or are wrong on purpose",
+        ],
+        run: conformance::run,
+    },
+    Task {
+        name: "vectors",
+        arguments: "",
+        about: &["write the vectors, their index, and the figures of conformance/README.md"],
+        run: conformance::write_vectors,
+    },
     Task {
         name: "memory",
         arguments: memory::ARGUMENTS,

@@ -34,6 +34,16 @@ impl Steps {
         passed
     }
 
+    /// The same for a step that makes something.
+    pub(crate) fn get<T>(&mut self, name: &str, work: impl FnOnce() -> Result<T>) -> Option<T> {
+        let mut made = None;
+        self.run(name, || {
+            made = Some(work()?);
+            Ok(())
+        });
+        made
+    }
+
     /// Notes a step that could not be run.
     pub(crate) fn skip(&mut self, name: &str, reason: &'static str) {
         println!("\n==> {name}\nskipped: {reason}");

@@ -1,6 +1,4 @@
-"""A second, educational implementation of the delta chain link format (SPEC.md, version 0).
+"""A second, educational implementation of the delta chain format (SPEC.md, version 0): clear rather than fast.
 
-One file per group of sections of the specification; clear rather than fast. Only this package, `zstandard`
-(RFC 8878) and `blake3` are needed. Reading order: errors, primitives, model, header, streams, index, segment,
-codings, link; then writer.
+Reading order: errors, primitives, model, header, streams, index, segment, codings, link, writer; documents, chain.
 """

@@ -7,13 +7,13 @@ from bisect import bisect_right
 
 from .errors import check
 from .index import ABSOLUTE, SMALL, SPARSE
-from .primitives import ceil_div, pack, read_varints, unpack, varint
+from .primitives import Reader, ceil_div, pack, unpack, varint
 
 BITMAP = 32  # the position parameter that means a bitmap; smaller ones are shifts of gaps
 
 
 def split(items, lengths):
-    """Cut a list in runs of the given lengths."""
+    """Cut a list, or the bytes of a stream, in runs of the given lengths."""
     runs, start = [], 0
     for length in lengths:
         runs.append(items[start:start + length])
@@ -21,9 +21,20 @@ def split(items, lengths):
     return runs
 
 
-def cut(data, lengths):
-    """The same for the bytes of a stream: one run per context, each beginning on a byte boundary."""
-    return iter(split(data, lengths))
+def packed(take, name, counts, widths, where):
+    """A packed stream: of each context so many items of so many bits, in whole bytes."""
+    sizes = [ceil_div(count * width, 8) for count, width in zip(counts, widths)]
+    runs = split(take(name, needed=sum(sizes)), sizes)
+    return [unpack(*items, f"{name} of {where}") for items in zip(runs, widths, counts)]
+
+
+def escapes(take, name, count, where):
+    """The varints of an escape stream; there must be `count` of them (R-STR-06)."""
+    reader, values = Reader(take(name, limit=10 * count), f"{name} of {where}"), []
+    while reader.left():
+        values.append(reader.varint())
+    reader.check(len(values) == count, "R-STR-06", f"{len(values)} escapes, {count} wanted")
+    return iter(values)
 
 
 # --- Contexts (7.1) and positions (8.1) ---
@@ -47,24 +58,18 @@ def decode_positions(take, table, parts, where):
     sums = [sum(counts[c]) for c in range(k)]
     bitmaps = [c for c in range(k) if table.positions[c] == BITMAP]
     gaps = [c for c in range(k) if table.positions[c] != BITMAP]
-    ranks = [None] * k
+    ranks = [[] for _ in range(k)]
 
-    sizes = [ceil_div(sums[c], 8) for c in bitmaps]
-    runs = cut(take("bitmap", needed=sum(sizes)), sizes)
-    for c, run in zip(bitmaps, runs):
-        bits = unpack(run, 1, sums[c], f"bitmap of {where}")
-        ranks[c] = [[rank for rank, bit in enumerate(part) if bit] for part in split(bits, counts[c])]
+    bits = packed(take, "bitmap", [sums[c] for c in bitmaps], [1] * k, where)
+    for c, run in zip(bitmaps, bits):
+        ranks[c] = [[rank for rank, bit in enumerate(part) if bit] for part in split(run, counts[c])]
 
-    sizes = [ceil_div(sums[c] * table.positions[c], 8) for c in gaps]
-    runs = cut(take("gap low", needed=sum(sizes)), sizes)
-    low = {c: unpack(run, table.positions[c], sums[c], f"gap low of {where}") for c, run in zip(gaps, runs)}
+    low = packed(take, "gap low", [sums[c] for c in gaps], [table.positions[c] for c in gaps], where)
     high = take("gap high", needed=sum(sums[c] for c in gaps))
-    escape_count = high.count(255)
-    escapes = iter(read_varints(take("gap escape", limit=10 * escape_count), escape_count, f"gap escape of {where}"))
-    high_parts = iter([h if h < 255 else 255 + next(escapes) for h in high])
-    for c in gaps:
-        ranks[c] = []
-        for part, low_parts in zip(parts, split(low[c], counts[c])):
+    escaped = escapes(take, "gap escape", high.count(255), where)
+    high_parts = iter([h if h < 255 else 255 + next(escaped) for h in high])
+    for c, run in zip(gaps, low):
+        for part, low_parts in zip(parts, split(run, counts[c])):
             part_ranks, rank = [], -1
             for low_bits in low_parts:
                 rank += 1 + (next(high_parts) << table.positions[c] | low_bits)
@@ -87,7 +92,8 @@ def encode_positions(ranks, counts, positions):
             continue
         low_bits = []
         for part_ranks in ranks[c]:
-            for gap in to_gaps(part_ranks):
+            for previous, rank in zip([-1, *part_ranks], part_ranks):
+                gap = rank - previous - 1
                 low_bits.append(gap & (1 << parameter) - 1)
                 high = gap >> parameter
                 streams["gap high"].append(min(high, 255))
@@ -95,10 +101,6 @@ def encode_positions(ranks, counts, positions):
                     streams["gap escape"] += varint(high - 255)
         streams["gap low"] += pack(low_bits, parameter)
     return streams
-
-
-def to_gaps(ranks):
-    return [rank - previous - 1 for previous, rank in zip([-1, *ranks], ranks)]
 
 
 def resolve(segment, base_lanes_of, where):
@@ -113,10 +115,10 @@ def resolve(segment, base_lanes_of, where):
         contexts = members(part.entry.dtype, thresholds, part.lanes, base_lanes)
         for c, lanes in enumerate(contexts):
             inside = not table.positions or not segment.ranks[c][p] or segment.ranks[c][p][-1] < len(lanes)
-            check(inside, "R-POS-01", f"context {c}: rank beyond {len(lanes)} members", where, tensor=name)
+            check(inside, "R-POS-01", f"context {c} of {name!r}: rank beyond {len(lanes)} members", where)
         for c, lanes in enumerate(contexts):
             same = bool(table.positions) and table.positions[c] != BITMAP or table.counts[p][c] == len(lanes)
-            check(same, "R-POS-02", f"context {c}: {len(lanes)} members", where, tensor=name)
+            check(same, "R-POS-02", f"context {c} of {name!r}: {len(lanes)} members", where)
         coded = [(lanes[rank], value) for c, lanes in enumerate(contexts)
                  for rank, value in zip(segment.ranks[c][p], segment.values[c][p])]
         result.append(sorted(coded))
@@ -164,7 +166,7 @@ def decode_values(take, coding, table, parts, ranks, where):
     numbers = [[len(part_ranks) for part_ranks in ranks[c]] for c in range(table.contexts)]
     total = sum(map(sum, numbers))
     if coding.values == SMALL:
-        flat = _decode_small(take, coding, table, [sum(n) for n in numbers], total, where)
+        flat = _decode_small(take, coding, table, [sum(n) for n in numbers], where)
     else:
         planes = [take(f"plane {j}", needed=total) for j in range(coding.lane_bytes)]
         flat = [int.from_bytes(item, "little") for item in zip(*planes)]
@@ -178,21 +180,17 @@ def decode_values(take, coding, table, parts, ranks, where):
     return values
 
 
-def _decode_small(take, coding, table, sizes, total, where):
-    runs = cut(take("sign", needed=sum(ceil_div(n, 8) for n in sizes)), [ceil_div(n, 8) for n in sizes])
-    signs = [unpack(run, 1, n, f"sign of {where}") for run, n in zip(runs, sizes)]
-    lengths = [ceil_div(n * width, 8) for n, width in zip(sizes, table.widths)]
-    runs = cut(take("magnitude", needed=sum(lengths)), lengths)
-    symbols = [unpack(run, width, n, f"magnitude of {where}") for run, n, width in zip(runs, sizes, table.widths)]
+def _decode_small(take, coding, table, counts, where):
+    signs = packed(take, "sign", counts, [1] * len(counts), where)
+    symbols = packed(take, "magnitude", counts, table.widths, where)
     escape_count = sum(run.count((1 << width) - 1) for run, width in zip(symbols, table.widths))
-    escapes = iter(read_varints(take("magnitude escape", limit=10 * escape_count), escape_count,
-                                f"magnitude escape of {where}"))
+    escaped = escapes(take, "magnitude escape", escape_count, where)
     flat, half = [], 1 << (8 * coding.lane_bytes - 1)
     for c, width in enumerate(table.widths):
         escape = (1 << width) - 1
         for negative, m in zip(signs[c], symbols[c]):
             if m == escape:
-                m += next(escapes)
+                m += next(escaped)
             check(m < half if negative else m < half - 1, "R-VAL-02", f"magnitude {m}", where)
             flat.append(-m - 1 if negative else m + 1)
     return flat
@@ -203,14 +201,10 @@ def encode_values(coding, dtypes, values, widths):
     if coding.values == SMALL:
         streams = {name: bytearray() for name in ("sign", "magnitude", "magnitude escape")}
         for c, width in enumerate(widths):
-            flat = [d for run in values[c] for d in run]
-            escape = (1 << width) - 1
-            magnitudes = [abs(d) - 1 for d in flat]
+            flat, escape = [d for run in values[c] for d in run], (1 << width) - 1
             streams["sign"] += pack([int(d < 0) for d in flat], 1)
-            streams["magnitude"] += pack([min(m, escape) for m in magnitudes], width)
-            for m in magnitudes:
-                if m >= escape:
-                    streams["magnitude escape"] += varint(m - escape)
+            streams["magnitude"] += pack([min(abs(d) - 1, escape) for d in flat], width)
+            streams["magnitude escape"] += b"".join(varint(abs(d) - 1 - escape) for d in flat if abs(d) > escape)
         return streams
     if coding.values == ABSOLUTE:
         flat = [rotate_left(dtype, lane) for runs in values for dtype, run in zip(dtypes, runs) for lane in run]

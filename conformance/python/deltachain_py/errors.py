@@ -1,55 +1,53 @@
 """Error classes (section 11), rule ids with their class, and the reader's limits (section 13)."""
 from dataclasses import dataclass
 
-# The class of every rule a reader of a link file can report. The text of each rule is in SPEC.md.
-RULES = {
-    "R-INT-01": "NON_CANONICAL", "R-INT-02": "MALFORMED", "R-INT-03": "MALFORMED", "R-INT-04": "MALFORMED",
-    "R-HDR-01": "NOT_DCF", "R-HDR-02": "TRUNCATED", "R-HDR-03": "CORRUPT", "R-HDR-04": "UNSUPPORTED",
-    "R-HDR-05": "UNSUPPORTED", "R-HDR-06": "MALFORMED", "R-HDR-07": "NON_CANONICAL", "R-HDR-08": "MALFORMED",
-    "R-HDR-09": "TRUNCATED", "R-HDR-10": "MALFORMED",
-    "R-STR-01": "NON_CANONICAL", "R-STR-02": "MALFORMED", "R-STR-03": "LIMIT", "R-STR-04": "MALFORMED",
-    "R-STR-05": "NON_CANONICAL", "R-STR-06": "MALFORMED",
-    "R-IDX-01": "CORRUPT", "R-IDX-02": "MALFORMED", "R-IDX-03": "NON_CANONICAL", "R-IDX-05": "MALFORMED",
-    "R-IDX-06": "NON_CANONICAL", "R-IDX-07": "MALFORMED", "R-IDX-08": "MALFORMED", "R-IDX-09": "MALFORMED",
-    "R-IDX-10": "MALFORMED", "R-IDX-11": "MALFORMED", "R-IDX-12": "MALFORMED", "R-IDX-14": "MALFORMED",
-    "R-IDX-16": "MALFORMED", "R-IDX-17": "MALFORMED", "R-IDX-18": "MALFORMED",
-    "R-SEG-01": "CORRUPT", "R-SEG-02": "MALFORMED", "R-SEG-03": "MALFORMED", "R-SEG-04": "MALFORMED",
-    "R-SEG-05": "MALFORMED", "R-SEG-06": "MALFORMED", "R-SEG-07": "MALFORMED", "R-SEG-08": "MALFORMED",
-    "R-SEG-09": "MALFORMED",
-    "R-POS-01": "MALFORMED", "R-POS-02": "MALFORMED", "R-VAL-01": "MALFORMED", "R-VAL-02": "MALFORMED",
-    "R-APP-01": "WRONG_BASE", "R-APP-02": "MALFORMED", "R-APP-04": "STATE_MISMATCH", "R-APP-05": "STATE_MISMATCH",
-    "R-APP-06": "WRONG_BASE",
-    "R-LIM-01": "LIMIT", "R-LIM-02": "LIMIT", "R-LIM-03": "LIMIT", "R-LIM-04": "LIMIT",
-}
+
+def _classes(**rules):
+    """rule id -> class, from the ids of each class."""
+    return {f"R-{rule}": error_class for error_class, ids in rules.items() for rule in ids.split()}
+
+
+# The rules that a reader of a link can report (part 1); their text is in SPEC.md.
+RULES = _classes(
+    NOT_DCF="HDR-01",
+    TRUNCATED="HDR-02 HDR-09",
+    CORRUPT="HDR-03 IDX-01 SEG-01",
+    UNSUPPORTED="HDR-04 HDR-05",
+    MALFORMED="INT-02 INT-03 INT-04 HDR-06 HDR-08 HDR-10 STR-02 STR-04 STR-06 IDX-02 IDX-05 IDX-07 IDX-08 IDX-09 "
+              "IDX-10 IDX-11 IDX-12 IDX-14 IDX-16 IDX-17 IDX-18 SEG-02 SEG-03 SEG-04 SEG-05 SEG-06 SEG-07 SEG-08 "
+              "SEG-09 POS-01 POS-02 VAL-01 VAL-02 APP-02 LAY-01",
+    NON_CANONICAL="INT-01 HDR-07 STR-01 STR-05 IDX-03 IDX-06",
+    LIMIT="STR-03 LIM-01 LIM-02 LIM-03 LIM-04",
+    WRONG_BASE="APP-01 APP-06",
+    STATE_MISMATCH="APP-04 APP-05")
+
+# Those that only a reader of a chain can report (part 2).
+CHAIN_RULES = _classes(
+    LIMIT="LIM-05",
+    MALFORMED="DOC-01 DOC-03 DOC-04 DOC-05 DOC-06",
+    UNSUPPORTED="DOC-02",
+    CHAIN="CHN-01 CHN-02 CHN-03 CHN-04 CHN-05 CHN-06 CHN-07 CHN-08 CHN-09",
+    CORRUPT="CHN-10",
+    STATE_MISMATCH="CHN-11 CHN-12")
+_CLASS = RULES | CHAIN_RULES
 
 
 class DcfError(Exception):
-    """A link (or, with rule None, something outside the format) was refused."""
+    """A link or a chain (or, with rule None, something outside the format) was refused."""
 
-    def __init__(self, error_class, rule, message, where=None, offset=None, tensor=None):
-        self.error_class, self.rule, self.message = error_class, rule, message
-        self.where, self.offset, self.tensor = where, offset, tensor
-        super().__init__(message)
-
-    def __str__(self):
-        text = f"{self.error_class} {self.rule or ''}: {self.message}"
-        if self.where is not None:
-            text += f", in {self.where}"
-        if self.offset is not None:
-            text += f" at byte {self.offset}"
-        if self.tensor is not None:
-            text += f", tensor {self.tensor!r}"  # repr: names are untrusted (section 15)
-        return text
+    def __init__(self, error_class, rule, message, where=None):
+        self.error_class, self.rule, self.message, self.where = error_class, rule, message, where
+        super().__init__(f"{error_class} {rule or ''}: {message}" + (f", in {where}" if where else ""))
 
 
-def fail(rule, message, where=None, offset=None, tensor=None):
-    """Report the violation of a rule; `offset` counts from the start of the structure `where`."""
-    raise DcfError(RULES[rule], rule, message, where, offset, tensor)
+def fail(rule, message, where=None):
+    """Report the violation of a rule. Names in messages are untrusted (section 15) and shown by `repr`."""
+    raise DcfError(_CLASS[rule], rule, message, where)
 
 
-def check(condition, rule, message, where=None, offset=None, tensor=None):
+def check(condition, rule, message, where=None):
     if not condition:
-        fail(rule, message, where, offset, tensor)
+        fail(rule, message, where)
 
 
 @dataclass(frozen=True)
@@ -68,5 +66,7 @@ class Limits:
 
 # What every reader supports at least (first column of section 13).
 MINIMUM_LIMITS = Limits(16777216, 256, 1048576, 1024, 8, 100000, 65536, 2**40)
-SEGMENT_BYTES = 33554432  # R-LIM-02, the same in both columns
+# The same in both columns.
+SEGMENT_BYTES = 33554432  # R-LIM-02
 SEGMENT_PIECES = 65536
+DOCUMENT_BYTES = 1048576  # R-LIM-05

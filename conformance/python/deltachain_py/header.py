@@ -33,21 +33,21 @@ class Header:
 def parse_header(data, limits):
     """Steps 1 to 4 of the validation order; `data` is the whole file."""
     # Step 1.
-    check(data[:8] == MAGIC[:len(data)], "R-HDR-01", "no link file: wrong magic", "header", 0)
-    check(len(data) >= SIZE, "R-HDR-02", f"only {len(data)} bytes", "header", len(data))
-    check(crc32(data[:124]) == int.from_bytes(data[124:128], "little"), "R-HDR-03", "header CRC", "header", 124)
+    check(data[:8] == MAGIC[:len(data)], "R-HDR-01", "no link file: wrong magic", "header")
+    check(len(data) >= SIZE, "R-HDR-02", f"only {len(data)} bytes", "header")
+    check(crc32(data[:124]) == int.from_bytes(data[124:128], "little"), "R-HDR-03", "header CRC", "header")
     # Step 2.
     (_, version, incompatible, compatible, reserved1, base, target, index_stored, index_raw, segments_length,
      reserved2, index_crc) = _LAYOUT.unpack(data[:124])
-    check(version == VERSION, "R-HDR-04", f"version {version}", "header", 8)
-    check(incompatible == 0, "R-HDR-05", f"feature bits {incompatible:#x}", "header", 12)
-    check(reserved1 == 0 and reserved2 == 0, "R-HDR-06", "reserved field is not 0", "header", 112 if reserved2 else 20)
+    check(version == VERSION, "R-HDR-04", f"version {version}", "header")
+    check(incompatible == 0, "R-HDR-05", f"feature bits {incompatible:#x}", "header")
+    check(reserved1 == 0 and reserved2 == 0, "R-HDR-06", "reserved field is not 0", "header")
     header = Header(base, target, index_stored, index_raw, segments_length, index_crc, compatible)
-    check(index_stored <= index_raw, "R-HDR-07", "index stored length above raw length", "header", 88)
-    check(header.file_length() <= 2**63 - 1, "R-HDR-08", "lengths overflow", "header", 88)
+    check(index_stored <= index_raw, "R-HDR-07", "index stored length above raw length", "header")
+    check(header.file_length() <= 2**63 - 1, "R-HDR-08", "lengths overflow", "header")
     # Step 3.
-    check(index_raw <= limits.index_bytes, "R-LIM-01", f"index of {index_raw} bytes", "header", 96)
+    check(index_raw <= limits.index_bytes, "R-LIM-01", f"index of {index_raw} bytes", "header")
     # Step 4.
     check(len(data) >= header.file_length(), "R-HDR-09", f"{len(data)} bytes of {header.file_length()}", "file")
-    check(len(data) <= header.file_length(), "R-HDR-10", "bytes after the last segment", "file", header.file_length())
+    check(len(data) <= header.file_length(), "R-HDR-10", "bytes after the last segment", "file")
     return header

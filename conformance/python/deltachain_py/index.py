@@ -6,10 +6,8 @@ from .model import DTYPES, EMPTY_DIGEST, elements, piece_count, piece_range
 from .primitives import Reader, string, varint
 
 REMOVE, SET, PATCH = 0, 1, 2
-OPERATIONS = ("remove", "set", "patch")
 DENSE, SPARSE = 0, 1
 ABSOLUTE, PLANES, SMALL = 0, 1, 2  # values: absolute, relative planes, relative small
-VALUES = ("absolute", "planes", "small")
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,6 @@ class Coding:
         good = byte < 0x20 and coding.values != 3 and not (coding.values == SMALL and coding.positions == DENSE)
         reader.check(good, "R-IDX-05", f"coding byte {byte:#04x}")
         return coding
-
-    def __str__(self):
-        return f"{self.lane_bytes} {('dense', 'sparse')[self.positions]} {VALUES[self.values]}"
 
 
 @dataclass
@@ -56,9 +51,6 @@ class SegmentEntry:
     stored_length: int
     crc: int
     parts: list = field(default_factory=list)  # in ascending order of (tensor entry, piece)
-
-    def raw_bytes(self):
-        return sum(end - start for start, end in (part.range for part in self.parts))
 
 
 @dataclass
@@ -107,11 +99,10 @@ def parse_index(raw, header, limits):
     index = Index(_read_metadata(reader, limits), [], [])
     for _ in range(reader.limited(limits.segments, "segment count")):
         coding = Coding.decode(reader.u8(), reader)
-        index.segments.append(SegmentEntry(coding, reader.varint(), reader.u32()))
+        index.segments.append(SegmentEntry(coding, reader.varint(), int.from_bytes(reader.bytes(4), "little")))
     for _ in range(reader.limited(limits.tensors, "tensor count")):
         previous = index.tensors[-1].name if index.tensors else None
         index.tensors.append(_read_tensor(reader, previous, index.segments, limits))
-    reader.tensor = None
     for entry in index.tensors:
         if entry.operation != REMOVE:
             entry.digest = reader.bytes(32)
@@ -119,12 +110,13 @@ def parse_index(raw, header, limits):
     for number, segment in enumerate(index.segments):
         check(segment.parts, "R-IDX-12", "no piece names it", f"segment {number}")
         check(len(segment.parts) <= SEGMENT_PIECES, "R-LIM-02", "too many pieces", f"segment {number}")
-        check(segment.raw_bytes() <= SEGMENT_BYTES, "R-LIM-02", "too many bytes of pieces", f"segment {number}")
+        size = sum(end - start for start, end in (part.range for part in segment.parts))
+        check(size <= SEGMENT_BYTES, "R-LIM-02", "too many bytes of pieces", f"segment {number}")
     total = sum(segment.stored_length for segment in index.segments)
     check(total == header.segments_length, "R-IDX-14", f"segments add up to {total}", "index")
     if header.base == EMPTY_DIGEST:
         for entry in index.tensors:
-            check(entry.operation == SET, "R-IDX-17", "base is empty, so it must be set", "index", tensor=entry.name)
+            check(entry.operation == SET, "R-IDX-17", f"base is empty, so {entry.name!r} must be set", "index")
     check(index.tensors or header.base == header.target, "R-IDX-18", "no entry, yet base is not target", "index")
     size = sum(entry.byte_length for entry in index.tensors if entry.operation == SET)
     check(limits.set_bytes is None or size <= limits.set_bytes, "R-LIM-04", f"{size} bytes of set tensors", "index")
@@ -145,7 +137,6 @@ def _read_metadata(reader, limits):
 
 def _read_tensor(reader, previous_name, segments, limits):
     entry = TensorEntry(reader.string(limits.name_bytes, "name"), None)
-    reader.tensor = entry.name
     ascending = previous_name is None or previous_name.encode() < entry.name.encode()
     reader.check(ascending, "R-IDX-06", "tensor names not ascending")
     entry.operation = reader.u8()
@@ -166,8 +157,8 @@ def _read_tensor(reader, previous_name, segments, limits):
         if number:
             segment = segments[number - 1]
             reader.check(segment.coding.lane_bytes == entry.dtype.lane_bytes, "R-IDX-11", "lanes of different width")
-            absolute = segment.coding.values == ABSOLUTE
-            reader.check(entry.operation == PATCH or absolute, "R-IDX-16", "relative values for a set tensor")
+            good = entry.operation == PATCH or segment.coding.values == ABSOLUTE
+            reader.check(good, "R-IDX-16", "relative values for a set tensor")
             segment.parts.append(Part(entry, piece, segment.coding))
         entry.segments.append(number)
     return entry

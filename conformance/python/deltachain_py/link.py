@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from . import codings
 from .errors import DcfError, Limits, check
 from .header import SIZE, Header, parse_header
-from .index import ABSOLUTE, PATCH, REMOVE, SET, Index, parse_index
-from .model import EMPTY_DIGEST, Tensor, from_lanes, state_digest, to_lanes
+from .index import ABSOLUTE, PATCH, REMOVE, Index, parse_index
+from .model import Tensor, from_lanes, state_digest, to_lanes
 from .primitives import crc32
 from .segment import decode_segment
 from .streams import read_stream
@@ -16,10 +16,6 @@ class Link:
     data: bytes
     header: Header
     index: Index
-
-    @property
-    def is_snapshot(self):
-        return self.header.base == EMPTY_DIGEST
 
     @property
     def profile(self):
@@ -50,12 +46,7 @@ def check_base(link, base):
         old = base.get(entry.name)
         if entry.operation == PATCH:
             fits = old is not None and old.dtype == entry.dtype and len(old.data) == entry.byte_length
-            check(fits, "R-APP-02", "base has no such tensor to patch", tensor=entry.name)
-
-
-def base_lanes(part, base):
-    start, end = part.range
-    return to_lanes(base[part.entry.name].data[start:end], part.entry.dtype.lane_bytes)
+            check(fits, "R-APP-02", f"base has no such tensor {entry.name!r}")
 
 
 def decode(link, base=None):
@@ -63,11 +54,14 @@ def decode(link, base=None):
 
     Without the base, nothing is yielded for segments with more than one context.
     """
+    def base_lanes(part):
+        return to_lanes(base[part.entry.name].data[slice(*part.range)], part.entry.dtype.lane_bytes)
+
     for number, entry, stored in link.stored_segments():
         where = f"segment {number}"
         segment = decode_segment(stored, entry, where)
         if segment.table.contexts == 1 or base is not None:
-            yield from zip(entry.parts, codings.resolve(segment, lambda part: base_lanes(part, base), where))
+            yield from zip(entry.parts, codings.resolve(segment, base_lanes, where))
 
 
 def patches(link):
@@ -106,20 +100,15 @@ def apply_link(link, base):
     target = build(link, base)
     for entry in link.index.tensors:
         if entry.operation != REMOVE:
-            check(target[entry.name].digest() == entry.digest, "R-APP-04", "tensor digest", tensor=entry.name)
+            check(target[entry.name].digest() == entry.digest, "R-APP-04", f"tensor digest of {entry.name!r}")
     check(state_digest(target) == link.header.target, "R-APP-05", "state digest of the result")
     return target
 
 
 def build(link, base):
     """Step 8 with the base, and the state that comes of it; nothing was compared with a digest yet."""
-    buffers = {}
-    for entry in link.index.tensors:
-        if entry.operation == PATCH:
-            buffers[entry.name] = bytearray(base[entry.name].data)
-        elif entry.operation == SET:
-            buffers[entry.name] = bytearray(entry.byte_length)
-
+    buffers = {entry.name: bytearray(base[entry.name].data if entry.operation == PATCH else entry.byte_length)
+               for entry in link.index.tensors if entry.operation != REMOVE}
     for part, coded in decode(link, base):
         dtype, (start, end) = part.entry.dtype, part.range
         buffer = buffers[part.entry.name]

@@ -31,17 +31,13 @@ class Dtype:
         return (lane >> (self.width - 1 - self.exponent_bits)) & ((1 << self.exponent_bits) - 1)
 
 
-def _dtypes():
-    table = [("BOOL", 8, 0), ("F4", 4, 0), ("F6_E2M3", 6, 0), ("F6_E3M2", 6, 0), ("U8", 8, 0), ("I8", 8, 0),
-             ("F8_E5M2", 8, 5), ("F8_E4M3", 8, 4), ("F8_E8M0", 8, 0), ("F8_E4M3FNUZ", 8, 4), ("F8_E5M2FNUZ", 8, 5),
-             ("I16", 16, 0), ("U16", 16, 0), ("F16", 16, 5), ("BF16", 16, 8), ("I32", 32, 0), ("U32", 32, 0),
-             ("F32", 32, 8), ("C64", 64, 0), ("F64", 64, 11), ("I64", 64, 0), ("U64", 64, 0)]
-    # A lane is one element, or one byte of the packed dtypes; exactly the dtypes with exponent bits are sign-magnitude.
-    return [Dtype(code, name, bits, max(bits, 8) // 8, exponent > 0, exponent)
-            for code, (name, bits, exponent) in enumerate(table, 1)]
-
-
-DTYPES = {dtype.code: dtype for dtype in _dtypes()}
+_TABLE = [("BOOL", 8, 0), ("F4", 4, 0), ("F6_E2M3", 6, 0), ("F6_E3M2", 6, 0), ("U8", 8, 0), ("I8", 8, 0),
+          ("F8_E5M2", 8, 5), ("F8_E4M3", 8, 4), ("F8_E8M0", 8, 0), ("F8_E4M3FNUZ", 8, 4), ("F8_E5M2FNUZ", 8, 5),
+          ("I16", 16, 0), ("U16", 16, 0), ("F16", 16, 5), ("BF16", 16, 8), ("I32", 32, 0), ("U32", 32, 0),
+          ("F32", 32, 8), ("C64", 64, 0), ("F64", 64, 11), ("I64", 64, 0), ("U64", 64, 0)]
+# A lane is one element, or one byte of the packed dtypes; exactly the dtypes with exponent bits are sign-magnitude.
+DTYPES = {code: Dtype(code, name, bits, max(bits, 8) // 8, exponent > 0, exponent)
+          for code, (name, bits, exponent) in enumerate(_TABLE, 1)}
 BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 
 
@@ -83,20 +79,14 @@ def from_lanes(lanes, lane_bytes):
     return struct.pack(f"<{len(lanes)}{_FORMAT[lane_bytes]}", *lanes)
 
 
-CONTEXT_STRING = "deltachain 2026-11-21 state digest v1"
-
-
 def state_digest(state):
     """State digest of a dict name -> Tensor."""
-    def u64(value):
-        return value.to_bytes(8, "little")
+    def u64(*values):
+        return struct.pack(f"<{len(values)}Q", *values)
 
-    hasher = blake3(derive_key_context=CONTEXT_STRING)
-    hasher.update(u64(len(state)))
-    for raw_name, tensor in sorted((name.encode("utf-8"), tensor) for name, tensor in state.items()):
-        hasher.update(u64(len(raw_name)) + raw_name + bytes([tensor.dtype.code]) + u64(len(tensor.shape)))
-        for dimension in tensor.shape:
-            hasher.update(u64(dimension))
+    hasher = blake3(u64(len(state)), derive_key_context="deltachain 2026-11-21 state digest v1")
+    for name, tensor in sorted((name.encode("utf-8"), tensor) for name, tensor in state.items()):
+        hasher.update(u64(len(name)) + name + bytes([tensor.dtype.code]) + u64(len(tensor.shape), *tensor.shape))
         hasher.update(u64(len(tensor.data)) + tensor.digest())
     return hasher.digest()
 

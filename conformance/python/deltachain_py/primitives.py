@@ -1,11 +1,7 @@
 """Primitive types (section 1): varint, string, fixed integers, packed bits, CRC-32."""
-import zlib
+from zlib import crc32  # noqa: F401
 
 from .errors import check, fail
-
-
-def crc32(data):
-    return zlib.crc32(data)
 
 
 def ceil_div(a, b):
@@ -17,13 +13,13 @@ class Reader:
 
     def __init__(self, data, where):
         self.data, self.where, self.pos = data, where, 0
-        self.tensor = None  # name of the tensor being read, for messages
 
     def fail(self, rule, message):
-        fail(rule, message, self.where, self.pos, self.tensor)
+        fail(rule, message, f"{self.where} at byte {self.pos}")
 
     def check(self, condition, rule, message):
-        check(condition, rule, message, self.where, self.pos, self.tensor)
+        if not condition:
+            self.fail(rule, message)
 
     def left(self):
         return len(self.data) - self.pos
@@ -35,9 +31,6 @@ class Reader:
 
     def u8(self):
         return self.bytes(1)[0]
-
-    def u32(self):
-        return int.from_bytes(self.bytes(4), "little")
 
     def varint(self):
         value = 0
@@ -79,39 +72,13 @@ def string(text):
 
 
 def pack(items, width):
-    """Pack integers of `width` bits, LSB first; the last byte is padded with zero bits."""
-    out, pending, bits = bytearray(), 0, 0
-    for item in items:
-        pending |= item << bits
-        bits += width
-        while bits >= 8:
-            out.append(pending & 0xFF)
-            pending >>= 8
-            bits -= 8
-    if bits:
-        out.append(pending)
-    return bytes(out)
+    """Pack a list of integers of `width` bits, LSB first; the last byte is padded with zero bits."""
+    bits = "".join(f"{item:0{width}b}" for item in reversed(items)) if width else ""
+    return int(bits or "0", 2).to_bytes(ceil_div(len(bits), 8), "little")
 
 
 def unpack(data, width, count, where):
     """The inverse of `pack`; `data` has exactly the needed length. Checks the padding (R-STR-05)."""
-    items, pending, bits, source = [], 0, 0, iter(data)
-    mask = (1 << width) - 1
-    for _ in range(count):
-        while bits < width:
-            pending |= next(source) << bits
-            bits += 8
-        items.append(pending & mask)
-        pending >>= width
-        bits -= width
-    check(pending == 0, "R-STR-05", "padding bits are not 0", where)
-    return items
-
-
-def read_varints(data, count, where):
-    """All varints of an escape stream; there must be `count` of them (R-STR-06)."""
-    reader, values = Reader(data, where), []
-    while reader.left():
-        values.append(reader.varint())
-    check(len(values) == count, "R-STR-06", f"{len(values)} escapes, {count} wanted", where)
-    return values
+    bits = f"{int.from_bytes(data, 'little'):0{8 * len(data)}b}"[::-1]
+    check("1" not in bits[count * width:], "R-STR-05", "padding bits are not 0", where)
+    return [int(bits[i * width:(i + 1) * width][::-1] or "0", 2) for i in range(count)]

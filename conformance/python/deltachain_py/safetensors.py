@@ -1,7 +1,9 @@
 """Reads and writes one plain safetensors file. Only what states need: no shards, no `__metadata__` (section 12)."""
 import json
+from pathlib import Path
 
 from .errors import DcfError
+from .layout import members
 from .model import BY_NAME, Tensor, elements
 
 
@@ -9,26 +11,15 @@ def bad(message):
     raise DcfError("IO", None, f"safetensors: {message}")
 
 
-def _unique(pairs):
-    names = [name for name, _ in pairs]
-    if len(set(names)) != len(names):
-        bad("duplicate key")
-    return dict(pairs)
-
-
 def read(path):
-    with open(path, "rb") as file:
-        return decode(file.read())
-
-
-def decode(data):
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > len(data) - 8:
+    data = Path(path).read_bytes()
+    body = 8 + int.from_bytes(data[:8], "little")
+    if body > len(data):
         bad("header is cut off")
     try:
-        header = json.loads(data[8:8 + length].decode("utf-8"), object_pairs_hook=_unique)
+        header = json.loads(data[8:body].decode("utf-8"), object_pairs_hook=members)
         header.pop("__metadata__", None)
-        return {name: _tensor(name, entry, data[8 + length:]) for name, entry in header.items()}
+        return {name: _tensor(name, entry, data[body:]) for name, entry in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         bad(f"bad header: {error!r}")
 
@@ -58,5 +49,7 @@ def encode(state):
 
 
 def write(path, state):
-    with open(path, "wb") as file:
-        file.write(encode(state))
+    """The file is complete before it is visible (section 9, step 5)."""
+    temporary = Path(f"{path}.tmp")
+    temporary.write_bytes(encode(state))
+    temporary.replace(path)

@@ -1,4 +1,5 @@
 """A segment (section 7): directory, streams and table."""
+from collections import namedtuple
 from dataclasses import dataclass
 
 from .codings import BITMAP, decode_positions, decode_values
@@ -6,8 +7,6 @@ from .errors import check
 from .index import ABSOLUTE, DENSE, SMALL, SPARSE
 from .primitives import Reader, crc32, varint
 from .streams import read_stream, write_stream
-
-MAX_CONTEXTS = 16
 
 
 def stream_names(coding):
@@ -46,7 +45,7 @@ class Table:
 def parse_table(raw, coding, parts, where):
     reader = Reader(raw, f"table of {where}")
     k = reader.u8()
-    reader.check(1 <= k <= MAX_CONTEXTS, "R-SEG-03", f"{k} contexts")
+    reader.check(1 <= k <= 16, "R-SEG-03", f"{k} contexts")
     reader.check(k == 1 or coding.values != ABSOLUTE, "R-SEG-04", f"absolute values with {k} contexts")
     table = Table([], [], [], [])
     for _ in range(k if coding.positions == SPARSE else 0):
@@ -57,7 +56,6 @@ def parse_table(raw, coding, parts, where):
         reader.check(table.widths[-1] in (1, 2, 4, 8), "R-SEG-06", f"symbol width {table.widths[-1]}")
     every_lane_counts = coding.positions == DENSE or all(p == BITMAP for p in table.positions)
     for part in parts:
-        reader.tensor = part.entry.name
         thresholds, threshold = [], 0
         for _ in range(k - 1):
             threshold += reader.varint()
@@ -73,14 +71,9 @@ def parse_table(raw, coding, parts, where):
     return table
 
 
-@dataclass
-class Segment:
-    """A decoded segment. `ranks[c][p]` are the coded ranks, `values[c][p]` the values (absolute: the new lanes;
-    relative: the differences) of context c in part p."""
-    parts: list
-    table: Table
-    ranks: list
-    values: list
+# A decoded segment. `ranks[c][p]` are the coded ranks, `values[c][p]` the values (absolute: the new lanes; relative:
+# the differences) of context c in part p.
+Segment = namedtuple("Segment", "parts table ranks values")
 
 
 def decode_segment(stored, entry, where):
@@ -116,10 +109,6 @@ def _read_directory(stored, names, where):
 
 def encode_segment(coding, streams, level):
     """The stored bytes of a segment from its raw streams."""
-    directory, body = bytearray(), bytearray()
-    for name in stream_names(coding):
-        raw = streams[name]
-        stored = write_stream(raw, level)
-        directory += varint(len(raw)) + varint(len(stored))
-        body += stored
-    return bytes(directory + body)
+    stored = {name: write_stream(streams[name], level) for name in stream_names(coding)}
+    directory = [varint(len(streams[name])) + varint(len(data)) for name, data in stored.items()]
+    return b"".join([*directory, *stored.values()])

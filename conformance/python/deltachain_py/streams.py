@@ -17,21 +17,16 @@ def parse_frame_header(stored, where):
         check(start + size <= len(stored), "R-STR-02", "frame header is cut off", where)
         return int.from_bytes(stored[start:start + size], "little")
 
-    check(bytes(stored[:4]) == FRAME_MAGIC, "R-STR-02", "not a zstd frame", where, 0)
+    check(bytes(stored[:4]) == FRAME_MAGIC, "R-STR-02", "not a zstd frame", where)
     descriptor = part(4, 1)
     single_segment = descriptor >> 5 & 1
-    check(descriptor & 0x03 == 0, "R-STR-02", "frame has a dictionary id", where, 4)
-    pos, window = 5, None
-    if not single_segment:
-        byte = part(pos, 1)
-        window = 1 << (10 + (byte >> 3))
-        window += window // 8 * (byte & 7)
-        pos += 1
-    size_bytes = (single_segment, 2, 4, 8)[descriptor >> 6]
-    content = None
+    check(descriptor & 0x03 == 0, "R-STR-02", "frame has a dictionary id", where)
+    size_bytes, content = (single_segment, 2, 4, 8)[descriptor >> 6], None
     if size_bytes:
-        content = part(pos, size_bytes) + (256 if size_bytes == 2 else 0)
-    return (content if single_segment else window), content, descriptor & 0x08 != 0
+        content = part(6 - single_segment, size_bytes) + (256 if size_bytes == 2 else 0)
+    byte = part(5, 1)
+    window = content if single_segment else 8 + (byte & 7) << 7 + (byte >> 3)
+    return window, content, descriptor & 0x08 != 0
 
 
 def read_stream(stored, raw_length, where):
@@ -40,7 +35,7 @@ def read_stream(stored, raw_length, where):
         return bytes(stored)
     window, content, reserved = parse_frame_header(stored, where)
     check(window <= MAX_WINDOW, "R-STR-03", f"zstd window of {window} bytes", where)
-    check(not reserved, "R-STR-02", "reserved bit of the frame header is set", where, 4)
+    check(not reserved, "R-STR-02", "reserved bit of the frame header is set", where)
     check(content is None or content == raw_length, "R-STR-02", f"content size {content}, not {raw_length}", where)
     decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).decompressobj(write_size=1 << 16)
     raw, pos = bytearray(), 0
@@ -61,6 +56,5 @@ def read_stream(stored, raw_length, where):
 def write_stream(raw, level=3):
     """The stored form: a frame if that is smaller."""
     frame = zstandard.ZstdCompressor(level=level).compress(raw)
-    if len(frame) < len(raw) and parse_frame_header(frame, "writer")[0] <= MAX_WINDOW:
-        return frame
-    return bytes(raw)
+    smaller = len(frame) < len(raw) and parse_frame_header(frame, "writer")[0] <= MAX_WINDOW
+    return frame if smaller else bytes(raw)

@@ -1,0 +1,25 @@
+"""`python -m generator` in conformance/ writes vectors/ and index.json; with `--check` it compares them with what it
+would write, and changes nothing."""
+import argparse
+import sys
+
+from . import catalogue, index  # noqa: F401 (the catalogue brings in what makes vectors)
+from .registry import MADE
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m generator", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only compare; the exit status is 1 if anything differs")
+    if parser.parse_args().check:
+        found = index.check()
+    else:
+        files = index.everything()
+        index.write(index.HERE, files)
+        found = list(index.faults(files))
+        print(f"{len(files)} files, {sum(map(len, files.values()))} bytes")
+    print("\n".join(found or [f"all is well with {len(MADE)} vectors"]))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

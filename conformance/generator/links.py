@@ -1,0 +1,83 @@
+"""What link vectors have in common: the expectations of good ones, and bad ones as changed copies of good ones."""
+import copy
+import os
+import re
+
+from blake3 import blake3
+
+from .builder import ABSOLUTE, REMOVE
+from .primitives import text_bytes, u64
+from .registry import MADE, Vector
+
+SMALL_STATE = 1 << 16  # results up to this size are kept as files
+FEW_TENSORS = 64
+
+with open(os.path.join(os.path.dirname(__file__), "..", "..", "SPEC.md"), encoding="utf-8") as spec_file:
+    SPEC_TEXT = spec_file.read()
+# Rules of readers with their classes; writers' rules have "writer" in place of a class.
+CLASSES = dict(re.findall(r"\*\*(R-[A-Z]{3}-\d{2})\*\* \(([A-Z_]+)\)", SPEC_TEXT))
+
+
+def valid(id, link, section, reason, rules=(), base=None, result=None, check=True, apply=True, features=(), **members):
+    """A vector of a good link. `base` and `result` are said where they are not those of the link."""
+    expect = {}
+    if check:
+        expect["check"] = accepted(link)
+    if apply:
+        expect["apply"] = result_of(result or link.target)
+        members = {"base": state_or_null(base or link.base)} | members
+        if len(link.entries) <= FEW_TENSORS and all(segment.values == ABSOLUTE for segment in link.segments):
+            expect["patches"] = {"patches": patches(link)}
+    return Vector(f"links/valid/{id}", link.encode(), section, reason, expect, rules=list(rules), source=link,
+                  features=[*link.features(), *features], members=members)
+
+
+def refused(id, link, rule, reason, twin, section, base=None, check=True, apply=True, features=(), **members):
+    """A vector of a bad link. `check` and `apply`: True: refused by the rule; False: accepted; None: not run."""
+    refusal = {"class": CLASSES[rule], "rule": rule}
+    expect = {}
+    if check is not None:
+        expect["check"] = refusal if check else accepted(link)
+    if apply is not None:
+        expect["apply"] = refusal
+        members = {"base": state_or_null(base or link.base)} | members
+    file = link if isinstance(link, bytes) else link.encode()
+    twin_vector = MADE[f"links/valid/{twin}"]
+    return Vector(f"links/{id}", file, section, reason, expect, rules=[rule], twin=twin_vector.id,
+                  features=[*twin_vector.features, *features], members=members)
+
+
+def copy_of(id):
+    """A good link to spoil."""
+    return copy.deepcopy(MADE[f"links/valid/{id}"].source)
+
+
+def accepted(link):
+    return {"base": link.base.digest().hex(), "target": link.target.digest().hex()}
+
+
+def state_or_null(state):
+    return state if state.tensors else None
+
+
+def result_of(state):
+    result = {"digest": state.digest().hex()}
+    if len(state.tensors) <= FEW_TENSORS:
+        result["tensors"] = [{"name": name, "dtype": item.dtype.name, "shape": list(item.shape),
+                              "digest": item.digest().hex()} for name, item in state.tensors.items()]
+    if len(state.file()) <= SMALL_STATE:
+        result["state"] = state
+    return result
+
+
+def patches(link):
+    """What each entry writes, as the operation *patches* of README.md wants it."""
+    found = []
+    for entry in link.entries:
+        if entry.operation == REMOVE:
+            continue
+        data, width = link.target.tensors[entry.name].data, entry.dtype.lane_bytes
+        lanes = b"".join(u64(lane) + data[lane * width:(lane + 1) * width] for lane in sorted(entry.coded))
+        found.append({"name": text_bytes(entry.name).decode(), "lanes": len(entry.coded),
+                      "digest": blake3(lanes).hexdigest()})
+    return found

@@ -1,0 +1,94 @@
+"""The Python reader and writer as a testee: answers the requests of ../README.md.
+
+    cargo run --release -p deltachain-conformance -- run --testee "python3 conformance/python/testee.py"
+"""
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from blake3 import blake3
+
+import testee_chain
+from deltachain_py import layout, link as dcf, safetensors, writer
+from deltachain_py.errors import DcfError, Limits
+from deltachain_py.index import REMOVE
+from deltachain_py.model import PIECE_BYTES, state_digest
+
+
+def check(request):
+    header = dcf.check_link(read(request["link"]), limits(request)).header
+    return {"base": header.base.hex(), "target": header.target.hex()}
+
+
+def apply(request):
+    links = [read(path) for path in request["links"]]
+    target = dcf.apply_chain(links, state(request["base"]), limits(request))
+    metadata = dict(dcf.parse(links[-1], limits(request)).index.metadata)
+    if layout.KEY in metadata:
+        layout.parse(metadata[layout.KEY], target)
+    write_whole(request["output"], safetensors.encode(target))
+    return {"digest": state_digest(target).hex()}
+
+
+def patches(request):
+    link = dcf.parse(read(request["link"]))
+    coded = dcf.patches(link)
+    answer = []
+    for entry in link.index.tensors:
+        if entry.operation == REMOVE:
+            continue
+        width, hasher, lanes = entry.dtype.lane_bytes, blake3(), 0
+        for piece in range(len(entry.segments)):
+            first = piece * PIECE_BYTES // width
+            pairs = coded.get((entry.name, piece), [])
+            lanes += len(pairs)
+            hasher.update(b"".join((first + lane).to_bytes(8, "little") + value.to_bytes(width, "little")
+                                   for lane, value in pairs))
+        answer.append({"name": entry.name, "lanes": lanes, "digest": hasher.hexdigest()})
+    return {"patches": answer}
+
+
+def encode(request):
+    options = writer.Options(profile=request["profile"])
+    write_whole(request["output"], writer.diff(state(request["base"]), state(request["target"]), options))
+    return {}
+
+
+OPERATIONS = {"check": check, "apply": apply, "patches": patches, "encode": encode} | testee_chain.OPERATIONS
+HELLO = {"testee": "deltachain_py", "protocol": 1, "operations": list(OPERATIONS), "without": []}
+
+
+def read(path):
+    return Path(path).read_bytes()
+
+
+def state(path):
+    return {} if path is None else safetensors.read(path)
+
+
+def limits(request):
+    return replace(Limits(), set_bytes=request["set_bytes"])
+
+
+def write_whole(path, data):
+    """The result becomes visible only when it is complete (section 9, step 5)."""
+    temporary = f"{path}.tmp"
+    Path(temporary).write_bytes(data)
+    os.replace(temporary, path)
+
+
+def answer(request):
+    if request["operation"] == "hello":
+        return HELLO
+    try:
+        return {"case": request["case"], "result": "valid"} | OPERATIONS[request["operation"]](request)
+    except DcfError as error:
+        refusal = {"case": request["case"], "result": "invalid", "class": error.error_class, "message": str(error)}
+        return refusal | ({"rule": error.rule} if error.rule else {})
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), flush=True)

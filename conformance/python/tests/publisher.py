@@ -1,0 +1,73 @@
+"""Publishing in its simplest form (sections 20 and 17.1), to make chains for the tests."""
+import os
+
+from blake3 import blake3
+
+from deltachain_py import documents, writer
+from deltachain_py.chain import COMMIT, FILE, ROUTES, Reader
+from deltachain_py.errors import DcfError
+from deltachain_py.model import state_digest
+
+
+def put(store, name, data, if_absent=False):
+    """Write to another name, then move or link to the final one. (No sync: it is for tests.)"""
+    path = store.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{os.urandom(8).hex()}.tmp")
+    temporary.write_bytes(data)
+    try:
+        (os.link if if_absent else os.replace)(temporary, path)
+    except FileExistsError:  # R-PUB-03: own bytes mean that an earlier attempt succeeded
+        if store.get(name) != data:
+            raise DcfError("CHAIN", "R-PUB-03", f"{name}: another writer was first") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def put_document(store, name, document, kind):
+    data = documents.encode(document)
+    documents.parse(data, kind, name)
+    put(store, name, data, if_absent=True)
+    return blake3(data).hexdigest()
+
+
+def init(store, identifier=None):
+    """R-PUB-05."""
+    put_document(store, "chain.json", {"deltachain": 0, "chain": identifier or os.urandom(16).hex()}, "chain")
+
+
+def make_routes(store, shards, bases):
+    """Routes from each version of `bases` (version or None: its shards), whose files are stored (R-PUB-02)."""
+    routes = []
+    for start in sorted(bases, key=lambda start: -1 if start is None else start):
+        old = [{}] * len(shards) if start is None else bases[start]
+        if start is not None:  # R-PUB-01
+            committed = Reader(store).commit(start)[0]["shards"]
+            assert committed == [state_digest(shard).hex() for shard in old], "not the version as committed"
+        links = [writer.diff(before, after) for before, after in zip(old, shards, strict=True)]
+        for data in links:
+            put(store, FILE.format(blake3(data).hexdigest()), data)
+        files = [{"digest": blake3(data).hexdigest(), "size": len(data)} for data in links]
+        routes.append({"from": start, "files": files})
+    return routes
+
+
+def publish(store, shards, bases, metadata=None):
+    """The next version, with routes from `bases`; R-PUB-03 and R-PUB-04. Returns (version, digest of the commit)."""
+    version = max(store.numbers("commits/", 20), default=-1) + 1
+    assert bases.keys() & {None, version - 1}
+    routes = make_routes(store, shards, bases)
+    parent = store.get(COMMIT.format(version - 1) if version else "chain.json")
+    whole = {name: tensor for shard in shards for name, tensor in shard.items()}
+    commit = {"deltachain": 0, "version": version, "parent": blake3(parent).hexdigest(),
+              "state": state_digest(whole).hex(), "shards": [state_digest(shard).hex() for shard in shards],
+              "routes": routes, "metadata": dict(sorted((metadata or {}).items()))}
+    return version, put_document(store, COMMIT.format(version), commit, "commit")
+
+
+def put_routes(store, version, routes):
+    """R-PUB-06: the routes of a version from now on."""
+    generation = max(store.numbers(f"routes/{version:020}-", 10), default=0) + 1
+    commit = Reader(store).commit(version)[1]
+    document = {"deltachain": 0, "version": version, "generation": generation, "commit": commit, "routes": routes}
+    put_document(store, ROUTES.format(version, generation), document, "routes")

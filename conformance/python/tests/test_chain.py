@@ -1,0 +1,436 @@
+"""Documents (section 18) and chains (section 19)."""
+import itertools
+import json
+import tempfile
+import unittest
+
+from blake3 import blake3
+
+from deltachain_py import documents
+from deltachain_py.chain import COMMIT, FILE, ROUTES, Held, Reader, Store, cost
+from deltachain_py.errors import CHAIN_RULES, DOCUMENT_BYTES
+from deltachain_py.model import state_digest
+from tests.helper import one_tensor, rule_of, seeded
+from tests.publisher import init, make_routes, publish, put, put_routes
+
+SEEN = set()
+HEX = "0123456789abcdef" * 4
+
+
+def rule(function, *arguments):
+    SEEN.add(result := rule_of(function, *arguments))
+    return result
+
+
+class Documents(unittest.TestCase):
+    FILE = {"digest": HEX, "size": 7}
+    COMMIT = {"deltachain": 0, "version": 3, "parent": HEX, "state": HEX, "shards": [HEX],
+              "routes": [{"from": None, "files": [FILE]}, {"from": 2, "files": [FILE]}], "metadata": {"a": "é"}}
+    ROUTES = {"deltachain": 0, "version": 3, "generation": 1, "commit": HEX, "routes": []}
+
+    def refused(self, expected, data, kind="commit"):
+        self.assertEqual(rule(documents.parse, data, kind), expected, data[:200])
+
+    def changed(self, expected, kind="commit", **members):
+        self.refused(expected, documents.encode((self.COMMIT if kind == "commit" else self.ROUTES) | members), kind)
+
+    def test_legal(self):
+        example = '{"deltachain":0,"version":0,"parent":"9f","state":"40","shards":["40"],"routes":[{"from":null,' \
+                  '"files":[{"digest":"5c","size":1234}]}],"metadata":{"step":"100"}}'
+        for short in ("9f", "40", "5c"):
+            example = example.replace(f'"{short}"', f'"{short * 32}"')
+        self.assertEqual(documents.encode(documents.parse(example.encode(), "commit")), example.encode())
+        text = "".join(map(chr, (*range(0xD800), *range(0xE000, 0xE100), 0xFFFF, 0x10FFFF)))
+        data = documents.encode(self.COMMIT | {"metadata": {"": "", text: text}})
+        self.assertIn(rb'"\u0000\u0001\u0002\u0003\u0004\u0005\u0006\u0007\b\t\n\u000b\f\r\u000e', data)
+        self.assertIn(rb'\u001e\u001f !\"#$%&' + b"'()*+,-./0", data)
+        self.assertIn(b'[\\\\]^_', data)
+        self.assertIn("~\x7f\x80".encode(), data)
+        documents.parse(data, "commit")
+        self.changed(None, version=2**53 - 1)
+        self.changed(None, "routes")
+        self.refused(None, documents.encode({"deltachain": 0, "chain": HEX[:32]}), "chain")
+        room = DOCUMENT_BYTES - len(documents.encode(self.COMMIT | {"metadata": {"a": ""}}))
+        self.changed(None, metadata={"a": "x" * room})
+        self.changed("R-LIM-05", metadata={"a": "x" * (room + 1)})
+
+    def test_begin(self):
+        for text in ("", "{", "{}", ' {"deltachain":0,', '{"deltachain":0', '{"deltachain":0}', '{"deltachain": 0,',
+                     '{"deltachain":-1,', '{"deltachain":00,', '{"deltachain":1.0,', '{"deltachain":1e0,',
+                     '{"deltachain":9007199254740992,', '{"deltachain":"0",', '{"chain":"","deltachain":0,', "\ufeff{"):
+            self.refused("R-DOC-01", text.encode())
+        for text in ('{"deltachain":1,', '{"deltachain":9007199254740991,\xff'):
+            self.refused("R-DOC-02", text.encode("latin-1"))
+        self.refused("R-LIM-05", b" " * (DOCUMENT_BYTES + 1))
+
+    def test_the_one_form(self):
+        good = documents.encode(self.COMMIT)
+        for old, new in ((b'"version":3', b'"version": 3'), (b'"version":3', b'"version":3.0'),
+                         (b'"version":3', b'"version":03'), (b'"version":3', b'"version":3e0'),
+                         (b'"version":3', b'"version":9007199254740992'), (b'"version":3', b'"version":"3"'),
+                         (b'"version":3', b'"version":' + b"9" * 5000), (b'"version":3', b'"version":NaN'),
+                         (b'"version":3', b'"version":true'), (b'"version":3', b'"version":null'),
+                         (b'"version":3', b'"version":3,"version":3'), (b'"version":3,', b''),
+                         (b'"size":7', b'"size":0'), (b'"size":7', b'"size":7,"more":0'), (b'"size":7', b'"size":-0'),
+                         (b'"from":2', b'"from":-1'), (HEX.encode(), HEX.upper().encode()), (HEX.encode(), b"0" * 63),
+                         (b'"metadata":{"a"', b'"metadata":{"b":"","a"'),
+                         (b'"metadata":{"a"', b'"metadata":{"a":"","a"'),
+                         (b'{"a":"\xc3\xa9"}', b'{}}'), (b'{"a":"\xc3\xa9"}', b'{} '), (b'{"a":"\xc3\xa9"}', b'null'),
+                         (b'{"a":"\xc3\xa9"}', b'{"a":1}'), (b'\xc3\xa9', b'\\u00e9'), (b'\xc3\xa9', b'\xe9'),
+                         (b'\xc3\xa9', b'\\ud800'), (b'\xc3\xa9', b'\xed\xa0\x80'), (b'\xc3\xa9', b'\\/'),
+                         (b'\xc3\xa9', b'\\u007f'), (b'\xc3\xa9', b'\\u001F'), (b'\xc3\xa9', b'\\u000a'),
+                         (b'\xc3\xa9', b'\x1f'), (b'\xc3\xa9', b'\\ud83d\\ude00'), (b'"shards"', b'"Shards"'),
+                         (b'"parent"', b'"par\\u0065nt"'), (b'"metadata":', b'"metadata":' + b"[" * 10**5)):
+            self.assertIn(old, good)
+            self.refused("R-DOC-03", good.replace(old, new, 1))
+        for members in ({"shards": []}, {"routes": []}, {"routes": [{"from": None, "files": []}]}, {"parent": None},
+                        {"routes": [{"files": [self.FILE], "from": None}]}, {"metadata": {"b": "", "a": ""}},
+                        {"shards": {HEX: 0}}, {"extra": 0}):
+            self.changed("R-DOC-03", **members)
+        self.changed("R-DOC-03", "routes", generation=0)
+        self.refused("R-DOC-03", good + b"\n")
+        self.refused("R-DOC-03", good, "routes")
+        self.refused("R-DOC-03", documents.encode({"deltachain": 0, "chain": HEX}), "chain")
+        # U+FF5E before U+10000: by bytes, not by UTF-16 code units.
+        self.changed(None, metadata={"～": "", "\U00010000": ""})
+
+    def test_routes(self):
+        def routes(*starts):
+            return [{"from": start, "files": [self.FILE]} for start in starts]
+
+        for kind in ("commit", "routes"):
+            for starts in ([None], [0, 2], [None, 0, 1, 2]):
+                self.changed(None, kind, routes=routes(*starts))
+            for starts in ([0, None], [None, None], [1, 1], [2, 1], [3], [None, 4]):
+                self.changed("R-DOC-04", kind, routes=routes(*starts))
+        self.changed("R-DOC-05", routes=[{"from": None, "files": [self.FILE] * 2}])
+        self.changed("R-DOC-05", shards=[HEX, HEX])
+        self.changed("R-DOC-06", state="0" * 64)
+        self.changed(None, state="0" * 64, shards=[HEX] * 2, routes=[{"from": 0, "files": [self.FILE] * 2}])
+
+
+class ChainCase(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.store = Store(folder.name)
+        self.states, self.commits = [], []
+
+    def chain(self, *versions, shards=1):
+        """A chain; of each version the versions that routes come from."""
+        rng = seeded(8)
+        init(self.store)
+        for starts in versions:
+            self.states.append([{f"t{i}": one_tensor(values=rng.randbytes(9))["t"]} for i in range(shards)])
+            bases = {start: None if start is None else self.states[start] for start in starts}
+            self.commits.append(publish(self.store, self.states[-1], bases)[1])
+
+    def held(self, version):
+        return Held(version, self.commits[version], self.states[version])
+
+    def there(self, version=None, held=None, path=None):
+        """The version is replayed, and its path, if it matters, is this one."""
+        wanted = len(self.states) - 1 if version is None else version
+        if path is not None:
+            self.assertEqual([step.version for step in Reader(self.store, held).plan(version)[1]], path)
+        result = Reader(self.store, held).replay(version)
+        self.assertEqual(result[:2], (wanted, self.states[wanted]))
+
+    def refused(self, expected, version=None, held=None, plan=True):
+        self.assertEqual(rule(Reader(self.store, held).replay, version), expected)
+        self.assertEqual(rule(Reader(self.store, held).plan, version), expected if plan else None)
+
+    def remove(self, name):
+        (self.store.folder / name).unlink()
+
+    def damage(self, name):
+        data = self.store.get(name)
+        put(self.store, name, data[:-1] + bytes([data[-1] ^ 1]))
+
+    def file(self, version, start, shard=0):
+        for route in Reader(self.store).commit(version)[0]["routes"]:
+            if route["from"] == start:
+                return FILE.format(route["files"][shard]["digest"])
+
+    def change(self, version, repair=True, /, **members):
+        """Another commit in the place of one; if `repair`, with later commits made to fit."""
+        digest = None
+        for number in range(version, len(self.commits) if repair else version + 1):
+            name = COMMIT.format(number)
+            commit = json.loads(self.store.get(name)) | (members if number == version else {"parent": digest})
+            data = documents.encode(commit)
+            put(self.store, name, data)
+            digest = blake3(data).hexdigest()
+
+
+class Chains(ChainCase):
+    def test_reading(self):
+        for shards in (1, 3):
+            with self.subTest(shards=shards):
+                self.setUp()
+                self.chain([None], [0], [1], [None, 2], shards=shards)
+                for version in range(4):
+                    self.there(version)
+                    for held in range(4):
+                        self.there(version, self.held(held), path=[] if held == version else None)
+                self.there(2, path=[0, 1, 2])
+                self.there(2, self.held(1), path=[2])
+                self.there(2, self.held(3), path=[0, 1, 2])
+                self.there(path=[3])
+                self.refused("R-CHN-03", 4)
+
+    def test_chain_and_head(self):
+        self.refused("R-CHN-01")
+        init(self.store)
+        self.refused("R-CHN-03")
+        self.remove("chain.json")
+        self.chain([None], [0])
+        for name in ("commits/2.json", "commits/00000000000000000009.jsn", "commits/x", "files/x.dcf", "other"):
+            put(self.store, name, b"")
+        self.there(1)
+        self.damage("chain.json")
+        self.refused("R-DOC-03")
+        put(self.store, "chain.json", b'{"deltachain":7,')
+        self.refused("R-DOC-02", held=self.held(1))
+
+    def test_commits(self):
+        self.chain([None], [0], [0, 1], [None, 2], [3], [3, 4])
+        self.remove(COMMIT.format(1))  # a gap
+        self.refused("R-CHN-03", 1)
+        self.refused("R-CHN-03", 2)
+        self.refused("R-CHN-03", 2, self.held(0))
+        self.there(0)
+        self.there(5, path=[3, 5])
+        self.refused("R-CHN-03", 5, self.held(0))  # whatever the path: the chain that it followed is damaged
+        self.there(5, path=[3, 5])
+        self.change(4, False, metadata={"x": ""})  # a fork: 5 does not follow it
+        self.there(4)
+        self.refused("R-CHN-04", 5)
+        self.refused("R-CHN-04", 5, self.held(3))
+        self.refused("R-CHN-05", 4, self.held(4))
+        self.there(5, self.held(5), path=[])
+        self.change(4, True, version=5)
+        self.refused("R-CHN-02", 4)
+        self.refused("R-CHN-02", 5)
+
+    def test_held_version_replaced(self):
+        self.chain([None], [0], [1], [None, 2])
+        held = self.held(1)
+        self.change(1, metadata={"x": ""})
+        self.refused("R-CHN-05", 1, held)
+        self.refused("R-CHN-05", 2, held)
+        self.refused("R-CHN-05", 3, held)
+        self.there(3, path=[3])
+        self.there(2)
+
+    def test_wrong_chain(self):
+        self.chain([None], [None, 0])
+        put(self.store, "chain.json", documents.encode({"deltachain": 0, "chain": "0" * 32}))
+        self.refused("R-CHN-04", 0)
+        self.there(1, path=[1])
+        self.there(1, self.held(1), path=[])
+
+    def test_routes_documents(self):
+        self.chain([None], [0], [1])
+        files = make_routes(self.store, self.states[2], {None: None})
+        put_routes(self.store, 2, files)
+        self.there(path=[2])
+        name = ROUTES.format(2, 2)
+        for expected, change in (("R-CHN-02", {"version": 3}), ("R-CHN-02", {"generation": 3}),
+                                 ("R-CHN-06", {"commit": HEX}), ("R-DOC-02", {"deltachain": 1}),
+                                 ("R-DOC-03", {"routes": None}), (None, {"routes": []})):
+            document = {"deltachain": 0, "version": 2, "generation": 2, "commit": self.commits[2], "routes": []}
+            put(self.store, name, documents.encode(document | change))
+            if expected:
+                reader = Reader(self.store)
+                self.assertEqual(reader.replay()[0], 2)  # passed over for the generation before
+                self.assertEqual(reader.failures[0].rule, expected)
+                SEEN.add(expected)
+        self.refused("R-CHN-08")  # pruned
+        self.there(2, self.held(2))
+        self.damage(name)
+        self.damage(ROUTES.format(2, 1))
+        self.there(path=[0, 1, 2])
+        self.remove(self.file(1, 0))
+        self.refused("R-DOC-03", plan=False)  # the first failure that was met
+
+    def test_number_of_shards(self):
+        self.chain([None], [0], shards=2)
+        state = {name: tensor for shard in self.states[1] for name, tensor in shard.items()}
+        self.states.append([state])
+        publish(self.store, [state], {None: None})
+        self.there(path=[2])
+        put_routes(self.store, 1, make_routes(self.store, [state], {None: None}))
+        self.refused("R-CHN-07", 1)
+        put_routes(self.store, 2, make_routes(self.store, [state], {None: None})[:0] + [
+            {"from": 1, "files": make_routes(self.store, [state], {None: None})[0]["files"]}])
+        self.refused("R-CHN-07", 2)
+
+    def test_files(self):
+        self.chain([None], [0], [0, 1], [None, 2], shards=2)
+        self.remove(self.file(3, None, 1))
+        self.there(3, path=[3])  # planned, and then replayed by 0 and 2
+        self.damage(self.file(2, 0))
+        self.there(2)
+        self.remove(self.file(2, 1))
+        self.refused("R-CHN-10", 2, plan=False)
+        self.refused("R-CHN-09", 3, plan=False)
+        self.there(3, self.held(2), path=[3])
+
+    def test_wrong_links(self):
+        self.chain([None], [0], [1])
+        routes = make_routes(self.store, self.states[0], {None: None})
+        put_routes(self.store, 2, routes)
+        self.refused("R-CHN-11", 2, plan=False)
+        put_routes(self.store, 2, [{"from": 1, "files": make_routes(self.store, self.states[2], {0: self.states[0]})
+                                    [0]["files"]}])
+        self.refused("R-APP-01", 2, plan=False)
+        self.refused("R-APP-01", 1, Held(0, self.commits[0], self.states[2]), plan=False)
+
+    def test_shards_make_the_state(self):
+        self.chain([None], shards=2)
+        commit = json.loads(self.store.get(COMMIT.format(0)))
+        same = commit["shards"][:1] * 2
+        self.change(0, shards=same, routes=[{"from": None, "files": commit["routes"][0]["files"][:1] * 2}],
+                    state=state_digest(self.states[0][0]).hex())
+        self.refused("R-CHN-12", plan=False)
+        self.change(0, shards=commit["shards"], routes=commit["routes"])
+        self.refused("R-CHN-12", plan=False)
+
+    def test_lost_objects_and_publishing_again(self):
+        self.chain([None], [0], [1])
+        with self.assertRaises(Exception):
+            publish(self.store, self.states[2], {1: self.states[1]})  # not the parent
+        names = [name for name in (COMMIT.format(2), self.file(2, 1))]
+        self.remove(names[0])  # the newest object is lost
+        self.there(1)
+        reader = Reader(self.store, self.held(2))
+        self.assertEqual(reader.replay()[:2], (1, self.states[1]))
+        self.remove(names[1])
+        self.assertEqual(publish(self.store, self.states[2], {1: self.states[1]})[0], 2)
+        self.there(2)
+
+    def test_far_versions(self):
+        self.chain([None], [0])
+        far = 2**53 - 1
+        commit = json.loads(self.store.get(COMMIT.format(1)))
+        put(self.store, COMMIT.format(far), documents.encode(commit | {"version": far}))
+        self.refused("R-CHN-03")
+        commit["routes"] = make_routes(self.store, self.states[1], {None: None})
+        put(self.store, COMMIT.format(far), documents.encode(commit | {"version": far}))
+        self.assertEqual(Reader(self.store).replay()[:2], (far, self.states[1]))
+
+
+class RandomDamage(ChainCase):
+    """A version can be had if there is a path whose files are good and whose commits are, and only then."""
+
+    def good(self, name):
+        data = self.store.get(name)
+        return data is not None and blake3(data).hexdigest() in name
+
+    def paths(self, version, held):
+        """Where paths begin, by the routes in force and the files that are good."""
+        if version == held:
+            yield version
+        for route in self.routes[version]:
+            if all(self.good(FILE.format(file["digest"])) for file in route["files"]):
+                if route["from"] is None:
+                    yield version
+                else:
+                    yield from self.paths(route["from"], held)
+
+    def test_all(self):
+        rng, verdicts = seeded(10), {True: 0, False: 0}
+        for _ in range(120):
+            self.setUp()
+            starts = [[start for start in (None, *range(version)) if rng.random() < 0.4] for version in range(5)]
+            self.chain(*([*some, version - 1 if version else None] if not {None, version - 1} & {*some} else some
+                         for version, some in enumerate(starts)), shards=rng.choice([1, 2]))
+            self.routes = [Reader(self.store).commit(version)[0]["routes"] for version in range(5)]
+            for version in rng.sample(range(5), 2):
+                routes = [route for route in self.routes[version] if rng.random() < 0.6]
+                put_routes(self.store, version, routes)
+                if rng.random() < 0.3:
+                    self.damage(ROUTES.format(version, 1))
+                else:
+                    self.routes[version] = routes
+            bad, forks = set(), set()
+            for _ in range(rng.randrange(4)):
+                version, kind = rng.randrange(5), rng.randrange(4)
+                name = COMMIT.format(version)
+                if kind == 0 and version not in bad | forks:
+                    forks.add(version)
+                    self.change(version, False, metadata={"fork": ""})
+                    self.routes[version] = Reader(self.store).commit(version)[0]["routes"]
+                elif kind == 1 and version not in bad:
+                    bad.add(version)
+                    rng.choice([self.remove, self.damage])(name)
+                else:
+                    (self.remove if kind == 2 else self.damage)("files/" + rng.choice(
+                        [path.name for path in self.store.folder.glob("files/*")] or [""]))
+            version, held = rng.randrange(5), rng.choice([None, *range(5)])
+            floor = max([0, *(v + 1 for v in bad if v <= version), *(v + 1 for v in forks if v < version)])
+            final = held is not None and held <= version and (floor > held or held in forks)
+            there = floor <= version and not final and any(floor <= start for start in self.paths(version, held))
+            verdicts[there] += 1
+            reader = Reader(self.store, None if held is None else self.held(held))
+            if there:
+                self.assertEqual(reader.replay(version)[:2], (version, self.states[version]))
+            else:
+                self.assertIsNotNone(rule_of(reader.replay, version))
+        self.assertGreater(min(verdicts.values()), 30)
+
+
+class Cheapest(unittest.TestCase):
+    """Against all paths, on graphs in which most of them cost the same."""
+
+    def test_random_graphs(self):
+        rng, found = seeded(9), 0
+        for _ in range(150):
+            with tempfile.TemporaryDirectory() as folder:
+                store, count, edges = Store(folder), rng.randrange(1, 7), {}
+                init(store, "0" * 32)
+                parent = blake3(store.get("chain.json")).hexdigest()
+                digests = []
+                for version in range(count):
+                    for start in (None, *range(version)):
+                        if rng.random() < 0.5:
+                            edges[start, version] = [rng.randrange(1, 4)]
+                    routes = [{"from": start, "files": [{"digest": HEX, "size": size} for size in sizes]}
+                              for (start, end), sizes in edges.items() if end == version]
+                    commit = {"deltachain": 0, "version": version, "parent": parent, "state": HEX, "shards": [HEX],
+                              "routes": [{"from": None, "files": [{"digest": HEX, "size": 1}]}], "metadata": {}}
+                    put(store, COMMIT.format(version), documents.encode(commit))
+                    digests.append(parent := blake3(store.get(COMMIT.format(version))).hexdigest())
+                    put_routes(store, version, routes)
+                wanted = rng.randrange(count)
+                held = rng.choice([None, *range(count)])
+                found += self.compare(store, edges, wanted, held, digests)
+        self.assertGreater(found, 50)
+
+    def compare(self, store, edges, wanted, held, digests):
+        paths = []
+        for start in (None, held) if held is not None and held <= wanted else (None,):
+            lower = range(0 if start is None else start + 1, wanted)
+            for middle in itertools.chain.from_iterable(itertools.combinations(lower, n) for n in range(wanted + 1)):
+                stops = [start, *middle, wanted]
+                pairs = list(zip(stops, stops[1:]))
+                if start != wanted and all(pair in edges for pair in pairs):
+                    paths.append((sum(edges[pair][0] for pair in pairs), len(pairs), stops[1:]))
+        if held == wanted:
+            paths.append((0, 0, []))
+        reader = Reader(store, None if held is None else Held(held, digests[held], None))
+        if paths:
+            self.assertEqual(cost(reader.plan(wanted)[1]), min(paths))
+        else:
+            self.assertEqual(rule(reader.plan, wanted), "R-CHN-08")
+        return len(paths) > 1
+
+
+class ZAll(unittest.TestCase):
+    def test_every_rule_was_seen(self):
+        self.assertEqual(set(CHAIN_RULES) - SEEN, set())
+
+
+if __name__ == "__main__":
+    unittest.main()

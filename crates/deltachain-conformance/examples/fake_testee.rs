@@ -1,0 +1,37 @@
+//! A testee that errs in the way that its first argument names; for the tests of the runner.
+
+use std::io::{self, BufRead};
+use std::{env, fs, process, thread, time};
+
+use serde_json::{Value, json};
+
+fn main() {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let mode = arguments.first().map_or("", String::as_str);
+    let given: Value = arguments.get(1).map_or(Value::Null, |text| serde_json::from_str(text).expect("JSON"));
+    for line in io::stdin().lock().lines() {
+        let request: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
+        if request["operation"] == "hello" {
+            let hello = json!({ "testee": "fake", "protocol": 1, "operations": ["check", "apply", "plan"], "without": ["zstd"] });
+            println!("{}", if mode == "hello" { &given } else { &hello });
+            continue;
+        }
+        let mut answer = given.clone();
+        answer["case"] = request["case"].clone();
+        match mode {
+            "answer" => println!("{answer}"),
+            "answer-twice" => println!("{answer}\n{answer}"),
+            "answer-another" => println!("{}", json!({ "case": "another", "result": "valid" })),
+            "write-and-answer" => {
+                fs::write(request["output"].as_str().expect("an output"), "not a state").expect("written");
+                println!("{answer}");
+            }
+            "die" => {
+                eprintln!("these are my last words");
+                process::exit(3);
+            }
+            "be-silent" => thread::sleep(time::Duration::from_mins(10)),
+            other => panic!("there is no mode {other}"),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The command line: what can be asked for, and the help that goes with it.
+
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Measures an implementation of the delta chain format, in any language, by the vectors of this repository.
+#[derive(Debug, Parser)]
+#[command(name = "deltachain-conformance", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(RunArgs),
+    Testee(TesteeArgs),
+    #[cfg(feature = "adequacy")]
+    Adequacy(AdequacyArgs),
+}
+
+/// Ask a testee all cases and check its answers
+///
+/// A testee is a program that answers requests on standard input by lines on standard output; the protocol is in
+/// conformance/README.md.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain-conformance run --testee \"python3 my_testee.py\"
+  deltachain-conformance run --testee \"deltachain-conformance testee\" --rules --require-complete
+  deltachain-conformance run --testee ./mine --only links/index --junit report.xml
+
+Exit codes: 0 nothing unexpected happened, 1 something did, 2 wrong usage.")]
+pub(crate) struct RunArgs {
+    /// The command line of the testee, split at blanks, with quotes as in a shell
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) testee: String,
+    /// Only cases whose id contains the text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// Ids of cases that are known to fail, one per line; # begins a comment
+    #[arg(long, value_name = "FILE")]
+    pub(crate) expected_failures: Option<PathBuf>,
+    /// Cases that the testee does not claim to support are failures
+    #[arg(long)]
+    pub(crate) require_complete: bool,
+    /// A wrong or missing rule id is a failure
+    #[arg(long)]
+    pub(crate) rules: bool,
+    /// How long a case may take
+    #[arg(long, value_name = "SECONDS", default_value = "60")]
+    pub(crate) timeout: NonZeroU64,
+    /// Write a report as `JUnit` XML
+    #[arg(long, value_name = "FILE")]
+    pub(crate) junit: Option<PathBuf>,
+    /// Write a report as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// The folder with index.json [default: conformance, here or above]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) vectors: Option<PathBuf>,
+}
+
+/// Be the reference library as a testee
+#[derive(Debug, Args)]
+pub(crate) struct TesteeArgs {
+    /// Answer everything alike, which no run may accept
+    #[arg(long, value_name = "RESULT")]
+    pub(crate) always: Option<Always>,
+    /// Do not check this rule
+    #[cfg(feature = "adequacy")]
+    #[arg(long, value_name = "ID", conflicts_with = "always")]
+    pub(crate) without_rule: Option<String>,
+}
+
+/// The answer of a testee that looks at nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Always {
+    Valid,
+    Invalid,
+}
+
+/// Show that the vectors notice when a reader does not check a rule
+///
+/// Runs the vectors of each rule against the reference library with that rule switched off. At least one of them must
+/// then be answered otherwise.
+#[cfg(feature = "adequacy")]
+#[derive(Debug, Args)]
+pub(crate) struct AdequacyArgs {
+    /// Compare the table in README.md with what came out, instead of writing it there
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// The folder with index.json [default: conformance, here or above]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) vectors: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

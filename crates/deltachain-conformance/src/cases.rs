@@ -1,0 +1,114 @@
+//! Cases: what is asked about each vector, and what must be answered.
+
+use crate::index::{
+    Expected, HeaderDigests, Kind, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, Vector,
+};
+use crate::suite::Suite;
+
+/// The operations of the protocol; `encode` counts twice, once for each profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Operation {
+    Check,
+    Apply,
+    Patches,
+    EncodeCompact,
+    EncodeDirect,
+    Document,
+    Plan,
+    Replay,
+}
+
+impl Operation {
+    /// What stands behind the `#` of a case's id.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Check => "check",
+            Self::Apply => "apply",
+            Self::Patches => "patches",
+            Self::EncodeCompact => "encode-compact",
+            Self::EncodeDirect => "encode-direct",
+            Self::Document => "document",
+            Self::Plan => "plan",
+            Self::Replay => "replay",
+        }
+    }
+
+    /// What the protocol calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::EncodeCompact | Self::EncodeDirect => "encode",
+            other => other.label(),
+        }
+    }
+}
+
+/// What must be answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Expectation<'a> {
+    Refusal(&'a Refusal),
+    Check(&'a HeaderDigests),
+    Apply(&'a StateResult),
+    Patches(&'a PatchesResult),
+    /// A link to this state, which the vector's base leads to.
+    Encode {
+        target: &'a str,
+    },
+    Document,
+    Plan(&'a PlanResult),
+    Replay(&'a ReplayResult),
+}
+
+/// One question to a testee.
+#[derive(Debug)]
+pub(crate) struct Case<'a> {
+    pub(crate) id: String,
+    pub(crate) vector: &'a Vector,
+    pub(crate) operation: Operation,
+    pub(crate) expectation: Expectation<'a>,
+}
+
+/// All cases of all vectors, in the order of the index.
+pub(crate) fn cases(suite: &Suite) -> Vec<Case<'_>> {
+    suite.index.vectors.iter().flat_map(cases_of).collect()
+}
+
+/// The cases of one vector.
+pub(crate) fn cases_of(vector: &Vector) -> Vec<Case<'_>> {
+    fn asked<'a, T>(
+        operation: Operation,
+        expected: Option<&'a Expected<T>>,
+        valid: impl FnOnce(&'a T) -> Expectation<'a>,
+    ) -> Option<(Operation, Expectation<'a>)> {
+        expected.map(|expected| match expected {
+            Expected::Refusal(refusal) => (operation, Expectation::Refusal(refusal)),
+            Expected::Valid(result) => (operation, valid(result)),
+        })
+    }
+    let expect = &vector.expect;
+    let encode = encoded(vector).map(|target| Expectation::Encode { target });
+    let questions = [
+        asked(Operation::Check, expect.check.as_ref(), Expectation::Check),
+        asked(Operation::Apply, expect.apply.as_ref(), Expectation::Apply),
+        asked(Operation::Patches, expect.patches.as_ref(), Expectation::Patches),
+        encode.map(|encode| (Operation::EncodeCompact, encode)),
+        encode.map(|encode| (Operation::EncodeDirect, encode)),
+        asked(Operation::Document, expect.document.as_ref(), |_| Expectation::Document),
+        asked(Operation::Plan, expect.plan.as_ref(), Expectation::Plan),
+        asked(Operation::Replay, expect.replay.as_ref(), Expectation::Replay),
+    ];
+    let cases = questions.into_iter().flatten().map(|(operation, expectation)| {
+        let id = format!("{}#{}", vector.id, operation.label());
+        Case { id, vector, operation, expectation }
+    });
+    cases.collect()
+}
+
+/// The target of a link vector that writers are to make a link to: base and result both are safetensors files. States
+/// given by rule are too large for writers in slow languages.
+fn encoded(vector: &Vector) -> Option<&str> {
+    let in_file = |state: &str| state.ends_with(".safetensors");
+    let Some(Expected::Valid(result)) = &vector.expect.apply else { return None };
+    let target = result.state.as_deref()?;
+    let in_files = vector.kind == Kind::Link && vector.base.state().is_none_or(in_file) && in_file(target);
+    in_files.then_some(target)
+}

@@ -1,0 +1,242 @@
+//! `index.json`: the vectors and what must be said of each, as `conformance/index.schema.json` defines them.
+//!
+//! Nothing is ignored: a member that this program does not know might be one that changes what a vector means.
+
+use std::collections::BTreeMap;
+
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+/// The one version of the index that this program reads.
+pub(crate) const FORMAT: u64 = 1;
+
+/// What a reader must know to be measured by a vector, and may say that it does not.
+pub(crate) const FEATURES: [&str; 23] = [
+    "dense",
+    "sparse",
+    "absolute",
+    "relative-planes",
+    "relative-small",
+    "gaps",
+    "gap-escape",
+    "bitmap",
+    "magnitude-escape",
+    "contexts",
+    "zstd",
+    "set",
+    "patch",
+    "remove",
+    "metadata",
+    "layout",
+    "pieces",
+    "sequence",
+    "set-limit",
+    "shards",
+    "skip-routes",
+    "routes-documents",
+    "held-version",
+];
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Index {
+    pub(crate) format: u64,
+    pub(crate) spec: String,
+    #[serde(rename = "licence")]
+    _licence: String,
+    /// Path to SHA-256.
+    pub(crate) states: BTreeMap<String, String>,
+    pub(crate) vectors: Vec<Vector>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Vector {
+    pub(crate) id: String,
+    pub(crate) kind: Kind,
+    pub(crate) file: String,
+    pub(crate) sha256: String,
+    pub(crate) section: String,
+    pub(crate) rules: Vec<String>,
+    pub(crate) features: Vec<String>,
+    #[serde(rename = "since")]
+    _since: String,
+    pub(crate) generator: String,
+    pub(crate) reason: String,
+    #[serde(deserialize_with = "present")]
+    pub(crate) twin: Option<String>,
+    pub(crate) document: Option<String>,
+    #[serde(default)]
+    pub(crate) base: Base,
+    #[serde(default)]
+    pub(crate) then: Vec<String>,
+    pub(crate) set_bytes: Option<u64>,
+    pub(crate) held: Option<Held>,
+    pub(crate) version: Option<u64>,
+    #[serde(rename = "allocation_ceiling")]
+    _allocation_ceiling: Option<u64>,
+    pub(crate) expect: Expect,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Link,
+    Document,
+    Chain,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Link => "link",
+            Self::Document => "document",
+            Self::Chain => "chain",
+        }
+    }
+}
+
+/// What a link is applied to.
+#[derive(Debug, Default, Deserialize)]
+#[serde(from = "Option<String>")]
+pub(crate) enum Base {
+    /// Nothing: the vector does not say.
+    #[default]
+    Absent,
+    /// The empty state: null.
+    Empty,
+    State(String),
+}
+
+impl From<Option<String>> for Base {
+    fn from(member: Option<String>) -> Self {
+        member.map_or(Self::Empty, Self::State)
+    }
+}
+
+impl Base {
+    /// The state, if it is not the empty one.
+    pub(crate) fn state(&self) -> Option<&str> {
+        match self {
+            Self::State(state) => Some(state),
+            Self::Absent | Self::Empty => None,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Held {
+    pub(crate) version: u64,
+    pub(crate) commit: String,
+    pub(crate) shards: Vec<String>,
+}
+
+/// What each operation must answer.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Expect {
+    pub(crate) check: Option<Expected<HeaderDigests>>,
+    pub(crate) apply: Option<Expected<StateResult>>,
+    pub(crate) patches: Option<Expected<PatchesResult>>,
+    pub(crate) document: Option<Expected<Nothing>>,
+    pub(crate) plan: Option<Expected<PlanResult>>,
+    pub(crate) replay: Option<Expected<ReplayResult>>,
+}
+
+/// A refusal, or what a valid answer has.
+#[derive(Debug)]
+pub(crate) enum Expected<T> {
+    Refusal(Refusal),
+    Valid(T),
+}
+
+/// Told apart by hand, so that an error speaks of the member that is wrong.
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Expected<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        if value.get("class").is_some() {
+            serde_json::from_value(value).map(Self::Refusal)
+        } else {
+            serde_json::from_value(value).map(Self::Valid)
+        }
+        .map_err(D::Error::custom)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Refusal {
+    pub(crate) class: String,
+    pub(crate) rule: String,
+}
+
+/// Of `check`.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HeaderDigests {
+    pub(crate) base: String,
+    pub(crate) target: String,
+}
+
+/// A state that comes out.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StateResult {
+    pub(crate) digest: String,
+    pub(crate) tensors: Option<Vec<Tensor>>,
+    pub(crate) state: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tensor {
+    pub(crate) name: String,
+    pub(crate) dtype: String,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) digest: String,
+}
+
+/// Of `patches`.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PatchesResult {
+    pub(crate) patches: Vec<PatchResult>,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PatchResult {
+    pub(crate) name: String,
+    pub(crate) lanes: u64,
+    pub(crate) digest: String,
+}
+
+/// Of `document` and `encode`.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+/// Of `plan`.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PlanResult {
+    pub(crate) version: u64,
+    pub(crate) bytes: u64,
+    pub(crate) path: Vec<u64>,
+}
+
+/// Of `replay`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReplayResult {
+    pub(crate) version: u64,
+    pub(crate) digest: String,
+    pub(crate) shards: Option<Vec<StateResult>>,
+}
+
+/// A member that may be null but must be there.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Option::deserialize(deserializer)
+}

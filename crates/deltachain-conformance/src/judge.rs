@@ -1,0 +1,339 @@
+//! Whether an answer is right: its form, what it says, and what it has made.
+
+use std::fs;
+use std::path::Path;
+
+use deltachain::tensor::{Digest, MemoryState, SafetensorsState, State, StateDigests, StateWriter, TensorInfo};
+use deltachain::{Application, FileSource, Limits, LinkReader};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::cases::{Case, Expectation, Operation};
+use crate::index::{HeaderDigests, Nothing, PatchesResult, PlanResult, Refusal, StateResult, Tensor};
+use crate::problem::Result;
+use crate::process::shortened;
+use crate::workshop::{Request, Workshop};
+
+/// What an answer is worth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Right,
+    /// The class is right, but the rule is another or missing.
+    OtherRule(Option<String>),
+    /// What is wrong, in words.
+    Wrong(String),
+}
+
+/// Why an answer is wrong: as a value, because this is nothing that stops the program.
+type Judged<T = ()> = std::result::Result<T, String>;
+
+/// Judges a line that a testee has answered.
+pub(crate) fn judge(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Workshop<'_>) -> Verdict {
+    judged(case, request, line, workshop).unwrap_or_else(Verdict::Wrong)
+}
+
+/// Whether the line is an answer to this case at all. If not, the testee is out of step.
+pub(crate) fn answers(case: &Case<'_>, line: &str) -> bool {
+    Answer::parse(case, line).is_ok()
+}
+
+fn judged(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Workshop<'_>) -> Judged<Verdict> {
+    let answer = Answer::parse(case, line)?;
+    match (answer, case.expectation) {
+        (Answer::Invalid(refusal), Expectation::Refusal(expected)) => {
+            if refusal.class != expected.class {
+                return Err(refusal.describe());
+            }
+            if fs::symlink_metadata(&request.output).is_ok() {
+                return Err(format!("{}, but it has left an output", refusal.describe()));
+            }
+            Ok(match refusal.rule {
+                Some(rule) if rule == expected.rule => Verdict::Right,
+                other => Verdict::OtherRule(other),
+            })
+        }
+        (Answer::Invalid(refusal), _) => Err(refusal.describe()),
+        (Answer::Valid(members), Expectation::Refusal(_)) => {
+            Err(format!("valid {}", shortened(&Value::Object(members).to_string())))
+        }
+        (Answer::Valid(members), Expectation::Check(expected)) => {
+            let answer: HeaderDigests = typed(members)?;
+            same(&answer, expected)
+        }
+        (Answer::Valid(members), Expectation::Patches(expected)) => {
+            let answer: PatchesResult = typed(members)?;
+            let differing = answer.patches.iter().zip(&expected.patches).find(|(answer, expected)| answer != expected);
+            match differing {
+                Some((answer, expected)) => Err(format!("{answer:?} instead of {expected:?}")),
+                None if answer.patches.len() != expected.patches.len() => {
+                    Err(format!("{} patches instead of {}", answer.patches.len(), expected.patches.len()))
+                }
+                None => Ok(Verdict::Right),
+            }
+        }
+        (Answer::Valid(members), Expectation::Plan(expected)) => {
+            let answer: PlanResult = typed(members)?;
+            same(&answer, expected)
+        }
+        (Answer::Valid(members), Expectation::Document) => {
+            let Nothing {} = typed(members)?;
+            Ok(Verdict::Right)
+        }
+        (Answer::Valid(members), Expectation::Apply(expected)) => {
+            let answer: AppliedAnswer = typed(members)?;
+            same_digest("answer", &answer.digest, &expected.digest)?;
+            check_state(&request.output, expected, workshop)?;
+            Ok(Verdict::Right)
+        }
+        (Answer::Valid(members), Expectation::Replay(expected)) => {
+            let answer: ReplayedAnswer = typed(members)?;
+            if answer.version != expected.version {
+                return Err(format!("version {} instead of {}", answer.version, expected.version));
+            }
+            same_digest("answer", &answer.digest, &expected.digest)?;
+            check_shards(&request.output, &expected.digest, expected.shards.as_deref(), workshop)?;
+            Ok(Verdict::Right)
+        }
+        (Answer::Valid(members), Expectation::Encode { target }) => {
+            let Nothing {} = typed(members)?;
+            let base =
+                case.vector.base.state().map(|base| workshop.state(base)).transpose().map_err(|e| e.to_string())?;
+            let target = workshop.digest(target).map_err(|e| e.to_string())?;
+            let direct = case.operation == Operation::EncodeDirect;
+            check_link(&request.output, base.as_deref(), target, direct)
+                .map_err(|problem| format!("the link is bad: {problem}"))?;
+            Ok(Verdict::Right)
+        }
+    }
+}
+
+/// A line in the form that the protocol demands.
+enum Answer {
+    /// With the members of the operation, none of which has been looked at.
+    Valid(Map<String, Value>),
+    Invalid(Refused),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Refused {
+    class: String,
+    #[serde(default, deserialize_with = "string")]
+    rule: Option<String>,
+    #[serde(default, deserialize_with = "string")]
+    message: Option<String>,
+}
+
+/// A member that may be missing, but not be null.
+fn string<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    String::deserialize(deserializer).map(Some)
+}
+
+impl Refused {
+    fn describe(&self) -> String {
+        let rule = self.rule.as_ref().map_or_else(String::new, |rule| format!(" {rule}"));
+        let message = self.message.as_ref().map_or_else(String::new, |message| format!(": {message}"));
+        format!("invalid, {}{rule}{message}", self.class)
+    }
+}
+
+impl Answer {
+    fn parse(case: &Case<'_>, line: &str) -> Judged<Self> {
+        let odd = |what: String| format!("{what} in the answer {}", shortened(line));
+        let mut members: Map<String, Value> = serde_json::from_str(line).map_err(|error| odd(error.to_string()))?;
+        if members.remove("case").as_ref().and_then(Value::as_str) != Some(&case.id) {
+            return Err(odd("another case".to_owned()));
+        }
+        match members.remove("result").as_ref().and_then(Value::as_str) {
+            Some("valid") => Ok(Self::Valid(members)),
+            Some("invalid") => typed(members).map(Self::Invalid).map_err(odd),
+            _ => Err(odd("no result".to_owned())),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AppliedAnswer {
+    digest: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReplayedAnswer {
+    version: u64,
+    digest: String,
+}
+
+fn typed<T: DeserializeOwned>(members: Map<String, Value>) -> Judged<T> {
+    serde_json::from_value(Value::Object(members)).map_err(|error| error.to_string())
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(answer: &T, expected: &T) -> Judged<Verdict> {
+    if answer == expected { Ok(Verdict::Right) } else { Err(format!("{answer:?} instead of {expected:?}")) }
+}
+
+fn same_digest(whose: &str, found: &str, expected: &str) -> Judged {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(format!("the digest of the {whose} is {} instead of {expected}", shortened(found)))
+    }
+}
+
+/// Tensors and digests of a state in one file that a testee has written.
+fn read(path: &Path) -> Judged<(Vec<TensorInfo>, StateDigests)> {
+    if !path.is_file() {
+        return Err("there is no output file".to_owned());
+    }
+    SafetensorsState::open(path)
+        .and_then(|state| Ok((state.tensors().to_vec(), StateDigests::of(&state, &())?)))
+        .map_err(|error| format!("the output cannot be read: {error:?}"))
+}
+
+/// Compares a state that was written with what it should be. Its digest covers names, types, shapes and all bytes.
+fn check_state(
+    path: &Path,
+    expected: &StateResult,
+    workshop: &mut Workshop<'_>,
+) -> Judged<(Vec<TensorInfo>, Vec<Digest>)> {
+    let (infos, digests) = read(path)?;
+    if let Some(tensors) = &expected.tensors {
+        let found: Vec<Tensor> =
+            infos.iter().zip(&digests.tensors).map(|(info, digest)| described(info, *digest)).collect();
+        let differing = found.iter().zip(tensors).find(|(found, expected)| found != expected);
+        if let Some((found, expected)) = differing {
+            return Err(format!("the output has {found:?} instead of {expected:?}"));
+        }
+        if found.len() != tensors.len() {
+            return Err(format!("the output has {} tensors instead of {}", found.len(), tensors.len()));
+        }
+    }
+    same_digest("output", &digests.state.to_string(), &expected.digest)?;
+    if let Some(state) = &expected.state {
+        let wanted = workshop.digest(state).map_err(|problem| problem.to_string())?;
+        same_digest("output", &digests.state.to_string(), &wanted.to_string())?;
+    }
+    Ok((infos, digests.tensors))
+}
+
+fn described(info: &TensorInfo, digest: Digest) -> Tensor {
+    Tensor {
+        name: info.name().to_owned(),
+        dtype: info.dtype().name().to_owned(),
+        shape: info.shape().to_vec(),
+        digest: digest.to_string(),
+    }
+}
+
+/// Compares the folder of a replayed version with what it should be: a file per shard and nothing else.
+fn check_shards(folder: &Path, digest: &str, expected: Option<&[StateResult]>, workshop: &mut Workshop<'_>) -> Judged {
+    let entries = fs::read_dir(folder).map_err(|error| format!("there is no output folder: {error}"))?.count();
+    if let Some(expected) = expected.filter(|expected| expected.len() != entries) {
+        return Err(format!("the output has {entries} files instead of {}", expected.len()));
+    }
+    let mut union: Vec<(TensorInfo, Digest)> = Vec::new();
+    for number in 0..entries {
+        let path = folder.join(format!("{number}.safetensors"));
+        let (infos, digests) = match expected.and_then(|expected| expected.get(number)) {
+            Some(shard) => check_state(&path, shard, workshop),
+            None => read(&path).map(|(infos, digests)| (infos, digests.tensors)),
+        }
+        .map_err(|problem| format!("shard {number}: {problem}"))?;
+        union.extend(infos.into_iter().zip(digests));
+    }
+    union.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
+    if union.windows(2).any(|pair| pair[0].0.name() == pair[1].0.name()) {
+        return Err("two shards of the output have a tensor of the same name".to_owned());
+    }
+    let (infos, digests): (Vec<TensorInfo>, Vec<Digest>) = union.into_iter().unzip();
+    same_digest("output", &StateDigests::from_tensors(&infos, digests).state.to_string(), digest)
+}
+
+/// Applies a link that a testee has made, and compares the result with the target.
+fn check_link(link: &Path, base: Option<&Path>, target: Digest, direct: bool) -> deltachain::Result<()> {
+    /// The digests are what is wanted.
+    struct Discard;
+    impl StateWriter for Discard {
+        fn write(&self, _tensor: usize, _offset: u64, _bytes: &[u8]) -> deltachain::Result<()> {
+            Ok(())
+        }
+    }
+
+    let link = LinkReader::open(FileSource::open(link)?, &Limits::default())?;
+    if direct && !link.is_direct() {
+        return Err(deltachain::Error::usage("relative values in a link of the direct profile"));
+    }
+    let files = base.map(SafetensorsState::open).transpose()?;
+    let empty = MemoryState::new();
+    let base: &dyn State = files.as_ref().map_or(&empty, |files| files);
+    let digests = StateDigests::of(base, &())?;
+    let result = Application::new(base, &digests, &link)?.run(&Discard, &())?;
+    if result.state == target {
+        Ok(())
+    } else {
+        Err(deltachain::Error::usage(format!("its target is {}", result.state)))
+    }
+}
+
+/// What an answer should have been, in words.
+pub(crate) fn wanted(case: &Case<'_>) -> String {
+    match case.expectation {
+        Expectation::Refusal(Refusal { class, rule }) => format!("invalid, {class} {rule}"),
+        Expectation::Check(expected) => format!("valid, {} to {}", expected.base, expected.target),
+        Expectation::Apply(expected) => format!("valid, {}", expected.digest),
+        Expectation::Patches(expected) => format!("valid, {} patches", expected.patches.len()),
+        Expectation::Encode { target } => format!("a link to {target}"),
+        Expectation::Document => "valid".to_owned(),
+        Expectation::Plan(expected) => format!("valid, {expected:?}"),
+        Expectation::Replay(expected) => format!("valid, version {} with {}", expected.version, expected.digest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltachain::tensor::{Dtype, Layout, StagedSafetensors};
+
+    use super::*;
+    use crate::suite::Suite;
+
+    /// Writes a shard with one empty tensor of this name; gives what is expected of it.
+    fn shard(path: &Path, name: &str) -> StateResult {
+        let infos = [TensorInfo::new(name, Dtype::U8, [0]).unwrap()];
+        let staged = StagedSafetensors::create(path, &infos, &Layout::single_file(&infos), None, false).unwrap();
+        staged.commit().unwrap();
+        let digest = read(path).unwrap().1.state.to_string();
+        StateResult { digest, tensors: None, state: None }
+    }
+
+    #[test]
+    fn a_replayed_version_is_its_shards_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let index = r#"{"format":1,"spec":"0.2.0","licence":"CC0-1.0","states":{},"vectors":[]}"#;
+        fs::write(folder.path().join("index.json"), index).unwrap();
+        let suite = Suite::load(Some(folder.path())).unwrap();
+        let mut workshop = Workshop::new(&suite).unwrap();
+        let out = folder.path().join("out");
+        fs::create_dir(&out).unwrap();
+        let expected = [shard(&out.join("0.safetensors"), "b"), shard(&out.join("1.safetensors"), "a")];
+
+        let mut union = MemoryState::new();
+        union.insert("a", Dtype::U8, &[0], Vec::new()).unwrap();
+        union.insert("b", Dtype::U8, &[0], Vec::new()).unwrap();
+        let digest = StateDigests::of(&union, &()).unwrap().state.to_string();
+        let mut check =
+            |shards: Option<&[StateResult]>, digest: &str| check_shards(&out, digest, shards, &mut workshop);
+        assert_eq!(check(Some(&expected), &digest), Ok(()));
+        assert_eq!(check(None, &digest), Ok(()));
+        assert!(check(Some(&expected), &expected[0].digest).unwrap_err().contains("the digest of the output"));
+        assert!(check(Some(&expected[..1]), &digest).unwrap_err().contains("2 files instead of 1"));
+        let [first, second] = expected;
+        assert!(check(Some(&[second, first]), &digest).unwrap_err().starts_with("shard 0: the digest"));
+        fs::write(out.join("extra"), "").unwrap();
+        assert!(check(None, &digest).unwrap_err().starts_with("shard 2: there is no output file"));
+        fs::remove_file(out.join("extra")).unwrap();
+        shard(&out.join("2.safetensors"), "a");
+        assert!(check(None, &digest).unwrap_err().contains("two shards"));
+    }
+}

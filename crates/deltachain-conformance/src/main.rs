@@ -1,0 +1,56 @@
+//! The conformance runner: measures an implementation of the delta chain format by the vectors in `conformance/`, and is
+//! the reference library's own testee. The protocol is in `conformance/README.md`.
+//!
+//! Exit codes: 0 good, 1 something unexpected happened, 2 wrong usage.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+#[cfg(feature = "adequacy")]
+mod adequacy;
+mod args;
+mod by_rule;
+mod cases;
+mod expected;
+mod index;
+mod judge;
+mod problem;
+mod process;
+mod report;
+#[cfg(any(feature = "adequacy", test))]
+mod rule_vectors;
+mod run;
+mod session;
+mod spec;
+mod suite;
+// The tables of this program look like those of the tool.
+#[path = "../../deltachain-cli/src/table.rs"]
+mod table;
+mod testee;
+mod unpack;
+mod workshop;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::problem::Problem;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Testee(args) => testee::serve(&args),
+        #[cfg(feature = "adequacy")]
+        Command::Adequacy(args) => adequacy::run(&args),
+    };
+    result.unwrap_or_else(|problem| {
+        // If standard error is gone there is nobody left to tell.
+        let _ = writeln!(anstream::stderr(), "error: {problem}");
+        match problem {
+            Problem::Usage(_) => ExitCode::from(2),
+            Problem::Failed(_) => ExitCode::FAILURE,
+        }
+    })
+}

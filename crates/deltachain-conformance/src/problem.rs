@@ -1,0 +1,45 @@
+//! Why the program cannot go on: its caller erred, or something is wrong with the vectors or the testee.
+
+use std::fmt::{self, Display};
+use std::path::Path;
+
+/// Result of everything that may stop the program.
+pub(crate) type Result<T = (), E = Problem> = std::result::Result<T, E>;
+
+/// What stopped the program, in words.
+#[derive(Debug)]
+pub(crate) enum Problem {
+    /// The command line asks for something that makes no sense: exit code 2.
+    Usage(String),
+    /// Anything else: exit code 1.
+    Failed(String),
+}
+
+impl Problem {
+    pub(crate) fn usage(message: impl Display) -> Self {
+        Self::Usage(message.to_string())
+    }
+
+    pub(crate) fn failed(message: impl Display) -> Self {
+        Self::Failed(message.to_string())
+    }
+
+    /// For `map_err`: what happened to this file.
+    pub(crate) fn with_file<E: Display>(path: &Path) -> impl FnOnce(E) -> Self {
+        move |error| Self::Failed(format!("{}: {error}", path.display()))
+    }
+}
+
+impl Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Usage(message) | Self::Failed(message)) = self;
+        f.write_str(message)
+    }
+}
+
+impl From<deltachain::Error> for Problem {
+    fn from(error: deltachain::Error) -> Self {
+        // The alternate form has what the operating system said.
+        Self::Failed(format!("{error:?}"))
+    }
+}

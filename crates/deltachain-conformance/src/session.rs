@@ -1,0 +1,111 @@
+//! The conversation with a testee: what it claims to support, and the answers that it gives.
+
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::cases::Case;
+use crate::index::FEATURES;
+use crate::judge::{Verdict, answers, judge};
+use crate::problem::{Problem, Result};
+use crate::process::{Process, Reply};
+use crate::workshop::Workshop;
+
+/// The one version of the protocol that this program speaks.
+pub(crate) const PROTOCOL: u64 = 1;
+/// The operations that a testee may support.
+const OPERATIONS: [&str; 7] = ["check", "apply", "patches", "encode", "document", "plan", "replay"];
+
+/// A testee that has introduced itself.
+#[derive(Debug)]
+pub(crate) struct Session {
+    process: Process,
+    hello: Hello,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Hello {
+    testee: String,
+    protocol: u64,
+    operations: Vec<String>,
+    without: Vec<String>,
+}
+
+/// What came of a case.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) verdict: Verdict,
+    /// Last lines of standard error.
+    pub(crate) stderr: Vec<String>,
+    pub(crate) time: Duration,
+}
+
+impl Session {
+    /// Starts the testee and asks what it can do.
+    pub(crate) fn start(command: &str, timeout: Duration) -> Result<Self> {
+        let mut process = Process::new(command, timeout)?;
+        let hello = greet(&mut process)?;
+        Ok(Self { process, hello })
+    }
+
+    /// Name and version, as the testee gives them.
+    pub(crate) fn name(&self) -> &str {
+        &self.hello.testee
+    }
+
+    /// Why the testee is not to be asked this, if so.
+    pub(crate) fn unsupported(&self, case: &Case<'_>) -> Option<String> {
+        let operation = case.operation.name();
+        if !self.hello.operations.iter().any(|own| own == operation) {
+            return Some(format!("does not claim the operation {operation}"));
+        }
+        let missing = case.vector.features.iter().find(|feature| self.hello.without.contains(feature));
+        missing.map(|feature| format!("says that it is without the feature {feature}"))
+    }
+
+    /// Asks a case and judges the answer. A testee that was lost before is started again.
+    pub(crate) fn ask(&mut self, case: &Case<'_>, workshop: &mut Workshop<'_>) -> Result<Asked> {
+        if self.process.is_down() && greet(&mut self.process)? != self.hello {
+            return Err(Problem::failed("the testee, started again, introduces itself differently"));
+        }
+        let request = workshop.request(case)?;
+        let start = Instant::now();
+        let reply = self.process.ask(&request.json);
+        let time = start.elapsed();
+        let verdict = match &reply {
+            Reply::Lost(how) => Verdict::Wrong(format!("the testee {how}")),
+            Reply::Line(line) => judge(case, &request, line, workshop),
+        };
+        let stderr = self.process.take_tail();
+        if matches!(&reply, Reply::Line(line) if !answers(case, line)) {
+            // It is out of step: its next line might belong to this case, too.
+            self.process.stop();
+        }
+        Ok(Asked { verdict, stderr, time })
+    }
+}
+
+fn greet(process: &mut Process) -> Result<Hello> {
+    process.start()?;
+    let line = match process.ask(&json!({ "operation": "hello", "protocol": PROTOCOL })) {
+        Reply::Line(line) => line,
+        Reply::Lost(how) => return Err(Problem::failed(format!("the testee does not say hello: it {how}"))),
+    };
+    let hello: Hello = serde_json::from_str(&line)
+        .map_err(|error| Problem::failed(format!("the testee's hello is wrong: {error} in {line}")))?;
+    if hello.protocol != PROTOCOL {
+        return Err(Problem::failed(format!("the testee speaks protocol {}, not {PROTOCOL}", hello.protocol)));
+    }
+    let unknown = |claimed: &[String], known: &[&str]| {
+        claimed.iter().find(|claimed| !known.contains(&claimed.as_str())).map(ToOwned::to_owned)
+    };
+    if let Some(name) = unknown(&hello.operations, &OPERATIONS) {
+        return Err(Problem::failed(format!("the testee claims the operation {name}, which does not exist")));
+    }
+    if let Some(name) = unknown(&hello.without, &FEATURES) {
+        return Err(Problem::failed(format!("the testee is without the feature {name}, which does not exist")));
+    }
+    Ok(hello)
+}

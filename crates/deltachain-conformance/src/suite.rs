@@ -1,0 +1,138 @@
+//! The folder of the vectors: found, read and verified before anything in it is used.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::index::{Base, Expected, FEATURES, FORMAT, Index, Kind, Vector};
+use crate::problem::{Problem, Result};
+
+const INDEX: &str = "index.json";
+
+/// The vectors, all of whose files are there and have the SHA-256 that the index names.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    root: PathBuf,
+    pub(crate) index: Index,
+}
+
+impl Suite {
+    /// Reads the folder, or the nearest `conformance` folder in the current directory and those above it.
+    pub(crate) fn load(folder: Option<&Path>) -> Result<Self> {
+        let root = folder.map_or_else(find, |folder| Ok(folder.to_owned()))?;
+        let root = root.canonicalize().map_err(Problem::with_file(&root))?;
+        let path = root.join(INDEX);
+        let text = fs::read_to_string(&path).map_err(Problem::with_file(&path))?;
+        let index: Index = serde_json::from_str(&text).map_err(Problem::with_file(&path))?;
+        let suite = Self { root, index };
+        suite.check().map_err(Problem::with_file(&path))?;
+        suite.verify()?;
+        Ok(suite)
+    }
+
+    /// Where a file that the index names lies.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub(crate) fn vector(&self, id: &str) -> Option<&Vector> {
+        self.index.vectors.iter().find(|vector| vector.id == id)
+    }
+
+    /// What the schema cannot say: that names refer to something, and that members are there where they are needed.
+    fn check(&self) -> Result<(), String> {
+        if self.index.format != FORMAT {
+            return Err(format!("format {} is not known to this program", self.index.format));
+        }
+        let mut by_id = HashMap::new();
+        for vector in &self.index.vectors {
+            if by_id.insert(vector.id.as_str(), vector).is_some() {
+                return Err(format!("{} is there twice", vector.id));
+            }
+        }
+        for vector in &self.index.vectors {
+            let flaw = self.flaw(vector, &by_id);
+            flaw.map_or(Ok(()), |flaw| Err(format!("{}: {flaw}", vector.id)))?;
+        }
+        Ok(())
+    }
+
+    fn flaw(&self, vector: &Vector, by_id: &HashMap<&str, &Vector>) -> Option<String> {
+        let others = vector.twin.iter().chain(&vector.then);
+        for other in others {
+            if by_id.get(other.as_str()).is_none_or(|other| other.kind != vector.kind) {
+                return Some(format!("there is no {} {other}", vector.kind.name()));
+            }
+        }
+        if let Some(unknown) = vector.features.iter().find(|feature| !FEATURES.contains(&feature.as_str())) {
+            return Some(format!("{unknown} is no feature"));
+        }
+        let result = match &vector.expect.apply {
+            Some(Expected::Valid(result)) => result.state.as_ref(),
+            _ => None,
+        };
+        let shards = match &vector.expect.replay {
+            Some(Expected::Valid(replay)) => replay.shards.as_deref().unwrap_or_default(),
+            _ => &[],
+        };
+        let shards = shards.iter().filter_map(|shard| shard.state.as_ref());
+        let held = vector.held.iter().flat_map(|held| &held.shards);
+        let base = vector.base.state();
+        let mut states = result.into_iter().chain(shards).chain(held).map(String::as_str).chain(base);
+        if let Some(unknown) = states.find(|state| !self.index.states.contains_key(*state)) {
+            return Some(format!("{unknown} is not among the states"));
+        }
+        let expect = &vector.expect;
+        let (link, document, chain) = (
+            expect.check.is_some() || expect.apply.is_some() || expect.patches.is_some(),
+            expect.document.is_some(),
+            expect.plan.is_some() || expect.replay.is_some(),
+        );
+        let fits = match vector.kind {
+            Kind::Link => link && !document && !chain,
+            Kind::Document => document && !link && !chain && vector.document.is_some(),
+            Kind::Chain => chain && !link && !document,
+        };
+        if !fits {
+            return Some(format!("what is expected does not fit a {}", vector.kind.name()));
+        }
+        (expect.apply.is_some() && matches!(vector.base, Base::Absent))
+            .then(|| "there is no base to apply it to".to_owned())
+    }
+
+    fn verify(&self) -> Result {
+        let vectors = self.index.vectors.iter().map(|vector| (&vector.file, &vector.sha256));
+        for (name, expected) in vectors.chain(&self.index.states) {
+            if !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
+                return Err(Problem::failed(format!("{name}: not a path inside the folder")));
+            }
+            let path = self.path(name);
+            let bytes = fs::read(&path).map_err(Problem::with_file(&path))?;
+            let found = sha256(&bytes);
+            if found != *expected {
+                let message = format!("{}: its SHA-256 is {found}, the index names {expected}", path.display());
+                return Err(Problem::failed(message));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn find() -> Result<PathBuf> {
+    let here = std::env::current_dir().map_err(Problem::failed)?;
+    let folders = here.ancestors().map(|folder| folder.join("conformance"));
+    folders.into_iter().find(|folder| folder.join(INDEX).is_file()).ok_or_else(|| {
+        Problem::usage("there is no conformance/index.json here or above: name its folder with --vectors")
+    })
+}

@@ -1,0 +1,29 @@
+//! Testees that look at nothing: what they answer has the right form, and no run may be content with it.
+
+use serde_json::{Value, json};
+
+use crate::args::Always;
+
+/// An answer to any request.
+pub(super) fn answer(always: Always, operation: &str, case: &Value) -> Value {
+    let mut answer = match always {
+        Always::Invalid => json!({ "result": "invalid", "class": "MALFORMED" }),
+        Always::Valid => valid(operation),
+    };
+    answer["case"] = case.clone();
+    answer
+}
+
+fn valid(operation: &str) -> Value {
+    let digest = "0".repeat(64);
+    let mut answer = match operation {
+        "check" => json!({ "base": digest, "target": digest }),
+        "apply" => json!({ "digest": digest }),
+        "patches" => json!({ "patches": [] }),
+        "plan" => json!({ "version": 0, "bytes": 0, "path": [] }),
+        "replay" => json!({ "version": 0, "digest": digest }),
+        _ => json!({}),
+    };
+    answer["result"] = json!("valid");
+    answer
+}

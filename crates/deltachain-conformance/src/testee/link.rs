@@ -1,0 +1,103 @@
+//! The operations on links: `check`, `apply`, `patches`, `encode`.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use deltachain::tensor::{Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests};
+use deltachain::{
+    Application, DiffOptions, Error, FileSource, Limits, LinkReader, Profile, Result, check_sequence, diff,
+};
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+
+use crate::testee::request::Request;
+
+/// The ordinary limits, except that there is none for the bytes of new tensors but the request's.
+fn limits(request: &Request<'_>) -> Limits {
+    let mut limits = Limits::default();
+    limits.set_bytes = request.optional_number("set_bytes").unwrap_or(u64::MAX);
+    limits.set_bytes_per_file_byte = 0;
+    limits
+}
+
+fn open(path: &Path, limits: &Limits) -> Result<LinkReader<FileSource>> {
+    LinkReader::open(FileSource::open(path)?, limits)
+}
+
+pub(super) fn check(request: &Request<'_>) -> Result<Value> {
+    let link = open(request.path("link")?, &limits(request))?;
+    link.verify(&())?;
+    let header = link.header();
+    Ok(json!({ "base": header.base.to_string(), "target": header.target.to_string() }))
+}
+
+pub(super) fn apply(request: &Request<'_>) -> Result<Value> {
+    let limits = limits(request);
+    let links = request.paths("links")?;
+    let links = links.iter().map(|path| open(path, &limits)).collect::<Result<Vec<_>>>()?;
+    check_sequence(&links.iter().collect::<Vec<_>>())?;
+    let files = request.optional_path("base")?.map(SafetensorsState::open).transpose()?;
+    let empty = MemoryState::new();
+    let base: &dyn State = files.as_ref().map_or(&empty, |files| files);
+    let mut digests = StateDigests::of(base, &())?;
+    let mut layout = files.as_ref().map(|files| files.layout().clone());
+    let output = request.path("output")?;
+    let mut held: Option<StagedSafetensors> = None;
+    for link in &links {
+        let state: &dyn State = held.as_ref().map_or(base, |held| held);
+        let application = Application::new(state, &digests, link)?;
+        // R-LAY-01; the answer is one file, whatever the layout.
+        let tensors = application.tensors();
+        layout = Some(Layout::of_target(&link.index().metadata, layout.as_ref(), tensors)?);
+        let staged = StagedSafetensors::create(output, tensors, &Layout::single_file(tensors), None, false)?;
+        digests = application.run(&staged, &())?;
+        // What is held otherwise, between two links, is never committed and leaves nothing.
+        held = Some(staged);
+    }
+    held.map_or(Ok(()), StagedSafetensors::commit)?;
+    Ok(json!({ "digest": digests.state.to_string() }))
+}
+
+pub(super) fn patches(request: &Request<'_>) -> Result<Value> {
+    let link = open(request.path("link")?, &Limits::default())?;
+    // Coded lanes of each tensor, and the hash of them.
+    let mut coded: HashMap<String, (u64, blake3::Hasher)> = HashMap::new();
+    for patch in link.patches(|_| true, None) {
+        let patch = patch?;
+        let lane_bytes = patch.dtype().lane_bytes();
+        let indices = patch.indices.unwrap_or_else(|| patch.lanes.collect());
+        let (lanes, hasher) = coded.entry(patch.tensor.name().to_owned()).or_default();
+        for (index, value) in indices.iter().zip(patch.values.chunks_exact(lane_bytes)) {
+            *lanes += 1;
+            hasher.update(&index.to_le_bytes()).update(value);
+        }
+    }
+    let written = link.index().tensors.iter().filter(|entry| entry.written().is_some());
+    let patches: Vec<Value> = written
+        .map(|entry| {
+            let (lanes, hasher) = coded.remove(entry.name()).unwrap_or_default();
+            json!({ "name": entry.name(), "lanes": lanes, "digest": hasher.finalize().to_hex().as_str() })
+        })
+        .collect();
+    Ok(json!({ "patches": patches }))
+}
+
+pub(super) fn encode(request: &Request<'_>) -> Result<Value> {
+    let profile = match request.text("profile")? {
+        "compact" => Profile::Compact,
+        "direct" => Profile::Direct,
+        other => return Err(Error::usage(format!("there is no profile {other}"))),
+    };
+    let base = request.optional_path("base")?.map(SafetensorsState::open).transpose()?;
+    let empty = MemoryState::new();
+    let base: &dyn State = base.as_ref().map_or(&empty, |files| files);
+    let target = SafetensorsState::open(request.path("target")?)?;
+    let output = request.path("output")?;
+    let failed = |error: io::Error| Error::io("writing", error).in_file(output);
+    let mut file = NamedTempFile::new_in(output.parent().unwrap_or(output)).map_err(failed)?;
+    diff(base, &target, &DiffOptions { profile, ..DiffOptions::default() }, &mut file)?;
+    file.flush().map_err(failed)?;
+    file.persist_noclobber(output).map_err(|refused| failed(refused.error))?;
+    Ok(json!({}))
+}

@@ -1,0 +1,82 @@
+//! `testee`: the reference library behind the protocol of `conformance/README.md`, like any other implementation.
+//!
+//! Each file next to this one has the operations of a part of SPEC.md.
+
+mod always;
+mod chain;
+mod link;
+mod request;
+
+use std::io::{self, BufRead, Write};
+use std::process::ExitCode;
+
+use deltachain::Error;
+use serde_json::{Value, json};
+
+use crate::args::TesteeArgs;
+use crate::problem::{Problem, Result};
+use crate::session::PROTOCOL;
+use crate::testee::request::Request;
+
+/// Performs a request; gives the members of the valid answer.
+type Operation = fn(&Request) -> deltachain::Result<Value>;
+
+/// What the reference library can do.
+const SUPPORTED: [(&str, Operation); 7] = [
+    ("check", link::check),
+    ("apply", link::apply),
+    ("patches", link::patches),
+    ("encode", link::encode),
+    ("document", chain::document),
+    ("plan", chain::plan),
+    ("replay", chain::replay),
+];
+
+/// Answers requests until there are no more.
+pub(crate) fn serve(args: &TesteeArgs) -> Result<ExitCode> {
+    #[cfg(feature = "adequacy")]
+    if let Some(rule) = &args.without_rule {
+        deltachain::switch_off(rule).map_err(Problem::usage)?;
+    }
+    let mut out = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        let line = line.map_err(Problem::failed)?;
+        let request: Value = serde_json::from_str(&line).map_err(Problem::failed)?;
+        let name = request["operation"].as_str().unwrap_or_default();
+        let answer = match (name, args.always) {
+            ("hello", _) => hello(),
+            (_, Some(always)) => always::answer(always, name, &request["case"]),
+            (_, None) => answer(name, &request),
+        };
+        writeln!(out, "{answer}").and_then(|()| out.flush()).map_err(Problem::failed)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn hello() -> Value {
+    let operations = SUPPORTED.map(|(name, _)| name);
+    let name = concat!("deltachain ", env!("CARGO_PKG_VERSION"));
+    json!({ "testee": name, "protocol": PROTOCOL, "operations": operations, "without": [] })
+}
+
+fn answer(name: &str, request: &Value) -> Value {
+    let operation = SUPPORTED.iter().find(|(supported, _)| *supported == name);
+    let done = match operation {
+        Some((_, operation)) => operation(&Request::new(request)),
+        None => Err(Error::usage(format!("the operation {name:?} is not supported"))),
+    };
+    let mut answer = done.unwrap_or_else(|error| refusal(&error));
+    if answer["result"].is_null() {
+        answer["result"] = json!("valid");
+    }
+    answer["case"] = request["case"].clone();
+    answer
+}
+
+fn refusal(error: &Error) -> Value {
+    let mut answer = json!({ "result": "invalid", "class": error.class().name(), "message": format!("{error:?}") });
+    if let Some(rule) = error.rule() {
+        answer["rule"] = json!(rule);
+    }
+    answer
+}

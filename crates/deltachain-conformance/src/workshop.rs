@@ -1,0 +1,142 @@
+//! A temporary folder with what testees are given and what they make: states made from rules, unpacked chains, outputs.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use deltachain::tensor::{Digest, SafetensorsState, StateDigests};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::by_rule;
+use crate::cases::{Case, Expectation, Operation};
+use crate::index::Vector;
+use crate::problem::{Problem, Result};
+use crate::suite::Suite;
+use crate::unpack::unpack;
+
+/// Makes requests. What is made for one is kept for others.
+#[derive(Debug)]
+pub(crate) struct Workshop<'a> {
+    suite: &'a Suite,
+    folder: TempDir,
+    /// Where each state lies as a safetensors file.
+    states: HashMap<String, PathBuf>,
+    digests: HashMap<PathBuf, Digest>,
+    /// Where each chain has been unpacked.
+    chains: HashMap<String, PathBuf>,
+}
+
+/// A request, and where its output will be.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) json: Value,
+    /// Nothing is there yet, and never will be by operations that have no output.
+    pub(crate) output: PathBuf,
+}
+
+impl<'a> Workshop<'a> {
+    pub(crate) fn new(suite: &'a Suite) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("deltachain-conformance-").tempdir().map_err(Problem::failed)?;
+        Ok(Self { suite, folder, states: HashMap::new(), digests: HashMap::new(), chains: HashMap::new() })
+    }
+
+    /// The safetensors file of a state.
+    pub(crate) fn state(&mut self, name: &str) -> Result<PathBuf> {
+        if let Some(known) = self.states.get(name) {
+            return Ok(known.clone());
+        }
+        let mut path = self.suite.path(name);
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let made = self.folder.path().join(format!("state-{}.safetensors", self.states.len()));
+            by_rule::make(&path, &made)?;
+            path = made;
+        }
+        self.states.insert(name.to_owned(), path.clone());
+        Ok(path)
+    }
+
+    /// The digest of a state.
+    pub(crate) fn digest(&mut self, name: &str) -> Result<Digest> {
+        let path = self.state(name)?;
+        if let Some(&known) = self.digests.get(&path) {
+            return Ok(known);
+        }
+        let digest = StateDigests::of(&SafetensorsState::open(&path)?, &())?.state;
+        self.digests.insert(path, digest);
+        Ok(digest)
+    }
+
+    fn chain(&mut self, vector: &Vector) -> Result<PathBuf> {
+        if let Some(known) = self.chains.get(&vector.file) {
+            return Ok(known.clone());
+        }
+        let path = self.folder.path().join(format!("chain-{}", self.chains.len()));
+        unpack(&self.suite.path(&vector.file), &path)?;
+        self.chains.insert(vector.file.clone(), path.clone());
+        Ok(path)
+    }
+
+    /// What to send for a case. Removes the output of the request before.
+    pub(crate) fn request(&mut self, case: &Case<'_>) -> Result<Request> {
+        let folder = self.folder.path().join("output");
+        if folder.exists() {
+            fs::remove_dir_all(&folder).map_err(Problem::with_file(&folder))?;
+        }
+        fs::create_dir(&folder).map_err(Problem::with_file(&folder))?;
+        let vector = case.vector;
+        let file = self.suite.path(&vector.file);
+        let (name, mut members) = match case.operation {
+            Operation::Check => (None, json!({ "link": text(&file)?, "set_bytes": vector.set_bytes })),
+            Operation::Apply => {
+                let then = vector.then.iter().filter_map(|id| self.suite.vector(id));
+                let links = then.map(|link| text(&self.suite.path(&link.file)));
+                let links = std::iter::once(text(&file)).chain(links).collect::<Result<Vec<_>>>()?;
+                let base = self.base(vector)?;
+                (Some("result.safetensors"), json!({ "links": links, "base": base, "set_bytes": vector.set_bytes }))
+            }
+            Operation::Patches => (None, json!({ "link": text(&file)? })),
+            Operation::EncodeCompact | Operation::EncodeDirect => {
+                let Expectation::Encode { target } = case.expectation else {
+                    return Err(Problem::failed(format!("{}: nothing to encode", case.id)));
+                };
+                let profile = if case.operation == Operation::EncodeDirect { "direct" } else { "compact" };
+                let (base, target) = (self.base(vector)?, text(&self.state(target)?)?);
+                (Some("result.dcf"), json!({ "base": base, "target": target, "profile": profile }))
+            }
+            Operation::Document => (None, json!({ "file": text(&file)?, "document": vector.document })),
+            Operation::Plan => {
+                let held = vector.held.as_ref();
+                let held = held.map(|held| json!({ "version": held.version, "commit": held.commit }));
+                (None, json!({ "chain": text(&self.chain(vector)?)?, "held": held, "version": vector.version }))
+            }
+            Operation::Replay => {
+                let mut held = Value::Null;
+                if let Some(version) = &vector.held {
+                    let shards = version.shards.iter().map(|shard| text(&self.state(shard)?));
+                    let shards = shards.collect::<Result<Vec<_>>>()?;
+                    held = json!({ "version": version.version, "commit": version.commit, "shards": shards });
+                }
+                let chain = text(&self.chain(vector)?)?;
+                (Some("result"), json!({ "chain": chain, "held": held, "version": vector.version }))
+            }
+        };
+        let output = folder.join(name.unwrap_or("nothing"));
+        members["case"] = json!(case.id);
+        members["operation"] = json!(case.operation.name());
+        if name.is_some() {
+            members["output"] = json!(text(&output)?);
+        }
+        Ok(Request { json: members, output })
+    }
+
+    /// The base of a link as requests name it: a path, or null for the empty state.
+    fn base(&mut self, vector: &Vector) -> Result<Option<String>> {
+        vector.base.state().map(|base| text(&self.state(base)?)).transpose()
+    }
+}
+
+/// A path as requests hold it.
+fn text(path: &Path) -> Result<String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| Problem::failed(format!("{}: not Unicode", path.display())))
+}

@@ -1,0 +1,11 @@
+//! Tests of the runner from outside: tiny vectors that each test makes, and testees that err in every way that a run has to
+//! notice; then all vectors of the repository.
+
+#[cfg(feature = "adequacy")]
+mod adequacy;
+mod committed;
+mod indexes;
+mod lists;
+mod reports;
+mod support;
+mod testees;

@@ -1,0 +1,152 @@
+//! Testees that are right, and testees that err.
+
+use deltachain::{DiffOptions, Profile, diff};
+use serde_json::{Value, json};
+
+use crate::support::{Ran, Vectors, digest, fake, reference, state};
+
+/// Runs a fake testee on the cases whose id contains the text.
+fn with_fake(mode: &str, answer: &Value, only: &str) -> Ran {
+    Vectors::tiny().run(&fake(mode, answer), &["--only", only, "--timeout", "1"])
+}
+
+fn refusal() -> Value {
+    json!({ "result": "invalid", "class": "CORRUPT", "rule": "R-SEG-01" })
+}
+
+#[test]
+fn the_reference_passes_the_tiny_vectors() {
+    let ran = Vectors::tiny().run(&reference(), &["--rules", "--require-complete"]);
+    let summary = "conformance: 2 vectors, 6 cases: 6 passed, 0 failed, 0 skipped; rules 1 of";
+    assert!(ran.summary(0).starts_with(summary), "{ran:?}");
+}
+
+#[test]
+fn states_by_rule_and_sequences_of_links_work() {
+    let mut vectors = Vectors::empty();
+    let rule = r#"{"tensors":[{"name":"t","dtype":"U8","shape":[3],"multiply":2,"add":1,"modulus":4}]}"#;
+    let sha256 = vectors.write("vectors/states/rule.json", rule.as_bytes());
+    vectors.index["states"]["vectors/states/rule.json"] = json!(sha256);
+    // The rule gives 1, 3, 1.
+    let states = [state(&[1, 3, 1]), state(&[1, 3, 2]), state(&[1, 4, 2])];
+    for (number, id) in [(0, "links/a/first"), (1, "links/a/second")] {
+        let mut link = Vec::new();
+        let options = DiffOptions { profile: Profile::Direct, ..DiffOptions::default() };
+        diff(&states[number], &states[number + 1], &options, &mut link).unwrap();
+        vectors.add(id, &link, |vector| {
+            let (base, target) = (digest(&states[number]), digest(&states[number + 1]));
+            vector["expect"] = json!({ "check": { "base": base, "target": target } });
+        });
+    }
+    vectors.index["vectors"][0]["base"] = json!("vectors/states/rule.json");
+    vectors.index["vectors"][0]["then"] = json!(["links/a/second"]);
+    vectors.index["vectors"][0]["expect"]["apply"] = json!({ "digest": digest(&states[2]) });
+    let hash = blake3::hash(&[2_u64.to_le_bytes().as_slice(), &[2]].concat());
+    let patch = json!({ "name": "t", "lanes": 1, "digest": hash.to_hex().as_str() });
+    vectors.index["vectors"][0]["expect"]["patches"] = json!({ "patches": [patch] });
+    assert!(vectors.run(&reference(), &[]).summary(0).contains("4 cases: 4 passed"));
+    // Each of these is really compared.
+    vectors.index["vectors"][0]["expect"]["patches"]["patches"][0]["lanes"] = json!(2);
+    vectors.index["vectors"][0]["expect"]["apply"]["digest"] = json!(digest(&states[1]));
+    vectors.index["vectors"][1]["expect"]["check"]["base"] = json!(digest(&states[2]));
+    vectors.run(&reference(), &[]).says(1, &["1 passed, 3 failed"]);
+}
+
+#[test]
+fn testees_that_look_at_nothing_fail() {
+    let vectors = Vectors::tiny();
+    let always = |result: &str| format!("{} --always {result}", reference());
+    let ran = vectors.run(&always("valid"), &[]);
+    assert!(ran.summary(1).contains("0 passed, 6 failed"), "{ran:?}");
+    let ran = vectors.run(&always("invalid"), &[]);
+    assert!(ran.summary(1).contains("0 passed, 6 failed"), "{ran:?}");
+}
+
+#[test]
+fn a_refusal_needs_the_class_and_only_on_demand_the_rule() {
+    let ran = with_fake("answer", &refusal(), "tiny/bad#check");
+    assert!(ran.summary(0).contains("1 passed"), "{ran:?}");
+    let other = json!({ "result": "invalid", "class": "CORRUPT", "rule": "R-IDX-01", "message": "text" });
+    with_fake("answer", &other, "tiny/bad#check").says(0, &["1 answers have the right class but another rule id"]);
+    let none = json!({ "result": "invalid", "class": "CORRUPT" });
+    with_fake("answer", &none, "tiny/bad#check").says(0, &["1 have the right class but no rule id"]);
+    for answer in [other, none] {
+        let ran = Vectors::tiny().run(&fake("answer", &answer), &["--only", "tiny/bad#check", "--rules"]);
+        ran.says(1, &["0 passed, 1 failed"]);
+    }
+    let class = json!({ "result": "invalid", "class": "TRUNCATED", "rule": "R-SEG-01" });
+    with_fake("answer", &class, "tiny/bad#check").says(1, &["got       invalid, TRUNCATED R-SEG-01"]);
+}
+
+#[test]
+fn anything_else_in_an_answer_is_a_failure() {
+    for (name, value) in [("extra", json!(1)), ("rule", json!(null)), ("message", json!(7)), ("result", json!("bad"))] {
+        let mut answer = refusal();
+        answer[name] = value;
+        with_fake("answer", &answer, "tiny/bad#check").says(1, &["0 passed, 1 failed"]);
+    }
+    let digests =
+        json!({ "result": "valid", "base": digest(&state(&[1, 2, 3])), "target": digest(&state(&[1, 2, 4])) });
+    with_fake("answer", &digests, "tiny/good#check").says(0, &["1 passed"]);
+    let mut extra = digests;
+    extra["extra"] = json!("x");
+    with_fake("answer", &extra, "tiny/good#check").says(1, &["unknown field `extra`"]);
+    with_fake("answer-another", &json!({}), "tiny").says(1, &["another case in the answer", "4 failed, 2 skipped"]);
+    // The second line of the first answer is not taken for the second answer.
+    with_fake("answer-twice", &refusal(), "tiny/bad").says(1, &["1 passed, 1 failed"]);
+}
+
+#[test]
+fn outputs_are_looked_at() {
+    with_fake("write-and-answer", &refusal(), "tiny/bad#apply").says(1, &["it has left an output"]);
+    with_fake("answer", &refusal(), "tiny/bad#apply").says(0, &["1 passed"]);
+    let valid = json!({ "result": "valid", "digest": digest(&state(&[1, 2, 4])) });
+    with_fake("answer", &valid, "tiny/good#apply").says(1, &["there is no output file"]);
+    with_fake("write-and-answer", &valid, "tiny/good#apply").says(1, &["the output cannot be read"]);
+}
+
+#[test]
+fn a_testee_that_dies_fails_the_case_and_is_started_again() {
+    let ran = with_fake("die", &json!({}), "tiny/bad");
+    ran.says(1, &["the testee ended: exit", "these are my last words", "2 cases: 0 passed, 2 failed"]);
+}
+
+#[test]
+fn a_silent_testee_is_not_waited_for() {
+    with_fake("be-silent", &json!({}), "tiny/bad#check").says(1, &["no answer within 1 s", "0 passed, 1 failed"]);
+}
+
+#[test]
+fn a_testee_must_say_hello() {
+    let mut hello = json!({ "testee": "x", "protocol": 1, "operations": ["check"], "without": [] });
+    with_fake("hello", &hello, "encode").says(0, &["2 skipped"]);
+    hello["operations"] = json!(["chek"]);
+    with_fake("hello", &hello, "encode").says(1, &["the operation chek, which does not exist"]);
+    hello["operations"] = json!([]);
+    hello["without"] = json!(["zst"]);
+    with_fake("hello", &hello, "encode").says(1, &["the feature zst, which does not exist"]);
+    hello["without"] = json!([]);
+    hello["protocol"] = json!(2);
+    with_fake("hello", &hello, "encode").says(1, &["protocol 2, not 1"]);
+    hello["extra"] = json!(2);
+    with_fake("hello", &hello, "encode").says(1, &["unknown field `extra`"]);
+    Vectors::tiny().run("/no/such/program", &[]).says(1, &["starting /no/such/program"]);
+}
+
+#[test]
+fn chains_are_unpacked() {
+    let mut vectors = Vectors::empty();
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_ustar();
+    header.set_size(2);
+    archive.append_data(&mut header, "chain.json", b"{}".as_slice()).unwrap();
+    let plan = json!({ "version": 3, "bytes": 70, "path": [0, 3] });
+    vectors.add("chains/tiny/good", &archive.into_inner().unwrap(), |vector| {
+        vector["expect"] = json!({ "plan": plan });
+    });
+    let mut answer = plan;
+    answer["result"] = json!("valid");
+    vectors.run(&fake("answer", &answer), &[]).says(0, &["chain plan", "1 passed"]);
+    answer["path"] = json!([3]);
+    vectors.run(&fake("answer", &answer), &[]).says(1, &["path: [3]"]);
+}

@@ -1,0 +1,256 @@
+//! The documents of a chain (SPEC section 18): values on one side, the one legal form of their bytes on the other.
+
+use std::collections::BTreeMap;
+
+use crate::chain::ObjectName;
+use crate::chain::json::{MAX_INTEGER, Reader, Writer};
+use crate::error::{Error, Result};
+use crate::limits::Limits;
+use crate::rules::{self, ensure};
+use crate::tensor::Digest;
+
+/// The highest generation that a name can hold.
+const MAX_GENERATION: u64 = 9_999_999_999;
+
+/// The chain document, `chain.json`: the beginning of a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainDocument {
+    /// Identifier of the chain, chosen at random.
+    pub chain: u128,
+}
+
+/// A commit: makes a version visible and says which state it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Commit {
+    /// The version.
+    pub version: u64,
+    /// Digest of the bytes of the commit before, or of the chain document for version 0.
+    pub parent: Digest,
+    /// State digest of the version.
+    pub state: Digest,
+    /// State digest of each shard.
+    pub shards: Vec<Digest>,
+    /// The routes to the version as long as it has no routes document.
+    pub routes: Vec<Route>,
+    /// For people and tools.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// A routes document: the routes to a version from some time on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoutesDocument {
+    /// The version that the routes lead to.
+    pub version: u64,
+    /// Counts the routes documents of the version, from 1 on.
+    pub generation: u64,
+    /// Digest of the bytes of the version's commit.
+    pub commit: Digest,
+    /// All routes to the version; none if it has been pruned.
+    pub routes: Vec<Route>,
+}
+
+/// One link per shard, which lead together to a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The version that the route comes from; `None` for nothing.
+    pub from: Option<u64>,
+    /// One per shard, in the order of the shards.
+    pub files: Vec<FileReference>,
+}
+
+/// A file of the chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileReference {
+    /// Digest of the file's bytes.
+    pub digest: Digest,
+    /// Length of the file in bytes.
+    pub size: u64,
+}
+
+impl ChainDocument {
+    /// Reads and checks a chain document.
+    ///
+    /// # Errors
+    /// R-LIM-05, R-DOC-01 to R-DOC-03.
+    pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
+        let mut reader = Reader::open(bytes, limits)?;
+        reader.token("\"chain\":")?;
+        let digits = reader.hexadecimal(32)?;
+        let chain = u128::from_str_radix(digits, 16).map_err(|_| reader.refuse("an identifier"))?;
+        reader.close()?;
+        Ok(Self { chain })
+    }
+
+    /// The document's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.token("\"chain\":").quoted(&format!("{:032x}", self.chain));
+        writer.close()
+    }
+}
+
+impl Commit {
+    /// Reads and checks a commit as a document; how it fits its chain is not checked.
+    ///
+    /// # Errors
+    /// R-LIM-05, R-DOC-01 to R-DOC-06.
+    pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
+        let mut reader = Reader::open(bytes, limits)?;
+        reader.token("\"version\":")?;
+        let version = reader.integer(0..=MAX_INTEGER)?;
+        reader.token(",\"parent\":")?;
+        let parent = reader.digest()?;
+        reader.token(",\"state\":")?;
+        let state = reader.digest()?;
+        reader.token(",\"shards\":")?;
+        let shards = reader.array(1, Reader::digest)?;
+        reader.token(",\"routes\":")?;
+        let routes = reader.array(1, Route::read)?;
+        reader.token(",\"metadata\":")?;
+        let metadata = reader.strings()?;
+        reader.close()?;
+        let commit = Self { version, parent, state, shards, routes, metadata };
+        commit.check()?;
+        Ok(commit)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_order(self.version, &self.routes)?;
+        for Route { files, .. } in &self.routes {
+            ensure(files.len() == self.shards.len(), &rules::DOC_05, || {
+                format!("a route has {} files, the commit has {} shards", files.len(), self.shards.len())
+            })?;
+        }
+        ensure(self.shards.len() != 1 || self.shards[0] == self.state, &rules::DOC_06, || {
+            format!("the only shard is {}, the state is {}", self.shards[0], self.state)
+        })
+    }
+
+    /// The document's bytes.
+    ///
+    /// # Errors
+    /// Those of [`parse`](Self::parse), of which nothing can be read back that it refuses.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut writer = Writer::new();
+        writer.token("\"version\":").integer(self.version);
+        writer.token(",\"parent\":").quoted(&self.parent.to_string());
+        writer.token(",\"state\":").quoted(&self.state.to_string());
+        writer.token(",\"shards\":").array(&self.shards, |writer, shard| {
+            writer.quoted(&shard.to_string());
+        });
+        writer.token(",\"routes\":").array(&self.routes, Route::write);
+        writer.token(",\"metadata\":").strings(&self.metadata);
+        let bytes = writer.close();
+        Self::parse(&bytes, &Limits::unlimited())?;
+        Ok(bytes)
+    }
+}
+
+impl RoutesDocument {
+    /// Reads and checks a routes document; how it fits its chain is not checked.
+    ///
+    /// # Errors
+    /// R-LIM-05, R-DOC-01 to R-DOC-04.
+    pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
+        let mut reader = Reader::open(bytes, limits)?;
+        reader.token("\"version\":")?;
+        let version = reader.integer(0..=MAX_INTEGER)?;
+        reader.token(",\"generation\":")?;
+        let generation = reader.integer(1..=MAX_GENERATION)?;
+        reader.token(",\"commit\":")?;
+        let commit = reader.digest()?;
+        reader.token(",\"routes\":")?;
+        let routes = reader.array(0, Route::read)?;
+        reader.close()?;
+        check_order(version, &routes)?;
+        Ok(Self { version, generation, commit, routes })
+    }
+
+    /// The document's bytes.
+    ///
+    /// # Errors
+    /// Those of [`parse`](Self::parse), of which nothing can be read back that it refuses.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut writer = Writer::new();
+        writer.token("\"version\":").integer(self.version);
+        writer.token(",\"generation\":").integer(self.generation);
+        writer.token(",\"commit\":").quoted(&self.commit.to_string());
+        writer.token(",\"routes\":").array(&self.routes, Route::write);
+        let bytes = writer.close();
+        Self::parse(&bytes, &Limits::unlimited())?;
+        Ok(bytes)
+    }
+}
+
+/// R-DOC-04.
+fn check_order(version: u64, routes: &[Route]) -> Result<()> {
+    ensure(routes.is_sorted_by(|left, right| left.from < right.from), &rules::DOC_04, || {
+        "the routes are not in ascending order of where they come from".into()
+    })?;
+    let last = routes.last().and_then(|route| route.from);
+    ensure(last < Some(version), &rules::DOC_04, || {
+        format!("a route to version {version} comes from version {}", last.unwrap_or_default())
+    })
+}
+
+impl Route {
+    /// Bytes of its files together. No sum of sizes is too large for the type.
+    pub fn bytes(&self) -> u128 {
+        self.files.iter().map(|file| u128::from(file.size)).sum()
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        reader.token("{\"from\":")?;
+        let from = reader.optional_integer()?;
+        reader.token(",\"files\":")?;
+        let files = reader.array(1, FileReference::read)?;
+        reader.token("}")?;
+        Ok(Self { from, files })
+    }
+
+    fn write(writer: &mut Writer, route: &Self) {
+        writer.token("{\"from\":").optional_integer(route.from).token(",\"files\":");
+        writer.array(&route.files, FileReference::write).token("}");
+    }
+}
+
+impl FileReference {
+    /// The object's name in the store.
+    pub fn name(&self) -> ObjectName {
+        ObjectName::File(self.digest)
+    }
+
+    /// The failure to report if the store has no such object: R-CHN-09.
+    pub fn missing(&self) -> Error {
+        Error::broken(&rules::CHN_09, "a route needs this file, and it is missing").in_file(self.name().to_string())
+    }
+
+    /// Checks that an object with this size and digest is the file.
+    ///
+    /// # Errors
+    /// R-CHN-10 (`CORRUPT`).
+    pub fn check(&self, size: u64, digest: Digest) -> Result<()> {
+        ensure(size == self.size, &rules::CHN_10, || format!("the file has {size} bytes instead of {}", self.size))
+            .and_then(|()| {
+                ensure(digest == self.digest, &rules::CHN_10, || format!("the digest of the file's bytes is {digest}"))
+            })
+            .map_err(|error| error.in_file(self.name().to_string()))
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        reader.token("{\"digest\":")?;
+        let digest = reader.digest()?;
+        reader.token(",\"size\":")?;
+        let size = reader.integer(1..=MAX_INTEGER)?;
+        reader.token("}")?;
+        Ok(Self { digest, size })
+    }
+
+    fn write(writer: &mut Writer, file: &Self) {
+        writer.token("{\"digest\":").quoted(&file.digest.to_string());
+        writer.token(",\"size\":").integer(file.size).token("}");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,345 @@
+//! Documents against a slow twin: serde reads the text leniently, writes it anew, and the bytes are compared.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::*;
+
+const LARGEST: u64 = (1 << 53) - 1;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChainTwin {
+    deltachain: u64,
+    chain: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CommitTwin {
+    deltachain: u64,
+    version: u64,
+    parent: String,
+    state: String,
+    shards: Vec<String>,
+    routes: Vec<RouteTwin>,
+    metadata: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RoutesTwin {
+    deltachain: u64,
+    version: u64,
+    generation: u64,
+    commit: String,
+    routes: Vec<RouteTwin>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RouteTwin {
+    from: Option<u64>,
+    files: Vec<FileTwin>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileTwin {
+    digest: String,
+    size: u64,
+}
+
+/// The value, if the bytes are the one form of it; whether its members have the values of the table is not looked at.
+fn twin<T: Serialize + for<'a> Deserialize<'a>>(bytes: &[u8]) -> Option<T> {
+    let value: T = serde_json::from_slice(bytes).ok()?;
+    (serde_json::to_vec(&value).unwrap() == bytes).then_some(value)
+}
+
+fn is_hexadecimal(text: &str, length: usize) -> bool {
+    text.len() == length && text.bytes().all(|byte| b"0123456789abcdef".contains(&byte))
+}
+
+fn twin_accepts_routes(routes: &[RouteTwin]) -> bool {
+    let is_file = |file: &FileTwin| is_hexadecimal(&file.digest, 64) && (1..=LARGEST).contains(&file.size);
+    routes.iter().all(|route| {
+        route.from.is_none_or(|from| from <= LARGEST) && !route.files.is_empty() && route.files.iter().all(is_file)
+    })
+}
+
+/// R-DOC-01 to R-DOC-03, in the slow and obvious way.
+fn twin_accepts_commit(bytes: &[u8]) -> bool {
+    twin::<CommitTwin>(bytes).is_some_and(|commit| {
+        let digests = [&commit.parent, &commit.state].into_iter().chain(&commit.shards);
+        commit.deltachain == 0
+            && commit.version <= LARGEST
+            && digests.into_iter().all(|digest| is_hexadecimal(digest, 64))
+            && !commit.shards.is_empty()
+            && !commit.routes.is_empty()
+            && twin_accepts_routes(&commit.routes)
+    })
+}
+
+fn twin_accepts_routes_document(bytes: &[u8]) -> bool {
+    twin::<RoutesTwin>(bytes).is_some_and(|document| {
+        document.deltachain == 0
+            && document.version <= LARGEST
+            && (1..=9_999_999_999).contains(&document.generation)
+            && is_hexadecimal(&document.commit, 64)
+            && twin_accepts_routes(&document.routes)
+    })
+}
+
+fn twin_accepts_chain(bytes: &[u8]) -> bool {
+    twin::<ChainTwin>(bytes).is_some_and(|chain| chain.deltachain == 0 && is_hexadecimal(&chain.chain, 32))
+}
+
+/// Whether a document has the one form: nothing is wrong, or only a later rule.
+fn has_the_form<T>(parsed: &Result<T>) -> bool {
+    match parsed {
+        Ok(_) => true,
+        Err(error) => ["R-DOC-04", "R-DOC-05", "R-DOC-06"].contains(&error.rule().unwrap()),
+    }
+}
+
+fn any_digest() -> impl Strategy<Value = Digest> {
+    any::<[u8; 32]>().prop_map(Digest)
+}
+
+/// Strings with many of the characters that are escaped, or nearly so.
+fn any_text() -> impl Strategy<Value = String> {
+    let odd: Vec<char> = ('\0'..='#').chain("/\\u\u{7f}\u{80}\u{2028}\u{d7ff}\u{e000}\u{10ffff}é".chars()).collect();
+    vec(prop_oneof![proptest::sample::select(odd), any::<char>()], 0..6).prop_map(String::from_iter)
+}
+
+fn any_routes(version: u64, files: usize) -> impl Strategy<Value = Vec<Route>> {
+    let file = (any_digest(), 1..=LARGEST).prop_map(|(digest, size)| FileReference { digest, size });
+    let from = proptest::option::of(0..version.max(1)).prop_map(move |from| from.filter(|&from| from < version));
+    btree_map(from, vec(file, files), 1..4)
+        .prop_map(|routes| routes.into_iter().map(|(from, files)| Route { from, files }).collect())
+}
+
+fn any_commit() -> impl Strategy<Value = Commit> {
+    (prop_oneof![0..3_u64, 0..=LARGEST], 1..4_usize)
+        .prop_flat_map(|(version, shards)| {
+            let digests = (any_digest(), any_digest(), vec(any_digest(), shards));
+            let metadata = btree_map(any_text(), any_text(), 0..4);
+            (Just(version), digests, any_routes(version, shards), metadata)
+        })
+        .prop_map(|(version, (parent, state, mut shards), routes, metadata)| {
+            if shards.len() == 1 {
+                shards[0] = state;
+            }
+            Commit { version, parent, state, shards, routes, metadata }
+        })
+}
+
+fn any_routes_document() -> impl Strategy<Value = RoutesDocument> {
+    let generation = prop_oneof![1..=9_999_999_999_u64, Just(9_999_999_999)];
+    (prop_oneof![0..3_u64, 0..=LARGEST], generation, 1..3_usize, any::<bool>(), any_digest())
+        .prop_flat_map(|(version, generation, files, pruned, commit)| {
+            (Just((version, generation, pruned, commit)), any_routes(version, files))
+        })
+        .prop_map(|((version, generation, pruned, commit), mut routes)| {
+            if pruned {
+                routes.clear();
+            }
+            RoutesDocument { version, generation, commit, routes }
+        })
+}
+
+/// Changes, removes or inserts one byte.
+fn damage(bytes: &[u8], (place, byte, kind): (usize, u8, u8)) -> Vec<u8> {
+    let mut damaged = bytes.to_vec();
+    let place = place % bytes.len();
+    match kind {
+        0 => damaged[place] = byte,
+        1 => drop(damaged.remove(place)),
+        _ => damaged.insert(place, byte),
+    }
+    damaged
+}
+
+/// Bytes that mean something in JSON come more often than others.
+fn any_damage() -> impl Strategy<Value = (usize, u8, u8)> {
+    let byte = prop_oneof![any::<u8>(), proptest::sample::select(b" 0159afAF-+.eE\"\\/{}[],:nu\n\t".to_vec())];
+    (any::<usize>(), byte, 0..3_u8)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn chain_documents_have_one_form(chain in any::<u128>(), how in any_damage()) {
+        let document = ChainDocument { chain };
+        let bytes = document.to_bytes();
+        prop_assert!(twin_accepts_chain(&bytes));
+        prop_assert_eq!(ChainDocument::parse(&bytes, &Limits::default()).unwrap(), document);
+        let damaged = damage(&bytes, how);
+        let parsed = ChainDocument::parse(&damaged, &Limits::default());
+        prop_assert_eq!(parsed.is_ok(), twin_accepts_chain(&damaged));
+        if let Ok(parsed) = parsed {
+            prop_assert_eq!(parsed.to_bytes(), damaged);
+        }
+    }
+
+    #[test]
+    fn commits_have_one_form(commit in any_commit(), how in any_damage()) {
+        let bytes = commit.to_bytes().unwrap();
+        prop_assert!(twin_accepts_commit(&bytes));
+        prop_assert_eq!(&Commit::parse(&bytes, &Limits::default()).unwrap(), &commit);
+        let damaged = damage(&bytes, how);
+        let parsed = Commit::parse(&damaged, &Limits::default());
+        prop_assert_eq!(has_the_form(&parsed), twin_accepts_commit(&damaged));
+        if let Ok(parsed) = parsed {
+            prop_assert_eq!(parsed.to_bytes().unwrap(), damaged);
+        }
+    }
+
+    #[test]
+    fn routes_documents_have_one_form(document in any_routes_document(), how in any_damage()) {
+        let bytes = document.to_bytes().unwrap();
+        prop_assert!(twin_accepts_routes_document(&bytes));
+        prop_assert_eq!(&RoutesDocument::parse(&bytes, &Limits::default()).unwrap(), &document);
+        let damaged = damage(&bytes, how);
+        let parsed = RoutesDocument::parse(&damaged, &Limits::default());
+        prop_assert_eq!(has_the_form(&parsed), twin_accepts_routes_document(&damaged));
+        if let Ok(parsed) = parsed {
+            prop_assert_eq!(parsed.to_bytes().unwrap(), damaged);
+        }
+    }
+}
+
+fn a_commit() -> Commit {
+    let digest = |byte| Digest([byte; 32]);
+    let file = |byte| FileReference { digest: digest(byte), size: 7 };
+    Commit {
+        version: 3,
+        parent: digest(1),
+        state: digest(2),
+        shards: vec![digest(3), digest(4)],
+        routes: vec![
+            Route { from: None, files: vec![file(5), file(6)] },
+            Route { from: Some(2), files: vec![file(7), file(8)] },
+        ],
+        metadata: BTreeMap::from([("a".to_owned(), "\u{1f}é".to_owned()), ("b".to_owned(), String::new())]),
+    }
+}
+
+#[test]
+fn the_form_is_that_of_the_specification() {
+    let hex = |digit: &str| digit.repeat(32);
+    let (d1, d2, d3, d4, d5, d6, d7, d8) =
+        (hex("01"), hex("02"), hex("03"), hex("04"), hex("05"), hex("06"), hex("07"), hex("08"));
+    let expected = format!(
+        "{{\"deltachain\":0,\"version\":3,\"parent\":\"{d1}\",\"state\":\"{d2}\",\"shards\":[\"{d3}\",\"{d4}\"],\"routes\":[\
+         {{\"from\":null,\"files\":[{{\"digest\":\"{d5}\",\"size\":7}},{{\"digest\":\"{d6}\",\"size\":7}}]}},\
+         {{\"from\":2,\"files\":[{{\"digest\":\"{d7}\",\"size\":7}},{{\"digest\":\"{d8}\",\"size\":7}}]}}],\
+         \"metadata\":{{\"a\":\"\\u001fé\",\"b\":\"\"}}}}"
+    );
+    assert_eq!(String::from_utf8(a_commit().to_bytes().unwrap()).unwrap(), expected);
+    let chain = ChainDocument { chain: 0xab };
+    assert_eq!(chain.to_bytes(), b"{\"deltachain\":0,\"chain\":\"000000000000000000000000000000ab\"}");
+    let routes = RoutesDocument { version: 1, generation: 2, commit: Digest([1; 32]), routes: Vec::new() };
+    let expected = format!("{{\"deltachain\":0,\"version\":1,\"generation\":2,\"commit\":\"{d1}\",\"routes\":[]}}");
+    assert_eq!(String::from_utf8(routes.to_bytes().unwrap()).unwrap(), expected);
+}
+
+#[test]
+fn the_first_broken_rule_is_reported() {
+    let text = String::from_utf8(a_commit().to_bytes().unwrap()).unwrap();
+    let cases = [
+        // What comes after an unknown version may be anything.
+        ("{\"deltachain\":0,", "{\"deltachain\":1,\u{0}", "R-DOC-02", Some(14)),
+        ("{\"deltachain\":0,", "{\"deltachain\":9007199254740992,", "R-DOC-01", Some(0)),
+        ("{\"deltachain\":0,", "{\"deltachain\":00,", "R-DOC-01", Some(0)),
+        ("{\"deltachain\":0,", "{\"deltachain\":-0,", "R-DOC-01", Some(0)),
+        ("{\"deltachain\":0,", "{\"deltachain\":\"0\",", "R-DOC-01", Some(0)),
+        ("{\"deltachain\":0,", "{\"deltachain\": 0,", "R-DOC-01", Some(0)),
+        ("{\"deltachain\":0,", "{", "R-DOC-01", Some(0)),
+        ("\"version\":3", "\"version\":3.0", "R-DOC-03", Some(27)),
+        ("\"version\":3", "\"version\":9007199254740992", "R-DOC-03", Some(26)),
+        ("\"version\":3", "\"version\":03", "R-DOC-03", Some(26)),
+        ("\"version\":3", "\"version\":3,\"version\":3", "R-DOC-03", None),
+        ("\"version\":3,", "", "R-DOC-03", Some(16)),
+        ("\"from\":null,", "", "R-DOC-03", None),
+        ("\"from\":2", "\"from\":\"2\"", "R-DOC-03", None),
+        ("\"size\":7}", "\"size\":0}", "R-DOC-03", None),
+        ("\"0101", "\"0A01", "R-DOC-03", None),
+        ("\"shards\":[", "\"shards\":[],\"x\":[", "R-DOC-03", None),
+        ("\\u001f", "\\u001F", "R-DOC-03", None),
+        ("\\u001f", "\\u0041", "R-DOC-03", None),
+        ("\\u001f", "\\u000a", "R-DOC-03", None),
+        ("\\u001f", "\\/", "R-DOC-03", None),
+        ("\\u001f", "\u{1f}", "R-DOC-03", None),
+        ("\\u001f", "\\ud800", "R-DOC-03", None),
+        ("\\u001f", "\\ud83d\\ude00", "R-DOC-03", None),
+        ("é", "\\u00e9", "R-DOC-03", None),
+        ("\"a\":", "\"b\":", "R-DOC-03", None),
+        ("\"a\":", "\"c\":", "R-DOC-03", None),
+        ("\"b\":\"\"", "\"b\":null", "R-DOC-03", None),
+        ("\"b\":\"\"}}", "\"b\":\"\"}}\n", "R-DOC-03", Some(text.len() as u64)),
+        ("\"b\":\"\"}}", "\"b\":\"\"}", "R-DOC-03", Some(text.len() as u64 - 1)),
+        ("\"from\":2", "\"from\":3", "R-DOC-04", None),
+        ("\"from\":null", "\"from\":2", "R-DOC-04", None),
+        ("\"from\":null", "\"from\":9007199254740991", "R-DOC-04", None),
+    ];
+    for (old, new, rule, offset) in cases {
+        let broken = text.replacen(old, new, 1);
+        assert_ne!(broken, text, "{old}");
+        let error = Commit::parse(broken.as_bytes(), &Limits::default()).unwrap_err();
+        assert_eq!(error.rule(), Some(rule), "{old} {new}: {error}");
+        assert!(offset.is_none_or(|offset| error.offset() == Some(offset)), "{old} {new}: {error}");
+    }
+    let mut not_text = text.clone().into_bytes();
+    let last = not_text.len() - 3;
+    not_text[last] = 0xff;
+    let error = Commit::parse(&not_text, &Limits::default()).unwrap_err();
+    assert_eq!((error.rule(), error.offset()), (Some("R-DOC-03"), Some(last as u64)));
+}
+
+#[test]
+fn shards_and_files_have_to_agree() {
+    let mut commit = a_commit();
+    commit.routes[1].files.pop();
+    assert_eq!(commit.to_bytes().unwrap_err().rule(), Some("R-DOC-05"));
+    let mut commit = a_commit();
+    commit.shards.pop();
+    commit.routes.iter_mut().for_each(|route| route.files.truncate(1));
+    assert_eq!(commit.to_bytes().unwrap_err().rule(), Some("R-DOC-06"));
+    commit.shards[0] = commit.state;
+    commit.to_bytes().unwrap();
+    commit.routes[0].from = Some(LARGEST + 1);
+    assert_eq!(commit.to_bytes().unwrap_err().rule(), Some("R-DOC-03"));
+}
+
+#[test]
+fn long_documents_are_refused_unread() {
+    let mut commit = a_commit();
+    let spare = 1_048_576 - commit.to_bytes().unwrap().len();
+    commit.metadata.insert("b".to_owned(), "x".repeat(spare));
+    let longest = commit.to_bytes().unwrap();
+    assert_eq!(Commit::parse(&longest, &Limits::default()).unwrap(), commit);
+    // A caller may allow less, but not more.
+    let limits = Limits { document_bytes: 1_048_575, ..Limits::default() };
+    assert_eq!(Commit::parse(&longest, &limits).unwrap_err().rule(), Some("R-LIM-05"));
+    let limits = Limits { document_bytes: u64::MAX, ..Limits::default() };
+    assert_eq!(Commit::parse(&[longest, vec![0]].concat(), &limits).unwrap_err().rule(), Some("R-LIM-05"));
+}
+
+#[test]
+fn files_are_told_by_size_and_digest() {
+    let file = FileReference { digest: Digest::of_bytes(b"link"), size: 4 };
+    file.check(4, Digest::of_bytes(b"link")).unwrap();
+    for error in
+        [file.check(5, Digest::of_bytes(b"link")).unwrap_err(), file.check(4, Digest::of_bytes(b"knil")).unwrap_err()]
+    {
+        assert_eq!((error.rule(), error.class().name()), (Some("R-CHN-10"), "CORRUPT"));
+        assert_eq!(error.file(), Some(file.name().to_string().as_str()));
+    }
+    assert_eq!(file.missing().rule(), Some("R-CHN-09"));
+    assert_eq!(file.missing().file(), Some(format!("files/{}.dcf", Digest::of_bytes(b"link")).as_str()));
+}

@@ -1,0 +1,58 @@
+//! Chains of links (SPEC part 2): names, documents, and which files lead to a version. Nothing here reads or writes:
+//! whoever has a store drives the [`Planner`], fetches what it asks for, and applies the links of its [`Plan`].
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use deltachain::Limits;
+//! use deltachain::chain::{ChainDocument, Commit, FileReference, Listing, Plan, Planner, Route, Step};
+//! use deltachain::tensor::Digest;
+//!
+//! # fn main() -> deltachain::Result<()> {
+//! // A store of a chain with one version, which is reached by a snapshot.
+//! let chain = ChainDocument { chain: 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef }.to_bytes();
+//! let state = Digest::of_empty_state();
+//! let file = FileReference { digest: Digest::of_bytes(b"a link"), size: 6 };
+//! let commit = Commit {
+//!     version: 0,
+//!     parent: Digest::of_bytes(&chain),
+//!     state,
+//!     shards: vec![state],
+//!     routes: vec![Route { from: None, files: vec![file] }],
+//!     metadata: BTreeMap::new(),
+//! };
+//! let names = ["chain.json", "commits/00000000000000000000.json"];
+//! let store = BTreeMap::from([(names[0], chain), (names[1], commit.to_bytes()?)]);
+//!
+//! // The head is wanted, nothing is held.
+//! let mut planner = Planner::new(None, None, &Limits::default());
+//! let plan: Plan = loop {
+//!     match planner.step()? {
+//!         Step::List => planner.list(Listing::new(names)),
+//!         Step::Fetch(names) => {
+//!             for name in names {
+//!                 planner.supply(name, store.get(name.to_string().as_str()).map(Vec::as_slice));
+//!             }
+//!         }
+//!         Step::Follow(plan) => break plan,
+//!     }
+//! };
+//! assert_eq!((plan.version, plan.bytes), (0, 6));
+//! assert_eq!(plan.hops[0].files, [file]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod checks;
+mod documents;
+mod json;
+mod names;
+mod path;
+mod plan;
+mod planner;
+mod received;
+
+pub use checks::{check_target, check_union};
+pub use documents::{ChainDocument, Commit, FileReference, Route, RoutesDocument};
+pub use names::ObjectName;
+pub use plan::{Held, Hop, Listing, Plan, Step};
+pub use planner::Planner;

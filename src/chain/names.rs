@@ -1,0 +1,119 @@
+//! Names of a chain's objects in its store (SPEC section 17.1).
+
+use std::fmt;
+
+use crate::chain::json::MAX_INTEGER;
+use crate::tensor::Digest;
+
+/// The name of one of a chain's objects (SPEC section 17.1), below the chain's own prefix. Displayed as the store spells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ObjectName {
+    /// `chain.json`: the chain document.
+    Chain,
+    /// `commits/VERSION.json`: the commit of a version.
+    Commit(u64),
+    /// `routes/VERSION-GENERATION.json`: the routes to a version.
+    Routes {
+        /// The version that the routes lead to.
+        version: u64,
+        /// Counts the routes documents of the version, from 1 on.
+        generation: u64,
+    },
+    /// `files/DIGEST.dcf`: a link, named by the digest of its bytes.
+    File(Digest),
+}
+
+impl ObjectName {
+    /// Reads a name as the store gives it. `None` for all other objects, which are no part of the chain; among these are
+    /// names whose version no document can hold, and generation 0.
+    pub fn parse(name: &str) -> Option<Self> {
+        if name == "chain.json" {
+            return Some(Self::Chain);
+        }
+        let (folder, rest) = name.split_once('/')?;
+        match folder {
+            "commits" => Some(Self::Commit(version(rest.strip_suffix(".json")?)?)),
+            "routes" => {
+                let (before, after) = rest.strip_suffix(".json")?.split_once('-')?;
+                let generation = number(after, 10).filter(|&generation| generation > 0)?;
+                Some(Self::Routes { version: version(before)?, generation })
+            }
+            "files" => {
+                let digits = rest.strip_suffix(".dcf")?;
+                Digest::from_hex(digits).filter(|digest| digest.to_string() == digits).map(Self::File)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn version(digits: &str) -> Option<u64> {
+    number(digits, 20).filter(|&version| version <= MAX_INTEGER)
+}
+
+fn number(digits: &str, width: usize) -> Option<u64> {
+    let decimal = digits.len() == width && digits.bytes().all(|digit| digit.is_ascii_digit());
+    digits.parse().ok().filter(|_| decimal)
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Chain => f.write_str("chain.json"),
+            Self::Commit(version) => write!(f, "commits/{version:020}.json"),
+            Self::Routes { version, generation } => write!(f, "routes/{version:020}-{generation:010}.json"),
+            Self::File(digest) => write!(f, "files/{digest}.dcf"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let digest = Digest::of_bytes(b"link");
+        let names = [
+            (ObjectName::Chain, "chain.json".to_owned()),
+            (ObjectName::Commit(0), "commits/00000000000000000000.json".to_owned()),
+            (ObjectName::Commit(MAX_INTEGER), "commits/00009007199254740991.json".to_owned()),
+            (
+                ObjectName::Routes { version: 12, generation: 9_999_999_999 },
+                "routes/00000000000000000012-9999999999.json".to_owned(),
+            ),
+            (ObjectName::File(digest), format!("files/{digest}.dcf")),
+        ];
+        for (name, text) in names {
+            assert_eq!(name.to_string(), text);
+            assert_eq!(ObjectName::parse(&text), Some(name));
+        }
+    }
+
+    #[test]
+    fn other_objects_have_no_name() {
+        let digest = Digest::of_bytes(b"link").to_string();
+        let others = [
+            String::new(),
+            "chain.json.tmp".to_owned(),
+            "/chain.json".to_owned(),
+            "commits/0.json".to_owned(),
+            "commits/+0000000000000000001.json".to_owned(),
+            "commits/000000000000000000000.json".to_owned(),
+            "commits/00009007199254740992.json".to_owned(),
+            "commits/99999999999999999999.json".to_owned(),
+            "commits/00000000000000000000.JSON".to_owned(),
+            "commits/a/00000000000000000000.json".to_owned(),
+            "routes/00000000000000000012.json".to_owned(),
+            "routes/00000000000000000012-0000000000.json".to_owned(),
+            "routes/00000000000000000012-00000000001.json".to_owned(),
+            "routes/00000000000000000012-0000000001-0000000001.json".to_owned(),
+            format!("files/{}.dcf", digest.to_uppercase()),
+            format!("files/{}.dcf", &digest[1..]),
+            format!("files/{digest}"),
+        ];
+        for name in others {
+            assert_eq!(ObjectName::parse(&name), None, "{name}");
+        }
+    }
+}

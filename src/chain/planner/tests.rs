@@ -1,0 +1,555 @@
+//! Plans for chains in memory: every rule of steps 1 to 4, every way round something unusable, and the cheapest path
+//! against a search through all paths.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::chain::{ChainDocument, Commit, RoutesDocument};
+
+/// A chain whose objects are in memory. Routes are given by where they come from and the sizes of their files.
+#[derive(Clone)]
+struct Store {
+    objects: BTreeMap<String, Vec<u8>>,
+    commits: Vec<Commit>,
+}
+
+type RouteGiven<'a> = (Option<u64>, &'a [u64]);
+
+impl Store {
+    fn new() -> Self {
+        let chain = ChainDocument { chain: 1 }.to_bytes();
+        Self { objects: BTreeMap::from([(ObjectName::Chain.to_string(), chain)]), commits: Vec::new() }
+    }
+
+    fn digest(&self, name: ObjectName) -> Digest {
+        Digest::of_bytes(&self.objects[&name.to_string()])
+    }
+
+    fn put(&mut self, name: ObjectName, bytes: Vec<u8>) {
+        self.objects.insert(name.to_string(), bytes);
+    }
+
+    fn remove(&mut self, name: ObjectName) {
+        self.objects.remove(&name.to_string()).unwrap();
+    }
+
+    /// Adds a version whose number of shards is that of the first route.
+    fn add(mut self, routes: &[RouteGiven<'_>]) -> Self {
+        let version = self.commits.len() as u64;
+        let parent = version.checked_sub(1).map_or(ObjectName::Chain, ObjectName::Commit);
+        let state = Digest::of_bytes(format!("state {version}").as_bytes());
+        let mut shards = vec![state; routes[0].1.len()];
+        for (number, shard) in shards.iter_mut().enumerate().skip(1) {
+            *shard = Digest::of_bytes(format!("shard {number} of {version}").as_bytes());
+        }
+        let commit = Commit {
+            version,
+            parent: self.digest(parent),
+            state,
+            shards,
+            routes: routes_of(version, routes),
+            metadata: BTreeMap::new(),
+        };
+        self.put(ObjectName::Commit(version), commit.to_bytes().unwrap());
+        self.commits.push(commit);
+        self
+    }
+
+    /// Adds a routes document.
+    fn with_routes(mut self, version: u64, generation: u64, routes: &[RouteGiven<'_>]) -> Self {
+        let commit = self.digest(ObjectName::Commit(version));
+        let document = RoutesDocument { version, generation, commit, routes: routes_of(version, routes) };
+        self.put(ObjectName::Routes { version, generation }, document.to_bytes().unwrap());
+        self
+    }
+
+    /// Puts a changed commit into the place of one.
+    fn change_commit(&mut self, version: u64, change: impl Fn(&mut Commit)) {
+        let mut commit = self.commits[usize::try_from(version).unwrap()].clone();
+        change(&mut commit);
+        self.put(ObjectName::Commit(version), commit.to_bytes().unwrap());
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "it is given to what takes an option")]
+    fn held(&self, version: u64) -> Option<Held> {
+        Some(Held { version, commit: self.digest(ObjectName::Commit(version)) })
+    }
+
+    /// Supplies what the planner asks for until it has a plan, and counts the objects.
+    fn drive(&self, planner: &mut Planner) -> Result<(Plan, usize)> {
+        let mut count = 0;
+        loop {
+            match planner.step()? {
+                Step::Follow(plan) => return Ok((plan, count)),
+                Step::List => planner.list(Listing::new(self.objects.keys())),
+                Step::Fetch(names) => {
+                    // In another order than asked for, which must not matter.
+                    for name in names.into_iter().rev() {
+                        planner.supply(name, self.objects.get(&name.to_string()).map(Vec::as_slice));
+                        count += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    fn plan(&self, wanted: Option<u64>, held: Option<Held>) -> Result<Plan> {
+        self.drive(&mut planner(wanted, held)).map(|(plan, _)| plan)
+    }
+
+    /// Rule and object of the refusal.
+    fn refusal(&self, wanted: Option<u64>, held: Option<Held>) -> (&'static str, String) {
+        rule_and_file(&self.plan(wanted, held).unwrap_err())
+    }
+}
+
+fn planner(wanted: Option<u64>, held: Option<Held>) -> Planner {
+    Planner::new(wanted, held, &Limits::default())
+}
+
+fn passed_over(planner: &Planner) -> Vec<(&'static str, String)> {
+    planner.passed_over().map(rule_and_file).collect()
+}
+
+fn rule_and_file(error: &Error) -> (&'static str, String) {
+    (error.rule().unwrap(), error.file().unwrap_or_default().to_owned())
+}
+
+fn routes_of(version: u64, routes: &[RouteGiven<'_>]) -> Vec<Route> {
+    let file = |from: Option<u64>, number: usize, size: u64| FileReference {
+        digest: Digest::of_bytes(format!("{from:?} {version} {number} {size}").as_bytes()),
+        size,
+    };
+    let route = |&(from, sizes): &RouteGiven<'_>| Route {
+        from,
+        files: sizes.iter().enumerate().map(|(number, &size)| file(from, number, size)).collect(),
+    };
+    routes.iter().map(route).collect()
+}
+
+/// Where the path starts, and the versions on it.
+fn path(plan: &Plan) -> (Option<u64>, Vec<u64>) {
+    let mut from = plan.hops.first().and_then(|hop| hop.from);
+    let start = from;
+    for hop in &plan.hops {
+        assert_eq!(hop.from, from);
+        from = Some(hop.version);
+    }
+    assert!(plan.hops.is_empty() || from == Some(plan.version));
+    let bytes: u64 = plan.hops.iter().flat_map(|hop| &hop.files).map(|file| file.size).sum();
+    assert_eq!(plan.bytes, u128::from(bytes));
+    (start, plan.hops.iter().map(|hop| hop.version).collect())
+}
+
+const fn commit(version: u64) -> ObjectName {
+    ObjectName::Commit(version)
+}
+
+const fn routes(version: u64, generation: u64) -> ObjectName {
+    ObjectName::Routes { version, generation }
+}
+
+/// Versions 0 to 3, a snapshot first, then links of 10 bytes.
+fn line() -> Store {
+    Store::new().add(&[(None, &[100])]).add(&[(Some(0), &[10])]).add(&[(Some(1), &[10])]).add(&[(Some(2), &[10])])
+}
+
+#[test]
+fn a_plan_says_what_a_reader_needs() {
+    let store = Store::new().add(&[(None, &[100, 200])]).add(&[(None, &[150, 250]), (Some(0), &[10, 20])]);
+    let plan = store.plan(None, None).unwrap();
+    let [first, second] = &store.commits[..] else { panic!() };
+    let hop = |commit: &Commit, from, route: usize| Hop {
+        version: commit.version,
+        from,
+        files: commit.routes[route].files.clone(),
+        shards: commit.shards.clone(),
+    };
+    let expected = Plan {
+        version: 1,
+        commit: store.digest(commit(1)),
+        state: second.state,
+        shards: second.shards.clone(),
+        bytes: 330,
+        hops: vec![hop(first, None, 0), hop(second, Some(0), 1)],
+    };
+    assert_eq!(plan, expected);
+}
+
+#[test]
+fn older_versions_and_held_ones_can_be_wanted() {
+    let store = line();
+    assert_eq!(path(&store.plan(Some(2), None).unwrap()), (None, vec![0, 1, 2]));
+    assert_eq!(path(&store.plan(None, store.held(1)).unwrap()), (Some(1), vec![2, 3]));
+    assert_eq!(path(&store.plan(None, store.held(3)).unwrap()), (None, vec![]));
+    assert_eq!(store.plan(None, store.held(3)).unwrap().bytes, 0);
+    // A version above counts as nothing.
+    assert_eq!(path(&store.plan(Some(2), store.held(3)).unwrap()), (None, vec![0, 1, 2]));
+    let nonsense = Some(Held { version: 3, commit: Digest([0; 32]) });
+    assert_eq!(path(&store.plan(Some(2), nonsense).unwrap()), (None, vec![0, 1, 2]));
+}
+
+#[test]
+fn of_equally_many_bytes_fewer_routes_count_then_lower_versions() {
+    let store = Store::new()
+        .add(&[(None, &[100])])
+        .add(&[(None, &[100]), (Some(0), &[10])])
+        .add(&[(None, &[100]), (Some(0), &[10]), (Some(1), &[10])])
+        .add(&[(Some(0), &[20]), (Some(1), &[10]), (Some(2), &[10])]);
+    // 0,1,3 and 0,2,3 and 0,3 take 120 bytes; 1,3 and 2,3 take 110.
+    assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![1, 3]));
+    let store = store.with_routes(1, 1, &[(Some(0), &[10])]).with_routes(2, 1, &[(Some(0), &[10])]);
+    assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![0, 3]));
+    let store = store.with_routes(3, 1, &[(Some(1), &[10]), (Some(2), &[10])]);
+    assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![0, 1, 3]));
+}
+
+#[test]
+fn a_cheaper_path_is_found_below_a_snapshot() {
+    let store = line().add(&[(None, &[132]), (Some(3), &[1])]);
+    assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![0, 1, 2, 3, 4]));
+    let store = line().add(&[(None, &[131]), (Some(3), &[1])]);
+    assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![4]));
+}
+
+#[test]
+fn a_path_may_begin_below_the_version_held() {
+    let mut store = line().with_routes(3, 1, &[(Some(0), &[400]), (Some(2), &[500])]);
+    assert_eq!(path(&store.plan(None, store.held(2)).unwrap()), (Some(2), vec![3]));
+    store = store.with_routes(3, 2, &[(Some(0), &[399]), (Some(2), &[500])]);
+    assert_eq!(path(&store.plan(None, store.held(2)).unwrap()), (None, vec![0, 3]));
+    store = store.with_routes(3, 3, &[(Some(0), &[1000])]);
+    assert_eq!(path(&store.plan(None, store.held(2)).unwrap()), (None, vec![0, 3]));
+    // Faults of commits down there rule out only the paths that begin there.
+    store.remove(commit(1));
+    assert_eq!(store.refusal(None, store.held(2)), ("R-CHN-03", commit(1).to_string()));
+    let store = store.with_routes(3, 4, &[(None, &[2000]), (Some(0), &[1000])]);
+    assert_eq!(path(&store.plan(None, store.held(2)).unwrap()), (None, vec![3]));
+}
+
+#[test]
+fn a_chain_begins_with_its_document() {
+    let mut store = line();
+    store.remove(ObjectName::Chain);
+    assert_eq!(store.refusal(None, None), ("R-CHN-01", "chain.json".to_owned()));
+    store.objects.clear();
+    assert_eq!(store.refusal(None, None).0, "R-CHN-01");
+    store.put(ObjectName::Chain, b"{\"deltachain\":1,".to_vec());
+    assert_eq!(store.refusal(None, None), ("R-DOC-02", "chain.json".to_owned()));
+}
+
+#[test]
+fn the_version_wanted_has_to_exist() {
+    assert_eq!(Store::new().refusal(None, None).0, "R-CHN-03");
+    for version in [4, MAX_INTEGER, MAX_INTEGER + 1, u64::MAX] {
+        assert_eq!(line().refusal(Some(version), None).0, "R-CHN-03", "{version}");
+        assert_eq!(line().refusal(Some(version), line().held(2)).0, "R-CHN-03", "{version}");
+    }
+}
+
+#[test]
+fn commits_form_a_chain() {
+    let mut gap = line();
+    gap.remove(commit(1));
+    assert_eq!(gap.refusal(None, None), ("R-CHN-03", commit(1).to_string()));
+    assert_eq!(gap.refusal(None, gap.held(0)), ("R-CHN-03", commit(1).to_string()));
+    assert_eq!(path(&gap.plan(None, gap.held(2)).unwrap()), (Some(2), vec![3]));
+
+    let mut misplaced = line();
+    misplaced.change_commit(2, |commit| commit.version = 5);
+    assert_eq!(misplaced.refusal(None, None), ("R-CHN-02", commit(2).to_string()));
+
+    let mut malformed = line();
+    malformed.put(commit(3), b"{}".to_vec());
+    assert_eq!(malformed.refusal(None, None), ("R-DOC-01", commit(3).to_string()));
+
+    let mut forked = line();
+    forked.change_commit(1, |commit| commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]));
+    assert_eq!(forked.refusal(None, None), ("R-CHN-04", commit(2).to_string()));
+    assert_eq!(forked.refusal(None, line().held(1)), ("R-CHN-05", commit(1).to_string()));
+    assert_eq!(forked.refusal(Some(1), line().held(1)), ("R-CHN-05", commit(1).to_string()));
+    assert_eq!(forked.refusal(None, forked.held(0)), ("R-CHN-04", commit(2).to_string()));
+
+    let mut other = line();
+    other.put(ObjectName::Chain, ChainDocument { chain: 2 }.to_bytes());
+    assert_eq!(other.refusal(None, None), ("R-CHN-04", commit(0).to_string()));
+    assert_eq!(other.refusal(Some(0), None), ("R-CHN-04", commit(0).to_string()));
+    // Nobody looks further down than necessary.
+    assert_eq!(path(&other.plan(None, other.held(1)).unwrap()), (Some(1), vec![2, 3]));
+}
+
+#[test]
+fn a_fault_rules_out_the_paths_that_need_the_commit() {
+    let mut store = line().add(&[(None, &[1000]), (Some(3), &[10])]);
+    store.remove(commit(1));
+    let mut planner = planner(None, None);
+    assert_eq!(path(&store.drive(&mut planner).unwrap().0), (None, vec![4]));
+    assert_eq!(passed_over(&planner), [("R-CHN-03", commit(1).to_string())]);
+
+    // A path that begins at the child does not need the parent.
+    let mut store = line().add(&[(None, &[1000]), (Some(3), &[10])]);
+    store.change_commit(3, |commit| commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]));
+    assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![4]));
+}
+
+#[test]
+fn who_holds_a_version_passes_no_fault_over_that_comes_after_it() {
+    // A snapshot of the head is of no use.
+    let mut store = line().add(&[(None, &[1]), (Some(3), &[10])]);
+    let held = store.held(1);
+    store.put(commit(3), b"{}".to_vec());
+    assert_eq!(store.refusal(None, held), ("R-DOC-01", commit(3).to_string()));
+    // Of several faults the first one counts.
+    store.change_commit(2, |commit| commit.version = 5);
+    assert_eq!(store.refusal(None, held), ("R-CHN-02", commit(2).to_string()));
+    store.change_commit(1, |commit| commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]));
+    assert_eq!(store.refusal(None, held), ("R-CHN-05", commit(1).to_string()));
+    store.remove(commit(1));
+    assert_eq!(store.refusal(None, held), ("R-CHN-03", commit(1).to_string()));
+    assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![4]));
+}
+
+#[test]
+fn unusable_routes_documents_are_passed_over() {
+    // The commit's route costs 10 bytes, those of generation 1 cost 11, of generation 3 cost 13.
+    let good = line().with_routes(3, 1, &[(Some(2), &[11])]).with_routes(3, 3, &[(Some(2), &[13])]);
+    let bytes = |store: &Store| store.plan(None, store.held(2)).unwrap().bytes;
+    assert_eq!(bytes(&good), 13);
+
+    let of_another_commit = {
+        let mut store = good.clone();
+        let other = line().with_routes(2, 3, &[(None, &[5])]);
+        let mut document =
+            RoutesDocument::parse(&other.objects[&routes(2, 3).to_string()], &Limits::default()).unwrap();
+        document.version = 3;
+        store.put(routes(3, 3), document.to_bytes().unwrap());
+        (store, "R-CHN-06")
+    };
+    let misplaced = {
+        let mut store = good.clone();
+        store.put(routes(3, 3), store.objects[&routes(3, 1).to_string()].clone());
+        (store, "R-CHN-02")
+    };
+    let malformed = {
+        let mut store = good.clone();
+        store.put(routes(3, 3), b"{\"deltachain\":0,".to_vec());
+        (store, "R-DOC-03")
+    };
+    for (store, rule) in [of_another_commit, misplaced, malformed] {
+        let mut planner = planner(None, store.held(2));
+        assert_eq!(store.drive(&mut planner).unwrap().0.bytes, 11);
+        assert_eq!(passed_over(&planner), [(rule, routes(3, 3).to_string())]);
+
+        let mut store = store.with_routes(3, 1, &[(Some(2), &[11])]);
+        store.put(routes(3, 1), Vec::new());
+        assert_eq!(bytes(&store), 10);
+        // Where nothing else is left, the first failure is reported.
+        let mut store = store.add(&[(Some(3), &[1])]).with_routes(4, 1, &[]);
+        store.put(routes(4, 2), Vec::new());
+        assert_eq!(store.refusal(None, store.held(3)), ("R-DOC-01", routes(4, 2).to_string()));
+    }
+}
+
+#[test]
+fn the_chain_is_listed_again_when_a_routes_document_has_gone() {
+    let mut store = line().with_routes(3, 1, &[(Some(2), &[11])]).with_routes(3, 2, &[(Some(2), &[12])]);
+    let drive = |store: &Store, later: &Store| {
+        let mut planner = planner(None, store.held(2));
+        assert_eq!(planner.step().unwrap(), Step::List);
+        planner.list(Listing::new(store.objects.keys()));
+        (later.drive(&mut planner).unwrap().0.bytes, passed_over(&planner))
+    };
+    let before = store.clone();
+    store.remove(routes(3, 2));
+    // There is a newer one, or none.
+    assert_eq!(drive(&before, &store.clone().with_routes(3, 3, &[(Some(2), &[13])])), (13, Vec::new()));
+    assert_eq!(drive(&before, &store), (11, Vec::new()));
+    // A store whose lists show what it does not have.
+    let mut planner = planner(None, before.held(2));
+    loop {
+        match planner.step().unwrap() {
+            Step::List => planner.list(Listing::new(before.objects.keys())),
+            Step::Fetch(names) => {
+                names
+                    .iter()
+                    .for_each(|&name| planner.supply(name, store.objects.get(&name.to_string()).map(Vec::as_slice)));
+            }
+            Step::Follow(plan) => break assert_eq!(plan.bytes, 11),
+        }
+    }
+}
+
+#[test]
+fn the_chain_is_listed_again_before_a_file_is_missing() {
+    let before = line();
+    let mut planner = planner(None, before.held(2));
+    let (plan, _) = before.drive(&mut planner).unwrap();
+    planner.fail_file(&plan.hops[0].files[0], plan.hops[0].files[0].missing());
+    // Meanwhile another route has replaced the one whose file is gone.
+    let now = before.clone().with_routes(3, 1, &[(Some(2), &[20])]);
+    let (plan, _) = now.drive(&mut planner).unwrap();
+    assert_eq!((path(&plan), plan.bytes), ((Some(2), vec![3]), 20));
+    // And then it is pruned.
+    planner.fail_file(&plan.hops[0].files[0], plan.hops[0].files[0].missing());
+    let pruned = now.with_routes(3, 2, &[]);
+    assert_eq!(rule_and_file(&pruned.drive(&mut planner).unwrap_err()), ("R-CHN-08", commit(3).to_string()));
+}
+
+#[test]
+fn routes_have_a_file_for_each_shard() {
+    let store = Store::new().add(&[(None, &[100])]).add(&[(None, &[60, 60]), (Some(0), &[5, 5])]);
+    // From a version with another number of shards.
+    let mut planner = planner(None, None);
+    assert_eq!(path(&store.drive(&mut planner).unwrap().0), (None, vec![1]));
+    assert_eq!(passed_over(&planner), [("R-CHN-07", commit(1).to_string())]);
+    let misfit = store.clone().with_routes(1, 1, &[(Some(0), &[5, 5])]);
+    assert_eq!(misfit.refusal(None, None), ("R-CHN-07", routes(1, 1).to_string()));
+    assert_eq!(misfit.refusal(None, misfit.held(0)), ("R-CHN-07", routes(1, 1).to_string()));
+    // With another number than the version has that it leads to.
+    let misfit = store.with_routes(1, 1, &[(None, &[5]), (Some(0), &[5])]);
+    assert_eq!(misfit.refusal(None, None), ("R-CHN-07", routes(1, 1).to_string()));
+}
+
+#[test]
+fn pruned_versions_are_told_from_damage() {
+    let store = line().with_routes(1, 1, &[]);
+    for wanted in 1..=3 {
+        assert_eq!(store.refusal(Some(wanted), None), ("R-CHN-08", commit(wanted).to_string()));
+    }
+    assert_eq!(path(&store.plan(Some(0), None).unwrap()), (None, vec![0]));
+    assert_eq!(path(&store.plan(None, store.held(1)).unwrap()), (Some(1), vec![2, 3]));
+    assert_eq!(store.refusal(None, store.held(0)).0, "R-CHN-08");
+}
+
+#[test]
+fn failed_routes_are_passed_over_until_none_is_left() {
+    let store = line().add(&[(None, &[1000]), (Some(2), &[30]), (Some(3), &[10])]);
+    let mut planner = planner(None, None);
+    let mut paths = Vec::new();
+    let error = loop {
+        match store.drive(&mut planner) {
+            Ok((plan, _)) => {
+                paths.push(path(&plan).1);
+                let failing = plan.hops.last().unwrap();
+                planner.fail_route(failing, failing.files[0].missing());
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(paths, [vec![0, 1, 2, 3, 4], vec![0, 1, 2, 4], vec![4]]);
+    assert_eq!(rule_and_file(&error), ("R-CHN-09", store.commits[4].routes[2].files[0].name().to_string()));
+}
+
+#[test]
+fn a_failed_file_rules_out_all_routes_that_name_it() {
+    let mut store = line();
+    let file = store.commits[1].routes[0].files[0];
+    store = store.add(&[(None, &[1000]), (Some(2), &[9]), (Some(3), &[10])]);
+    // The routes from 0 to 1 and from 2 to 4 name the same file.
+    store.change_commit(4, |commit| commit.routes[1].files[0] = file);
+    let mut planner = planner(None, None);
+    let (plan, _) = store.drive(&mut planner).unwrap();
+    assert_eq!(path(&plan).1, [0, 1, 2, 4]);
+    planner.fail_file(&file, file.missing());
+    assert_eq!(path(&store.drive(&mut planner).unwrap().0).1, [4]);
+}
+
+#[test]
+fn a_long_chain_is_not_read_to_its_beginning() {
+    let mut store = Store::new().add(&[(None, &[60_000])]);
+    for version in 1..10_000_u64 {
+        let link: RouteGiven<'_> = (Some(version - 1), &[300]);
+        store = if version % 100 == 0 { store.add(&[(None, &[60_000]), link]) } else { store.add(&[link]) };
+        if version % 64 == 0 {
+            store = store.with_routes(version, 1, &[(Some(version - 64), &[9_000]), link]);
+        }
+    }
+    let count = |wanted, held| store.drive(&mut planner(wanted, held)).unwrap();
+    // The path from the nearest snapshot takes 89,700 bytes. As many lead 640 versions down, and nothing below can be cheaper.
+    let (plan, objects) = count(None, None);
+    assert_eq!(path(&plan).1[0], 9900);
+    assert!(objects < 1100, "{objects} objects");
+    // A follower reads what is new, and the commit that it holds.
+    let (plan, objects) = count(None, store.held(9989));
+    assert_eq!((plan.hops.len(), objects), (10, 12));
+    let (plan, objects) = count(None, store.held(100));
+    assert_eq!((path(&plan).0, objects > 9900), (None, true));
+}
+
+/// All paths to `wanted` along these routes, as start, bytes and versions.
+fn all_paths(
+    routes: &BTreeMap<u64, BTreeMap<Option<u64>, u64>>,
+    held: Option<u64>,
+    wanted: u64,
+) -> Vec<(u64, usize, Vec<u64>)> {
+    let mut paths = Vec::new();
+    for (&from, &bytes) in routes.get(&wanted).into_iter().flatten() {
+        if from.is_none() || from == held {
+            paths.push((bytes, 1, vec![wanted]));
+        }
+        for (more, count, mut versions) in from.into_iter().flat_map(|from| all_paths(routes, held, from)) {
+            versions.push(wanted);
+            paths.push((bytes + more, count + 1, versions));
+        }
+    }
+    paths
+}
+
+/// The cheapest path, in the slow and obvious way.
+fn cheapest(
+    routes: &BTreeMap<u64, BTreeMap<Option<u64>, u64>>,
+    held: Option<u64>,
+    wanted: u64,
+) -> Option<(u64, Vec<u64>)> {
+    let cheapest = all_paths(routes, held, wanted).into_iter().min();
+    cheapest.map(|(bytes, _, versions)| (bytes, versions))
+}
+
+/// For each version its routes: sizes by where they come from. Sizes are small, so that many paths cost the same.
+fn any_routes() -> impl Strategy<Value = BTreeMap<u64, BTreeMap<Option<u64>, u64>>> {
+    proptest::collection::vec(proptest::collection::btree_map(proptest::option::of(0..7_u64), 1..4_u64, 0..4), 1..8)
+        .prop_map(|versions| {
+            let versions = (0..).zip(versions);
+            let earlier = |version: u64, mut routes: BTreeMap<Option<u64>, u64>| {
+                routes.retain(|from, _| *from < Some(version));
+                (version, routes)
+            };
+            versions.map(|(version, routes)| earlier(version, routes)).collect()
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn the_cheapest_path_is_that_of_a_search_through_all(
+        mut graph in any_routes(),
+        held in proptest::option::of(0..8_u64),
+        failing in proptest::collection::vec(any::<proptest::sample::Index>(), 16),
+    ) {
+        let mut store = Store::new();
+        for version in 0..graph.len() as u64 {
+            // The commit has routes that are not in force, so that all can be given by a document.
+            store = store.add(&[(None, &[1])]);
+            let given: Vec<_> = graph[&version].iter().map(|(from, size)| (*from, std::slice::from_ref(size))).collect();
+            store = store.with_routes(version, 1, &given);
+        }
+        let wanted = graph.len() as u64 - 1;
+        let held = held.filter(|held| *held < wanted);
+        let mut planner = planner(None, held.and_then(|held| store.held(held)));
+        for (count, which) in failing.iter().enumerate() {
+            let found = store.drive(&mut planner);
+            let expected = cheapest(&graph, held, wanted);
+            let Some(expected) = expected else {
+                let first = if count == 0 { "R-CHN-08" } else { "R-CHN-09" };
+                prop_assert_eq!(found.unwrap_err().rule(), Some(first));
+                break;
+            };
+            let (plan, _) = found.unwrap();
+            prop_assert_eq!((plan.bytes, path(&plan).1), (u128::from(expected.0), expected.1));
+            let hop = &plan.hops[which.index(plan.hops.len())];
+            graph.get_mut(&hop.version).unwrap().remove(&hop.from).unwrap();
+            planner.fail_route(hop, hop.files[0].missing());
+        }
+    }
+}

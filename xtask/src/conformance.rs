@@ -1,0 +1,94 @@
+//! `cargo xtask conformance` and `cargo xtask vectors`: the conformance kit against both readers, and the kit against
+//! itself: are the vectors what their generator makes, do they notice a reader that leaves out a rule or is wrong?
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::python::Python;
+use crate::steps::{Steps, execute};
+use crate::workspace::{cargo, root, target};
+use crate::{Result, no_arguments};
+
+/// `cargo xtask conformance`
+pub(crate) fn run(arguments: &[String]) -> Result {
+    no_arguments(arguments)?;
+    let mut steps = Steps::default();
+    let python = steps.get("Python environment", Python::install);
+    let built = steps.run("runner", build_runner);
+    add_steps(&mut steps, built, python.as_ref());
+    steps.finish()
+}
+
+/// `cargo xtask vectors`
+pub(crate) fn write_vectors(arguments: &[String]) -> Result {
+    no_arguments(arguments)?;
+    Python::install()?.run("conformance", &["-m", "generator"])?;
+    adequacy(&[])
+}
+
+/// Builds the runner for release.
+pub(crate) fn build_runner() -> Result {
+    execute(&mut cargo(&["build", "--release", "--package", "deltachain-conformance"])?)
+}
+
+/// All steps of the kit, for this task and for `cargo xtask test`. They need the runner.
+pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
+    if built {
+        steps.run("conformance of the Rust library", || {
+            let runner = runner()?;
+            measure(&[&quoted(&runner), "testee"])
+        });
+    } else {
+        steps.skip("conformance of the Rust library", "no runner");
+    }
+    match python {
+        Some(python) => {
+            steps.run("vectors are what the generator makes", || {
+                python.run("conformance", &["-m", "generator", "--check"])
+            });
+        }
+        None => steps.skip("vectors are what the generator makes", "no Python environment"),
+    }
+    match python {
+        Some(python) if built => {
+            steps.run("conformance of the Python reader", || {
+                let testee = root()?.join("conformance/python/testee.py");
+                measure(&[&quoted(python.path()), &quoted(&testee)])
+            });
+            steps.run("wrong testees", || {
+                let arguments: [OsString; 3] = ["wrong_testees.py".into(), "--runner".into(), runner()?.into()];
+                python.run("conformance", &arguments)
+            });
+        }
+        _ => {
+            steps.skip("conformance of the Python reader", "no runner or no Python environment");
+            steps.skip("wrong testees", "no runner or no Python environment");
+        }
+    }
+    steps.run("adequacy of the vectors", || adequacy(&["--check"]));
+}
+
+/// Runs the whole suite against a testee, which has to answer all of it.
+fn measure(testee: &[&str]) -> Result {
+    let mut command = Command::new(runner()?);
+    command.args(["run", "--rules", "--require-complete", "--testee", &testee.join(" ")]);
+    execute(command.current_dir(root()?).env("PYTHONDONTWRITEBYTECODE", "1"))
+}
+
+/// Switches off one rule at a time, which only a build of its own can do.
+fn adequacy(options: &[&str]) -> Result {
+    let arguments = ["run", "--package", "deltachain-conformance", "--features", "adequacy", "--", "adequacy"];
+    execute(cargo(&arguments)?.args(options))
+}
+
+/// The runner that [`build_runner`] makes.
+fn runner() -> Result<PathBuf> {
+    Ok(target()?.join("release").join(format!("deltachain-conformance{}", env::consts::EXE_SUFFIX)))
+}
+
+/// A path as one word of a testee's command line.
+fn quoted(path: &std::path::Path) -> String {
+    format!("'{}'", path.display())
+}
