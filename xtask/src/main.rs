@@ -5,6 +5,7 @@
 mod ci;
 mod conformance;
 mod directions;
+mod fuzz;
 mod lint;
 mod memory;
 mod python;
@@ -69,6 +70,15 @@ const TASKS: &[Task] = &[
             "tool needs more memory than its bound; --dense changes every element, not 1 %",
         ],
         run: memory::run,
+    },
+    Task {
+        name: "fuzz",
+        arguments: fuzz::ARGUMENTS,
+        about: &[
+            "build the fuzzers and run all of them, or those named, for N seconds each (60);",
+            "--seeds only collects their seeds, --regressions only replays what is known",
+        ],
+        run: fuzz::run,
     },
 ];
 

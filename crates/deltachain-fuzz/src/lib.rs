@@ -1,0 +1,51 @@
+//! What holds for every input, as functions of bytes that panic where it does not; fuzzers look for such bytes, and a test
+//! runs over all that were ever found.
+//!
+//! The programs for the fuzzer, one per function, are in `fuzz/` at the root of the repository; `fuzz/README.md` says how to
+//! run them. This crate is apart from them because it needs neither a nightly toolchain nor libFuzzer.
+
+mod memory;
+mod raw;
+mod reseal;
+mod seal;
+pub mod seeds;
+mod states;
+mod structured;
+
+pub use memory::peak_of;
+pub use raw::{header_index, layout, link, reserialise, safetensors, segment};
+pub use reseal::{mutate, reseal};
+pub use structured::{apply, roundtrip, squash};
+
+/// A function that is to be fuzzed.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Name of the fuzzer's program, and of the folders of its inputs.
+    pub name: &'static str,
+    /// Panics if the property does not hold for these bytes.
+    pub run: fn(&[u8]),
+}
+
+/// All of them, each with a program in `fuzz/fuzz_targets/`.
+pub const TARGETS: &[Target] = &[
+    Target { name: "apply", run: apply },
+    Target { name: "header_index", run: header_index },
+    Target { name: "layout", run: layout },
+    Target { name: "link", run: link },
+    Target { name: "reseal", run: reseal },
+    Target { name: "reserialise", run: reserialise },
+    Target { name: "roundtrip", run: roundtrip },
+    Target { name: "safetensors", run: safetensors },
+    Target { name: "segment", run: segment },
+    Target { name: "squash", run: squash },
+];
+
+/// From now on the library works in the thread that calls this, which is the only one to run targets: that is faster for
+/// small inputs, and memory is counted without others taking part.
+fn single_threaded() {
+    static POOL: std::sync::Once = std::sync::Once::new();
+    POOL.call_once(|| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread();
+        pool.build_global().expect("no thread pool has been used before");
+    });
+}

@@ -1,0 +1,207 @@
+//! Links whose content is mutated and whose lengths and checksums are then made right, so that what lies behind those is
+//! reached; and what all ways of reading one link have to agree on.
+
+use std::sync::Mutex;
+
+use deltachain::format::Start;
+use deltachain::tensor::{MemoryState, StateDigests, StateWriter, TensorInfo};
+use deltachain::{Application, Limits, LinkReader, Patch, Result};
+
+use crate::raw::{limits, refused_by_rule};
+use crate::seal::{Parts, Stream, join_streams, streams};
+use crate::single_threaded;
+use crate::states::BASES;
+
+/// Bytes that one mutation may add to a part of a link.
+const ROOM: usize = 32;
+
+/// Mutates the first `size` bytes of `data`, a link, and returns how many there are then, at most `most`. `plainly` does
+/// the same to any bytes.
+pub fn mutate(
+    data: &mut [u8],
+    size: usize,
+    most: usize,
+    seed: u32,
+    plainly: impl Fn(&mut [u8], usize, usize) -> usize,
+) -> usize {
+    let mut random = fastrand::Rng::with_seed(seed.into());
+    // Now and then without repair, so that damage is seen as well.
+    let Some(mut parts) = Parts::of(&data[..size]).filter(|_| random.u8(..16) > 0) else {
+        return plainly(data, size, most);
+    };
+    let change = |bytes: &mut Vec<u8>| {
+        let before = bytes.len();
+        bytes.resize(before + ROOM, 0);
+        let after = plainly(bytes, before, before + ROOM);
+        bytes.truncate(after);
+    };
+    let compress = random.u8(..4) == 0;
+    let codings = parts.codings();
+    let number = random.usize(..codings.len().max(1));
+    let chosen = parts.segments.get_mut(number).zip(codings.get(number));
+    match (random.u8(..12), chosen) {
+        (0, _) => parts.header[24..56].copy_from_slice(&random.choice(&*BASES).expect("there are bases").1.state.0),
+        // Features, reserved fields and digests.
+        (1, _) => parts.header[random.usize(12..88)] = random.u8(..),
+        (2, Some((segment, _))) => change(segment),
+        (3..9, Some((segment, &coding))) => match streams(segment, coding) {
+            Some(mut all) => {
+                let stream = random.usize(..all.len());
+                let mut raw = all[stream].raw();
+                change(&mut raw);
+                all[stream] = Stream::of(&raw, compress);
+                *segment = join_streams(&all);
+            }
+            None => change(segment),
+        },
+        _ => change(&mut parts.index),
+    }
+    let file = parts.join(compress);
+    if file.len() > most {
+        return plainly(data, size, most);
+    }
+    data[..file.len()].copy_from_slice(&file);
+    file.len()
+}
+
+/// Reads a link in every way that there is; they have to agree.
+pub fn reseal(data: &[u8]) {
+    single_threaded();
+    let link = LinkReader::open(data, &limits());
+    refused_by_rule(&link);
+    let Ok(link) = link else { return };
+    let checked = link.verify(&());
+    refused_by_rule(&checked);
+    assert_eq!(link.header().to_bytes(), data[..128]);
+    for (base, digests) in BASES.iter().filter(|(_, digests)| digests.state == link.header().base) {
+        agree(&link, checked.is_ok(), base, digests);
+    }
+}
+
+/// Compares the ways of applying a link to its base, of which `passed` says whether check accepts it.
+fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &StateDigests) {
+    let application = Application::new(base, digests, link);
+    refused_by_rule(&application);
+    let Ok(application) = application else { return };
+    let written = Written::new(application.tensors());
+    let result = application.run(&written, &());
+    refused_by_rule(&result);
+    match &result {
+        Ok(reached) => assert_eq!(reached.state, link.header().target, "a wrong state passed as right"),
+        // Only when all segments have been applied are digests compared.
+        Err(error) if !matches!(error.rule(), Some("R-APP-04" | "R-APP-05")) => return,
+        Err(_) => {}
+    }
+    assert!(passed, "a link was applied that check refuses");
+    let written = written.state();
+    if result.is_ok() {
+        assert_eq!(StateDigests::of(&written, &()).expect("memory can be read").state, link.header().target);
+    }
+
+    let patches = link.patches(|_| true, Some(base)).collect::<Result<Vec<_>>>().expect("an applied link has patches");
+    let mut patched = Patched::new(link, base);
+    patches.iter().for_each(|patch| patched.lay(patch));
+    for (info, data) in written.iter() {
+        assert!(patched.data(info, base) == data, "patches and application differ in {:?}", info.name());
+    }
+    // One tensor at a time, in two ranges, is the same.
+    let mut halves = Patched::new(link, base);
+    for info in link.index().tensors.iter().filter_map(|entry| Some(&entry.written()?.info)) {
+        let middle = info.lanes() / 3;
+        for lanes in [0..middle, middle..info.lanes()] {
+            for patch in link.tensor_patches(info.name(), lanes.clone(), Some(base)) {
+                let patch = patch.expect("an applied link has patches");
+                assert!(patch.lanes.start >= lanes.start && patch.lanes.end <= lanes.end);
+                halves.lay(&patch);
+            }
+        }
+    }
+    assert!(halves == patched, "patches by range differ from those in order");
+}
+
+/// What an application writes, whether it turns out right or not.
+struct Written {
+    infos: Vec<TensorInfo>,
+    data: Vec<Mutex<Vec<u8>>>,
+}
+
+impl Written {
+    fn new(tensors: &[TensorInfo]) -> Self {
+        let data = tensors.iter().map(|info| Mutex::new(vec![0; length(info)])).collect();
+        Self { infos: tensors.to_vec(), data }
+    }
+
+    fn state(self) -> MemoryState {
+        let mut state = MemoryState::new();
+        for (info, data) in self.infos.iter().zip(self.data) {
+            let data = data.into_inner().expect("no other thread has panicked");
+            state.insert(info.name(), info.dtype(), info.shape(), data).expect("the data fits its shape");
+        }
+        state
+    }
+}
+
+impl StateWriter for Written {
+    fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut data = self.data[tensor].lock().expect("no other thread has panicked");
+        let start = usize::try_from(offset).expect("the tensor is in memory");
+        data[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+fn length(info: &TensorInfo) -> usize {
+    usize::try_from(info.bytes()).expect("the tensor fits in memory")
+}
+
+/// The written tensors of a link, as patches say: by name.
+#[derive(PartialEq)]
+struct Patched(Vec<(String, Vec<u8>)>);
+
+impl Patched {
+    /// What the tensors start from.
+    fn new(link: &LinkReader<&[u8]>, base: &MemoryState) -> Self {
+        let written = link.index().tensors.iter().filter_map(|entry| entry.written());
+        let starts = written.map(|written| {
+            let name = written.info.name();
+            let data = match written.start {
+                Start::Zeros => vec![0; length(&written.info)],
+                Start::Base => base.get(name).expect("the application has found it").1.to_vec(),
+            };
+            (name.to_owned(), data)
+        });
+        Self(starts.collect())
+    }
+
+    fn lay(&mut self, patch: &Patch<'_>) {
+        let place = self.0.binary_search_by(|(name, _)| name.as_str().cmp(patch.tensor.name()));
+        let data = &mut self.0[place.expect("the link writes the tensor")].1;
+        let width = patch.dtype().lane_bytes();
+        let indices = patch.indices.clone().unwrap_or_else(|| patch.lanes.clone().collect());
+        assert!(indices.is_sorted_by(|left, right| left < right) && indices.len() == patch.count());
+        for (index, value) in indices.iter().zip(patch.values.chunks_exact(width)) {
+            assert!(patch.lanes.contains(index));
+            let at = usize::try_from(*index).expect("the tensor is in memory") * width;
+            data[at..at + width].copy_from_slice(value);
+        }
+    }
+
+    /// A tensor of the target: patched, or the base's.
+    fn data<'a>(&'a self, info: &TensorInfo, base: &'a MemoryState) -> &'a [u8] {
+        let place = self.0.binary_search_by(|(name, _)| name.as_str().cmp(info.name()));
+        place.map_or_else(|_| base.get(info.name()).expect("it is carried over").1, |place| &self.0[place].1)
+    }
+}
+
+/// All ways of reading a good link give the target.
+pub(crate) fn all_ways(file: &[u8], base: &MemoryState, target: &MemoryState) {
+    let link = LinkReader::open(file, &Limits::default()).expect("a written link can be opened");
+    link.verify(&()).expect("a written link passes");
+    let digests = StateDigests::of(base, &()).expect("memory can be read");
+    let application = Application::new(base, &digests, &link).expect("the link belongs to its base");
+    let written = Written::new(application.tensors());
+    let reached = application.run(&written, &()).expect("the link can be applied");
+    assert!(written.state() == *target, "the result differs from the target");
+    assert_eq!(reached, StateDigests::of(target, &()).expect("memory can be read"));
+    agree(&link, true, base, &digests);
+}

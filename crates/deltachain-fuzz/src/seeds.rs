@@ -1,0 +1,202 @@
+//! What fuzzers start from: the vectors of `conformance/`, excerpts of the checkpoints in `testdata/`, and links between
+//! states made here.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use deltachain::format::TensorEntry;
+use deltachain::tensor::{Dtype, LAYOUT_KEY, MemoryState, SafetensorsState, State};
+use deltachain::{Limits, LinkReader, Profile};
+
+use crate::raw::segment_inputs;
+use crate::states::{CONTEXTS, MIXED, link};
+
+/// Longest seed: what is longer makes a fuzzer slow.
+pub const MOST_BYTES: usize = 2048;
+
+/// Lanes of each tensor that an excerpt of a checkpoint has.
+const EXCERPT: u64 = 48;
+
+/// An input for a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seed {
+    /// The target's name.
+    pub target: &'static str,
+    /// Where it comes from.
+    pub origin: String,
+    /// The input.
+    pub bytes: Vec<u8>,
+}
+
+/// Fewer seeds than this for a target mean that vectors or test data are missing, or are no longer found.
+const EXPECTED: &[(&str, usize)] = &[
+    ("apply", 2000),
+    ("header_index", 700),
+    ("layout", 40),
+    ("link", 700),
+    ("reseal", 700),
+    ("reserialise", 700),
+    ("roundtrip", 16),
+    ("safetensors", 180),
+    ("segment", 500),
+    ("squash", 16),
+];
+
+impl Seed {
+    /// A file name, the same for the same input.
+    pub fn name(&self) -> String {
+        blake3::hash(&self.bytes).to_hex()[..20].to_owned()
+    }
+}
+
+/// Compares the number of seeds of each target with the expected one.
+///
+/// # Errors
+/// A message that names what is missing.
+pub fn check_counts(seeds: &[Seed]) -> Result<(), String> {
+    for &(target, expected) in EXPECTED {
+        let names: BTreeSet<String> = seeds.iter().filter(|seed| seed.target == target).map(Seed::name).collect();
+        if names.len() < expected {
+            return Err(format!("{} different seeds for {target}, expected {expected} or more", names.len()));
+        }
+    }
+    Ok(())
+}
+
+/// All seeds, given the root of the repository.
+///
+/// # Errors
+/// Those of reading files.
+pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
+    crate::single_threaded();
+    let mut seeds = Seeds(Vec::new());
+    for path in files_below(&root.join("conformance/vectors"))? {
+        let origin = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("dcf") => seeds.add_link(&origin, &fs::read(&path)?),
+            Some("safetensors") => seeds.add("safetensors", &origin, fs::read(&path)?),
+            _ => {}
+        }
+    }
+    for names in
+        [&["rl3e6_step0", "rl3e6_step1", "rl3e6_step2"][..], &["fp8_step0", "fp8_step1"], &["f32_step0", "f32_step1"]]
+    {
+        let excerpts = names
+            .iter()
+            .map(|name| excerpt(&root.join("testdata").join(format!("{name}.safetensors"))))
+            .collect::<deltachain::Result<Vec<_>>>()
+            .map_err(io::Error::other)?;
+        for (name, state) in names.iter().zip(&excerpts) {
+            seeds.add("safetensors", name, safetensors_of(state));
+            seeds.add_links(name, &MemoryState::new(), state);
+        }
+        for pair in excerpts.windows(2) {
+            seeds.add_links(names[0], &pair[0], &pair[1]);
+        }
+    }
+    for (name, (base, target)) in [("mixed", &*MIXED), ("contexts", &*CONTEXTS)] {
+        seeds.add_links(name, base, target);
+        seeds.add_links(name, &MemoryState::new(), base);
+    }
+    for json in [
+        r#"{"files":[{}]}"#,
+        r#"{"files":[{"name":"a.safetensors","metadata":{"format":"pt"},"tensors":["a","b"]},{"name":"b.safetensors","tensors":["c"]}]}"#,
+        r#"{"files":[{"metadata":{"k":"\u0000\ud83d\ude00"},"tensors":["a","b","c"]}]}"#,
+    ] {
+        seeds.add("layout", "text", format!("a b c\n{json}").into_bytes());
+    }
+    // Structured inputs are made of any bytes.
+    for (number, target) in (0..16).flat_map(|number| [(number, "roundtrip"), (number, "squash")]) {
+        let mut bytes = vec![0; 64 << (number % 5)];
+        fastrand::Rng::with_seed(number).fill(&mut bytes);
+        seeds.add(target, "noise", bytes);
+    }
+    Ok(seeds.0)
+}
+
+struct Seeds(Vec<Seed>);
+
+impl Seeds {
+    fn add(&mut self, target: &'static str, origin: &str, bytes: Vec<u8>) {
+        if bytes.len() <= MOST_BYTES {
+            self.0.push(Seed { target, origin: origin.to_owned(), bytes });
+        }
+    }
+
+    fn add_links(&mut self, origin: &str, base: &MemoryState, target: &MemoryState) {
+        for profile in [Profile::Compact, Profile::Direct] {
+            self.add_link(origin, &link(base, target, profile));
+        }
+    }
+
+    /// A link, good or bad, is a seed of several targets.
+    fn add_link(&mut self, origin: &str, file: &[u8]) {
+        for target in ["header_index", "link", "reseal"] {
+            self.add(target, origin, file.to_vec());
+        }
+        for base in 0..3 {
+            self.add("apply", origin, [&[base], file].concat());
+        }
+        if let Some(parts) = crate::seal::Parts::of(file) {
+            self.add("reserialise", origin, [&parts.header[..], &parts.index].concat());
+        }
+        for input in segment_inputs(file) {
+            self.add("segment", origin, input);
+        }
+        let Ok(link) = LinkReader::open(file, &Limits::default()) else { return };
+        if let Some(layout) = link.index().metadata.get(LAYOUT_KEY) {
+            let names: Vec<&str> = link.index().tensors.iter().map(TensorEntry::name).collect();
+            self.add("layout", origin, format!("{}\n{layout}", names.join(" ")).into_bytes());
+        }
+    }
+}
+
+/// All files below a folder, in order.
+///
+/// # Errors
+/// Those of reading folders.
+pub fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(files_below(&path)?);
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The first lanes of each tensor of a checkpoint.
+fn excerpt(path: &Path) -> deltachain::Result<MemoryState> {
+    let whole = SafetensorsState::open(path)?;
+    let mut state = MemoryState::new();
+    for (number, info) in whole.tensors().iter().enumerate() {
+        let lanes = info.lanes().min(EXCERPT);
+        let mut data = vec![0; usize::try_from(lanes).unwrap_or(0) * info.dtype().lane_bytes()];
+        whole.read(number, 0, &mut data)?;
+        state.insert(info.name(), info.dtype(), &[lanes], data)?;
+    }
+    Ok(state)
+}
+
+fn safetensors_of(state: &MemoryState) -> Vec<u8> {
+    let views = state.iter().map(|(info, data)| {
+        let dtype = safetensors_dtype(info.dtype());
+        let shape = info.shape().iter().map(|&dimension| usize::try_from(dimension).unwrap_or(0)).collect();
+        (info.name(), safetensors::tensor::TensorView::new(dtype, shape, data).expect("the data fits its shape"))
+    });
+    safetensors::serialize(views, None).expect("a state can be written")
+}
+
+fn safetensors_dtype(dtype: Dtype) -> safetensors::Dtype {
+    match dtype {
+        Dtype::BF16 => safetensors::Dtype::BF16,
+        Dtype::F8_E4M3 => safetensors::Dtype::F8_E4M3,
+        _ => safetensors::Dtype::F32,
+    }
+}

@@ -1,0 +1,220 @@
+//! States for structured inputs: made of arbitrary bytes, small, with every dtype and every way to change.
+
+use std::sync::LazyLock;
+
+use arbitrary::Arbitrary;
+use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
+use deltachain::{DiffOptions, Profile, diff};
+
+/// Tensors of a state, and tensors that a step adds, at most.
+const TENSORS: usize = 6;
+
+/// A tensor in the making.
+#[derive(Debug, Arbitrary)]
+struct Tensor {
+    name: Name,
+    dtype: u8,
+    shape: Shape,
+    fill: Fill,
+}
+
+/// Few names, so that the tensors of two states meet.
+#[derive(Debug, Arbitrary)]
+enum Name {
+    Letter(u8),
+    Any(String),
+}
+
+#[derive(Debug, Arbitrary)]
+enum Shape {
+    Scalar,
+    Empty,
+    Line(u8),
+    Plane(u8, u8),
+    Long(u16),
+}
+
+#[derive(Debug, Arbitrary)]
+enum Fill {
+    Zeros,
+    /// Bytes that look random.
+    Noise(u32),
+    /// Repeated over the tensor.
+    Bytes(Vec<u8>),
+}
+
+/// What happens to a tensor from one state to the next.
+#[derive(Debug, Arbitrary)]
+enum Change {
+    Nothing,
+    Remove,
+    Reshape,
+    Retype(u8),
+    /// About one lane in `rarity` moves by at most `reach` to either side.
+    Move {
+        seed: u32,
+        rarity: u8,
+        reach: u16,
+    },
+    /// Single bytes.
+    Bytes(Vec<(u16, u8)>),
+}
+
+/// A state in the making.
+#[derive(Debug, Arbitrary)]
+pub(crate) struct Start(Vec<Tensor>);
+
+/// The way from one state to the next.
+#[derive(Debug, Arbitrary)]
+pub(crate) struct Step {
+    changes: Vec<Change>,
+    added: Vec<Tensor>,
+}
+
+impl Start {
+    /// The state.
+    pub(crate) fn state(&self) -> MemoryState {
+        let mut state = MemoryState::new();
+        self.0.iter().take(TENSORS).for_each(|tensor| tensor.add_to(&mut state));
+        state
+    }
+}
+
+impl Step {
+    /// The state after this one.
+    pub(crate) fn after(&self, state: &MemoryState) -> MemoryState {
+        let mut next = MemoryState::new();
+        for (number, (info, data)) in state.iter().enumerate() {
+            let (mut dtype, mut shape, mut data) = (info.dtype(), info.shape().to_vec(), data.to_vec());
+            match self.changes.get(number).unwrap_or(&Change::Nothing) {
+                Change::Nothing => {}
+                Change::Remove => continue,
+                Change::Reshape => shape.insert(0, 1),
+                Change::Retype(code) => {
+                    dtype = dtype_of(*code);
+                    shape = vec![data.len() as u64 * 8 / dtype.bits()];
+                    data.truncate(bytes_of(dtype, &shape).unwrap_or(0));
+                }
+                Change::Move { seed, rarity, reach } => move_lanes(&mut data, dtype, *seed, *rarity, *reach),
+                Change::Bytes(changes) => {
+                    for &(at, byte) in changes {
+                        let length = data.len().max(1);
+                        data.get_mut(usize::from(at) % length).into_iter().for_each(|old| *old = byte);
+                    }
+                }
+            }
+            // Bytes that no shape describes are dropped with their tensor.
+            let _ = next.insert(info.name(), dtype, &shape, data);
+        }
+        self.added.iter().take(TENSORS).for_each(|tensor| tensor.add_to(&mut next));
+        next
+    }
+}
+
+impl Tensor {
+    fn add_to(&self, state: &mut MemoryState) {
+        let name = match &self.name {
+            Name::Letter(letter) => char::from(b'a' + letter % 5).to_string(),
+            Name::Any(name) => name.clone(),
+        };
+        let dtype = dtype_of(self.dtype);
+        let mut shape = match self.shape {
+            Shape::Scalar => vec![],
+            Shape::Empty => vec![7, 0],
+            Shape::Line(length) => vec![length.into()],
+            Shape::Plane(height, width) => vec![(height % 32).into(), (width % 32).into()],
+            Shape::Long(length) => vec![(length % 8192).into()],
+        };
+        if !dtype.bits().is_multiple_of(8) {
+            shape.push(4);
+        }
+        let length = bytes_of(dtype, &shape).expect("four packed elements are whole bytes");
+        let data = match &self.fill {
+            Fill::Zeros => vec![0; length],
+            Fill::Noise(seed) => noise(*seed, length),
+            Fill::Bytes(bytes) if bytes.is_empty() => vec![0xFF; length],
+            Fill::Bytes(bytes) => bytes.iter().copied().cycle().take(length).collect(),
+        };
+        state.insert(&name, dtype, &shape, data).expect("the data fits its shape");
+    }
+}
+
+fn dtype_of(code: u8) -> Dtype {
+    let all = Dtype::all();
+    let count = all.len();
+    all.skip(1).nth(usize::from(code) % count).unwrap_or(Dtype::BOOL)
+}
+
+fn bytes_of(dtype: Dtype, shape: &[u64]) -> Option<usize> {
+    let bits = shape.iter().product::<u64>() * dtype.bits();
+    usize::try_from(bits / 8).ok().filter(|_| bits.is_multiple_of(8))
+}
+
+/// Bytes that look random, every second one of few values, as in exponents.
+fn noise(seed: u32, length: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed.into());
+    (0..length).map(|at| if at % 2 == 1 { random.u8(0x3B..0x40) } else { random.u8(..) }).collect()
+}
+
+fn move_lanes(data: &mut [u8], dtype: Dtype, seed: u32, rarity: u8, reach: u16) {
+    let mut random = fastrand::Rng::with_seed(seed.into());
+    for lane in data.chunks_exact_mut(dtype.lane_bytes()) {
+        if random.u8(..) > rarity {
+            continue;
+        }
+        let mut wide = [0; 8];
+        wide[..lane.len()].copy_from_slice(lane);
+        let moved = u64::from_le_bytes(wide).wrapping_add(random.u64(0..=u64::from(reach) * 2));
+        let moved = moved.wrapping_sub(reach.into()).to_le_bytes();
+        lane.copy_from_slice(&moved[..lane.len()]);
+    }
+}
+
+/// The link from `base` to `target`.
+pub(crate) fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -> Vec<u8> {
+    let mut file = Vec::new();
+    diff(base, target, &DiffOptions { profile, ..DiffOptions::default() }, &mut file).expect("a state has a link");
+    file
+}
+
+/// Two states that hold a tensor of every dtype; each is changed, most of them by little.
+pub(crate) static MIXED: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(|| {
+    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    for dtype in Dtype::all() {
+        let length = bytes_of(dtype, &[64]).expect("64 elements are whole bytes");
+        let old = noise(dtype.code().into(), length);
+        let mut new = old.clone();
+        move_lanes(&mut new, dtype, 1, if dtype.code() % 3 == 0 { 200 } else { 20 }, 2);
+        for (state, data) in [(&mut base, old), (&mut target, new)] {
+            state.insert(dtype.name(), dtype, &[64], data).expect("the data fits its shape");
+        }
+    }
+    (base, target)
+});
+
+/// A pair with contexts: many BF16 lanes, of which those of small exponents change often.
+pub(crate) static CONTEXTS: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(|| {
+    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    let mut random = fastrand::Rng::with_seed(1);
+    let (mut old, mut new) = (Vec::new(), Vec::new());
+    for lane in 0..600_u32 {
+        let exponent: u8 = if lane % 2 == 0 { 0x3C } else { 0x3F };
+        let bytes = [random.u8(..), exponent];
+        let changes = random.u32(0..if lane % 2 == 0 { 2 } else { 60 }) == 0;
+        old.extend(bytes);
+        new.extend([bytes[0] ^ u8::from(changes), exponent]);
+    }
+    base.insert("w", Dtype::BF16, &[600], old).expect("the data fits its shape");
+    target.insert("w", Dtype::BF16, &[600], new).expect("the data fits its shape");
+    (base, target)
+});
+
+/// The states that resealed links can have as base, with their digests.
+pub(crate) static BASES: LazyLock<Vec<(MemoryState, StateDigests)>> = LazyLock::new(|| {
+    let states = [MemoryState::new(), MIXED.0.clone(), CONTEXTS.0.clone()];
+    states.into_iter().map(|state| (digests(&state), state)).map(|(digests, state)| (state, digests)).collect()
+});
+
+fn digests(state: &impl State) -> StateDigests {
+    StateDigests::of(state, &()).expect("memory can be read")
+}

@@ -1,0 +1,108 @@
+//! Properties of structured inputs: states, sequences of states, and links between them that were damaged.
+
+use std::fs;
+
+use arbitrary::{Arbitrary, Unstructured};
+use deltachain::tensor::{Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests};
+use deltachain::{Application, ErrorClass, Limits, LinkReader, Profile, Result, squash as join};
+
+use crate::raw::{limits, refused_by_rule};
+use crate::reseal::all_ways;
+use crate::single_threaded;
+use crate::states::{BASES, Start, Step, link};
+
+/// Any state, and any that follows it.
+pub fn roundtrip(data: &[u8]) {
+    single_threaded();
+    let Ok((start, step)) = <(Start, Step)>::arbitrary_take_rest(Unstructured::new(data)) else { return };
+    let base = start.state();
+    let target = step.after(&base);
+    for profile in [Profile::Compact, Profile::Direct] {
+        let file = link(&base, &target, profile);
+        assert_eq!(file, link(&base, &target, profile), "the same states gave other bytes");
+        all_ways(&file, &base, &target);
+    }
+    let empty = MemoryState::new();
+    all_ways(&link(&empty, &target, Profile::Compact), &empty, &target);
+}
+
+/// Up to four links in a row, joined.
+pub fn squash(data: &[u8]) {
+    single_threaded();
+    let Ok((start, mut steps)) = <(Start, Vec<Step>)>::arbitrary_take_rest(Unstructured::new(data)) else { return };
+    steps.truncate(4);
+    let mut states = vec![start.state()];
+    for step in &steps {
+        states.push(step.after(&states[states.len() - 1]));
+    }
+    let mut files = vec![link(&MemoryState::new(), &states[0], Profile::Direct)];
+    files.extend(states.windows(2).map(|pair| link(&pair[0], &pair[1], Profile::Direct)));
+    let open = |file| LinkReader::open(file, &Limits::default()).expect("a written link can be opened");
+    let links: Vec<LinkReader<&Vec<u8>>> = files.iter().map(open).collect();
+    let last = &states[states.len() - 1];
+    // From nothing, and from the first state on.
+    for (first, base) in [(0, &MemoryState::new()), (1, &states[0])] {
+        let links: Vec<&LinkReader<&Vec<u8>>> = links[first..].iter().collect();
+        let mut file = Vec::new();
+        match join(&links, &mut file) {
+            Ok(length) => assert_eq!(length, file.len() as u64),
+            Err(error) => {
+                assert!(links.is_empty() && error.class() == ErrorClass::Usage, "{error}");
+                continue;
+            }
+        }
+        all_ways(&file, base, last);
+    }
+}
+
+/// Any bytes as a link, applied to a base in a file: the first byte chooses the base.
+pub fn apply(data: &[u8]) {
+    single_threaded();
+    let Some((&chosen, file)) = data.split_first() else { return };
+    let (base, digests) = &BASES[usize::from(chosen) % BASES.len()];
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made");
+    let path = |name: &str| folder.path().join(name);
+    write(base, digests, &path("base.safetensors")).expect("a state can be written");
+    let bytes = fs::read(path("base.safetensors")).expect("it is there");
+    let result = apply_files(file, &path("base.safetensors"), &path("out.safetensors"));
+    // Safetensors files cannot hold every state.
+    if !result.as_ref().is_err_and(|error| error.class() == ErrorClass::Usage) {
+        refused_by_rule(&result);
+    }
+    assert!(fs::read(path("base.safetensors")).expect("it is there") == bytes, "the base has changed");
+    let mut names: Vec<_> =
+        fs::read_dir(folder.path()).expect("it is there").flatten().map(|e| e.file_name()).collect();
+    names.sort_unstable();
+    match result {
+        Ok(target) => {
+            let out = SafetensorsState::open(path("out.safetensors")).expect("the result is a state");
+            assert_eq!(StateDigests::of(&out, &()).expect("a file can be read").state, target);
+        }
+        Err(_) => assert_eq!(names, ["base.safetensors"], "a refused link has left something"),
+    }
+}
+
+/// What the command-line tool does.
+fn apply_files(file: &[u8], base: &std::path::Path, out: &std::path::Path) -> Result<deltachain::tensor::Digest> {
+    let link = LinkReader::open(file, &limits())?;
+    let base = SafetensorsState::open(base)?;
+    let digests = StateDigests::of(&base, &())?;
+    let application = Application::new(&base, &digests, &link)?;
+    let metadata = &link.index().metadata;
+    let layout = Layout::of_target(metadata, Some(base.layout()), application.tensors())?;
+    let staged = StagedSafetensors::create(out, application.tensors(), &layout, Some(&base), false)?;
+    let reached = application.run(&staged, &())?;
+    staged.commit()?;
+    Ok(reached.state)
+}
+
+fn write(state: &MemoryState, digests: &StateDigests, out: &std::path::Path) -> Result<()> {
+    let layout = Layout::single_file(state.tensors());
+    let staged = StagedSafetensors::create(out, state.tensors(), &layout, None, false)?;
+    let file = link(&MemoryState::new(), state, Profile::Direct);
+    let empty = MemoryState::new();
+    let nothing = StateDigests::of(&empty, &())?;
+    let link = LinkReader::open(&file, &Limits::default())?;
+    assert_eq!(Application::new(&empty, &nothing, &link)?.run(&staged, &())?, *digests);
+    staged.commit()
+}

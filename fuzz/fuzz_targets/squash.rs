@@ -1,0 +1,5 @@
+//! Any sequence of states: the links between them, joined, give the last state, as applying them in order does.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| deltachain_fuzz::squash(data));

@@ -1,0 +1,219 @@
+//! `cargo xtask fuzz`: collects seeds, builds the fuzzers of `fuzz/`, runs them, and says how often each was executed.
+//!
+//! Needs a nightly toolchain and a C compiler; cargo-fuzz is installed into the target folder when it is missing there.
+
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::steps::{execute, show};
+use crate::workspace::{cargo, root, target};
+
+pub(crate) const ARGUMENTS: &str = "[TARGET...] [--seconds N] | --seeds | --regressions";
+
+/// The version of cargo-fuzz that is installed.
+const CARGO_FUZZ: &str = "0.13.2";
+/// Where everything is, relative to the root.
+const FUZZ: &str = "fuzz";
+/// Longest input: whatever can go wrong goes wrong in short ones, and these are fast.
+const MAX_BYTES: u32 = 2048;
+
+#[derive(Debug, PartialEq, Eq)]
+enum Task {
+    /// These targets, or all of them, for so many seconds each.
+    Run {
+        targets: Vec<String>,
+        seconds: u64,
+    },
+    Seeds,
+    Regressions,
+}
+
+pub(crate) fn run(arguments: &[String]) -> Result {
+    match parse(arguments)? {
+        Task::Seeds => collect_seeds(),
+        Task::Regressions => Fuzzers::build()?.run_all(&[], &["-runs=0"]),
+        Task::Run { targets, seconds } => Fuzzers::build()?.run_all(&targets, &[&format!("-max_total_time={seconds}")]),
+    }
+}
+
+fn parse(arguments: &[String]) -> Result<Task> {
+    match arguments {
+        [only] if only == "--seeds" => return Ok(Task::Seeds),
+        [only] if only == "--regressions" => return Ok(Task::Regressions),
+        _ => {}
+    }
+    let (mut targets, mut seconds) = (Vec::new(), 60);
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--seconds" => {
+                let number = arguments.next().and_then(|number| number.parse().ok()).filter(|&number| number > 0);
+                seconds = number.ok_or("--seconds needs a number from 1 on")?;
+            }
+            _ if argument.starts_with('-') => {
+                return Err(format!("unexpected argument `{argument}`; the arguments are {ARGUMENTS}").into());
+            }
+            name => targets.push(name.to_owned()),
+        }
+    }
+    Ok(Task::Run { targets, seconds })
+}
+
+/// Writes the seeds into `fuzz/corpus`, where fuzzers add what they find.
+fn collect_seeds() -> Result {
+    let root = root()?;
+    let mut seeds =
+        cargo(&["run", "--quiet", "--release", "--package", "deltachain-fuzz", "--example", "seeds", "--"])?;
+    execute(seeds.arg(&root).arg(root.join(FUZZ).join("corpus")))
+}
+
+/// The built fuzzers.
+struct Fuzzers {
+    /// `fuzz/`.
+    folder: PathBuf,
+    /// Where the programs are.
+    programs: PathBuf,
+    /// Names of all targets.
+    targets: Vec<String>,
+}
+
+impl Fuzzers {
+    /// Collects seeds and builds all targets.
+    fn build() -> Result<Self> {
+        let folder = root()?.join(FUZZ);
+        let mut targets = Vec::new();
+        for entry in fs::read_dir(folder.join("fuzz_targets"))? {
+            let name = entry?.path().file_stem().map(|name| name.to_string_lossy().into_owned());
+            targets.extend(name);
+        }
+        targets.sort_unstable();
+        collect_seeds()?;
+        let built = target()?.join("fuzz");
+        let mut build = nightly(&cargo_fuzz()?);
+        build.args(["build", "--fuzz-dir"]).arg(&folder).arg("--target-dir").arg(&built);
+        // C code, too, is built with AddressSanitizer. GCC poisons a table of zstd's that it has made static.
+        execute(build.env("CFLAGS", "-fno-sanitize-address-use-after-scope").current_dir(&folder))?;
+        Ok(Self { programs: built.join(host()?).join("release"), folder, targets })
+    }
+
+    /// Runs the chosen targets, or all; prints executions. An error names those that failed.
+    fn run_all(&self, chosen: &[String], arguments: &[&str]) -> Result {
+        if let Some(unknown) = chosen.iter().find(|name| !self.targets.contains(name)) {
+            return Err(format!("there is no target `{unknown}`; there are {}", self.targets.join(", ")).into());
+        }
+        let chosen = if chosen.is_empty() { &self.targets } else { chosen };
+        let mut failed = Vec::new();
+        let (mut executions, mut time) = (0, Duration::ZERO);
+        for target in chosen {
+            let start = Instant::now();
+            let (own, passed) = self.run(target, arguments)?;
+            let seconds = start.elapsed();
+            println!(
+                "{target:14} {own:>12} executions, {:>8} per second  {}",
+                own / seconds.as_secs().max(1),
+                if passed { "ok" } else { "FAILED" }
+            );
+            executions += own;
+            time += seconds;
+            if !passed {
+                failed.push(target.as_str());
+            }
+        }
+        println!("{:14} {executions:>12} executions in {} s", "total", time.as_secs());
+        if failed.is_empty() { Ok(()) } else { Err(format!("{} FAILED", failed.join(", ")).into()) }
+    }
+
+    /// Runs one target over its seeds and regressions and whatever it makes of them. Returns the number of executions,
+    /// and whether all of them passed.
+    fn run(&self, target: &str, arguments: &[&str]) -> Result<(u64, bool)> {
+        let corpus = self.folder.join("corpus").join(target);
+        let artifacts = self.folder.join("artifacts").join(target);
+        fs::create_dir_all(&corpus)?;
+        fs::create_dir_all(&artifacts)?;
+        let log = artifacts.with_extension("log");
+        let mut fuzzer = Command::new(self.programs.join(target));
+        fuzzer.arg(corpus);
+        let regressions = self.folder.join("regressions").join(target);
+        if regressions.exists() {
+            fuzzer.arg(regressions);
+        }
+        fuzzer.args(arguments).args(["-print_final_stats=1", "-timeout=20", "-rss_limit_mb=4096"]);
+        fuzzer.arg(format!("-max_len={MAX_BYTES}")).arg(format!("-dict={}", self.folder.join("dictionary").display()));
+        fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display()));
+        let output = File::create(&log)?;
+        let status = fuzzer.stdout(output.try_clone()?).stderr(output).status();
+        let status = status.map_err(|error| format!("cannot run `{}`: {error}", show(&fuzzer)))?;
+        let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+        if !status.success() {
+            println!("{}", last_lines(&text, 60));
+            println!("`{}` failed with {status}; its output is in {}", show(&fuzzer), log.display());
+        }
+        Ok((executions(&text), status.success()))
+    }
+}
+
+/// The number of executions that libFuzzer reports at the end.
+fn executions(output: &str) -> u64 {
+    let line = output.lines().rev().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+/// cargo-fuzz, which is installed into the target folder if it is not there.
+fn cargo_fuzz() -> Result<PathBuf> {
+    let folder = target()?.join("cargo-fuzz");
+    let program = folder.join("bin").join(format!("cargo-fuzz{}", env::consts::EXE_SUFFIX));
+    let version = Command::new(&program).arg("--version").output();
+    if !version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().ends_with(CARGO_FUZZ)) {
+        let mut install = cargo(&["install", "cargo-fuzz", "--locked", "--version", CARGO_FUZZ, "--root"])?;
+        execute(install.arg(&folder).arg("--target-dir").arg(folder.join("build")))?;
+    }
+    Ok(program)
+}
+
+/// A program that uses the nightly toolchain, whatever toolchain runs this.
+fn nightly(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("RUSTUP_TOOLCHAIN", "nightly").env_remove("CARGO").env_remove("RUSTC").env_remove("CARGO_TARGET_DIR");
+    command
+}
+
+/// The nightly toolchain's name of this machine's kind.
+fn host() -> Result<String> {
+    let output = nightly(Path::new("rustc")).arg("-vV").output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.ok_or("there is no nightly toolchain: `rustup toolchain install nightly`")?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_checked() {
+        let parse = |text: &str| parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(parse("--seeds").unwrap(), Task::Seeds);
+        assert_eq!(parse("--regressions").unwrap(), Task::Regressions);
+        assert_eq!(parse("").unwrap(), Task::Run { targets: Vec::new(), seconds: 60 });
+        assert_eq!(parse("link --seconds 5").unwrap(), Task::Run { targets: vec!["link".to_owned()], seconds: 5 });
+        for wrong in ["--seconds", "--seconds 0", "--second 3", "--seeds link"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn executions_are_found() {
+        let output = "#123\tDONE cov: 1\nstat::number_of_executed_units: 4711\nstat::average_exec_per_sec:     12\n";
+        assert_eq!(executions(output), 4711);
+        assert_eq!(executions("deadly signal"), 0);
+    }
+}
