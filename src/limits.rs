@@ -37,10 +37,14 @@ pub const MAX_WINDOW_BYTES: u64 = 1 << 25;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Raw bytes of the index. Default: 256 MiB, enough for about two million tensors.
+    /// Raw bytes of the index: at most this many without regard to the file's length. Default: 16 MiB, which every reader
+    /// has to support.
     pub index_bytes: u64,
+    /// Raw bytes of the index for each byte of the file, where that is more than `index_bytes`. Default: 64, far more than an
+    /// index can be compressed whose tensors change.
+    pub index_bytes_per_file_byte: u64,
     /// Bytes of *set* tensors, which can be large although the file is small: at most this many without regard to the
-    /// file's length. Default: 1 GiB.
+    /// file's length. Default: 256 MiB.
     pub set_bytes: u64,
     /// Bytes of *set* tensors for each byte of the file, where that is more than `set_bytes`. Default: 1024.
     pub set_bytes_per_file_byte: u64,
@@ -51,8 +55,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            index_bytes: 1 << 28,
-            set_bytes: 1 << 30,
+            index_bytes: 1 << 24,
+            index_bytes_per_file_byte: 64,
+            set_bytes: 1 << 28,
             set_bytes_per_file_byte: 1024,
             document_bytes: MAX_DOCUMENT_BYTES,
         }
@@ -64,18 +69,20 @@ impl Limits {
     pub fn unlimited() -> Self {
         Self {
             index_bytes: MAX_INDEX_BYTES,
+            index_bytes_per_file_byte: 0,
             set_bytes: u64::MAX,
-            set_bytes_per_file_byte: u64::MAX,
+            set_bytes_per_file_byte: 0,
             document_bytes: MAX_DOCUMENT_BYTES,
         }
     }
 
     /// The most bytes that [`LinkReader::open`](crate::LinkReader::open) allocates for a file of `length` bytes:
-    /// `2^16 + 4 * length + 32 * raw`, where `raw` bounds the raw bytes of its index, `min(index_bytes, 2^15 * length)`.
+    /// `2^16 + 4 * length + 32 * raw`, where `raw` bounds the raw bytes of its index:
+    /// `min(max(index_bytes, index_bytes_per_file_byte * length), 2^15 * length)`.
     ///
     /// The working memory of the zstd library, below 2^18 bytes per thread, comes on top, here and below.
     pub fn memory_to_open(&self, length: u64) -> u64 {
-        let raw = self.index_bytes.min(MAX_INDEX_BYTES).min(MAX_EXPANSION.saturating_mul(length));
+        let raw = self.index_bytes_for(length).min(MAX_EXPANSION.saturating_mul(length));
         (1_u64 << 16).saturating_add(length.saturating_mul(4)).saturating_add(32 * raw)
     }
 
@@ -89,6 +96,11 @@ impl Limits {
     pub fn memory_to_decode(&self, length: u64, threads: u64) -> u64 {
         let segments = threads.saturating_mul(1 << 30).min((48 * MAX_EXPANSION).saturating_mul(length));
         self.memory_to_open(length).saturating_add(segments)
+    }
+
+    /// Raw bytes of the index that a file of this length may declare.
+    pub(crate) fn index_bytes_for(&self, file_length: u64) -> u64 {
+        self.index_bytes.max(self.index_bytes_per_file_byte.saturating_mul(file_length)).min(MAX_INDEX_BYTES)
     }
 
     /// Bytes of *set* tensors that a file of this length may declare.

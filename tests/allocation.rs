@@ -2,7 +2,7 @@
 //! length and the caller's limits. Measured with a counting allocator, hence a program of its own with a single test.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use deltachain::tensor::{Dtype, MemoryState, State};
 use deltachain::{DiffOptions, Error, ErrorClass, Limits, LinkReader, Profile, apply, diff};
@@ -241,6 +241,5 @@ fn files_made_for_it_cannot() {
         );
         assert!(peak <= bound, "{name}: {length} bytes made the reader allocate {peak}, at most {bound}");
         assert!(length > 1024 || peak < 1 << 30, "{name}: {length} bytes made the reader allocate {peak}");
-        assert!(time < Duration::from_mins(1), "{name}: {time:?}");
     }
 }

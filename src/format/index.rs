@@ -8,8 +8,8 @@ use crate::format::cursor::{Cursor, put_string, put_varint};
 use crate::format::header::{HEADER_BYTES, Header};
 use crate::format::stream;
 use crate::limits::{
-    Limits, MAX_DIMENSIONS, MAX_INDEX_BYTES, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES,
-    MAX_SEGMENT_BYTES, MAX_SEGMENT_PARTS, MAX_SEGMENTS, MAX_TENSOR_BYTES, MAX_TENSORS,
+    Limits, MAX_DIMENSIONS, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES, MAX_SEGMENT_BYTES,
+    MAX_SEGMENT_PARTS, MAX_SEGMENTS, MAX_TENSOR_BYTES, MAX_TENSORS,
 };
 use crate::rules::{self, ensure};
 use crate::tensor::{Digest, Dtype, TensorInfo};
@@ -109,7 +109,7 @@ impl Index {
 
     /// R-LIM-01 for the raw length of the index; before anything is read.
     pub(crate) fn check_length(header: &Header, limits: &Limits) -> Result<()> {
-        let most = limits.index_bytes.min(MAX_INDEX_BYTES);
+        let most = limits.index_bytes_for(header.file_length());
         ensure(header.index_raw <= most, &rules::LIM_01, || {
             format!("the index has {} raw bytes, at most {most} are allowed", header.index_raw)
         })

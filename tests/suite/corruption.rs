@@ -124,7 +124,7 @@ fn limits_of_the_caller_hold() {
     assert!(file.len() < 500);
     let refused = |limits: Limits| LinkReader::open(&file, &limits).unwrap_err().rule().unwrap();
     let mut limits = Limits::default();
-    limits.index_bytes = 10;
+    (limits.index_bytes, limits.index_bytes_per_file_byte) = (10, 0);
     assert_eq!(refused(limits), "R-LIM-01");
     let mut limits = Limits::default();
     (limits.set_bytes, limits.set_bytes_per_file_byte) = (1 << 20, 1024);

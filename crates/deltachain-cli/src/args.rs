@@ -251,10 +251,10 @@ impl From<ProfileArg> for Profile {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits for links from strangers")]
 pub(crate) struct LimitArgs {
-    /// Longest index, uncompressed [default: 256M]
+    /// Longest index, uncompressed [default: 16M or 64 times the link's length, whichever is more]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) max_index_bytes: Option<u64>,
-    /// Bytes of new tensors, where that is more than 1024 times the link's length [default: 1G]
+    /// Bytes of new tensors [default: 256M or 1024 times the link's length, whichever is more]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) max_new_bytes: Option<u64>,
     /// No limits but those of the format, for links from a source that you trust
@@ -268,8 +268,12 @@ impl LimitArgs {
             return Limits::unlimited();
         }
         let mut limits = Limits::default();
-        limits.index_bytes = self.max_index_bytes.unwrap_or(limits.index_bytes);
-        limits.set_bytes = self.max_new_bytes.unwrap_or(limits.set_bytes);
+        if let Some(most) = self.max_index_bytes {
+            (limits.index_bytes, limits.index_bytes_per_file_byte) = (most, 0);
+        }
+        if let Some(most) = self.max_new_bytes {
+            (limits.set_bytes, limits.set_bytes_per_file_byte) = (most, 0);
+        }
         limits
     }
 }

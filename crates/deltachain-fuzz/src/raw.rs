@@ -17,7 +17,8 @@ use crate::single_threaded;
 /// What the readers of raw targets may be asked for: little, so that what is asked for in vain shows.
 pub(crate) fn limits() -> Limits {
     let mut limits = Limits::default();
-    (limits.index_bytes, limits.set_bytes, limits.set_bytes_per_file_byte) = (1 << 16, 1 << 16, 16);
+    (limits.index_bytes, limits.index_bytes_per_file_byte) = (1 << 16, 0);
+    (limits.set_bytes, limits.set_bytes_per_file_byte) = (1 << 16, 16);
     limits
 }
 
