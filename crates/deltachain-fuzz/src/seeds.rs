@@ -33,6 +33,7 @@ pub struct Seed {
 /// Fewer seeds than this for a target mean that vectors or test data are missing, or are no longer found.
 const EXPECTED: &[(&str, usize)] = &[
     ("apply", 2000),
+    ("document", 180),
     ("header_index", 700),
     ("layout", 40),
     ("link", 700),
@@ -72,6 +73,10 @@ pub fn check_counts(seeds: &[Seed]) -> Result<(), String> {
 pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
     crate::single_threaded();
     let mut seeds = Seeds(Vec::new());
+    for path in files_below(&root.join("conformance/vectors/documents"))? {
+        let origin = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        seeds.add("document", &origin, fs::read(&path)?);
+    }
     for path in files_below(&root.join("conformance/vectors"))? {
         let origin = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         match path.extension().and_then(|extension| extension.to_str()) {
