@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
+use crate::buffers::Buffers;
 use crate::error::Result;
 use crate::format::{Part, Start, TensorEntry};
 use crate::limits::address;
@@ -107,11 +108,14 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
             pieces.push(vec![None; count]);
         }
 
+        let buffers = Buffers::default();
         let segments: Vec<usize> = (0..self.link.index().segments.len()).collect();
         // In batches, so that a bad segment is noticed soon; the first one in file order is reported.
         for batch in segments.chunks(4 * rayon::current_num_threads()) {
-            let results: Vec<Result<Vec<(Part, PieceDigest)>>> =
-                batch.par_iter().map(|&number| self.apply_segment(number, &places, out, progress)).collect();
+            let apply_one = |&number: &usize| {
+                buffers.lend(1, |buffers| self.apply_segment(number, &places, out, progress, &mut buffers[0]))
+            };
+            let results: Vec<Result<Vec<(Part, PieceDigest)>>> = batch.par_iter().map(apply_one).collect();
             for result in results {
                 for (part, digest) in result? {
                     pieces[places[&part.entry].0][address(part.piece)?] = Some(digest);
@@ -128,14 +132,14 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         places: &HashMap<usize, (usize, Option<usize>)>,
         out: &impl StateWriter,
         progress: &dyn Progress,
+        buffer: &mut Vec<u8>,
     ) -> Result<Vec<(Part, PieceDigest)>> {
         let segment = self.link.segment(number)?;
-        let mut buffer = Vec::new();
         let mut digests = Vec::with_capacity(self.link.parts(number).len());
         for (index, &part) in self.link.parts(number).iter().enumerate() {
             let info = &self.link.written(part)?.info;
             let (place, start) = places[&part.entry];
-            let bytes = self.starting_piece(info, start, part.piece, &mut buffer)?;
+            let bytes = self.starting_piece(info, start, part.piece, buffer)?;
             self.link.locate(number, index, segment.apply(index, bytes))?;
             out.write(place, info.piece(part.piece).start, bytes)?;
             digests.push((part, PieceDigest::of(info, part.piece, bytes)));

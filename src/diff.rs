@@ -5,6 +5,7 @@ use std::io::Write;
 
 use rayon::prelude::*;
 
+use crate::buffers::Buffers;
 use crate::codec::encode::{EncodedSegment, PieceInput, Profile, encode};
 use crate::codec::lane::with_lane;
 use crate::error::Result;
@@ -95,11 +96,12 @@ pub fn diff(
     // Digests of the pieces of target and base, by tensor of the target.
     let mut pieces: Vec<(Vec<PieceDigest>, Vec<PieceDigest>)> = vec![Default::default(); entries.len()];
     let groups = groups(target, &bases);
+    let buffers = Buffers::default();
     for batch in groups.chunks(2 * rayon::current_num_threads()) {
-        let encoded: Vec<Result<EncodedGroup>> = batch
-            .par_iter()
-            .map_init(Compressor::new, |compressor, group| encode_group(base, target, group, options, compressor))
-            .collect();
+        let encode_one = |compressor: &mut Compressor, group: &Vec<Compared>| {
+            buffers.lend(2 * group.len(), |buffers| encode_group(base, target, group, options, compressor, buffers))
+        };
+        let encoded: Vec<Result<EncodedGroup>> = batch.par_iter().map_init(Compressor::new, encode_one).collect();
         for (group, encoded) in batch.iter().zip(encoded) {
             let encoded = encoded?;
             changed += encoded.changed;
@@ -176,26 +178,26 @@ fn encode_group(
     group: &[Compared],
     options: &DiffOptions<'_>,
     compressor: &mut Compressor,
+    buffers: &mut [Vec<u8>],
 ) -> Result<EncodedGroup> {
-    let mut buffers: Vec<(Vec<u8>, Vec<u8>)> = Vec::with_capacity(group.len());
+    let (olds, news) = buffers.split_at_mut(group.len());
     let mut digests = Vec::with_capacity(group.len());
-    for compared in group {
-        let (mut old, mut new) = (Vec::new(), Vec::new());
+    for (compared, (old, new)) in group.iter().zip(olds.iter_mut().zip(news.iter_mut())) {
         let info = &target.tensors()[compared.tensor];
-        read_piece(target, compared.tensor, compared.piece, &mut new)?;
-        let new_digest = PieceDigest::of(info, compared.piece, &new);
+        read_piece(target, compared.tensor, compared.piece, new)?;
+        let new_digest = PieceDigest::of(info, compared.piece, new);
         let mut old_digest = None;
         if let Some(number) = compared.base {
-            read_piece(base, number, compared.piece, &mut old)?;
-            old_digest = Some(if old == new { new_digest } else { PieceDigest::of(info, compared.piece, &old) });
+            read_piece(base, number, compared.piece, old)?;
+            old_digest = Some(if old == new { new_digest } else { PieceDigest::of(info, compared.piece, old) });
         }
-        options.progress.advance((old.len() + new.len()) as u64)?;
+        let old_length = compared.base.map_or(0, |_| old.len());
+        options.progress.advance((old_length + new.len()) as u64)?;
         digests.push((new_digest, old_digest));
-        buffers.push((old, new));
     }
     let inputs: Vec<PieceInput<'_>> = group
         .iter()
-        .zip(&buffers)
+        .zip(olds.iter().zip(news.iter()))
         .map(|(compared, (old, new))| PieceInput {
             base: compared.base.map(|_| old.as_slice()),
             target: new,

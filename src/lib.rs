@@ -67,6 +67,7 @@
 )]
 
 mod apply;
+mod buffers;
 pub mod chain;
 mod codec;
 mod diff;

@@ -131,3 +131,18 @@ rules! {
     CHN_11 "R-CHN-11" StateMismatch;
     CHN_12 "R-CHN-12" StateMismatch;
 }
+
+/// Rules that bind writers, which no reader checks: they are not among [`RULES`].
+macro_rules! writer_rules {
+    ($($name:ident $id:literal;)*) => {
+        $(pub(crate) const $name: Rule = Rule { id: $id, class: ErrorClass::Chain };)*
+    };
+}
+
+writer_rules! {
+    PUB_01 "R-PUB-01";
+    PUB_03 "R-PUB-03";
+    PUB_04 "R-PUB-04";
+    PUB_06 "R-PUB-06";
+    RET_01 "R-RET-01";
+}

@@ -1,9 +1,54 @@
-//! What a reader checks of links and shards against the commit (SPEC section 19, steps 5 and 6).
+//! How documents of a chain fit each other, and links and shards the commit (SPEC section 19, steps 3 to 6).
 
+use crate::chain::{Commit, ObjectName, Route, RoutesDocument};
 use crate::error::Result;
 use crate::format::Header;
 use crate::rules::{self, ensure};
 use crate::tensor::{Digest, StateDigests, TensorInfo};
+
+/// R-CHN-02, for the commit of a version.
+pub(super) fn check_version(version: u64, commit: &Commit) -> Result<()> {
+    ensure(commit.version == version, &rules::CHN_02, || format!("the document is of version {}", commit.version))
+        .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
+}
+
+/// R-CHN-04. `before` is the digest of the document before.
+pub(super) fn check_parent(version: u64, commit: &Commit, before: Digest) -> Result<()> {
+    ensure(commit.parent == before, &rules::CHN_04, || {
+        format!("the parent is {}, the document before is {before}", commit.parent)
+    })
+    .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
+}
+
+/// R-CHN-02 and R-CHN-06, for the routes document under this name; `commit` is the digest of the version's commit.
+pub(super) fn check_routes(name: ObjectName, document: &RoutesDocument, commit: Option<Digest>) -> Result<()> {
+    let stated = ObjectName::Routes { version: document.version, generation: document.generation };
+    ensure(stated == name, &rules::CHN_02, || format!("the document is that of {stated}"))?;
+    ensure(commit == Some(document.commit), &rules::CHN_06, || {
+        format!("the document is for another commit, {}", document.commit)
+    })
+}
+
+/// R-CHN-07, for a route to this version, as far as the numbers of shards are known.
+pub(super) fn check_files(version: u64, route: &Route, shards_of: impl Fn(u64) -> Option<usize>) -> Result<()> {
+    let ends = [Some(version), route.from].into_iter().flatten();
+    let misfit = ends.filter_map(shards_of).find(|&shards| shards != route.files.len());
+    ensure(misfit.is_none(), &rules::CHN_07, || {
+        let files = route.files.len();
+        format!("a route to version {version} has {files} files for {} shards", misfit.unwrap_or_default())
+    })
+}
+
+/// Checks that a link is made from this shard of the version that its route comes from, or from the empty state: what
+/// applying it would find out.
+///
+/// # Errors
+/// R-APP-01 (`WRONG_BASE`).
+pub fn check_base(header: &Header, shard: Digest) -> Result<()> {
+    ensure(header.base == shard, &rules::APP_01, || {
+        format!("the link is for base {}, its route comes from {shard}", header.base)
+    })
+}
 
 /// Checks that a link leads to this shard of the version that its route leads to. Its place is between steps 6 and 7 of
 /// SPEC section 10.
@@ -16,14 +61,11 @@ pub fn check_target(header: &Header, shard: Digest) -> Result<()> {
     })
 }
 
-/// Checks that the shards, each given by its tensors and their digests, are together the commit's state.
+/// The state digest of the union of shards, each given by its tensors and their digests.
 ///
 /// # Errors
-/// R-CHN-12 (`STATE_MISMATCH`).
-pub fn check_union<'a>(
-    state: Digest,
-    shards: impl IntoIterator<Item = (&'a [TensorInfo], &'a StateDigests)>,
-) -> Result<()> {
+/// R-CHN-12 (`STATE_MISMATCH`) if two have a tensor of the same name.
+pub fn union_of<'a>(shards: impl IntoIterator<Item = (&'a [TensorInfo], &'a StateDigests)>) -> Result<Digest> {
     let shards = shards.into_iter();
     let mut tensors: Vec<(&TensorInfo, Digest)> =
         shards.flat_map(|(infos, digests)| infos.iter().zip(digests.tensors.iter().copied())).collect();
@@ -33,7 +75,18 @@ pub fn check_union<'a>(
         ensure(name != pair[1].0.name(), &rules::CHN_12, || "two shards have a tensor of this name".into())
             .map_err(|error| error.of_tensor(name))?;
     }
-    let union = Digest::of_state(tensors.into_iter());
+    Ok(Digest::of_state(tensors.into_iter()))
+}
+
+/// Checks that the shards, each given by its tensors and their digests, are together the commit's state.
+///
+/// # Errors
+/// R-CHN-12 (`STATE_MISMATCH`).
+pub fn check_union<'a>(
+    state: Digest,
+    shards: impl IntoIterator<Item = (&'a [TensorInfo], &'a StateDigests)>,
+) -> Result<()> {
+    let union = union_of(shards)?;
     ensure(union == state, &rules::CHN_12, || format!("the shards are together {union}, the commit says {state}"))
 }
 
@@ -58,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_to_its_shard() {
+    fn a_link_leads_from_shard_to_shard() {
         let target = state(&[("a", 1)]);
         let mut file = Vec::new();
         diff(&MemoryState::new(), &target, &DiffOptions::default(), &mut file).unwrap();
@@ -66,6 +119,9 @@ mod tests {
         check_target(link.header(), digests(&target).state).unwrap();
         let error = check_target(link.header(), digests(&state(&[("a", 2)])).state).unwrap_err();
         assert_eq!((error.rule(), error.class().name()), (Some("R-CHN-11"), "STATE_MISMATCH"));
+        check_base(link.header(), Digest::of_empty_state()).unwrap();
+        let error = check_base(link.header(), digests(&target).state).unwrap_err();
+        assert_eq!((error.rule(), error.class().name()), (Some("R-APP-01"), "WRONG_BASE"));
     }
 
     #[test]

@@ -44,15 +44,21 @@
 
 mod checks;
 mod documents;
+mod history;
 mod json;
 mod names;
 mod path;
 mod plan;
 mod planner;
+mod publishing;
 mod received;
+mod retention;
 
-pub use checks::{check_target, check_union};
+pub use checks::{check_base, check_target, check_union, union_of};
 pub use documents::{ChainDocument, Commit, FileReference, Route, RoutesDocument};
+pub use history::{Entry, History};
 pub use names::ObjectName;
 pub use plan::{Held, Hop, Listing, Plan, Step};
 pub use planner::Planner;
+pub use publishing::{Parent, check_taken, routes_taken};
+pub use retention::{retain, unreachable};

@@ -38,6 +38,11 @@ impl Listing {
         listing
     }
 
+    /// The head: the highest version that has a commit.
+    pub fn head(&self) -> Option<u64> {
+        self.head
+    }
+
     /// The routes document of a version with the highest generation.
     pub(super) fn routes_document(&self, version: u64) -> Option<ObjectName> {
         let generation = *self.generations.get(&version)?.last()?;

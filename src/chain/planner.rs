@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::chain::checks::{check_files, check_parent, check_routes, check_version};
 use crate::chain::json::MAX_INTEGER;
 use crate::chain::path::{Path, Ways};
 use crate::chain::received::{Document, ReadCommit};
@@ -268,13 +269,10 @@ impl Planner {
 
     fn check_commit(&mut self, version: u64, document: Result<Option<Document>>) -> Result<()> {
         let Some(Document::Commit(checked)) = document? else { return Err(no_commit(version)) };
-        let stated = checked.commit.version;
-        let fits = ensure(stated == version, &rules::CHN_02, || format!("the document is of version {stated}"));
+        check_version(version, &checked.commit)?;
         let recorded = self.held.filter(|held| held.version == version).map_or(checked.digest, |held| held.commit);
-        fits.and_then(|()| {
-            ensure(checked.digest == recorded, &rules::CHN_05, || {
-                format!("the version held has the commit {recorded}, this one is {}", checked.digest)
-            })
+        ensure(checked.digest == recorded, &rules::CHN_05, || {
+            format!("the version held has the commit {recorded}, this one is {}", checked.digest)
         })
         .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))?;
         self.commits.insert(version, checked);
@@ -287,13 +285,10 @@ impl Planner {
             Some(before) => self.commits.get(&before).map(|before| before.digest),
             None => self.chain,
         };
-        let (Some(ReadCommit { commit, .. }), Some(known)) = (self.commits.get(&version), known) else {
-            return Ok(());
-        };
-        ensure(commit.parent == known, &rules::CHN_04, || {
-            format!("the parent is {}, the document before is {known}", commit.parent)
-        })
-        .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
+        match (self.commits.get(&version), known) {
+            (Some(ReadCommit { commit, .. }), Some(known)) => check_parent(version, commit, known),
+            _ => Ok(()),
+        }
     }
 
     /// Step 4, for each version of the window: the usable routes document with the highest generation, or the commit.
@@ -335,12 +330,7 @@ impl Planner {
         document: Result<Option<Document>>,
     ) -> Result<Option<Vec<Route>>> {
         let Some(Document::Routes(document)) = document? else { return Ok(None) };
-        let stated = ObjectName::Routes { version: document.version, generation: document.generation };
-        ensure(stated == source, &rules::CHN_02, || format!("the document is that of {stated}"))?;
-        let commit = self.commits.get(&version).map(|commit| commit.digest);
-        ensure(commit == Some(document.commit), &rules::CHN_06, || {
-            format!("the document is for another commit, {}", document.commit)
-        })?;
+        check_routes(source, &document, self.commits.get(&version).map(|commit| commit.digest))?;
         Ok(Some(document.routes))
     }
 
@@ -350,12 +340,7 @@ impl Planner {
         let shards_of = |version: u64| commits.get(&version).map(|checked| checked.commit.shards.len());
         for (&version, RoutesInForce { source, routes }) in routes {
             routes.retain(|route| {
-                let ends = [Some(version), route.from].into_iter().flatten();
-                let misfit = ends.filter_map(shards_of).find(|&shards| shards != route.files.len());
-                let fits = ensure(misfit.is_none(), &rules::CHN_07, || {
-                    let files = route.files.len();
-                    format!("a route to version {version} has {files} files for {} shards", misfit.unwrap_or_default())
-                });
+                let fits = check_files(version, route, shards_of);
                 let keep = fits.is_ok();
                 failures.extend(fits.err().map(|error| error.in_file(source.to_string())));
                 keep && route.files.iter().all(|file| !bad_files.contains(file))

@@ -128,6 +128,68 @@ mod tests {
         assert!(thresholds.iter().all(|part| part.len() < MAX_CONTEXTS && part.is_sorted()));
     }
 
+    /// Lanes and weight of each exponent; the weights are powers of two.
+    fn statistics(exponents: &[(u64, u64)]) -> ExponentStatistics {
+        let mut statistics = ExponentStatistics::new(exponents.len());
+        for (exponent, &(all, weight)) in exponents.iter().enumerate() {
+            statistics.all[exponent] = all;
+            statistics.changed[exponent] = u64::from(weight > 0);
+            statistics.logarithms[exponent] = u64::from(weight.checked_ilog2().unwrap_or(0));
+        }
+        statistics
+    }
+
+    /// The same with changed lanes, each by one.
+    fn changes(exponents: &[(u64, u64)]) -> ExponentStatistics {
+        let mut statistics = statistics(exponents);
+        (statistics.changed, statistics.logarithms) =
+            (exponents.iter().map(|pair| pair.1).collect(), vec![0; exponents.len()]);
+        statistics
+    }
+
+    #[test]
+    fn levels_are_logarithms_of_rates() {
+        // What a part has not seen has the rate of the pool: 8 / 2.
+        assert_eq!(levels(&statistics(&[(0, 0)]), &statistics(&[(1, 8)])), [-2]);
+        // Half of that is added to what it has seen: (1 + 2) / 1.5.
+        assert_eq!(levels(&statistics(&[(1, 1)]), &statistics(&[(1, 8)])), [-1]);
+        // Nobody has seen anything: the least rate there is, less where there were more lanes.
+        let unseen = statistics(&[(0, 0), (100, 0)]);
+        assert_eq!(levels(&unseen, &statistics(&[(0, 0), (0, 0)])), [30, 38]);
+        let own = |exponents: &[(u64, u64)]| levels(&changes(exponents), &changes(exponents));
+        // Rates of 1/10 and 1/12.5 fall with the exponent.
+        assert_eq!(own(&[(10_000, 1000), (100_000, 8000)]), [3, 4]);
+        // Rates that rise are those of both together: 1085 of 11,000; 210 of 2000; 211 of 3000.
+        assert_eq!(own(&[(1000, 85), (10_000, 1000)]), [3, 3]);
+        assert_eq!(own(&[(1000, 10), (1000, 200)]), [3, 3]);
+        assert_eq!(own(&[(1000, 1), (1000, 10), (1000, 200)]), [4, 4, 4]);
+    }
+
+    #[test]
+    fn small_parts_use_the_rates_of_all() {
+        // Exponent 1 changes as often as 0 in the small part, rarely in the large one.
+        let large = changes(&[(40_000, 20_000), (40_000, 1000)]);
+        let flat = |lanes: u64| changes(&[(lanes / 2, 400), (lanes / 2, 400)]);
+        assert_eq!(thresholds(&[&large, &flat(4094)], false), [[1], [1]]);
+        // On its own it begins with the context of a level that the large one does not have, and has no third.
+        assert_eq!(thresholds(&[&large, &flat(4096)], false), [[1, 1], [0, 2]]);
+    }
+
+    #[test]
+    fn levels_are_joined_with_the_smaller_neighbour() {
+        let merge = |counts: &[u64]| merge((0..).zip(counts.iter().copied()).collect());
+        assert_eq!(merge(&[300, 300]), [1]);
+        assert_eq!(merge(&[299, 300]), [0; 0]);
+        assert_eq!(merge(&[1000, 10, 500]), [1]);
+        assert_eq!(merge(&[500, 10, 1000]), [2]);
+        assert_eq!(merge(&[500, 10, 500]), [2]);
+        assert_eq!(merge(&[1000, 500, 10]), [1]);
+        // Joined again until there are enough.
+        assert_eq!(merge(&[150, 149, 1000]), [0; 0]);
+        assert_eq!(merge(&[150, 150, 1000]), [2]);
+        assert_eq!(merge(&[1000; 20]).len(), MAX_CONTEXTS - 1);
+    }
+
     #[test]
     fn few_changes_make_one_context() {
         let mut part = ExponentStatistics::new(16);

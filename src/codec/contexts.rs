@@ -1,11 +1,11 @@
 //! Which context a lane is a member of (SPEC section 7.1), for single lanes and counted over blocks.
 
+use crate::codec::blocks::{BLOCK, bits};
 use crate::codec::lane::{Kind, Lane};
 use crate::format::segment::MAX_CONTEXTS;
 
-/// Lanes that are counted at once: enough for the compiler to use wide registers, few enough that most blocks of a
-/// sparse part have no coded lane.
-pub(crate) const BLOCK: usize = 64;
+/// A one in the place of one context: added up, they count the members of all contexts at once.
+type OneHot = [u8; MAX_CONTEXTS];
 
 /// The contexts of one part.
 #[derive(Debug, Clone)]
@@ -13,11 +13,22 @@ pub(crate) struct Contexts<L> {
     kind: Kind<L>,
     /// Least magnitude of contexts 1, 2, ...
     least: Vec<L>,
+    /// By exponent field.
+    ones: Vec<OneHot>,
 }
 
 impl<L: Lane> Contexts<L> {
     pub(crate) fn new(kind: Kind<L>, thresholds: &[u16]) -> Self {
-        Self { kind, least: thresholds.iter().map(|&threshold| kind.threshold(threshold)).collect() }
+        let least: Vec<L> = thresholds.iter().map(|&threshold| kind.threshold(threshold)).collect();
+        let exponents = kind.exponents();
+        let mut ones = Vec::with_capacity(exponents);
+        for context in 0..=thresholds.len() {
+            let end = thresholds.get(context).map_or(exponents, |&end| exponents.min(usize::from(end)));
+            let mut one = OneHot::default();
+            one[context] = 1;
+            ones.resize(end.max(ones.len()), one);
+        }
+        Self { kind, least, ones }
     }
 
     /// Number of contexts.
@@ -31,22 +42,33 @@ impl<L: Lane> Contexts<L> {
         self.least.iter().take_while(|&&least| least <= magnitude).count()
     }
 
-    /// Members of each context among at most [`BLOCK`] lanes.
+    /// Members of each context in a block.
     pub(crate) fn count(&self, block: &[L::Bytes]) -> [u32; MAX_CONTEXTS] {
-        let mut counts = [0; MAX_CONTEXTS];
-        // Members of context c and all above; the differences are the members of c.
-        let mut above = u32::try_from(block.len()).unwrap_or(u32::MAX);
-        for (context, &least) in self.least.iter().enumerate() {
-            // A block's count fits a byte, which keeps the sum narrow and fast.
-            let next: u8 = block.iter().map(|&bytes| u8::from(self.kind.magnitude(L::load(bytes)) >= least)).sum();
-            counts[context] = above - u32::from(next);
-            above = u32::from(next);
-            if above == 0 {
-                return counts;
+        // Several sums, none of which has to wait for the other.
+        let mut sums = [OneHot::default(); 4];
+        for lanes in block.chunks(sums.len()) {
+            for (sum, &lane) in sums.iter_mut().zip(lanes) {
+                let ones = &self.ones[self.kind.exponent(L::load(lane))];
+                sum.iter_mut().zip(ones).for_each(|(sum, one)| *sum += one);
             }
         }
-        counts[self.least.len()] = above;
+        let mut counts = [0; MAX_CONTEXTS];
+        for sum in sums {
+            counts.iter_mut().zip(sum).for_each(|(count, sum)| *count += u32::from(sum));
+        }
         counts
+    }
+
+    /// The members of a context in a block.
+    pub(crate) fn members(&self, context: usize, block: &[L::Bytes]) -> u64 {
+        let least = context.checked_sub(1).map_or(L::default(), |before| self.least[before]);
+        let next = self.least.get(context).copied();
+        let mut flags = [0; BLOCK];
+        for (flag, &lane) in flags.iter_mut().zip(block) {
+            let magnitude = self.kind.magnitude(L::load(lane));
+            *flag = u8::from((magnitude >= least) & next.is_none_or(|next| magnitude < next));
+        }
+        bits(&flags)
     }
 }
 

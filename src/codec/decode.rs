@@ -3,7 +3,8 @@
 //! Everything that does not need the base is checked when the streams are read; what does, when a part is applied.
 
 use crate::codec::bits::{packed_bytes, unpack};
-use crate::codec::contexts::{BLOCK, Contexts};
+use crate::codec::blocks::{BLOCK, select};
+use crate::codec::contexts::Contexts;
 use crate::codec::escapes;
 use crate::codec::lane::{Kind, Lane, unzigzag};
 use crate::error::{Error, Result};
@@ -327,25 +328,34 @@ impl<L: Lane> Decoded<L> {
         }
         for block in lanes.chunks_mut(BLOCK) {
             let counts = contexts.count(block);
-            if (0..contexts.len()).all(|context| counts[context] <= until[context]) {
-                for context in 0..contexts.len() {
-                    members[context] += counts[context];
-                    // u32::MAX stays far above any number of members: a piece has at most 2^24 lanes.
-                    until[context] -= counts[context];
-                }
-                continue;
+            // Over all contexts, also those that are not there, so that the compiler can use wide registers.
+            let mut reached = [false; MAX_CONTEXTS];
+            for context in 0..MAX_CONTEXTS {
+                members[context] += counts[context];
+                reached[context] = until[context] < counts[context];
             }
-            for lane in block {
-                let context = contexts.of(L::load(*lane));
-                members[context] += 1;
-                if until[context] > 0 {
-                    until[context] -= 1;
-                    continue;
+            if reached.contains(&true) {
+                // Contexts are those of the base's lanes, which change here.
+                let mut before = [L::default().store(); BLOCK];
+                before[..block.len()].copy_from_slice(block);
+                let before = &before[..block.len()];
+                for context in (0..contexts.len()).filter(|&context| reached[context]) {
+                    let mut left = counts[context];
+                    let mut set = contexts.members(context, before);
+                    let run = &mut runs[context];
+                    while until[context] < left {
+                        let lane = select(set, until[context]);
+                        change(&mut block[lane as usize], run.values[0]);
+                        set &= (u64::MAX << lane) << 1;
+                        left -= until[context] + 1;
+                        (run.gaps, run.values) = (&run.gaps[1..], &run.values[1..]);
+                        until[context] = run.gaps.first().copied().unwrap_or(u32::MAX);
+                    }
+                    until[context] = until[context].wrapping_add(counts[context]).wrapping_sub(left);
                 }
-                let run = &mut runs[context];
-                change(lane, run.values[0]);
-                (run.gaps, run.values) = (&run.gaps[1..], &run.values[1..]);
-                until[context] = run.gaps.first().copied().unwrap_or(u32::MAX);
+            }
+            for context in 0..MAX_CONTEXTS {
+                until[context] = until[context].wrapping_sub(counts[context]);
             }
         }
         for (context, run) in runs.iter().enumerate() {

@@ -3,8 +3,9 @@
 //! Per piece the cheapest method is chosen from estimated sizes; pieces with the same method share a segment.
 
 use crate::codec::bits::pack;
+use crate::codec::blocks::{BLOCK, differing, lanes};
 use crate::codec::choose;
-use crate::codec::contexts::{BLOCK, Contexts};
+use crate::codec::contexts::Contexts;
 use crate::codec::escapes;
 use crate::codec::lane::{Kind, Lane, absolute, zigzag};
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, entropy_bits, subset_bits};
@@ -151,13 +152,8 @@ impl<'a, L: Lane> Measured<'a, L> {
         for (number, new) in self.target.chunks(BLOCK).enumerate() {
             let begin = number * BLOCK;
             let old = self.base.map_or(&zeros[..new.len()], |base| &base[begin..begin + new.len()]);
-            if old == new {
-                continue;
-            }
-            for (&old, &new) in old.iter().zip(new) {
-                if old != new {
-                    each(L::load(old), L::load(new));
-                }
+            for lane in lanes(differing::<L>(old, new)) {
+                each(L::load(old[lane as usize]), L::load(new[lane as usize]));
             }
         }
     }
@@ -323,22 +319,28 @@ fn collect<L: Lane>(
             let begin = number * BLOCK;
             let zeros = [L::default().store(); BLOCK];
             let old = part.base.map_or(&zeros[..new.len()], |base| &base[begin..begin + new.len()]);
-            if !dense && old == new {
+            if !dense {
+                let changed = differing::<L>(old, new);
+                if changed != 0 {
+                    for lane in lanes(changed) {
+                        let (place, below) = (lane as usize, (1_u64 << lane) - 1);
+                        let context = contexts.of(L::load(old[place]));
+                        let rank = members[context] + (contexts.members(context, old) & below).count_ones();
+                        let (old, new) = (L::load(old[place]), L::load(new[place]));
+                        let coded = &mut collected[context];
+                        coded.values.push(if relative { kind.difference(old, new) } else { new });
+                        coded.gaps.push(rank - next[context]);
+                        next[context] = rank + 1;
+                    }
+                }
                 let counts = contexts.count(old);
                 members.iter_mut().zip(counts).for_each(|(members, count)| *members += count);
                 continue;
             }
             for (&old, &new) in old.iter().zip(new) {
                 let context = contexts.of(L::load(old));
-                if dense || old != new {
-                    let (old, new) = (L::load(old), L::load(new));
-                    let coded = &mut collected[context];
-                    coded.values.push(if relative { kind.difference(old, new) } else { new });
-                    if !dense {
-                        coded.gaps.push(members[context] - next[context]);
-                        next[context] = members[context] + 1;
-                    }
-                }
+                let (old, new) = (L::load(old), L::load(new));
+                collected[context].values.push(if relative { kind.difference(old, new) } else { new });
                 members[context] += 1;
             }
         }

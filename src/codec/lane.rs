@@ -40,52 +40,67 @@ macro_rules! lane {
             type Bytes = [u8; $bytes];
             const BITS: u32 = <$type>::BITS;
 
+            #[inline]
             fn chunks(bytes: &[u8]) -> &[Self::Bytes] {
                 bytes.as_chunks().0
             }
+            #[inline]
             fn chunks_mut(bytes: &mut [u8]) -> &mut [Self::Bytes] {
                 bytes.as_chunks_mut().0
             }
+            #[inline]
             fn load(bytes: Self::Bytes) -> Self {
                 <$type>::from_le_bytes(bytes)
             }
+            #[inline]
             fn store(self) -> Self::Bytes {
                 self.to_le_bytes()
             }
+            #[inline]
             fn byte(self, index: usize) -> u8 {
                 self.to_le_bytes()[index]
             }
+            #[inline]
             fn from_low_bytes(bytes: &[u8]) -> Self {
                 let mut all = [0; $bytes];
                 all[..bytes.len()].copy_from_slice(bytes);
                 Self::from_le_bytes(all)
             }
+            #[inline]
             fn to_u64(self) -> u64 {
                 u64::from(self)
             }
+            #[inline]
             fn from_u64(value: u64) -> Self {
                 let mut bytes = [0; $bytes];
                 bytes.copy_from_slice(&value.to_le_bytes()[..$bytes]);
                 Self::from_le_bytes(bytes)
             }
+            #[inline]
             fn and(self, other: Self) -> Self {
                 self & other
             }
+            #[inline]
             fn xor(self, other: Self) -> Self {
                 self ^ other
             }
+            #[inline]
             fn rotate_left(self) -> Self {
                 self.rotate_left(1)
             }
+            #[inline]
             fn rotate_right(self) -> Self {
                 self.rotate_right(1)
             }
+            #[inline]
             fn wrapping_add(self, other: Self) -> Self {
                 self.wrapping_add(other)
             }
+            #[inline]
             fn wrapping_sub(self, other: Self) -> Self {
                 self.wrapping_sub(other)
             }
+            #[inline]
             fn is_negative(self) -> bool {
                 self >> (<$type>::BITS - 1) == 1
             }
@@ -144,13 +159,20 @@ impl<L: Lane> Kind<L> {
     }
 
     /// The lane without its sign; order-preserving in the exponent field, which is its top.
+    #[inline]
     pub(crate) fn magnitude(&self, lane: L) -> L {
         lane.and(self.magnitude_mask)
     }
 
     /// The exponent field.
+    #[inline]
     pub(crate) fn exponent(&self, lane: L) -> usize {
         usize::try_from(self.magnitude(lane).to_u64() >> self.mantissa_bits).unwrap_or(0)
+    }
+
+    /// Number of exponent fields that there can be.
+    pub(crate) fn exponents(&self) -> usize {
+        self.exponent(self.magnitude_mask) + 1
     }
 
     /// Least magnitude whose exponent field is at least `threshold`.
@@ -159,42 +181,50 @@ impl<L: Lane> Kind<L> {
     }
 
     /// SPEC section 8.3; its own inverse.
+    #[inline]
     pub(crate) fn key(&self, lane: L) -> L {
         if self.sign_magnitude && lane.is_negative() { lane.xor(self.magnitude_mask) } else { lane }
     }
 
     /// `key(new) - key(old)`, wrapping.
+    #[inline]
     pub(crate) fn difference(&self, old: L, new: L) -> L {
         self.key(new).wrapping_sub(self.key(old))
     }
 
     /// The lane that differs from `old` by `difference`.
+    #[inline]
     pub(crate) fn moved(&self, old: L, difference: L) -> L {
         self.key(self.key(old).wrapping_add(difference))
     }
 
     /// SPEC section 8.2: what goes to the planes.
+    #[inline]
     pub(crate) fn to_planes(self, lane: L) -> L {
         if self.sign_magnitude { lane.rotate_left() } else { lane }
     }
 
+    #[inline]
     pub(crate) fn of_planes(self, lane: L) -> L {
         if self.sign_magnitude { lane.rotate_right() } else { lane }
     }
 }
 
 /// SPEC section 8.4: signed differences as unsigned numbers, small ones first.
+#[inline]
 pub(crate) fn zigzag<L: Lane>(difference: L) -> L {
     let doubled = difference.wrapping_add(difference);
     if difference.is_negative() { L::from_u64(!doubled.to_u64()) } else { doubled }
 }
 
+#[inline]
 pub(crate) fn unzigzag<L: Lane>(zigzag: L) -> L {
     let half = zigzag.to_u64() >> 1;
     L::from_u64(if zigzag.to_u64() & 1 == 1 { !half } else { half })
 }
 
 /// Absolute value of a signed difference; that of the least one is 2^(W-1).
+#[inline]
 pub(crate) fn absolute<L: Lane>(difference: L) -> u64 {
     if difference.is_negative() { L::default().wrapping_sub(difference).to_u64() } else { difference.to_u64() }
 }

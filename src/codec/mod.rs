@@ -1,6 +1,7 @@
 //! Kernels: lanes in, streams out, and back. They know nothing of files, names or states.
 
 pub(crate) mod bits;
+mod blocks;
 mod choose;
 mod contexts;
 pub(crate) mod decode;
@@ -9,5 +10,7 @@ mod escapes;
 pub(crate) mod lane;
 mod statistics;
 
+#[cfg(test)]
+mod choices;
 #[cfg(test)]
 mod tests;

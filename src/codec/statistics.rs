@@ -118,4 +118,41 @@ mod tests {
         assert!(subset_bits(0, 16).abs() < 1e-9);
         assert!(subset_bits(16, 16).abs() < 1e-9);
     }
+    #[test]
+    fn symbols_cost_a_bit_at_least_unless_there_is_one() {
+        let bits = |counts: &[u32]| {
+            let mut histogram = ByteHistogram::new();
+            for (byte, &count) in (0..).zip(counts) {
+                (0..count).for_each(|_| histogram.add(byte));
+            }
+            histogram.huffman_bits()
+        };
+        let near = |value: f64, expected: f64| assert!((value - expected).abs() < 0.001, "{value}, not {expected}");
+        near(bits(&[]), 0.0);
+        near(bits(&[7]), 0.0);
+        near(bits(&[99, 1]), 1.0);
+        near(bits(&[4, 4, 4, 4]), 2.0);
+        near(bits(&[8, 4, 2, 2]), 1.75);
+    }
+
+    #[test]
+    fn rates_and_positions_are_counted_by_exponent() {
+        let near = |value: f64, expected: f64| assert!((value - expected).abs() < 0.01, "{value}, not {expected}");
+        let mut statistics = ExponentStatistics::new(4);
+        (statistics.all, statistics.changed) = (vec![16, 16, 4, 4], vec![8, 0, 4, 8]);
+        // Mean logarithms of 0, -, 2.5 and 1.
+        statistics.logarithms = vec![0, 0, 10, 8];
+        near(statistics.weight(0), 8.0);
+        near(statistics.weight(1), 0.0);
+        near(statistics.weight(2), 4.0 * 4.0 * 1.5);
+        near(statistics.weight(3), 8.0 * 2.0);
+        // 8 of 16; all or none of the others, also where a sample has seen fewer lanes than changed.
+        near(statistics.position_bits(), 16.0);
+        let mut sum = statistics.clone();
+        sum.add(&statistics);
+        assert_eq!(
+            (sum.all, sum.changed, sum.logarithms),
+            (vec![32, 32, 8, 8], vec![16, 0, 8, 16], vec![0, 0, 20, 16])
+        );
+    }
 }

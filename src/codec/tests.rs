@@ -6,26 +6,26 @@ use crate::codec::decode::Decoded;
 use crate::codec::encode::{PieceInput, Profile, encode, encode_as};
 use crate::codec::lane::{Kind, Lane, with_lane};
 use crate::format::coding::{Coding, Positions, Values};
-use crate::format::segment::{PositionCoding, Table};
+use crate::format::segment::{PositionCoding, Table, join};
 use crate::format::stream::Compressor;
 use crate::tensor::Dtype;
 
 /// A small generator: the tests must not depend on anybody's notion of randomness.
-struct Generator(u64);
+pub(super) struct Generator(pub(super) u64);
 
 impl Generator {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 32) ^ (self.0 << 17)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 }
 
 /// A pair of pieces: lanes of all magnitudes, of which about one in `rarity` changes by up to `reach`.
-fn pieces<L: Lane>(seed: u64, lanes: usize, rarity: u64, reach: u64) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn pieces<L: Lane>(seed: u64, lanes: usize, rarity: u64, reach: u64) -> (Vec<u8>, Vec<u8>) {
     let mut generator = Generator(seed);
     let (mut base, mut target) = (Vec::new(), Vec::new());
     for _ in 0..lanes {
@@ -86,6 +86,11 @@ fn check_coding<L: Lane>(dtype: Dtype, method: (Positions, bool), parts: &[(Vec<
         let mut slow = base.clone();
         slow_apply(dtype, decoded.table(), part, &decoded.ranks(part), coding.is_relative(), &mut slow);
         assert_eq!(slow, *target, "{coding:?} {dtype}, slowly");
+
+        let lanes = |bytes: &[u8]| bytes.chunks_exact(size_of::<L>()).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let coded =
+            lanes(base).iter().zip(&lanes(target)).filter(|(old, new)| !coding.is_sparse() || old != new).count();
+        assert_eq!(decoded.coded(part), coded as u64);
     }
     coding
 }
@@ -179,6 +184,88 @@ fn the_cheapest_method_is_chosen() {
     let (base, target) = pieces::<u16>(3, 50_000, 1, 1 << 8);
     assert_eq!(chosen(Dtype::I16, Some(&base), &target, Profile::Direct), Some("dense absolute"));
     assert_eq!(chosen(Dtype::I16, Some(&base), &target, Profile::Compact), Some("dense relative"));
+}
+
+/// A segment of one part, made by hand: positions and counts by context, a threshold of 100 between two contexts.
+fn by_hand<L: Lane>(
+    (dtype, coding): (Dtype, Coding),
+    positions: &[PositionCoding],
+    counts: &[u32],
+    streams: &[&[u8]],
+) -> crate::error::Result<Decoded<L>> {
+    let widths = if coding.values == Values::RelativeSmall { vec![8; counts.len()] } else { Vec::new() };
+    let thresholds = vec![100; counts.len() - 1];
+    let (positions, counts) = (positions.to_vec(), counts.to_vec());
+    let table = Table { contexts: counts.len(), positions, widths, thresholds, counts }.to_bytes();
+    let streams = std::iter::once(table.as_slice()).chain(streams.iter().copied());
+    let streams: Vec<(usize, Vec<u8>)> = streams.map(|stream| (stream.len(), stream.to_vec())).collect();
+    Decoded::new(&join(&streams), 0, coding, vec![(dtype, 4)])
+}
+
+#[test]
+fn ranks_end_with_the_lanes() {
+    let coding = Coding { lane_bytes: 1, positions: Positions::Sparse, values: Values::Absolute };
+    let decode = |shift: u8, low: &[u8], high: &[u8]| {
+        let values = vec![9; high.len()];
+        let count = u32::try_from(high.len()).unwrap();
+        let decoded = by_hand::<u8>(
+            (Dtype::U8, coding),
+            &[PositionCoding::Gaps(shift)],
+            &[count],
+            &[&[], low, high, &[], &values],
+        )?;
+        decoded.patches(0).map(|(indices, _)| indices)
+    };
+    assert_eq!(decode(0, &[], &[3]).unwrap(), [3]);
+    assert_eq!(decode(0, &[], &[1, 1]).unwrap(), [1, 3]);
+    assert_eq!(decode(0, &[], &[0, 0, 0, 0]).unwrap(), [0, 1, 2, 3]);
+    assert_eq!(decode(1, &[1], &[1]).unwrap(), [3]);
+    for (shift, low, high) in [(0, &[][..], &[4][..]), (0, &[], &[1, 2]), (0, &[], &[3, 0]), (1, &[0], &[2])] {
+        assert_eq!(decode(shift, low, high).unwrap_err().rule(), Some("R-POS-01"), "{high:?}");
+    }
+}
+
+#[test]
+fn differences_fit_their_lanes() {
+    let coding = Coding { lane_bytes: 1, positions: Positions::Sparse, values: Values::RelativeSmall };
+    let apply = |sign: u8, less_one: u8| {
+        let streams: [&[u8]; 7] = [&[], &[], &[0], &[], &[sign], &[less_one], &[]];
+        let mut piece = [100, 0, 0, 0];
+        by_hand::<u8>((Dtype::U8, coding), &[PositionCoding::Gaps(0)], &[1], &streams)?.apply(0, &mut piece)?;
+        Ok::<u8, crate::error::Error>(piece[0])
+    };
+    assert_eq!(apply(0, 126).unwrap(), 227);
+    assert_eq!(apply(1, 126).unwrap(), 229);
+    assert_eq!(apply(1, 127).unwrap(), 228);
+    for (sign, less_one) in [(0, 127), (0, 128), (1, 128), (1, 200)] {
+        assert_eq!(apply(sign, less_one).unwrap_err().rule(), Some("R-VAL-02"), "{sign} {less_one}");
+    }
+}
+
+#[test]
+fn contexts_have_the_members_that_the_base_gives_them() {
+    let lanes = |lanes: [u16; 4]| lanes.map(u16::to_le_bytes).concat();
+    // Two members of each context; or three of one of them.
+    let right = lanes([1, 0x3F80, 2, 0x3F81]);
+    let (low, high) = (lanes([1, 0x3F80, 2, 2]), lanes([1, 0x3F80, 0x3F80, 0x3F81]));
+    let sparse = Coding { lane_bytes: 2, positions: Positions::Sparse, values: Values::RelativePlanes };
+    let dense = Coding { positions: Positions::Dense, ..sparse };
+    let bitmaps = [PositionCoding::Bitmap; 2];
+    let gaps = [PositionCoding::Gaps(0); 2];
+    // The second member of the first context, the first of the second one; each larger by one.
+    for (coding, positions, counts, streams, wrong, rule) in [
+        (sparse, &bitmaps[..], [2, 2], &[&[0b10, 0b01][..], &[], &[], &[], &[2, 2], &[0, 0]][..], &low, "R-POS-02"),
+        (sparse, &gaps, [1, 1], &[&[], &[], &[1, 0], &[], &[2, 2], &[0, 0]], &high, "R-POS-01"),
+        (dense, &[], [2, 2], &[&[0, 2, 2, 0], &[0, 0, 0, 0]], &low, "R-POS-02"),
+    ] {
+        let decoded = by_hand::<u16>((Dtype::BF16, coding), positions, &counts, streams).unwrap();
+        let mut piece = right.clone();
+        decoded.apply(0, &mut piece).unwrap();
+        assert_eq!(piece, lanes([1, 0x3F81, 3, 0x3F81]));
+        let error = decoded.apply(0, &mut wrong.clone()).unwrap_err();
+        assert_eq!((error.rule(), error.offset()), (Some(rule), Some(0)));
+        assert!(decoded.patches(0).is_err());
+    }
 }
 
 proptest! {

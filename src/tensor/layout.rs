@@ -71,6 +71,27 @@ impl Layout {
         Ok(Self { files })
     }
 
+    /// The layout of a directory that holds the files of several states without a common tensor, such as the shards of a
+    /// version. Files keep their names if all have one and no two are the same, regarding case or not. Otherwise a single
+    /// file is called `model.safetensors`, and several are numbered: `model-00001-of-00002.safetensors`, and so on.
+    ///
+    /// # Errors
+    /// USAGE if there is no file.
+    pub fn joined(layouts: &[Self]) -> Result<Self> {
+        let mut files: Vec<LayoutFile> = layouts.iter().flat_map(|layout| &layout.files).cloned().collect();
+        let names: BTreeSet<String> = files.iter().flat_map(|file| &file.name).map(|name| fold_case(name)).collect();
+        if names.len() < files.len() {
+            let count = files.len();
+            for (number, file) in (1..).zip(&mut files) {
+                file.name = Some(match count {
+                    1 => format!("model{FILE_SUFFIX}"),
+                    _ => format!("model-{number:05}-of-{count:05}{FILE_SUFFIX}"),
+                });
+            }
+        }
+        Self::new(files).map_err(Error::usage)
+    }
+
     /// The files, ascending by name; at least one.
     pub fn files(&self) -> &[LayoutFile] {
         &self.files
@@ -339,6 +360,31 @@ mod tests {
         let error = Layout::parse(json, &tensors(names)).unwrap_err();
         assert_eq!((error.class(), error.rule()), (ErrorClass::Malformed, Some("R-LAY-01")), "{json}");
         error.message().to_owned()
+    }
+
+    #[test]
+    fn files_of_shards_share_a_directory() {
+        let layout = |names: &[Option<&str>]| Layout {
+            files: (0..)
+                .zip(names)
+                .map(|(number, name)| LayoutFile {
+                    name: name.map(str::to_owned),
+                    metadata: None,
+                    tensors: vec![format!("t{number}")],
+                })
+                .collect(),
+        };
+        let names = |layouts: &[Layout]| -> Vec<String> {
+            Layout::joined(layouts).unwrap().files().iter().filter_map(|file| file.name.clone()).collect()
+        };
+        assert_eq!(names(&[layout(&[None])]), ["model.safetensors"]);
+        assert_eq!(names(&[layout(&[Some("x.safetensors")])]), ["x.safetensors"]);
+        let (a, b) = (layout(&[Some("b.safetensors")]), layout(&[Some("a.safetensors")]));
+        assert_eq!(names(&[a, b]), ["a.safetensors", "b.safetensors"]);
+        let numbered = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+        assert_eq!(names(&[layout(&[None]), layout(&[None])]), numbered);
+        assert_eq!(names(&[layout(&[Some("A.safetensors")]), layout(&[Some("a.safetensors")])]), numbered);
+        assert_eq!(Layout::joined(&[]).unwrap_err().class(), crate::error::ErrorClass::Usage);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //!
 //! Needs a nightly toolchain and a C compiler; cargo-fuzz is installed into the target folder when it is missing there.
 
-use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::steps::{execute, show};
+use crate::tools::installed;
 use crate::workspace::{cargo, root, target};
 
 pub(crate) const ARGUMENTS: &str = "[TARGET...] [--seconds N] | --seeds | --regressions";
@@ -20,6 +20,8 @@ const CARGO_FUZZ: &str = "0.13.2";
 const FUZZ: &str = "fuzz";
 /// Longest input: whatever can go wrong goes wrong in short ones, and these are fast.
 const MAX_BYTES: u32 = 2048;
+/// The same for chains, which hold several links.
+const MAX_CHAIN_BYTES: u32 = 4096;
 
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
@@ -93,7 +95,7 @@ impl Fuzzers {
         targets.sort_unstable();
         collect_seeds()?;
         let built = target()?.join("fuzz");
-        let mut build = nightly(&cargo_fuzz()?);
+        let mut build = nightly(&installed("cargo-fuzz", CARGO_FUZZ)?);
         build.args(["build", "--fuzz-dir"]).arg(&folder).arg("--target-dir").arg(&built);
         // C code, too, is built with AddressSanitizer. GCC poisons a table of zstd's that it has made static.
         execute(build.env("CFLAGS", "-fno-sanitize-address-use-after-scope").current_dir(&folder))?;
@@ -142,7 +144,8 @@ impl Fuzzers {
             fuzzer.arg(regressions);
         }
         fuzzer.args(arguments).args(["-print_final_stats=1", "-timeout=20", "-rss_limit_mb=4096"]);
-        fuzzer.arg(format!("-max_len={MAX_BYTES}")).arg(format!("-dict={}", self.folder.join("dictionary").display()));
+        let most = if target == "chain" { MAX_CHAIN_BYTES } else { MAX_BYTES };
+        fuzzer.arg(format!("-max_len={most}")).arg(format!("-dict={}", self.folder.join("dictionary").display()));
         fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display()));
         let output = File::create(&log)?;
         let status = fuzzer.stdout(output.try_clone()?).stderr(output).status();
@@ -165,18 +168,6 @@ fn executions(output: &str) -> u64 {
 fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
-}
-
-/// cargo-fuzz, which is installed into the target folder if it is not there.
-fn cargo_fuzz() -> Result<PathBuf> {
-    let folder = target()?.join("cargo-fuzz");
-    let program = folder.join("bin").join(format!("cargo-fuzz{}", env::consts::EXE_SUFFIX));
-    let version = Command::new(&program).arg("--version").output();
-    if !version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().ends_with(CARGO_FUZZ)) {
-        let mut install = cargo(&["install", "cargo-fuzz", "--locked", "--version", CARGO_FUZZ, "--root"])?;
-        execute(install.arg(&folder).arg("--target-dir").arg(folder.join("build")))?;
-    }
-    Ok(program)
 }
 
 /// A program that uses the nightly toolchain, whatever toolchain runs this.

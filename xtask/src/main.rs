@@ -4,14 +4,18 @@
 
 mod ci;
 mod conformance;
+mod coverage;
+mod deny;
 mod directions;
 mod fuzz;
 mod lint;
 mod memory;
+mod mutants;
 mod python;
 mod steps;
 mod synthetic;
 mod test;
+mod tools;
 mod workspace;
 
 use std::error::Error;
@@ -79,6 +83,24 @@ const TASKS: &[Task] = &[
             "--seeds only collects their seeds, --regressions only replays what is known",
         ],
         run: fuzz::run,
+    },
+    Task {
+        name: "coverage",
+        arguments: "",
+        about: &["which lines of src/format and src/codec the tests reach; fails if they are too few"],
+        run: coverage::run,
+    },
+    Task {
+        name: "mutants",
+        arguments: mutants::ARGUMENTS,
+        about: &["change src/format and src/codec in every small way and see whether tests notice; hours"],
+        run: mutants::run,
+    },
+    Task {
+        name: "deny",
+        arguments: "",
+        about: &["licences, sources and banned crates among the dependencies"],
+        run: deny::run,
     },
 ];
 

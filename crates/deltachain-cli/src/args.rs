@@ -7,6 +7,9 @@ use std::process::ExitCode;
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use deltachain::{Limits, Profile};
 
+use crate::chain_args::{
+    CommitArgs, CompactArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs, ShowArgs,
+};
 use crate::failure;
 
 const EXAMPLES: &str = "\
@@ -17,6 +20,10 @@ Examples:
   deltachain apply 0.dcf 1.dcf -o restored/              a version from nothing but links
   deltachain apply --base step0/ 1.dcf -o step1-again/   a version from the one before
   deltachain inspect 1.dcf                               what a link holds
+
+  deltachain init s3://models/run7                       a chain of versions in a bucket or a directory
+  deltachain publish s3://models/run7 step1/             its next version
+  deltachain follow s3://models/run7 /models/run7        keep a directory at the newest version
 
 STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index.
 Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.";
@@ -38,7 +45,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Print one JSON object on standard output, for errors too
+    /// Print JSON objects on standard output, each on a line: the result, for errors too, and events of long work
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Print no progress, remarks or summaries: only what was asked for, and errors
@@ -62,6 +69,16 @@ pub(crate) enum Command {
     Digest(DigestArgs),
     Squash(SquashArgs),
     Demo(DemoArgs),
+    Init(InitArgs),
+    Publish(PublishArgs),
+    Commit(CommitArgs),
+    Log(LogArgs),
+    Show(ShowArgs),
+    Pull(PullArgs),
+    Follow(FollowArgs),
+    Compact(CompactArgs),
+    Prune(PruneArgs),
+    Fsck(FsckArgs),
 }
 
 /// Make a link from one state to another
@@ -293,7 +310,7 @@ pub(crate) fn parse() -> Result<Cli, ExitCode> {
     })
 }
 
-fn parse_note(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_note(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("there is no = in it")?;
     if key.starts_with("deltachain.") {
         return Err("keys that begin with deltachain. are reserved".to_owned());
@@ -302,7 +319,7 @@ fn parse_note(text: &str) -> Result<(String, String), String> {
 }
 
 /// A number of bytes: `1000`, `64K`, `2G`; the letters are powers of 1024.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = text[digits.len()..].to_ascii_uppercase();
     let unit = unit.trim_end_matches("IB").trim_end_matches('B');

@@ -41,7 +41,7 @@ pub(crate) fn report_usage_as_json(message: &str) {
 }
 
 /// The error as a JSON object; what is not known is null.
-fn describe(error: &Error) -> Value {
+pub(crate) fn describe(error: &Error) -> Value {
     let advice = error.class().advice();
     json!({
         "class": error.class().name(),

@@ -1,4 +1,5 @@
-//! The `deltachain` tool: makes, applies, joins, checks and shows links (SPEC.md of the library).
+//! The `deltachain` tool: makes, applies, joins, checks and shows links, and publishes and follows chains of them
+//! (SPEC.md of the library).
 //!
 //! Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
@@ -6,6 +7,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod args;
+mod chain_args;
 mod commands;
 mod failure;
 mod inputs;
@@ -17,12 +19,14 @@ mod output_file;
 mod progress;
 mod replay;
 mod table;
+mod watcher;
 
 use std::process::ExitCode;
 
 use deltachain::{Error, Result};
 
 use crate::args::{Cli, Command};
+use crate::commands::chain;
 use crate::output::Output;
 
 fn main() -> ExitCode {
@@ -32,12 +36,12 @@ fn main() -> ExitCode {
     };
     let output = Output::new(&cli.global);
     match run(&cli, output) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => failure::report(&error, output),
     }
 }
 
-fn run(cli: &Cli, output: Output) -> Result<()> {
+fn run(cli: &Cli, output: Output) -> Result<ExitCode> {
     interrupt::install()?;
     if let Some(threads) = cli.global.threads {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global();
@@ -52,5 +56,16 @@ fn run(cli: &Cli, output: Output) -> Result<()> {
         Command::Digest(args) => commands::digest::run(args, output),
         Command::Squash(args) => commands::squash::run(args, output),
         Command::Demo(args) => commands::demo::run(args, output),
-    }
+        Command::Init(args) => chain::init::run(args, output),
+        Command::Publish(args) => chain::publish::run(args, output),
+        Command::Commit(args) => chain::commit::run(args, output),
+        Command::Log(args) => chain::log::run(args, output),
+        Command::Show(args) => chain::show::run(args, output),
+        Command::Pull(args) => chain::pull::run(args, output),
+        Command::Follow(args) => chain::follow::run(args, output),
+        Command::Compact(args) => chain::compact::run(args, output),
+        Command::Prune(args) => chain::prune::run(args, output),
+        Command::Fsck(args) => return chain::fsck::run(args, output),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use deltachain::{Error, Result};
 use serde_json::Value;
 
 use crate::args::Global;
-use crate::progress::Meter;
+use crate::progress::{Meter, Meters};
 
 /// How to talk to whoever started the program.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +61,11 @@ impl Output {
     /// Begins to show the progress of work on `total` bytes.
     pub(crate) fn meter(self, what: &'static str, total: u64) -> Meter {
         Meter::new(what, total, self.bars)
+    }
+
+    /// A place for progress bars below each other.
+    pub(crate) fn meters(self) -> Meters {
+        Meters::new(self.bars)
     }
 }
 

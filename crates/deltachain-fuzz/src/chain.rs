@@ -1,10 +1,16 @@
-//! Properties of chains.
+//! Properties of chains and of their documents.
 
-use deltachain::chain::{ChainDocument, Commit, RoutesDocument};
-use deltachain::{Limits, Result};
+use deltachain::chain::{
+    ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, Step,
+    check_target, check_union,
+};
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests};
+use deltachain::{Error, Limits, LinkReader, Result, apply};
 
+use crate::archive::{Archive, FORKED, Store};
 use crate::memory::peak_of;
-use crate::raw::refused_by_rule;
+use crate::raw::{limits, refused_by_rule};
+use crate::single_threaded;
 
 /// Any bytes as each kind of document.
 pub fn document(data: &[u8]) {
@@ -23,4 +29,205 @@ fn has_one_form<T>(data: &[u8], parse: impl FnOnce() -> Result<T>, write: impl F
     if let Ok(document) = document {
         assert_eq!(write(&document).expect("what was read can be written"), data, "the document has another form");
     }
+}
+
+/// Any objects as a chain, read to the end by a reader that holds nothing or a version that it has read before.
+pub fn chain(data: &[u8]) {
+    single_threaded();
+    let Some(archive) = Archive::parse(data) else { return };
+    let (before, now) = archive.stores();
+    let held = archive.held().and_then(|version| Reader::new(&before).replay(Some(version), None).ok());
+    let held = held.map(|mut held| {
+        held.commit.0[0] ^= u8::from(archive.flags & FORKED != 0);
+        held
+    });
+    let held = held.as_ref();
+    let first = Reader::new(&now).replay(archive.wanted(), held);
+    refused_by_rule(&first);
+
+    // Which failure is met first decides about nothing but the error.
+    let backwards = Reader { backwards: true, ..Reader::new(&now) };
+    let other = backwards.replay(archive.wanted(), held);
+    refused_by_rule(&other);
+    assert_eq!(first.is_ok(), other.is_ok(), "{:?} or {:?}", first.as_ref().err(), other.as_ref().err());
+    same(&first, &other);
+
+    // What is held decides about nothing but the path, and another object at fault about nothing but the outcome.
+    let wanted = first.as_ref().map_or(archive.wanted(), |first| Some(first.version));
+    same(&first, &Reader::new(&now).replay(wanted, None));
+    let names: Vec<ObjectName> = now.objects.keys().copied().collect();
+    let Some(&name) = names.get(usize::from(archive.fault) % names.len().max(1)) else { return };
+    for fault in [Fault::Missing, Fault::Damaged] {
+        let failing = Reader { fault: Some((name, fault)), ..Reader::new(&now) };
+        let result = failing.replay(wanted, held);
+        refused_by_rule(&result);
+        same(&first, &result);
+    }
+}
+
+/// Two readers of one version have the same state.
+fn same(first: &Result<Reached>, second: &Result<Reached>) {
+    if let (Ok(first), Ok(second)) = (first, second) {
+        assert_eq!(first.version, second.version);
+        assert!(first.shards == second.shards, "version {} has two states", first.version);
+    }
+}
+
+/// A version that has been reached.
+#[derive(Debug)]
+struct Reached {
+    version: u64,
+    commit: Digest,
+    shards: Vec<MemoryState>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// It is listed, and not there.
+    Missing,
+    /// One bit of it is another.
+    Damaged,
+}
+
+/// A reader of a chain in memory.
+struct Reader<'a> {
+    store: &'a Store,
+    /// Supplies one object at a time, the last first, and looks at the last file first.
+    backwards: bool,
+    fault: Option<(ObjectName, Fault)>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(store: &'a Store) -> Self {
+        Self { store, backwards: false, fault: None }
+    }
+
+    /// Reads an object.
+    fn get(&self, name: ObjectName) -> Option<Vec<u8>> {
+        let mut content = self.store.objects.get(&name)?.clone();
+        match self.fault.filter(|(failing, _)| *failing == name) {
+            Some((_, Fault::Missing)) => return None,
+            Some((_, Fault::Damaged)) => {
+                let middle = content.len() / 2;
+                content.get_mut(middle)?.clone_from(&(self.store.objects[&name][middle] ^ 1));
+            }
+            None => {}
+        }
+        Some(content)
+    }
+
+    /// All steps of SPEC section 19.
+    fn replay(&self, wanted: Option<u64>, held: Option<&Reached>) -> Result<Reached> {
+        let recorded = held.map(|held| Held { version: held.version, commit: held.commit });
+        let mut planner = Planner::new(wanted, recorded, &limits());
+        let bytes: usize = self.store.objects.values().map(Vec::len).sum();
+        // Each object is asked for once, as are some that would follow the last; each plan that fails rules out a route.
+        let mut patience = 1200 + 4 * self.store.objects.len() + bytes;
+        loop {
+            let (plan, peak) = peak_of(|| self.plan(&mut planner, &mut patience));
+            let bound = (1 << 20) + 64 * bytes as u64;
+            assert!(peak <= bound, "a chain of {bytes} bytes made the planner allocate {peak}, at most {bound}");
+            let plan = plan?;
+            self.check(&plan, wanted, held);
+            match self.follow(&plan, held) {
+                Ok(shards) => {
+                    let whole = union(&shards);
+                    assert_eq!(digests(&whole).state, plan.state, "a wrong state passed as right");
+                    return Ok(Reached { version: plan.version, commit: plan.commit, shards });
+                }
+                Err(Failure::File(file, error)) => planner.fail_file(file, error),
+                Err(Failure::Route(hop, error)) => planner.fail_route(hop, error),
+                Err(Failure::Final(error)) => return Err(error),
+            }
+        }
+    }
+
+    fn plan(&self, planner: &mut Planner, patience: &mut usize) -> Result<Plan> {
+        loop {
+            let step = planner.step()?;
+            let cost = if let Step::Fetch(names) = &step { names.len().max(1) } else { 1 };
+            let cost = if self.backwards { 1 } else { cost };
+            *patience = patience.checked_sub(cost).expect("the planner does not come to an end");
+            match step {
+                Step::Follow(plan) => return Ok(plan),
+                Step::List => planner.list(Listing::new(self.store.names())),
+                Step::Fetch(names) => {
+                    assert!(!names.is_empty(), "the planner wants nothing");
+                    let first = if self.backwards { names.len() - 1 } else { 0 };
+                    for &name in &names[first..] {
+                        planner.supply(name, self.get(name).as_deref());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Checks that a plan is one: routes from nothing or from what is held to the version wanted.
+    fn check(&self, plan: &Plan, wanted: Option<u64>, held: Option<&Reached>) {
+        assert!(wanted.is_none_or(|wanted| wanted == plan.version));
+        let commit = self.get(ObjectName::Commit(plan.version)).expect("the version has a commit");
+        assert_eq!(plan.commit, Digest::of_bytes(&commit));
+        let commit = Commit::parse(&commit, &limits()).expect("the commit is legal");
+        assert_eq!((plan.state, &plan.shards), (commit.state, &commit.shards));
+        let sizes = plan.hops.iter().flat_map(|hop| &hop.files).map(|file| u128::from(file.size));
+        assert_eq!(plan.bytes, sizes.sum());
+        let mut at = plan.hops.first().map_or(held.map(|held| held.version), |hop| hop.from);
+        assert!(at.is_none() || at == held.map(|held| held.version), "the plan begins somewhere else");
+        for hop in &plan.hops {
+            assert!(hop.from == at && hop.from < Some(hop.version));
+            assert!(hop.files.len() == hop.shards.len() && hop.shards.len() == plan.shards.len());
+            at = Some(hop.version);
+        }
+        assert_eq!(at, Some(plan.version));
+    }
+
+    /// Steps 5 and 6.
+    fn follow<'p>(&self, plan: &'p Plan, held: Option<&Reached>) -> Result<Vec<MemoryState>, Failure<'p>> {
+        if self.backwards {
+            for file in plan.hops.iter().rev().flat_map(|hop| hop.files.iter().rev()) {
+                self.fetch(file).map_err(|error| Failure::File(file, error))?;
+            }
+        }
+        let from_nothing = plan.hops.first().is_some_and(|hop| hop.from.is_none());
+        let held = held.filter(|_| !from_nothing).map(|held| held.shards.clone());
+        let mut shards = held.unwrap_or_else(|| vec![MemoryState::new(); plan.shards.len()]);
+        for hop in &plan.hops {
+            for ((file, target), shard) in hop.files.iter().zip(&hop.shards).zip(&mut shards) {
+                let bytes = self.fetch(file).map_err(|error| Failure::File(file, error))?;
+                let next = LinkReader::open(bytes, &limits()).and_then(|link| {
+                    check_target(link.header(), *target)?;
+                    apply(&*shard, &link)
+                });
+                *shard = next.map_err(|error| Failure::Route(hop, error))?;
+            }
+        }
+        let digests: Vec<StateDigests> = shards.iter().map(digests).collect();
+        check_union(plan.state, shards.iter().map(State::tensors).zip(&digests)).map_err(Failure::Final)?;
+        Ok(shards)
+    }
+
+    fn fetch(&self, file: &FileReference) -> Result<Vec<u8>> {
+        let bytes = self.get(file.name()).ok_or_else(|| file.missing())?;
+        file.check(bytes.len() as u64, Digest::of_bytes(&bytes))?;
+        Ok(bytes)
+    }
+}
+
+/// Why a plan could not be followed.
+enum Failure<'p> {
+    File(&'p FileReference, Error),
+    Route(&'p Hop, Error),
+    Final(Error),
+}
+
+fn digests(state: &MemoryState) -> StateDigests {
+    StateDigests::of(state, &()).expect("memory can be read")
+}
+
+fn union(shards: &[MemoryState]) -> MemoryState {
+    let mut whole = MemoryState::new();
+    for (info, data) in shards.iter().flat_map(MemoryState::iter) {
+        whole.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).expect("the data fits its shape");
+    }
+    whole
 }

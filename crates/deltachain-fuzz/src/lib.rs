@@ -4,6 +4,7 @@
 //! The programs for the fuzzer, one per function, are in `fuzz/` at the root of the repository; `fuzz/README.md` says how to
 //! run them. This crate is apart from them because it needs neither a nightly toolchain nor libFuzzer.
 
+mod archive;
 mod chain;
 mod memory;
 mod raw;
@@ -13,7 +14,8 @@ pub mod seeds;
 mod states;
 mod structured;
 
-pub use chain::document;
+pub use archive::mutate as mutate_chain;
+pub use chain::{chain, document};
 pub use memory::peak_of;
 pub use raw::{header_index, layout, link, reserialise, safetensors, segment};
 pub use reseal::{mutate, reseal};
@@ -31,6 +33,7 @@ pub struct Target {
 /// All of them, each with a program in `fuzz/fuzz_targets/`.
 pub const TARGETS: &[Target] = &[
     Target { name: "apply", run: apply },
+    Target { name: "chain", run: chain },
     Target { name: "document", run: document },
     Target { name: "header_index", run: header_index },
     Target { name: "layout", run: layout },

@@ -10,11 +10,14 @@ use deltachain::format::TensorEntry;
 use deltachain::tensor::{Dtype, LAYOUT_KEY, MemoryState, SafetensorsState, State};
 use deltachain::{Limits, LinkReader, Profile};
 
+use crate::archive::{Archive, COMMIT, HELD, SEALED};
 use crate::raw::segment_inputs;
 use crate::states::{CONTEXTS, MIXED, link};
 
-/// Longest seed: what is longer makes a fuzzer slow.
-pub const MOST_BYTES: usize = 2048;
+/// Longest seed of a target: what is longer makes a fuzzer slow. Chains hold several links.
+pub fn most_bytes(target: &str) -> usize {
+    if target == "chain" { 4096 } else { 2048 }
+}
 
 /// Lanes of each tensor that an excerpt of a checkpoint has.
 const EXCERPT: u64 = 48;
@@ -33,6 +36,7 @@ pub struct Seed {
 /// Fewer seeds than this for a target mean that vectors or test data are missing, or are no longer found.
 const EXPECTED: &[(&str, usize)] = &[
     ("apply", 2000),
+    ("chain", 600),
     ("document", 180),
     ("header_index", 700),
     ("layout", 40),
@@ -82,6 +86,7 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("dcf") => seeds.add_link(&origin, &fs::read(&path)?),
             Some("safetensors") => seeds.add("safetensors", &origin, fs::read(&path)?),
+            Some("tar") => seeds.add_chain(&origin, &fs::read(&path)?),
             _ => {}
         }
     }
@@ -125,7 +130,7 @@ struct Seeds(Vec<Seed>);
 
 impl Seeds {
     fn add(&mut self, target: &'static str, origin: &str, bytes: Vec<u8>) {
-        if bytes.len() <= MOST_BYTES {
+        if bytes.len() <= most_bytes(target) {
             self.0.push(Seed { target, origin: origin.to_owned(), bytes });
         }
     }
@@ -133,6 +138,19 @@ impl Seeds {
     fn add_links(&mut self, origin: &str, base: &MemoryState, target: &MemoryState) {
         for profile in [Profile::Compact, Profile::Direct] {
             self.add_link(origin, &link(base, target, profile));
+        }
+    }
+
+    /// A chain that is read by one who holds nothing, with links as they are and sealed, and by one who holds the second
+    /// commit.
+    fn add_chain(&mut self, origin: &str, tar: &[u8]) {
+        let mut archive = Archive::of(unpacked(tar));
+        self.add("chain", origin, archive.to_bytes());
+        archive.flags = SEALED;
+        self.add("chain", origin, archive.to_bytes());
+        if let Some(held) = archive.objects.iter().filter(|object| object.kind == COMMIT).nth(1) {
+            (archive.flags, archive.held) = (HELD, held.version);
+            self.add("chain", origin, archive.to_bytes());
         }
     }
 
@@ -156,6 +174,21 @@ impl Seeds {
             self.add("layout", origin, format!("{}\n{layout}", names.join(" ")).into_bytes());
         }
     }
+}
+
+/// The files of a plain tar archive.
+fn unpacked(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches(['\0', ' ']).to_owned();
+    let mut files = Vec::new();
+    let mut rest = archive;
+    while let Some((header, content)) = rest.split_first_chunk::<512>() {
+        let size = usize::from_str_radix(&text(&header[124..136]), 8).unwrap_or(0).min(content.len());
+        if matches!(header[156], 0 | b'0') && header[0] != 0 {
+            files.push((text(&header[..100]), content[..size].to_vec()));
+        }
+        rest = content.get(size.next_multiple_of(512)..).unwrap_or_default();
+    }
+    files
 }
 
 /// All files below a folder, in order.

@@ -2,7 +2,7 @@
 //! the `object_store` crate; everything beyond it blocks.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::future::Future;
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use object_store::{
     Error as StoreError, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
 };
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
 
 use crate::observer::{Observer, Phase};
 use crate::options::StoreOptions;
@@ -23,6 +24,10 @@ use crate::url::{Opened, open_url};
 
 /// A document is read up to here: one byte more than any may have, so that a longer one is noticed.
 const DOCUMENT_BYTES: u64 = deltachain::limits::MAX_DOCUMENT_BYTES + 1;
+
+/// S3 takes no more parts of one object, and none shorter but the last.
+const MOST_PARTS: u64 = 10_000;
+const LEAST_PART: u64 = 5 << 20;
 
 /// A store that holds one chain. Clones share connections and threads.
 ///
@@ -35,6 +40,8 @@ pub struct Store {
     can_list: bool,
     name: String,
     options: Arc<StoreOptions>,
+    /// One permit for each request of a range that may be under way; those who wait are served in turn.
+    ranges: Arc<Semaphore>,
     runtime: Arc<Runtime>,
 }
 
@@ -86,14 +93,18 @@ impl Store {
         prefix: Path,
         can_list: bool,
         name: &str,
-        options: StoreOptions,
+        mut options: StoreOptions,
     ) -> Result<Self> {
+        // With 0 nothing would ever be done.
+        options.parallel = options.parallel.max(1);
+        options.part_bytes = options.part_bytes.max(1);
         let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("store").enable_all().build();
         Ok(Self {
             objects,
             prefix,
             can_list,
             name: name.to_owned(),
+            ranges: Arc::new(Semaphore::new(options.parallel)),
             options: Arc::new(options),
             runtime: Arc::new(runtime.map_err(|error| Error::io("starting threads", error))?),
         })
@@ -126,10 +137,12 @@ impl Store {
         let path = self.path(name);
         let got = self.retry(async || {
             // Not a range: a document may be shorter than the range, and then some stores refuse.
-            let mut body = match self.objects.get(&path).await {
+            let result = match self.objects.get(&path).await {
                 Err(StoreError::NotFound { .. }) => return Ok(None),
-                result => result?.into_stream(),
+                result => result?,
             };
+            let size = result.meta.size;
+            let mut body = result.into_stream();
             let mut content = Vec::new();
             while let Some(chunk) = body.try_next().await? {
                 content.extend_from_slice(&chunk);
@@ -138,6 +151,7 @@ impl Store {
                     break;
                 }
             }
+            all_came(content.len(), size.min(DOCUMENT_BYTES))?;
             Ok(Some(content))
         });
         got.await.map_err(|error| failed("fetching", error, name))
@@ -222,6 +236,19 @@ impl Store {
         Ok(Some(low))
     }
 
+    /// When an object was stored, by the store's clock; `None` if there is no such object.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn stored_at(&self, name: ObjectName) -> Result<Option<SystemTime>> {
+        let path = self.path(name);
+        let head = self.retry(async || match self.objects.head(&path).await {
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            result => result.map(|meta| Some(meta.last_modified.into())),
+        });
+        self.block_on(head).map_err(|error| failed("looking at", error, name))
+    }
+
     /// Creates a document by put-if-absent. `false` if the name is taken, perhaps by an attempt of this very call whose
     /// success was not seen: whoever needs to know compares what stands there.
     ///
@@ -233,7 +260,14 @@ impl Store {
             let options = PutOptions::from(PutMode::Create);
             match self.objects.put_opts(&path, payload.clone(), options).await {
                 Ok(_) => Ok(true),
-                Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => Ok(false),
+                // S3 says so too when somebody else is just writing it, who may not succeed.
+                Err(error @ (StoreError::AlreadyExists { .. } | StoreError::Precondition { .. })) => {
+                    match self.objects.head(&path).await {
+                        Ok(_) => Ok(false),
+                        Err(StoreError::NotFound { .. }) => Err(passing("conflict", error.to_string())),
+                        Err(error) => Err(error),
+                    }
+                }
                 Err(error) => Err(error),
             }
         });
@@ -247,14 +281,15 @@ impl Store {
     pub fn upload(&self, file: &FilePath, reference: &FileReference, observer: &dyn Observer) -> Result<()> {
         let name = reference.name();
         let source = FileSource::open(file)?;
+        let part_bytes = self.options.part_bytes.max(LEAST_PART).max(reference.size.div_ceil(MOST_PARTS));
         let read = |offset: u64| -> Result<PutPayload> {
-            let length = self.options.part_bytes.min(reference.size - offset);
+            let length = part_bytes.min(reference.size - offset);
             let mut part = vec![0; usize::try_from(length).map_err(|_| Error::usage("the part is too long"))?];
             source.read_at(offset, &mut part)?;
             Ok(part.into())
         };
         let path = self.path(name);
-        if reference.size <= self.options.part_bytes {
+        if reference.size <= part_bytes {
             let payload = read(0)?;
             let put = self.retry(async || self.objects.put(&path, payload.clone()).await.map(drop));
             self.block_on(put).map_err(|error| failed("storing", error, name))?;
@@ -262,10 +297,10 @@ impl Store {
         }
         let mut attempt = 1;
         loop {
-            let uploaded = self.block_on(self.upload_parts(&path, reference.size, &read, observer));
+            let uploaded = self.block_on(self.upload_parts(&path, (reference.size, part_bytes), &read, observer));
             match uploaded {
                 Err(PartError::Store(error)) if attempt < self.options.attempts && may_pass(&error) => {
-                    self.block_on(tokio::time::sleep(self.pause(attempt)));
+                    self.block_on(async { tokio::time::sleep(self.pause(attempt)).await });
                     attempt += 1;
                 }
                 Err(PartError::Store(error)) => return Err(failed("storing", error, name)),
@@ -278,12 +313,12 @@ impl Store {
     async fn upload_parts(
         &self,
         path: &Path,
-        size: u64,
+        (size, part_bytes): (u64, u64),
         read: &dyn Fn(u64) -> Result<PutPayload>,
         observer: &dyn Observer,
     ) -> Result<(), PartError> {
         let mut upload = self.in_time(self.objects.put_multipart(path)).await?;
-        let part_bytes = usize::try_from(self.options.part_bytes).unwrap_or(usize::MAX);
+        let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX);
         let parts = async {
             let mut waiting = stream::FuturesUnordered::new();
             for offset in (0..size).step_by(part_bytes) {
@@ -331,18 +366,22 @@ impl Store {
     /// should be is asked for again.
     pub(crate) async fn get_range(&self, name: ObjectName, start: u64, end: u64) -> Result<Option<(Vec<u8>, u64)>> {
         let path = self.path(name);
+        // It is never closed.
+        let _permit = self.ranges.acquire().await;
         let got = self.retry(async || {
             let options = GetOptions { range: Some(GetRange::Bounded(start..end)), ..GetOptions::default() };
             let result = match self.objects.get_opts(&path, options).await {
                 Err(StoreError::NotFound { .. }) => return Ok(None),
-                result => result?,
+                // Beyond the end of an object that is too short there is nothing to get.
+                Err(error) => match self.objects.head(&path).await {
+                    Ok(meta) if meta.size <= start => return Ok(Some((Vec::new(), meta.size))),
+                    _ => return Err(error),
+                },
+                Ok(result) => result,
             };
             let size = result.meta.size;
             let bytes = result.bytes().await?;
-            if bytes.len() as u64 != end.min(size).saturating_sub(start) {
-                let source = format!("{} bytes came for {start}..{end}", bytes.len()).into();
-                return Err(StoreError::Generic { store: "answer", source });
-            }
+            all_came(bytes.len(), end.min(size).saturating_sub(start))?;
             Ok(Some((bytes.into(), size)))
         });
         got.await.map_err(|error| failed("fetching", error, name))
@@ -382,10 +421,7 @@ impl Store {
     async fn in_time<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         match tokio::time::timeout(self.options.timeout, operation).await {
             Ok(result) => result,
-            Err(_) => {
-                let source = format!("no answer within {} s", self.options.timeout.as_secs_f64()).into();
-                Err(StoreError::Generic { store: "time-out", source })
-            }
+            Err(_) => Err(passing("time-out", format!("no answer within {} s", self.options.timeout.as_secs_f64()))),
         }
     }
 
@@ -430,6 +466,20 @@ impl From<Error> for PartError {
 /// Whether it makes sense to try again.
 fn may_pass(error: &StoreError) -> bool {
     matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. })
+}
+
+/// A failure that may pass.
+fn passing(store: &'static str, message: String) -> StoreError {
+    StoreError::Generic { store, source: message.into() }
+}
+
+/// That a body ends early is not always an error of its own.
+fn all_came(came: usize, wanted: u64) -> Result<(), StoreError> {
+    if came as u64 == wanted {
+        Ok(())
+    } else {
+        Err(passing("answer", format!("{came} bytes came instead of {wanted}")))
+    }
 }
 
 fn failed(what: &str, error: StoreError, name: ObjectName) -> Error {

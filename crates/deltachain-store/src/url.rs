@@ -33,7 +33,7 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions) -> Result<Opened> {
     }
     let url = Url::parse(text).map_err(|error| usage(error.to_string()))?;
     let (scheme, _) = ObjectStoreScheme::parse(&url).map_err(|error| usage(error.to_string()))?;
-    let (objects, prefix) = parse_url_opts(&url, settings(options)).map_err(|error| usage(error.to_string()))?;
+    let (objects, prefix) = parse_url_opts(&url, settings(&url, options)).map_err(|error| usage(error.to_string()))?;
     Ok(Opened { objects: Arc::from(objects), prefix, can_list: scheme != ObjectStoreScheme::Http })
 }
 
@@ -48,16 +48,16 @@ pub(crate) fn directory_of(text: &str) -> Option<PathBuf> {
 }
 
 /// Settings from the environment, and after them those of the options, the later ones counting.
-fn settings(options: &StoreOptions) -> Vec<(String, String)> {
+fn settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
     let environment = std::env::vars_os().filter_map(|(key, value)| {
         let key = key.into_string().ok().filter(|key| ENVIRONMENT.iter().any(|start| key.starts_with(start)))?;
         Some((key.to_ascii_lowercase(), value.into_string().ok()?))
     });
     let mut settings: Vec<(String, String)> = environment.collect();
     settings.extend(options.settings.iter().map(|(key, value)| (key.to_ascii_lowercase(), value.clone())));
-    // Whoever names an endpoint without encryption wants it.
+    // Whoever names a server without encryption wants it.
     let is_plain = |(key, value): &(String, String)| key.contains("endpoint") && value.starts_with("http://");
-    if settings.iter().any(is_plain) {
+    if url.scheme() == "http" || settings.iter().any(is_plain) {
         settings.insert(0, ("allow_http".to_owned(), "true".to_owned()));
     }
     // Retries are done here, where all kinds of stores have them alike.

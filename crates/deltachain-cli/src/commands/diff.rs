@@ -83,7 +83,7 @@ pub(crate) fn make(job: Job<'_>, output: Output) -> Result<DiffReport> {
 }
 
 /// Notes as metadata; each key once.
-fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
+pub(crate) fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     let mut metadata = BTreeMap::new();
     for (key, value) in notes {
         if metadata.insert(key.clone(), value.clone()).is_some() {

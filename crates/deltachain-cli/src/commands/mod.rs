@@ -1,6 +1,7 @@
 //! The commands, one file each. `run` parses nothing and prints; what does the work returns a report.
 
 pub(crate) mod apply;
+pub(crate) mod chain;
 pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod digest;

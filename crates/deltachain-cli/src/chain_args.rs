@@ -1,0 +1,394 @@
+//! The command line of everything that has to do with chains in a store.
+
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+use deltachain::Result;
+use deltachain_store::{Snapshots, Store, StoreOptions};
+
+use crate::args::{LimitArgs, ProfileArg, parse_note, parse_size};
+
+/// The chain and how to talk to the store that it is in.
+#[derive(Debug, Args)]
+pub(crate) struct ChainArgs {
+    /// The chain: a directory, s3://BUCKET/PREFIX, gs://..., az://..., or http(s)://..., which can only be read
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// How to talk to a store.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Store options")]
+pub(crate) struct StoreArgs {
+    /// Where an S3-compatible store is, such as http://127.0.0.1:9000 [default: AWS_ENDPOINT_URL, or Amazon's]
+    #[arg(long, value_name = "URL")]
+    pub(crate) endpoint: Option<String>,
+    /// The region of the bucket [default: AWS_REGION]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) region: Option<String>,
+    /// Any other setting of the store, such as aws_virtual_hosted_style_request=true; may be given several times
+    ///
+    /// Credentials are best given by the usual environment variables: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
+    /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and so on.
+    #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = parse_setting)]
+    pub(crate) settings: Vec<(String, String)>,
+}
+
+impl StoreArgs {
+    fn options(&self) -> StoreOptions {
+        let mut options = StoreOptions::default();
+        options.settings.extend(self.endpoint.iter().map(|url| ("aws_endpoint".to_owned(), url.clone())));
+        options.settings.extend(self.region.iter().map(|region| ("aws_region".to_owned(), region.clone())));
+        options.settings.extend(self.settings.iter().cloned());
+        options
+    }
+}
+
+impl ChainArgs {
+    /// Opens the store.
+    pub(crate) fn open(&self) -> Result<Store> {
+        Store::open(&self.url, self.store.options())
+    }
+
+    /// Opens the store, and makes its directory if it is one that does not exist.
+    pub(crate) fn create(&self) -> Result<Store> {
+        Store::create(&self.url, self.store.options())
+    }
+}
+
+/// Begin a chain
+///
+/// A chain keeps the versions 0, 1, 2, ... of one model in a store. It begins without any.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain init /mnt/models/run7
+  deltachain init s3://models/run7
+  deltachain init s3://models/run7 --endpoint http://127.0.0.1:9000 --region us-east-1")]
+pub(crate) struct InitArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+}
+
+/// Add a version to a chain
+///
+/// The version is what STATE holds. It becomes visible at once and completely, after all its files have been stored;
+/// whatever fails before leaves the chain as it was. Links are made from the head, the version before: give its files
+/// as --base, or a directory where the tool keeps them as --work. Otherwise the head is built anew from the chain.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain publish s3://models/run7 step100/                           the first version
+  deltachain publish s3://models/run7 step101/ --base step100/ --meta step=101
+  deltachain publish s3://models/run7 step102/ --work /scratch/run7      keeps a copy of the head there
+
+N processes that hold disjoint parts of the model publish them as shards, and one command commits:
+  deltachain publish s3://models/run7 rank0/ --shard 0/2 --part 0.json --base last-rank0/
+  deltachain publish s3://models/run7 rank1/ --shard 1/2 --part 1.json --base last-rank1/
+  deltachain commit s3://models/run7 0.json 1.json")]
+pub(crate) struct PublishArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    /// The version: a .safetensors file or a directory of them
+    pub(crate) state: PathBuf,
+    /// The files of the version before
+    #[arg(long, value_name = "STATE", conflicts_with = "work")]
+    pub(crate) base: Option<PathBuf>,
+    /// A directory where this command keeps the head from one call to the next
+    #[arg(long, value_name = "DIR")]
+    pub(crate) work: Option<PathBuf>,
+    /// Publish one shard of N, counted from 0; `commit` makes the version of all
+    #[arg(long, value_name = "I/N", value_parser = parse_shard, requires = "part")]
+    pub(crate) shard: Option<(usize, usize)>,
+    /// Where to write what `commit` needs to know of the shard
+    #[arg(long, value_name = "FILE", requires = "shard")]
+    pub(crate) part: Option<PathBuf>,
+    /// How values may be coded
+    #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
+    pub(crate) profile: ProfileArg,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    /// Note for people and tools, kept in the commit; may be given several times
+    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note, conflicts_with = "shard")]
+    pub(crate) notes: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+/// Which routes a version gets besides that from the version before.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyArgs {
+    /// Add a snapshot to every Nth version
+    #[arg(long, value_name = "N", conflicts_with_all = ["snapshot_cost", "no_snapshots"])]
+    pub(crate) snapshot_every: Option<NonZeroU64>,
+    /// Add a snapshot when a late joiner would have to read more than X times the last one [default: 2]
+    #[arg(long, value_name = "X", conflicts_with = "no_snapshots", value_parser = parse_cost)]
+    pub(crate) snapshot_cost: Option<f64>,
+    /// Add no snapshots, but to version 0
+    #[arg(long)]
+    pub(crate) no_snapshots: bool,
+    /// Add a link from K versions ago to every Kth version, for followers that are behind; several K with commas
+    #[arg(long, value_name = "K", value_delimiter = ',')]
+    pub(crate) skip_every: Vec<NonZeroU64>,
+}
+
+impl PolicyArgs {
+    pub(crate) fn snapshots(&self) -> Snapshots {
+        match (self.snapshot_every, self.snapshot_cost) {
+            _ if self.no_snapshots => Snapshots::Never,
+            (Some(every), _) => Snapshots::Every(every.get()),
+            (None, Some(cost)) => Snapshots::Cost(cost),
+            (None, None) => Snapshots::default(),
+        }
+    }
+
+    pub(crate) fn skips(&self) -> Vec<u64> {
+        self.skip_every.iter().map(|every| every.get()).collect()
+    }
+}
+
+/// Make a version of shards that have been published
+///
+/// All shards become visible at once, or none.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  deltachain commit s3://models/run7 0.json 1.json --meta step=101")]
+pub(crate) struct CommitArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    /// What `publish --part` wrote, for every shard
+    #[arg(required = true, value_name = "PART")]
+    pub(crate) parts: Vec<PathBuf>,
+    /// Note for people and tools, kept in the commit; may be given several times
+    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note)]
+    pub(crate) notes: Vec<(String, String)>,
+}
+
+/// List the versions of a chain, the newest first
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain log s3://models/run7
+  deltachain log s3://models/run7 --last 100 --json")]
+pub(crate) struct LogArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    /// Show no more than this many versions; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) last: u64,
+}
+
+/// Show a version: its digests, routes, files and notes
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain show s3://models/run7                      the head
+  deltachain show s3://models/run7 --version 7 --json")]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    /// The version [default: the head]
+    #[arg(long, value_name = "N")]
+    pub(crate) version: Option<u64>,
+}
+
+/// A model directory that follows a chain.
+#[derive(Debug, Args)]
+pub(crate) struct DirectoryArgs {
+    /// Where to keep the model. Its files are in DIR/current, a symbolic link that is switched when a version is complete
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// Take only these shards, counted from 0; several with commas
+    #[arg(long, value_name = "I", value_delimiter = ',')]
+    pub(crate) shards: Option<Vec<usize>>,
+    /// Copy the other files of this directory, such as configuration and tokenizer, to every version
+    #[arg(long, value_name = "DIR")]
+    pub(crate) with_files: Option<PathBuf>,
+    /// Fetched files to keep, together
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    pub(crate) cache: u64,
+    /// Do not read the version in the directory to see whether it is what it was
+    #[arg(long)]
+    pub(crate) trust_directory: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+/// Bring a directory to a version of a chain
+///
+/// Takes the cheapest way there from the version that the directory holds, or from nothing. The version appears at once
+/// and completely, proven by its digest; whatever happens before, the directory keeps the version that it had.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain pull s3://models/run7 /models/run7                          the newest version
+  deltachain pull s3://models/run7 /models/run7 --version 7
+  deltachain pull s3://models/run7 /models/run7 --with-files base-model/
+Then load /models/run7/current as any directory of safetensors files.")]
+pub(crate) struct PullArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    #[command(flatten)]
+    pub(crate) directory: DirectoryArgs,
+    /// The version [default: the newest]
+    #[arg(long, value_name = "N")]
+    pub(crate) version: Option<u64>,
+}
+
+/// Keep a directory at the newest version of a chain, until interrupted
+///
+/// As `pull`, again and again. Several new versions are taken at once, by the cheapest way. What is damaged or cannot be
+/// reached is tried again later; meanwhile the directory keeps the version that it has.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain follow s3://models/run7 /models/run7
+  deltachain follow s3://models/run7 /models/run7 --exec 'kill -HUP $(cat engine.pid)'
+
+The command of --exec finds in its environment DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest) and
+DELTACHAIN_DIRECTORY: the directory of just this version, which stays until the version after the next is being built.")]
+pub(crate) struct FollowArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    #[command(flatten)]
+    pub(crate) directory: DirectoryArgs,
+    /// Run this by the shell after each switch, and wait for it; that it fails is remarked and changes nothing
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) exec: Option<String>,
+    /// End when this version, or a later one, has been reached
+    #[arg(long, value_name = "N")]
+    pub(crate) until: Option<u64>,
+    /// Seconds between two looks at the chain, at least; longer when nothing happens
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_seconds)]
+    pub(crate) poll: f64,
+    /// Seconds between two looks at the chain, at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = parse_seconds)]
+    pub(crate) poll_longest: f64,
+}
+
+/// Add a snapshot or links from older versions, so that late joiners read less
+///
+/// Everything is made from the chain itself, and proven before it is stored.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["snapshot", "from"]), after_help = "\
+Examples:
+  deltachain compact s3://models/run7 --snapshot
+  deltachain compact s3://models/run7 --version 64 --from 0,32")]
+pub(crate) struct CompactArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    /// The version that gets new routes [default: the head]
+    #[arg(long, value_name = "N")]
+    pub(crate) version: Option<u64>,
+    /// Add a snapshot of it
+    #[arg(long)]
+    pub(crate) snapshot: bool,
+    /// Add links from these older versions; several with commas
+    #[arg(long, value_name = "V", value_delimiter = ',')]
+    pub(crate) from: Vec<u64>,
+    /// How values may be coded
+    #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
+    pub(crate) profile: ProfileArg,
+    /// Where to build the states: needs room for two [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) scratch: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+/// Remove what only old versions need
+///
+/// The head is always kept, and everything that the versions to keep are built from. Files go that were stored more than
+/// 24 hours ago. Version numbers stay: a reader that asks for a pruned version is told so. Run one at a time.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain prune s3://models/run7 --keep-last 100 --dry-run
+  deltachain prune s3://models/run7 --keep-last 100 --keep-every 1000 --keep 7,42")]
+pub(crate) struct PruneArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    /// Keep the newest N versions
+    #[arg(long, value_name = "N")]
+    pub(crate) keep_last: NonZeroU64,
+    /// Keep every Nth version
+    #[arg(long, value_name = "N")]
+    pub(crate) keep_every: Option<NonZeroU64>,
+    /// Keep these versions; several with commas
+    #[arg(long, value_name = "V", value_delimiter = ',')]
+    pub(crate) keep: Vec<u64>,
+    /// Only show what would go
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Check a chain: every document, every file, and that each version can be reached
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain fsck s3://models/run7
+  deltachain fsck s3://models/run7 --deep --scratch /scratch")]
+pub(crate) struct FsckArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+    /// Also build every version, and compare its digest
+    #[arg(long)]
+    pub(crate) deep: bool,
+    /// Where to build versions [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR", requires = "deep")]
+    pub(crate) scratch: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("there is no = in it")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn parse_shard(text: &str) -> Result<(usize, usize), String> {
+    let (shard, of) = text.split_once('/').ok_or("a shard is given as I/N, such as 0/4")?;
+    let number = |text: &str| text.parse::<usize>().map_err(|error| error.to_string());
+    let (shard, of) = (number(shard)?, number(of)?);
+    if shard < of { Ok((shard, of)) } else { Err(format!("of {of} shards, the last is {}", of.saturating_sub(1))) }
+}
+
+fn parse_cost(text: &str) -> Result<f64, String> {
+    let cost: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if cost >= 1.0 { Ok(cost) } else { Err("no reader reads less than a snapshot: at least 1".to_owned()) }
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.001..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("from 0.001 to 86400".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_counted_from_0() {
+        assert_eq!(parse_shard("0/1"), Ok((0, 1)));
+        assert_eq!(parse_shard("3/4"), Ok((3, 4)));
+        for text in ["4/4", "0/0", "1", "a/2", "-1/2", "1/"] {
+            assert!(parse_shard(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn figures_have_bounds() {
+        assert_eq!(parse_cost("1.5"), Ok(1.5));
+        assert_eq!(parse_seconds("0.5"), Ok(0.5));
+        for text in ["0.9", "NaN", "-1", "x"] {
+            assert!(parse_cost(text).is_err(), "{text}");
+        }
+        for text in ["0", "NaN", "-1", "1e9", "inf"] {
+            assert!(parse_seconds(text).is_err(), "{text}");
+        }
+    }
+}

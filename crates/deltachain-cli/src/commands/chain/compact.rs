@@ -1,0 +1,42 @@
+//! `compact`: adds routes to a version, for late joiners.
+
+use std::path::Path;
+
+use deltachain::Result;
+use deltachain_store::{CompactOptions, compact};
+use serde_json::json;
+
+use crate::chain_args::CompactArgs;
+use crate::commands::chain::scratch;
+use crate::numbers::grouped;
+use crate::output::{Output, printable};
+use crate::watcher::Watcher;
+
+pub(crate) fn run(args: &CompactArgs, output: Output) -> Result<()> {
+    let store = args.chain.open()?;
+    let place = scratch(args.scratch.as_deref().map(Path::new))?;
+    let mut options = CompactOptions::new(place.path());
+    options.version = args.version;
+    options.from.clone_from(&args.from);
+    options.snapshot = args.snapshot;
+    options.profile = args.profile.into();
+    options.limits = args.limits.limits();
+    let watcher = Watcher::new(output);
+    let compacted = compact(&store, &options, &watcher)?;
+    drop(watcher);
+    output.summary(
+        || {
+            let mut lines =
+                vec![format!("version {} of {} has new routes", compacted.version, printable(&args.chain.url))];
+            for route in &compacted.routes {
+                let from = route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"));
+                lines.push(format!("  {from:<12} {} bytes", grouped(route.bytes)));
+            }
+            lines.join("\n")
+        },
+        || {
+            let routes = compacted.routes.iter().map(|route| json!({ "from": route.from, "bytes": route.bytes }));
+            json!({ "url": args.chain.url, "version": compacted.version, "routes": routes.collect::<Vec<_>>() })
+        },
+    )
+}

@@ -1,0 +1,62 @@
+//! `fsck`: checks a chain. The program fails if there is a problem.
+
+use std::process::ExitCode;
+
+use deltachain::Result;
+use deltachain_store::{FsckOptions, fsck};
+use serde_json::json;
+
+use crate::chain_args::FsckArgs;
+use crate::commands::chain::scratch;
+use crate::failure::describe;
+use crate::numbers::{counted, grouped};
+use crate::output::{Output, printable};
+use crate::watcher::Watcher;
+
+pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
+    let store = args.chain.open()?;
+    let place = if args.deep { Some(scratch(args.scratch.as_deref())?) } else { None };
+    let mut options = FsckOptions::default();
+    options.deep = place.as_ref().map(|place| place.path().to_owned());
+    options.limits = args.limits.limits();
+    let watcher = Watcher::new(output);
+    let report = fsck(&store, &options, &watcher)?;
+    drop(watcher);
+    output.result(
+        || {
+            let mut lines: Vec<String> =
+                report.problems.iter().map(|problem| printable(&problem.to_string())).collect();
+            lines.push(format!(
+                "{}: {}, {} of them pruned; {} ({} bytes) read{}; {} that nothing needs ({} bytes); {}",
+                printable(&args.chain.url),
+                counted(report.versions, "version", "versions"),
+                grouped(report.pruned as u64),
+                counted(report.files, "file", "files"),
+                grouped(report.bytes),
+                if args.deep {
+                    format!("; {} built", counted(report.rebuilt, "version", "versions"))
+                } else {
+                    String::new()
+                },
+                counted(report.orphans, "file", "files"),
+                grouped(report.orphan_bytes),
+                counted(report.problems.len(), "problem", "problems"),
+            ));
+            lines.join("\n")
+        },
+        || {
+            json!({
+                "url": args.chain.url,
+                "versions": report.versions,
+                "pruned": report.pruned,
+                "files": report.files,
+                "bytes": report.bytes,
+                "rebuilt": report.rebuilt,
+                "orphans": report.orphans,
+                "orphan_bytes": report.orphan_bytes,
+                "problems": report.problems.iter().map(describe).collect::<Vec<_>>(),
+            })
+        },
+    )?;
+    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

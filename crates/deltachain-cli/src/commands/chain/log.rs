@@ -1,0 +1,76 @@
+//! `log`: lists the versions of a chain.
+
+use deltachain::Result;
+use deltachain_store::LogEntry;
+use serde_json::{Value, json};
+
+use crate::chain_args::LogArgs;
+use crate::numbers::grouped;
+use crate::output::{Output, printable};
+use crate::table::{Align, layout};
+
+/// Digits of a digest that tell versions apart for people.
+const SHOWN_DIGITS: usize = 12;
+
+pub(crate) fn run(args: &LogArgs, output: Output) -> Result<()> {
+    let last = (args.last > 0).then_some(args.last);
+    let entries = deltachain_store::log(&args.chain.open()?, last)?;
+    output.result(
+        || as_text(&entries),
+        || json!({ "url": args.chain.url, "versions": entries.iter().map(entry_as_json).collect::<Vec<_>>() }),
+    )
+}
+
+fn as_text(entries: &[LogEntry]) -> String {
+    if entries.is_empty() {
+        return "no versions yet".to_owned();
+    }
+    let columns = [
+        ("version", Align::Right),
+        ("state", Align::Left),
+        ("stored", Align::Left),
+        ("routes (bytes)", Align::Left),
+        ("notes", Align::Left),
+    ];
+    let rows: Vec<Vec<String>> = entries
+        .iter()
+        .map(|entry| {
+            let notes: Vec<String> =
+                entry.metadata.iter().map(|(key, value)| printable(&format!("{key}={value}"))).collect();
+            vec![
+                entry.version.to_string(),
+                entry.state.to_string()[..SHOWN_DIGITS].to_owned(),
+                entry.stored.map_or_else(|| "-".to_owned(), crate::numbers::date),
+                routes(entry),
+                notes.join(" "),
+            ]
+        })
+        .collect();
+    layout(&columns, &rows)
+}
+
+fn routes(entry: &LogEntry) -> String {
+    let routes = entry.routes.iter().map(|route| {
+        let from = route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"));
+        format!("{from} ({})", grouped(u64::try_from(route.bytes()).unwrap_or(u64::MAX)))
+    });
+    let routes: Vec<String> = routes.collect();
+    if routes.is_empty() { "pruned".to_owned() } else { routes.join(", ") }
+}
+
+pub(crate) fn entry_as_json(entry: &LogEntry) -> Value {
+    let routes = entry.routes.iter().map(|route| {
+        let files = route.files.iter().map(|file| json!({ "digest": file.digest.to_string(), "size": file.size }));
+        json!({ "from": route.from, "files": files.collect::<Vec<_>>() })
+    });
+    json!({
+        "version": entry.version,
+        "state": entry.state.to_string(),
+        "commit": entry.commit.to_string(),
+        "parent": entry.parent.to_string(),
+        "shards": entry.shards.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "stored": entry.stored.map(crate::numbers::date),
+        "routes": routes.collect::<Vec<_>>(),
+        "metadata": entry.metadata,
+    })
+}

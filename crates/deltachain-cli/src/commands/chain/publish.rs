@@ -1,0 +1,95 @@
+//! `publish`: adds a version to a chain, or one shard of a version.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use deltachain::{Error, Result};
+use deltachain_store::{Base, PublishOptions, Published, Publisher, ShardPart, publish_shard};
+use serde_json::{Value, json};
+
+use crate::chain_args::PublishArgs;
+use crate::commands::chain::scratch;
+use crate::commands::diff::notes;
+use crate::inputs::open_state;
+use crate::numbers::{counted, grouped, percent};
+use crate::output::{Output, printable, printable_path};
+use crate::output_file::{OutputFile, refuse_existing};
+use crate::watcher::Watcher;
+
+pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
+    let watcher = Watcher::new(output);
+    let store = args.chain.open()?;
+    let state = open_state(&args.state)?;
+    let mut options = PublishOptions::default();
+    options.profile = args.profile.into();
+    options.metadata = notes(&args.notes)?;
+    options.snapshots = args.policy.snapshots();
+    options.skips = args.policy.skips();
+    options.limits = args.limits.limits();
+
+    let given = args.base.as_deref().map(open_state).transpose()?;
+    // Without either, the head is built anew, for this once.
+    let temporary = if args.base.is_none() && args.work.is_none() { Some(scratch(None)?) } else { None };
+    let work = args.work.as_deref().or(temporary.as_ref().map(tempfile::TempDir::path));
+    let base = match (&given, work) {
+        (Some(state), _) => Base::State(state),
+        (None, Some(work)) => Base::Work(work),
+        (None, None) => return Err(Error::usage("there is no base")),
+    };
+    if let (Some((shard, of)), Some(path)) = (args.shard, &args.part) {
+        refuse_existing(path, false)?;
+        let part = publish_shard(&store, &state, base, shard, of, &options, &watcher)?;
+        write_part(path, &part)?;
+        return output.summary(
+            || format!("shard {shard} of {of} is stored; commit it with {}", printable_path(path)),
+            || json!({ "url": args.chain.url, "shard": shard, "of": of, "part": path.to_string_lossy() }),
+        );
+    }
+    let published = Publisher::open(store, options)?.publish(&state, base, &watcher)?;
+    drop(watcher);
+    output.summary(|| describe(&args.chain.url, &published), || as_json(&args.chain.url, &published))
+}
+
+fn write_part(path: &Path, part: &ShardPart) -> Result<()> {
+    let text = serde_json::to_vec(part).map_err(|error| Error::usage(error.to_string()).in_file(path))?;
+    let mut file = OutputFile::create(path, false)?;
+    file.write_all(&text).map_err(|error| Error::io("writing", error).in_file(path))?;
+    file.commit()
+}
+
+/// Reads what `publish --part` wrote.
+pub(crate) fn read_part(path: &Path) -> Result<ShardPart> {
+    let text = fs::read(path).map_err(|error| Error::io("reading", error).in_file(path))?;
+    serde_json::from_slice(&text).map_err(|error| Error::usage(error.to_string()).in_file(path))
+}
+
+pub(crate) fn describe(url: &str, published: &Published) -> String {
+    let Published { version, state, changed, elements, .. } = published;
+    let mut lines = vec![format!(
+        "version {version} of {}: {} of {} changed ({})",
+        printable(url),
+        grouped(*changed),
+        counted(usize::try_from(*elements).unwrap_or(usize::MAX), "element", "elements"),
+        percent(*changed, *elements),
+    )];
+    for route in &published.routes {
+        let from = route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"));
+        lines.push(format!("  {from:<12} {} bytes", grouped(route.bytes)));
+    }
+    lines.push(format!("  state        {state}"));
+    lines.join("\n")
+}
+
+pub(crate) fn as_json(url: &str, published: &Published) -> Value {
+    let routes = published.routes.iter().map(|route| json!({ "from": route.from, "bytes": route.bytes }));
+    json!({
+        "url": url,
+        "version": published.version,
+        "state": published.state.to_string(),
+        "commit": published.commit.to_string(),
+        "changed": published.changed,
+        "elements": published.elements,
+        "routes": routes.collect::<Vec<_>>(),
+    })
+}

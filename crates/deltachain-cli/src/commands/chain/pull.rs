@@ -1,0 +1,86 @@
+//! `pull`: brings a directory to a version of a chain. Also what `follow` shares with it.
+
+use deltachain::{Error, Result};
+use deltachain_store::{Store, Subscriber, SubscriberOptions, Switched};
+use serde_json::{Value, json};
+
+use crate::chain_args::{DirectoryArgs, PullArgs};
+use crate::numbers::{grouped, time};
+use crate::output::{Output, printable_path};
+use crate::watcher::Watcher;
+
+pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
+    let watcher = Watcher::new(output);
+    let mut subscriber = open(args.chain.open()?, &args.directory)?;
+    let switched = match subscriber.prepare(args.version, &watcher)? {
+        Some(prepared) => Some(subscriber.apply(prepared)?),
+        None => None,
+    };
+    drop(watcher);
+    if let Some(switched) = switched {
+        return output.summary(|| describe(&switched), || as_json(&switched));
+    }
+    let held = subscriber.held().ok_or_else(|| Error::usage("the directory holds no version"))?;
+    output.summary(
+        || format!("version {} is in {} already", held.version, printable_path(&held.directory)),
+        || {
+            json!({
+                "version": held.version,
+                "from": held.version,
+                "state": held.state.to_string(),
+                "commit": held.commit.to_string(),
+                "directory": held.directory.to_string_lossy(),
+                "downloaded": 0,
+            })
+        },
+    )
+}
+
+pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Subscriber> {
+    let mut options = SubscriberOptions::default();
+    options.limits = args.limits.limits();
+    options.shards.clone_from(&args.shards);
+    options.cache_bytes = args.cache;
+    options.trust_directory = args.trust_directory;
+    options.other_files.clone_from(&args.with_files);
+    Subscriber::open(store, &args.directory, options)
+}
+
+pub(crate) fn describe(switched: &Switched) -> String {
+    let from = switched.from.map_or_else(|| "nothing".to_owned(), |from| format!("version {from}"));
+    let routes: Vec<String> = switched.routes.iter().map(|(_, to)| to.to_string()).collect();
+    let way =
+        if routes.len() > 1 { format!(" by way of {}", routes[..routes.len() - 1].join(", ")) } else { String::new() };
+    format!(
+        "version {} from {from}{way}: {} bytes fetched, {} from the cache\n  planned {}, fetched in {}, built in {}, switched in {}\n  state  {}\n  files  {}",
+        switched.version,
+        grouped(switched.downloaded),
+        grouped(switched.from_cache),
+        time(switched.times.plan),
+        time(switched.times.download),
+        time(switched.times.build),
+        time(switched.times.switch),
+        switched.state,
+        printable_path(&switched.directory),
+    )
+}
+
+pub(crate) fn as_json(switched: &Switched) -> Value {
+    let routes = switched.routes.iter().map(|(from, to)| json!({ "from": from, "to": to })).collect::<Vec<_>>();
+    json!({
+        "version": switched.version,
+        "from": switched.from,
+        "state": switched.state.to_string(),
+        "commit": switched.commit.to_string(),
+        "directory": switched.directory.to_string_lossy(),
+        "routes": routes,
+        "downloaded": switched.downloaded,
+        "from_cache": switched.from_cache,
+        "plan_seconds": switched.times.plan.as_secs_f64(),
+        "download_seconds": switched.times.download.as_secs_f64(),
+        "build_seconds": switched.times.build.as_secs_f64(),
+        "switch_seconds": switched.times.switch.as_secs_f64(),
+        "lag_versions": switched.lag.versions,
+        "lag_seconds": switched.lag.seconds,
+    })
+}

@@ -1,0 +1,37 @@
+//! `show`: everything about one version.
+
+use deltachain::Result;
+use deltachain_store::LogEntry;
+
+use crate::chain_args::ShowArgs;
+use crate::commands::chain::log::entry_as_json;
+use crate::numbers::{date, grouped};
+use crate::output::{Output, printable};
+
+pub(crate) fn run(args: &ShowArgs, output: Output) -> Result<()> {
+    let entry = deltachain_store::show(&args.chain.open()?, args.version)?;
+    output.result(|| as_text(&entry), || entry_as_json(&entry))
+}
+
+fn as_text(entry: &LogEntry) -> String {
+    let mut lines = vec![
+        format!("version  {}", entry.version),
+        format!("state    {}", entry.state),
+        format!("commit   {}", entry.commit),
+        format!("parent   {}", entry.parent),
+    ];
+    lines.extend(entry.stored.map(|stored| format!("stored   {}", date(stored))));
+    if entry.shards.len() > 1 {
+        lines.extend(entry.shards.iter().enumerate().map(|(number, shard)| format!("shard {number}  {shard}")));
+    }
+    if entry.routes.is_empty() {
+        lines.push("routes   none: it has been pruned".to_owned());
+    }
+    for route in &entry.routes {
+        lines.push(route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}")));
+        let files = route.files.iter().map(|file| format!("  {}  {} bytes", file.name(), grouped(file.size)));
+        lines.extend(files);
+    }
+    lines.extend(entry.metadata.iter().map(|(key, value)| printable(&format!("{key}={value}"))));
+    lines.join("\n")
+}

@@ -1,0 +1,74 @@
+//! What a user sees of work on a chain: a progress bar for each kind of work under way, and remarks.
+
+use std::sync::{Mutex, PoisonError};
+
+use deltachain::{Progress, Result};
+use deltachain_store::{Observer, Phase};
+use serde_json::json;
+
+use crate::interrupt;
+use crate::output::{Output, print_json, printable};
+use crate::progress::{Meter, Meters};
+
+/// Shows work on a chain. Also the place where Ctrl-C takes effect.
+pub(crate) struct Watcher {
+    output: Output,
+    meters: Meters,
+    under_way: Mutex<Vec<(Phase, Meter)>>,
+}
+
+impl Watcher {
+    pub(crate) fn new(output: Output) -> Self {
+        Self { output, meters: output.meters(), under_way: Mutex::default() }
+    }
+
+    /// Prints something that the bars must not disturb.
+    pub(crate) fn suspend<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.meters.suspend(act)
+    }
+
+    fn with_meter<T>(&self, phase: Phase, look: impl FnOnce(Option<&Meter>) -> T) -> T {
+        let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        look(under_way.iter().find(|(other, _)| *other == phase).map(|(_, meter)| meter))
+    }
+}
+
+fn name(phase: Phase) -> Option<&'static str> {
+    match phase {
+        Phase::Hash => Some("hashing"),
+        Phase::Compare => Some("comparing"),
+        Phase::Upload => Some("sending"),
+        Phase::Download => Some("fetching"),
+        Phase::Build => Some("building"),
+        Phase::Check => Some("checking"),
+        _ => None,
+    }
+}
+
+impl Observer for Watcher {
+    fn begin(&self, phase: Phase, bytes: u64) {
+        let Some(name) = name(phase) else { return };
+        let known = self.with_meter(phase, |meter| meter.map(|meter| meter.extend(bytes)).is_some());
+        if !known {
+            let meter = self.meters.add(name, bytes);
+            self.under_way.lock().unwrap_or_else(PoisonError::into_inner).push((phase, meter));
+        }
+    }
+
+    fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
+        self.with_meter(phase, |meter| meter.map_or_else(interrupt::check, |meter| meter.advance(bytes)))
+    }
+
+    fn end(&self, phase: Phase) {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != phase);
+    }
+
+    fn remark(&self, text: &str) {
+        if self.output.is_json() {
+            // Nothing depends on a remark.
+            let _ = print_json(&json!({ "event": "remark", "text": text }));
+        } else {
+            self.meters.suspend(|| self.output.remark(&format!("note: {}", printable(text))));
+        }
+    }
+}

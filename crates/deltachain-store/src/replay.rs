@@ -1,0 +1,168 @@
+//! Steps 5 and 6 of SPEC section 19: the links of a plan are applied, one after another. States on the way are single
+//! files; the last one is a model directory.
+
+use std::path::Path;
+
+use deltachain::chain::{Hop, Plan, check_target, check_union};
+use deltachain::tensor::{Layout, StagedSafetensors, State, StateDigests, TensorInfo};
+use deltachain::{Application, Error, Limits, LinkReader, Result, Source};
+
+use crate::held::{Record, ShardRecord};
+use crate::links::{Failure, Link, Links};
+use crate::observer::{InPhase, Observer, Phase};
+use crate::shard::{HeldModel, PartWriter, Shard};
+
+/// A plan being followed.
+pub(crate) struct Replay<'a> {
+    pub(crate) plan: &'a Plan,
+    /// The shards that are wanted, ascending.
+    pub(crate) wanted: &'a [usize],
+    pub(crate) limits: &'a Limits,
+    /// The version held. Even if nothing is built on it, files that stay the same get the same headers.
+    pub(crate) held: Option<&'a HeldModel>,
+    /// A directory for states on the way.
+    pub(crate) scratch: &'a Path,
+    /// Where the model directory is to be made.
+    pub(crate) out: &'a Path,
+    pub(crate) observer: &'a dyn Observer,
+}
+
+type Applied<'a, 'b> = Application<'a, dyn State + 'a, &'b Link<'b>>;
+
+impl Replay<'_> {
+    /// Makes the model directory; all of it has reached the disk then.
+    pub(crate) fn run(&self, links: &mut Links<'_>) -> Result<Record, Failure> {
+        let Some((last, between)) = self.plan.hops.split_last() else {
+            return Err(Error::usage("the plan has no route to follow").into());
+        };
+        let mut shards = self.start()?;
+        let building = InPhase::begin(self.observer, Phase::Build, 0);
+        for hop in between {
+            for shard in &mut shards {
+                let link = links.next()?;
+                *shard = self.step(hop, shard, &link, links, &building)?;
+            }
+        }
+        let shards = self.finish(last, &shards, links, &building)?;
+        Ok(Record::new(self.plan, shards))
+    }
+
+    /// The shards that the path starts from.
+    fn start(&self) -> Result<Vec<Shard<'_>>> {
+        let from = self.plan.hops.first().and_then(|hop| hop.from);
+        match self.held {
+            Some(held) if from == Some(held.record().version) => held.shards(),
+            None | Some(_) if from.is_none() => Ok(self.wanted.iter().map(|&number| Shard::nothing(number)).collect()),
+            _ => Err(Error::usage("the plan starts from a version that is not held")),
+        }
+    }
+
+    /// Follows a route to a version on the way, for one shard.
+    fn step(
+        &self,
+        hop: &Hop,
+        shard: &Shard<'_>,
+        link: &Link<'_>,
+        links: &mut Links<'_>,
+        building: &InPhase<'_>,
+    ) -> Result<Shard<'static>, Failure> {
+        let apply = || {
+            let opened = self.open(hop, shard, link)?;
+            let application = Application::new(shard.state(), &shard.digests, &opened)?;
+            let tensors = application.tensors();
+            let layout = layout_of(&opened, shard, tensors)?;
+            let out = self.scratch.join(format!("{}-{}.safetensors", hop.version, shard.number));
+            let staged = StagedSafetensors::create(&out, tensors, &Layout::single_file(tensors), None, false)?;
+            self.observer.begin(Phase::Build, application.work());
+            let digests = application.run(&staged, building)?;
+            Ok(Shard::between(shard.number, staged, digests, layout))
+        };
+        links.judge(hop, link, apply())
+    }
+
+    /// Follows the last route, into the model directory.
+    fn finish(
+        &self,
+        hop: &Hop,
+        shards: &[Shard<'_>],
+        links: &mut Links<'_>,
+        building: &InPhase<'_>,
+    ) -> Result<Vec<ShardRecord>, Failure> {
+        // The tensors of all shards have to be known before the first file can be begun.
+        let sources = shards.iter().map(|_| links.next()).collect::<Result<Vec<_>>>()?;
+        let mut opened = Vec::with_capacity(shards.len());
+        for (shard, source) in shards.iter().zip(&sources) {
+            opened.push(self.open(hop, shard, source).map_err(|error| source.blame(hop, error))?);
+        }
+        let mut applications: Vec<Applied<'_, '_>> = Vec::with_capacity(shards.len());
+        let mut layouts = Vec::with_capacity(shards.len());
+        for ((shard, link), source) in shards.iter().zip(&opened).zip(&sources) {
+            let application = Application::new(shard.state(), &shard.digests, link).and_then(|application| {
+                layouts.push(layout_of(link, shard, application.tensors())?);
+                Ok(application)
+            });
+            applications.push(application.map_err(|error| source.blame(hop, error))?);
+        }
+        let Some(tensors) = union(applications.iter().map(Application::tensors)) else {
+            return Err(self.tell_apart(hop, shards, &sources, links, building));
+        };
+        let base = self.held.map(|held| &held.files);
+        let staged = StagedSafetensors::create(self.out, &tensors, &Layout::joined(&layouts)?, base, false)?;
+        let work = applications.iter().map(Application::work).fold(0, u64::saturating_add);
+        self.observer.begin(Phase::Build, work);
+        let mut digests: Vec<StateDigests> = Vec::with_capacity(shards.len());
+        for (application, source) in applications.iter().zip(&sources) {
+            let applied = application.run(&PartWriter::new(&staged, application.tensors()), building);
+            digests.push(links.judge(hop, source, applied)?);
+        }
+        self.check_union(applications.iter().map(Application::tensors).zip(&digests))?;
+        staged.commit()?;
+        let known = shards.iter().zip(&applications).zip(digests.iter().zip(&layouts));
+        let record = known.map(|((shard, application), (digests, layout))| {
+            ShardRecord::new(shard.number, application.tensors(), digests, layout)
+        });
+        Ok(record.collect())
+    }
+
+    /// Two shards have a tensor of the same name, so they cannot share a directory. The fault is that of the commit, unless
+    /// one of the links turns out not to lead where it says.
+    fn tell_apart(
+        &self,
+        hop: &Hop,
+        shards: &[Shard<'_>],
+        sources: &[Link<'_>],
+        links: &mut Links<'_>,
+        building: &InPhase<'_>,
+    ) -> Failure {
+        let reached = shards.iter().zip(sources).map(|(shard, source)| self.step(hop, shard, source, links, building));
+        let reached = match reached.collect::<Result<Vec<_>, _>>() {
+            Ok(reached) => reached,
+            Err(failure) => return failure,
+        };
+        let union = check_union(self.plan.state, reached.iter().map(|shard| (shard.state().tensors(), &shard.digests)));
+        union.err().unwrap_or_else(|| Error::usage("the shards have changed while they were read")).into()
+    }
+
+    /// R-CHN-12, where all shards are wanted.
+    fn check_union<'s>(&self, shards: impl Iterator<Item = (&'s [TensorInfo], &'s StateDigests)>) -> Result<()> {
+        if self.wanted.len() == self.plan.shards.len() { check_union(self.plan.state, shards) } else { Ok(()) }
+    }
+
+    fn open<'l>(&self, hop: &Hop, shard: &Shard<'_>, source: &'l Link<'l>) -> Result<LinkReader<&'l Link<'l>>> {
+        let link = LinkReader::open(source, self.limits)?;
+        let target = hop.shards.get(shard.number).ok_or_else(|| Error::usage("the route has no such shard"))?;
+        check_target(link.header(), *target)?;
+        Ok(link)
+    }
+}
+
+fn layout_of<S: Source>(link: &LinkReader<S>, shard: &Shard<'_>, tensors: &[TensorInfo]) -> Result<Layout> {
+    Layout::of_target(&link.index().metadata, shard.layout.as_ref(), tensors)
+}
+
+/// The tensors of all shards, ascending by name; `None` if two have the same name.
+fn union<'a>(shards: impl Iterator<Item = &'a [TensorInfo]>) -> Option<Vec<TensorInfo>> {
+    let mut all: Vec<TensorInfo> = shards.flatten().cloned().collect();
+    all.sort_unstable_by(|left, right| left.name().cmp(right.name()));
+    all.is_sorted_by(|left, right| left.name() < right.name()).then_some(all)
+}

@@ -1,0 +1,376 @@
+//! Bringing a directory to versions of a chain (SPEC section 19).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use deltachain::chain::{FileReference, Plan, Planner};
+use deltachain::tensor::Digest;
+use deltachain::{Error, Limits, Result};
+
+use crate::cache::Cache;
+use crate::held::Record;
+use crate::links::{Failure, Links, Received};
+use crate::model_directory::{Current, ModelDirectory};
+use crate::observer::{Observer, Phase};
+use crate::other_files::take_other_files;
+use crate::read;
+use crate::replay::Replay;
+use crate::shard::HeldModel;
+use crate::store::Store;
+
+/// How a subscriber works.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SubscriberOptions {
+    /// What documents and links may make the subscriber allocate and write.
+    pub limits: Limits,
+    /// Numbers of the shards to take, counted from 0; all if `None`. That the shards are together the state that the commit
+    /// names, only a subscriber can check that takes all.
+    pub shards: Option<Vec<usize>>,
+    /// Bytes of links that are kept when they have been used.
+    pub cache_bytes: u64,
+    /// Do not read the version in the directory at the start to see whether it is what it was.
+    pub trust_directory: bool,
+    /// A directory whose other files, such as configuration and tokenizer, every version gets too. They may become second
+    /// names for the same files, so they are to be replaced rather than changed.
+    pub other_files: Option<PathBuf>,
+}
+
+impl Default for SubscriberOptions {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            shards: None,
+            cache_bytes: 1 << 30,
+            trust_directory: false,
+            other_files: None,
+        }
+    }
+}
+
+/// Keeps a directory at a version of a chain.
+///
+/// The model's files are in `DIR/current`, a symbolic link to the directory of a version. It is switched when a version is
+/// complete and on disk; until then, and whatever fails, it stays as it was. Whoever opens several files should resolve
+/// the link first: the directory that it leads to stays until the version after the next is being built.
+#[derive(Debug)]
+pub struct Subscriber {
+    store: Store,
+    options: SubscriberOptions,
+    directory: ModelDirectory,
+    cache: Cache,
+    held: Option<Known>,
+    /// Why what is in the directory is of no use.
+    unusable: Option<Error>,
+}
+
+/// The version that the directory is at.
+#[derive(Debug)]
+struct Known {
+    record: Record,
+    public: HeldVersion,
+    /// Whether its files are what the record says.
+    is_proven: bool,
+}
+
+/// The version that a subscriber's directory is at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldVersion {
+    /// The version.
+    pub version: u64,
+    /// State digest of the whole version, also if only some shards are here.
+    pub state: Digest,
+    /// Digest of the commit's bytes.
+    pub commit: Digest,
+    /// The directory of its files: the one that `current` leads to.
+    pub directory: PathBuf,
+}
+
+/// A version that is complete in the subscriber's directory, and on disk. Nothing but the switch is left to do. Dropped, or
+/// followed by another [`Subscriber::prepare`], it is removed when that begins to write.
+#[derive(Debug)]
+pub struct Prepared {
+    made: Current,
+    routes: Vec<(Option<u64>, u64)>,
+    received: Received,
+    times: PhaseTimes,
+}
+
+impl Prepared {
+    /// The version.
+    pub fn version(&self) -> u64 {
+        self.made.record.version
+    }
+
+    /// State digest of the version.
+    pub fn state(&self) -> Digest {
+        self.made.record.state
+    }
+}
+
+/// How long the phases took. Downloading and building overlap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PhaseTimes {
+    /// Listing and reading documents.
+    pub plan: Duration,
+    /// Until the last byte came.
+    pub download: Duration,
+    /// Until everything was decoded, checked, written and on disk.
+    pub build: Duration,
+    /// The switch.
+    pub switch: Duration,
+}
+
+/// How far a version is behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Lag {
+    /// Versions between it and the head.
+    pub versions: u64,
+    /// Seconds since its commit was stored, as far as the clocks agree; `None` if the store does not tell.
+    pub seconds: Option<f64>,
+}
+
+/// What a switch has changed.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Switched {
+    /// The version that the directory was at.
+    pub from: Option<u64>,
+    /// The version that it is at now.
+    pub version: u64,
+    /// Its state digest.
+    pub state: Digest,
+    /// Digest of its commit's bytes.
+    pub commit: Digest,
+    /// The directory of its files: the one that `current` leads to.
+    pub directory: PathBuf,
+    /// The routes that were taken, each with the version it comes from, if any, and the one it leads to.
+    pub routes: Vec<(Option<u64>, u64)>,
+    /// Bytes of links that were fetched.
+    pub downloaded: u64,
+    /// Bytes of links that were in the cache.
+    pub from_cache: u64,
+    /// How long it took.
+    pub times: PhaseTimes,
+    /// How far it was behind. Only [`follow`](crate::follow()) asks for it.
+    pub lag: Lag,
+}
+
+impl Subscriber {
+    /// Opens or makes a directory. No other process may be keeping it at the same time.
+    ///
+    /// # Errors
+    /// USAGE if another process keeps it, if `current` in it is no symbolic link, or if no shard is wanted; IO.
+    pub fn open(store: Store, directory: &Path, mut options: SubscriberOptions) -> Result<Self> {
+        if let Some(shards) = &mut options.shards {
+            shards.sort_unstable();
+            shards.dedup();
+            if shards.is_empty() {
+                return Err(Error::usage("no shard is wanted"));
+            }
+        }
+        let directory = ModelDirectory::open(directory)?;
+        let cache = Cache::open(directory.cache(), options.cache_bytes)?;
+        let (held, unusable) = match directory.current() {
+            Ok(current) => (current.map(|current| Known::new(current, false)), None),
+            Err(error) => (None, Some(error)),
+        };
+        Ok(Self { store, options, directory, cache, held, unusable })
+    }
+
+    /// The version that the directory is at. Whether its files are what they were, the first
+    /// [`prepare`](Self::prepare) finds out; if not, there is none from then on.
+    pub fn held(&self) -> Option<&HeldVersion> {
+        self.held.as_ref().map(|known| &known.public)
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Adds a link to the cache that is known to be this one, so that it need not be fetched.
+    pub(crate) fn remember(&self, link: &Path, reference: &FileReference) -> Result<()> {
+        self.cache.add(link, reference)
+    }
+
+    /// Fetches, checks and builds a version, or the head. Everything that can fail happens here; `current` stays as it is.
+    /// `None` if the directory is at this version already.
+    ///
+    /// # Errors
+    /// Those of SPEC section 19, if no path is left; USAGE if a shard is wanted that the version does not have, or if its
+    /// tensors cannot be written as safetensors; IO; what the observer wants it to end with.
+    pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
+        let held = self.open_held(observer)?;
+        let mut told = BTreeSet::new();
+        let near = held.as_ref().map(|held| held.record().version);
+        if let Some(near) = near.filter(|&near| version.is_none_or(|version| version >= near)) {
+            // Most of the time what lies above is enough, and much less to list. A failure may be due to that.
+            match self.reach(version, Some(near), held.as_ref(), observer, &mut told) {
+                Err(error) if error.rule().is_some() => {}
+                result => return result,
+            }
+        }
+        self.reach(version, None, held.as_ref(), observer, &mut told)
+    }
+
+    /// The version held, if its files are what they were. They are read when this is asked for the first time.
+    fn open_held(&mut self, observer: &dyn Observer) -> Result<Option<HeldModel>> {
+        if let Some(error) = self.unusable.take() {
+            observer.remark(&format!("what is in the directory cannot be used, and is made anew: {error:?}"));
+        }
+        let Some(known) = &mut self.held else { return Ok(None) };
+        let record = &known.record;
+        let opened = if record.has_just(self.options.shards.as_deref()) {
+            let trust = self.options.trust_directory || known.is_proven;
+            HeldModel::open(&known.public.directory, record, trust, observer)
+        } else {
+            Err(Error::usage("it has other shards than those that are wanted"))
+        };
+        match opened {
+            Ok(model) => {
+                known.is_proven = true;
+                return Ok(Some(model));
+            }
+            // That it is to end says nothing about the files.
+            Err(error) if observer.advance(Phase::Hash, 0).is_err() => return Err(error),
+            Err(error) => {
+                let version = record.version;
+                observer
+                    .remark(&format!("version {version} in the directory cannot be used, and is made anew: {error:?}"));
+            }
+        }
+        self.held = None;
+        Ok(None)
+    }
+
+    /// Plans and follows the plan, and plans again as long as there is another path. `above` is as for [`read::plan`];
+    /// `told` holds what has been remarked.
+    fn reach(
+        &self,
+        version: Option<u64>,
+        above: Option<u64>,
+        held: Option<&HeldModel>,
+        observer: &dyn Observer,
+        told: &mut BTreeSet<String>,
+    ) -> Result<Option<Prepared>> {
+        let mut planner = Planner::new(version, held.map(|held| held.record().held()), &self.options.limits);
+        let mut received = Received::default();
+        let mut times = PhaseTimes::default();
+        loop {
+            let began = Instant::now();
+            let plan = read::plan(&self.store, &mut planner, above);
+            times.plan += began.elapsed();
+            let mut tell = |text: String| {
+                if !told.contains(&text) {
+                    observer.remark(&text);
+                    told.insert(text);
+                }
+            };
+            planner.passed_over().for_each(|fault| tell(format!("passed over: {fault}")));
+            let plan = plan?;
+            if let Some(held) = held.filter(|held| version.is_none() && held.record().version > plan.version) {
+                let held = held.record().version;
+                tell(format!("the store has gone back: version {held} was there, the newest is {}", plan.version));
+            }
+            if plan.hops.is_empty() {
+                return Ok(None);
+            }
+            let began = Instant::now();
+            let built = self.build(&plan, held, observer, &mut received);
+            times.build += began.elapsed();
+            times.download = received.time;
+            match built {
+                Ok(made) => {
+                    self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:?}")));
+                    let routes = plan.hops.iter().map(|hop| (hop.from, hop.version)).collect();
+                    return Ok(Some(Prepared { made, routes, received, times }));
+                }
+                Err(Failure::File(file, error)) => planner.fail_file(&file, error),
+                Err(Failure::Route(hop, error)) => planner.fail_route(&hop, error),
+                Err(Failure::Other(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Follows a plan and puts the version among the others. What has been received is added to `received`.
+    fn build(
+        &self,
+        plan: &Plan,
+        held: Option<&HeldModel>,
+        observer: &dyn Observer,
+        received: &mut Received,
+    ) -> Result<Current, Failure> {
+        let wanted = self.wanted(plan)?;
+        let unfinished = self.directory.begin()?;
+        let model = unfinished.model();
+        let files = plan.hops.iter().flat_map(|hop| wanted.iter().filter_map(|&shard| hop.files.get(shard).copied()));
+        let mut links = Links::new(&self.store, &self.cache, observer, files);
+        let replay = Replay {
+            plan,
+            wanted: &wanted,
+            limits: &self.options.limits,
+            held,
+            scratch: unfinished.scratch(),
+            out: &model,
+            observer,
+        };
+        let replayed = replay.run(&mut links);
+        received.add(links.received());
+        let record = replayed?;
+        if let Some(other_files) = &self.options.other_files {
+            take_other_files(other_files, &model)?;
+        }
+        Ok(self.directory.complete(unfinished, record)?)
+    }
+
+    /// The shards of a plan that are wanted.
+    fn wanted(&self, plan: &Plan) -> Result<Vec<usize>> {
+        let count = plan.shards.len();
+        let Some(wanted) = &self.options.shards else { return Ok((0..count).collect()) };
+        match wanted.iter().find(|&&shard| shard >= count) {
+            Some(shard) => Err(Error::usage(format!(
+                "shard {shard} is wanted, version {} has {count}, counted from 0",
+                plan.version
+            ))),
+            None => Ok(wanted.clone()),
+        }
+    }
+
+    /// Switches to a version that has been prepared. Nothing is read or fetched.
+    ///
+    /// # Errors
+    /// USAGE if another one has been prepared since; IO. The directory is at either version then, and is complete.
+    pub fn apply(&mut self, prepared: Prepared) -> Result<Switched> {
+        let Prepared { made, routes, received, mut times } = prepared;
+        let began = Instant::now();
+        self.directory.switch(&made.model)?;
+        times.switch = began.elapsed();
+        let known = Known::new(made, true);
+        let HeldVersion { version, state, commit, directory } = known.public.clone();
+        let from = self.held.replace(known).map(|before| before.public.version);
+        Ok(Switched {
+            from,
+            version,
+            state,
+            commit,
+            directory,
+            routes,
+            downloaded: received.downloaded,
+            from_cache: received.from_cache,
+            times,
+            lag: Lag::default(),
+        })
+    }
+}
+
+impl Known {
+    fn new(current: Current, is_proven: bool) -> Self {
+        let Current { record, model: directory } = current;
+        let public = HeldVersion { version: record.version, state: record.state, commit: record.commit, directory };
+        Self { record, public, is_proven }
+    }
+}

@@ -1,0 +1,174 @@
+//! Chains made by hand in a directory, for tests of readers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fs, io};
+
+use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName, Route, RoutesDocument, union_of};
+use deltachain::tensor::{Digest, Dtype, LAYOUT_KEY, MemoryState, State, StateDigests};
+use deltachain::{DiffOptions, Error, diff};
+use deltachain_store::{Observer, Phase, Store, StoreOptions};
+use tempfile::TempDir;
+
+/// A state of these U8 tensors.
+pub fn state(tensors: &[(&str, &[u8])]) -> MemoryState {
+    let mut state = MemoryState::new();
+    for (name, data) in tensors {
+        state.insert(name, Dtype::U8, &[data.len() as u64], data.to_vec()).unwrap();
+    }
+    state
+}
+
+/// The tensors of all states.
+pub fn union(states: &[MemoryState]) -> MemoryState {
+    let mut all = MemoryState::new();
+    for (info, data) in states.iter().flat_map(MemoryState::iter) {
+        all.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+    }
+    all
+}
+
+/// A chain in a directory.
+pub struct Chain {
+    pub folder: TempDir,
+    pub store: Store,
+    /// The shards of each version.
+    pub versions: Vec<Vec<MemoryState>>,
+    /// The layout that links state from now on.
+    pub layout: Option<&'static str>,
+    parent: Digest,
+}
+
+impl Chain {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = StoreOptions::default();
+        options.attempts = 1;
+        options.part_bytes = 50;
+        let store = Store::open(folder.path().to_str().unwrap(), options).unwrap();
+        let document = ChainDocument { chain: 7 }.to_bytes();
+        assert!(store.put_if_absent(ObjectName::Chain, &document).unwrap());
+        Self { folder, store, versions: Vec::new(), layout: None, parent: Digest::of_bytes(&document) }
+    }
+
+    /// Adds a version of one shard, with routes from these versions.
+    pub fn add(&mut self, state: MemoryState, from: &[Option<u64>]) -> u64 {
+        self.add_shards(vec![state], from)
+    }
+
+    pub fn add_shards(&mut self, shards: Vec<MemoryState>, from: &[Option<u64>]) -> u64 {
+        let digests: Vec<StateDigests> = shards.iter().map(|shard| StateDigests::of(shard, &()).unwrap()).collect();
+        let state = union_of(shards.iter().map(State::tensors).zip(&digests)).unwrap_or(digests[0].state);
+        self.add_as(state, shards, from)
+    }
+
+    /// Adds a version whose commit says that it is this state.
+    pub fn add_as(&mut self, state: Digest, shards: Vec<MemoryState>, from: &[Option<u64>]) -> u64 {
+        let digests = shards.iter().map(|shard| StateDigests::of(shard, &()).unwrap().state).collect();
+        self.versions.push(shards);
+        let version = self.versions.len() as u64 - 1;
+        let routes = from.iter().map(|&from| self.make_route(version, from)).collect();
+        let metadata = BTreeMap::new();
+        let commit = Commit { version, parent: self.parent, state, shards: digests, routes, metadata };
+        let bytes = commit.to_bytes().unwrap();
+        self.parent = Digest::of_bytes(&bytes);
+        assert!(self.store.put_if_absent(ObjectName::Commit(version), &bytes).unwrap());
+        version
+    }
+
+    fn shards(&self, version: u64) -> &[MemoryState] {
+        &self.versions[usize::try_from(version).unwrap()]
+    }
+
+    /// Makes and stores the links of a route.
+    pub fn make_route(&self, version: u64, from: Option<u64>) -> Route {
+        let nothing = MemoryState::new();
+        let links =
+            self.shards(version).iter().enumerate().map(|(number, target)| {
+                self.make_link(from.map_or(&nothing, |from| &self.shards(from)[number]), target)
+            });
+        Route { from, files: links.collect() }
+    }
+
+    /// Makes and stores a link.
+    pub fn make_link(&self, base: &MemoryState, target: &MemoryState) -> FileReference {
+        let layout = self.layout.map(|layout| (LAYOUT_KEY.to_owned(), layout.to_owned()));
+        let options = DiffOptions { metadata: layout.into_iter().collect(), ..DiffOptions::default() };
+        let mut link = Vec::new();
+        diff(base, target, &options, &mut link).unwrap();
+        self.store_link(&link)
+    }
+
+    pub fn store_link(&self, link: &[u8]) -> FileReference {
+        let reference = FileReference { digest: Digest::of_bytes(link), size: link.len() as u64 };
+        let path = self.path(reference.name());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, link).unwrap();
+        reference
+    }
+
+    pub fn commit(&self, version: u64) -> Commit {
+        let bytes = fs::read(self.path(ObjectName::Commit(version))).unwrap();
+        Commit::parse(&bytes, &deltachain::Limits::default()).unwrap()
+    }
+
+    /// Replaces the routes to a version.
+    pub fn set_routes(&self, version: u64, generation: u64, routes: Vec<Route>) {
+        let commit = Digest::of_bytes(&fs::read(self.path(ObjectName::Commit(version))).unwrap());
+        let document = RoutesDocument { version, generation, commit, routes };
+        let name = ObjectName::Routes { version, generation };
+        assert!(self.store.put_if_absent(name, &document.to_bytes().unwrap()).unwrap());
+    }
+
+    pub fn path(&self, name: ObjectName) -> PathBuf {
+        self.folder.path().join(name.to_string())
+    }
+
+    /// The files of the route from there.
+    pub fn files(&self, version: u64, from: Option<u64>) -> Vec<FileReference> {
+        self.commit(version).routes.into_iter().find(|route| route.from == from).unwrap().files
+    }
+
+    /// All tensors of a version.
+    pub fn whole(&self, version: u64) -> MemoryState {
+        union(self.shards(version))
+    }
+}
+
+/// Notes remarks, and stops the work at the call with this number, counted from 1.
+#[derive(Default)]
+pub struct Notes {
+    remarks: Mutex<Vec<String>>,
+    pub stop_at: u64,
+    calls: AtomicU64,
+}
+
+impl Notes {
+    pub fn stopping_at(stop_at: u64) -> Self {
+        Self { stop_at, ..Self::default() }
+    }
+
+    pub fn remarks(&self) -> Vec<String> {
+        self.remarks.lock().unwrap().clone()
+    }
+}
+
+impl Observer for Notes {
+    fn begin(&self, _phase: Phase, _bytes: u64) {}
+
+    fn advance(&self, _phase: Phase, _bytes: u64) -> deltachain::Result<()> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.stop_at > 0 && call >= self.stop_at {
+            return Err(Error::io("stopped by the test", io::ErrorKind::Interrupted.into()));
+        }
+        Ok(())
+    }
+
+    fn end(&self, _phase: Phase) {}
+
+    fn remark(&self, text: &str) {
+        self.remarks.lock().unwrap().push(text.to_owned());
+    }
+}

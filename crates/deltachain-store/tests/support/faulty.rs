@@ -1,0 +1,365 @@
+//! A store that fails as told: before or after an operation took effect, by silence, by wrong bytes, for good.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::{Future, pending};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, stream};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
+};
+
+/// What can happen to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// An error, and nothing was done.
+    FailBefore,
+    /// An error, and yet it was done.
+    FailAfter,
+    /// No answer ever, and nothing was done.
+    SilentBefore,
+    /// No answer ever, and yet it was done.
+    SilentAfter,
+    /// "Somebody else is writing this": S3 answers so to put-if-absent, which did nothing.
+    Conflict,
+    /// The body ends in the middle.
+    Truncate,
+    /// A bit of the body is another one.
+    Flip,
+    /// The answer comes later than that to other calls.
+    Delay,
+}
+
+/// What a call does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Operation {
+    Get,
+    List,
+    Put,
+    /// Put-if-absent.
+    Create,
+    /// A long put begins.
+    Begin,
+    Part,
+    Complete,
+    Delete,
+}
+
+/// A call of the store.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) operation: Operation,
+    pub(crate) path: &'a str,
+    /// How many calls with this operation and path there were before.
+    pub(crate) number: u64,
+}
+
+type Plan = Box<dyn Fn(&Call<'_>) -> Option<Fault> + Send + Sync>;
+
+/// Says what fails, and knows what did.
+pub(crate) struct Control {
+    plan: Mutex<Plan>,
+    calls: Mutex<BTreeMap<(Operation, String), u64>>,
+    injected: Mutex<BTreeMap<Fault, u64>>,
+    writes: AtomicU64,
+    last_write: AtomicU64,
+    stopped: AtomicBool,
+    hours: AtomicI64,
+    /// By how many hours the clock was wrong when an object was stored.
+    stamps: Mutex<BTreeMap<String, i64>>,
+    /// The same for objects that were stored by other ways.
+    other_stamps: AtomicI64,
+}
+
+#[derive(Debug)]
+pub(crate) struct FaultyStore {
+    inner: Arc<dyn ObjectStore>,
+    control: Arc<Control>,
+}
+
+impl FaultyStore {
+    /// A store in which nothing fails yet, and what changes that.
+    pub(crate) fn new(inner: Arc<dyn ObjectStore>) -> (Arc<Self>, Arc<Control>) {
+        let control = Arc::new(Control {
+            plan: Mutex::new(Box::new(|_| None)),
+            calls: Mutex::default(),
+            injected: Mutex::default(),
+            writes: AtomicU64::new(0),
+            last_write: AtomicU64::new(u64::MAX),
+            stopped: AtomicBool::new(false),
+            hours: AtomicI64::new(0),
+            stamps: Mutex::default(),
+            other_stamps: AtomicI64::new(0),
+        });
+        (Arc::new(Self { inner, control: Arc::clone(&control) }), control)
+    }
+}
+
+/// Faults drawn for each call by its own name, so that a seed gives the same ones whatever the order of the calls is. The
+/// rates are per thousand.
+pub(crate) fn seeded(seed: u64, rates: Vec<(Fault, u64)>) -> impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync {
+    move |call| {
+        let mut drawn = hash(&format!("{seed} {call:?}")) % 1000;
+        let hit = rates.iter().find(|(_, rate)| {
+            let hit = drawn < *rate;
+            drawn = drawn.saturating_sub(*rate);
+            hit
+        });
+        hit.map(|(fault, _)| *fault)
+    }
+}
+
+fn hash(text: &str) -> u64 {
+    blake3::hash(text.as_bytes()).as_bytes()[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+impl Control {
+    /// From now on, faults come as this says.
+    pub(crate) fn plan(&self, plan: impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync + 'static) {
+        *self.plan.lock().unwrap() = Box::new(plan);
+    }
+
+    /// From now on, after so many more writes every call is refused, as after a crash: only what was written stays.
+    pub(crate) fn stop_after(&self, writes: u64) {
+        self.writes.store(0, Ordering::SeqCst);
+        self.last_write.store(writes, Ordering::SeqCst);
+        self.stopped.store(writes == 0, Ordering::SeqCst);
+    }
+
+    /// Nothing fails any more.
+    pub(crate) fn heal(&self) {
+        self.plan(|_| None);
+        self.stop_after(u64::MAX);
+    }
+
+    /// How many writes took effect since [`stop_after`](Self::stop_after).
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::SeqCst).min(self.last_write.load(Ordering::SeqCst))
+    }
+
+    /// From now on, the store's clock is so many hours ahead of ours, as the times show that objects are stored at.
+    pub(crate) fn set_clock(&self, hours: i64) {
+        self.hours.store(hours, Ordering::SeqCst);
+    }
+
+    /// What was not stored by this store shows times that are so many hours ahead.
+    pub(crate) fn set_other_stamps(&self, hours: i64) {
+        self.other_stamps.store(hours, Ordering::SeqCst);
+    }
+
+    /// How often each fault came.
+    pub(crate) fn injected(&self) -> BTreeMap<Fault, u64> {
+        self.injected.lock().unwrap().clone()
+    }
+
+    /// How many calls of an operation there were for a path.
+    pub(crate) fn calls(&self, operation: Operation, path: &str) -> u64 {
+        self.calls.lock().unwrap().get(&(operation, path.to_owned())).copied().unwrap_or_default()
+    }
+
+    /// The fault of the next call of this kind, of those that can happen to it.
+    fn draw(&self, operation: Operation, path: &Path) -> Option<Fault> {
+        let number = {
+            let mut calls = self.calls.lock().unwrap();
+            let count = calls.entry((operation, path.to_string())).or_default();
+            *count += 1;
+            *count - 1
+        };
+        let fault = self.plan.lock().unwrap()(&Call { operation, path: path.as_ref(), number })?;
+        let possible = match fault {
+            Fault::FailBefore | Fault::SilentBefore | Fault::Delay => true,
+            Fault::FailAfter | Fault::SilentAfter => !matches!(operation, Operation::Get | Operation::List),
+            Fault::Conflict => operation == Operation::Create,
+            Fault::Truncate | Fault::Flip => operation == Operation::Get,
+        };
+        if !possible {
+            return None;
+        }
+        *self.injected.lock().unwrap().entry(fault).or_default() += 1;
+        Some(fault)
+    }
+
+    fn alive(&self, path: &Path) -> Result<()> {
+        if self.stopped.load(Ordering::SeqCst) {
+            return Err(Error::PermissionDenied { path: path.to_string(), source: "the store has stopped".into() });
+        }
+        Ok(())
+    }
+
+    /// What happens before an operation takes effect.
+    async fn before(&self, fault: Option<Fault>, path: &Path) -> Result<()> {
+        self.alive(path)?;
+        match fault {
+            Some(Fault::FailBefore) => Err(lost("before")),
+            Some(Fault::SilentBefore) => pending().await,
+            Some(Fault::Conflict) => {
+                Err(Error::AlreadyExists { path: path.to_string(), source: "a conflict, try again".into() })
+            }
+            Some(Fault::Delay) => {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An operation that may change what readers see.
+    async fn write<T>(&self, operation: Operation, path: &Path, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let fault = self.draw(operation, path);
+        self.before(fault, path).await?;
+        // A part shows nothing to anybody.
+        if !matches!(operation, Operation::Begin | Operation::Part) {
+            let last = self.last_write.load(Ordering::SeqCst);
+            if self.writes.fetch_add(1, Ordering::SeqCst) >= last {
+                self.stopped.store(true, Ordering::SeqCst);
+                self.alive(path)?;
+            }
+        }
+        let result = work.await;
+        if result.is_ok() {
+            self.stamps.lock().unwrap().insert(path.to_string(), self.hours.load(Ordering::SeqCst));
+        }
+        match fault {
+            Some(Fault::FailAfter) => Err(lost("after")),
+            Some(Fault::SilentAfter) => pending().await,
+            _ => result,
+        }
+    }
+
+    fn by_its_clock(&self, mut meta: ObjectMeta) -> ObjectMeta {
+        let stamp = self.stamps.lock().unwrap().get(meta.location.as_ref()).copied();
+        let hours = stamp.unwrap_or_else(|| self.other_stamps.load(Ordering::SeqCst));
+        let shift = Duration::from_hours(hours.unsigned_abs());
+        if hours < 0 {
+            meta.last_modified -= shift;
+        } else {
+            meta.last_modified += shift;
+        }
+        meta
+    }
+
+    fn list(
+        self: &Arc<Self>,
+        prefix: Option<&Path>,
+        listed: BoxStream<'static, Result<ObjectMeta>>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (control, prefix) = (Arc::clone(self), prefix.cloned().unwrap_or_default());
+        let shown = Arc::clone(self);
+        let listed = listed.map(move |meta| meta.map(|meta| shown.by_its_clock(meta)));
+        let listed = stream::once(async move {
+            let fault = control.draw(Operation::List, &prefix);
+            match control.before(fault, &prefix).await {
+                Ok(()) => listed.boxed(),
+                Err(error) => stream::iter([Err(error)]).boxed(),
+            }
+        });
+        listed.flatten().boxed()
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").field("injected", &self.injected).finish_non_exhaustive()
+    }
+}
+
+fn lost(when: &str) -> Error {
+    Error::Generic { store: "faulty", source: format!("the connection was lost {when} it was done").into() }
+}
+
+impl fmt::Display for FaultyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, with faults", self.inner)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for FaultyStore {
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        let fault = self.control.draw(Operation::Get, path);
+        self.control.before(fault, path).await?;
+        let mut result = self.inner.get_opts(path, options).await?;
+        result.meta = self.control.by_its_clock(result.meta);
+        let Some(wrong @ (Fault::Truncate | Fault::Flip)) = fault else { return Ok(result) };
+        let (meta, range, attributes) = (result.meta.clone(), result.range.clone(), result.attributes.clone());
+        let extensions = std::mem::take(&mut result.extensions);
+        let mut bytes = result.bytes().await?.to_vec();
+        match bytes.len() / 2 {
+            middle if wrong == Fault::Truncate => bytes.truncate(middle),
+            middle => bytes.iter_mut().skip(middle).take(1).for_each(|byte| *byte ^= 1),
+        }
+        let payload = GetResultPayload::Stream(stream::iter([Ok(bytes.into())]).boxed());
+        Ok(GetResult { payload, meta, range, attributes, extensions })
+    }
+
+    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        let operation = if options.mode == PutMode::Create { Operation::Create } else { Operation::Put };
+        self.control.write(operation, path, self.inner.put_opts(path, payload, options)).await
+    }
+
+    async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        let begun = self.inner.put_multipart_opts(path, options);
+        let inner = self.control.write(Operation::Begin, path, begun).await?;
+        Ok(Box::new(FaultyUpload { inner, control: Arc::clone(&self.control), path: path.clone() }))
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let (inner, control) = (Arc::clone(&self.inner), Arc::clone(&self.control));
+        let deleted = paths.then(move |path| {
+            let (inner, control) = (Arc::clone(&inner), Arc::clone(&control));
+            async move {
+                let path = path?;
+                control.write(Operation::Delete, &path, inner.delete(&path)).await?;
+                Ok(path)
+            }
+        });
+        deleted.boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.control.list(prefix, self.inner.list(prefix))
+    }
+
+    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.control.list(prefix, self.inner.list_with_offset(prefix, offset))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}
+
+#[derive(Debug)]
+struct FaultyUpload {
+    inner: Box<dyn MultipartUpload>,
+    control: Arc<Control>,
+    path: Path,
+}
+
+#[async_trait]
+impl MultipartUpload for FaultyUpload {
+    fn put_part(&mut self, payload: PutPayload) -> UploadPart {
+        let (control, path) = (Arc::clone(&self.control), self.path.clone());
+        let put = self.inner.put_part(payload);
+        Box::pin(async move { control.write(Operation::Part, &path, put).await })
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        self.control.write(Operation::Complete, &self.path, self.inner.complete()).await
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.inner.abort().await
+    }
+}

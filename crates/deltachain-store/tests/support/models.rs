@@ -1,0 +1,110 @@
+//! Small models that change from version to version: values drift, tensors appear, vanish and change their dtype.
+
+use std::path::Path;
+
+use deltachain::tensor::{
+    Dtype, Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateWriter, TensorInfo,
+};
+use serde_json::json;
+
+use super::Random;
+
+/// The versions of a model, from 0 on.
+pub(crate) struct Models {
+    seed: u64,
+    rows: u64,
+    states: Vec<MemoryState>,
+}
+
+const COLUMNS: u64 = 64;
+
+impl Models {
+    /// A model whose largest tensor has so many rows of 64 BF16 numbers.
+    pub(crate) fn new(seed: u64, rows: u64) -> Self {
+        Self { seed, rows, states: Vec::new() }
+    }
+
+    /// The state of a version.
+    pub(crate) fn state(&mut self, version: u64) -> &MemoryState {
+        let place = usize::try_from(version).unwrap();
+        while self.states.len() <= place {
+            let next = self.next();
+            self.states.push(next);
+        }
+        &self.states[place]
+    }
+
+    fn next(&self) -> MemoryState {
+        let version = self.states.len() as u64;
+        let mut random = Random(self.seed << 20 ^ version);
+        let mut state = self.states.last().cloned().unwrap_or_default();
+        if version == 0 {
+            let shape = [self.rows, COLUMNS];
+            state.insert("embedding", Dtype::BF16, &shape, weights(&mut random, self.rows * COLUMNS)).unwrap();
+            for layer in 0..4 {
+                let name = format!("layer.{layer}.weight");
+                state.insert(&name, Dtype::BF16, &[8, COLUMNS], weights(&mut random, 8 * COLUMNS)).unwrap();
+            }
+            state.insert("norm", Dtype::F32, &[COLUMNS], random.bytes(256)).unwrap();
+        }
+        let names: Vec<_> = state.tensors().iter().map(|info| (info.name().to_owned(), info.clone())).collect();
+        for (name, info) in names {
+            let mut data = state.get(&name).unwrap().1.to_vec();
+            // One byte in a hundred.
+            for _ in 0..data.len().div_ceil(100) {
+                let place = usize::try_from(random.below(data.len() as u64)).unwrap();
+                data[place] = data[place].wrapping_add(1);
+            }
+            state.insert(&name, info.dtype(), info.shape(), data).unwrap();
+        }
+        // Something that stays for three versions.
+        state.insert(&format!("extra.{version}"), Dtype::U8, &[100], random.bytes(100)).unwrap();
+        state.remove(&format!("extra.{}", version.wrapping_sub(3)));
+        if version % 5 == 4 {
+            let dtype = if state.get("norm").unwrap().0.dtype() == Dtype::F32 { Dtype::F16 } else { Dtype::F32 };
+            let bytes = usize::try_from(COLUMNS * dtype.bits() / 8).unwrap();
+            state.insert("norm", dtype, &[COLUMNS], random.bytes(bytes)).unwrap();
+        }
+        state
+    }
+
+    /// The files of a version in a directory below this one, written if they are not there yet: one file, or in some
+    /// versions two.
+    pub(crate) fn save(&mut self, version: u64, below: &Path) -> SafetensorsState {
+        let path = below.join(format!("version {version}"));
+        if !path.exists() {
+            save(self.state(version), &path, (version / 6) % 2 == 1);
+        }
+        SafetensorsState::open(&path).unwrap()
+    }
+}
+
+fn weights(random: &mut Random, count: u64) -> Vec<u8> {
+    let weight = |_| {
+        let bits = random.next();
+        // Exponents from 2^-12 to 2^-5.
+        let value = (bits & 0x8000) | (115 + (bits >> 16) % 8) << 7 | (bits & 0x7f);
+        value.to_le_bytes()[..2].to_vec()
+    };
+    (0..count).flat_map(weight).collect()
+}
+
+/// Writes a state as a new directory.
+pub(crate) fn save(state: &MemoryState, path: &Path, in_two: bool) {
+    let tensors = state.tensors();
+    let names: Vec<&str> = tensors.iter().map(TensorInfo::name).collect();
+    let (first, second) = names.split_at(names.len() / 2);
+    let metadata = json!({ "format": "pt" });
+    let files = if in_two {
+        let first = json!({ "name": "model-00001-of-00002.safetensors", "metadata": metadata, "tensors": first });
+        json!([first, { "name": "model-00002-of-00002.safetensors", "tensors": second }])
+    } else {
+        json!([{ "name": "model.safetensors", "metadata": metadata }])
+    };
+    let layout = Layout::parse(&json!({ "files": files }).to_string(), tensors).unwrap();
+    let staged = StagedSafetensors::create(path, tensors, &layout, None, false).unwrap();
+    for (number, (_, data)) in state.iter().enumerate() {
+        staged.write(number, 0, data).unwrap();
+    }
+    staged.commit().unwrap();
+}

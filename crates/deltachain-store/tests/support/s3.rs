@@ -1,0 +1,91 @@
+//! An S3 server in this process, on 127.0.0.1, which checks signatures. Its objects lie in a temporary directory.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use deltachain_store::{Store, StoreOptions};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::header::IF_NONE_MATCH;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder as Connections;
+use s3s::Body;
+use s3s::auth::SimpleAuth;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use s3s_fs::FileSystem;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Mutex;
+
+const BUCKET: &str = "bucket";
+const KEY: &str = "a-key";
+const SECRET: &str = "a-secret";
+
+/// A server that runs as long as it is not dropped.
+pub(crate) struct S3Server {
+    address: SocketAddr,
+    root: TempDir,
+    _runtime: Runtime,
+}
+
+impl S3Server {
+    pub(crate) fn start() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join(BUCKET)).unwrap();
+        let mut service = S3ServiceBuilder::new(FileSystem::new(root.path()).unwrap());
+        service.set_auth(SimpleAuth::from_single(KEY, SECRET));
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(serve(listener, service.build()));
+        Self { address, root, _runtime: runtime }
+    }
+
+    /// The store below a prefix of the server's bucket.
+    pub(crate) fn store(&self, prefix: &str, options: StoreOptions) -> Store {
+        Store::open(&format!("s3://{BUCKET}/{prefix}"), self.options(options, SECRET)).unwrap()
+    }
+
+    /// As [`store`](Self::store), for somebody with the wrong key.
+    pub(crate) fn store_of_stranger(&self, prefix: &str, options: StoreOptions) -> Store {
+        Store::open(&format!("s3://{BUCKET}/{prefix}"), self.options(options, "no-secret")).unwrap()
+    }
+
+    /// Where the objects below a prefix lie.
+    pub(crate) fn directory(&self, prefix: &str) -> PathBuf {
+        self.root.path().join(BUCKET).join(prefix)
+    }
+
+    fn options(&self, mut options: StoreOptions, secret: &str) -> StoreOptions {
+        let endpoint = format!("http://{}", self.address);
+        let settings =
+            [("endpoint", &*endpoint), ("region", "nowhere-1"), ("access_key_id", KEY), ("secret_access_key", secret)];
+        options.settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        options
+    }
+}
+
+async fn serve(listener: TcpListener, service: S3Service) {
+    let alone = Arc::new(Mutex::new(()));
+    while let Ok((socket, _)) = listener.accept().await {
+        let (service, alone) = (service.clone(), Arc::clone(&alone));
+        let answer = service_fn(move |request: Request<Incoming>| {
+            let (service, alone) = (service.clone(), Arc::clone(&alone));
+            async move {
+                // The server looks whether the object is there, then writes it: two at once would both succeed, which
+                // no real one lets happen.
+                let conditional = request.headers().contains_key(IF_NONE_MATCH);
+                let _guard = if conditional { Some(alone.lock().await) } else { None };
+                service.call(request.map(Body::from)).await
+            }
+        });
+        tokio::spawn(async move {
+            // A client that goes away is no fault.
+            let _ = Connections::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), answer).await;
+        });
+    }
+}

@@ -1,0 +1,73 @@
+//! Proves a chain by the library alone, in memory: every version that has a commit is built anew, by every route.
+
+use std::path::Path;
+
+use deltachain::chain::{ChainDocument, Commit, Hop, ObjectName, Planner, Route, Step, check_target};
+use deltachain::tensor::{Digest, MemoryState, SafetensorsState, StateDigests};
+use deltachain::{Limits, LinkReader, Result, apply};
+use deltachain_store::Store;
+
+/// Builds a version, or the head, of a chain of one shard, from nothing, on the cheapest path.
+pub(crate) fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState> {
+    let mut planner = Planner::new(version, None, &Limits::default());
+    let plan = loop {
+        match planner.step()? {
+            Step::List => planner.list(store.listing(None)?),
+            Step::Fetch(names) => {
+                for (name, content) in store.get_all(&names)? {
+                    planner.supply(name, content.as_deref());
+                }
+            }
+            Step::Follow(plan) => break plan,
+        }
+    };
+    let mut state = MemoryState::new();
+    for Hop { files, shards, .. } in &plan.hops {
+        let content = store.get(files[0].name())?.ok_or_else(|| files[0].missing())?;
+        files[0].check(content.len() as u64, Digest::of_bytes(&content))?;
+        let link = LinkReader::open(content, &Limits::default())?;
+        check_target(link.header(), shards[0])?;
+        state = apply(&state, &link)?;
+    }
+    Ok(state)
+}
+
+/// Checks that the versions of a chain of one shard are without gap and fork and that each route of each of them leads to
+/// the state that the commit names. Gives the states. The files must be short enough to be read as documents.
+pub(crate) fn prove(store: &Store) -> Vec<MemoryState> {
+    let mut states: Vec<MemoryState> = Vec::new();
+    let chain = store.get(ObjectName::Chain).unwrap().expect("chain.json");
+    ChainDocument::parse(&chain, &Limits::default()).unwrap();
+    let mut parent = Digest::of_bytes(&chain);
+    let objects = store.objects().unwrap();
+    let commits: Vec<_> = objects.iter().filter(|object| matches!(object.name, ObjectName::Commit(_))).collect();
+    for (version, object) in (0..).zip(commits) {
+        assert_eq!(object.name, ObjectName::Commit(version), "a gap");
+        let bytes = store.get(object.name).unwrap().unwrap();
+        let commit = Commit::parse(&bytes, &Limits::default()).unwrap();
+        assert_eq!((commit.version, commit.parent), (version, parent));
+        parent = Digest::of_bytes(&bytes);
+        let mut built = commit.routes.iter().map(|route| travel(store, route, &states));
+        let state = built.next().expect("a route");
+        assert!(built.all(|other| other == state), "two routes to version {version} lead to different states");
+        assert_eq!(StateDigests::of(&state, &()).unwrap().state, commit.state);
+        states.push(state);
+    }
+    states
+}
+
+fn travel(store: &Store, route: &Route, states: &[MemoryState]) -> MemoryState {
+    let content = store.get(route.files[0].name()).unwrap().expect("a file that a commit names");
+    route.files[0].check(content.len() as u64, Digest::of_bytes(&content)).unwrap();
+    let link = LinkReader::open(content, &Limits::default()).unwrap();
+    match route.from {
+        None => apply(&MemoryState::new(), &link).unwrap(),
+        Some(from) => apply(&states[usize::try_from(from).unwrap()], &link).unwrap(),
+    }
+}
+
+/// The state of the model that a subscriber's directory shows, if it shows one.
+pub(crate) fn shown(directory: &Path) -> Option<MemoryState> {
+    let current = directory.join("current");
+    current.exists().then(|| MemoryState::copy_of(&SafetensorsState::open(current).unwrap()).unwrap())
+}

@@ -1,0 +1,84 @@
+//! A plain web server on 127.0.0.1 that shows the files of a directory, in ranges too, and lists nothing.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Result, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// A server that runs until the program ends.
+pub(crate) struct WebServer {
+    address: SocketAddr,
+    requests: Arc<AtomicU64>,
+}
+
+impl WebServer {
+    pub(crate) fn start(directory: &Path) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let requests = Arc::new(AtomicU64::new(0));
+        let (directory, count) = (directory.to_owned(), Arc::clone(&requests));
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (directory, count) = (directory.clone(), Arc::clone(&count));
+                // A client that goes away is no fault.
+                thread::spawn(move || drop(answer(&stream, &directory, &count)));
+            }
+        });
+        Self { address, requests }
+    }
+
+    /// The URL of a path below the directory.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    /// How many requests there were.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+}
+
+/// Answers the one request of a connection.
+fn answer(mut stream: &TcpStream, directory: &Path, requests: &AtomicU64) -> Result<()> {
+    requests.fetch_add(1, Ordering::Relaxed);
+    let mut lines = BufReader::new(stream).lines();
+    let request = lines.next().transpose()?.unwrap_or_default();
+    let mut range = None;
+    for line in lines {
+        let line = line?.to_ascii_lowercase();
+        match line.strip_prefix("range: bytes=") {
+            Some(text) => range = text.split_once('-').map(|(from, to)| (number(from), number(to))),
+            None if line.is_empty() => break,
+            None => {}
+        }
+    }
+    let mut words = request.split(' ');
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let content = file(directory, path).filter(|_| method == "GET").and_then(|path| fs::read(path).ok());
+    let Some(content) = content else {
+        return stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    };
+    let (status, place, body) = match range {
+        None => ("200 OK", String::new(), &content[..]),
+        Some((from, to)) => {
+            let end = content.len().min(to + 1);
+            let place = format!("Content-Range: bytes {from}-{}/{}\r\n", end - 1, content.len());
+            ("206 Partial Content", place, &content[from..end])
+        }
+    };
+    let length = body.len();
+    write!(stream, "HTTP/1.1 {status}\r\n{place}Content-Length: {length}\r\nConnection: close\r\n\r\n")?;
+    stream.write_all(body)
+}
+
+fn number(text: &str) -> usize {
+    text.trim().parse().unwrap()
+}
+
+fn file(directory: &Path, path: &str) -> Option<PathBuf> {
+    let path = object_store::path::Path::from_url_path(path).ok()?;
+    Some(directory.join(path.as_ref())).filter(|path| path.is_file())
+}

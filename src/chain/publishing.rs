@@ -1,0 +1,231 @@
+//! Publishing (SPEC section 20): what the next commit follows, and which commit may follow it.
+
+use std::collections::BTreeMap;
+
+use crate::chain::checks::{check_parent, check_version};
+use crate::chain::{ChainDocument, Commit, ObjectName, Route};
+use crate::error::{Error, Result};
+use crate::limits::Limits;
+use crate::rules::{self, ensure};
+use crate::tensor::Digest;
+
+/// What the next commit follows: the head's commit, or the chain document if there is no version yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parent {
+    digest: Digest,
+    head: Option<Commit>,
+}
+
+impl Parent {
+    /// From the content of the chain document and of the head's commit, each `None` if there is no such object; `head` is
+    /// `None` if no version has been listed.
+    ///
+    /// # Errors
+    /// R-CHN-01 to R-CHN-04, R-LIM-05, R-DOC-01 to R-DOC-06.
+    pub fn read(chain: Option<&[u8]>, head: Option<(u64, Option<&[u8]>)>, limits: &Limits) -> Result<Self> {
+        let chain = read_chain(chain, limits)?;
+        let Some((version, content)) = head else { return Ok(Self { digest: chain, head: None }) };
+        let (digest, commit) = read_commit(version, content, limits)?;
+        if version == 0 {
+            check_parent(version, &commit, chain)?;
+        }
+        Ok(Self { digest, head: Some(commit) })
+    }
+
+    /// Digest of the document's bytes.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The head's commit; `None` if there is no version yet.
+    pub fn head(&self) -> Option<&Commit> {
+        self.head.as_ref()
+    }
+
+    /// The version that comes next.
+    pub fn next_version(&self) -> u64 {
+        self.head.as_ref().map_or(0, |head| head.version + 1)
+    }
+
+    /// The head's commit, for whoever has been given a base to make links from.
+    ///
+    /// # Errors
+    /// R-PUB-01 (`CHAIN`) if there is no version yet.
+    pub fn head_for_base(&self) -> Result<&Commit> {
+        let message = "the chain has no version yet, so no link can be made from a base: publish without one";
+        self.head.as_ref().ok_or_else(|| Error::broken(&rules::PUB_01, message))
+    }
+
+    /// Checks that this is the digest of a shard of the head, from which a link has been made.
+    ///
+    /// # Errors
+    /// R-PUB-01 (`CHAIN`).
+    pub fn check_base(&self, shard: usize, base: Digest) -> Result<()> {
+        let Commit { version, shards, .. } = self.head_for_base()?;
+        let expected = shards.get(shard).map_or_else(|| "none".to_owned(), Digest::to_string);
+        ensure(base.to_string() == expected, &rules::PUB_01, || {
+            let what = if shards.len() == 1 { "state".to_owned() } else { format!("shard {shard}") };
+            format!("the {what} of the head, version {version}, is {expected}; the base given is {base}")
+        })
+    }
+
+    /// Checks that links that are ready were made to follow this document.
+    ///
+    /// # Errors
+    /// R-PUB-01 (`CHAIN`).
+    pub fn check_follows(&self, version: u64, parent: Digest) -> Result<()> {
+        ensure((version, parent) == (self.next_version(), self.digest), &rules::PUB_01, || {
+            format!(
+                "the links were made for version {version} after the document {parent}; version {} follows {}",
+                self.next_version(),
+                self.digest
+            )
+        })
+    }
+
+    /// The commit that follows, with the routes in any order.
+    ///
+    /// # Errors
+    /// R-PUB-04 (`CHAIN`).
+    pub fn next(
+        &self,
+        state: Digest,
+        shards: Vec<Digest>,
+        mut routes: Vec<Route>,
+        metadata: BTreeMap<String, String>,
+    ) -> Result<Commit> {
+        let parent = self.head.as_ref().map(|head| head.version);
+        let leads_here = routes.iter().any(|route| route.from.is_none() || route.from == parent);
+        ensure(leads_here, &rules::PUB_04, || "no route comes from nothing or from the version before".into())?;
+        routes.sort_by_key(|route| route.from);
+        Ok(Commit { version: self.next_version(), parent: self.digest, state, shards, routes, metadata })
+    }
+}
+
+/// Looks at what stands under the name of a commit that could not be created because the name is taken: `own` are the
+/// bytes that were to stand there.
+///
+/// # Errors
+/// R-PUB-03 (`CHAIN`) if another writer was first.
+pub fn check_taken(version: u64, own: &[u8], found: Option<&[u8]>) -> Result<()> {
+    ensure(found == Some(own), &rules::PUB_03, || {
+        format!("another writer has published version {version}; this one has not been published")
+    })
+    .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
+}
+
+/// The failure to report if the name of a routes document is taken: R-PUB-06.
+pub fn routes_taken(name: ObjectName) -> Error {
+    let message = "another process has changed the routes to this version meanwhile; begin anew";
+    Error::broken(&rules::PUB_06, message).in_file(name.to_string())
+}
+
+/// R-CHN-01. Gives the digest of the chain document.
+pub(super) fn read_chain(content: Option<&[u8]>, limits: &Limits) -> Result<Digest> {
+    let content = content.ok_or_else(|| Error::broken(&rules::CHN_01, "there is no chain"));
+    content
+        .and_then(|bytes| ChainDocument::parse(bytes, limits).map(|_| Digest::of_bytes(bytes)))
+        .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
+}
+
+/// R-CHN-02 and R-CHN-03. Gives the digest of the commit's bytes, too.
+pub(super) fn read_commit(version: u64, content: Option<&[u8]>, limits: &Limits) -> Result<(Digest, Commit)> {
+    let missing = || Error::broken(&rules::CHN_03, format!("there is no commit of version {version}"));
+    let read = content.ok_or_else(missing).and_then(|bytes| {
+        let commit = Commit::parse(bytes, limits)?;
+        check_version(version, &commit)?;
+        Ok((Digest::of_bytes(bytes), commit))
+    });
+    read.map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::FileReference;
+
+    const CHAIN: ChainDocument = ChainDocument { chain: 7 };
+
+    fn route(from: Option<u64>) -> Route {
+        Route { from, files: vec![FileReference { digest: Digest::of_bytes(b"a file"), size: 6 }] }
+    }
+
+    fn next(parent: &Parent, state: &[u8], from: &[Option<u64>]) -> Result<Commit> {
+        let state = Digest::of_bytes(state);
+        parent.next(state, vec![state], from.iter().copied().map(route).collect(), BTreeMap::new())
+    }
+
+    fn read(chain: Option<&[u8]>, head: Option<(u64, Option<&[u8]>)>) -> Result<Parent> {
+        Parent::read(chain, head, &Limits::default())
+    }
+
+    #[test]
+    fn commits_follow_one_another() {
+        let chain = CHAIN.to_bytes();
+        let parent = read(Some(&chain), None).unwrap();
+        assert_eq!((parent.next_version(), parent.head(), parent.digest()), (0, None, Digest::of_bytes(&chain)));
+        assert_eq!(parent.head_for_base().unwrap_err().rule(), Some("R-PUB-01"));
+        parent.check_follows(0, Digest::of_bytes(&chain)).unwrap();
+        let first = next(&parent, b"0", &[None]).unwrap();
+        assert_eq!((first.version, first.parent), (0, Digest::of_bytes(&chain)));
+
+        let bytes = first.to_bytes().unwrap();
+        let parent = read(Some(&chain), Some((0, Some(&bytes)))).unwrap();
+        assert_eq!((parent.next_version(), parent.digest()), (1, Digest::of_bytes(&bytes)));
+        parent.check_base(0, Digest::of_bytes(b"0")).unwrap();
+        let error = parent.check_base(0, Digest::of_bytes(b"1")).unwrap_err();
+        assert_eq!((error.rule(), error.class().name()), (Some("R-PUB-01"), "CHAIN"));
+        assert!(error.message().contains(&first.state.to_string()));
+        assert!(error.message().contains(&Digest::of_bytes(b"1").to_string()));
+        assert_eq!(parent.check_base(1, Digest::of_bytes(b"0")).unwrap_err().rule(), Some("R-PUB-01"));
+        parent.check_follows(1, Digest::of_bytes(&bytes)).unwrap();
+        for (version, digest) in [(0, Digest::of_bytes(&bytes)), (1, Digest::of_bytes(&chain))] {
+            assert_eq!(parent.check_follows(version, digest).unwrap_err().rule(), Some("R-PUB-01"));
+        }
+        // Any order, as readers want it.
+        let second = next(&parent, b"1", &[Some(0), None]).unwrap();
+        assert_eq!(second.routes, [route(None), route(Some(0))]);
+        second.to_bytes().unwrap();
+    }
+
+    #[test]
+    fn a_commit_can_be_reached() {
+        let chain = CHAIN.to_bytes();
+        let parent = read(Some(&chain), None).unwrap();
+        assert_eq!(next(&parent, b"0", &[]).unwrap_err().rule(), Some("R-PUB-04"));
+        let commit = Commit { version: 4, ..next(&parent, b"4", &[None]).unwrap() }.to_bytes().unwrap();
+        let parent = read(Some(&chain), Some((4, Some(&commit)))).unwrap();
+        assert_eq!(next(&parent, b"5", &[Some(1), Some(3)]).unwrap_err().rule(), Some("R-PUB-04"));
+        assert_eq!(next(&parent, b"5", &[Some(4), Some(1)]).unwrap().version, 5);
+    }
+
+    #[test]
+    fn a_parent_is_checked() {
+        let chain = CHAIN.to_bytes();
+        let commit = next(&read(Some(&chain), None).unwrap(), b"0", &[None]).unwrap();
+        let first = commit.to_bytes().unwrap();
+        let stray = Commit { parent: Digest::of_bytes(b""), ..commit }.to_bytes().unwrap();
+        for (head, rule) in [
+            ((0, None), "R-CHN-03"),
+            ((1, Some(&first[..])), "R-CHN-02"),
+            ((0, Some(&first[1..])), "R-DOC-01"),
+            ((0, Some(&stray[..])), "R-CHN-04"),
+        ] {
+            let error = read(Some(&chain), Some(head)).unwrap_err();
+            assert_eq!(error.rule(), Some(rule));
+            assert_eq!(error.file(), Some(&*ObjectName::Commit(head.0).to_string()));
+        }
+        assert_eq!(read(None, None).unwrap_err().rule(), Some("R-CHN-01"));
+        assert_eq!(read(Some(b"{}"), None).unwrap_err().file(), Some("chain.json"));
+    }
+
+    #[test]
+    fn a_name_that_is_taken_by_the_same_bytes_is_a_success() {
+        check_taken(3, b"own", Some(b"own")).unwrap();
+        for found in [Some(&b"other"[..]), None] {
+            let error = check_taken(3, b"own", found).unwrap_err();
+            assert_eq!((error.rule(), error.class().name()), (Some("R-PUB-03"), "CHAIN"));
+            assert!(error.message().contains("another writer has published version 3"));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Retention (SPEC section 21): which routes stay when only some versions are kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::chain::{ObjectName, Route};
+use crate::error::{Error, Result};
+use crate::rules;
+
+/// Which routes stay if these versions are kept: for each of them its cheapest path from nothing, and every route from
+/// one of them to another. `in_force` has the routes in force of every version; so has the result, without those that go.
+///
+/// # Errors
+/// R-RET-01 (`CHAIN`) if there is no path from nothing to a version that is to be kept.
+pub fn retain(in_force: &BTreeMap<u64, Vec<Route>>, keep: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Route>>> {
+    let cheapest = cheapest_from_nothing(in_force);
+    let mut needed: BTreeMap<u64, BTreeSet<Option<u64>>> = BTreeMap::new();
+    for &version in keep {
+        let mut next = Some(version);
+        while let Some(on_path) = next {
+            let Some(way) = cheapest.get(&on_path) else { return Err(no_path(version)) };
+            // Beyond a version that another path went through, the two are the same.
+            if !needed.entry(on_path).or_default().insert(way.from) {
+                break;
+            }
+            next = way.from;
+        }
+    }
+    let stays = |version: u64, route: &Route| {
+        let between_kept = keep.contains(&version) && route.from.is_some_and(|from| keep.contains(&from));
+        between_kept || needed.get(&version).is_some_and(|needed| needed.contains(&route.from))
+    };
+    let retained = in_force
+        .iter()
+        .map(|(&version, routes)| (version, routes.iter().filter(|route| stays(version, route)).cloned().collect()));
+    Ok(retained.collect())
+}
+
+/// The versions that cannot be reached from nothing, although they have not been pruned: for each the failure that a reader
+/// meets who has nothing, R-CHN-08 (`CHAIN`). `in_force` has the routes in force of every version.
+pub fn unreachable(in_force: &BTreeMap<u64, Vec<Route>>) -> Vec<Error> {
+    let cheapest = cheapest_from_nothing(in_force);
+    let cut_off = in_force.iter().filter(|(version, routes)| !routes.is_empty() && !cheapest.contains_key(version));
+    let failure = |(&version, _): (&u64, &Vec<Route>)| {
+        let message = format!("version {version} has routes, but none of them can be reached from nothing");
+        Error::broken(&rules::CHN_08, message).in_file(ObjectName::Commit(version).to_string())
+    };
+    cut_off.map(failure).collect()
+}
+
+/// The last step of the cheapest path from nothing to a version. Ordered: the lesser is the cheaper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Way {
+    bytes: u128,
+    routes: u64,
+    from: Option<u64>,
+}
+
+/// For every version that has a path from nothing.
+fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, Way> {
+    let mut cheapest: BTreeMap<u64, Way> = BTreeMap::new();
+    // Routes ascend, so all ways to where they come from are known.
+    for (&version, routes) in in_force {
+        let ways = routes.iter().filter_map(|route| {
+            let (bytes, count) = match route.from {
+                None => (0, 0),
+                Some(from) => cheapest.get(&from).map(|way| (way.bytes, way.routes))?,
+            };
+            Some(Way { bytes: bytes + route.bytes(), routes: count + 1, from: route.from })
+        });
+        if let Some(way) = ways.min() {
+            cheapest.insert(version, way);
+        }
+    }
+    cheapest
+}
+
+fn no_path(version: u64) -> Error {
+    let message = format!(
+        "no path from nothing leads to version {version}, which is to be kept: leave it out, or add a snapshot of it first"
+    );
+    Error::broken(&rules::RET_01, message).in_file(ObjectName::Commit(version).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::FileReference;
+    use crate::tensor::Digest;
+
+    fn chain(routes: &[(u64, Option<u64>, u64)]) -> BTreeMap<u64, Vec<Route>> {
+        let mut chain: BTreeMap<u64, Vec<Route>> = BTreeMap::new();
+        for &(version, from, size) in routes {
+            let files = vec![FileReference { digest: Digest::of_bytes(&size.to_le_bytes()), size }];
+            chain.entry(version).or_default().push(Route { from, files });
+        }
+        chain
+    }
+
+    fn retained(routes: &[(u64, Option<u64>, u64)], keep: &[u64]) -> Vec<(u64, Option<u64>)> {
+        let retained = retain(&chain(routes), &keep.iter().copied().collect()).unwrap();
+        assert_eq!(retained.len(), chain(routes).len());
+        retained.iter().flat_map(|(&version, routes)| routes.iter().map(move |route| (version, route.from))).collect()
+    }
+
+    /// Snapshots of 0 and 3, links between neighbours, and a link from 0 to 4.
+    const ROUTES: [(u64, Option<u64>, u64); 8] = [
+        (0, None, 100),
+        (1, Some(0), 10),
+        (2, Some(1), 10),
+        (3, None, 100),
+        (3, Some(2), 10),
+        (4, Some(0), 25),
+        (4, Some(3), 10),
+        (5, Some(4), 10),
+    ];
+
+    #[test]
+    fn the_cheapest_path_stays() {
+        assert_eq!(retained(&ROUTES, &[3]), [(3, None)]);
+        assert_eq!(retained(&ROUTES, &[5]), [(3, None), (4, Some(3)), (5, Some(4))]);
+        assert_eq!(retained(&ROUTES, &[2]), [(0, None), (1, Some(0)), (2, Some(1))]);
+        assert_eq!(retained(&ROUTES, &[]), []);
+    }
+
+    #[test]
+    fn routes_between_kept_versions_stay() {
+        assert_eq!(retained(&ROUTES, &[0, 4, 5]), [(0, None), (3, None), (4, Some(0)), (4, Some(3)), (5, Some(4))]);
+        let all = retained(&ROUTES, &[0, 1, 2, 3, 4, 5]);
+        assert_eq!(all.len(), ROUTES.len());
+    }
+
+    #[test]
+    fn what_is_retained_is_retained_again() {
+        let keep: BTreeSet<u64> = [0, 4, 5].into();
+        let once = retain(&chain(&ROUTES), &keep).unwrap();
+        assert_eq!(retain(&once, &keep).unwrap(), once);
+        for version in &keep {
+            assert_eq!(cheapest_from_nothing(&once).get(version), cheapest_from_nothing(&chain(&ROUTES)).get(version));
+        }
+    }
+
+    #[test]
+    fn a_version_without_a_path_cannot_be_kept() {
+        let mut routes = chain(&ROUTES);
+        routes.insert(0, Vec::new());
+        let error = retain(&routes, &[2, 4].into()).unwrap_err();
+        assert_eq!((error.rule(), error.class().name()), (Some("R-RET-01"), "CHAIN"));
+        assert!(error.message().contains("version 2"));
+        assert!(retain(&routes, &[4].into()).is_ok());
+        assert!(retain(&routes, &[9].into()).is_err());
+
+        let cut_off = unreachable(&routes);
+        assert_eq!(cut_off.iter().filter_map(Error::file).count(), 2);
+        assert!(cut_off.iter().all(|error| error.rule() == Some("R-CHN-08")));
+        assert!(unreachable(&chain(&ROUTES)).is_empty());
+    }
+}

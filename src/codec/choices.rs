@@ -1,0 +1,141 @@
+//! What the encoder chooses for fixed pieces. None of it has to be so: decoders take any choice. But estimates that go wrong make
+//! longer links and fail no other test, and a choice that changes makes other bytes of the same states.
+
+use crate::codec::decode::Decoded;
+use crate::codec::encode::{PieceInput, Profile, encode};
+use crate::codec::lane::{Lane, with_lane};
+use crate::codec::tests::{Generator, pieces};
+use crate::format::coding::{Positions, Values};
+use crate::format::segment::{PositionCoding, split};
+use crate::format::stream::Compressor;
+use crate::tensor::Dtype;
+
+/// Pieces of this dtype as one group, in words: the pieces and coding of each segment, its contexts, its raw streams.
+fn choices(dtype: Dtype, parts: &[(Vec<u8>, Vec<u8>)], profile: Profile) -> Vec<String> {
+    with_lane!(dtype.lane_bytes(), L => choices_of::<L>(dtype, parts, profile))
+}
+
+fn choices_of<L: Lane>(dtype: Dtype, parts: &[(Vec<u8>, Vec<u8>)], profile: Profile) -> Vec<String> {
+    let inputs: Vec<PieceInput<'_>> =
+        parts.iter().map(|(base, target)| PieceInput { base: Some(base), target, sparse: false }).collect();
+    let (segments, _) = encode::<L>(dtype, &inputs, profile, &mut Compressor::new()).unwrap();
+    let mut words = Vec::new();
+    for segment in segments {
+        let lanes = |&piece: &usize| (dtype, u32::try_from(parts[piece].0.len() / size_of::<L>()).unwrap());
+        let lanes = segment.pieces.iter().map(lanes).collect();
+        let streams = split(&segment.bytes, 0, segment.coding).unwrap();
+        // Without the table, whose streams follow from the rest.
+        let raw: Vec<u64> = streams[1..].iter().map(|stream| stream.raw_length).collect();
+        let decoded = Decoded::<L>::new(&segment.bytes, 0, segment.coding, lanes).unwrap();
+        let table = decoded.table();
+        let positions: Vec<String> = table
+            .positions
+            .iter()
+            .map(|coding| match coding {
+                PositionCoding::Gaps(shift) => shift.to_string(),
+                PositionCoding::Bitmap => "b".to_owned(),
+            })
+            .collect();
+        let thresholds: Vec<&[u16]> = (0..segment.pieces.len()).map(|part| table.thresholds(part)).collect();
+        words.push(format!(
+            "{:?} {}; thresholds {thresholds:?}, positions {}, widths {:?}, streams {raw:?}",
+            segment.pieces,
+            segment.coding.describe(),
+            positions.join(" "),
+            table.widths
+        ));
+    }
+    words
+}
+
+/// BF16 lanes of exponents from 100 on, each changing half as often as the one before, and half as far.
+fn rates(lanes: usize, rarity: u64, reach: u64) -> (Vec<u8>, Vec<u8>) {
+    let mut generator = Generator(7);
+    let (mut base, mut target) = (Vec::new(), Vec::new());
+    for _ in 0..lanes {
+        let exponent = generator.below(8);
+        let old = u16::try_from((100 + exponent) << 7 | generator.below(128)).unwrap();
+        let by = u16::try_from(generator.below((reach >> exponent).max(1)) + 1).unwrap();
+        let new = if generator.below(rarity << exponent) == 0 { old.wrapping_add(by) } else { old };
+        base.extend(old.to_le_bytes());
+        target.extend(new.to_le_bytes());
+    }
+    (base, target)
+}
+
+/// A letter for the method of a piece: s, sparse with differences; S, sparse; d and D, dense.
+fn method(dtype: Dtype, piece: &(Vec<u8>, Vec<u8>), profile: Profile) -> char {
+    with_lane!(dtype.lane_bytes(), L => {
+        let input = PieceInput { base: Some(&piece.0), target: &piece.1, sparse: false };
+        let (segments, _) = encode::<L>(dtype, &[input], profile, &mut Compressor::new()).unwrap();
+        match segments.first().map(|segment| segment.coding) {
+            None => '-',
+            Some(coding) => match (coding.positions, coding.values) {
+                (Positions::Sparse, Values::Absolute) => 'S',
+                (Positions::Dense, Values::Absolute) => 'D',
+                (Positions::Sparse, _) => 's',
+                (Positions::Dense, _) => 'd',
+            },
+        }
+    })
+}
+
+#[test]
+fn methods_change_at_these_densities() {
+    // One lane in 1, 2, ... changes.
+    let row = |dtype: Dtype, reach: u64, profile: Profile| -> String {
+        let pieces =
+            (1..=24).map(|rarity| with_lane!(dtype.lane_bytes(), L => pieces::<L>(rarity, 1000, rarity, reach)));
+        pieces.map(|piece| method(dtype, &piece, profile)).collect()
+    };
+    let mut rows = Vec::new();
+    for dtype in [Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::I64] {
+        for reach in [1, 20, 60_000] {
+            rows.push(row(dtype, reach, Profile::Compact));
+            // New bits alone depend on nothing else.
+            assert_eq!(row(dtype, reach, Profile::Direct), "DSSSSSSSSSSSSSSSSSSSSSSS");
+        }
+    }
+    let expected = [
+        "ddddssssssssssssssssssss",
+        "dddddddddsssssssssssssss",
+        "ddddddddddddddssssssssss",
+        "ssssssssssssssssssssssss",
+        "dsssssssssssssssssssssss",
+        "dsssssssssssssssssssssss",
+        "ssssssssssssssssssssssss",
+        "ssssssssssssssssssssssss",
+        "dsssssssssssssssssssssss",
+        "ddddssssssssssssssssssss",
+        "dddddddddsssssssssssssss",
+        "dsssssssssssssssssssssss",
+    ];
+    assert!(rows == expected, "{rows:#?}");
+}
+
+#[test]
+fn segments_are_made_of_these_streams() {
+    let mut words = Vec::new();
+    for (lanes, rarity, reach) in [(40_000, 2, 1), (40_000, 20, 200), (40_000, 1, 2000), (3000, 1, 30)] {
+        words.extend(choices(
+            Dtype::BF16,
+            &[rates(lanes, rarity, reach), rates(lanes / 2, rarity, reach)],
+            Profile::Compact,
+        ));
+    }
+    words.extend(choices(Dtype::F32, &[pieces::<u32>(5, 30_000, 500, 3)], Profile::Compact));
+    words.extend(choices(
+        Dtype::I16,
+        &[pieces::<u16>(5, 3000, 5, 9000), pieces::<u16>(5, 3000, 500, 9)],
+        Profile::Direct,
+    ));
+    let expected = [
+        "[0, 1] sparse relative; thresholds [[101, 102, 103, 104], [101, 102, 103, 104]], positions b 0 0 0 0, widths [1, 1, 1, 1, 1], streams [924, 0, 3692, 16, 916, 916, 0]",
+        "[0, 1] sparse relative; thresholds [[], []], positions 0, widths [8], streams [0, 0, 725, 44, 91, 725, 0]",
+        "[0, 1] sparse relative (planes); thresholds [[101, 102, 103, 104, 105], [101, 102, 103, 104, 105]], positions b b 0 0 0 0, widths [], streams [1858, 0, 3623, 3, 14785, 14785]",
+        "[0, 1] sparse relative; thresholds [[101], [101]], positions b 0, widths [8, 4], streams [72, 0, 553, 0, 142, 852, 0]",
+        "[0] sparse relative; thresholds [[]], positions 2, widths [2], streams [0, 14, 55, 8, 7, 14, 15]",
+        "[0, 1] sparse absolute; thresholds [[], []], positions 0, widths [], streams [0, 0, 599, 5, 599, 599]",
+    ];
+    assert!(words == expected, "{words:#?}");
+}

@@ -1,0 +1,27 @@
+//! `cargo xtask deny`: licences, sources and banned crates among the dependencies, by cargo-deny and `deny.toml`.
+
+use std::process::Command;
+
+use crate::steps::{Steps, execute};
+use crate::tools::installed;
+use crate::workspace::root;
+use crate::{Result, no_arguments};
+
+/// The version of cargo-deny that is installed.
+const CARGO_DENY: &str = "0.20.2";
+
+pub(crate) fn run(arguments: &[String]) -> Result {
+    no_arguments(arguments)?;
+    let (program, root) = (installed("cargo-deny", CARGO_DENY)?, root()?);
+    let mut steps = Steps::default();
+    // The fuzzers are a workspace of their own.
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        steps.run(&format!("dependencies of {manifest}"), || {
+            let mut deny = Command::new(&program);
+            deny.args(["--manifest-path", manifest, "--locked", "check", "--config", "deny.toml"]);
+            // Not `advisories`, whose database has to be downloaded.
+            execute(deny.args(["licenses", "bans", "sources"]).current_dir(&root))
+        });
+    }
+    steps.finish()
+}
