@@ -139,3 +139,64 @@ fn segments_are_made_of_these_streams() {
     ];
     assert!(words == expected, "{words:#?}");
 }
+
+/// I16 lanes that were 0, with the words of their only segment.
+fn from_zeros(target: impl Iterator<Item = i16>) -> String {
+    let target: Vec<u8> = target.flat_map(i16::to_le_bytes).collect();
+    choices(Dtype::I16, &[(vec![0; target.len()], target)], Profile::Compact).concat()
+}
+
+#[test]
+fn differences_are_small_up_to_255() {
+    let words = |value: i16| from_zeros((0..2000).map(|lane| if lane % 40 == 0 { value } else { 0 }));
+    assert!(words(255).starts_with("[0] sparse relative; "), "{}", words(255));
+    assert!(words(256).starts_with("[0] sparse relative (planes); "), "{}", words(256));
+}
+
+#[test]
+fn symbols_are_narrow_if_few_are_escaped() {
+    let lanes = (0..20_000).map(|lane| {
+        if lane % 10 != 0 {
+            0
+        } else if lane % 400 == 0 {
+            20
+        } else {
+            1
+        }
+    });
+    assert!(from_zeros(lanes).contains("widths [1], "));
+}
+
+#[test]
+fn shifts_are_those_of_the_fewest_bits() {
+    // Gaps of 1030 would all be escaped with a shift of 2; of 900 to 912 not, and vary above their two low bits.
+    let words = |gap: fn(usize) -> usize| {
+        let mut lanes = vec![0; 100_000];
+        let mut at = 0;
+        for number in 0..80 {
+            at += gap(number);
+            lanes[at] = 1;
+            at += 1;
+        }
+        from_zeros(lanes.into_iter())
+    };
+    assert!(words(|_| 1030).contains("positions 3, "), "{}", words(|_| 1030));
+    assert!(words(|number| 900 + 4 * (number % 4)).contains("positions 2, "), "{}", words(|_| 900));
+}
+
+#[test]
+fn large_pieces_are_measured_on_every_eighth_block() {
+    // All exponents change alike, but of one of them only the blocks that are passed over have lanes.
+    let pair = |lanes: u32| -> (Vec<u8>, Vec<u8>) {
+        let old = |lane: u32| if (lane / 64).is_multiple_of(8) { 101 << 7 } else { 100 << 7 };
+        let new = |lane: u32| old(lane) + u16::from(lane.is_multiple_of(16));
+        let bytes = |of: &dyn Fn(u32) -> u16| (0..lanes).flat_map(|lane| of(lane).to_le_bytes()).collect();
+        (bytes(&old), bytes(&new))
+    };
+    let thresholds = |lanes: u32| {
+        let words = choices(Dtype::BF16, &[pair(lanes)], Profile::Compact).concat();
+        words.split("; ").nth(1).unwrap().split(", positions").next().unwrap().to_owned()
+    };
+    assert_eq!(thresholds((1 << 19) - 64), "thresholds [[]]");
+    assert_eq!(thresholds(1 << 19), "thresholds [[101]]");
+}

@@ -226,6 +226,16 @@ fn ranks_end_with_the_lanes() {
 }
 
 #[test]
+fn there_is_a_varint_for_each_escape() {
+    let coding = Coding { lane_bytes: 1, positions: Positions::Sparse, values: Values::Absolute };
+    for escapes in [&[][..], &[0, 0]] {
+        let streams: [&[u8]; 5] = [&[], &[], &[255], escapes, &[9]];
+        let error = by_hand::<u8>((Dtype::U8, coding), &[PositionCoding::Gaps(0)], &[1], &streams).unwrap_err();
+        assert_eq!(error.rule(), Some("R-STR-06"), "{escapes:?}");
+    }
+}
+
+#[test]
 fn differences_fit_their_lanes() {
     let coding = Coding { lane_bytes: 1, positions: Positions::Sparse, values: Values::RelativeSmall };
     let apply = |sign: u8, less_one: u8| {

@@ -160,12 +160,18 @@ mod tests {
         assert_eq!(Header::parse(&[0; 200]).unwrap_err().rule(), Some("R-HDR-01"));
         let mut bytes = header().to_bytes();
         bytes[40] ^= 1;
-        assert_eq!(Header::parse(&bytes).unwrap_err().rule(), Some("R-HDR-03"));
+        let error = Header::parse(&bytes).unwrap_err();
+        assert_eq!((error.rule(), error.offset()), (Some("R-HDR-03"), Some(124)));
         assert_eq!(rule_after(|bytes| bytes[8] = 1), "R-HDR-04");
         assert_eq!(rule_after(|bytes| bytes[15] = 1), "R-HDR-05");
         assert_eq!(rule_after(|bytes| bytes[20] = 1), "R-HDR-06");
         assert_eq!(rule_after(|bytes| bytes[119] = 1), "R-HDR-06");
         assert_eq!(rule_after(|bytes| bytes[88] = 5), "R-HDR-07");
         assert_eq!(rule_after(|bytes| bytes[111] = 0x80), "R-HDR-08");
+        let mut longest = header();
+        longest.segments_length = (1 << 63) - HEADER_BYTES - longest.index_stored - 1;
+        assert_eq!(Header::parse(&longest.to_bytes()).unwrap(), longest);
+        longest.segments_length += 1;
+        assert_eq!(Header::parse(&longest.to_bytes()).unwrap_err().rule(), Some("R-HDR-08"));
     }
 }

@@ -346,3 +346,63 @@ fn read_segment_number(
     })?;
     Ok(Some(number))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::coding::{Positions, Values};
+
+    /// Reads an index that is stored as it is, of a snapshot of some state.
+    fn read(bytes: &[u8], segments_length: u64) -> Result<Index> {
+        let length = bytes.len() as u64;
+        let header = Header {
+            compatible_features: 0,
+            base: Digest::of_empty_state(),
+            target: Digest([1; 32]),
+            index_stored: length,
+            index_raw: length,
+            segments_length,
+            index_crc: crc32fast::hash(bytes),
+        };
+        Index::parse(bytes, &header, &Limits::default())
+    }
+
+    #[test]
+    fn every_segment_is_named() {
+        let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
+        let segment = SegmentEntry { coding, stored_length: 5, crc: 7 };
+        let tensor = |name: &str, pieces: Vec<Option<usize>>| {
+            let info = TensorInfo::new(name, Dtype::U8, [3]).unwrap();
+            TensorEntry::Write(Box::new(WrittenTensor { info, start: Start::Zeros, pieces, digest: Digest([9; 32]) }))
+        };
+        let tensors = vec![tensor("a", vec![Some(0)]), tensor("b", vec![None]), tensor("c", vec![Some(1)])];
+        let mut index = Index { metadata: BTreeMap::new(), segments: vec![segment; 2], tensors };
+        assert_eq!(read(&index.to_bytes(), 10).unwrap(), index);
+        assert_eq!((index.find("b"), index.find("d")), (Some(1), None));
+        assert_eq!(index.parts(), [[Part { entry: 0, piece: 0 }], [Part { entry: 2, piece: 0 }]]);
+        index.segments.push(segment);
+        assert_eq!(read(&index.to_bytes(), 15).unwrap_err().rule(), Some("R-IDX-12"));
+    }
+
+    #[test]
+    fn metadata_ascend() {
+        for keys in [*b"ba", *b"aa"] {
+            let bytes = [2, 1, keys[0], 1, b'1', 1, keys[1], 1, b'2', 0, 0];
+            let error = read(&bytes, 0).unwrap_err();
+            // Where the second key ends.
+            assert_eq!((error.rule(), error.offset()), (Some("R-IDX-03"), Some(HEADER_BYTES + 7)));
+        }
+    }
+
+    #[test]
+    fn tensors_are_bounded() {
+        let rule = |bytes: u64| {
+            let mut index = vec![0, 0, 1, 1, b'a', SET, Dtype::U8.code(), 1];
+            put_varint(&mut index, bytes);
+            read(&index, 0).unwrap_err().rule()
+        };
+        // The pieces are missing.
+        assert_eq!(rule(MAX_TENSOR_BYTES), Some("R-INT-03"));
+        assert_eq!(rule(MAX_TENSOR_BYTES + 1), Some("R-LIM-01"));
+    }
+}

@@ -198,3 +198,39 @@ impl Table {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_bounded() {
+        let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
+        let rule = |length: u64| {
+            let bytes = vec![0; usize::try_from(length).unwrap()];
+            let stream = StoredStream { raw_length: length, bytes: &bytes, offset: 0 };
+            Table::parse(&stream, coding, &[(Dtype::U8, 4)]).unwrap_err().rule()
+        };
+        // No contexts.
+        assert_eq!(rule(TABLE_BYTES + TABLE_BYTES_PER_PART), Some("R-SEG-03"));
+        assert_eq!(rule(TABLE_BYTES + TABLE_BYTES_PER_PART + 1), Some("R-LIM-03"));
+    }
+
+    #[test]
+    fn members_are_all_lanes() {
+        let rule = |positions: Positions, parameter: &[u8], count: u8| {
+            let bytes = [&[1][..], parameter, &[count]].concat();
+            let stream = StoredStream { raw_length: bytes.len() as u64, bytes: &bytes, offset: 0 };
+            let coding = Coding { lane_bytes: 1, positions, values: Values::Absolute };
+            Table::parse(&stream, coding, &[(Dtype::U8, 4)]).err().and_then(|error| error.rule())
+        };
+        for count in 3..=5 {
+            let expected = (count != 4).then_some("R-SEG-08");
+            assert_eq!(rule(Positions::Dense, &[], count), expected);
+            assert_eq!(rule(Positions::Sparse, &[BITMAP], count), expected);
+        }
+        // Gaps count coded lanes.
+        assert_eq!(rule(Positions::Sparse, &[0], 3), None);
+        assert_eq!(rule(Positions::Sparse, &[0], 5), Some("R-SEG-08"));
+    }
+}

@@ -196,6 +196,11 @@ mod tests {
         // Frame header without content size, window descriptor of 2^41 bytes, one empty last block.
         let frame = [&FRAME_MAGIC[..], &[0x00, 0xF8, 0x01, 0x00, 0x00]].concat();
         assert_eq!(decode(&frame, 10, 0).unwrap_err().rule(), Some("R-STR-03"));
+        // The largest window, an eighth more, and almost as much; one block of a byte that is repeated a hundred times.
+        let window = |byte: u8| decode(&[&FRAME_MAGIC[..], &[0x00, byte, 0x23, 0x03, 0x00, 7]].concat(), 100, 0);
+        assert_eq!(window(0x78).unwrap(), [7; 100]);
+        assert_eq!(window(0x79).unwrap_err().rule(), Some("R-STR-03"));
+        assert_eq!(window(0x77).unwrap(), [7; 100]);
         // The same cut off in its header, and content sizes that libzstd takes for "unknown" and "error".
         let rule = |bytes: &[u8]| decode(&[&FRAME_MAGIC, bytes].concat(), 100, 0).unwrap_err().rule().unwrap();
         assert_eq!(rule(&[0xC0, 0xFF, 1, 2]), "R-STR-02");

@@ -121,6 +121,11 @@ impl StagedSafetensors {
         names.map(|name| name.to_string_lossy().into_owned()).collect()
     }
 
+    /// Lets [`commit`](Self::commit) copy no files of the base's directory.
+    pub fn leave_other_files(&mut self) {
+        self.other_files.clear();
+    }
+
     /// Makes the state visible at `out`, at once and completely, after everything has reached the disk.
     ///
     /// # Errors
@@ -356,6 +361,19 @@ mod tests {
         rewrite(&base, &after, true).unwrap();
         assert_eq!(contents(&after), expected);
         assert_eq!(contents(folder.path()).len(), 2);
+    }
+
+    #[test]
+    fn other_files_can_be_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+        let base = make_shards(&before);
+        let mut staged = StagedSafetensors::create(&after, base.tensors(), base.layout(), Some(&base), false).unwrap();
+        assert_eq!(staged.copied_files(), ["Wörter buch.json"]);
+        staged.leave_other_files();
+        assert_eq!(staged.copied_files(), [""; 0]);
+        write(&base, staged).unwrap();
+        assert_eq!(contents(&after).into_keys().collect::<Vec<_>>(), ["1.safetensors", "2.safetensors", INDEX_NAME]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
         steps.run(&format!("dependencies of {manifest}"), || {
             let mut deny = Command::new(&program);
-            deny.args(["--manifest-path", manifest, "--locked", "check", "--config", "deny.toml"]);
+            deny.args(["--manifest-path", manifest, "--workspace", "--locked", "--config", "deny.toml", "check"]);
             // Not `advisories`, whose database has to be downloaded.
             execute(deny.args(["licenses", "bans", "sources"]).current_dir(&root))
         });

@@ -33,7 +33,7 @@ Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.";
 /// A link is a file that turns one state (one version of all tensors) into another, bit for bit. Links are checked
 /// against digests of base and target: a result is either exact or refused.
 #[derive(Debug, Parser)]
-#[command(name = "deltachain", version, propagate_version = true, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "deltachain", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -224,7 +224,8 @@ pub(crate) struct SquashArgs {
 /// Show a small chain at work; needs neither files nor a network
 ///
 /// Makes links between four consecutive checkpoints of a real model, an excerpt of which is part of this program,
-/// applies them, compares the results byte for byte, and tries a wrong base and a damaged link.
+/// applies them, compares the results byte for byte, and tries a wrong base and a damaged link. Then publishes them as the
+/// versions of a chain in a directory, with one follower from the beginning and one that joins late.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Keep the files in this directory, which must be new or empty

@@ -53,7 +53,7 @@ pub(crate) fn date(time: SystemTime) -> String {
     let mut text = String::new();
     // A time before 1970 or after 9999 cannot be shown.
     if write!(text, "{}", humantime::format_rfc3339_seconds(time)).is_err() {
-        text = "-".to_owned();
+        return "-".to_owned();
     }
     text
 }

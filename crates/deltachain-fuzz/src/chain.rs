@@ -231,3 +231,34 @@ fn union(shards: &[MemoryState]) -> MemoryState {
     }
     whole
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::SEALED;
+    use crate::seeds::{files_below, unpacked};
+
+    #[test]
+    fn valid_chains_are_read() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/vectors/chains/valid");
+        let files = files_below(&folder).unwrap();
+        assert!(files.len() >= 25);
+        for path in files {
+            let mut archive = Archive::of(unpacked(&std::fs::read(&path).unwrap()));
+            for flags in [0, SEALED] {
+                archive.flags = flags;
+                let archive = Archive::parse(&archive.to_bytes()).unwrap();
+                let (before, now) = archive.stores();
+                let reached = Reader::new(&now).replay(None, None).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+                assert_eq!(Some(reached.version), now.objects.keys().filter_map(version_of_commit).max());
+                // Who holds it is there already.
+                let again = Reader::new(&before).replay(None, Some(&reached)).unwrap();
+                assert!(again.shards == reached.shards);
+            }
+        }
+    }
+
+    fn version_of_commit(name: &ObjectName) -> Option<u64> {
+        if let ObjectName::Commit(version) = name { Some(*version) } else { None }
+    }
+}

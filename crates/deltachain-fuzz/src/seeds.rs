@@ -177,7 +177,7 @@ impl Seeds {
 }
 
 /// The files of a plain tar archive.
-fn unpacked(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn unpacked(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches(['\0', ' ']).to_owned();
     let mut files = Vec::new();
     let mut rest = archive;

@@ -28,7 +28,7 @@ pub(crate) struct Download<'a> {
     /// What has come so far.
     source: FileSource,
     shared: Arc<Shared>,
-    _fetcher: Fetcher,
+    fetcher: Fetcher,
 }
 
 /// The thread that fetches: it writes and hashes, which those that keep connections going have no time for. Stops when
@@ -36,6 +36,12 @@ pub(crate) struct Download<'a> {
 struct Fetcher {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Fetcher {
+    fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
 }
 
 impl Drop for Fetcher {
@@ -101,7 +107,7 @@ impl<'a> Download<'a> {
         let thread = thread::Builder::new().name("download".to_owned()).spawn(fetch);
         let thread = thread.map_err(|error| Error::io("starting a thread", error))?;
         let fetcher = Fetcher { stop: Some(stop), thread: Some(thread) };
-        Ok(Self { reference, observer, source, shared, _fetcher: fetcher })
+        Ok(Self { reference, observer, source, shared, fetcher })
     }
 
     /// Waits until so many bytes are there, or it has ended. Tells the observer what has come.
@@ -113,7 +119,12 @@ impl<'a> Download<'a> {
             // Outside the lock: nobody knows what the observer does.
             drop(arrived);
             self.observer.advance(Phase::Download, news)?;
+            let is_over = self.fetcher.is_over();
             arrived = self.shared.lock();
+            if is_over && arrived.end.is_none() {
+                let error = Error::io("fetching", std::io::Error::other("the thread that fetched has failed"));
+                arrived.end = Some((Instant::now(), Err(error)));
+            }
             if arrived.bytes >= bytes || arrived.end.is_some() {
                 return Ok(arrived);
             }
@@ -174,4 +185,96 @@ async fn fetch(store: &Store, reference: &FileReference, file: &mut NamedTempFil
         shared.change(|arrived| arrived.bytes += bytes.len() as u64);
     }
     reference.check(reference.size, Digest(*hasher.finalize().as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::options::StoreOptions;
+
+    /// A store with one file, whose bytes come in parts of 10.
+    fn stored(folder: &Path, content: &[u8]) -> (Store, Cache, FileReference) {
+        let reference = FileReference { digest: Digest::of_bytes(content), size: content.len() as u64 };
+        let path = folder.join(reference.name().to_string());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+        let options = StoreOptions { part_bytes: 10, attempts: 1, ..StoreOptions::default() };
+        let store = Store::open(folder.to_str().unwrap(), options).unwrap();
+        (store, Cache::open(folder.join("cache"), u64::MAX).unwrap(), reference)
+    }
+
+    #[test]
+    fn what_has_come_can_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let content: Vec<u8> = (0..95).collect();
+        let (store, cache, reference) = stored(folder.path(), &content);
+        assert!(cache.find(&reference).unwrap().is_none());
+        let download = Download::start(&store, reference, &cache, &()).unwrap();
+        let mut last = [0; 20];
+        download.read_at(75, &mut last).unwrap();
+        assert_eq!(last, content[75..]);
+        let mut first = [0; 15];
+        download.read_at(0, &mut first).unwrap();
+        assert_eq!(first, content[..15]);
+        assert_eq!(download.read_at(90, &mut first).unwrap_err().file(), Some(&*reference.name().to_string()));
+        download.verdict().unwrap();
+        assert!(!download.has_failed());
+        assert!(cache.find(&reference).unwrap().is_some());
+    }
+
+    #[test]
+    fn another_file_fails_and_is_not_kept() {
+        let content = [7; 95];
+        let name = |folder: &Path, reference: &FileReference| folder.join(reference.name().to_string());
+        for other in [&[8; 95][..], &[7; 94], &[7; 96], &[]] {
+            let folder = tempfile::tempdir().unwrap();
+            let (store, cache, reference) = stored(folder.path(), &content);
+            fs::write(name(folder.path(), &reference), other).unwrap();
+            let download = Download::start(&store, reference, &cache, &()).unwrap();
+            assert_eq!(download.verdict().unwrap_err().rule(), Some("R-CHN-10"));
+            drop(download);
+            assert_eq!(fs::read_dir(folder.path().join("cache")).unwrap().count(), 0);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (store, cache, reference) = stored(folder.path(), &content);
+        fs::remove_file(name(folder.path(), &reference)).unwrap();
+        let download = Download::start(&store, reference, &cache, &()).unwrap();
+        assert!(download.read_at(0, &mut [0]).unwrap_err().rule().is_none());
+        assert!(download.has_failed());
+        assert_eq!(download.verdict().unwrap_err().rule(), Some("R-CHN-09"));
+    }
+
+    /// Wants everything to end.
+    struct Stopping;
+
+    impl Observer for Stopping {
+        fn begin(&self, _phase: Phase, _bytes: u64) {}
+
+        fn advance(&self, _phase: Phase, _bytes: u64) -> Result<()> {
+            Err(Error::usage("enough"))
+        }
+
+        fn end(&self, _phase: Phase) {}
+
+        fn remark(&self, _text: &str) {}
+    }
+
+    #[test]
+    fn the_observer_can_end_the_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, cache, reference) = stored(folder.path(), &[1; 95]);
+        let download = Download::start(&store, reference, &cache, &Stopping).unwrap();
+        assert_eq!(download.read_at(0, &mut [0]).unwrap_err().message(), "enough");
+        // The store may be dropped before what it is used by.
+        drop(store);
+        drop(download);
+        assert!(
+            !fs::read_dir(folder.path().join("cache"))
+                .unwrap()
+                .any(|entry| { entry.unwrap().file_name().to_string_lossy().starts_with(".tmp-") })
+        );
+    }
 }

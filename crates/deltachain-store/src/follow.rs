@@ -47,6 +47,7 @@ pub fn follow(
     on_switch: &mut dyn FnMut(&Switched) -> Result<()>,
 ) -> Result<()> {
     let mut pause = options.poll;
+    let mut last_remark = None;
     loop {
         let prepared = subscriber.prepare(None, observer);
         let switched = prepared.and_then(|prepared| prepared.map(|prepared| subscriber.apply(prepared)).transpose());
@@ -55,11 +56,25 @@ pub fn follow(
             Ok(Some(mut switched)) => {
                 switched.lag = lag(subscriber, switched.version);
                 on_switch(&switched)?;
-                pause = options.poll;
+                (pause, last_remark) = (options.poll, None);
+                if switched.lag.versions > 0 && options.until.is_none_or(|until| switched.version < until) {
+                    continue;
+                }
             }
             Ok(None) => {}
             Err(error) if error.class() == ErrorClass::Usage => return Err(error),
-            Err(error) => observer.remark(&format!("tried again later: {error:?}")),
+            Err(error) => {
+                // A chain without versions is no failure, but one that has lost them is.
+                let text = match error.rule() {
+                    Some("R-CHN-03") if subscriber.held().is_none() => "the chain has no version yet".to_owned(),
+                    _ => format!("tried again later: {error:?}"),
+                };
+                // Once is enough.
+                if last_remark.as_ref() != Some(&text) {
+                    observer.remark(&text);
+                    last_remark = Some(text);
+                }
+            }
         }
         let held = subscriber.held().map(|held| held.version);
         if options.until.is_some_and(|until| held >= Some(until)) {

@@ -52,14 +52,18 @@ impl Job<'_> {
         // Routes lead between versions with equally many shards.
         let head = parent.head().filter(|head| head.shards.len() == self.of).map(|head| head.version);
         let work_directory = if let Base::Work(directory) = base { Some(directory) } else { None };
-        let mut work = work_directory.map(|directory| self.keep(Some(directory))).transpose()?;
+        let mut work = match base {
+            Base::Work(directory) => Some(self.keep(Some(directory))?),
+            Base::Chain if head.is_some() => Some(self.keep(None)?),
+            _ => None,
+        };
         if let (Some(work), Some(head)) = (&mut work, head) {
             work.bring_to(head, self.observer)?;
         }
         let base_state = match base {
             Base::Nothing => None,
             Base::State(state) => Some(state),
-            Base::Work(_) => work.as_ref().and_then(Kept::state),
+            Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state),
         };
         let links = self.make_and_store(&Bases { parent: &parent, head: head.zip(base_state), work_directory })?;
         // The way to the new version, once it has been committed.
@@ -67,7 +71,8 @@ impl Job<'_> {
             work.remember(link)?;
         }
         let part = self.part(&parent, &links)?;
-        Ok(Made { part, work })
+        // What is only there for this once need not get to the new version.
+        Ok(Made { part, work: work.filter(|_| work_directory.is_some()) })
     }
 
     /// Makes links and stores them; one is on its way while the next is being made.

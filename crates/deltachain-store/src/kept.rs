@@ -30,9 +30,8 @@ impl Kept {
     ) -> Result<Self> {
         let temporary = if directory.is_none() { Some(temporary()?) } else { None };
         let directory = directory.or(temporary.as_ref().map(TempDir::path)).unwrap_or(Path::new("."));
-        let mut options = SubscriberOptions::default();
-        options.limits = *limits;
-        options.shards = (of > 1).then(|| vec![shard]);
+        let shards = (of > 1).then(|| vec![shard]);
+        let options = SubscriberOptions { limits: *limits, shards, ..SubscriberOptions::default() };
         let subscriber = Subscriber::open(store.clone(), directory, options)?;
         Ok(Self { subscriber, state: None, _temporary: temporary })
     }

@@ -123,13 +123,12 @@ impl<'a> Links<'a> {
 impl Link<'_> {
     /// Why the link could not be opened or applied.
     pub(crate) fn blame(&self, hop: &Hop, error: Error) -> Failure {
-        if let Bytes::Coming(download) = &self.bytes {
-            // An error without a rule is no fault of the link, unless it says that the link did not come.
-            if error.rule().is_some() || download.has_failed() {
-                if let Err(fault) = download.verdict() {
-                    return self.misses(fault);
-                }
-            }
+        // An error without a rule is no fault of the link, unless it says that the link did not come.
+        if let Bytes::Coming(download) = &self.bytes
+            && (error.rule().is_some() || download.has_failed())
+            && let Err(fault) = download.verdict()
+        {
+            return self.misses(fault);
         }
         match error.rule() {
             Some(_) => Failure::Route(hop.clone(), error.in_file(self.reference.name().to_string())),

@@ -127,7 +127,7 @@ impl ModelDirectory {
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn complete(&self, unfinished: Unfinished, record: Record) -> Result<Current> {
+    pub(crate) fn complete(&self, unfinished: &Unfinished, record: Record) -> Result<Current> {
         let made = unfinished.version();
         let writing = |error| Error::io("writing", error).in_file(&made);
         let bytes = record.to_bytes()?;

@@ -15,7 +15,7 @@ use crate::shards::commit;
 use crate::store::Store;
 
 /// How versions are published.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct PublishOptions {
     /// How values may be coded.
@@ -31,18 +31,6 @@ pub struct PublishOptions {
     pub limits: Limits,
 }
 
-impl Default for PublishOptions {
-    fn default() -> Self {
-        Self {
-            profile: Profile::default(),
-            metadata: BTreeMap::new(),
-            snapshots: Snapshots::default(),
-            skips: Vec::new(),
-            limits: Limits::default(),
-        }
-    }
-}
-
 /// Where a publisher finds the state of the head, to make links from.
 #[derive(Debug, Clone, Copy)]
 pub enum Base<'a> {
@@ -50,6 +38,8 @@ pub enum Base<'a> {
     Nothing,
     /// In these files, wherever they are. What the link has been made from is compared with the head by digest.
     State(&'a SafetensorsState),
+    /// In the chain, from which the head is built anew in a temporary directory.
+    Chain,
     /// In a directory that the publisher keeps as a [`Subscriber`](crate::Subscriber) does, and brings to the head first.
     Work(&'a Path),
 }

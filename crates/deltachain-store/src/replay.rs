@@ -107,7 +107,9 @@ impl Replay<'_> {
             return Err(self.tell_apart(hop, shards, &sources, links, building));
         };
         let base = self.held.map(|held| &held.files);
-        let staged = StagedSafetensors::create(self.out, &tensors, &Layout::joined(&layouts)?, base, false)?;
+        let mut staged = StagedSafetensors::create(self.out, &tensors, &Layout::joined(&layouts)?, base, false)?;
+        // Among them may be safetensors files that this version does not have any more.
+        staged.leave_other_files();
         let work = applications.iter().map(Application::work).fold(0, u64::saturating_add);
         self.observer.begin(Phase::Build, work);
         let mut digests: Vec<StateDigests> = Vec::with_capacity(shards.len());

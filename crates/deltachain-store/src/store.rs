@@ -391,10 +391,6 @@ impl Store {
         &self.options
     }
 
-    pub(crate) fn runtime(&self) -> &Runtime {
-        &self.runtime
-    }
-
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.runtime.block_on(future)
     }

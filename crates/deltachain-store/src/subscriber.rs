@@ -32,8 +32,8 @@ pub struct SubscriberOptions {
     pub cache_bytes: u64,
     /// Do not read the version in the directory at the start to see whether it is what it was.
     pub trust_directory: bool,
-    /// A directory whose other files, such as configuration and tokenizer, every version gets too. They may become second
-    /// names for the same files, so they are to be replaced rather than changed.
+    /// A directory whose other files, such as configuration and tokenizer, every version gets too, besides those of the
+    /// version before. They may become second names for the same files, so they are to be replaced rather than changed.
     pub other_files: Option<PathBuf>,
 }
 
@@ -321,10 +321,11 @@ impl Subscriber {
         let replayed = replay.run(&mut links);
         received.add(links.received());
         let record = replayed?;
-        if let Some(other_files) = &self.options.other_files {
+        let before = held.map(|held| held.files.path());
+        for other_files in before.into_iter().chain(self.options.other_files.as_deref()) {
             take_other_files(other_files, &model)?;
         }
-        Ok(self.directory.complete(unfinished, record)?)
+        Ok(self.directory.complete(&unfinished, record)?)
     }
 
     /// The shards of a plan that are wanted.

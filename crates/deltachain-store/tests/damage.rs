@@ -55,9 +55,9 @@ fn read(store: &Store, held: Option<u64>, damage: impl FnOnce()) -> (Result<()>,
     // No file is there already.
     options.cache_bytes = 0;
     let mut reader = Subscriber::open(store.clone(), directory.path(), options).unwrap();
-    let mut go = |version| {
-        let prepared = reader.prepare(version, &())?.expect("a version");
-        reader.apply(prepared).map(drop)
+    let mut go = |version| match reader.prepare(version, &())? {
+        Some(prepared) => reader.apply(prepared).map(drop),
+        None => Ok(()),
     };
     if held.is_some() {
         go(held).unwrap();
@@ -112,7 +112,7 @@ fn each_object_damaged_in_turn() {
         objects += 1;
         let path = scratch.path().join("store").join(object.name.to_string());
         for kind in [Damage::Flip, Damage::Truncate, Damage::Remove] {
-            for held in [None, Some(2), Some(6)] {
+            for held in [None, Some(4)] {
                 let mut undo = None;
                 let (result, shows) = read(&store, held, || undo = Some(damage(&path, kind)));
                 let case = format!("{} {kind:?}, held {held:?}", object.name);
@@ -153,7 +153,7 @@ fn each_object_damaged_in_turn() {
         assert!(outcomes.contains_key(outcome), "{outcomes:?}");
     }
     println!(
-        "{objects} objects, each changed, cut short and removed, for readers of nothing, version 2 and version 6: {outcomes:?}"
+        "{objects} objects, each changed, cut short and removed, for readers of nothing and of version 4: {outcomes:?}"
     );
     assert_eq!(fsck(&store, &FsckOptions::default(), &()).unwrap().problems.len(), 0);
 }

@@ -94,7 +94,7 @@ fn a_reference_says_nothing_more() {
         format!("\"digest\":\"{digest}\",\"size\":-4"),
         format!("\"digest\":\"{digest}\",\"size\":9007199254740992"),
         format!("\"digest\":\"{digest}\",\"size\":\"4\""),
-        format!("\"digest\":null,\"size\":4"),
+        "\"digest\":null,\"size\":4".to_owned(),
     ];
     for other in others {
         assert!(text.contains(&file));
@@ -155,9 +155,10 @@ fn everything_in(directory: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
         for entry in fs::read_dir(&next).unwrap().map(|entry| entry.unwrap()) {
             let name = entry.path().strip_prefix(directory).unwrap().to_str().unwrap().to_owned();
             let kind = entry.file_type().unwrap();
-            let content = match kind.is_symlink() {
-                true => Some(fs::read_link(entry.path()).unwrap().to_str().unwrap().into()),
-                false => kind.is_file().then(|| fs::read(entry.path()).unwrap()),
+            let content = if kind.is_symlink() {
+                Some(fs::read_link(entry.path()).unwrap().to_str().unwrap().into())
+            } else {
+                kind.is_file().then(|| fs::read(entry.path()).unwrap())
             };
             if kind.is_dir() {
                 left.push(entry.path());

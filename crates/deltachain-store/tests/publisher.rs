@@ -268,7 +268,7 @@ fn who_comes_second_is_told_so() {
     publish(&store, &states[0], Base::Nothing).unwrap();
     let part = |state| publish_shard(&store, state, Base::State(&states[0]), 0, 1, &PublishOptions::default(), &());
     let (slow, fast) = (part(&states[1]).unwrap(), part(&states[2]).unwrap());
-    let commit = |part: &ShardPart| commit_shards(&store, &[part.clone()], &PublishOptions::default(), &());
+    let commit = |part: &ShardPart| commit_shards(&store, std::slice::from_ref(part), &PublishOptions::default(), &());
     let published = commit(&fast).unwrap();
     let error = commit(&slow).unwrap_err();
     assert_rule(&error, "R-PUB-03");
@@ -333,7 +333,7 @@ fn shards_become_a_version_together() {
     let place = directory.path();
     let (store, options) = (store(place), options(Snapshots::Every(2), &[2]));
     init(&store).unwrap();
-    let part = |state: &SafetensorsState, base, shard: usize, of| {
+    let part = |state: &SafetensorsState, base: Base<'_>, shard: usize, of: usize| {
         let part = publish_shard(&store, state, base, shard, of, &options, &()).unwrap();
         // It goes from process to process as JSON.
         let text = serde_json::to_string(&part).unwrap();

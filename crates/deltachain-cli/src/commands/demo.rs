@@ -12,12 +12,14 @@ use tempfile::TempDir;
 
 use crate::args::DemoArgs;
 use crate::commands::apply::build;
+use crate::commands::demo_chain::ChainDemo;
 use crate::commands::diff::{Job, make};
 use crate::commands::verify::with_base;
 use crate::inputs::{Base, OpenedLink, bytes_of, open_state};
 use crate::numbers::{bits_each, decimal, grouped, percent, ratio, time};
 use crate::output::{Output, printable_path};
 use crate::table::{Align, layout};
+use crate::watcher::Watcher;
 
 /// The excerpt: testdata/README.md says where it comes from.
 const STEPS: [&[u8]; 4] = [
@@ -38,7 +40,7 @@ elements change in a step depends on learning rate and number format.";
 
 pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
     let place = Place::prepare(args.keep.as_deref())?;
-    let demo = Demo::run(place.path())?;
+    let demo = Demo::run(place.path(), output)?;
     output.result(|| demo.as_text(args.keep.as_deref()), || demo.as_json())
 }
 
@@ -89,6 +91,7 @@ struct Refusal {
 
 struct Demo {
     state_bytes: u64,
+    in_store: ChainDemo,
     rows: Vec<Row>,
     /// Bytes of the snapshot and the compact links, and whether they give the last checkpoint.
     chain: (u64, bool),
@@ -113,7 +116,7 @@ impl Paths<'_> {
 }
 
 impl Demo {
-    fn run(directory: &Path) -> Result<Self> {
+    fn run(directory: &Path, output: Output) -> Result<Self> {
         let paths = Paths(directory);
         for (step, bytes) in STEPS.iter().enumerate() {
             let path = paths.step(step);
@@ -131,7 +134,9 @@ impl Demo {
         let all = paths.applied("chain");
         build(&Base::open(None)?, &OpenedLink::open_all(&links, &Limits::default())?, &all, false, Output::silent())?;
         let chain_bytes = rows.iter().take(names.len()).map(|row| row.report.bytes).sum();
+        let states: Vec<PathBuf> = (0..STEPS.len()).map(|step| paths.step(step)).collect();
         let demo = Self {
+            in_store: ChainDemo::run(directory, &states, &Watcher::new(output))?,
             state_bytes: bytes_of(open_state(&paths.step(0))?.tensors()),
             chain: (chain_bytes, read(&all)? == STEPS[3]),
             refusals: vec![wrong_base(&paths)?, flipped_bit(&paths)?],
@@ -178,11 +183,13 @@ impl Demo {
             let rule = refusal.error.rule().unwrap_or_default();
             lines.push(format!("{good}refused{good:#}  {}: {} {rule}", refusal.what, refusal.error.class()));
         }
-        lines.push(String::new());
+        lines.extend([String::new(), self.in_store.as_text(), String::new()]);
         lines.push(match kept {
             Some(directory) => {
                 let directory = printable_path(directory);
-                format!("The files are in {directory}. Try: deltachain inspect {directory}/0-1.dcf")
+                format!(
+                    "The files are in {directory}. Try: deltachain inspect {directory}/0-1.dcf, deltachain log {directory}/chain"
+                )
             }
             None => "Run it with --keep DIR to look at the files.".to_owned(),
         });
@@ -198,6 +205,7 @@ impl Demo {
             "state_bytes": self.state_bytes,
             "links": rows,
             "chain": { "bytes": self.chain.0, "exact": self.chain.1 },
+            "in_store": self.in_store.as_json(),
             "refused": refused.collect::<Vec<_>>(),
         })
     }

@@ -3,6 +3,7 @@
 pub(crate) mod apply;
 pub(crate) mod chain;
 pub(crate) mod demo;
+mod demo_chain;
 pub(crate) mod diff;
 pub(crate) mod digest;
 pub(crate) mod inspect;

@@ -13,7 +13,7 @@ use deltachain_store::{Observer, Phase, Store, StoreOptions};
 use tempfile::TempDir;
 
 /// A state of these U8 tensors.
-pub fn state(tensors: &[(&str, &[u8])]) -> MemoryState {
+pub(crate) fn state(tensors: &[(&str, &[u8])]) -> MemoryState {
     let mut state = MemoryState::new();
     for (name, data) in tensors {
         state.insert(name, Dtype::U8, &[data.len() as u64], data.to_vec()).unwrap();
@@ -22,7 +22,7 @@ pub fn state(tensors: &[(&str, &[u8])]) -> MemoryState {
 }
 
 /// The tensors of all states.
-pub fn union(states: &[MemoryState]) -> MemoryState {
+pub(crate) fn union(states: &[MemoryState]) -> MemoryState {
     let mut all = MemoryState::new();
     for (info, data) in states.iter().flat_map(MemoryState::iter) {
         all.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
@@ -31,18 +31,18 @@ pub fn union(states: &[MemoryState]) -> MemoryState {
 }
 
 /// A chain in a directory.
-pub struct Chain {
-    pub folder: TempDir,
-    pub store: Store,
+pub(crate) struct Chain {
+    pub(crate) folder: TempDir,
+    pub(crate) store: Store,
     /// The shards of each version.
-    pub versions: Vec<Vec<MemoryState>>,
+    pub(crate) versions: Vec<Vec<MemoryState>>,
     /// The layout that links state from now on.
-    pub layout: Option<&'static str>,
+    pub(crate) layout: Option<&'static str>,
     parent: Digest,
 }
 
 impl Chain {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut options = StoreOptions::default();
         options.attempts = 1;
@@ -54,18 +54,18 @@ impl Chain {
     }
 
     /// Adds a version of one shard, with routes from these versions.
-    pub fn add(&mut self, state: MemoryState, from: &[Option<u64>]) -> u64 {
+    pub(crate) fn add(&mut self, state: MemoryState, from: &[Option<u64>]) -> u64 {
         self.add_shards(vec![state], from)
     }
 
-    pub fn add_shards(&mut self, shards: Vec<MemoryState>, from: &[Option<u64>]) -> u64 {
+    pub(crate) fn add_shards(&mut self, shards: Vec<MemoryState>, from: &[Option<u64>]) -> u64 {
         let digests: Vec<StateDigests> = shards.iter().map(|shard| StateDigests::of(shard, &()).unwrap()).collect();
         let state = union_of(shards.iter().map(State::tensors).zip(&digests)).unwrap_or(digests[0].state);
         self.add_as(state, shards, from)
     }
 
     /// Adds a version whose commit says that it is this state.
-    pub fn add_as(&mut self, state: Digest, shards: Vec<MemoryState>, from: &[Option<u64>]) -> u64 {
+    pub(crate) fn add_as(&mut self, state: Digest, shards: Vec<MemoryState>, from: &[Option<u64>]) -> u64 {
         let digests = shards.iter().map(|shard| StateDigests::of(shard, &()).unwrap().state).collect();
         self.versions.push(shards);
         let version = self.versions.len() as u64 - 1;
@@ -83,7 +83,7 @@ impl Chain {
     }
 
     /// Makes and stores the links of a route.
-    pub fn make_route(&self, version: u64, from: Option<u64>) -> Route {
+    pub(crate) fn make_route(&self, version: u64, from: Option<u64>) -> Route {
         let nothing = MemoryState::new();
         let links =
             self.shards(version).iter().enumerate().map(|(number, target)| {
@@ -93,7 +93,7 @@ impl Chain {
     }
 
     /// Makes and stores a link.
-    pub fn make_link(&self, base: &MemoryState, target: &MemoryState) -> FileReference {
+    pub(crate) fn make_link(&self, base: &MemoryState, target: &MemoryState) -> FileReference {
         let layout = self.layout.map(|layout| (LAYOUT_KEY.to_owned(), layout.to_owned()));
         let options = DiffOptions { metadata: layout.into_iter().collect(), ..DiffOptions::default() };
         let mut link = Vec::new();
@@ -101,7 +101,7 @@ impl Chain {
         self.store_link(&link)
     }
 
-    pub fn store_link(&self, link: &[u8]) -> FileReference {
+    pub(crate) fn store_link(&self, link: &[u8]) -> FileReference {
         let reference = FileReference { digest: Digest::of_bytes(link), size: link.len() as u64 };
         let path = self.path(reference.name());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -109,48 +109,48 @@ impl Chain {
         reference
     }
 
-    pub fn commit(&self, version: u64) -> Commit {
+    pub(crate) fn commit(&self, version: u64) -> Commit {
         let bytes = fs::read(self.path(ObjectName::Commit(version))).unwrap();
         Commit::parse(&bytes, &deltachain::Limits::default()).unwrap()
     }
 
     /// Replaces the routes to a version.
-    pub fn set_routes(&self, version: u64, generation: u64, routes: Vec<Route>) {
+    pub(crate) fn set_routes(&self, version: u64, generation: u64, routes: Vec<Route>) {
         let commit = Digest::of_bytes(&fs::read(self.path(ObjectName::Commit(version))).unwrap());
         let document = RoutesDocument { version, generation, commit, routes };
         let name = ObjectName::Routes { version, generation };
         assert!(self.store.put_if_absent(name, &document.to_bytes().unwrap()).unwrap());
     }
 
-    pub fn path(&self, name: ObjectName) -> PathBuf {
+    pub(crate) fn path(&self, name: ObjectName) -> PathBuf {
         self.folder.path().join(name.to_string())
     }
 
     /// The files of the route from there.
-    pub fn files(&self, version: u64, from: Option<u64>) -> Vec<FileReference> {
+    pub(crate) fn files(&self, version: u64, from: Option<u64>) -> Vec<FileReference> {
         self.commit(version).routes.into_iter().find(|route| route.from == from).unwrap().files
     }
 
     /// All tensors of a version.
-    pub fn whole(&self, version: u64) -> MemoryState {
+    pub(crate) fn whole(&self, version: u64) -> MemoryState {
         union(self.shards(version))
     }
 }
 
 /// Notes remarks, and stops the work at the call with this number, counted from 1.
 #[derive(Default)]
-pub struct Notes {
+pub(crate) struct Notes {
     remarks: Mutex<Vec<String>>,
-    pub stop_at: u64,
+    pub(crate) stop_at: u64,
     calls: AtomicU64,
 }
 
 impl Notes {
-    pub fn stopping_at(stop_at: u64) -> Self {
+    pub(crate) fn stopping_at(stop_at: u64) -> Self {
         Self { stop_at, ..Self::default() }
     }
 
-    pub fn remarks(&self) -> Vec<String> {
+    pub(crate) fn remarks(&self) -> Vec<String> {
         self.remarks.lock().unwrap().clone()
     }
 }

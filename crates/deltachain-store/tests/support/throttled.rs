@@ -22,6 +22,9 @@ pub(crate) struct ThrottledStore {
     line: Arc<Line>,
 }
 
+/// So much of the line's time is not lost when a sleeper wakes late.
+const LATE: Duration = Duration::from_millis(20);
+
 /// The line that all bodies share.
 #[derive(Debug)]
 struct Line {
@@ -41,7 +44,8 @@ impl Line {
         let needed = Duration::from_nanos(bytes as u64 * 1_000_000_000 / self.bytes_per_second);
         let free = {
             let mut free = self.free.lock().unwrap();
-            *free = (*free).max(Instant::now()) + needed;
+            let earliest = Instant::now().checked_sub(LATE).unwrap_or(*free);
+            *free = (*free).max(earliest) + needed;
             *free
         };
         tokio::time::sleep_until(free.into()).await;
@@ -74,7 +78,9 @@ impl ObjectStore for ThrottledStore {
         let slow = body.then(move |chunk| {
             let line = Arc::clone(&line);
             async move {
-                line.pass(chunk.as_ref().map_or(0, |bytes| bytes.len())).await;
+                if let Ok(bytes) = &chunk {
+                    line.pass(bytes.len()).await;
+                }
                 chunk
             }
         });

@@ -33,10 +33,8 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
                 grouped(plan.removed_bytes()),
             );
             if plan.young > 0 {
-                text.push_str(&format!(
-                    "\n  {} stored within the last 24 hours: they go later",
-                    counted(plan.young, "file that nothing needs was", "files that nothing needs were")
-                ));
+                let files = counted(plan.young, "file that nothing needs was", "files that nothing needs were");
+                text.extend(["\n  ", &files, " stored within the last 24 hours: they go later"]);
             }
             text
         },

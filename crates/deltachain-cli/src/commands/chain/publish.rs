@@ -9,7 +9,6 @@ use deltachain_store::{Base, PublishOptions, Published, Publisher, ShardPart, pu
 use serde_json::{Value, json};
 
 use crate::chain_args::PublishArgs;
-use crate::commands::chain::scratch;
 use crate::commands::diff::notes;
 use crate::inputs::open_state;
 use crate::numbers::{counted, grouped, percent};
@@ -29,13 +28,10 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     options.limits = args.limits.limits();
 
     let given = args.base.as_deref().map(open_state).transpose()?;
-    // Without either, the head is built anew, for this once.
-    let temporary = if args.base.is_none() && args.work.is_none() { Some(scratch(None)?) } else { None };
-    let work = args.work.as_deref().or(temporary.as_ref().map(tempfile::TempDir::path));
-    let base = match (&given, work) {
+    let base = match (&given, &args.work) {
         (Some(state), _) => Base::State(state),
         (None, Some(work)) => Base::Work(work),
-        (None, None) => return Err(Error::usage("there is no base")),
+        (None, None) => Base::Chain,
     };
     if let (Some((shard, of)), Some(path)) = (args.shard, &args.part) {
         refuse_existing(path, false)?;

@@ -1,0 +1,195 @@
+//! The second half of `demo`: a publisher and two followers of a chain in a directory, each in a thread of its own; one
+//! follows from the beginning, the other joins late.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anstyle::{AnsiColor, Style};
+use deltachain::tensor::SafetensorsState;
+use deltachain::{Error, Result};
+use deltachain_store::{
+    Base, FollowOptions, Observer, Phase, PublishOptions, Published, Publisher, Store, StoreOptions, Subscriber,
+    SubscriberOptions, Switched, follow, init,
+};
+use serde_json::{Value, json};
+
+use crate::commands::chain::publish;
+use crate::commands::chain::pull::as_json;
+use crate::numbers::{grouped, time};
+use crate::table::{Align, layout};
+use crate::watcher::Watcher;
+
+/// Every version whose number is a multiple of this gets a link from so many versions before.
+const SKIP: u64 = 3;
+
+/// What the followers have seen.
+pub(crate) struct ChainDemo {
+    published: Vec<(Published, Duration)>,
+    /// The switches of the follower that was there from the beginning.
+    early: Vec<Switched>,
+    late: Switched,
+    /// Bytes that the late follower would have had to read without the skip link.
+    replayed: u64,
+}
+
+impl ChainDemo {
+    /// Publishes these states, whose files are there already, in a directory.
+    pub(crate) fn run(directory: &Path, states: &[PathBuf], watcher: &Watcher) -> Result<Self> {
+        let chain = directory.join("chain");
+        let url = chain.to_string_lossy().into_owned();
+        let store = Store::create(&url, StoreOptions::default())?;
+        init(&store)?;
+        let subscriber =
+            |name: &str| Subscriber::open(store.clone(), &directory.join(name), SubscriberOptions::default());
+        let last = (states.len() as u64).saturating_sub(1);
+        let mut early_subscriber = subscriber("early")?;
+        let observer = Stoppable { watcher, stopped: AtomicBool::new(false) };
+        let (published, early) = thread::scope(|scope| {
+            let following = scope.spawn(|| {
+                let mut options = FollowOptions::default();
+                options.poll = Duration::from_millis(5);
+                options.poll_longest = options.poll;
+                options.until = Some(last);
+                let mut switches = Vec::new();
+                let followed = follow(&mut early_subscriber, &options, &observer, &mut |switched| {
+                    check(switched, &states[position(switched.version)?])?;
+                    switches.push(switched.clone());
+                    Ok(())
+                });
+                followed.map(|()| switches)
+            });
+            let published = publish_all(&store, states, watcher);
+            if published.is_err() {
+                observer.stopped.store(true, Ordering::Relaxed);
+            }
+            let early = following.join().map_err(|_| failed("the follower's thread has failed"))?;
+            Ok::<_, Error>((published?, early?))
+        })?;
+        let mut late_subscriber = subscriber("late")?;
+        let prepared = late_subscriber.prepare(None, watcher)?.ok_or_else(|| failed("the chain has no version"))?;
+        let late = late_subscriber.apply(prepared)?;
+        check(&late, &states[position(late.version)?])?;
+        let without_skips = |(published, _): &(Published, Duration)| {
+            let steps = published.routes.iter().filter(|route| match route.from {
+                None => published.version == 0,
+                Some(from) => from + 1 == published.version,
+            });
+            steps.map(|route| route.bytes).sum::<u64>()
+        };
+        let replayed = published.iter().map(without_skips).sum();
+        Ok(Self { published, early, late, replayed })
+    }
+
+    pub(crate) fn as_text(&self) -> String {
+        let columns = [
+            ("version", Align::Right),
+            ("links stored (bytes)", Align::Left),
+            ("published in", Align::Right),
+            ("follower 1 fetched", Align::Right),
+            ("built in", Align::Right),
+            ("exact", Align::Left),
+        ];
+        let rows: Vec<Vec<String>> = self
+            .published
+            .iter()
+            .map(|(published, took)| {
+                let routes = published.routes.iter().map(|route| {
+                    let from = route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"));
+                    format!("{from} ({})", grouped(route.bytes))
+                });
+                let switch = self.early.iter().find(|switched| switched.version == published.version);
+                // Several versions at once are taken as one.
+                let (fetched, built, exact) = switch.map_or_else(
+                    || ("with the next".to_owned(), String::new(), String::new()),
+                    |switched| (grouped(switched.downloaded), time(switched.times.build), "yes".to_owned()),
+                );
+                let routes: Vec<String> = routes.collect();
+                vec![published.version.to_string(), routes.join(", "), time(*took), fetched, built, exact]
+            })
+            .collect();
+        let title = Style::new().bold();
+        let good = AnsiColor::Green.on_default();
+        format!(
+            "{title}A chain in a directory{title:#}, with a publisher and two followers\n\n{}\n\n{good}exact{good:#}    follower 2 joined after version {}: {} bytes through {} files; replaying all versions takes {} bytes",
+            layout(&columns, &rows),
+            self.late.version,
+            grouped(self.late.downloaded),
+            self.late.routes.len(),
+            grouped(self.replayed),
+        )
+    }
+
+    pub(crate) fn as_json(&self) -> Value {
+        json!({
+            "published": self.published.iter().map(|(published, _)| publish::as_json("chain", published)).collect::<Vec<_>>(),
+            "early": self.early.iter().map(as_json).collect::<Vec<_>>(),
+            "late": as_json(&self.late),
+            "replayed_bytes": self.replayed,
+        })
+    }
+}
+
+/// Lets the follower end when there is nothing to wait for any more.
+struct Stoppable<'a> {
+    watcher: &'a Watcher,
+    stopped: AtomicBool,
+}
+
+impl Observer for Stoppable<'_> {
+    fn begin(&self, phase: Phase, bytes: u64) {
+        self.watcher.begin(phase, bytes);
+    }
+
+    fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
+        if self.stopped.load(Ordering::Relaxed) {
+            Err(failed("nothing is published"))
+        } else {
+            self.watcher.advance(phase, bytes)
+        }
+    }
+
+    fn end(&self, phase: Phase) {
+        self.watcher.end(phase);
+    }
+
+    fn remark(&self, _text: &str) {
+        // That there is no version yet, which is not worth knowing here. The result tells the rest.
+    }
+}
+
+fn publish_all(store: &Store, states: &[PathBuf], watcher: &Watcher) -> Result<Vec<(Published, Duration)>> {
+    let mut options = PublishOptions::default();
+    options.skips = vec![SKIP];
+    let mut publisher = Publisher::open(store.clone(), options)?;
+    let mut published = Vec::new();
+    let mut before: Option<SafetensorsState> = None;
+    for path in states {
+        let state = SafetensorsState::open(path)?;
+        let base = before.as_ref().map_or(Base::Nothing, Base::State);
+        let began = Instant::now();
+        published.push((publisher.publish(&state, base, watcher)?, began.elapsed()));
+        before = Some(state);
+    }
+    Ok(published)
+}
+
+/// Compares the follower's file with the one that was published, byte for byte.
+fn check(switched: &Switched, published: &Path) -> Result<()> {
+    let read = |path: &Path| fs::read(path).map_err(|error| Error::io("reading", error).in_file(path));
+    if read(&switched.directory.join("model.safetensors"))? == read(published)? {
+        Ok(())
+    } else {
+        Err(failed("a follower's file is not the one that was published"))
+    }
+}
+
+fn position(version: u64) -> Result<usize> {
+    usize::try_from(version).map_err(|_| failed("an unknown version was followed"))
+}
+
+fn failed(what: &str) -> Error {
+    Error::io("the demo failed", std::io::Error::other(what))
+}

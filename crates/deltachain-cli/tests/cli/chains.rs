@@ -1,0 +1,158 @@
+//! Chains in a directory, through the tool: publish, pull, follow, compact, prune, fsck.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{Folder, Ran, bytes_file, step};
+
+/// Publishes the BF16 checkpoints as versions 0 to 3 of the chain `a chain`.
+fn publish_all(folder: &Folder) {
+    folder.run(&["init", "a chain"]).good();
+    folder.run(&["publish", "a chain", &step(0), "--meta", "step=0"]).good();
+    for number in 1..4 {
+        let (meta, base) = (format!("step={number}"), step(number - 1));
+        folder.run(&["publish", "a chain", &step(number), "--base", &base, "--meta", &meta]).good();
+    }
+}
+
+fn holds(folder: &Folder, directory: &str, number: usize) {
+    let file = folder.read(&format!("{directory}/current/model.safetensors"));
+    assert!(file == fs::read(step(number)).unwrap(), "{directory} is not at step {number}");
+}
+
+/// The JSON objects on standard output.
+fn lines(ran: &Ran) -> Vec<Value> {
+    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn versions_come_back() {
+    let folder = Folder::new();
+    publish_all(&folder);
+    let pulled = folder.json(&["pull", "a chain", "Modell \u{1F9EE}", "--version", "1"]);
+    assert_eq!((pulled["version"].as_u64(), pulled["from"].as_u64()), (Some(1), None));
+    holds(&folder, "Modell \u{1F9EE}", 1);
+    let pulled = folder.json(&["pull", "a chain", "Modell \u{1F9EE}"]);
+    assert_eq!((pulled["version"].as_u64(), pulled["from"].as_u64()), (Some(3), Some(1)));
+    assert_eq!(pulled["routes"].as_array().unwrap().len(), 2);
+    holds(&folder, "Modell \u{1F9EE}", 3);
+    // Back to an older version, from nothing; and nothing to do.
+    folder.json(&["pull", "a chain", "Modell \u{1F9EE}", "--version", "0"]);
+    holds(&folder, "Modell \u{1F9EE}", 0);
+    assert_eq!(folder.json(&["pull", "a chain", "Modell \u{1F9EE}", "--version", "0"])["downloaded"], 0);
+
+    let log = folder.json(&["log", "a chain", "--last", "2"]);
+    let versions: Vec<u64> = log["versions"].as_array().unwrap().iter().filter_map(|v| v["version"].as_u64()).collect();
+    assert_eq!(versions, [3, 2]);
+    let shown = folder.json(&["show", "a chain", "--version", "2"]);
+    assert_eq!(shown["metadata"]["step"], "2");
+    assert_eq!(shown["state"], folder.json(&["digest", &step(2)])["state"]);
+}
+
+#[test]
+fn a_publisher_needs_no_base_at_hand() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    folder.run(&["publish", "chain", &step(0)]).good();
+    folder.run(&["publish", "chain", &step(1)]).good();
+    folder.run(&["publish", "chain", &step(2), "--work", "work"]).good();
+    let published = folder.json(&["publish", "chain", &step(3), "--work", "work", "--skip-every", "3"]);
+    let from: Vec<Option<u64>> =
+        published["routes"].as_array().unwrap().iter().map(|route| route["from"].as_u64()).collect();
+    assert_eq!(from, [Some(0), Some(2)]);
+    folder.run(&["pull", "chain", "model"]).good();
+    holds(&folder, "model", 3);
+    folder.refused(&["publish", "chain", &step(0), "--base", &step(1)], "CHAIN", Some("R-PUB-01"));
+}
+
+#[test]
+fn shards_make_one_version() {
+    let folder = Folder::new();
+    folder.write("r0.safetensors", bytes_file(&[("a", b"one")]));
+    folder.write("r1.safetensors", bytes_file(&[("b", b"two")]));
+    folder.run(&["init", "chain"]).good();
+    for rank in ["0", "1"] {
+        let (state, shard, part) = (format!("r{rank}.safetensors"), format!("{rank}/2"), format!("{rank}.json"));
+        folder.run(&["publish", "chain", &state, "--shard", &shard, "--part", &part]).good();
+    }
+    // Nothing is visible before all are committed.
+    folder.refused(&["commit", "chain", "0.json"], "USAGE", None);
+    assert_eq!(folder.json(&["log", "chain"])["versions"].as_array().unwrap().len(), 0);
+    let committed = folder.json(&["commit", "chain", "0.json", "1.json", "--meta", "step=7"]);
+    folder.run(&["pull", "chain", "all"]).good();
+    assert_eq!(folder.json(&["digest", "all/current"])["state"], committed["state"]);
+    folder.run(&["pull", "chain", "half", "--shards", "1"]).good();
+    assert_eq!(folder.json(&["digest", "half/current"])["state"], folder.json(&["digest", "r1.safetensors"])["state"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_follower_runs_a_command() {
+    let folder = Folder::new();
+    publish_all(&folder);
+    let script = r#"echo "$DELTACHAIN_VERSION $DELTACHAIN_STATE $DELTACHAIN_DIRECTORY" > seen"#;
+    let ran = folder.run(&["follow", "a chain", "model", "--until", "3", "--poll", "0.01", "--exec", script, "--json"]);
+    let events = lines(&ran);
+    assert_eq!((ran.code, events.len()), (Some(0), 1), "{ran:?}");
+    assert_eq!((events[0]["event"].as_str(), events[0]["version"].as_u64()), (Some("switched"), Some(3)));
+    let seen = String::from_utf8(folder.read("seen")).unwrap();
+    let directory = events[0]["directory"].as_str().unwrap();
+    assert_eq!(seen.trim(), format!("3 {} {directory}", events[0]["state"].as_str().unwrap()));
+    holds(&folder, "model", 3);
+    // A command that fails changes nothing, and is told.
+    let ran = folder.run(&["follow", "a chain", "other", "--until", "3", "--exec", "exit 3"]);
+    assert!(ran.code == Some(0) && ran.stderr.contains("--exec"), "{ran:?}");
+    holds(&folder, "other", 3);
+}
+
+#[test]
+fn old_versions_go_and_late_joiners_read_less() {
+    let folder = Folder::new();
+    publish_all(&folder);
+    let compacted = folder.json(&["compact", "a chain", "--snapshot", "--from", "0"]);
+    assert_eq!(compacted["routes"].as_array().unwrap().len(), 2);
+    let pulled = folder.json(&["pull", "a chain", "model"]);
+    assert_eq!(pulled["routes"].as_array().unwrap().len(), 1);
+    let before = folder.contents().len();
+    let plan = folder.json(&["prune", "a chain", "--keep-last", "1", "--dry-run"]);
+    assert_eq!((plan["done"].as_bool(), folder.contents().len()), (Some(false), before));
+    folder.run(&["prune", "a chain", "--keep-last", "1"]).good();
+    folder.run(&["fsck", "a chain", "--deep"]).good();
+    let error = folder.run(&["pull", "a chain", "late", "--version", "1", "--json"]);
+    assert_eq!((error.code, error.json()["error"]["rule"].as_str()), (Some(1), Some("R-CHN-08")));
+    folder.run(&["pull", "a chain", "late"]).good();
+    holds(&folder, "late", 3);
+}
+
+#[test]
+fn damage_is_found_and_named() {
+    let folder = Folder::new();
+    publish_all(&folder);
+    let files = fs::read_dir(folder.at("a chain/files")).unwrap();
+    let name = files.map(|entry| entry.unwrap().path()).max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    let mut bytes = fs::read(&name).unwrap();
+    bytes[1000] ^= 1;
+    fs::write(&name, bytes).unwrap();
+    let checked = folder.run(&["fsck", "a chain", "--json"]);
+    let problem = &checked.json()["problems"][0];
+    assert_eq!((checked.code, problem["class"].as_str()), (Some(1), Some("CORRUPT")));
+    assert!(problem["file"].as_str().unwrap().ends_with(name.file_name().unwrap().to_str().unwrap()));
+    let pulled = folder.run(&["pull", "a chain", "model", "--json"]);
+    let error = lines(&pulled).pop().unwrap();
+    assert_eq!((pulled.code, error["error"]["rule"].as_str()), (Some(1), Some("R-CHN-10")));
+    assert!(!folder.at("model/current").exists());
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    folder.refused(&["init", "chain"], "USAGE", None);
+    folder.refused(&["log", "nowhere"], "USAGE", None);
+    folder.refused(&["log", "ftp://somewhere/else"], "USAGE", None);
+    folder.refused(&["publish", "chain", "nothing"], "USAGE", None);
+    folder.refused(&["compact", "chain", "--snapshot"], "CHAIN", Some("R-CHN-03"));
+    fs::create_dir(folder.at("empty")).unwrap();
+    folder.refused(&["log", "empty"], "CHAIN", Some("R-CHN-01"));
+}
