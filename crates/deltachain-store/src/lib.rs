@@ -1,4 +1,35 @@
 //! Chains of model versions in a bucket or a directory (SPEC part 2 of [`deltachain`]): publish, follow, compact, prune.
+//!
+//! Everything blocks, with tokio inside; nothing may be called from asynchronous code.
+//!
+//! ```
+//! use deltachain::tensor::SafetensorsState;
+//! use deltachain_store::{
+//!     Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init,
+//! };
+//!
+//! # fn main() -> deltachain::Result<()> {
+//! # let place = tempfile::tempdir().unwrap();
+//! # let (url, model) = (place.path().join("chain"), place.path().join("model.safetensors"));
+//! # let url = url.to_str().unwrap();
+//! # std::fs::write(&model, b"\x38\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}   \x07").unwrap();
+//! // `url` may be a directory, or s3://BUCKET/PREFIX.
+//! let store = Store::create(url, StoreOptions::default())?;
+//! init(&store)?;
+//! let mut publisher = Publisher::open(store.clone(), PublishOptions::default())?;
+//! let published = publisher.publish(&SafetensorsState::open(&model)?, Base::Nothing, &())?;
+//!
+//! let directory = place.path().join("follower");
+//! let mut subscriber = Subscriber::open(store, &directory, SubscriberOptions::default())?;
+//! if let Some(prepared) = subscriber.prepare(None, &())? {
+//!     // Everything that can fail is done. Now `current` in the directory is switched.
+//!     let switched = subscriber.apply(prepared)?;
+//!     assert_eq!((switched.version, switched.state), (0, published.state));
+//! }
+//! assert_eq!(std::fs::read(directory.join("current/model.safetensors")).unwrap(), std::fs::read(&model).unwrap());
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
