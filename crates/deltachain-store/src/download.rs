@@ -18,6 +18,12 @@ use crate::cache::Cache;
 use crate::observer::{Observer, Phase};
 use crate::store::Store;
 
+/// A link comes in about so many parts, so that it can be decoded long before all of it is there.
+const PARTS: u64 = 64;
+
+/// Parts are not made smaller than this: each is a request.
+const LEAST_PART_BYTES: u64 = 256 << 10;
+
 /// Whoever waits looks up so often whether it is still to wait.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -167,10 +173,11 @@ impl Source for Download<'_> {
 /// Fetches ranges side by side, writes and hashes them in order, and checks that they are the file.
 async fn fetch(store: &Store, reference: &FileReference, file: &mut NamedTempFile, shared: &Shared) -> Result<()> {
     let options = store.options();
-    let count = reference.size.div_ceil(options.part_bytes);
+    let part_bytes = reference.size.div_ceil(PARTS).max(LEAST_PART_BYTES).min(options.part_bytes);
+    let count = reference.size.div_ceil(part_bytes);
     let parts = stream::iter(0..count).map(async |number| {
-        let start = number * options.part_bytes;
-        let end = reference.size.min(start.saturating_add(options.part_bytes));
+        let start = number * part_bytes;
+        let end = reference.size.min(start.saturating_add(part_bytes));
         let part = store.get_range(reference.name(), start, end).await?;
         let (bytes, stored) = part.ok_or_else(|| reference.missing())?;
         // Whatever its digest, an object of another length is another one.

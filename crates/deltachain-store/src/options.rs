@@ -17,7 +17,7 @@ pub struct StoreOptions {
     pub timeout: Duration,
     /// Requests at the same time.
     pub parallel: usize,
-    /// Bytes of one part of a file. Files are stored in longer parts where S3 would refuse ones as short as that.
+    /// Bytes of one part of a file, at most. Files are stored in longer parts where S3 would refuse ones as short as that.
     pub part_bytes: u64,
 }
 
