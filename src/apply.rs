@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
-use crate::buffers::Buffers;
 use crate::error::Result;
 use crate::format::{Part, Start, TensorEntry};
+use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link::LinkReader;
 use crate::progress::Progress;
@@ -108,21 +108,17 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
             pieces.push(vec![None; count]);
         }
 
-        let buffers = Buffers::default();
-        let segments: Vec<usize> = (0..self.link.index().segments.len()).collect();
-        // In batches, so that a bad segment is noticed soon; the first one in file order is reported.
-        for batch in segments.chunks(4 * rayon::current_num_threads()) {
-            let apply_one = |&number: &usize| {
-                buffers.lend(1, |buffers| self.apply_segment(number, &places, out, progress, &mut buffers[0]))
-            };
-            let results: Vec<Result<Vec<(Part, PieceDigest)>>> = batch.par_iter().map(apply_one).collect();
-            for result in results {
-                for (part, digest) in result? {
-                    pieces[places[&part.entry].0][address(part.piece)?] = Some(digest);
-                }
-            }
-        }
+        // First what needs no segment: these may still be on their way.
         self.carry_over(&mut pieces, out, progress)?;
+        let segments: Vec<usize> = (0..self.link.index().segments.len()).collect();
+        let apply_one =
+            |buffer: &mut Vec<u8>, &number: &usize| self.apply_segment(number, &places, out, progress, buffer);
+        in_order(&segments, Vec::new, apply_one, |_, digests| {
+            for (part, digest) in digests {
+                pieces[places[&part.entry].0][address(part.piece)?] = Some(digest);
+            }
+            Ok(())
+        })?;
         self.check(&pieces)
     }
 
@@ -166,22 +162,25 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         Ok(buffer)
     }
 
-    /// Writes every piece that no segment has changed.
+    /// Writes every piece that no segment changes.
     fn carry_over(
         &self,
         pieces: &mut [Vec<Option<PieceDigest>>],
         out: &impl StateWriter,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let missing = self.target.iter().enumerate().flat_map(|(place, info)| {
-            let known = &pieces[place];
+        let unchanged = self.origins.iter().zip(&self.target).enumerate().flat_map(|(place, (origin, info))| {
+            let segments = match *origin {
+                Origin::Base(_) => None,
+                Origin::Link(entry, _) => self.link.index().tensors[entry].written().map(|written| &written.pieces),
+            };
             (0..info.pieces())
                 .zip(0..)
-                .filter(move |&(_, i)| known.get(i).is_none_or(Option::is_none))
+                .filter(move |&(_, i)| segments.is_none_or(|segments| segments.get(i).is_none_or(Option::is_none)))
                 .map(move |(piece, _)| (place, piece))
         });
-        let missing: Vec<(usize, u64)> = missing.collect();
-        let hashed = missing
+        let unchanged: Vec<(usize, u64)> = unchanged.collect();
+        let hashed = unchanged
             .into_par_iter()
             .map_init(Vec::new, |buffer, (place, piece)| {
                 let info = &self.target[place];

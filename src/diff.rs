@@ -3,19 +3,17 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use rayon::prelude::*;
-
-use crate::buffers::Buffers;
 use crate::codec::encode::{EncodedSegment, PieceInput, Profile, encode};
 use crate::codec::lane::with_lane;
 use crate::error::Result;
 use crate::format::stream::Compressor;
 use crate::format::{Index, Start, TensorEntry, WrittenTensor};
 use crate::groups::Groups;
+use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link_writer::LinkWriter;
 use crate::progress::Progress;
-use crate::tensor::{Digest, PieceDigest, State, StateDigests, TensorInfo, digests_of, read_piece};
+use crate::tensor::{Digest, PieceDigest, State, StateDigests, TensorInfo, digests_of};
 
 /// How a link is to be made.
 #[derive(Clone)]
@@ -96,28 +94,22 @@ pub fn diff(
     // Digests of the pieces of target and base, by tensor of the target.
     let mut pieces: Vec<(Vec<PieceDigest>, Vec<PieceDigest>)> = vec![Default::default(); entries.len()];
     let groups = groups(target, &bases);
-    let buffers = Buffers::default();
-    for batch in groups.chunks(2 * rayon::current_num_threads()) {
-        let encode_one = |compressor: &mut Compressor, group: &Vec<Compared>| {
-            buffers.lend(2 * group.len(), |buffers| encode_group(base, target, group, options, compressor, buffers))
-        };
-        let encoded: Vec<Result<EncodedGroup>> = batch.par_iter().map_init(Compressor::new, encode_one).collect();
-        for (group, encoded) in batch.iter().zip(encoded) {
-            let encoded = encoded?;
-            changed += encoded.changed;
-            for (compared, (new, old)) in group.iter().zip(encoded.digests) {
-                pieces[compared.tensor].0.push(new);
-                pieces[compared.tensor].1.extend(old);
-            }
-            for segment in encoded.segments {
-                let number = writer.push(segment.coding, &segment.bytes)?;
-                for piece in segment.pieces {
-                    let Compared { tensor, piece, .. } = group[piece];
-                    entries[tensor].pieces[address(piece)?] = Some(number);
-                }
+    let encode_one = |context: &mut Context, group: &Vec<Compared>| encode_group(base, target, group, options, context);
+    in_order(&groups, Context::default, encode_one, |group, encoded| {
+        changed += encoded.changed;
+        for (compared, (new, old)) in group.iter().zip(encoded.digests) {
+            pieces[compared.tensor].0.push(new);
+            pieces[compared.tensor].1.extend(old);
+        }
+        for segment in encoded.segments {
+            let number = writer.push(segment.coding, &segment.bytes)?;
+            for piece in segment.pieces {
+                let Compared { tensor, piece, .. } = group[piece];
+                entries[tensor].pieces[address(piece)?] = Some(number);
             }
         }
-    }
+        Ok(())
+    })?;
 
     for ((entry, base), (new, old)) in entries.iter_mut().zip(&bases).zip(&pieces) {
         entry.digest = Digest::of_pieces(new);
@@ -172,38 +164,51 @@ struct EncodedGroup {
     digests: Vec<(PieceDigest, Option<PieceDigest>)>,
 }
 
+/// What a thread uses again for each group: fresh memory of megabytes costs more, page by page, than what is done with it.
+#[derive(Default)]
+struct Context {
+    compressor: Compressor,
+    /// The group's pieces of base and target, one after another.
+    old: Vec<u8>,
+    new: Vec<u8>,
+}
+
 fn encode_group(
     base: &(impl State + ?Sized),
     target: &(impl State + ?Sized),
     group: &[Compared],
     options: &DiffOptions<'_>,
-    compressor: &mut Compressor,
-    buffers: &mut [Vec<u8>],
+    context: &mut Context,
 ) -> Result<EncodedGroup> {
-    let (olds, news) = buffers.split_at_mut(group.len());
+    let Context { compressor, old, new } = context;
+    let length = |compared: &Compared| {
+        let range = target.tensors()[compared.tensor].piece(compared.piece);
+        address(range.end - range.start)
+    };
+    let bytes = group.iter().map(length).sum::<Result<usize>>()?;
+    old.resize(bytes, 0);
+    new.resize(bytes, 0);
+    let (mut olds, mut news) = (old.as_mut_slice(), new.as_mut_slice());
     let mut digests = Vec::with_capacity(group.len());
-    for (compared, (old, new)) in group.iter().zip(olds.iter_mut().zip(news.iter_mut())) {
+    let mut inputs = Vec::with_capacity(group.len());
+    for compared in group {
         let info = &target.tensors()[compared.tensor];
-        read_piece(target, compared.tensor, compared.piece, new)?;
+        let (old, new);
+        (old, olds) = olds.split_at_mut(length(compared)?);
+        (new, news) = news.split_at_mut(length(compared)?);
+        let start = info.piece(compared.piece).start;
+        target.read(compared.tensor, start, new)?;
         let new_digest = PieceDigest::of(info, compared.piece, new);
         let mut old_digest = None;
         if let Some(number) = compared.base {
-            read_piece(base, number, compared.piece, old)?;
+            base.read(number, start, old)?;
             old_digest = Some(if old == new { new_digest } else { PieceDigest::of(info, compared.piece, old) });
+            options.progress.advance(old.len() as u64)?;
         }
-        let old_length = compared.base.map_or(0, |_| old.len());
-        options.progress.advance((old_length + new.len()) as u64)?;
+        options.progress.advance(new.len() as u64)?;
         digests.push((new_digest, old_digest));
+        inputs.push(PieceInput { base: compared.base.map(|_| &*old), target: new, sparse: false });
     }
-    let inputs: Vec<PieceInput<'_>> = group
-        .iter()
-        .zip(olds.iter().zip(news.iter()))
-        .map(|(compared, (old, new))| PieceInput {
-            base: compared.base.map(|_| old.as_slice()),
-            target: new,
-            sparse: false,
-        })
-        .collect();
     let Some(dtype) = group.first().map(|compared| target.tensors()[compared.tensor].dtype()) else {
         return Ok(EncodedGroup { segments: Vec::new(), changed: 0, digests });
     };

@@ -67,13 +67,13 @@
 )]
 
 mod apply;
-mod buffers;
 pub mod chain;
 mod codec;
 mod diff;
 mod error;
 pub mod format;
 mod groups;
+mod in_order;
 pub mod limits;
 mod link;
 mod link_writer;

@@ -36,7 +36,7 @@ impl LinkWriter {
     pub(crate) fn finish(mut self, base: Digest, target: Digest, mut index: Index, out: &mut dyn Write) -> Result<u64> {
         index.segments = self.segments;
         let (rows, digests) = index.to_runs();
-        let stored = Compressor::new().encode(&[&rows, &digests], Effort::Text)?;
+        let stored = Compressor::default().encode(&[&rows, &digests], Effort::Text)?;
         let header = Header {
             compatible_features: 0,
             base,

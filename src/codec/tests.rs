@@ -74,7 +74,7 @@ fn slow_apply<L: Lane>(
 fn check_coding<L: Lane>(dtype: Dtype, method: (Positions, bool), parts: &[(Vec<u8>, Vec<u8>)]) -> Coding {
     let inputs: Vec<PieceInput<'_>> =
         parts.iter().map(|(base, target)| PieceInput { base: Some(base), target, sparse: false }).collect();
-    let (coding, bytes) = encode_as::<L>(dtype, &inputs, method, &mut Compressor::new()).unwrap();
+    let (coding, bytes) = encode_as::<L>(dtype, &inputs, method, &mut Compressor::default()).unwrap();
     let lanes: Vec<(Dtype, u32)> =
         parts.iter().map(|(base, _)| (dtype, u32::try_from(base.len() / size_of::<L>()).unwrap())).collect();
     let decoded = Decoded::<L>::new(&bytes, 1000, coding, lanes).unwrap();
@@ -132,7 +132,7 @@ fn contexts_gaps_and_bitmaps_are_used() {
     let joined = ([halves[0].0.as_slice(), &halves[1].0].concat(), [halves[0].1.as_slice(), &halves[1].1].concat());
     let input = PieceInput { base: Some(&joined.0), target: &joined.1, sparse: false };
     let (coding, bytes) =
-        encode_as::<u16>(Dtype::F16, &[input], (Positions::Sparse, true), &mut Compressor::new()).unwrap();
+        encode_as::<u16>(Dtype::F16, &[input], (Positions::Sparse, true), &mut Compressor::default()).unwrap();
     assert_eq!(coding.values, Values::RelativeSmall);
     let decoded = Decoded::<u16>::new(&bytes, 0, coding, vec![(Dtype::F16, 120_000)]).unwrap();
     let table = decoded.table();
@@ -171,7 +171,7 @@ fn extreme_differences_survive() {
 fn the_cheapest_method_is_chosen() {
     let chosen = |dtype: Dtype, base: Option<&[u8]>, target: &[u8], profile| {
         let input = PieceInput { base, target, sparse: false };
-        let (segments, _) = encode::<u16>(dtype, &[input], profile, &mut Compressor::new()).unwrap();
+        let (segments, _) = encode::<u16>(dtype, &[input], profile, &mut Compressor::default()).unwrap();
         segments.first().map(|segment| segment.coding.describe())
     };
     let (base, target) = pieces::<u16>(3, 50_000, 100, 2);

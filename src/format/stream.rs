@@ -89,11 +89,13 @@ pub(crate) struct Compressor {
     context: CCtx<'static>,
 }
 
-impl Compressor {
-    pub(crate) fn new() -> Self {
+impl Default for Compressor {
+    fn default() -> Self {
         Self { context: CCtx::create() }
     }
+}
 
+impl Compressor {
     /// Stores `runs`, one after another, as one stream. Each run gets zstd blocks of its own, because its statistics
     /// differ from its neighbours'. Returns the stored bytes; they are the raw ones where zstd does not help.
     pub(crate) fn encode(&mut self, runs: &[&[u8]], effort: Effort) -> Result<Vec<u8>> {
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
 
     fn encode(runs: &[&[u8]]) -> Vec<u8> {
-        Compressor::new().encode(runs, Effort::Symbols).unwrap()
+        Compressor::default().encode(runs, Effort::Symbols).unwrap()
     }
 
     #[test]
