@@ -26,7 +26,12 @@ pub struct Application<'a, B: ?Sized, S> {
     target: Vec<TensorInfo>,
     /// Where each of them comes from.
     origins: Vec<Origin>,
+    /// These are only some tensors of base and target.
+    is_part: bool,
 }
+
+/// Where each entry of the link stands in the target, and the base's tensor that it starts from, if any.
+type Places = HashMap<usize, (usize, Option<usize>)>;
 
 /// Where a tensor of the target comes from.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +48,30 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     /// # Errors
     /// R-APP-01 (`WRONG_BASE`), R-APP-02.
     pub fn new(base: &'a B, base_digests: &'a StateDigests, link: &'a LinkReader<S>) -> Result<Self> {
+        Self::plan(base, base_digests, link, None)
+    }
+
+    /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken` chooses (SPEC section 19):
+    /// `base` and `base_digests.tensors` have no others, and the target will have no others. `base_digests.state` is the
+    /// digest of the whole base, which cannot be computed from these; whoever gives it has it from the commit.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new), as far as these tensors are concerned.
+    pub fn of_part(
+        base: &'a B,
+        base_digests: &'a StateDigests,
+        link: &'a LinkReader<S>,
+        is_taken: &dyn Fn(&str) -> bool,
+    ) -> Result<Self> {
+        Self::plan(base, base_digests, link, Some(is_taken))
+    }
+
+    fn plan(
+        base: &'a B,
+        base_digests: &'a StateDigests,
+        link: &'a LinkReader<S>,
+        is_taken: Option<&dyn Fn(&str) -> bool>,
+    ) -> Result<Self> {
         let expected = link.header().base;
         ensure(base_digests.state == expected, &rules::APP_01, || {
             format!("the link is for base {expected}, this base is {}", base_digests.state)
@@ -50,7 +79,8 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         let mut target = Vec::new();
         let mut origins = Vec::new();
         let mut bases = base.tensors().iter().enumerate().peekable();
-        for (entry, change) in link.index().tensors.iter().enumerate() {
+        let changes = link.index().tensors.iter().enumerate();
+        for (entry, change) in changes.filter(|(_, change)| is_taken.is_none_or(|is_taken| is_taken(change.name()))) {
             while let Some((number, info)) = bases.next_if(|(_, info)| info.name() < change.name()) {
                 target.push(info.clone());
                 origins.push(Origin::Base(number));
@@ -74,7 +104,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
             target.push(info.clone());
             origins.push(Origin::Base(number));
         }
-        Ok(Self { base, base_digests, link, target, origins })
+        Ok(Self { base, base_digests, link, target, origins, is_part: is_taken.is_some() })
     }
 
     /// The target's tensors, ascending by name.
@@ -89,19 +119,13 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
 
     /// Builds the target and checks it: steps 8 and 9 of SPEC section 10. `out` has been created for
     /// [`tensors`](Self::tensors) and reads as zeros where nothing is written. What it holds must not be made visible
-    /// before this has returned without error. Memory: per thread one segment with its pieces.
+    /// before this has returned without error. Memory: per thread one segment with its pieces. Of a part, the `state` of the
+    /// digests that are returned is that of the whole target, which the link promises.
     ///
     /// # Errors
     /// The class and rule of the first check that fails; those of reading, writing and `progress`.
     pub fn run(&self, out: &impl StateWriter, progress: &dyn Progress) -> Result<StateDigests> {
-        // Where each entry of the link stands in the target.
-        let places: HashMap<usize, (usize, Option<usize>)> = (0..)
-            .zip(&self.origins)
-            .filter_map(|(place, origin)| match origin {
-                Origin::Link(entry, start) => Some((*entry, (place, *start))),
-                Origin::Base(_) => None,
-            })
-            .collect();
+        let places = self.places();
         let mut pieces: Vec<Vec<Option<PieceDigest>>> = Vec::with_capacity(self.target.len());
         for (info, origin) in self.target.iter().zip(&self.origins) {
             let count = if matches!(origin, Origin::Base(_)) { 0 } else { address(info.pieces())? };
@@ -110,7 +134,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
 
         // First what needs no segment: these may still be on their way.
         self.carry_over(&mut pieces, out, progress)?;
-        let segments: Vec<usize> = (0..self.link.index().segments.len()).collect();
+        let segments: Vec<usize> = self.segments(&places).collect();
         let apply_one =
             |buffer: &mut Vec<u8>, &number: &usize| self.apply_segment(number, &places, out, progress, buffer);
         in_order(&segments, Vec::new, apply_one, |_, digests| {
@@ -122,10 +146,30 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         self.check(&pieces)
     }
 
+    /// Bytes of the link's segments that [`run`](Self::run) reads: all of them, unless only some tensors are taken.
+    pub fn segment_bytes(&self) -> u64 {
+        let entries = &self.link.index().segments;
+        self.segments(&self.places()).map(|number| entries[number].stored_length).fold(0, u64::saturating_add)
+    }
+
+    fn places(&self) -> Places {
+        let places = (0..).zip(&self.origins).filter_map(|(place, origin)| match origin {
+            Origin::Link(entry, start) => Some((*entry, (place, *start))),
+            Origin::Base(_) => None,
+        });
+        places.collect()
+    }
+
+    /// The segments that are needed.
+    fn segments(&self, places: &Places) -> impl Iterator<Item = usize> {
+        let is_needed = |number: usize| self.link.parts(number).iter().any(|part| places.contains_key(&part.entry));
+        (0..self.link.index().segments.len()).filter(move |&number| is_needed(number))
+    }
+
     fn apply_segment(
         &self,
         number: usize,
-        places: &HashMap<usize, (usize, Option<usize>)>,
+        places: &Places,
         out: &impl StateWriter,
         progress: &dyn Progress,
         buffer: &mut Vec<u8>,
@@ -133,8 +177,8 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         let segment = self.link.segment(number)?;
         let mut digests = Vec::with_capacity(self.link.parts(number).len());
         for (index, &part) in self.link.parts(number).iter().enumerate() {
+            let Some(&(place, start)) = places.get(&part.entry) else { continue };
             let info = &self.link.written(part)?.info;
-            let (place, start) = places[&part.entry];
             let bytes = self.starting_piece(info, start, part.piece, buffer)?;
             self.link.locate(number, index, segment.apply(index, bytes))?;
             out.write(place, info.piece(part.piece).start, bytes)?;
@@ -221,8 +265,11 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
                 }
             });
         }
-        let digests = StateDigests::from_tensors(&self.target, tensors);
         let promised = self.link.header().target;
+        if self.is_part {
+            return Ok(StateDigests { tensors, state: promised });
+        }
+        let digests = StateDigests::from_tensors(&self.target, tensors);
         ensure(digests.state == promised, &rules::APP_05, || {
             format!("the result is {}, the link promises {promised}", digests.state)
         })?;

@@ -71,14 +71,14 @@ impl Layout {
         Ok(Self { files })
     }
 
-    /// The layout of a directory that holds the files of several states without a common tensor, such as the shards of a
-    /// version. Files keep their names if all have one and no two are the same, regarding case or not. Otherwise a single
+    /// The layout of a directory that holds these files of several layouts without a common tensor, such as those of the
+    /// shards of a version. Files keep their names if all have one and no two are the same, regarding case or not. Otherwise a single
     /// file is called `model.safetensors`, and several are numbered: `model-00001-of-00002.safetensors`, and so on.
     ///
     /// # Errors
     /// USAGE if there is no file.
-    pub fn joined(layouts: &[Self]) -> Result<Self> {
-        let mut files: Vec<LayoutFile> = layouts.iter().flat_map(|layout| &layout.files).cloned().collect();
+    pub fn joined<'a>(files: impl Iterator<Item = &'a LayoutFile>) -> Result<Self> {
+        let mut files: Vec<LayoutFile> = files.cloned().collect();
         let names: BTreeSet<String> = files.iter().flat_map(|file| &file.name).map(|name| fold_case(name)).collect();
         if names.len() < files.len() {
             let count = files.len();
@@ -107,7 +107,7 @@ impl Layout {
     /// # Errors
     /// MALFORMED under R-LAY-01 if the text is no layout, or not one of these tensors.
     pub fn parse(json: &str, tensors: &[TensorInfo]) -> Result<Self> {
-        Self::read(json, tensors).map_err(|message| Error::broken(&rules::LAY_01, message))
+        Self::read(json, tensors, false).map_err(|message| Error::broken(&rules::LAY_01, message))
     }
 
     /// Follows the layout through links of which only the names of their tensors are known: `links` gives for each link
@@ -143,13 +143,16 @@ impl Layout {
         Self::parse(json, &infos)
     }
 
-    fn read(json: &str, tensors: &[TensorInfo]) -> Result<Self, String> {
+    /// `is_part` if the layout is of more tensors than these, the others of which are left out.
+    fn read(json: &str, tensors: &[TensorInfo], is_part: bool) -> Result<Self, String> {
         let document = document(json)?;
+        let taken: BTreeSet<&str> = tensors.iter().map(TensorInfo::name).collect();
         let only = document.files.len() == 1;
         let mut files = Vec::with_capacity(document.files.len());
         for Object(file) in document.files {
             let tensors = match file.tensors {
                 Some(mut listed) => {
+                    listed.retain(|name| !is_part || taken.contains(name.as_str()));
                     listed.sort_unstable();
                     listed
                 }
@@ -223,6 +226,18 @@ impl Layout {
     pub fn of_target(metadata: &BTreeMap<String, String>, base: Option<&Self>, tensors: &[TensorInfo]) -> Result<Self> {
         match metadata.get(LAYOUT_KEY) {
             Some(json) => Self::parse(json, tensors),
+            None => Ok(Self::without_key(base, tensors)),
+        }
+    }
+
+    /// As [`Layout::of_target`], for a reader that takes only these tensors (SPEC section 19): `base` is what it got here
+    /// for the version before. Files of which it takes none stay, since what is added later may go there.
+    ///
+    /// # Errors
+    /// As for [`Layout::of_target`], as far as these tensors are concerned.
+    pub fn of_part(metadata: &BTreeMap<String, String>, base: Option<&Self>, tensors: &[TensorInfo]) -> Result<Self> {
+        match metadata.get(LAYOUT_KEY) {
+            Some(json) => Self::read(json, tensors, true).map_err(|message| Error::broken(&rules::LAY_01, message)),
             None => Ok(Self::without_key(base, tensors)),
         }
     }
@@ -375,7 +390,12 @@ mod tests {
                 .collect(),
         };
         let names = |layouts: &[Layout]| -> Vec<String> {
-            Layout::joined(layouts).unwrap().files().iter().filter_map(|file| file.name.clone()).collect()
+            Layout::joined(layouts.iter().flat_map(Layout::files))
+                .unwrap()
+                .files()
+                .iter()
+                .filter_map(|file| file.name.clone())
+                .collect()
         };
         assert_eq!(names(&[layout(&[None])]), ["model.safetensors"]);
         assert_eq!(names(&[layout(&[Some("x.safetensors")])]), ["x.safetensors"]);
@@ -384,7 +404,7 @@ mod tests {
         let numbered = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
         assert_eq!(names(&[layout(&[None]), layout(&[None])]), numbered);
         assert_eq!(names(&[layout(&[Some("A.safetensors")]), layout(&[Some("a.safetensors")])]), numbered);
-        assert_eq!(Layout::joined(&[]).unwrap_err().class(), crate::error::ErrorClass::Usage);
+        assert_eq!(Layout::joined([].iter()).unwrap_err().class(), crate::error::ErrorClass::Usage);
     }
 
     #[test]

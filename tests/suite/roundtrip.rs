@@ -1,12 +1,13 @@
 //! Any two states: the link gives the target back bit for bit, in both profiles, whatever happens to tensors on the way.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::states::{PROFILES, link, noise, open, special_pair, state, successor};
 use deltachain::format::{Header, Index};
-use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
-use deltachain::{DiffOptions, Limits, LinkReader, Profile, Source, apply, diff, squash};
+use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, StateWriter, TensorInfo};
+use deltachain::{Application, DiffOptions, Limits, LinkReader, Profile, Source, apply, diff, squash};
 use proptest::prelude::*;
 
 /// The index's raw bytes, as stored in a file.
@@ -70,6 +71,25 @@ fn check_patches(base: &MemoryState, target: &MemoryState, file: &[u8]) {
     }
 }
 
+/// The tensors that have been written.
+struct Written(Vec<Mutex<Vec<u8>>>);
+
+impl StateWriter for Written {
+    fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> deltachain::Result<()> {
+        let start = usize::try_from(offset).unwrap();
+        self.0[tensor].lock().unwrap()[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+fn part_of(state: &MemoryState, is_taken: impl Fn(&str) -> bool) -> MemoryState {
+    let mut part = MemoryState::new();
+    for (info, data) in state.iter().filter(|(info, _)| is_taken(info.name())) {
+        part.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+    }
+    part
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -98,6 +118,33 @@ proptest! {
         let mut squashed = Vec::new();
         squash(&all.iter().collect::<Vec<_>>(), &mut squashed).unwrap();
         prop_assert_eq!(&apply(&MemoryState::new(), &open(&squashed)).unwrap(), &states[3]);
+    }
+
+    #[test]
+    fn a_part_of_the_target_needs_that_part_of_the_base(a in state(), b in state(), seed: u64, chosen: u64) {
+        let target = successor(&a, seed, 10, &b);
+        let is_taken = |name: &str| (chosen >> (name.bytes().map(u64::from).sum::<u64>() % 64)) & 1 == 1;
+        let (base_part, target_part) = (part_of(&a, is_taken), part_of(&target, is_taken));
+        let file = link(&a, &target, Profile::Compact);
+        let reader = open(&file);
+        let of = |part: &MemoryState, whole: &MemoryState| StateDigests {
+            tensors: StateDigests::of(part, &()).unwrap().tensors,
+            state: StateDigests::of(whole, &()).unwrap().state,
+        };
+        let base_digests = of(&base_part, &a);
+        let application = Application::of_part(&base_part, &base_digests, &reader, &is_taken).unwrap();
+        let bytes = |info: &TensorInfo| Mutex::new(vec![0; usize::try_from(info.bytes()).unwrap()]);
+        let out = Written(application.tensors().iter().map(bytes).collect());
+        prop_assert_eq!(application.run(&out, &()).unwrap(), of(&target_part, &target));
+        let written = application.tensors().iter().zip(out.0.iter().map(|data| data.lock().unwrap().clone()));
+        let expected = target_part.iter().map(|(info, data)| (info, data.to_vec()));
+        prop_assert!(written.eq(expected));
+        prop_assert!(application.segment_bytes() <= file.len() as u64);
+        let wrong = of(&base_part, &b);
+        if wrong.state != base_digests.state {
+            let refused = Application::of_part(&base_part, &wrong, &reader, &is_taken);
+            prop_assert_eq!(refused.unwrap_err().rule(), Some("R-APP-01"));
+        }
     }
 
     #[test]

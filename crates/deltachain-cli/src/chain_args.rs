@@ -206,6 +206,9 @@ pub(crate) struct DirectoryArgs {
     /// Take only these shards, counted from 0; several with commas
     #[arg(long, value_name = "I", value_delimiter = ',')]
     pub(crate) shards: Option<Vec<usize>>,
+    /// Take only tensors with such names, and fetch little more: * any text, ? a character, {a,b} either; repeatable
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) tensors: Option<Vec<String>>,
     /// Copy the other files of this directory, such as configuration and tokenizer, to every version
     #[arg(long, value_name = "DIR")]
     pub(crate) with_files: Option<PathBuf>,
@@ -229,6 +232,7 @@ Examples:
   deltachain pull s3://models/run7 /models/run7                          the newest version
   deltachain pull s3://models/run7 /models/run7 --version 7
   deltachain pull s3://models/run7 /models/run7 --with-files base-model/
+  deltachain pull s3://models/run7 /models/half --tensors 'model.layers.{0,1,2}.*' --tensors 'lm_head.*'
 Then load /models/run7/current as any directory of safetensors files.")]
 pub(crate) struct PullArgs {
     #[command(flatten)]

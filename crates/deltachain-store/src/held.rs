@@ -15,6 +15,8 @@ pub(crate) struct Record {
     pub(crate) state: Digest,
     /// How many shards the version has.
     pub(crate) of: usize,
+    /// Patterns of the tensors that have been taken; all if `None`.
+    pub(crate) taken: Option<Vec<String>>,
     /// Those that are here, ascending by number.
     pub(crate) shards: Vec<ShardRecord>,
 }
@@ -25,6 +27,8 @@ pub(crate) struct ShardRecord {
     pub(crate) number: usize,
     /// State digest of the shard.
     pub(crate) state: Digest,
+    /// State digest of the tensors that are here: the same if these are all.
+    pub(crate) here: Digest,
     /// Names and digests of its tensors, ascending by name.
     pub(crate) tensors: Vec<(String, Digest)>,
     /// Its own layout, which need not be that of the directory: a link's layout follows from that of its base.
@@ -33,8 +37,9 @@ pub(crate) struct ShardRecord {
 
 impl Record {
     /// Of a version that a plan led to. Its shards are given by [`ShardRecord::new`].
-    pub(crate) fn new(plan: &Plan, shards: Vec<ShardRecord>) -> Self {
-        Self { version: plan.version, commit: plan.commit, state: plan.state, of: plan.shards.len(), shards }
+    pub(crate) fn new(plan: &Plan, taken: Option<&[String]>, shards: Vec<ShardRecord>) -> Self {
+        let &Plan { version, commit, state, .. } = plan;
+        Self { version, commit, state, of: plan.shards.len(), taken: taken.map(<[String]>::to_vec), shards }
     }
 
     /// For the planner.
@@ -42,10 +47,11 @@ impl Record {
         Held { version: self.version, commit: self.commit }
     }
 
-    /// Whether just these shards are here, or all of them if `None`.
-    pub(crate) fn has_just(&self, shards: Option<&[usize]>) -> bool {
+    /// Whether just these shards are here, and just the tensors that fit these patterns; all of them if `None`.
+    pub(crate) fn has_just(&self, shards: Option<&[usize]>, taken: Option<&[String]>) -> bool {
         let here = self.shards.iter().map(|shard| shard.number);
-        shards.map_or_else(|| here.clone().eq(0..self.of), |shards| here.clone().eq(shards.iter().copied()))
+        self.taken.as_deref() == taken
+            && shards.map_or_else(|| here.clone().eq(0..self.of), |shards| here.clone().eq(shards.iter().copied()))
     }
 
     /// The name of the version's directory.
@@ -64,13 +70,15 @@ impl Record {
         let shard = |shard: ShardDocument| {
             let tensors = shard.tensors.into_iter().map(|(name, digest)| Ok((name, digest_of(&digest)?)));
             let tensors = tensors.collect::<Result<_>>()?;
-            Ok(ShardRecord { number: shard.number, state: digest_of(&shard.state)?, tensors, layout: shard.layout })
+            let (state, here) = (digest_of(&shard.state)?, digest_of(&shard.here)?);
+            Ok(ShardRecord { number: shard.number, state, here, tensors, layout: shard.layout })
         };
         Ok(Self {
             version: document.version,
             commit: digest_of(&document.commit)?,
             state: digest_of(&document.state)?,
             of: document.of,
+            taken: document.taken,
             shards: document.shards.into_iter().map(shard).collect::<Result<_>>()?,
         })
     }
@@ -83,6 +91,7 @@ impl Record {
         let shard = |shard: &ShardRecord| ShardDocument {
             number: shard.number,
             state: shard.state.to_string(),
+            here: shard.here.to_string(),
             tensors: shard.tensors.iter().map(|(name, digest)| (name.clone(), digest.to_string())).collect(),
             layout: shard.layout.clone(),
         };
@@ -91,6 +100,7 @@ impl Record {
             commit: self.commit.to_string(),
             state: self.state.to_string(),
             of: self.of,
+            taken: self.taken.clone(),
             shards: self.shards.iter().map(shard).collect(),
         };
         serde_json::to_vec(&document).map_err(|error| Error::usage(error.to_string()))
@@ -103,6 +113,7 @@ impl ShardRecord {
         Self {
             number,
             state: digests.state,
+            here: StateDigests::from_tensors(tensors, digests.tensors.clone()).state,
             tensors: names.zip(digests.tensors.iter().copied()).collect(),
             layout: layout.to_json(),
         }
@@ -121,6 +132,7 @@ struct Document {
     commit: String,
     state: String,
     of: usize,
+    taken: Option<Vec<String>>,
     shards: Vec<ShardDocument>,
 }
 
@@ -129,6 +141,7 @@ struct Document {
 struct ShardDocument {
     number: usize,
     state: String,
+    here: String,
     tensors: Vec<(String, String)>,
     layout: String,
 }
@@ -142,6 +155,7 @@ mod tests {
         let shard = |number| ShardRecord {
             number,
             state: digest,
+            here: Digest::of_bytes(b"here"),
             tensors: vec![("a\n\"".to_owned(), digest), ("b".to_owned(), Digest::of_bytes(b"b"))],
             layout: "{}".to_owned(),
         };
@@ -150,6 +164,7 @@ mod tests {
             commit: digest,
             state: Digest::of_bytes(b"state"),
             of: 3,
+            taken: Some(vec!["a*".to_owned(), "b".to_owned()]),
             shards: vec![shard(0), shard(2)],
         }
     }
@@ -180,10 +195,15 @@ mod tests {
     #[test]
     fn a_selection_is_compared() {
         let mut record = record();
-        assert!(record.has_just(Some(&[0, 2])));
-        assert!(!record.has_just(Some(&[0])) && !record.has_just(Some(&[0, 1])) && !record.has_just(None));
+        let taken = record.taken.take();
+        assert!(record.has_just(Some(&[0, 2]), None));
+        assert!([Some(&[0][..]), Some(&[0, 1]), None].iter().all(|shards| !record.has_just(*shards, None)));
+        assert!(!record.has_just(Some(&[0, 2]), taken.as_deref()));
         record.of = 2;
         record.shards[1].number = 1;
-        assert!(record.has_just(None) && record.has_just(Some(&[0, 1])));
+        assert!(record.has_just(None, None) && record.has_just(Some(&[0, 1]), None));
+        record.taken = taken;
+        assert!(!record.has_just(None, None) && !record.has_just(None, Some(&["b".to_owned()])));
+        assert!(record.has_just(None, Some(&["a*".to_owned(), "b".to_owned()])));
     }
 }

@@ -10,6 +10,7 @@ use deltachain::{Application, Error, Limits, LinkReader, Result, Source};
 use crate::held::{Record, ShardRecord};
 use crate::links::{Failure, Link, Links};
 use crate::observer::{InPhase, Observer, Phase};
+use crate::selection::Selection;
 use crate::shard::{HeldModel, PartWriter, Shard};
 
 /// A plan being followed.
@@ -17,6 +18,8 @@ pub(crate) struct Replay<'a> {
     pub(crate) plan: &'a Plan,
     /// The shards that are wanted, ascending.
     pub(crate) wanted: &'a [usize],
+    /// The tensors that are taken; all if `None`.
+    pub(crate) selection: Option<&'a Selection>,
     pub(crate) limits: &'a Limits,
     /// The version held. Even if nothing is built on it, files that stay the same get the same headers.
     pub(crate) held: Option<&'a HeldModel>,
@@ -44,7 +47,7 @@ impl Replay<'_> {
             }
         }
         let shards = self.finish(last, &shards, links, &building)?;
-        Ok(Record::new(self.plan, shards))
+        Ok(Record::new(self.plan, self.selection.map(Selection::patterns), shards))
     }
 
     /// The shards that the path starts from.
@@ -68,11 +71,12 @@ impl Replay<'_> {
     ) -> Result<Shard<'static>, Failure> {
         let apply = || {
             let opened = self.open(hop, shard, link)?;
-            let application = Application::new(shard.state(), &shard.digests, &opened)?;
+            let application = self.application(shard, &opened)?;
             let tensors = application.tensors();
-            let layout = layout_of(&opened, shard, tensors)?;
+            let layout = self.layout(&opened, shard, tensors)?;
             let out = self.scratch.join(format!("{}-{}.safetensors", hop.version, shard.number));
             let staged = StagedSafetensors::create(&out, tensors, &Layout::single_file(tensors), None, false)?;
+            link.expect(application.segment_bytes());
             self.observer.begin(Phase::Build, application.work());
             let digests = application.run(&staged, building)?;
             Ok(Shard::between(shard.number, staged, digests, layout))
@@ -97,17 +101,24 @@ impl Replay<'_> {
         let mut applications: Vec<Applied<'_, '_>> = Vec::with_capacity(shards.len());
         let mut layouts = Vec::with_capacity(shards.len());
         for ((shard, link), source) in shards.iter().zip(&opened).zip(&sources) {
-            let application = Application::new(shard.state(), &shard.digests, link).and_then(|application| {
-                layouts.push(layout_of(link, shard, application.tensors())?);
+            let application = self.application(shard, link).and_then(|application| {
+                layouts.push(self.layout(link, shard, application.tensors())?);
                 Ok(application)
             });
-            applications.push(application.map_err(|error| source.blame(hop, error))?);
+            let application = application.map_err(|error| source.blame(hop, error))?;
+            source.expect(application.segment_bytes());
+            applications.push(application);
         }
         let Some(tensors) = union(applications.iter().map(Application::tensors)) else {
             return Err(self.tell_apart(hop, shards, &sources, links, building));
         };
         let base = self.held.map(|held| &held.files);
-        let mut staged = StagedSafetensors::create(self.out, &tensors, &Layout::joined(&layouts)?, base, false)?;
+        if tensors.is_empty() && self.selection.is_some() {
+            return Err(Error::usage(format!("version {} has no tensor that is wanted", self.plan.version)).into());
+        }
+        let files = layouts.iter().flat_map(Layout::files);
+        let layout = Layout::joined(files.filter(|file| self.selection.is_none() || !file.tensors.is_empty()))?;
+        let mut staged = StagedSafetensors::create(self.out, &tensors, &layout, base, false)?;
         // Among them may be safetensors files that this version does not have any more.
         staged.leave_other_files();
         let work = applications.iter().map(Application::work).fold(0, u64::saturating_add);
@@ -145,9 +156,10 @@ impl Replay<'_> {
         union.err().unwrap_or_else(|| Error::usage("the shards have changed while they were read")).into()
     }
 
-    /// R-CHN-12, where all shards are wanted.
+    /// R-CHN-12, where all is wanted.
     fn check_union<'s>(&self, shards: impl Iterator<Item = (&'s [TensorInfo], &'s StateDigests)>) -> Result<()> {
-        if self.wanted.len() == self.plan.shards.len() { check_union(self.plan.state, shards) } else { Ok(()) }
+        let all = self.wanted.len() == self.plan.shards.len() && self.selection.is_none();
+        if all { check_union(self.plan.state, shards) } else { Ok(()) }
     }
 
     fn open<'l>(&self, hop: &Hop, shard: &Shard<'_>, source: &'l Link<'l>) -> Result<LinkReader<&'l Link<'l>>> {
@@ -156,10 +168,18 @@ impl Replay<'_> {
         check_target(link.header(), *target)?;
         Ok(link)
     }
-}
 
-fn layout_of<S: Source>(link: &LinkReader<S>, shard: &Shard<'_>, tensors: &[TensorInfo]) -> Result<Layout> {
-    Layout::of_target(&link.index().metadata, shard.layout.as_ref(), tensors)
+    fn application<'s, 'l>(&self, shard: &'s Shard<'_>, link: &'s LinkReader<&'l Link<'l>>) -> Result<Applied<'s, 'l>> {
+        match self.selection {
+            None => Application::new(shard.state(), &shard.digests, link),
+            Some(taken) => Application::of_part(shard.state(), &shard.digests, link, &|name| taken.takes(name)),
+        }
+    }
+
+    fn layout<S: Source>(&self, link: &LinkReader<S>, shard: &Shard<'_>, tensors: &[TensorInfo]) -> Result<Layout> {
+        let of_target = if self.selection.is_none() { Layout::of_target } else { Layout::of_part };
+        of_target(&link.index().metadata, shard.layout.as_ref(), tensors)
+    }
 }
 
 /// The tensors of all shards, ascending by name; `None` if two have the same name.

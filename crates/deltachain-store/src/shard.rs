@@ -73,8 +73,8 @@ impl HeldModel {
             } else {
                 StateDigests::of(&part, &hashing)?
             };
-            if digests.state == shard.state {
-                return Ok(digests);
+            if digests.state == shard.here {
+                return Ok(StateDigests { state: shard.state, ..digests });
             }
             let differs = part
                 .infos

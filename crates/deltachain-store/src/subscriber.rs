@@ -16,6 +16,7 @@ use crate::observer::{Observer, Phase};
 use crate::other_files::take_other_files;
 use crate::read;
 use crate::replay::Replay;
+use crate::selection::Selection;
 use crate::shard::HeldModel;
 use crate::store::Store;
 
@@ -28,6 +29,11 @@ pub struct SubscriberOptions {
     /// Numbers of the shards to take, counted from 0; all if `None`. That the shards are together the state that the commit
     /// names, only a subscriber can check that takes all.
     pub shards: Option<Vec<usize>>,
+    /// Patterns of the names of the tensors to take, such as `model.layers.{0,1}.*`; all if `None`. `?` stands for a
+    /// character, `*` for any number of them, `[a-f]` for one of these, `{a,b}` for either. Only what these tensors need is
+    /// fetched of a link that is longer than [`part_bytes`](crate::StoreOptions::part_bytes); what that means for the
+    /// checks, SPEC section 19 says.
+    pub tensors: Option<Vec<String>>,
     /// Bytes of links that are kept when they have been used.
     pub cache_bytes: u64,
     /// Do not read the version in the directory at the start to see whether it is what it was.
@@ -42,6 +48,7 @@ impl Default for SubscriberOptions {
         Self {
             limits: Limits::default(),
             shards: None,
+            tensors: None,
             cache_bytes: 1 << 30,
             trust_directory: false,
             other_files: None,
@@ -58,6 +65,8 @@ impl Default for SubscriberOptions {
 pub struct Subscriber {
     store: Store,
     options: SubscriberOptions,
+    /// The tensors to take.
+    selection: Option<Selection>,
     directory: ModelDirectory,
     cache: Cache,
     held: Option<Known>,
@@ -80,7 +89,7 @@ struct Known {
 pub struct HeldVersion {
     /// The version.
     pub version: u64,
-    /// State digest of the whole version, also if only some shards are here.
+    /// State digest of the whole version, also if only some shards or tensors are here.
     pub state: Digest,
     /// Digest of the commit's bytes.
     pub commit: Digest,
@@ -164,7 +173,8 @@ impl Subscriber {
     /// Opens or makes a directory. No other process may be keeping it at the same time.
     ///
     /// # Errors
-    /// USAGE if another process keeps it, if `current` in it is no symbolic link, or if no shard is wanted; IO.
+    /// USAGE if another process keeps it, if `current` in it is no symbolic link, or if no shard or tensor is
+    /// wanted or a pattern is none; IO.
     pub fn open(store: Store, directory: &Path, mut options: SubscriberOptions) -> Result<Self> {
         if let Some(shards) = &mut options.shards {
             shards.sort_unstable();
@@ -173,13 +183,14 @@ impl Subscriber {
                 return Err(Error::usage("no shard is wanted"));
             }
         }
+        let selection = options.tensors.take().map(Selection::new).transpose()?;
         let directory = ModelDirectory::open(directory)?;
         let cache = Cache::open(directory.cache(), options.cache_bytes)?;
         let (held, unusable) = match directory.current() {
             Ok(current) => (current.map(|current| Known::new(current, false)), None),
             Err(error) => (None, Some(error)),
         };
-        Ok(Self { store, options, directory, cache, held, unusable })
+        Ok(Self { store, options, selection, directory, cache, held, unusable })
     }
 
     /// The version that the directory is at. Whether its files are what they were, the first
@@ -201,8 +212,8 @@ impl Subscriber {
     /// `None` if the directory is at this version already.
     ///
     /// # Errors
-    /// Those of SPEC section 19, if no path is left; USAGE if a shard is wanted that the version does not have, or if its
-    /// tensors cannot be written as safetensors; IO; what the observer wants it to end with.
+    /// Those of SPEC section 19, if no path is left; USAGE if a shard is wanted that the version does not have, if it has no
+    /// tensor that is wanted, or if its tensors cannot be written as safetensors; IO; what the observer wants it to end with.
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
         let held = self.open_held(observer)?;
         let mut told = BTreeSet::new();
@@ -224,11 +235,12 @@ impl Subscriber {
         }
         let Some(known) = &mut self.held else { return Ok(None) };
         let record = &known.record;
-        let opened = if record.has_just(self.options.shards.as_deref()) {
+        let taken = self.selection.as_ref().map(Selection::patterns);
+        let opened = if record.has_just(self.options.shards.as_deref(), taken) {
             let trust = self.options.trust_directory || known.is_proven;
             HeldModel::open(&known.public.directory, record, trust, observer)
         } else {
-            Err(Error::usage("it has other shards than those that are wanted"))
+            Err(Error::usage("it has other shards or tensors than those that are wanted"))
         };
         match opened {
             Ok(model) => {
@@ -308,10 +320,12 @@ impl Subscriber {
         let unfinished = self.directory.begin()?;
         let model = unfinished.model();
         let files = plan.hops.iter().flat_map(|hop| wanted.iter().filter_map(|&shard| hop.files.get(shard).copied()));
-        let mut links = Links::new(&self.store, &self.cache, observer, files);
+        let whole = self.selection.is_none();
+        let mut links = Links::new(&self.store, &self.cache, observer, whole, files);
         let replay = Replay {
             plan,
             wanted: &wanted,
+            selection: self.selection.as_ref(),
             limits: &self.options.limits,
             held,
             scratch: unfinished.scratch(),

@@ -86,6 +86,25 @@ fn shards_make_one_version() {
     assert_eq!(folder.json(&["digest", "half/current"])["state"], folder.json(&["digest", "r1.safetensors"])["state"]);
 }
 
+#[test]
+fn some_tensors_are_taken() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    for (number, value) in ["one", "two"].iter().enumerate() {
+        let state = format!("{number}.safetensors");
+        folder.write(&state, bytes_file(&[("a.0", value.as_bytes()), ("a.1", b"same"), ("b", value.as_bytes())]));
+        folder.run(&["publish", "chain", &state]).good();
+    }
+    folder.write("part.safetensors", bytes_file(&[("a.0", b"two"), ("b", b"two")]));
+    folder.run(&["pull", "chain", "model", "--tensors", "{a.0,x}", "--tensors", "b*"]).good();
+    assert_eq!(
+        folder.json(&["digest", "model/current"])["state"],
+        folder.json(&["digest", "part.safetensors"])["state"]
+    );
+    folder.refused(&["pull", "chain", "other", "--tensors", "c*"], "USAGE", None);
+    folder.refused(&["pull", "chain", "other", "--tensors", "[c"], "USAGE", None);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_follower_runs_a_command() {

@@ -40,6 +40,7 @@ pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Subscriber> {
     let mut options = SubscriberOptions::default();
     options.limits = args.limits.limits();
     options.shards.clone_from(&args.shards);
+    options.tensors.clone_from(&args.tensors);
     options.cache_bytes = args.cache;
     options.trust_directory = args.trust_directory;
     options.other_files.clone_from(&args.with_files);

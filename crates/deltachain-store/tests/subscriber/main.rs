@@ -1,6 +1,8 @@
 //! Bringing a directory to versions of a chain: by every way, past every kind of damage, and after every kind of crash.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod selection;
 
 use std::collections::BTreeMap;
 use std::fs;
