@@ -10,6 +10,7 @@ mod safetensors;
 mod staged;
 mod state;
 mod weight_map;
+mod write_back;
 
 pub use digest::{Digest, StateDigests};
 pub(crate) use digest::{PieceDigest, digests_of, read_piece};

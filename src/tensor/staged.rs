@@ -18,6 +18,7 @@ use crate::tensor::header::Header;
 use crate::tensor::layout::fold_case;
 use crate::tensor::safetensors::{Place, gather, locate};
 use crate::tensor::weight_map::{INDEX_NAME, index_text};
+use crate::tensor::write_back::WriteBack;
 use crate::tensor::{Layout, SafetensorsState, State, StateWriter, TensorInfo};
 
 /// A state being written as safetensors files. [`StagedSafetensors::commit`] makes it visible; dropped without, it
@@ -36,6 +37,7 @@ pub struct StagedSafetensors {
     index: Option<Vec<u8>>,
     /// Files to copy from the base's directory.
     other_files: Vec<PathBuf>,
+    write_back: Option<WriteBack>,
 }
 
 #[derive(Debug)]
@@ -112,7 +114,7 @@ impl StagedSafetensors {
             .filter(|(name, _)| !name.to_str().is_some_and(|name| taken.contains(&fold_case(name))))
             .map(|(_, path)| path)
             .collect();
-        Ok(Self { out: out.to_owned(), replace, staging, tensors, places, index, other_files })
+        Ok(Self { out: out.to_owned(), replace, staging, tensors, places, index, other_files, write_back: None })
     }
 
     /// Names of the files of the base's directory that [`commit`](Self::commit) copies, which no link covers.
@@ -126,6 +128,21 @@ impl StagedSafetensors {
         self.other_files.clear();
     }
 
+    /// Lets what is written go to the disk all the time, in the background, so that little is left for
+    /// [`commit`](Self::commit) to wait for. Of use when the bytes come slowly and will be committed.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn write_back_early(&mut self) -> Result<()> {
+        let files = match &self.staging {
+            Staging::File(file) => vec![file.as_file()],
+            Staging::Directory { shards, .. } => shards.iter().map(|(_, file)| file).collect(),
+        };
+        let started = WriteBack::start(&files).map_err(|error| writing(error, &self.out))?;
+        self.write_back = Some(started);
+        Ok(())
+    }
+
     /// Makes the state visible at `out`, at once and completely, after everything has reached the disk.
     ///
     /// # Errors
@@ -134,6 +151,9 @@ impl StagedSafetensors {
     /// remove what was replaced.
     pub fn commit(self) -> Result<()> {
         let parent = parent_of(&self.out);
+        if let Some(write_back) = self.write_back {
+            write_back.finish().map_err(|error| writing(error, &self.out))?;
+        }
         match self.staging {
             Staging::File(file) => {
                 file.as_file().sync_all().map_err(|error| writing(error, &self.out))?;
@@ -193,7 +213,11 @@ impl StagedSafetensors {
 impl StateWriter for StagedSafetensors {
     fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         let (place, offset) = locate(&self.tensors, &self.places, tensor, offset, bytes.len())?;
-        write_at(self.file(place)?, bytes, offset).map_err(|error| writing(error, &self.final_path(place)))
+        write_at(self.file(place)?, bytes, offset).map_err(|error| writing(error, &self.final_path(place)))?;
+        if let Some(write_back) = &self.write_back {
+            write_back.note(place.file, bytes.len() as u64);
+        }
+        Ok(())
     }
 }
 

@@ -121,6 +121,7 @@ impl Replay<'_> {
         let mut staged = StagedSafetensors::create(self.out, &tensors, &layout, base, false)?;
         // Among them may be safetensors files that this version does not have any more.
         staged.leave_other_files();
+        staged.write_back_early()?;
         let work = applications.iter().map(Application::work).fold(0, u64::saturating_add);
         self.observer.begin(Phase::Build, work);
         let mut digests: Vec<StateDigests> = Vec::with_capacity(shards.len());

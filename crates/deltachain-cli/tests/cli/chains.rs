@@ -101,7 +101,9 @@ fn some_tensors_are_taken() {
         folder.json(&["digest", "model/current"])["state"],
         folder.json(&["digest", "part.safetensors"])["state"]
     );
-    folder.refused(&["pull", "chain", "other", "--tensors", "c*"], "USAGE", None);
+    let error = lines(&folder.run(&["pull", "chain", "none", "--tensors", "c*", "--json"])).pop().unwrap();
+    assert_eq!(error["error"]["class"].as_str(), Some("USAGE"));
+    assert!(!folder.at("none/current").exists());
     folder.refused(&["pull", "chain", "other", "--tensors", "[c"], "USAGE", None);
 }
 
