@@ -14,3 +14,5 @@ mod statistics;
 mod choices;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twins;

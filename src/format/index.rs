@@ -405,4 +405,55 @@ mod tests {
         assert_eq!(rule(MAX_TENSOR_BYTES), Some("R-INT-03"));
         assert_eq!(rule(MAX_TENSOR_BYTES + 1), Some("R-LIM-01"));
     }
+
+    #[test]
+    fn names_ascend() {
+        for names in [*b"ba", *b"aa"] {
+            let bytes = [0, 0, 2, 1, names[0], REMOVE, 1, names[1], REMOVE];
+            assert_eq!(read(&bytes, 0).unwrap_err().rule(), Some("R-IDX-06"));
+        }
+        // Then they cannot stand in a snapshot.
+        assert_eq!(read(&[0, 0, 2, 1, b'a', REMOVE, 1, b'b', REMOVE], 0).unwrap_err().rule(), Some("R-IDX-17"));
+    }
+
+    #[test]
+    fn metadata_are_bounded_together() {
+        // A key and a value of two bytes each, then a key that is not there.
+        let rule = |length: u64| {
+            let mut bytes = vec![2, 2, b'k', b'1', 2, b'v', b'1'];
+            put_varint(&mut bytes, length);
+            read(&bytes, 0).unwrap_err().rule()
+        };
+        assert_eq!(rule(MAX_METADATA_BYTES - 4), Some("R-INT-03"));
+        assert_eq!(rule(MAX_METADATA_BYTES - 3), Some("R-LIM-01"));
+    }
+
+    #[test]
+    fn segments_are_bounded_in_bytes_and_in_parts() {
+        let read = |count: usize, length: u64| {
+            let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
+            let tensor = |number: usize| {
+                let info = TensorInfo::new(format!("{number:05}"), Dtype::U8, [length]).unwrap();
+                let pieces = vec![Some(0); usize::try_from(info.pieces()).unwrap()];
+                TensorEntry::Write(Box::new(WrittenTensor {
+                    info,
+                    start: Start::Zeros,
+                    pieces,
+                    digest: Digest([9; 32]),
+                }))
+            };
+            let index = Index {
+                metadata: BTreeMap::new(),
+                segments: vec![SegmentEntry { coding, stored_length: 5, crc: 7 }],
+                tensors: (0..count).map(tensor).collect(),
+            };
+            let result = read(&index.to_bytes(), 5);
+            result.map(drop).map_err(|error| error.rule().unwrap_or_default())
+        };
+        let most = usize::try_from(MAX_SEGMENT_PARTS).unwrap();
+        assert_eq!(read(most, 1), Ok(()));
+        assert_eq!(read(most + 1, 1), Err("R-LIM-02"));
+        assert_eq!(read(1, MAX_SEGMENT_BYTES), Ok(()));
+        assert_eq!(read(1, MAX_SEGMENT_BYTES + 1), Err("R-LIM-02"));
+    }
 }

@@ -68,8 +68,9 @@ fn parse(arguments: &[String]) -> Result<Task> {
 /// Writes the seeds into `fuzz/corpus`, where fuzzers add what they find.
 fn collect_seeds() -> Result {
     let root = root()?;
+    // In the profile of the tests, which have built the same dependencies.
     let mut seeds =
-        cargo(&["run", "--quiet", "--release", "--package", "deltachain-fuzz", "--example", "seeds", "--"])?;
+        cargo(&["run", "--quiet", "--profile", "test", "--package", "deltachain-fuzz", "--example", "seeds", "--"])?;
     execute(seeds.arg(&root).arg(root.join(FUZZ).join("corpus")))
 }
 

@@ -12,6 +12,7 @@ mod reseal;
 mod seal;
 pub mod seeds;
 mod states;
+mod store;
 mod structured;
 
 pub use archive::mutate as mutate_chain;
@@ -19,6 +20,7 @@ pub use chain::{chain, document};
 pub use memory::peak_of;
 pub use raw::{header_index, layout, link, reserialise, safetensors, segment};
 pub use reseal::{mutate, reseal};
+pub use store::{Played, play, store};
 pub use structured::{apply, roundtrip, squash};
 
 /// A function that is to be fuzzed.
@@ -44,6 +46,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "safetensors", run: safetensors },
     Target { name: "segment", run: segment },
     Target { name: "squash", run: squash },
+    Target { name: "store", run: store },
 ];
 
 /// From now on the library works in the thread that calls this, which is the only one to run targets: that is faster for

@@ -2,12 +2,13 @@
 //! their length and the limits.
 
 use std::io::{Seek, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use arbitrary::Unstructured;
 use deltachain::format::{Coding, Header, Index, Positions, Values};
 use deltachain::tensor::{Dtype, SafetensorsState, State, TensorInfo};
-use deltachain::{ErrorClass, Limits, LinkReader, Result, Segment};
+use deltachain::{ErrorClass, Limits, LinkReader, Result, Segment, Source};
 use tempfile::NamedTempFile;
 
 use crate::memory::peak_of;
@@ -48,12 +49,28 @@ pub fn header_index(data: &[u8]) {
     assert!(peak <= bound, "{} bytes made the reader allocate {peak}, at most {bound}", data.len());
 }
 
+/// A file, and how many of its bytes have been read.
+struct Counted<'a>(&'a [u8], AtomicU64);
+
+impl Source for Counted<'_> {
+    fn length(&self) -> Result<u64> {
+        self.0.length()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.1.fetch_add(out.len() as u64, Ordering::Relaxed);
+        self.0.read_at(offset, out)
+    }
+}
+
 /// A whole link, as [`LinkReader::verify`] checks it.
 pub fn link(data: &[u8]) {
     single_threaded();
-    let (result, peak) = peak_of(|| LinkReader::open(data, &limits())?.verify(&()));
+    let source = Counted(data, AtomicU64::new(0));
+    let (result, peak) = peak_of(|| LinkReader::open(&source, &limits())?.verify(&()));
     refused_by_rule(&result);
-    let length = data.len() as u64;
+    let (length, read) = (data.len() as u64, source.1.into_inner());
+    assert!(read <= length, "of {length} bytes {read} were read: some twice");
     let limits = Header::parse(&data[..data.len().min(128)]).map_or_else(|_| limits(), |header| limits_for(&header));
     let bound = limits.memory_to_decode(length, 1);
     assert!(peak <= bound, "{length} bytes made the reader allocate {peak}, at most {bound}");

@@ -47,6 +47,7 @@ const EXPECTED: &[(&str, usize)] = &[
     ("safetensors", 180),
     ("segment", 500),
     ("squash", 16),
+    ("store", 48),
 ];
 
 impl Seed {
@@ -122,6 +123,11 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
         let mut bytes = vec![0; 64 << (number % 5)];
         fastrand::Rng::with_seed(number).fill(&mut bytes);
         seeds.add(target, "noise", bytes);
+    }
+    for number in 0..48 {
+        let mut bytes = vec![0; 128 << (number % 4)];
+        fastrand::Rng::with_seed(number).fill(&mut bytes);
+        seeds.add("store", "noise", bytes);
     }
     Ok(seeds.0)
 }

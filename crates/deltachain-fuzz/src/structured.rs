@@ -5,6 +5,7 @@ use std::fs;
 use arbitrary::{Arbitrary, Unstructured};
 use deltachain::tensor::{Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests};
 use deltachain::{Application, ErrorClass, Limits, LinkReader, Profile, Result, squash as join};
+use tempfile::TempDir;
 
 use crate::raw::{limits, refused_by_rule};
 use crate::reseal::all_ways;
@@ -60,7 +61,7 @@ pub fn apply(data: &[u8]) {
     single_threaded();
     let Some((&chosen, file)) = data.split_first() else { return };
     let (base, digests) = &BASES[usize::from(chosen) % BASES.len()];
-    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made");
+    let folder = folder();
     let path = |name: &str| folder.path().join(name);
     write(base, digests, &path("base.safetensors")).expect("a state can be written");
     let bytes = fs::read(path("base.safetensors")).expect("it is there");
@@ -96,7 +97,13 @@ fn apply_files(file: &[u8], base: &std::path::Path, out: &std::path::Path) -> Re
     Ok(reached.state)
 }
 
-fn write(state: &MemoryState, digests: &StateDigests, out: &std::path::Path) -> Result<()> {
+/// A folder in memory, where there is such a place.
+pub(crate) fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made")
+}
+
+/// Writes a state as a file.
+pub(crate) fn write(state: &MemoryState, digests: &StateDigests, out: &std::path::Path) -> Result<()> {
     let layout = Layout::single_file(state.tensors());
     let staged = StagedSafetensors::create(out, state.tensors(), &layout, None, false)?;
     let file = link(&MemoryState::new(), state, Profile::Direct);

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use deltachain::{Limits, LinkReader};
 use deltachain_fuzz::seeds::{check_counts, collect, files_below};
-use deltachain_fuzz::{TARGETS, Target};
+use deltachain_fuzz::{Played, TARGETS, Target, play};
 
 #[test]
 fn seeds_regressions_and_verdicts() {
@@ -22,6 +22,10 @@ fn seeds_regressions_and_verdicts() {
         println!("seed of {}: {}", seed.target, seed.origin);
         (targets[seed.target].run)(&seed.bytes);
     }
+
+    let played: Vec<Played> =
+        seeds.iter().filter(|seed| seed.target == "store").map(|seed| play(&seed.bytes)).collect();
+    stores_are_used_and_fail(&played);
 
     let mut regressions = 0;
     let findings = fs::read_to_string(root.join("fuzz/FINDINGS.md")).unwrap();
@@ -44,6 +48,18 @@ fn seeds_regressions_and_verdicts() {
     }
     println!("{} seeds, {regressions} regressions, {counts:?} verdicts (refused, valid)", seeds.len());
     assert!(counts[0] >= 200 && counts[1] >= 20, "{counts:?}");
+}
+
+/// The seeds of the target `store` are of use: versions are published and followed, and every fault comes.
+fn stores_are_used_and_fail(played: &[Played]) {
+    let sum = |of: &dyn Fn(&Played) -> usize| played.iter().map(of).sum::<usize>();
+    let (versions, switches) = (sum(&|played| played.versions), sum(&|played| played.switches));
+    let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
+    for (fault, count) in played.iter().flat_map(|played| &played.faults) {
+        *faults.entry(fault).or_default() += count;
+    }
+    println!("{versions} versions, {switches} switches, {faults:?}");
+    assert!(versions >= 50 && switches >= 50 && faults.len() == 6, "{versions} {switches} {faults:?}");
 }
 
 /// The programs in `fuzz/fuzz_targets/` and the table of this crate name the same targets.

@@ -58,6 +58,13 @@ impl<'a> Prover<'a> {
         }
         let mut built = BTreeSet::new();
         for ((source, of), routes) in groups {
+            let entry = source.and_then(|source| self.entries.get(&source));
+            if let Some(entry) = entry.filter(|entry| entry.routes.is_empty()) {
+                // No fault: a prune that did not end leaves such routes, and who still holds the version can take them.
+                let version = entry.commit.version;
+                self.observer.remark(&format!("routes from version {version}, which has been pruned, are not tried"));
+                continue;
+            }
             let Some(digests) = note(problems, self.bring_all_to(source, of))? else { continue };
             for (entry, route) in routes {
                 if note(problems, self.prove(entry, route, &digests))?.is_some() {

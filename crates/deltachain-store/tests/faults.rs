@@ -24,7 +24,7 @@ use crate::support::verify::{prove, rebuild, shown};
 use crate::support::{Random, quick, setting};
 
 /// Per thousand calls, in a calm round.
-const RATES: [(Fault, u64); 8] = [
+const RATES: [(Fault, u64); 9] = [
     (Fault::FailBefore, 30),
     (Fault::FailAfter, 30),
     (Fault::Conflict, 30),
@@ -33,6 +33,7 @@ const RATES: [(Fault, u64); 8] = [
     (Fault::Delay, 20),
     (Fault::SilentBefore, 4),
     (Fault::SilentAfter, 4),
+    (Fault::NoBody, 10),
 ];
 
 fn rounds() -> std::ops::Range<u64> {

@@ -31,6 +31,8 @@ pub(crate) enum Fault {
     Conflict,
     /// The body ends in the middle.
     Truncate,
+    /// Nothing of the body comes.
+    NoBody,
     /// A bit of the body is another one.
     Flip,
     /// The answer comes later than that to other calls.
@@ -116,7 +118,8 @@ pub(crate) fn seeded(seed: u64, rates: Vec<(Fault, u64)>) -> impl Fn(&Call<'_>) 
     }
 }
 
-fn hash(text: &str) -> u64 {
+/// A number that seems to be drawn, and follows from the text.
+pub(crate) fn hash(text: &str) -> u64 {
     blake3::hash(text.as_bytes()).as_bytes()[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
@@ -177,7 +180,7 @@ impl Control {
             Fault::FailBefore | Fault::SilentBefore | Fault::Delay => true,
             Fault::FailAfter | Fault::SilentAfter => !matches!(operation, Operation::Get | Operation::List),
             Fault::Conflict => operation == Operation::Create,
-            Fault::Truncate | Fault::Flip => operation == Operation::Get,
+            Fault::Truncate | Fault::NoBody | Fault::Flip => operation == Operation::Get,
         };
         if !possible {
             return None;
@@ -287,13 +290,15 @@ impl ObjectStore for FaultyStore {
         self.control.before(fault, path).await?;
         let mut result = self.inner.get_opts(path, options).await?;
         result.meta = self.control.by_its_clock(result.meta);
-        let Some(wrong @ (Fault::Truncate | Fault::Flip)) = fault else { return Ok(result) };
+        let Some(wrong @ (Fault::Truncate | Fault::NoBody | Fault::Flip)) = fault else { return Ok(result) };
         let (meta, range, attributes) = (result.meta.clone(), result.range.clone(), result.attributes.clone());
         let extensions = std::mem::take(&mut result.extensions);
         let mut bytes = result.bytes().await?.to_vec();
-        match bytes.len() / 2 {
-            middle if wrong == Fault::Truncate => bytes.truncate(middle),
-            middle => bytes.iter_mut().skip(middle).take(1).for_each(|byte| *byte ^= 1),
+        let middle = bytes.len() / 2;
+        match wrong {
+            Fault::NoBody => bytes.clear(),
+            Fault::Truncate => bytes.truncate(middle),
+            _ => bytes.iter_mut().skip(middle).take(1).for_each(|byte| *byte ^= 1),
         }
         let payload = GetResultPayload::Stream(stream::iter([Ok(bytes.into())]).boxed());
         Ok(GetResult { payload, meta, range, attributes, extensions })

@@ -1,0 +1,396 @@
+//! Publishing, following, compacting, pruning and checking a chain over a store that fails as the input says.
+//!
+//! The store that fails, and the proof that a version can be built, are those of the store crate's own tests.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arbitrary::{Arbitrary, Unstructured};
+use deltachain::chain::{ChainDocument, Commit, ObjectName};
+use deltachain::tensor::{Digest, MemoryState, SafetensorsState, StateDigests};
+use deltachain::{Error, ErrorClass, Limits, Result};
+use deltachain_store::{
+    Base, CompactOptions, FsckOptions, Keep, Observer, Phase, PublishOptions, Published, Publisher, Snapshots, Store,
+    StoreOptions, Subscriber, SubscriberOptions, compact, fsck, plan_prune, prune,
+};
+use object_store::memory::InMemory;
+use tempfile::TempDir;
+
+use crate::single_threaded;
+use crate::states::{Start, Step};
+use crate::structured::{folder, write};
+
+#[allow(dead_code, reason = "the store's tests use the rest")]
+#[path = "../../deltachain-store/tests/support/faulty.rs"]
+mod faulty;
+#[allow(dead_code, reason = "the store's tests use the rest")]
+#[path = "../../deltachain-store/tests/support/verify.rs"]
+mod verify;
+
+use faulty::{Control, Fault, FaultyStore, hash};
+use verify::{rebuild, shown};
+
+/// Rounds that are played, at most.
+const ROUNDS: usize = 10;
+
+/// A call is met by the fault at the place that follows from what it asks for and how often that was asked before.
+type Faults = [u8; 32];
+
+/// A version is published, perhaps, and then something else happens.
+#[derive(Debug, Arbitrary)]
+struct Round {
+    publish: Option<Publish>,
+    then: Operation,
+}
+
+#[derive(Debug, Arbitrary)]
+struct Publish {
+    step: Step,
+    base: From,
+    snapshots: bool,
+    skips: bool,
+}
+
+#[derive(Debug, Arbitrary)]
+enum From {
+    Nothing,
+    State,
+    Chain,
+    Work,
+}
+
+#[derive(Debug, Arbitrary)]
+enum Operation {
+    Pull { version: Option<u8>, opens: bool, keeps_links: bool },
+    Compact { version: Option<u8>, from: Option<u8>, snapshot: bool },
+    Prune { last: u8, days_later: bool },
+    Fsck { deep: bool },
+}
+
+/// What has happened.
+#[derive(Debug, Default)]
+pub struct Played {
+    /// Versions that were published.
+    pub versions: usize,
+    /// How often the subscriber went to another version.
+    pub switches: usize,
+    /// How often each fault came.
+    pub faults: BTreeMap<String, u64>,
+}
+
+/// As [`play`].
+pub fn store(data: &[u8]) {
+    play(data);
+}
+
+/// A few operations on a chain, while its store fails, and then the proof of all of it.
+pub fn play(data: &[u8]) -> Played {
+    single_threaded();
+    let mut input = Unstructured::new(data);
+    let Ok((faults, start)) = <(Faults, Start)>::arbitrary(&mut input) else { return Played::default() };
+    let mut world = World::new(faults, &start);
+    for _ in 0..ROUNDS {
+        let Some(round) = (!input.is_empty()).then(|| Round::arbitrary(&mut input).ok()).flatten() else { break };
+        if let Some(publish) = round.publish {
+            world.publish(&publish);
+        }
+        world.follow(&round.then);
+        world.check(None);
+    }
+    world.prove();
+    let faults = world.control.injected().iter().map(|(fault, &count)| (format!("{fault:?}"), count)).collect();
+    Played { versions: world.versions.len(), switches: world.switches, faults }
+}
+
+/// A chain with one who writes it and one who follows it.
+struct World {
+    folder: TempDir,
+    /// What is really there.
+    clean: Store,
+    /// The same, with faults.
+    store: Store,
+    control: Arc<Control>,
+    /// Hours that the store's clock has been put forward.
+    hours: i64,
+    /// What has been trained so far.
+    state: MemoryState,
+    versions: Vec<Version>,
+    subscriber: Option<Subscriber>,
+    switches: usize,
+}
+
+/// A version that has been committed.
+struct Version {
+    state: MemoryState,
+    /// Digest of its commit.
+    commit: Digest,
+    /// Some prune did not have to keep it.
+    may_be_gone: bool,
+}
+
+impl World {
+    fn new(faults: Faults, start: &Start) -> Self {
+        let objects = Arc::new(InMemory::new());
+        let (failing, control) = FaultyStore::new(objects.clone());
+        let mut options = StoreOptions::default();
+        (options.attempts, options.pause) = (2, Duration::ZERO);
+        let clean = Store::from_objects(objects, "", options.clone()).expect("threads can be started");
+        let store = Store::from_objects(failing, "", options).expect("threads can be started");
+        let chain = ChainDocument { chain: 7 }.to_bytes();
+        assert!(clean.put_if_absent(ObjectName::Chain, &chain).expect("nothing fails"));
+        control.plan(move |call| {
+            let number = usize::try_from(hash(&format!("{call:?}")) % faults.len() as u64).unwrap_or(0);
+            // Whether a bit of a document has turned, nobody can always tell.
+            fault(faults[number]).filter(|fault| *fault != Fault::Flip || call.path.contains("files/"))
+        });
+        let (folder, state) = (folder(), start.state());
+        let (versions, subscriber) = (Vec::new(), None);
+        Self { folder, clean, store, control, hours: 0, state, versions, subscriber, switches: 0 }
+    }
+
+    /// What has been trained is published, if files can hold it.
+    fn publish(&mut self, Publish { step, base, snapshots, skips }: &Publish) {
+        self.state = step.after(&self.state);
+        let path = self.folder.path().join("next");
+        let _ = std::fs::remove_file(&path);
+        let digests = StateDigests::of(&self.state, &()).expect("memory can be read");
+        if write(&self.state, &digests, &path).is_err() {
+            return;
+        }
+        let next = SafetensorsState::open(&path).expect("it has just been written");
+        let head = self.versions.last().map(|_| SafetensorsState::open(self.head_path()).expect("it is there"));
+        let work = self.folder.path().join("work");
+        let base = match (base, &head) {
+            (From::Nothing, _) | (From::State, None) => Base::Nothing,
+            (From::State, Some(head)) => Base::State(head),
+            (From::Chain, _) => Base::Chain,
+            (From::Work, _) => Base::Work(&work),
+        };
+        let mut options = PublishOptions::default();
+        options.snapshots = if *snapshots { Snapshots::Cost(2.0) } else { Snapshots::Never };
+        options.skips = if *skips { vec![2] } else { Vec::new() };
+        let published = Publisher::open(self.store.clone(), options)
+            .and_then(|mut publisher| publisher.publish(&next, base, &self.watch()));
+        if let Err(error) = &published {
+            is_of_the_store(error, &[]);
+        }
+        self.check(Some((path, digests.state, published)));
+    }
+
+    fn follow(&mut self, operation: &Operation) {
+        let count = self.versions.len() as u64;
+        match *operation {
+            Operation::Pull { version, opens, keeps_links } => {
+                let version = version.map(|version| u64::from(version) % (count + 1));
+                self.pull(version, opens, keeps_links);
+            }
+            Operation::Compact { version, from, snapshot } => {
+                let version = version.filter(|_| count > 0).map(|version| u64::from(version) % count);
+                let target = version.or(count.checked_sub(1)).unwrap_or(0);
+                let mut options = CompactOptions::new(self.folder.path().join("compact"));
+                options.version = version;
+                options.from = from.filter(|_| target > 0).map(|from| u64::from(from) % target).into_iter().collect();
+                options.snapshot = snapshot || options.from.is_empty();
+                if let Err(error) = compact(&self.store, &options, &self.watch()) {
+                    let gone = self.versions.iter().any(|version| version.may_be_gone);
+                    let rules: &[(bool, &str)] = &[(count == 0, "R-CHN-03"), (gone, "R-CHN-08")];
+                    is_of_the_store(&error, rules);
+                }
+            }
+            Operation::Prune { last, days_later } => self.prune((last % 4).into(), days_later),
+            Operation::Fsck { deep } => {
+                let mut options = FsckOptions::default();
+                options.deep = deep.then(|| self.folder.path().join("deep"));
+                if let Err(error) = fsck(&self.store, &options, &self.watch()) {
+                    is_of_the_store(&error, &[]);
+                }
+            }
+        }
+    }
+
+    /// The subscriber goes to a version, or to the head.
+    fn pull(&mut self, version: Option<u64>, opens: bool, keeps_links: bool) {
+        if opens {
+            // Only one may be open at a time.
+            self.subscriber = None;
+        }
+        let mut subscriber = self.subscriber.take().unwrap_or_else(|| {
+            let mut options = SubscriberOptions::default();
+            options.cache_bytes = if keeps_links { 1 << 20 } else { 0 };
+            Subscriber::open(self.store.clone(), &self.directory(), options).expect("the disk does not fail")
+        });
+        let before = subscriber.held().map(|held| held.version);
+        let prepared = subscriber.prepare(version, &self.watch());
+        let wanted = version.or((self.versions.len() as u64).checked_sub(1));
+        match prepared.and_then(|prepared| prepared.map(|prepared| subscriber.apply(prepared)).transpose()) {
+            Ok(switched) => {
+                let held = subscriber.held().map(|held| held.version);
+                assert_eq!(held, wanted, "another version than wanted");
+                self.switches += usize::from(switched.is_some());
+                assert_eq!(switched.map(|switched| switched.version), held.filter(|_| held != before));
+            }
+            Err(error) => {
+                let is_there = wanted.and_then(|wanted| self.versions.get(usize::try_from(wanted).ok()?));
+                let gone = is_there.is_some_and(|version| version.may_be_gone);
+                is_of_the_store(&error, &[(is_there.is_none(), "R-CHN-03"), (gone, "R-CHN-08")]);
+                assert_eq!(
+                    subscriber.held().map(|held| held.version),
+                    before,
+                    "it failed, and yet the version is another"
+                );
+            }
+        }
+        self.subscriber = Some(subscriber);
+    }
+
+    /// All versions may go but the head and so many of the newest.
+    fn prune(&mut self, last: u64, days_later: bool) {
+        if days_later {
+            self.hours += 48;
+            self.control.set_clock(self.hours);
+        }
+        let keep = Keep { last, ..Keep::default() };
+        let pruned = plan_prune(&self.store, &keep).and_then(|plan| prune(&self.store, &plan, &self.watch()));
+        if let Err(error) = pruned {
+            is_of_the_store(&error, &[]);
+        }
+        let kept = usize::try_from(last.max(1)).unwrap_or(usize::MAX);
+        let others = self.versions.len().saturating_sub(kept);
+        self.versions[..others].iter_mut().for_each(|version| version.may_be_gone = true);
+    }
+
+    /// The commits are those that were there, and perhaps one that has just been published; the subscriber's directory is
+    /// at the version that the subscriber says.
+    fn check(&mut self, published: Option<(PathBuf, Digest, Result<Published>)>) {
+        let objects = self.clean.objects().expect("nothing fails");
+        let names = objects.iter().map(|object| object.name).filter(|name| matches!(name, ObjectName::Commit(_)));
+        let mut commits = names.map(|name| self.clean.get(name).expect("nothing fails").expect("it was listed"));
+        for version in &self.versions {
+            let commit = commits.next().map(|commit| Digest::of_bytes(&commit));
+            assert_eq!(commit, Some(version.commit), "a commit has gone, or is another one");
+        }
+        let new = commits.next();
+        assert!(commits.next().is_none(), "two commits at once");
+        match (new, published) {
+            (Some(new), Some((path, state, result))) => {
+                let (commit, number) = (Digest::of_bytes(&new), self.versions.len() as u64);
+                let document = Commit::parse(&new, &Limits::default()).expect("a commit that was written");
+                assert_eq!((document.version, document.state), (number, state));
+                if let Ok(published) = result {
+                    assert_eq!((published.version, published.commit), (number, commit));
+                }
+                self.versions.push(Version { state: self.state.clone(), commit, may_be_gone: false });
+                std::fs::rename(path, self.head_path()).expect("files can be renamed");
+            }
+            (Some(_), None) => panic!("a commit that nobody has published"),
+            (None, Some((.., Ok(_)))) => panic!("a version is said to be published, and is not there"),
+            (None, _) => {}
+        }
+        if let Some(subscriber) = &self.subscriber {
+            let held = subscriber.held().map(|held| {
+                let version = usize::try_from(held.version).ok().and_then(|number| self.versions.get(number));
+                let version = version.expect("a version that was committed");
+                assert_eq!(held.commit, version.commit);
+                &version.state
+            });
+            assert!(shown(&self.directory()).as_ref() == held, "the directory is not at the version that is held");
+        }
+    }
+
+    /// When nothing fails any more, the subscriber gets to the head, and every version can be built that had to be kept.
+    fn prove(&mut self) {
+        self.control.heal();
+        if !self.versions.is_empty() {
+            self.pull(None, false, true);
+            self.check(None);
+            let held = self.subscriber.as_ref().and_then(|subscriber| subscriber.held()).map(|held| held.version);
+            assert_eq!(held, Some(self.versions.len() as u64 - 1), "the head cannot be reached");
+        }
+        for (number, version) in (0..).zip(&self.versions) {
+            match rebuild(&self.clean, Some(number)) {
+                Ok(state) => assert!(state == version.state, "version {number} is built from other bits"),
+                Err(error) => {
+                    assert!(version.may_be_gone && error.rule() == Some("R-CHN-08"), "version {number}: {error:?}");
+                }
+            }
+        }
+        let mut options = FsckOptions::default();
+        options.deep = Some(self.folder.path().join("deep"));
+        let report = fsck(&self.clean, &options, &self.watch()).expect("nothing fails");
+        assert!(report.problems.is_empty() && report.versions == self.versions.len(), "{report:?}");
+    }
+
+    fn watch(&self) -> Watch<'_> {
+        let directory = self.directory();
+        Watch { had: directory.join("current").exists(), directory, versions: &self.versions }
+    }
+
+    /// The subscriber's directory.
+    fn directory(&self) -> PathBuf {
+        self.folder.path().join("follower")
+    }
+
+    /// The file that the head was published from.
+    fn head_path(&self) -> PathBuf {
+        self.folder.path().join("head")
+    }
+}
+
+/// Looks at the subscriber's directory whenever work goes on.
+struct Watch<'a> {
+    directory: PathBuf,
+    /// Whether there was a version in it.
+    had: bool,
+    versions: &'a [Version],
+}
+
+impl Watch<'_> {
+    fn look(&self) {
+        let is_whole = match shown(&self.directory) {
+            Some(state) => self.versions.iter().any(|version| version.state == state),
+            None => !self.had,
+        };
+        assert!(is_whole, "the directory is at no version");
+    }
+}
+
+impl Observer for Watch<'_> {
+    fn begin(&self, _phase: Phase, _bytes: u64) {
+        self.look();
+    }
+
+    fn advance(&self, _phase: Phase, _bytes: u64) -> Result<()> {
+        self.look();
+        Ok(())
+    }
+
+    fn end(&self, _phase: Phase) {
+        self.look();
+    }
+
+    fn remark(&self, _text: &str) {
+        self.look();
+    }
+}
+
+/// Few bytes are faults, so that some things succeed.
+fn fault(byte: u8) -> Option<Fault> {
+    match byte % 32 {
+        1 => Some(Fault::FailBefore),
+        2 => Some(Fault::FailAfter),
+        3 => Some(Fault::Conflict),
+        4 => Some(Fault::Truncate),
+        5 => Some(Fault::NoBody),
+        6 => Some(Fault::Flip),
+        _ => None,
+    }
+}
+
+/// What failed is the store, which could not be asked or gave a wrong file, or it is a rule of those that may be broken.
+fn is_of_the_store(error: &Error, rules: &[(bool, &str)]) {
+    let rule = error.rule().unwrap_or_default();
+    let known = error.class() == ErrorClass::Io || rule == "R-CHN-10" || rules.contains(&(true, rule));
+    assert!(known, "{error:?}");
+}
