@@ -26,6 +26,9 @@ class Method:
         self.base_file, self.target_file, self.threads = base, target, threads
         self.base, _ = parse(base)
         self.target, _ = parse(target)
+        # Reads all pages, so that what encoding and decoding need beyond the inputs can be told.
+        for file in (base, target):
+            np.frombuffer(file, np.uint8).max()
         self.setup()
 
     def setup(self) -> None:

@@ -12,6 +12,7 @@ mod lint;
 mod memory;
 mod mutants;
 mod python;
+mod rivals;
 mod steps;
 mod synthetic;
 mod test;
@@ -74,6 +75,15 @@ const TASKS: &[Task] = &[
             "tool needs more memory than its bound; --dense changes every element, not 1 %",
         ],
         run: memory::run,
+    },
+    Task {
+        name: "rivals",
+        arguments: rivals::ARGUMENTS,
+        about: &[
+            "encode and decode pairs of checkpoints by this project and by its rivals, in N rounds (5);",
+            "writes bench/rivals/RESULTS.md and rivals.svg",
+        ],
+        run: rivals::run,
     },
     Task {
         name: "fuzz",
