@@ -2,6 +2,7 @@
 //!
 //! A task is a file of this crate with a `run` function, and a row in [`TASKS`].
 
+mod bench;
 mod ci;
 mod conformance;
 mod coverage;
@@ -75,6 +76,15 @@ const TASKS: &[Task] = &[
             "tool needs more memory than its bound; --dense changes every element, not 1 %",
         ],
         run: memory::run,
+    },
+    Task {
+        name: "bench",
+        arguments: bench::ARGUMENTS,
+        about: &[
+            "time kernels and whole operations on real pairs (excerpts, or those of a directory) and on",
+            "synthetic ones; writes BENCHMARKS.md; --long goes up to 4 GiB instead of 1",
+        ],
+        run: bench::run,
     },
     Task {
         name: "rivals",

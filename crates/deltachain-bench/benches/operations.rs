@@ -1,1 +1,239 @@
-fn main() {}
+//! Whole operations in memory, on real and synthetic pairs, with one thread and with all, beside copying and comparing
+//! the same bytes; and a version's way through a chain in a directory, beside copying a file.
+//!
+//! `DELTACHAIN_BENCH_REAL` names a folder of real checkpoints (the excerpts in `testdata` if it is not set),
+//! `DELTACHAIN_BENCH_MEBIBYTES` the sizes of the synthetic pairs whose growth is looked at.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::time::Duration;
+
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput};
+use deltachain::tensor::{MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests};
+use deltachain::{Application, DiffOptions, Limits, LinkReader, Profile, apply, diff, squash};
+use deltachain_bench::{Output, Pair, Result, many_tensors, real_pairs, synthetic};
+use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init};
+
+/// Size of the synthetic pairs of different densities.
+const DENSITIES_MEBIBYTES: u64 = 128;
+
+fn main() -> Result {
+    let mut criterion = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(100))
+        .measurement_time(Duration::from_millis(1500))
+        .configure_from_args();
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
+    let real = std::env::var_os("DELTACHAIN_BENCH_REAL").map_or(here, Into::into);
+    let sizes = std::env::var("DELTACHAIN_BENCH_MEBIBYTES").unwrap_or_else(|_| "64,256,1024".to_owned());
+
+    for pair in real_pairs(&real)? {
+        whole(&mut criterion, &pair, true)?;
+    }
+    for percent in [0.1, 1.0, 5.0, 20.0] {
+        let name = format!("{DENSITIES_MEBIBYTES} MiB, {percent} %");
+        whole(&mut criterion, &synthetic(&name, DENSITIES_MEBIBYTES, percent / 100.0)?, false)?;
+    }
+    for size in sizes.split(',') {
+        let mebibytes = size.trim().parse()?;
+        growth(&mut criterion, &synthetic(&format!("{mebibytes} MiB, 1 %"), mebibytes, 0.01)?)?;
+    }
+    // The same number of bytes in many tensors and in one.
+    growth(&mut criterion, &many_tensors("70000 tensors, 0.1 %", 70_000, 1 << 10, 0.001)?)?;
+    growth(&mut criterion, &many_tensors("1 tensor, 0.1 %", 1, 70_000 << 10, 0.001)?)?;
+    chain(&mut criterion, &real)?;
+    criterion.final_summary();
+    Ok(())
+}
+
+fn group<'a>(criterion: &'a mut Criterion, pair: &Pair) -> BenchmarkGroup<'a, WallTime> {
+    let mut group = criterion.benchmark_group(&pair.name);
+    group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Bytes(pair.bytes()));
+    group
+}
+
+/// Every operation on a pair; with one thread and with all.
+fn whole(criterion: &mut Criterion, pair: &Pair, snapshots: bool) -> Result {
+    let mut group = group(criterion, pair);
+    memory(&mut group, pair)?;
+    for pool in pools()? {
+        pool.install(|| {
+            links(&mut group, pair, Profile::Compact)?;
+            links(&mut group, pair, Profile::Direct)?;
+            if snapshots { states(&mut group, pair) } else { Ok(()) }
+        })?;
+    }
+    group.finish();
+    Ok(())
+}
+
+/// The operations whose time should grow as the bytes do; with one thread.
+fn growth(criterion: &mut Criterion, pair: &Pair) -> Result {
+    let mut group = group(criterion, pair);
+    memory(&mut group, pair)?;
+    pool(1)?.install(|| links(&mut group, pair, Profile::Compact))?;
+    group.finish();
+    Ok(())
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+    Ok(rayon::ThreadPoolBuilder::new().num_threads(threads).build()?)
+}
+
+fn pools() -> Result<Vec<rayon::ThreadPool>> {
+    let all = std::thread::available_parallelism()?.get();
+    [1, all].into_iter().take(all.min(2)).map(pool).collect()
+}
+
+/// A name that ends with the threads of the current pool.
+fn name(operation: &str) -> String {
+    let threads = rayon::current_num_threads();
+    format!("{operation}, {threads} thread{}", if threads == 1 { "" } else { "s" })
+}
+
+/// What memory does with the same bytes.
+fn memory(group: &mut BenchmarkGroup<'_, WallTime>, pair: &Pair) -> Result {
+    let copies = Output::new(pair.base.tensors())?;
+    for pool in pools()? {
+        pool.install(|| group.bench_function(name("memcpy"), |bencher| bencher.iter(|| copies.fill(&pair.base))));
+    }
+    group.bench_function("memcmp, 1 thread", |bencher| {
+        bencher.iter(|| black_box(&copies).holds(&pair.base));
+    });
+    Ok(())
+}
+
+fn links(group: &mut BenchmarkGroup<'_, WallTime>, pair: &Pair, profile: Profile) -> Result {
+    let called = if profile == Profile::Compact { "compact" } else { "direct" };
+    let options = DiffOptions { profile, ..DiffOptions::default() };
+    let mut file = Vec::new();
+    group.bench_function(name(&format!("diff {called}")), |bencher| {
+        bencher.iter(|| {
+            file.clear();
+            diff(&pair.base, &pair.target, &options, &mut file)
+        });
+    });
+    file.clear();
+    diff(&pair.base, &pair.target, &options, &mut file)?;
+    let digests = StateDigests::of(&pair.base, &())?;
+    let output = Output::new(pair.target.tensors())?;
+    let run =
+        || Application::new(&pair.base, &digests, &LinkReader::open(&file, &Limits::unlimited())?)?.run(&output, &());
+    group.bench_function(name(&format!("apply {called}, with result digest")), |bencher| bencher.iter(run));
+    run()?;
+    if !output.holds(&pair.target) {
+        return Err(format!("{}: the result of {called} is not exact", pair.name).into());
+    }
+    if profile == Profile::Direct {
+        let patches = || {
+            let link = LinkReader::open(&file, &Limits::unlimited())?;
+            link.patches(|_| true, None).map(|patch| Ok(patch?.count())).sum::<deltachain::Result<usize>>()
+        };
+        patches()?;
+        // Iterating uses one thread, whatever the pool.
+        if rayon::current_num_threads() == 1 {
+            group.bench_function(name("direct to patches"), |bencher| bencher.iter(patches));
+        }
+    }
+    Ok(())
+}
+
+/// Snapshot, restore, and the squash of the link with the one back.
+fn states(group: &mut BenchmarkGroup<'_, WallTime>, pair: &Pair) -> Result {
+    let link = |base: &MemoryState, target: &MemoryState| {
+        let mut file = Vec::new();
+        diff(base, target, &DiffOptions::default(), &mut file).map(|_| file)
+    };
+    let empty = MemoryState::new();
+    group.bench_function(name("snapshot"), |bencher| bencher.iter(|| link(&empty, &pair.target)));
+    let snapshot = link(&empty, &pair.target)?;
+    let restore = || apply(&empty, &LinkReader::open(&snapshot, &Limits::unlimited())?);
+    group.bench_function(name("restore"), |bencher| bencher.iter(restore));
+    if restore()? != pair.target {
+        return Err(format!("{}: the restored state is not exact", pair.name).into());
+    }
+    let files = [link(&pair.base, &pair.target)?, link(&pair.target, &pair.base)?];
+    let [there, back] = &files;
+    group.bench_function(name("squash of two"), |bencher| {
+        bencher.iter(|| {
+            let links = [there, back].map(|file| LinkReader::open(file, &Limits::unlimited()));
+            let [Ok(there), Ok(back)] = &links else { return Err("links that were made just now".into()) };
+            Result::Ok(squash(&[there, back], &mut Vec::new())?)
+        });
+    });
+    Ok(())
+}
+
+/// Publishing a version into a directory and following it there, with everything written to disk, by all threads.
+fn chain(criterion: &mut Criterion, real: &Path) -> Result {
+    // Next to what is built: a system's folder for temporary files may be memory.
+    let place = tempfile::tempdir_in(std::env::current_exe()?.parent().ok_or("no folder")?)?;
+    for pair in real_pairs(real)? {
+        let path = |name: &str| place.path().join(format!("{}-{name}", pair.name));
+        let files = [path("0.safetensors"), path("1.safetensors")];
+        for (file, state) in files.iter().zip([&pair.base, &pair.target]) {
+            save(file, state)?;
+        }
+        let states = [SafetensorsState::open(&files[0])?, SafetensorsState::open(&files[1])?];
+        let store =
+            Store::create(path("chain").to_str().ok_or("the folder's name is not Unicode")?, StoreOptions::default())?;
+        init(&store)?;
+        let mut publisher = Publisher::open(store.clone(), PublishOptions::default())?;
+        publisher.publish(&states[0], Base::Nothing, &())?;
+        let mut subscriber = Subscriber::open(store, &path("follower"), SubscriberOptions::default())?;
+        let mut follow = || {
+            let prepared = subscriber.prepare(None, &())?.ok_or("nothing new")?;
+            Result::Ok(subscriber.apply(prepared)?)
+        };
+        follow()?;
+
+        let mut group = group(criterion, &pair);
+        group.bench_function("copy of a file, 1 thread", |bencher| {
+            bencher.iter(|| std::fs::copy(&files[0], path("copy")))
+        });
+        let mut turn = 0;
+        group.bench_function(name("publish and follow"), |bencher| {
+            bencher.iter(|| {
+                let (old, new) = (&states[turn % 2], &states[(turn + 1) % 2]);
+                turn += 1;
+                let published = publisher.publish(new, Base::State(old), &())?;
+                let switched = follow()?;
+                if switched.state == published.state {
+                    Ok(())
+                } else {
+                    Err("the follower holds another state".into()) as Result
+                }
+            });
+        });
+        group.finish();
+        if turn == 0 {
+            continue;
+        }
+        follow_is_exact(&states[turn % 2], &path("follower"))?;
+    }
+    Ok(())
+}
+
+fn follow_is_exact(state: &SafetensorsState, directory: &Path) -> Result {
+    let held = std::fs::read_dir(directory.join("current"))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
+        .ok_or("the follower holds no file")?;
+    let held = MemoryState::copy_of(&SafetensorsState::open(held)?)?;
+    if held == MemoryState::copy_of(state)? { Ok(()) } else { Err("the follower's state is not exact".into()) }
+}
+
+/// Writes a state as one file.
+fn save(file: &Path, state: &MemoryState) -> Result {
+    let empty = MemoryState::new();
+    let mut link = Vec::new();
+    diff(&empty, state, &DiffOptions::default(), &mut link)?;
+    let link = LinkReader::open(&link, &Limits::unlimited())?;
+    let digests = StateDigests::of(&empty, &())?;
+    let application = Application::new(&empty, &digests, &link)?;
+    let layout = deltachain::tensor::Layout::single_file(state.tensors());
+    let staged = StagedSafetensors::create(file, application.tensors(), &layout, None, true)?;
+    application.run(&staged, &())?;
+    Ok(staged.commit()?)
+}

@@ -4,6 +4,10 @@ use std::sync::{Mutex, PoisonError};
 
 use deltachain::tensor::{MemoryState, State, StateWriter, TensorInfo};
 use deltachain::{Error, Patch};
+use rayon::prelude::*;
+
+/// Bytes that a thread copies at a time.
+const SHARE: usize = 1 << 24;
 
 /// The bytes of a state's tensors, written over again by each run.
 #[derive(Debug)]
@@ -19,11 +23,13 @@ impl Output {
         Ok(Self(space.collect::<crate::Result<_>>()?))
     }
 
-    /// Makes it hold this state, whose tensors have the lengths it was made for.
+    /// Makes it hold this state, whose tensors have the lengths it was made for. By all threads of the current pool.
     pub fn fill(&self, state: &MemoryState) {
-        for (own, (_, data)) in self.0.iter().zip(state.iter()) {
-            own.lock().unwrap_or_else(PoisonError::into_inner).copy_from_slice(data);
-        }
+        let tensors: Vec<_> = self.0.iter().zip(state.iter()).collect();
+        tensors.into_par_iter().for_each(|(own, (_, data))| {
+            let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+            own.par_chunks_mut(SHARE).zip(data.par_chunks(SHARE)).for_each(|(own, data)| own.copy_from_slice(data));
+        });
     }
 
     /// Whether it holds this state's bytes.
