@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput};
-use deltachain::tensor::{MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests};
+use deltachain::tensor::{MemoryState, SafetensorsState, State, StateDigests};
 use deltachain::{Application, DiffOptions, Limits, LinkReader, Profile, apply, diff, squash};
-use deltachain_bench::{Output, Pair, Result, many_tensors, real_pairs, synthetic};
+use deltachain_bench::{Output, Pair, Result, many_tensors, real_pairs, save, synthetic};
 use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Size of the synthetic pairs of different densities.
 const DENSITIES_MEBIBYTES: u64 = 128;
@@ -55,114 +56,110 @@ fn group<'a>(criterion: &'a mut Criterion, pair: &Pair) -> BenchmarkGroup<'a, Wa
 
 /// Every operation on a pair; with one thread and with all.
 fn whole(criterion: &mut Criterion, pair: &Pair, snapshots: bool) -> Result {
-    let mut group = group(criterion, pair);
-    memory(&mut group, pair)?;
+    let mut group = Group { group: group(criterion, pair), pair };
+    group.memory()?;
     for pool in pools()? {
-        pool.install(|| {
-            links(&mut group, pair, Profile::Compact)?;
-            links(&mut group, pair, Profile::Direct)?;
-            if snapshots { states(&mut group, pair) } else { Ok(()) }
-        })?;
-    }
-    group.finish();
-    Ok(())
-}
-
-/// The operations whose time should grow as the bytes do; with one thread.
-fn growth(criterion: &mut Criterion, pair: &Pair) -> Result {
-    let mut group = group(criterion, pair);
-    memory(&mut group, pair)?;
-    pool(1)?.install(|| links(&mut group, pair, Profile::Compact))?;
-    group.finish();
-    Ok(())
-}
-
-fn pool(threads: usize) -> Result<rayon::ThreadPool> {
-    Ok(rayon::ThreadPoolBuilder::new().num_threads(threads).build()?)
-}
-
-fn pools() -> Result<Vec<rayon::ThreadPool>> {
-    let all = std::thread::available_parallelism()?.get();
-    [1, all].into_iter().take(all.min(2)).map(pool).collect()
-}
-
-/// A name that ends with the threads of the current pool.
-fn name(operation: &str) -> String {
-    let threads = rayon::current_num_threads();
-    format!("{operation}, {threads} thread{}", if threads == 1 { "" } else { "s" })
-}
-
-/// What memory does with the same bytes.
-fn memory(group: &mut BenchmarkGroup<'_, WallTime>, pair: &Pair) -> Result {
-    let copies = Output::new(pair.base.tensors())?;
-    for pool in pools()? {
-        pool.install(|| group.bench_function(name("memcpy"), |bencher| bencher.iter(|| copies.fill(&pair.base))));
-    }
-    group.bench_function("memcmp, 1 thread", |bencher| {
-        bencher.iter(|| black_box(&copies).holds(&pair.base));
-    });
-    Ok(())
-}
-
-fn links(group: &mut BenchmarkGroup<'_, WallTime>, pair: &Pair, profile: Profile) -> Result {
-    let called = if profile == Profile::Compact { "compact" } else { "direct" };
-    let options = DiffOptions { profile, ..DiffOptions::default() };
-    let mut file = Vec::new();
-    group.bench_function(name(&format!("diff {called}")), |bencher| {
-        bencher.iter(|| {
-            file.clear();
-            diff(&pair.base, &pair.target, &options, &mut file)
-        });
-    });
-    file.clear();
-    diff(&pair.base, &pair.target, &options, &mut file)?;
-    let digests = StateDigests::of(&pair.base, &())?;
-    let output = Output::new(pair.target.tensors())?;
-    let run =
-        || Application::new(&pair.base, &digests, &LinkReader::open(&file, &Limits::unlimited())?)?.run(&output, &());
-    group.bench_function(name(&format!("apply {called}, with result digest")), |bencher| bencher.iter(run));
-    run()?;
-    if !output.holds(&pair.target) {
-        return Err(format!("{}: the result of {called} is not exact", pair.name).into());
-    }
-    if profile == Profile::Direct {
-        let patches = || {
-            let link = LinkReader::open(&file, &Limits::unlimited())?;
-            link.patches(|_| true, None).map(|patch| Ok(patch?.count())).sum::<deltachain::Result<usize>>()
-        };
-        patches()?;
-        // Iterating uses one thread, whatever the pool.
-        if rayon::current_num_threads() == 1 {
-            group.bench_function(name("direct to patches"), |bencher| bencher.iter(patches));
+        group.links(&pool, Profile::Compact)?;
+        group.links(&pool, Profile::Direct)?;
+        if snapshots {
+            group.states(&pool)?;
         }
     }
     Ok(())
 }
 
-/// Snapshot, restore, and the squash of the link with the one back.
-fn states(group: &mut BenchmarkGroup<'_, WallTime>, pair: &Pair) -> Result {
-    let link = |base: &MemoryState, target: &MemoryState| {
-        let mut file = Vec::new();
-        diff(base, target, &DiffOptions::default(), &mut file).map(|_| file)
-    };
-    let empty = MemoryState::new();
-    group.bench_function(name("snapshot"), |bencher| bencher.iter(|| link(&empty, &pair.target)));
-    let snapshot = link(&empty, &pair.target)?;
-    let restore = || apply(&empty, &LinkReader::open(&snapshot, &Limits::unlimited())?);
-    group.bench_function(name("restore"), |bencher| bencher.iter(restore));
-    if restore()? != pair.target {
-        return Err(format!("{}: the restored state is not exact", pair.name).into());
+/// The operations whose time should grow as the bytes do; with one thread.
+fn growth(criterion: &mut Criterion, pair: &Pair) -> Result {
+    let mut group = Group { group: group(criterion, pair), pair };
+    group.memory()?;
+    group.links(&pool(1)?, Profile::Compact)
+}
+
+fn pool(threads: usize) -> Result<ThreadPool> {
+    Ok(ThreadPoolBuilder::new().num_threads(threads).build()?)
+}
+
+fn pools() -> Result<Vec<ThreadPool>> {
+    let all = std::thread::available_parallelism()?.get();
+    [1, all].into_iter().take(all.min(2)).map(pool).collect()
+}
+
+/// Benchmarks of one pair.
+struct Group<'a> {
+    group: BenchmarkGroup<'a, WallTime>,
+    pair: &'a Pair,
+}
+
+impl Group<'_> {
+    /// Times work that the threads of a pool do. The number of threads ends its name.
+    fn time<T: Send>(&mut self, pool: &ThreadPool, name: &str, work: impl Fn() -> T + Sync) {
+        let threads = pool.current_num_threads();
+        let name = format!("{name}, {threads} thread{}", if threads == 1 { "" } else { "s" });
+        self.group.bench_function(name, |bencher| bencher.iter(|| pool.install(&work)));
     }
-    let files = [link(&pair.base, &pair.target)?, link(&pair.target, &pair.base)?];
-    let [there, back] = &files;
-    group.bench_function(name("squash of two"), |bencher| {
-        bencher.iter(|| {
-            let links = [there, back].map(|file| LinkReader::open(file, &Limits::unlimited()));
-            let [Ok(there), Ok(back)] = &links else { return Err("links that were made just now".into()) };
-            Result::Ok(squash(&[there, back], &mut Vec::new())?)
-        });
-    });
-    Ok(())
+
+    /// What memory does with the same bytes.
+    fn memory(&mut self) -> Result {
+        let base = &self.pair.base;
+        let copies = Output::new(base.tensors())?;
+        for pool in pools()? {
+            self.time(&pool, "memcpy", || copies.fill(base));
+        }
+        self.time(&pool(1)?, "memcmp", || black_box(&copies).holds(base));
+        Ok(())
+    }
+
+    fn links(&mut self, pool: &ThreadPool, profile: Profile) -> Result {
+        let Pair { name, base, target } = self.pair;
+        let called = if profile == Profile::Compact { "compact" } else { "direct" };
+        let options = DiffOptions { profile, ..DiffOptions::default() };
+        let make = || {
+            let mut file = Vec::new();
+            diff(base, target, &options, &mut file).map(|_| file)
+        };
+        self.time(pool, &format!("diff {called}"), make);
+        let file = make()?;
+        let open = || LinkReader::open(&file, &Limits::unlimited());
+        let digests = StateDigests::of(base, &())?;
+        let output = Output::new(target.tensors())?;
+        let run = || Application::new(base, &digests, &open()?)?.run(&output, &());
+        self.time(pool, &format!("apply {called}, with result digest"), run);
+        run()?;
+        if !output.holds(target) {
+            return Err(format!("{name}: the result of {called} is not exact").into());
+        }
+        // Iterating uses one thread, whatever the pool.
+        if profile == Profile::Direct && pool.current_num_threads() == 1 {
+            let patches =
+                || open()?.patches(|_| true, None).map(|patch| Ok(patch?.count())).sum::<deltachain::Result<usize>>();
+            patches()?;
+            self.time(pool, "direct to patches", patches);
+        }
+        Ok(())
+    }
+
+    /// Snapshot, restore, and the squash of the link with the one back.
+    fn states(&mut self, pool: &ThreadPool) -> Result {
+        let Pair { name, base, target } = self.pair;
+        let link = |base: &MemoryState, target: &MemoryState| {
+            let mut file = Vec::new();
+            diff(base, target, &DiffOptions::default(), &mut file).map(|_| file)
+        };
+        let open = |file| LinkReader::open(file, &Limits::unlimited());
+        let empty = MemoryState::new();
+        self.time(pool, "snapshot", || link(&empty, target));
+        let snapshot = link(&empty, target)?;
+        let restore = || apply(&empty, &open(&snapshot)?);
+        self.time(pool, "restore", restore);
+        if restore()? != *target {
+            return Err(format!("{name}: the restored state is not exact").into());
+        }
+        let (there, back) = (link(base, target)?, link(target, base)?);
+        let both = || squash(&[&open(&there)?, &open(&back)?], &mut Vec::new());
+        both()?;
+        self.time(pool, "squash of two", both);
+        Ok(())
+    }
 }
 
 /// Publishing a version into a directory and following it there, with everything written to disk, by all threads.
@@ -190,10 +187,10 @@ fn chain(criterion: &mut Criterion, real: &Path) -> Result {
 
         let mut group = group(criterion, &pair);
         group.bench_function("copy of a file, 1 thread", |bencher| {
-            bencher.iter(|| std::fs::copy(&files[0], path("copy")))
+            bencher.iter(|| std::fs::copy(&files[0], path("copy")));
         });
         let mut turn = 0;
-        group.bench_function(name("publish and follow"), |bencher| {
+        group.bench_function("publish and follow, all threads", |bencher| {
             bencher.iter(|| {
                 let (old, new) = (&states[turn % 2], &states[(turn + 1) % 2]);
                 turn += 1;
@@ -222,18 +219,4 @@ fn follow_is_exact(state: &SafetensorsState, directory: &Path) -> Result {
         .ok_or("the follower holds no file")?;
     let held = MemoryState::copy_of(&SafetensorsState::open(held)?)?;
     if held == MemoryState::copy_of(state)? { Ok(()) } else { Err("the follower's state is not exact".into()) }
-}
-
-/// Writes a state as one file.
-fn save(file: &Path, state: &MemoryState) -> Result {
-    let empty = MemoryState::new();
-    let mut link = Vec::new();
-    diff(&empty, state, &DiffOptions::default(), &mut link)?;
-    let link = LinkReader::open(&link, &Limits::unlimited())?;
-    let digests = StateDigests::of(&empty, &())?;
-    let application = Application::new(&empty, &digests, &link)?;
-    let layout = deltachain::tensor::Layout::single_file(state.tensors());
-    let staged = StagedSafetensors::create(file, application.tensors(), &layout, None, true)?;
-    application.run(&staged, &())?;
-    Ok(staged.commit()?)
 }

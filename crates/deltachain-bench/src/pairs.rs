@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deltachain::tensor::{Dtype, MemoryState, SafetensorsState, State, TensorInfo};
+use deltachain::tensor::{
+    Dtype, Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests, TensorInfo,
+};
+use deltachain::{Application, DiffOptions, Limits, LinkReader, diff};
 use rayon::prelude::*;
 
 use crate::Result;
@@ -92,6 +95,23 @@ fn of_lanes(name: &str, tensors: &[u64], density: f64) -> Result<Pair> {
         target.insert(&tensor, Dtype::BF16, &[lanes], new)?;
     }
     Ok(Pair { name: name.to_owned(), base, target })
+}
+
+/// Writes a state as one file.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn save(file: &Path, state: &MemoryState) -> Result {
+    let empty = MemoryState::new();
+    let mut link = Vec::new();
+    diff(&empty, state, &DiffOptions::default(), &mut link)?;
+    let link = LinkReader::open(&link, &Limits::unlimited())?;
+    let digests = StateDigests::of(&empty, &())?;
+    let application = Application::new(&empty, &digests, &link)?;
+    let layout = Layout::single_file(state.tensors());
+    let staged = StagedSafetensors::create(file, application.tensors(), &layout, None, true)?;
+    application.run(&staged, &())?;
+    Ok(staged.commit()?)
 }
 
 /// Exponent field of the largest numbers: they are below 2^-3.
