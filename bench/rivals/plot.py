@@ -4,13 +4,31 @@ import math
 import statistics
 from html import escape
 
-WIDTH, HEIGHT, MARGIN, TOP = 470, 420, 60, 50
+WIDTH, HEIGHT, MARGIN, TOP = 520, 480, 60, 50
 
 
 def ticks(low: float, high: float) -> list[float]:
     """1, 2 and 5 of each decade."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [value for decade in decades for digit in (1, 2, 5) if low <= (value := digit * 10.0**decade) <= high]
+
+
+def label(across: float, down: float, name: str, boxes: list, low: float, high: float) -> tuple[str, float, float]:
+    """A place beside a dot where the name covers nothing that is drawn, or the one that covers least."""
+    width, best = 6.2 * len(name), None
+    for far in range(0, 60, 6):
+        for anchor, x, y in (
+            ("start", across + 7, down + 4 - far), ("end", across - 7, down + 4 - far),
+            ("start", across + 7, down + 4 + far), ("end", across - 7, down + 4 + far),
+        ):
+            begin = x if anchor == "start" else x - width
+            box = (begin, y - 9, begin + width, y + 2)
+            covered = sum(box[0] < r and l < box[2] and box[1] < b and t < box[3] for l, t, r, b in boxes)
+            covered += 10 * (begin < low or begin + width > high)
+            if best is None or covered < best[0]:
+                best = covered, (anchor, x, y), box
+    boxes.append(best[2])
+    return best[1]
 
 
 def panel(run: dict, way: str, left: float) -> str:
@@ -41,22 +59,16 @@ def panel(run: dict, way: str, left: float) -> str:
         _, down = place(low_x, y)
         parts.append(f'<path d="M{left + MARGIN} {down:.1f}H{right}" stroke="#ddd"/>')
         parts.append(f'<text x="{left + MARGIN - 6}" y="{down + 4:.1f}" text-anchor="end">{y:g} %</text>')
-    taken: list[tuple[float, float]] = []
-    for x, y, name in sorted(points, key=lambda point: point[1]):
-        across, down = place(x, y)
+    dots = [place(x, y) for x, y, _ in points]
+    boxes = [(across - 5, down - 5, across + 5, down + 5) for across, down in dots]
+    for (across, down), (_, _, name) in sorted(zip(dots, points)):
         own = name.startswith("deltachain")
         colour = "#c0392b" if own else "#34495e"
-        # A label goes to the side that has room, and moves down while another one is in its way.
-        before = across > left + MARGIN + inner_width * 0.6
-        label = down + 4
-        while any(abs(label - other) < 11 and abs(across - at) < 150 for at, other in taken):
-            label += 11
-        taken.append((across, label))
-        parts.append(f'<circle cx="{across:.1f}" cy="{down:.1f}" r="4" fill="{colour}"/>')
-        anchor, shift = ("end", -7) if before else ("start", 7)
+        anchor, x, y = label(across, down, name, boxes, left + MARGIN, right)
         weight = ' font-weight="bold"' if own else ""
+        parts.append(f'<circle cx="{across:.1f}" cy="{down:.1f}" r="4" fill="{colour}"/>')
         parts.append(
-            f'<text x="{across + shift:.1f}" y="{label:.1f}" fill="{colour}" text-anchor="{anchor}"{weight}>{escape(name)}</text>'
+            f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}"{weight}>{escape(name)}</text>'
         )
     return "\n".join(parts)
 
