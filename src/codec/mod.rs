@@ -7,6 +7,8 @@ mod contexts;
 pub(crate) mod decode;
 pub(crate) mod encode;
 mod escapes;
+#[cfg(feature = "kernels")]
+pub mod kernels;
 pub(crate) mod lane;
 mod statistics;
 

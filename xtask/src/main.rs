@@ -2,6 +2,7 @@
 //!
 //! A task is a file of this crate with a `run` function, and a row in [`TASKS`].
 
+mod bench;
 mod ci;
 mod conformance;
 mod coverage;
@@ -12,6 +13,7 @@ mod lint;
 mod memory;
 mod mutants;
 mod python;
+mod rivals;
 mod steps;
 mod synthetic;
 mod test;
@@ -74,6 +76,24 @@ const TASKS: &[Task] = &[
             "tool needs more memory than its bound; --dense changes every element, not 1 %",
         ],
         run: memory::run,
+    },
+    Task {
+        name: "bench",
+        arguments: bench::ARGUMENTS,
+        about: &[
+            "time kernels and whole operations on real pairs (excerpts, or those of a directory) and on",
+            "synthetic ones; writes BENCHMARKS.md; --long goes up to 4 GiB instead of 1",
+        ],
+        run: bench::run,
+    },
+    Task {
+        name: "rivals",
+        arguments: rivals::ARGUMENTS,
+        about: &[
+            "encode and decode pairs of checkpoints by this project and by its rivals, in N rounds (5);",
+            "writes bench/rivals/RESULTS.md and rivals.svg",
+        ],
+        run: rivals::run,
     },
     Task {
         name: "fuzz",

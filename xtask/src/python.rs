@@ -1,5 +1,5 @@
-//! The Python environment of the conformance kit: a virtual environment in the target folder, made when it is missing or
-//! when its requirements have changed.
+//! Python environments: virtual environments in the target folder, made when they are missing or when their
+//! requirements have changed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,20 +10,26 @@ use crate::Result;
 use crate::steps::execute;
 use crate::workspace::{root, target};
 
-/// What has to be installed, relative to the root. The second file includes the first.
+/// What the conformance kit needs, relative to the root. The last file includes the first.
 const REQUIREMENTS: [&str; 2] = ["conformance/python/requirements.txt", "conformance/requirements.txt"];
 
 /// A Python interpreter that has what the requirements name.
 pub(crate) struct Python(PathBuf);
 
 impl Python {
-    /// Makes the environment, or finds it made before.
+    /// The environment of the conformance kit.
     pub(crate) fn install() -> Result<Self> {
-        let folder = target()?.join("venv");
+        Self::with("venv", &REQUIREMENTS)
+    }
+
+    /// Makes the environment of this name, or finds it made before. The last of the files of requirements is installed;
+    /// the others are those that it includes.
+    pub(crate) fn with(name: &str, requirements: &[&str]) -> Result<Self> {
+        let folder = target()?.join(name);
         let python = if cfg!(windows) { folder.join("Scripts/python.exe") } else { folder.join("bin/python") };
         let root = root()?;
         let mut wanted = String::new();
-        for file in REQUIREMENTS {
+        for file in requirements {
             wanted += &fs::read_to_string(root.join(file)).map_err(|error| format!("cannot read {file}: {error}"))?;
         }
         // A copy of the requirements, written when they have been installed.
@@ -37,7 +43,7 @@ impl Python {
             .map_err(|error| format!("{error}; tests need Python 3 with its venv module"))?;
         let mut pip = Command::new(&python);
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]);
-        execute(pip.arg(root.join(REQUIREMENTS[1])))?;
+        execute(pip.arg(root.join(requirements.last().ok_or("no requirements")?)))?;
         fs::write(installed, wanted)?;
         Ok(Self(python))
     }

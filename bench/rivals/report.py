@@ -1,0 +1,99 @@
+"""The tables of a run, as Markdown."""
+
+import datetime
+import statistics
+from pathlib import Path
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown processor"
+
+
+def speeds(row: dict, way: str, data: int) -> tuple[float, float, float]:
+    """Median, slowest and fastest, in bytes of the model per second."""
+    times = row[way]
+    return data / statistics.median(times), data / max(times), data / min(times)
+
+
+def mebibytes(count: float) -> str:
+    return f"{count / (1 << 20):,.1f}"
+
+
+def table(run: dict) -> str:
+    data = run["data"]
+    lines = [
+        "| method | | bytes | of the data | encode MB/s | decode MB/s | memory MiB: encode, decode | checks in these times |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for name, row in sorted(run["rows"].items(), key=lambda item: item[1]["bytes"]):
+        cells = [name, row["kind"], f"{row['bytes']:,}", f"{100 * row['bytes'] / data:.3f} %"]
+        for way in ("encode", "decode"):
+            middle, slow, fast = (speed / 1e6 for speed in speeds(row, way, data))
+            cells.append(f"**{middle:,.0f}** ({slow:,.0f} - {fast:,.0f})")
+        cells.append(f"{mebibytes(row['encode memory'])}, {mebibytes(row['decode memory'])}")
+        cells.append(row["checks"])
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+# What each of ours is held against: rivals of the same kind, which check as much, or at most as much.
+OURS = {"in process": "deltachain compact", "command": "deltachain compact, tool"}
+UNCHECKED = "deltachain direct, patched in place"
+
+
+def comparison(run: dict) -> list[str]:
+    """For each rival, how many times larger it is and how many times slower than ours."""
+    lines = []
+    for name, row in run["rows"].items():
+        if name.startswith("deltachain"):
+            continue
+        ours = OURS[row["kind"]]
+        own = run["rows"].get(ours)
+        if own is None:
+            continue
+        times = [statistics.median(row[way]) / statistics.median(own[way]) for way in ("encode", "decode")]
+        cells = [run["pair"], str(run["threads"]), name, ours, f"{row['bytes'] / own['bytes']:.2f}", *(f"{x:.2f}" for x in times)]
+        unchecked = run["rows"].get(UNCHECKED)
+        if row["checks"] == "none" and unchecked:
+            cells.append(f"{statistics.median(row['decode']) / statistics.median(unchecked['decode']):.2f}")
+        else:
+            cells.append("")
+        wins = [row["bytes"] > own["bytes"], times[0] > 1, times[1] > 1]
+        missed = [word for word, won in zip(("size", "encode", "decode"), wins) if not won]
+        lines.append(f"| {' | '.join([*cells, ', '.join(missed)])} |")
+    return lines
+
+
+def summary(runs: list[dict]) -> str:
+    head = [
+        "| pair | threads | rival | held against | its size / ours | its encode time / ours | its decode time / ours "
+        "| decode, without checks on both sides | where it is ahead |",
+        "|---|---:|---|---|---:|---:|---:|---:|---|",
+    ]
+    return "\n".join(head + [line for run in runs for line in comparison(run)])
+
+
+def report(runs: list[dict], command: str, machine: str, date: datetime.date, rounds: int) -> str:
+    parts = [
+        "# Rivals, in one run",
+        f"`{command}`, {date}, on {machine}. Medians of {rounds} alternated rounds, slowest and fastest in brackets; "
+        "MB/s are 10^6 bytes of the model's data per second. Every result was compared with the target, bit for bit. "
+        "[README.md](README.md) says how this is measured.",
+        "## Held against each other",
+        "Above 1: the rival is larger, or slower.",
+        summary(runs),
+    ]
+    for run in runs:
+        threads = f"{run['threads']} thread{'s' if run['threads'] > 1 else ''}"
+        parts.append(f"## {run['pair']}, {threads}")
+        parts.append(
+            f"{run['data']:,} bytes of data. A copy in memory by one thread: {run['copy'] / 1e6:,.0f} MB/s. "
+            f"Load of the machine at the start: {run['load']:.2f}."
+        )
+        parts.append(table(run))
+        if run["failures"]:
+            parts.append("\n".join(f"- {name}: not measured: {reason}" for name, reason in run["failures"].items()))
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,76 @@
+//! Single kernels on one piece of 16 MiB, beside copying and comparing memory: one thread, everything in memory.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{Criterion, Throughput};
+use deltachain::Profile;
+use deltachain::kernels::{Piece, compare, contexts};
+use deltachain::tensor::{Digest, Dtype};
+use deltachain_bench::{Result, synthetic};
+
+fn main() -> Result {
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
+        .configure_from_args();
+    let mut group = criterion.benchmark_group("kernels");
+    for percent in [0.1, 1.0, 5.0, 20.0] {
+        let pair = synthetic("", 16, percent / 100.0)?;
+        let (Some((info, base)), Some((_, target))) = (pair.base.iter().next(), pair.target.iter().next()) else {
+            return Err("the pair has no tensor".into());
+        };
+        let name = |kernel: &str| format!("{kernel}, {percent} %");
+        group.throughput(Throughput::Bytes(info.bytes()));
+        // What does not depend on the density is measured once.
+        if percent < 0.5 {
+            let mut copy = target.to_vec();
+            group.bench_function("memcpy", |bencher| bencher.iter(|| black_box(&mut copy).copy_from_slice(base)));
+            group.bench_function("memcmp of equal bytes", |bencher| {
+                copy.copy_from_slice(base);
+                bencher.iter(|| black_box(black_box(&copy) == base));
+            });
+            group.bench_function("digest", |bencher| bencher.iter(|| Digest::of_bytes(base)));
+            group.bench_function("CRC-32", |bencher| bencher.iter(|| crc32fast::hash(base)));
+            group.bench_function("contexts: count members", |bencher| bencher.iter(|| contexts(base)));
+        }
+        group.bench_function(name("compare and extract"), |bencher| bencher.iter(|| compare(base, target)));
+        let encode = |profile| Piece::encode(Dtype::BF16, base, target, profile);
+        for (profile, called) in [(Profile::Compact, "compact"), (Profile::Direct, "direct")] {
+            let piece = encode(profile)?;
+            group.bench_function(name(&format!("encode {called}")), |bencher| bencher.iter(|| encode(profile)));
+            group.bench_function(name(&format!("gaps and values {called}")), |bencher| {
+                bencher.iter(|| piece.decode());
+            });
+            let mut bytes = base.to_vec();
+            group.bench_function(name(&format!("copy and apply {called}")), |bencher| {
+                // With a copy, which applying needs: it changes in place.
+                bencher.iter(|| {
+                    bytes.copy_from_slice(base);
+                    piece.apply(&mut bytes)
+                });
+            });
+        }
+        let piece = encode(Profile::Direct)?;
+        group.bench_function(name("direct to patches"), |bencher| bencher.iter(|| piece.patches()));
+    }
+    // All lanes move, as those of FP32 masters do.
+    let base: Vec<u8> = (0_u32..1 << 22)
+        .flat_map(|i| (0x3D00_0000 + i.wrapping_mul(2_654_435_761) % (1 << 23)).to_le_bytes())
+        .collect();
+    let target: Vec<u8> = base
+        .as_chunks()
+        .0
+        .iter()
+        .flat_map(|lane| (u32::from_le_bytes(*lane) + 1 + u32::from(lane[0] % 5)).to_le_bytes())
+        .collect();
+    let encode = || Piece::encode(Dtype::F32, &base, &target, Profile::Compact);
+    let piece = encode()?;
+    group.throughput(Throughput::Bytes(base.len() as u64));
+    group.bench_function("dense planes: encode", |bencher| bencher.iter(encode));
+    group.bench_function("dense planes: decode", |bencher| bencher.iter(|| piece.decode()));
+    group.finish();
+    criterion.final_summary();
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! A process that holds a pair of checkpoints and encodes and decodes it on request, for the comparison with rivals:
+//! `worker METHOD BASE TARGET THREADS`. Speaks what `bench/rivals/worker.py` speaks: `encode`, `prepare`, `decode` and
+//! `exact`, a line each, answered by a line of JSON.
+//!
+//! Methods: `compact` and `direct` make and apply a link, with all digests; `patches` makes a direct link and puts its
+//! values into the base in place, which proves the link's segments but not the result.
+
+use std::io::Write;
+use std::time::Instant;
+
+use deltachain::tensor::{MemoryState, SafetensorsState, State, StateDigests};
+use deltachain::{Application, DiffOptions, Limits, LinkReader, Profile, diff};
+use deltachain_bench::{Output, Result};
+use serde_json::json;
+
+fn main() -> Result {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [method, base, target, threads] = arguments.as_slice() else {
+        return Err("usage: worker METHOD BASE TARGET THREADS".into());
+    };
+    rayon::ThreadPoolBuilder::new().num_threads(threads.parse()?).build_global()?;
+    let profile = match method.as_str() {
+        "compact" => Profile::Compact,
+        "direct" | "patches" => Profile::Direct,
+        _ => return Err(format!("there is no method `{method}`").into()),
+    };
+    let base = MemoryState::copy_of(&SafetensorsState::open(base)?)?;
+    let target = MemoryState::copy_of(&SafetensorsState::open(target)?)?;
+    // What a subscriber knows of the version that it holds.
+    let digests = StateDigests::of(&base, &())?;
+    let output = Output::new(target.tensors())?;
+    let mut link = Vec::new();
+
+    let mut answers = std::io::stdout();
+    writeln!(answers, "{}", json!({ "ready": true }))?;
+    for request in std::io::stdin().lines() {
+        let start = Instant::now();
+        let answer = match request?.trim() {
+            "encode" => {
+                link.clear();
+                diff(&base, &target, &DiffOptions { profile, ..DiffOptions::default() }, &mut link)?;
+                json!({ "seconds": start.elapsed().as_secs_f64(), "bytes": link.len() })
+            }
+            "prepare" => {
+                output.fill(&base);
+                json!({ "ready": true })
+            }
+            "decode" => {
+                let link = LinkReader::open(&link, &Limits::unlimited())?;
+                if method == "patches" {
+                    for patch in link.patches(|_| true, None) {
+                        output.patch(target.tensors(), &patch?)?;
+                    }
+                } else {
+                    Application::new(&base, &digests, &link)?.run(&output, &())?;
+                }
+                json!({ "seconds": start.elapsed().as_secs_f64() })
+            }
+            "exact" => json!({ "exact": output.holds(&target) }),
+            other => return Err(format!("there is no request `{other}`").into()),
+        };
+        writeln!(answers, "{answer}")?;
+        answers.flush()?;
+    }
+    Ok(())
+}

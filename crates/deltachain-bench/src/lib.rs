@@ -1,0 +1,13 @@
+//! What the benchmarks and the programs beside them share: pairs of states to work on, and a place for results.
+
+#![forbid(unsafe_code)]
+
+mod output;
+mod pairs;
+pub mod simulation;
+
+pub use output::Output;
+pub use pairs::{Pair, many_tensors, real_pairs, save, synthetic};
+
+/// Result of everything here.
+pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -1,0 +1,186 @@
+//! Pairs of neighbouring states: real ones from files, and synthetic ones of any size and density.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use deltachain::tensor::{
+    Dtype, Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests, TensorInfo,
+};
+use deltachain::{Application, DiffOptions, Limits, LinkReader, diff};
+use rayon::prelude::*;
+
+use crate::Result;
+
+/// Two neighbouring versions of a model, in memory.
+#[derive(Debug)]
+pub struct Pair {
+    /// What it is called in tables.
+    pub name: String,
+    /// The older version.
+    pub base: MemoryState,
+    /// The newer one.
+    pub target: MemoryState,
+}
+
+impl Pair {
+    /// Bytes of the target's tensors.
+    pub fn bytes(&self) -> u64 {
+        self.target.tensors().iter().map(TensorInfo::bytes).sum()
+    }
+}
+
+/// The pairs among the files `NAME_stepNUMBER.safetensors` of a folder: of each name the first step with the next one,
+/// and with the last one.
+///
+/// # Errors
+/// If the folder or a file cannot be read, or holds no pair.
+pub fn real_pairs(folder: &Path) -> Result<Vec<Pair>> {
+    let mut steps: BTreeMap<String, BTreeMap<u64, PathBuf>> = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))? {
+        let path = entry?.path();
+        let named = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".safetensors")?.split_once("_step"));
+        let step = named.and_then(|(name, number)| Some((name.to_owned(), number.parse().ok()?)));
+        if let Some((name, number)) = step {
+            steps.entry(name).or_default().insert(number, path);
+        }
+    }
+    let mut pairs = Vec::new();
+    for (name, steps) in steps {
+        let mut later = steps.iter();
+        let Some((first, base)) = later.next() else { continue };
+        let next = later.next();
+        for (number, target) in next.into_iter().chain(later.next_back()) {
+            pairs.push(Pair {
+                name: format!("{name} {first}-{number}"),
+                base: MemoryState::copy_of(&SafetensorsState::open(base)?)?,
+                target: MemoryState::copy_of(&SafetensorsState::open(target)?)?,
+            });
+        }
+    }
+    if pairs.is_empty() { Err(format!("{}: no pairs of steps", folder.display()).into()) } else { Ok(pairs) }
+}
+
+/// A pair of BF16 states with `mebibytes` of data each, in tensors of 32 MiB, of whose elements about `density` differ.
+///
+/// # Errors
+/// None for sizes that fit in memory.
+pub fn synthetic(name: &str, mebibytes: u64, density: f64) -> Result<Pair> {
+    let tensors: Vec<u64> = (0..mebibytes).step_by(32).map(|begin| (mebibytes - begin).min(32) << 19).collect();
+    of_lanes(name, &tensors, density)
+}
+
+/// The same with so many equal tensors of `lanes` elements.
+///
+/// # Errors
+/// None for sizes that fit in memory.
+pub fn many_tensors(name: &str, tensors: usize, lanes: u64, density: f64) -> Result<Pair> {
+    of_lanes(name, &vec![lanes; tensors], density)
+}
+
+fn of_lanes(name: &str, tensors: &[u64], density: f64) -> Result<Pair> {
+    let data: Vec<(u64, Vec<u8>, Vec<u8>)> = (0_u64..)
+        .zip(tensors)
+        .collect::<Vec<_>>()
+        .into_par_iter()
+        .map(|(number, &lanes)| {
+            let (old, new) = neighbours(number, lanes, density);
+            (number, old, new)
+        })
+        .collect();
+    let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    for ((number, old, new), &lanes) in data.into_iter().zip(tensors) {
+        let tensor = format!("layers.{number:05}.weight");
+        base.insert(&tensor, Dtype::BF16, &[lanes], old)?;
+        target.insert(&tensor, Dtype::BF16, &[lanes], new)?;
+    }
+    Ok(Pair { name: name.to_owned(), base, target })
+}
+
+/// Writes a state as one file.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn save(file: &Path, state: &MemoryState) -> Result {
+    let empty = MemoryState::new();
+    let mut link = Vec::new();
+    diff(&empty, state, &DiffOptions::default(), &mut link)?;
+    let link = LinkReader::open(&link, &Limits::unlimited())?;
+    let digests = StateDigests::of(&empty, &())?;
+    let application = Application::new(&empty, &digests, &link)?;
+    let layout = Layout::single_file(state.tensors());
+    let staged = StagedSafetensors::create(file, application.tensors(), &layout, None, true)?;
+    application.run(&staged, &())?;
+    Ok(staged.commit()?)
+}
+
+/// Exponent field of the largest numbers: they are below 2^-3.
+const TOP_EXPONENT: u16 = 123;
+
+/// Weights of all magnitudes, each power of two half as frequent as the one above, and the same after a step that
+/// changes twice as many of the smaller ones; by one unit in the last place, mostly.
+fn neighbours(seed: u64, lanes: u64, density: f64) -> (Vec<u8>, Vec<u8>) {
+    // Half of the numbers change with this probability, a quarter with twice of it, and so on up to 2^9: five times
+    // this on the whole. Out of 2^24.
+    let largest = density / 5.0 * f64::from(1_u32 << 24);
+    let limits: Vec<u32> = (0..10).map(|below| limit(largest * f64::from(1_u32 << below))).collect();
+    let (mut old, mut new) = (Vec::new(), Vec::new());
+    let mut random = Random(seed << 32);
+    for _ in 0..lanes {
+        let [b0, b1, b2, b3, b4, b5, b6, b7] = random.next().to_le_bytes();
+        let below = u16::from_le_bytes([b0, b1]).leading_zeros();
+        let exponent = TOP_EXPONENT - u16::try_from(below).unwrap_or_default();
+        let lane = u16::from(b2 & 0x80) << 8 | exponent << 7 | u16::from(b3 & 0x7F);
+        let limit = limits.get(below as usize).or(limits.last()).copied().unwrap_or_default();
+        let changes = u32::from_le_bytes([b4, b5, b6, 0]) < limit;
+        let distance = 1 + u16::from(b7 >= 0xF0);
+        let moved = if b7 & 1 == 0 { lane + distance } else { lane - distance };
+        old.extend(lane.to_le_bytes());
+        new.extend(if changes { moved } else { lane }.to_le_bytes());
+    }
+    (old, new)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a probability, at most 2^24")]
+fn limit(value: f64) -> u32 {
+    value.min(f64::from(1_u32 << 24)) as u32
+}
+
+/// The `SplitMix64` generator.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn densities_are_about_those_asked_for() {
+        for density in [0.001, 0.01, 0.05] {
+            let pair = synthetic("s", 2, density).unwrap();
+            assert_eq!(pair.bytes(), 2 << 20);
+            let (old, new) = (pair.base.iter().next().unwrap().1, pair.target.iter().next().unwrap().1);
+            let lanes = old.as_chunks::<2>().0.iter().zip(new.as_chunks::<2>().0);
+            let changed = u32::try_from(lanes.filter(|(old, new)| old != new).count()).unwrap();
+            let found = f64::from(changed) / f64::from(1 << 20);
+            assert!((0.8 * density..1.25 * density).contains(&found), "{density}: {found}");
+        }
+    }
+
+    #[test]
+    fn the_first_step_is_paired_with_the_next_and_the_last() {
+        let pairs = real_pairs(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata"))).unwrap();
+        let names: Vec<&str> = pairs.iter().map(|pair| pair.name.as_str()).collect();
+        assert_eq!(names, ["f32 0-1", "fp8 0-1", "rl3e6 0-1", "rl3e6 0-3"]);
+        assert!(pairs.iter().all(|pair| pair.base.tensors() == pair.target.tensors() && pair.base != pair.target));
+    }
+}
