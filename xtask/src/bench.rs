@@ -155,7 +155,8 @@ fn report(figures: &Figures, command: &str, load: &str) -> String {
         };
         let words = if goal.at_most { "at most " } else { "" };
         // Writing to a string does not fail.
-        let _ = writeln!(text, "| {} | {words}{} | {:.2} | {verdict} |", goal.what, goal.bound, goal.measured);
+        let measured = if goal.measured.is_nan() { "-".to_owned() } else { format!("{:.2}", goal.measured) };
+        let _ = writeln!(text, "| {} | {words}{} | {measured} | {verdict} |", goal.what, goal.bound);
     }
     text += &growth(figures);
     for (group, rows) in figures {

@@ -13,8 +13,8 @@ use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Sub
 use object_store::memory::InMemory;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
-/// Round trips before the bytes of a link come, as `check` finds them: a listing, the commit, the link's parts.
-const REQUESTS: f64 = 3.0;
+/// Round trips before the bytes of a link come, as `check` finds them: listings, documents, the link's parts.
+const REQUESTS: f64 = 5.0;
 
 fn main() -> Result {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -218,6 +218,13 @@ fn check() -> Result {
         ..default()
     };
     let simulated = simulate(&scene);
+    for (number, switches) in switches.iter().enumerate() {
+        let lags = switches
+            .iter()
+            .filter_map(|&(version, at)| Some(at - commits.get(usize::try_from(version).ok()?.checked_sub(1)?)?));
+        let lags: Vec<String> = lags.map(|lag| format!("{lag:.2} s")).collect();
+        println!("real, round trips of {:.2} s: {}", LATENCY[number % REGIONS], lags.join(", "));
+    }
     println!("{FOLLOWERS} followers, {VERSIONS} versions, links of {link} bytes");
     println!(
         "real:      {} switches, median {:.2} s, last {:.2} s",
@@ -237,12 +244,14 @@ fn check() -> Result {
 /// Versions with the times at which they were switched to.
 fn real_follower(objects: Arc<InMemory>, place: &Path, number: usize, start: Instant) -> Result<Vec<(u64, f64)>> {
     let directory = place.join(format!("follower-{number}"));
+    // Versions come back to what they were before, and so do links, which would be kept.
+    let options = || {
+        let mut options = SubscriberOptions::default();
+        options.cache_bytes = 0;
+        options
+    };
     let open = |objects| {
-        Subscriber::open(
-            Store::from_objects(objects, "chain", StoreOptions::default())?,
-            &directory,
-            SubscriberOptions::default(),
-        )
+        Subscriber::open(Store::from_objects(objects, "chain", StoreOptions::default())?, &directory, options())
     };
     // Version 0 comes at full speed.
     let mut subscriber = open(objects.clone())?;
