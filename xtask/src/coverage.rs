@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
     }
-    judge(&lines_reached(&String::from_utf8(output.stdout)?))
+    judge(&lines_reached(&String::from_utf8(output.stdout)?, &root()?))
 }
 
 /// The folder of llvm-cov and llvm-profdata, which have to be those of the compiler.
@@ -87,13 +87,15 @@ fn test_programs(mut build: Command) -> Result<Vec<PathBuf>> {
     paths.map(|path| Ok(root()?.join(path))).collect()
 }
 
-/// For each line of each file how often it was run, from an lcov report.
-fn lines_reached(report: &str) -> BTreeMap<String, BTreeMap<usize, u64>> {
+/// For each line of each file below `root` how often it was run, from an lcov report. Dependencies have folders of the same
+/// names.
+fn lines_reached(report: &str, root: &Path) -> BTreeMap<String, BTreeMap<usize, u64>> {
     let mut files: BTreeMap<String, BTreeMap<usize, u64>> = BTreeMap::new();
     let mut file = None;
     for line in report.lines() {
         if let Some(path) = line.strip_prefix("SF:") {
-            file = MODULES.iter().find_map(|module| Some(path[path.find(module)?..].to_owned()));
+            let own = Path::new(path).strip_prefix(root).ok().and_then(Path::to_str);
+            file = own.filter(|own| MODULES.iter().any(|module| own.starts_with(module))).map(str::to_owned);
         } else if let (Some(file), Some((number, count))) = (&file, data(line)) {
             let reached = files.entry(file.clone()).or_default().entry(number).or_default();
             *reached = (*reached).max(count);
@@ -145,8 +147,9 @@ mod tests {
     #[test]
     fn reports_are_read() {
         let report = "SF:/somewhere/src/codec/bits.rs\nFN:7,pack\nDA:7,3\nDA:8,0\nend_of_record\n\
-            SF:/somewhere/src/diff.rs\nDA:1,1\nend_of_record\nSF:/somewhere/src/codec/bits.rs\nDA:8,2\nend_of_record\n";
-        let files = lines_reached(report);
+            SF:/somewhere/src/diff.rs\nDA:1,1\nend_of_record\nSF:/else/src/codec/bits.rs\nDA:9,1\nend_of_record\n\
+            SF:/somewhere/src/codec/bits.rs\nDA:8,2\nend_of_record\n";
+        let files = lines_reached(report, Path::new("/somewhere"));
         assert_eq!(files, BTreeMap::from([("src/codec/bits.rs".to_owned(), BTreeMap::from([(7, 3), (8, 2)]))]));
     }
 }
