@@ -7,18 +7,18 @@ use deltachain::{Result, Source};
 
 use crate::observer::{Observer, Phase};
 use crate::store::Store;
+use crate::stored_link::StoredLink;
 
 /// A link in the store. As many ranges are fetched side by side as there are threads that read.
 pub(crate) struct Ranges<'a> {
-    pub(crate) store: &'a Store,
-    pub(crate) reference: FileReference,
+    link: StoredLink<'a>,
     pub(crate) observer: &'a dyn Observer,
     fetched: AtomicU64,
 }
 
 impl<'a> Ranges<'a> {
     pub(crate) fn new(store: &'a Store, reference: FileReference, observer: &'a dyn Observer) -> Self {
-        Self { store, reference, observer, fetched: AtomicU64::new(0) }
+        Self { link: StoredLink::new(store, reference), observer, fetched: AtomicU64::new(0) }
     }
 
     /// Bytes that have been fetched.
@@ -29,23 +29,14 @@ impl<'a> Ranges<'a> {
 
 impl Source for Ranges<'_> {
     fn length(&self) -> Result<u64> {
-        Ok(self.reference.size)
+        self.link.length()
     }
 
     /// # Errors
     /// R-CHN-09, R-CHN-10 as far as the size is concerned; IO; the observer's.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        if out.is_empty() {
-            return Ok(());
-        }
-        let length = out.len() as u64;
-        let end = offset.saturating_add(length);
-        let got = self.store.block_on(self.store.get_range(self.reference.name(), offset, end))?;
-        let (bytes, stored) = got.ok_or_else(|| self.reference.missing())?;
-        // The range is there if the size is right.
-        self.reference.check(stored, self.reference.digest)?;
-        out.copy_from_slice(&bytes);
-        self.fetched.fetch_add(length, Ordering::Relaxed);
-        self.observer.advance(Phase::Download, length)
+        self.link.read_at(offset, out)?;
+        self.fetched.fetch_add(out.len() as u64, Ordering::Relaxed);
+        self.observer.advance(Phase::Download, out.len() as u64)
     }
 }
