@@ -60,7 +60,7 @@ impl<'a> Prover<'a> {
         for ((source, of), routes) in groups {
             let entry = source.and_then(|source| self.entries.get(&source));
             if let Some(entry) = entry.filter(|entry| entry.routes.is_empty()) {
-                // No fault: a prune that did not end leaves such routes, and who still holds the version can take them.
+                // No fault: whoever still holds the version can take them. Compaction from a version that it holds makes such.
                 let version = entry.commit.version;
                 self.observer.remark(&format!("routes from version {version}, which has been pruned, are not tried"));
                 continue;

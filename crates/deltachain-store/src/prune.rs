@@ -171,7 +171,8 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     check_unchanged(&store.objects()?, &plan.seen)?;
     let mut expected = plan.seen.clone();
     let mut written = BTreeSet::new();
-    for document in &plan.documents {
+    // From the highest version down: wherever it stops, no route is left that comes from a version which has gone.
+    for document in plan.documents.iter().rev() {
         let name = ObjectName::Routes { version: document.version, generation: document.generation };
         let bytes = document.to_bytes()?;
         if !store.put_if_absent(name, &bytes)? && store.get(name)?.as_ref() != Some(&bytes) {

@@ -12,8 +12,8 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::{Digest, StateDigests};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
-    Base, CompactOptions, Keep, PublishOptions, Publisher, Store, Subscriber, SubscriberOptions, compact, init,
-    plan_prune, prune,
+    Base, CompactOptions, FsckOptions, Keep, PublishOptions, Publisher, Store, Subscriber, SubscriberOptions, compact,
+    fsck, init, plan_prune, prune,
 };
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
@@ -358,6 +358,8 @@ fn a_prune_may_stop_after_any_write() {
                 }
             }
         }
+        let report = fsck(store, &FsckOptions::default(), &()).unwrap();
+        assert!(report.problems.is_empty(), "{report:?}");
         least = least.min(files(store));
     });
     let inner: Arc<dyn ObjectStore> = Arc::new(chain);
