@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::Range;
 
 use crate::codec::encode::{EncodedSegment, PieceInput, Profile, encode};
 use crate::codec::lane::with_lane;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::stream::Compressor;
 use crate::format::{Index, Start, TensorEntry, WrittenTensor};
 use crate::groups::Groups;
@@ -20,6 +21,9 @@ use crate::tensor::{Digest, PieceDigest, State, StateDigests, TensorInfo, digest
 pub struct DiffOptions<'a> {
     /// Smallest file, or values that can be used without the base.
     pub profile: Profile,
+    /// The base's digests, where they are known: whoever made the link before this one has them from its report. They save
+    /// hashing the base. `None`: they are computed. If they are not the base's, the link fits no state.
+    pub base_digests: Option<&'a StateDigests>,
     /// Free text for people and tools: step number, run name.
     pub metadata: BTreeMap<String, String>,
     /// Is told the bytes of base and target that have been dealt with.
@@ -28,7 +32,7 @@ pub struct DiffOptions<'a> {
 
 impl Default for DiffOptions<'_> {
     fn default() -> Self {
-        Self { profile: Profile::default(), metadata: BTreeMap::new(), progress: &() }
+        Self { profile: Profile::default(), base_digests: None, metadata: BTreeMap::new(), progress: &() }
     }
 }
 
@@ -69,17 +73,26 @@ struct Compared {
 /// of threads.
 ///
 /// # Errors
-/// Those of reading the states, of writing, and of `options.progress`; LIMIT if a state exceeds the format's maxima.
+/// Those of reading the states, of writing, and of `options.progress`; LIMIT if a state exceeds the format's maxima; USAGE if
+/// `options.base_digests` are not as many as the base's tensors.
 pub fn diff(
     base: &(impl State + ?Sized),
     target: &(impl State + ?Sized),
     options: &DiffOptions<'_>,
     out: &mut dyn Write,
 ) -> Result<DiffReport> {
-    let mut base_digests: Vec<Option<Digest>> = vec![None; base.tensors().len()];
+    let mut base_digests: Vec<Option<Digest>> = match options.base_digests {
+        None => vec![None; base.tensors().len()],
+        Some(known) if known.tensors.len() == base.tensors().len() => known.tensors.iter().copied().map(Some).collect(),
+        Some(_) => return Err(Error::usage("the digests are not those of the base's tensors")),
+    };
     let mut target_digests = Vec::with_capacity(target.tensors().len());
     let mut entries: Vec<WrittenTensor> = Vec::with_capacity(target.tensors().len());
-    let bases: Vec<Option<usize>> = target.tensors().iter().map(|info| comparable(base, info)).collect();
+    let same_names = same_names(base.tensors(), target.tensors());
+    let can_patch = |(info, base_tensor): (&TensorInfo, &Option<usize>)| {
+        base_tensor.filter(|&number| info.can_patch(&base.tensors()[number]))
+    };
+    let bases: Vec<Option<usize>> = target.tensors().iter().zip(&same_names).map(can_patch).collect();
     for (info, base) in target.tensors().iter().zip(&bases) {
         entries.push(WrittenTensor {
             info: info.clone(),
@@ -114,21 +127,23 @@ pub fn diff(
     for ((entry, base), (new, old)) in entries.iter_mut().zip(&bases).zip(&pieces) {
         entry.digest = Digest::of_pieces(new);
         target_digests.push(entry.digest);
-        if let Some(number) = *base {
+        if let Some(number) = *base
+            && base_digests[number].is_none()
+        {
             base_digests[number] = Some(Digest::of_pieces(old));
         }
     }
     let base_digests = fill_missing(base, base_digests, options.progress)?;
     let target_digests = StateDigests::from_tensors(target.tensors(), target_digests);
 
-    let unchanged = |entry: &WrittenTensor| {
-        let old = base.find(entry.info.name());
+    let unchanged = |(entry, old): &(WrittenTensor, &Option<usize>)| {
         old.is_some_and(|old| base.tensors()[old] == entry.info && base_digests.tensors[old] == entry.digest)
     };
-    let mut tensors: Vec<TensorEntry> =
-        entries.into_iter().filter(|entry| !unchanged(entry)).map(|entry| TensorEntry::Write(entry.into())).collect();
-    let removed = base.tensors().iter().filter(|info| target.find(info.name()).is_none());
-    tensors.extend(removed.map(|info| TensorEntry::Remove(info.name().to_owned())));
+    let written = entries.into_iter().zip(&same_names).filter(|pair| !unchanged(pair));
+    let mut tensors: Vec<TensorEntry> = written.map(|(entry, _)| TensorEntry::Write(entry.into())).collect();
+    let mut kept = same_names.iter().flatten().copied().peekable();
+    let removed = base.tensors().iter().enumerate().filter(|(number, _)| kept.next_if_eq(number).is_none());
+    tensors.extend(removed.map(|(_, info)| TensorEntry::Remove(info.name().to_owned())));
     tensors.sort_by(|a, b| a.name().cmp(b.name()));
     let listed = tensors.len();
 
@@ -138,9 +153,14 @@ pub fn diff(
     Ok(DiffReport { base: base_digests.state, target: target_digests, bytes, elements, changed, tensors: listed })
 }
 
-/// The base's tensor that this tensor of the target can be a patch of.
-fn comparable(base: &(impl State + ?Sized), info: &TensorInfo) -> Option<usize> {
-    base.find(info.name()).filter(|&number| info.can_patch(&base.tensors()[number]))
+/// For each tensor of the target the base's tensor of the same name.
+fn same_names(base: &[TensorInfo], target: &[TensorInfo]) -> Vec<Option<usize>> {
+    let mut bases = base.iter().enumerate().peekable();
+    let find = |info: &TensorInfo| {
+        while bases.next_if(|(_, old)| old.name() < info.name()).is_some() {}
+        bases.next_if(|(_, old)| old.name() == info.name()).map(|(number, _)| number)
+    };
+    target.iter().map(find).collect()
 }
 
 /// The target's pieces in groups that fit a segment each; `bases` are the tensors that they are compared with.
@@ -180,45 +200,66 @@ fn encode_group(
     options: &DiffOptions<'_>,
     context: &mut Context,
 ) -> Result<EncodedGroup> {
-    let Context { compressor, old, new } = context;
-    let length = |compared: &Compared| {
-        let range = target.tensors()[compared.tensor].piece(compared.piece);
-        address(range.end - range.start)
-    };
-    let bytes = group.iter().map(length).sum::<Result<usize>>()?;
-    old.resize(bytes, 0);
-    new.resize(bytes, 0);
-    let (mut olds, mut news) = (old.as_mut_slice(), new.as_mut_slice());
+    let range = |compared: &Compared| target.tensors()[compared.tensor].piece(compared.piece);
+    let olds = group.iter().filter_map(|compared| Some((compared.base?, range(compared))));
+    let news = group.iter().map(|compared| (compared.tensor, range(compared)));
+    let mut olds = Reading::of(base, olds, &mut context.old)?;
+    let mut news = Reading::of(target, news, &mut context.new)?;
     let mut digests = Vec::with_capacity(group.len());
     let mut inputs = Vec::with_capacity(group.len());
     for compared in group {
         let info = &target.tensors()[compared.tensor];
-        let (old, new);
-        (old, olds) = olds.split_at_mut(length(compared)?);
-        (new, news) = news.split_at_mut(length(compared)?);
-        let start = info.piece(compared.piece).start;
-        target.read(compared.tensor, start, new)?;
+        let new = news.next(compared.tensor, range(compared))?;
         let new_digest = PieceDigest::of(info, compared.piece, new);
+        options.progress.advance(new.len() as u64)?;
+        let old = compared.base.map(|number| olds.next(number, range(compared))).transpose()?;
         let mut old_digest = None;
-        if let Some(number) = compared.base {
-            base.read(number, start, old)?;
-            old_digest = Some(if old == new { new_digest } else { PieceDigest::of(info, compared.piece, old) });
+        if let Some(old) = old {
+            if options.base_digests.is_none() {
+                old_digest = Some(if old == new { new_digest } else { PieceDigest::of(info, compared.piece, old) });
+            }
             options.progress.advance(old.len() as u64)?;
         }
-        options.progress.advance(new.len() as u64)?;
         digests.push((new_digest, old_digest));
-        inputs.push(PieceInput { base: compared.base.map(|_| &*old), target: new, sparse: false });
+        inputs.push(PieceInput { base: old, target: new, sparse: false });
     }
     let Some(dtype) = group.first().map(|compared| target.tensors()[compared.tensor].dtype()) else {
         return Ok(EncodedGroup { segments: Vec::new(), changed: 0, digests });
     };
     let (segments, changed) =
-        with_lane!(dtype.lane_bytes(), L => encode::<L>(dtype, &inputs, options.profile, compressor))?;
+        with_lane!(dtype.lane_bytes(), L => encode::<L>(dtype, &inputs, options.profile, &mut context.compressor))?;
     let lanes = |piece: &PieceInput<'_>| (piece.target.len() / dtype.lane_bytes()) as u64;
     let changed =
         inputs.iter().zip(changed).map(|(piece, changed)| if piece.base.is_some() { changed } else { lanes(piece) });
     let changed = changed.sum();
     Ok(EncodedGroup { segments, changed, digests })
+}
+
+/// Pieces of a state, read one after another into a buffer unless they are in memory anyway.
+struct Reading<'a, S: ?Sized> {
+    state: &'a S,
+    room: &'a mut [u8],
+}
+
+impl<'a, S: State + ?Sized> Reading<'a, S> {
+    /// For these ranges of tensors.
+    fn of(state: &'a S, ranges: impl Iterator<Item = (usize, Range<u64>)>, buffer: &'a mut Vec<u8>) -> Result<Self> {
+        let read = ranges.filter(|(tensor, range)| state.bytes(*tensor, range.clone()).is_none());
+        buffer.resize(address(read.map(|(_, range)| range.end - range.start).sum())?, 0);
+        Ok(Self { state, room: buffer })
+    }
+
+    /// The next range.
+    fn next(&mut self, tensor: usize, range: Range<u64>) -> Result<&'a [u8]> {
+        if let Some(bytes) = self.state.bytes(tensor, range.clone()) {
+            return Ok(bytes);
+        }
+        let length = address(range.end - range.start)?;
+        let (bytes, rest) = std::mem::take(&mut self.room).split_at_mut(length);
+        self.room = rest;
+        self.state.read(tensor, range.start, bytes)?;
+        Ok(bytes)
+    }
 }
 
 /// Digests of the base's tensors that were not compared: removed, retyped or resized ones.

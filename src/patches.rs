@@ -132,7 +132,7 @@ impl<'a, S: Source> Patches<'a, S> {
         let coding = link.index().segments[number].coding;
         let base = self.base;
         let segment = self.segment(number)?;
-        let (indices, values) = if coding.is_relative() {
+        let (indices, mut values) = if coding.is_relative() {
             let Some(base) = base else {
                 let message = format!("{} is coded relative to its base: give the base", written.info.name());
                 return Err(Error::usage(message).of_tensor(written.info.name()));
@@ -155,12 +155,14 @@ impl<'a, S: Source> Patches<'a, S> {
         let dense = coding.positions == Positions::Dense && !coding.is_relative();
         let begin = indices.partition_point(|&index| first + u64::from(index) < lanes.start);
         let end = indices.partition_point(|&index| first + u64::from(index) < lanes.end);
+        values.truncate(end * coding.lane_bytes);
+        values.drain(..begin * coding.lane_bytes);
         Ok(Patch {
             tensor: &written.info,
             start: written.start,
             indices: (!dense).then(|| indices[begin..end].iter().map(|&index| first + u64::from(index)).collect()),
             lanes,
-            values: values[begin * coding.lane_bytes..end * coding.lane_bytes].to_vec(),
+            values,
         })
     }
 

@@ -5,20 +5,19 @@ use crate::rules::{self, ensure};
 
 /// Appends items of `width` bits, 0 to 32; pads the last byte with zero bits at the end of the run.
 pub(crate) fn pack(out: &mut Vec<u8>, width: u32, items: impl Iterator<Item = u32>) {
+    let mask = (1 << width) - 1;
     let mut pending = 0_u64;
     let mut bits = 0;
     for item in items {
-        pending |= (u64::from(item) & ((1 << width) - 1)) << bits;
+        pending |= (u64::from(item) & mask) << bits;
         bits += width;
-        while bits >= 8 {
-            out.push((pending & 0xFF) as u8);
-            pending >>= 8;
-            bits -= 8;
+        if bits >= 32 {
+            out.extend(&pending.to_le_bytes()[..4]);
+            pending >>= 32;
+            bits -= 32;
         }
     }
-    if bits > 0 {
-        out.push((pending & 0xFF) as u8);
-    }
+    out.extend(&pending.to_le_bytes()[..bits.div_ceil(8) as usize]);
 }
 
 /// Bytes of a run of `items` items of `width` bits.
@@ -33,15 +32,24 @@ pub(crate) fn unpack<T: TryFrom<u64> + Default>(bytes: &mut &[u8], width: u32, i
     let (run, rest) = bytes.split_at(length);
     *bytes = rest;
     let mut unpacked = Vec::with_capacity(items);
+    let mask = (1 << width) - 1;
     let mut pending = 0_u64;
     let mut bits = 0;
-    let mut source = run.iter();
+    let mut source = run;
     for _ in 0..items {
-        while bits < width {
-            pending |= u64::from(source.next().copied().unwrap_or(0)) << bits;
-            bits += 8;
+        if bits < width {
+            if let Some((four, rest)) = source.split_first_chunk() {
+                pending |= u64::from(u32::from_le_bytes(*four)) << bits;
+                bits += 32;
+                source = rest;
+            } else {
+                for byte in std::mem::take(&mut source) {
+                    pending |= u64::from(*byte) << bits;
+                    bits += 8;
+                }
+            }
         }
-        unpacked.push(T::try_from(pending & ((1 << width) - 1)).unwrap_or_default());
+        unpacked.push(T::try_from(pending & mask).unwrap_or_default());
         pending >>= width;
         bits -= width;
     }

@@ -16,36 +16,45 @@ const LEAST_CODED: u64 = 300;
 
 /// Thresholds of each part, all of the same number: one less than the contexts.
 pub(crate) fn thresholds(parts: &[&ExponentStatistics], dense: bool) -> Vec<Vec<u16>> {
-    let Some(exponents) = parts.first().map(|part| part.all.len()) else { return Vec::new() };
+    // A part in which nothing changes has counted nothing.
+    let Some(exponents) = parts.iter().map(|part| part.all.len()).max() else { return Vec::new() };
     let mut pool = ExponentStatistics::new(exponents);
     for part in parts {
         pool.add(part);
     }
-    let pool_levels = levels(&pool, &pool);
-    let levels: Vec<Vec<i32>> = parts
-        .iter()
-        .map(|part| {
-            let own = part.all.iter().sum::<u64>() >= OWN_RATES_FROM;
-            if own { levels(part, &pool) } else { pool_levels.clone() }
-        })
-        .collect();
-
-    let mut coded: BTreeMap<i32, u64> = BTreeMap::new();
-    for (part, levels) in parts.iter().zip(&levels) {
-        let counts = if dense { &part.all } else { &part.changed };
-        for (&level, &count) in levels.iter().zip(counts) {
-            *coded.entry(level).or_default() += count;
+    let mut pooled = Levels { levels: levels(&pool, &pool), coded: vec![0; exponents] };
+    // Parts with rates of their own; all others share one list.
+    let mut own: Vec<Option<Levels>> = Vec::with_capacity(parts.len());
+    for part in parts {
+        let coded = if dense { &part.all } else { &part.changed };
+        if part.all.iter().sum::<u64>() >= OWN_RATES_FROM {
+            own.push(Some(Levels { levels: levels(part, &pool), coded: coded.clone() }));
+        } else {
+            pooled.coded.iter_mut().zip(coded).for_each(|(sum, count)| *sum += count);
+            own.push(None);
         }
     }
-    let boundaries = merge(coded.into_iter().collect());
+
+    let mut by_level: BTreeMap<i32, u64> = BTreeMap::new();
+    for list in own.iter().flatten().chain([&pooled]) {
+        for (&level, &count) in list.levels.iter().zip(&list.coded) {
+            *by_level.entry(level).or_default() += count;
+        }
+    }
+    let boundaries = merge(by_level.into_iter().collect());
     let highest = u16::try_from(exponents).unwrap_or(u16::MAX);
-    levels
-        .iter()
-        .map(|levels| {
-            let of = |boundary: &i32| levels.iter().position(|level| level >= boundary);
-            boundaries.iter().map(|b| of(b).and_then(|e| u16::try_from(e).ok()).unwrap_or(highest)).collect()
-        })
-        .collect()
+    let thresholds = |list: &Levels| -> Vec<u16> {
+        let of = |boundary: &i32| list.levels.iter().position(|level| level >= boundary);
+        boundaries.iter().map(|b| of(b).and_then(|e| u16::try_from(e).ok()).unwrap_or(highest)).collect()
+    };
+    let shared = thresholds(&pooled);
+    own.iter().map(|own| own.as_ref().map_or_else(|| shared.clone(), thresholds)).collect()
+}
+
+/// Levels of the exponents, and how many lanes are coded at each exponent.
+struct Levels {
+    levels: Vec<i32>,
+    coded: Vec<u64>,
 }
 
 /// For each exponent minus the logarithm of its rate, rounded; made to ascend with the exponent by pooling neighbours

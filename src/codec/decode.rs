@@ -3,7 +3,7 @@
 //! Everything that does not need the base is checked when the streams are read; what does, when a part is applied.
 
 use crate::codec::bits::{packed_bytes, unpack};
-use crate::codec::blocks::{BLOCK, select};
+use crate::codec::blocks::{BLOCK, Compare, Work, dispatch, first, padded, select};
 use crate::codec::contexts::Contexts;
 use crate::codec::escapes;
 use crate::codec::lane::{Kind, Lane, unzigzag};
@@ -137,9 +137,13 @@ impl<L: Lane> Decoded<L> {
                         let mut free = u64::from(lanes);
                         for _ in 0..coded[index] {
                             let symbol = high.next().copied().unwrap_or(0);
-                            let above = escapes::value(symbol, u8::MAX, &mut escapes);
+                            let above = if symbol == u8::MAX {
+                                escapes::value(symbol, u8::MAX, &mut escapes).checked_mul(1 << shift)
+                            } else {
+                                Some(u64::from(symbol) << shift)
+                            };
                             let low = u64::from(low.next().copied().unwrap_or(0));
-                            let gap = above.checked_mul(1 << shift).map(|above| above | low).filter(|gap| *gap < free);
+                            let gap = above.map(|above| above | low).filter(|gap| *gap < free);
                             let Some(gap) = gap else {
                                 let message = format!("a rank exceeds the {lanes} lanes of its part");
                                 return Err(Error::broken(&rules::POS_01, message).at(escape.offset));
@@ -178,13 +182,10 @@ impl<L: Lane> Decoded<L> {
         let raw = planes.iter().map(|plane| read_exact(plane, total as u64)).collect::<Result<Vec<_>>>()?;
         let relative = self.coding.is_relative();
         self.values = vec![L::default(); total];
-        let mut low_bytes = [0; 8];
-        let width = planes.len();
-        for (index, value) in self.values.iter_mut().enumerate() {
-            for (byte, plane) in low_bytes.iter_mut().zip(&raw) {
-                *byte = plane[index];
+        for (byte, plane) in (0..).zip(&raw) {
+            for (value, &bits) in self.values.iter_mut().zip(plane) {
+                *value = value.xor(L::from_u64(u64::from(bits) << (8 * byte)));
             }
-            *value = L::from_low_bytes(&low_bytes[..width]);
         }
         if relative {
             for value in &mut self.values {
@@ -305,88 +306,23 @@ impl<L: Lane> Decoded<L> {
             return Ok(());
         }
         let contexts = Contexts::new(kind, self.table.thresholds(part));
-        if self.coding.is_sparse() {
-            self.apply_sparse(part, lanes, &contexts, change)
-        } else {
-            self.apply_dense(part, lanes, &contexts, change)
-        }
-    }
-
-    fn apply_sparse(
-        &self,
-        part: usize,
-        lanes: &mut [L::Bytes],
-        contexts: &Contexts<L>,
-        change: impl Fn(&mut L::Bytes, L),
-    ) -> Result<()> {
-        let mut members = [0; MAX_CONTEXTS];
-        // Members of each context to pass before the next coded lane; none comes after u32::MAX.
-        let mut until = [u32::MAX; MAX_CONTEXTS];
         let mut runs: Vec<Run<'_, L>> = self.runs(part).collect();
-        for (until, run) in until.iter_mut().zip(&runs) {
-            *until = run.gaps.first().copied().unwrap_or(u32::MAX);
-        }
-        for block in lanes.chunks_mut(BLOCK) {
-            let counts = contexts.count(block);
-            // Over all contexts, also those that are not there, so that the compiler can use wide registers.
-            let mut reached = [false; MAX_CONTEXTS];
-            for context in 0..MAX_CONTEXTS {
-                members[context] += counts[context];
-                reached[context] = until[context] < counts[context];
-            }
-            if reached.contains(&true) {
-                // Contexts are those of the base's lanes, which change here.
-                let mut before = [L::default().store(); BLOCK];
-                before[..block.len()].copy_from_slice(block);
-                let before = &before[..block.len()];
-                for context in (0..contexts.len()).filter(|&context| reached[context]) {
-                    let mut left = counts[context];
-                    let mut set = contexts.members(context, before);
-                    let run = &mut runs[context];
-                    while until[context] < left {
-                        let lane = select(set, until[context]);
-                        change(&mut block[lane as usize], run.values[0]);
-                        set &= (u64::MAX << lane) << 1;
-                        left -= until[context] + 1;
-                        (run.gaps, run.values) = (&run.gaps[1..], &run.values[1..]);
-                        until[context] = run.gaps.first().copied().unwrap_or(u32::MAX);
-                    }
-                    until[context] = until[context].wrapping_add(counts[context]).wrapping_sub(left);
-                }
-            }
-            for context in 0..MAX_CONTEXTS {
-                until[context] = until[context].wrapping_sub(counts[context]);
+        let members = dispatch(Apply { lanes, contexts: &contexts, runs: &mut runs, change });
+        if self.coding.is_sparse() {
+            for (context, run) in runs.iter().enumerate() {
+                self.check(run.values.is_empty(), &rules::POS_01, || {
+                    format!("ranks exceed the {} members of context {context}", members[context])
+                })?;
             }
         }
-        for (context, run) in runs.iter().enumerate() {
-            self.check(run.values.is_empty(), &rules::POS_01, || {
-                format!("ranks exceed the {} members of context {context}", members[context])
+        let counts = self.table.counts(part).iter().enumerate();
+        for (context, &count) in counts {
+            // With gaps it is the coded lanes that are counted.
+            let is_gaps = matches!(self.table.positions.get(context), Some(PositionCoding::Gaps(_)));
+            self.check(is_gaps || u64::from(count) == members[context], &rules::POS_02, || {
+                format!("{count} are given for the {} members of context {context}", members[context])
             })?;
         }
-        let counts = self.table.counts(part).iter().zip(&self.table.positions);
-        for (context, (&count, position)) in counts.enumerate() {
-            self.check(*position != PositionCoding::Bitmap || count == members[context], &rules::POS_02, || {
-                format!("{count} bits for the {} members of context {context}", members[context])
-            })?;
-        }
-        Ok(())
-    }
-
-    fn apply_dense(
-        &self,
-        part: usize,
-        lanes: &mut [L::Bytes],
-        contexts: &Contexts<L>,
-        change: impl Fn(&mut L::Bytes, L),
-    ) -> Result<()> {
-        let mut runs: Vec<std::slice::Iter<'_, L>> = self.runs(part).map(|run| run.values.iter()).collect();
-        for lane in lanes {
-            let context = contexts.of(L::load(*lane));
-            let value = runs[context].next();
-            self.check(value.is_some(), &rules::POS_02, || format!("context {context} has more members than values"))?;
-            change(lane, value.copied().unwrap_or_default());
-        }
-        // The counts add up to the lanes (R-SEG-08), so no values are left over.
         Ok(())
     }
 
@@ -416,10 +352,75 @@ impl<L: Lane> Decoded<L> {
     }
 }
 
-/// The coded lanes of one part and context.
+/// The coded lanes of one part and context that are still to be dealt with.
 struct Run<'a, L> {
+    /// Empty where positions are dense.
     gaps: &'a [u32],
     values: &'a [L],
+}
+
+impl<L: Lane> Run<'_, L> {
+    /// Members of the context between the last coded lane and the next one; `None` after the last one.
+    #[inline(always)]
+    fn gap(&self) -> Option<u64> {
+        match (self.gaps, self.values) {
+            (_, []) => None,
+            ([], _) => Some(0),
+            ([gap, ..], _) => Some(u64::from(*gap)),
+        }
+    }
+
+    /// Takes the next coded lane.
+    #[inline(always)]
+    fn next(&mut self) -> Option<L> {
+        let (value, values) = self.values.split_first()?;
+        self.values = values;
+        self.gaps = self.gaps.get(1..).unwrap_or(&[]);
+        Some(*value)
+    }
+}
+
+/// Changes the coded lanes of a part.
+struct Apply<'a, 'b, L: Lane, F> {
+    lanes: &'a mut [L::Bytes],
+    contexts: &'a Contexts<L>,
+    runs: &'a mut [Run<'b, L>],
+    change: F,
+}
+
+impl<L: Lane, F: Fn(&mut L::Bytes, L)> Work for Apply<'_, '_, L, F> {
+    /// Members of each context.
+    type Output = [u64; MAX_CONTEXTS];
+
+    #[inline(always)]
+    fn run(self, compare: impl Compare) -> Self::Output {
+        let Self { lanes, contexts, runs, change } = self;
+        let mut members = [0; MAX_CONTEXTS];
+        // Rank of the next coded lane of each context.
+        let mut ranks = [u64::MAX; MAX_CONTEXTS];
+        for (rank, run) in ranks.iter_mut().zip(&*runs) {
+            *rank = run.gap().unwrap_or(u64::MAX);
+        }
+        for block in lanes.chunks_mut(BLOCK) {
+            // Contexts are those of the base's lanes, which change here.
+            let before = padded::<L>(block);
+            contexts.each(compare, &before, first(block.len()), |context, mut set| {
+                let end = members[context] + u64::from(set.count_ones());
+                let mut begin = std::mem::replace(&mut members[context], end);
+                while ranks[context] < end
+                    && let Some(value) = runs[context].next()
+                {
+                    // At most 64.
+                    let lane = select(set, ranks[context] - begin);
+                    change(&mut block[lane as usize], value);
+                    set &= (u64::MAX << lane) << 1;
+                    begin = ranks[context] + 1;
+                    ranks[context] = runs[context].gap().map_or(u64::MAX, |gap| begin + gap);
+                }
+            });
+        }
+        members
+    }
 }
 
 /// R-STR-04: the raw length is the one that the coding requires.

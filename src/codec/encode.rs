@@ -2,8 +2,10 @@
 //!
 //! Per piece the cheapest method is chosen from estimated sizes; pieces with the same method share a segment.
 
-use crate::codec::bits::pack;
-use crate::codec::blocks::{BLOCK, differing, lanes};
+use std::ops::Range;
+
+use crate::codec::bits::{pack, packed_bytes};
+use crate::codec::blocks::{BLOCK, Compare, Work, dispatch, first, lanes, padded};
 use crate::codec::choose;
 use crate::codec::contexts::Contexts;
 use crate::codec::escapes;
@@ -11,7 +13,7 @@ use crate::codec::lane::{Kind, Lane, absolute, zigzag};
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, entropy_bits, subset_bits};
 use crate::error::Result;
 use crate::format::coding::{Coding, Positions, Values};
-use crate::format::segment::{PositionCoding, Table, join};
+use crate::format::segment::{MAX_CONTEXTS, PositionCoding, Table, join};
 use crate::format::stream::{Compressor, Effort};
 use crate::tensor::Dtype;
 
@@ -41,6 +43,9 @@ pub(crate) struct EncodedSegment {
     pub(crate) bytes: Vec<u8>,
     pub(crate) pieces: Vec<usize>,
 }
+
+/// Lanes that are compared before what differs is looked at. Whole blocks.
+const STRETCH: usize = 1 << 13;
 
 /// How a piece is coded; `RelativePlanes` and `RelativeSmall` are told apart later, for the whole segment.
 type Method = (Positions, bool);
@@ -87,6 +92,9 @@ pub(crate) fn encode_as<L: Lane>(
 struct Measured<'a, L: Lane> {
     base: Option<&'a [L::Bytes]>,
     target: &'a [L::Bytes],
+    /// The lanes that change, block by block.
+    changes: Vec<u64>,
+    /// How many they are.
     changed: u64,
     exponents: ExponentStatistics,
     /// `None` if nothing changes.
@@ -97,10 +105,11 @@ impl<'a, L: Lane> Measured<'a, L> {
     fn new(kind: Kind<L>, dtype: Dtype, piece: &PieceInput<'a>, profile: Profile) -> Self {
         let base = piece.base.map(L::chunks);
         let target = L::chunks(piece.target);
-        let exponents = ExponentStatistics::new(1 << dtype.exponent_bits());
-        let mut measured = Self { base, target, changed: 0, exponents, method: None };
+        let changes = Vec::with_capacity(target.len().div_ceil(BLOCK));
+        let exponents = ExponentStatistics::new(0);
+        let mut measured = Self { base, target, changes, changed: 0, exponents, method: None };
         let relative = profile == Profile::Compact && base.is_some();
-        let lengths = measured.measure_changes(kind, relative);
+        let lengths = measured.measure_changes(kind, relative.then(|| 1 << dtype.exponent_bits()));
         let changed = measured.changed;
         if changed == 0 {
             return measured;
@@ -146,43 +155,50 @@ impl<'a, L: Lane> Measured<'a, L> {
         self.base.map_or(L::default(), |base| L::load(base[index]))
     }
 
-    /// Calls `each` with the old and the new lane of every lane that changes, in order.
-    fn each_change(&self, mut each: impl FnMut(L, L)) {
-        let zeros = [L::default().store(); BLOCK];
-        for (number, new) in self.target.chunks(BLOCK).enumerate() {
-            let begin = number * BLOCK;
-            let old = self.base.map_or(&zeros[..new.len()], |base| &base[begin..begin + new.len()]);
-            for lane in lanes(differing::<L>(old, new)) {
-                each(L::load(old[lane as usize]), L::load(new[lane as usize]));
+    /// Calls `each` with the old and the new lane of every lane that changes in these blocks, in order.
+    fn each_change(&self, blocks: Range<usize>, mut each: impl FnMut(L, L)) {
+        for number in blocks {
+            for lane in lanes(self.changes[number]) {
+                let place = number * BLOCK + lane as usize;
+                each(self.old(place), L::load(self.target[place]));
             }
         }
     }
 
-    /// Counts the changed lanes; if values may be relative, also exponents, and differences by the length of their
-    /// magnitude in bits, which are returned.
-    fn measure_changes(&mut self, kind: Kind<L>, relative: bool) -> [u64; 65] {
-        let mut changed = 0;
+    /// Finds the lanes that change. If values may be relative, and there are so many `exponents`, counts these, and
+    /// differences by the length of their magnitude in bits, which are returned.
+    fn measure_changes(&mut self, kind: Kind<L>, exponents: Option<usize>) -> [u64; 65] {
         let mut lengths = [0; 65];
-        let mut exponents = std::mem::replace(&mut self.exponents, ExponentStatistics::new(0));
-        self.each_change(|old, new| {
-            changed += 1;
-            if relative {
+        let mut statistics = ExponentStatistics::new(0);
+        // By stretches that stay in the cache until all has been measured.
+        for begin in (0..self.target.len()).step_by(STRETCH) {
+            let end = self.target.len().min(begin + STRETCH);
+            let (base, target) = (self.base.map(|base| &base[begin..end]), &self.target[begin..end]);
+            dispatch(Differences::<L> { base, target, changes: &mut self.changes });
+            let blocks = begin / BLOCK..self.changes.len();
+            let changed = self.changes[blocks.clone()].iter().map(|set| u64::from(set.count_ones())).sum::<u64>();
+            self.changed += changed;
+            let Some(exponents) = exponents.filter(|_| changed > 0) else { continue };
+            if statistics.changed.is_empty() {
+                statistics = ExponentStatistics::new(exponents);
+            }
+            self.each_change(blocks, |old, new| {
                 let length = bit_length(absolute(kind.difference(old, new)));
                 let exponent = kind.exponent(old);
                 lengths[length] += 1;
-                exponents.changed[exponent] += 1;
-                exponents.logarithms[exponent] += length as u64 - 1;
-            }
-        });
-        if let Some(base) = self.base.filter(|_| relative && changed > 0) {
+                statistics.changed[exponent] += 1;
+                statistics.logarithms[exponent] += length as u64 - 1;
+            });
+        }
+        if let Some(base) = self.base.filter(|_| !statistics.all.is_empty()) {
             let stride = sampling_stride(base.len());
             for block in base.chunks(BLOCK).step_by(stride) {
                 for &lane in block {
-                    exponents.all[kind.exponent(L::load(lane))] += stride as u64;
+                    statistics.all[kind.exponent(L::load(lane))] += stride as u64;
                 }
             }
         }
-        (self.changed, self.exponents) = (changed, exponents);
+        self.exponents = statistics;
         lengths
     }
 
@@ -202,7 +218,7 @@ impl<'a, L: Lane> Measured<'a, L> {
     /// Estimated bits of the new values of changed lanes as byte planes.
     fn changed_bits(&self, kind: Kind<L>) -> f64 {
         let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
-        self.each_change(|_, new| {
+        self.each_change(0..self.changes.len(), |_, new| {
             let value = kind.to_planes(new);
             planes.iter_mut().enumerate().for_each(|(index, plane)| plane.add(value.byte(index)));
         });
@@ -210,9 +226,9 @@ impl<'a, L: Lane> Measured<'a, L> {
     }
 }
 
-/// Large pieces are measured on every eighth block: half a million lanes say enough.
+/// Large pieces are measured on some of their blocks: so many lanes say enough.
 fn sampling_stride(lanes: usize) -> usize {
-    if lanes >= 1 << 19 { 8 } else { 1 }
+    (lanes >> 17).max(1)
 }
 
 fn bit_length(magnitude: u64) -> usize {
@@ -297,6 +313,28 @@ fn encode_segment<L: Lane>(
     Ok((coding, join(&all)))
 }
 
+/// Finds the lanes that change, block by block; a part without base starts from zeros.
+pub(crate) struct Differences<'a, L: Lane> {
+    pub(crate) base: Option<&'a [L::Bytes]>,
+    pub(crate) target: &'a [L::Bytes],
+    /// Gets a set for each block.
+    pub(crate) changes: &'a mut Vec<u64>,
+}
+
+impl<L: Lane> Work for Differences<'_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, compare: impl Compare) {
+        let zeros = padded::<L>(&[]);
+        self.changes.extend(self.target.chunks(BLOCK).enumerate().map(|(number, new)| {
+            let begin = number * BLOCK;
+            let old = self.base.map_or(zeros, |base| padded::<L>(&base[begin..begin + new.len()]));
+            compare.differing::<L>(&old, &padded::<L>(new))
+        }));
+    }
+}
+
 /// Sorts the coded lanes of all parts into contexts.
 fn collect<L: Lane>(
     kind: Kind<L>,
@@ -311,45 +349,59 @@ fn collect<L: Lane>(
         .collect();
     for (part, thresholds) in parts.iter().zip(thresholds) {
         let contexts = Contexts::new(kind, thresholds);
-        let before: Vec<usize> = collected.iter().map(|context| context.values.len()).collect();
-        let mut members = vec![0_u32; count];
-        // Rank that follows the last coded lane of each context.
-        let mut next = vec![0_u32; count];
-        for (number, new) in part.target.chunks(BLOCK).enumerate() {
-            let begin = number * BLOCK;
-            let zeros = [L::default().store(); BLOCK];
-            let old = part.base.map_or(&zeros[..new.len()], |base| &base[begin..begin + new.len()]);
-            if !dense {
-                let changed = differing::<L>(old, new);
-                if changed != 0 {
-                    for lane in lanes(changed) {
-                        let (place, below) = (lane as usize, (1_u64 << lane) - 1);
-                        let context = contexts.of(L::load(old[place]));
-                        let rank = members[context] + (contexts.members(context, old) & below).count_ones();
-                        let (old, new) = (L::load(old[place]), L::load(new[place]));
-                        let coded = &mut collected[context];
-                        coded.values.push(if relative { kind.difference(old, new) } else { new });
-                        coded.gaps.push(rank - next[context]);
-                        next[context] = rank + 1;
-                    }
-                }
-                let counts = contexts.count(old);
-                members.iter_mut().zip(counts).for_each(|(members, count)| *members += count);
-                continue;
-            }
-            for (&old, &new) in old.iter().zip(new) {
-                let context = contexts.of(L::load(old));
-                let (old, new) = (L::load(old), L::load(new));
-                collected[context].values.push(if relative { kind.difference(old, new) } else { new });
-                members[context] += 1;
-            }
-        }
-        for (context, coded) in collected.iter_mut().enumerate() {
-            coded.members.push(members[context]);
-            coded.coded.push(u32::try_from(coded.values.len() - before[context]).unwrap_or(u32::MAX));
-        }
+        dispatch(Sort { kind, part, contexts: &contexts, dense, relative, sorted: &mut collected });
     }
     collected
+}
+
+/// Sorts the coded lanes of one part into contexts.
+struct Sort<'a, 'b, L: Lane> {
+    kind: Kind<L>,
+    part: &'a Measured<'b, L>,
+    contexts: &'a Contexts<L>,
+    dense: bool,
+    relative: bool,
+    sorted: &'a mut [CodedContext<L>],
+}
+
+impl<L: Lane> Work for Sort<'_, '_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, compare: impl Compare) {
+        let Self { kind, part, contexts, dense, relative, sorted } = self;
+        let before: Vec<usize> = sorted.iter().map(|context| context.values.len()).collect();
+        let mut members = [0_u32; MAX_CONTEXTS];
+        // The rank that follows the last coded lane of each context.
+        let mut next = [0_u32; MAX_CONTEXTS];
+        let zeros = padded::<L>(&[]);
+        let mut sets = [0; MAX_CONTEXTS];
+        for (number, (new, &changes)) in part.target.chunks(BLOCK).zip(&part.changes).enumerate() {
+            let begin = number * BLOCK;
+            let old = part.base.map_or(zeros, |base| padded::<L>(&base[begin..begin + new.len()]));
+            let before = members;
+            contexts.each(compare, &old, first(new.len()), |context, set| {
+                sets[context] = set;
+                members[context] += set.count_ones();
+            });
+            // In the order of lanes, which asks less of the prediction of branches than going by contexts.
+            for lane in lanes(if dense { first(new.len()) } else { changes }) {
+                let (old, new) = (L::load(old[lane as usize]), L::load(new[lane as usize]));
+                let context = contexts.of(old);
+                let coded = &mut sorted[context];
+                coded.values.push(if relative { kind.difference(old, new) } else { new });
+                if !dense {
+                    let rank = before[context] + (sets[context] & !(u64::MAX << lane)).count_ones();
+                    coded.gaps.push(rank - next[context]);
+                    next[context] = rank + 1;
+                }
+            }
+        }
+        for ((coded, members), before) in sorted.iter_mut().zip(members).zip(before) {
+            coded.members.push(members);
+            coded.coded.push(u32::try_from(coded.values.len() - before).unwrap_or(u32::MAX));
+        }
+    }
 }
 
 /// Whether few differences need more than the widest symbol of the small coding.
@@ -422,22 +474,24 @@ impl SplitGaps {
         let total: u64 = gaps.iter().map(|&gap| u64::from(gap)).sum();
         let mean = total.checked_div(gaps.len() as u64).unwrap_or(0);
         let most = u8::try_from((mean / 32).checked_ilog2().unwrap_or(0)).unwrap_or(31).min(31);
-        let mut best: Option<(f64, u8, Self)> = None;
+        let mut best = (f64::INFINITY, 0);
         for shift in most.saturating_sub(2)..=most {
-            let split = Self::new(gaps, shift);
-            let bits = split.estimated_bits();
-            if best.as_ref().is_none_or(|(least, ..)| bits < *least) {
-                best = Some((bits, shift, split));
+            let bits = Self::estimated_bits(gaps, shift);
+            if bits < best.0 {
+                best = (bits, shift);
             }
         }
-        best.map_or_else(|| (0, Self::new(gaps, 0)), |(_, shift, split)| (shift, split))
+        (best.1, Self::new(gaps, best.1))
     }
 
-    fn estimated_bits(&self) -> f64 {
+    fn estimated_bits(gaps: &[u32], shift: u8) -> f64 {
         let mut histogram = ByteHistogram::new();
-        self.high.iter().for_each(|&byte| histogram.add(byte));
-        let plain = (self.low.len() + self.escapes.len()) as u64;
-        histogram.huffman_bits() * float(self.high.len() as u64) + 8.0 * float(plain)
+        let mut escapes = Vec::new();
+        for gap in gaps {
+            histogram.add(escapes::put(u64::from(gap >> shift), u8::MAX, &mut escapes));
+        }
+        let plain = packed_bytes(gaps.len() as u64, shift) + escapes.len() as u64;
+        histogram.huffman_bits() * float(gaps.len() as u64) + 8.0 * float(plain)
     }
 
     fn new(gaps: &[u32], shift: u8) -> Self {
@@ -478,14 +532,17 @@ fn encode_small<L: Lane>(
         let mut run = Vec::new();
         pack(&mut run, 1, context.values.iter().map(|value| u32::from(value.is_negative())));
         signs.push(run);
+        let less_one = |&value: &L| absolute(value) - 1;
+        let symbols: Vec<u8> =
+            context.values.iter().map(|value| u8::try_from(less_one(value)).unwrap_or(u8::MAX)).collect();
         let candidates = [1_u8, 2, 4, 8].map(|width| {
             let greatest = u8::MAX >> (8 - width);
-            let (mut packed, mut escapes) = (Vec::new(), Vec::new());
-            let symbols = context
-                .values
-                .iter()
-                .map(|&value| u32::from(escapes::put(absolute(value) - 1, greatest, &mut escapes)));
-            pack(&mut packed, u32::from(width), symbols);
+            let mut packed = Vec::with_capacity(symbols.len());
+            pack(&mut packed, u32::from(width), symbols.iter().map(|&symbol| u32::from(symbol.min(greatest))));
+            let mut escapes = Vec::new();
+            for (value, _) in context.values.iter().zip(&symbols).filter(|(_, symbol)| **symbol >= greatest) {
+                escapes::put(less_one(value), greatest, &mut escapes);
+            }
             let mut histogram = ByteHistogram::new();
             packed.iter().for_each(|&byte| histogram.add(byte));
             let bits = histogram.huffman_bits() * float(packed.len() as u64) + 8.0 * float(escapes.len() as u64);

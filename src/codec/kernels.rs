@@ -1,30 +1,44 @@
 //! Single kernels for `crates/deltachain-bench`, behind the feature `kernels`; no part of the library's interface.
 
-use crate::codec::blocks::{BLOCK, differing, lanes};
+use crate::codec::blocks::{BLOCK, Compare, Work, dispatch, first, padded};
 use crate::codec::contexts::Contexts;
 use crate::codec::decode::Decoded;
-use crate::codec::encode::{EncodedSegment, PieceInput, Profile, encode};
+use crate::codec::encode::{Differences, EncodedSegment, PieceInput, Profile, encode};
 use crate::codec::lane::{Kind, Lane, with_lane};
 use crate::error::Result;
 use crate::format::segment::MAX_CONTEXTS;
 use crate::format::stream::Compressor;
 use crate::tensor::Dtype;
 
-/// Finds the BF16 elements that differ; returns the sum of their places in their blocks.
+/// Finds the BF16 elements that differ; returns how many there are.
 pub fn compare(base: &[u8], target: &[u8]) -> u64 {
-    let blocks = u16::chunks(base).chunks(BLOCK).zip(u16::chunks(target).chunks(BLOCK));
-    blocks.flat_map(|(old, new)| lanes(differing::<u16>(old, new))).map(u64::from).sum()
+    let mut changes = Vec::new();
+    let (base, target) = (Some(u16::chunks(base)), u16::chunks(target));
+    dispatch(Differences::<u16> { base, target, changes: &mut changes });
+    changes.into_iter().map(|set| u64::from(set.count_ones())).sum()
 }
 
 /// Counts the members of sixteen contexts among BF16 elements.
 pub fn contexts(base: &[u8]) -> [u32; MAX_CONTEXTS] {
     let thresholds: Vec<u16> = (108..123).collect();
-    let contexts = Contexts::new(Kind::<u16>::of(Dtype::BF16), &thresholds);
-    let mut members = [0; MAX_CONTEXTS];
-    for block in u16::chunks(base).chunks(BLOCK) {
-        members.iter_mut().zip(contexts.count(block)).for_each(|(members, count)| *members += count);
+    dispatch(Count(&Contexts::new(Kind::<u16>::of(Dtype::BF16), &thresholds), u16::chunks(base)))
+}
+
+struct Count<'a>(&'a Contexts<u16>, &'a [[u8; 2]]);
+
+impl Work for Count<'_> {
+    type Output = [u32; MAX_CONTEXTS];
+
+    #[inline(always)]
+    fn run(self, compare: impl Compare) -> Self::Output {
+        let mut counts = [0; MAX_CONTEXTS];
+        for block in self.1.chunks(BLOCK) {
+            self.0.each(compare, &padded::<u16>(block), first(block.len()), |context, set| {
+                counts[context] += set.count_ones();
+            });
+        }
+        counts
     }
-    members
 }
 
 /// A piece that has been encoded.

@@ -13,13 +13,13 @@ pub(crate) trait Lane: Copy + Default + Eq + Ord + Debug + Send + Sync + 'static
     /// The whole lanes of `bytes`.
     fn chunks(bytes: &[u8]) -> &[Self::Bytes];
     fn chunks_mut(bytes: &mut [u8]) -> &mut [Self::Bytes];
+    /// The bytes of whole lanes.
+    fn flat(lanes: &[Self::Bytes]) -> &[u8];
     fn load(bytes: Self::Bytes) -> Self;
     fn store(self) -> Self::Bytes;
 
     /// Byte `index`, 0 being the least significant.
     fn byte(self, index: usize) -> u8;
-    /// The lane with these low bytes, least significant first.
-    fn from_low_bytes(bytes: &[u8]) -> Self;
     fn to_u64(self) -> u64;
     /// The low bits of `value`.
     fn from_u64(value: u64) -> Self;
@@ -49,6 +49,10 @@ macro_rules! lane {
                 bytes.as_chunks_mut().0
             }
             #[inline]
+            fn flat(lanes: &[Self::Bytes]) -> &[u8] {
+                lanes.as_flattened()
+            }
+            #[inline]
             fn load(bytes: Self::Bytes) -> Self {
                 <$type>::from_le_bytes(bytes)
             }
@@ -59,12 +63,6 @@ macro_rules! lane {
             #[inline]
             fn byte(self, index: usize) -> u8 {
                 self.to_le_bytes()[index]
-            }
-            #[inline]
-            fn from_low_bytes(bytes: &[u8]) -> Self {
-                let mut all = [0; $bytes];
-                all[..bytes.len()].copy_from_slice(bytes);
-                Self::from_le_bytes(all)
             }
             #[inline]
             fn to_u64(self) -> u64 {
@@ -158,6 +156,12 @@ impl<L: Lane> Kind<L> {
         }
     }
 
+    /// The bits of a lane's magnitude.
+    #[inline]
+    pub(crate) fn magnitude_mask(&self) -> L {
+        self.magnitude_mask
+    }
+
     /// The lane without its sign; order-preserving in the exponent field, which is its top.
     #[inline]
     pub(crate) fn magnitude(&self, lane: L) -> L {
@@ -168,11 +172,6 @@ impl<L: Lane> Kind<L> {
     #[inline]
     pub(crate) fn exponent(&self, lane: L) -> usize {
         usize::try_from(self.magnitude(lane).to_u64() >> self.mantissa_bits).unwrap_or(0)
-    }
-
-    /// Number of exponent fields that there can be.
-    pub(crate) fn exponents(&self) -> usize {
-        self.exponent(self.magnitude_mask) + 1
     }
 
     /// Least magnitude whose exponent field is at least `threshold`.

@@ -1,5 +1,7 @@
 //! Kernels: lanes in, streams out, and back. They know nothing of files, names or states.
 
+#![allow(clippy::inline_always, reason = "what compares blocks must be compiled with the loop around it: see `blocks`")]
+
 pub(crate) mod bits;
 mod blocks;
 mod choose;
@@ -11,6 +13,8 @@ mod escapes;
 pub mod kernels;
 pub(crate) mod lane;
 mod statistics;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 #[cfg(test)]
 mod choices;

@@ -82,7 +82,8 @@ impl ExponentStatistics {
 
     /// Bits for the positions of the changed lanes, exponent by exponent.
     pub(crate) fn position_bits(&self) -> f64 {
-        self.all.iter().zip(&self.changed).map(|(&all, &changed)| subset_bits(changed, all.max(changed))).sum()
+        let changed = self.all.iter().zip(&self.changed).filter(|(_, changed)| **changed > 0);
+        changed.map(|(&all, &changed)| subset_bits(changed, all.max(changed))).sum()
     }
 
     /// Rate of change of an exponent: changed lanes, each weighted with the typical size of its difference.

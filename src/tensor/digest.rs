@@ -150,7 +150,10 @@ pub(crate) fn digests_of(
     let hashed: Vec<PieceDigest> = pieces
         .into_par_iter()
         .map_init(Vec::new, |buffer, (number, piece)| {
-            let bytes = read_piece(state, number, piece, buffer)?;
+            let bytes = match state.bytes(number, infos[number].piece(piece)) {
+                Some(bytes) => bytes,
+                None => read_piece(state, number, piece, buffer)?,
+            };
             progress.advance(bytes.len() as u64)?;
             Ok(PieceDigest::of(&infos[number], piece, bytes))
         })

@@ -1,5 +1,6 @@
 //! A state: one version of a model. The trait that diff and apply read, and a state held in memory.
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use crate::error::{Error, Result};
@@ -16,6 +17,12 @@ pub trait State: Sync {
     /// # Errors
     /// IO if the bytes cannot be read; USAGE if there is no such range.
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()>;
+
+    /// The same bytes where they are, if that is in memory: then nothing has to be copied. `None` if they have to be
+    /// [`read`](Self::read).
+    fn bytes(&self, _tensor: usize, _range: Range<u64>) -> Option<&[u8]> {
+        None
+    }
 
     /// The number of the tensor with this name.
     fn find(&self, name: &str) -> Option<usize> {
@@ -106,12 +113,14 @@ impl State for MemoryState {
     }
 
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        let bytes = usize::try_from(offset)
-            .ok()
-            .and_then(|start| self.data.get(tensor)?.get(start..start.checked_add(out.len())?))
-            .ok_or_else(|| Error::usage("no such range in the state"))?;
+        let range = offset..offset.saturating_add(out.len() as u64);
+        let bytes = self.bytes(tensor, range).ok_or_else(|| Error::usage("no such range in the state"))?;
         out.copy_from_slice(bytes);
         Ok(())
+    }
+
+    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
+        self.data.get(tensor)?.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::states::{PROFILES, link, noise, open, special_pair, state, successor};
 use deltachain::format::{Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, StateWriter, TensorInfo};
-use deltachain::{Application, DiffOptions, Limits, LinkReader, Profile, Source, apply, diff, squash};
+use deltachain::{Application, DiffOptions, ErrorClass, Limits, LinkReader, Profile, Source, apply, diff, squash};
 use proptest::prelude::*;
 
 /// The index's raw bytes, as stored in a file.
@@ -229,6 +229,46 @@ fn reports_count_what_happened() {
     assert_eq!(report.base, StateDigests::of(&base, &()).unwrap().state);
     assert_eq!(report.target, StateDigests::of(&target, &()).unwrap());
     assert_eq!(target.tensors().len(), 2);
+}
+
+/// A state whose bytes have to be read: as if it were in a file.
+struct NotInMemory(MemoryState);
+
+impl State for NotInMemory {
+    fn tensors(&self) -> &[TensorInfo] {
+        self.0.tensors()
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> deltachain::Result<()> {
+        self.0.read(tensor, offset, out)
+    }
+}
+
+#[test]
+fn the_link_is_the_same_wherever_states_are_and_whatever_is_known_of_them() {
+    let (base, target) = special_pair();
+    let expected = link(&base, &target, Profile::Compact);
+    let made = |base: &dyn State, target: &dyn State, digests: Option<&StateDigests>| {
+        let options = DiffOptions { base_digests: digests, ..DiffOptions::default() };
+        let mut file = Vec::new();
+        diff(base, target, &options, &mut file).map(|_| file)
+    };
+    let digests = StateDigests::of(&base, &()).unwrap();
+    assert_eq!(made(&base, &target, Some(&digests)).unwrap(), expected);
+    let (old, new) = (NotInMemory(base.clone()), NotInMemory(target.clone()));
+    assert_eq!(StateDigests::of(&old, &()).unwrap(), digests);
+    for (old, new) in [(&old as &dyn State, &new as &dyn State), (&base, &new), (&old, &target)] {
+        assert_eq!(made(old, new, None).unwrap(), expected);
+        assert_eq!(made(old, new, Some(&digests)).unwrap(), expected);
+    }
+
+    // Digests of another state: too many or too few are noticed, others make a link that no state fits.
+    let mut wrong = digests;
+    wrong.tensors[0] = wrong.state;
+    let file = made(&base, &target, Some(&wrong)).unwrap();
+    assert_eq!(apply(&base, &open(&file)).unwrap_err().rule(), Some("R-APP-01"));
+    wrong.tensors.pop();
+    assert_eq!(made(&base, &target, Some(&wrong)).unwrap_err().class(), ErrorClass::Usage);
 }
 
 /// Counts how often it is read.

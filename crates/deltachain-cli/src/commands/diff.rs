@@ -75,7 +75,7 @@ pub(crate) fn make(job: Job<'_>, output: Output) -> Result<DiffReport> {
     }
     let mut file = OutputFile::create(job.path, job.replace)?;
     let meter = output.meter("comparing", bytes_of(job.base.tensors()).saturating_add(bytes_of(job.target.tensors())));
-    let options = DiffOptions { profile: job.profile, metadata, progress: &meter };
+    let options = DiffOptions { profile: job.profile, metadata, progress: &meter, ..DiffOptions::default() };
     // An error that names no file is one of writing: those of reading name theirs.
     let report = diff(job.base, job.target, &options, &mut file).map_err(|error| error.in_file(job.path))?;
     file.commit()?;
