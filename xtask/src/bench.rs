@@ -212,7 +212,7 @@ fn goals(figures: &Figures) -> Vec<Goal> {
     let dense = "128 MiB, 1 %";
     let copy = speed(dense, "memcpy, 1 thread");
     let mut goals: Vec<Goal> = [
-        ("diff, encode and digests, 1 % of BF16, 1 thread, x memcpy", "diff compact, 1 thread", 0.2),
+        ("diff, encode and target digest, 1 % of BF16, 1 thread, x memcpy", "diff compact, 1 thread", 0.2),
         ("apply compact with result digest, 1 thread, x memcpy", "apply compact, with result digest, 1 thread", 0.2),
         (
             "apply compact without result digest, 1 thread, x memcpy",

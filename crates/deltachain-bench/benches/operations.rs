@@ -112,7 +112,9 @@ impl Group<'_> {
     fn links(&mut self, pool: &ThreadPool, profile: Profile) -> Result {
         let Pair { name, base, target } = self.pair;
         let called = if profile == Profile::Compact { "compact" } else { "direct" };
-        let options = DiffOptions { profile, ..DiffOptions::default() };
+        // As for a trainer, which has them from the link before.
+        let digests = StateDigests::of(base, &())?;
+        let options = DiffOptions { profile, base_digests: Some(&digests), ..DiffOptions::default() };
         let make = || {
             let mut file = Vec::new();
             diff(base, target, &options, &mut file).map(|_| file)
@@ -120,7 +122,6 @@ impl Group<'_> {
         self.time(pool, &format!("diff {called}"), make);
         let file = make()?;
         let open = || LinkReader::open(&file, &Limits::unlimited());
-        let digests = StateDigests::of(base, &())?;
         let output = Output::new(target.tensors())?;
         let run = || Application::new(base, &digests, &open()?)?.run(&output, &());
         self.time(pool, &format!("apply {called}, with result digest"), run);
