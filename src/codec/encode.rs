@@ -535,20 +535,26 @@ fn encode_small<L: Lane>(
         let less_one = |&value: &L| absolute(value) - 1;
         let symbols: Vec<u8> =
             context.values.iter().map(|value| u8::try_from(less_one(value)).unwrap_or(u8::MAX)).collect();
+        let mut counts = [0_u64; 256];
+        symbols.iter().for_each(|&symbol| counts[usize::from(symbol)] += 1);
         let candidates = [1_u8, 2, 4, 8].map(|width| {
             let greatest = u8::MAX >> (8 - width);
             let mut packed = Vec::with_capacity(symbols.len());
             pack(&mut packed, u32::from(width), symbols.iter().map(|&symbol| u32::from(symbol.min(greatest))));
+            let mut histogram = ByteHistogram::new();
+            packed.iter().for_each(|&byte| histogram.add(byte));
+            let code = histogram.huffman_bits() * float(packed.len() as u64);
+            // An escape takes a byte, or two if it is of 128 more.
+            let escaped = &counts[usize::from(greatest)..];
+            let escapes = escaped.iter().sum::<u64>() + escaped.iter().skip(128).sum::<u64>();
+            (code + 8.0 * float(escapes), width, packed)
+        });
+        if let Some((_, width, packed)) = candidates.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) {
+            let greatest = u8::MAX >> (8 - width);
             let mut escapes = Vec::new();
             for (value, _) in context.values.iter().zip(&symbols).filter(|(_, symbol)| **symbol >= greatest) {
                 escapes::put(less_one(value), greatest, &mut escapes);
             }
-            let mut histogram = ByteHistogram::new();
-            packed.iter().for_each(|&byte| histogram.add(byte));
-            let bits = histogram.huffman_bits() * float(packed.len() as u64) + 8.0 * float(escapes.len() as u64);
-            (bits, width, packed, escapes)
-        });
-        if let Some((_, width, packed, escapes)) = candidates.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) {
             widths.push(width);
             magnitudes.push(packed);
             all_escapes.push(escapes);

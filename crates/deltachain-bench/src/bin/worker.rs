@@ -26,7 +26,7 @@ fn main() -> Result {
     };
     let base = MemoryState::copy_of(&SafetensorsState::open(base)?)?;
     let target = MemoryState::copy_of(&SafetensorsState::open(target)?)?;
-    // What a subscriber knows of the version that it holds.
+    // What a publisher and a subscriber know of the version that they hold.
     let digests = StateDigests::of(&base, &())?;
     let output = Output::new(target.tensors())?;
     let mut link = Vec::new();
@@ -38,7 +38,8 @@ fn main() -> Result {
         let answer = match request?.trim() {
             "encode" => {
                 link.clear();
-                diff(&base, &target, &DiffOptions { profile, ..DiffOptions::default() }, &mut link)?;
+                let options = DiffOptions { profile, base_digests: Some(&digests), ..DiffOptions::default() };
+                diff(&base, &target, &options, &mut link)?;
                 json!({ "seconds": start.elapsed().as_secs_f64(), "bytes": link.len() })
             }
             "prepare" => {
