@@ -126,8 +126,9 @@ impl Compressor {
                 context.set_parameter(CParameter::HashLog(6))?;
             }
             Effort::Text => {
-                // Much effort where it costs nothing; an index of 70,000 tensors has megabytes, mostly digests.
-                let level = if raw_length <= 1 << 18 { 19 } else { 5 };
+                // Much effort where it costs nothing. With 70,000 tensors the index has megabytes, mostly digests, and tables
+                // have a row for each.
+                let level = if raw_length <= 1 << 15 { 19 } else { 5 };
                 context.set_parameter(CParameter::CompressionLevel(level))?;
             }
         }
