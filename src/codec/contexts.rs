@@ -6,8 +6,7 @@ use crate::codec::lane::{Kind, Lane};
 /// The contexts of one part.
 #[derive(Debug, Clone)]
 pub(crate) struct Contexts<L> {
-    /// The bits of a lane's magnitude.
-    mask: L,
+    kind: Kind<L>,
     /// The magnitude that each context ends before. The last one ends before what no magnitude is, having no sign.
     ends: Vec<L>,
 }
@@ -16,13 +15,13 @@ impl<L: Lane> Contexts<L> {
     pub(crate) fn new(kind: Kind<L>, thresholds: &[u16]) -> Self {
         let mut ends: Vec<L> = thresholds.iter().map(|&threshold| kind.threshold(threshold)).collect();
         ends.push(L::from_u64(u64::MAX));
-        Self { mask: kind.magnitude_mask(), ends }
+        Self { kind, ends }
     }
 
     /// The context of a lane of the base.
     #[inline(always)]
     pub(crate) fn of(&self, lane: L) -> usize {
-        let magnitude = lane.and(self.mask);
+        let magnitude = self.kind.magnitude(lane);
         self.ends.iter().map(|&end| usize::from(end <= magnitude)).sum()
     }
 
@@ -30,9 +29,9 @@ impl<L: Lane> Contexts<L> {
     /// there.
     #[inline(always)]
     pub(crate) fn each(&self, compare: impl Compare, block: &Block<L>, present: u64, mut each: impl FnMut(usize, u64)) {
-        let mask = self.mask;
+        let kind = self.kind;
         let mut magnitudes = *block;
-        magnitudes.iter_mut().for_each(|lane| *lane = L::load(*lane).and(mask).store());
+        magnitudes.iter_mut().for_each(|lane| *lane = kind.magnitude(L::load(*lane)).store());
         let mut left = present;
         for (context, &end) in self.ends.iter().enumerate() {
             let beyond = left & compare.at_least(&magnitudes, end);

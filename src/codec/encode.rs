@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::codec::bits::{pack, packed_bytes};
-use crate::codec::blocks::{BLOCK, Compare, Work, dispatch, first, lanes, padded};
+use crate::codec::blocks::{BLOCK, Block, Compare, Work, dispatch, first, lanes, padded};
 use crate::codec::choose;
 use crate::codec::contexts::Contexts;
 use crate::codec::escapes;
@@ -327,13 +327,17 @@ impl<L: Lane> Work for Differences<'_, L> {
 
     #[inline(always)]
     fn run(self, compare: impl Compare) {
-        let zeros = padded::<L>(&[]);
         self.changes.extend(self.target.chunks(BLOCK).enumerate().map(|(number, new)| {
-            let begin = number * BLOCK;
-            let old = self.base.map_or(zeros, |base| padded::<L>(&base[begin..begin + new.len()]));
-            compare.differing::<L>(&old, &padded::<L>(new))
+            compare.differing::<L>(&old_block::<L>(self.base, number, new.len()), &padded::<L>(new))
         }));
     }
+}
+
+/// The lanes of the base that a block of the target of this number and length starts from: zeros if there is no base.
+#[inline(always)]
+fn old_block<L: Lane>(base: Option<&[L::Bytes]>, number: usize, length: usize) -> Block<L> {
+    let begin = number * BLOCK;
+    padded::<L>(base.map_or(&[], |base| &base[begin..begin + length]))
 }
 
 /// Sorts the coded lanes of all parts into contexts.
@@ -371,15 +375,13 @@ impl<L: Lane> Work for Sort<'_, '_, L> {
     #[inline(always)]
     fn run(self, compare: impl Compare) {
         let Self { kind, part, contexts, dense, relative, sorted } = self;
-        let before: Vec<usize> = sorted.iter().map(|context| context.values.len()).collect();
+        let values_before: Vec<usize> = sorted.iter().map(|context| context.values.len()).collect();
         let mut members = [0_u32; MAX_CONTEXTS];
         // The rank that follows the last coded lane of each context.
         let mut next = [0_u32; MAX_CONTEXTS];
-        let zeros = padded::<L>(&[]);
         let mut sets = [0; MAX_CONTEXTS];
         for (number, (new, &changes)) in part.target.chunks(BLOCK).zip(&part.changes).enumerate() {
-            let begin = number * BLOCK;
-            let old = part.base.map_or(zeros, |base| padded::<L>(&base[begin..begin + new.len()]));
+            let old = old_block::<L>(part.base, number, new.len());
             let before = members;
             contexts.each(compare, &old, first(new.len()), |context, set| {
                 sets[context] = set;
@@ -398,7 +400,7 @@ impl<L: Lane> Work for Sort<'_, '_, L> {
                 }
             }
         }
-        for ((coded, members), before) in sorted.iter_mut().zip(members).zip(before) {
+        for ((coded, members), before) in sorted.iter_mut().zip(members).zip(values_before) {
             coded.members.push(members);
             coded.coded.push(u32::try_from(coded.values.len() - before).unwrap_or(u32::MAX));
         }

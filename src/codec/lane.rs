@@ -156,12 +156,6 @@ impl<L: Lane> Kind<L> {
         }
     }
 
-    /// The bits of a lane's magnitude.
-    #[inline]
-    pub(crate) fn magnitude_mask(&self) -> L {
-        self.magnitude_mask
-    }
-
     /// The lane without its sign; order-preserving in the exponent field, which is its top.
     #[inline]
     pub(crate) fn magnitude(&self, lane: L) -> L {
