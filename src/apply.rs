@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
+use crate::codec::decode::PartChanges;
 use crate::error::Result;
 use crate::format::{Part, Start, TensorEntry};
 use crate::in_order::in_order;
@@ -13,7 +14,7 @@ use crate::progress::Progress;
 use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::tensor::{
-    Digest, MemoryState, MemoryWriter, PieceDigest, State, StateDigests, StateWriter, TensorInfo, read_piece,
+    Digest, MemoryState, MemoryWriter, PieceDigest, PieceHasher, State, StateDigests, StateWriter, TensorInfo,
 };
 
 /// A link that fits its base and can be applied: the target's tensors are known, nothing has been written.
@@ -32,6 +33,9 @@ pub struct Application<'a, B: ?Sized, S> {
 
 /// Where each entry of the link stands in the target, and the base's tensor that it starts from, if any.
 type Places = HashMap<usize, (usize, Option<usize>)>;
+
+/// Bytes that are read, changed, written and hashed before the next: what a core keeps to itself. Whole blocks of the codec.
+const STRETCH_BYTES: usize = 1 << 18;
 
 /// Where a tensor of the target comes from.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +123,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
 
     /// Builds the target and checks it: steps 8 and 9 of SPEC section 10. `out` has been created for
     /// [`tensors`](Self::tensors) and reads as zeros where nothing is written. What it holds must not be made visible
-    /// before this has returned without error. Memory: per thread one segment with its pieces. Of a part, the `state` of the
+    /// before this has returned without error. Memory: per thread one segment. Of a part, the `state` of the
     /// digests that are returned is that of the whole target, which the link promises.
     ///
     /// # Errors
@@ -177,36 +181,16 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         let segment = self.link.segment(number)?;
         let mut digests = Vec::with_capacity(self.link.parts(number).len());
         for (index, &part) in self.link.parts(number).iter().enumerate() {
-            let Some(&(place, start)) = places.get(&part.entry) else { continue };
-            let info = &self.link.written(part)?.info;
-            let bytes = self.starting_piece(info, start, part.piece, buffer)?;
-            self.link.locate(number, index, segment.apply(index, bytes))?;
-            out.write(place, info.piece(part.piece).start, bytes)?;
-            digests.push((part, PieceDigest::of(info, part.piece, bytes)));
-            progress.advance(bytes.len() as u64)?;
+            let Some(&(place, _)) = places.get(&part.entry) else { continue };
+            let mut changes = segment.changes(index);
+            let digest = self.build_piece(place, part.piece, Some(&mut *changes), out, progress, buffer)?;
+            self.link.locate(number, index, changes.finish())?;
+            digests.extend(digest.map(|digest| (part, digest)));
         }
         Ok(digests)
     }
 
-    /// What a piece of a written tensor holds before its part is applied.
-    fn starting_piece<'b>(
-        &self,
-        info: &TensorInfo,
-        start: Option<usize>,
-        piece: u64,
-        buffer: &'b mut Vec<u8>,
-    ) -> Result<&'b mut [u8]> {
-        if let Some(number) = start {
-            return read_piece(self.base, number, piece, buffer);
-        }
-        let range = info.piece(piece);
-        let length = address(range.end - range.start)?;
-        buffer.clear();
-        buffer.resize(length, 0);
-        Ok(buffer)
-    }
-
-    /// Writes every piece that no segment changes.
+    /// Builds every piece that no segment changes.
     fn carry_over(
         &self,
         pieces: &mut [Vec<Option<PieceDigest>>],
@@ -227,24 +211,61 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         let hashed = unchanged
             .into_par_iter()
             .map_init(Vec::new, |buffer, (place, piece)| {
-                let info = &self.target[place];
-                let (start, hashed) = match self.origins[place] {
-                    Origin::Base(number) => (Some(number), false),
-                    Origin::Link(_, start) => (start, true),
-                };
-                let bytes = self.starting_piece(info, start, piece, buffer)?;
-                // Zeros are there already.
-                if start.is_some() {
-                    out.write(place, info.piece(piece).start, bytes)?;
-                }
-                progress.advance(bytes.len() as u64)?;
-                Ok(hashed.then(|| (place, piece, PieceDigest::of(info, piece, bytes))))
+                let digest = self.build_piece(place, piece, None, out, progress, buffer)?;
+                Ok(digest.map(|digest| (place, piece, digest)))
             })
             .collect::<Result<Vec<_>>>()?;
         for (place, piece, digest) in hashed.into_iter().flatten() {
             pieces[place][address(piece)?] = Some(digest);
         }
         Ok(())
+    }
+
+    /// Writes a piece, by stretches that stay in the cache: what its tensor starts from, with `changes`. Its digest, if
+    /// the tensor's has to be compared.
+    fn build_piece(
+        &self,
+        place: usize,
+        piece: u64,
+        mut changes: Option<&mut (dyn PartChanges + '_)>,
+        out: &impl StateWriter,
+        progress: &dyn Progress,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<PieceDigest>> {
+        let info = &self.target[place];
+        let (start, is_hashed) = match self.origins[place] {
+            Origin::Base(number) => (Some(number), false),
+            Origin::Link(_, start) => (start, true),
+        };
+        let mut hasher = is_hashed.then(|| PieceHasher::new(info, piece));
+        let whole = info.piece(piece);
+        for begin in whole.clone().step_by(STRETCH_BYTES) {
+            let range = begin..whole.end.min(begin + STRETCH_BYTES as u64);
+            let there = start.filter(|_| changes.is_none()).and_then(|number| self.base.bytes(number, range.clone()));
+            let bytes = match there {
+                Some(bytes) => bytes,
+                None => {
+                    buffer.resize(address(range.end - range.start)?, 0);
+                    match start {
+                        Some(number) => self.base.read(number, range.start, buffer)?,
+                        None => buffer.fill(0),
+                    }
+                    if let Some(changes) = &mut changes {
+                        changes.apply(buffer);
+                    }
+                    buffer.as_slice()
+                }
+            };
+            // Zeros are there already.
+            if start.is_some() || changes.is_some() {
+                out.write(place, range.start, bytes)?;
+            }
+            if let Some(hasher) = &mut hasher {
+                hasher.update(bytes);
+            }
+            progress.advance(bytes.len() as u64)?;
+        }
+        Ok(hasher.map(|hasher| hasher.finish()))
     }
 
     /// Step 9 of SPEC section 10.

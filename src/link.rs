@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::codec::decode::Decoded;
+use crate::codec::decode::{Decoded, PartChanges};
 use crate::codec::lane::{Lane, with_lane};
 use crate::error::{Error, Result, Section};
 use crate::format::{Coding, HEADER_BYTES, Header, Index, Part, Table, WrittenTensor};
@@ -211,6 +211,11 @@ impl Segment {
     /// R-POS-01 or R-POS-02 if the part does not fit these bytes.
     pub fn apply(&self, part: usize, bytes: &mut [u8]) -> Result<()> {
         each_width!(self, decoded => decoded.apply(part, bytes))
+    }
+
+    /// The changes of a part, for whoever applies them to one stretch of its piece after another.
+    pub(crate) fn changes(&self, part: usize) -> Box<dyn PartChanges + '_> {
+        each_width!(self, decoded => Box::new(decoded.changes(part)))
     }
 
     /// The coded lanes of a part with one context: ascending lane numbers within the piece, and their values as

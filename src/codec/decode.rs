@@ -291,39 +291,24 @@ impl<L: Lane> Decoded<L> {
         ensure(holds, rule, message).map_err(|error| error.at(self.offset))
     }
 
-    /// Applies part number `part` to its piece's bytes, which hold the lanes that the tensor starts from.
-    pub(crate) fn apply(&self, part: usize, bytes: &mut [u8]) -> Result<()> {
-        let kind = Kind::<L>::of(self.parts[part].0);
-        let lanes = L::chunks_mut(bytes);
-        let change = |lane: &mut L::Bytes, value: L| {
-            *lane = if self.coding.is_relative() { kind.moved(L::load(*lane), value) } else { value }.store();
-        };
-        if self.contexts() == 1 {
-            let (indices, values) = self.patches(part)?;
-            for (&index, &value) in indices.iter().zip(values) {
-                change(&mut lanes[index as usize], value);
-            }
-            return Ok(());
+    /// The changes of part number `part`, to be applied to its piece's bytes.
+    pub(crate) fn changes(&self, part: usize) -> Changes<'_, L> {
+        let kind = Kind::of(self.parts[part].0);
+        let mut runs = [const { Run { gaps: &[], values: &[] } }; MAX_CONTEXTS];
+        let mut ranks = [u64::MAX; MAX_CONTEXTS];
+        for ((run, rank), own) in runs.iter_mut().zip(&mut ranks).zip(self.runs(part)) {
+            *rank = own.gap().unwrap_or(u64::MAX);
+            *run = own;
         }
         let contexts = Contexts::new(kind, self.table.thresholds(part));
-        let mut runs: Vec<Run<'_, L>> = self.runs(part).collect();
-        let members = dispatch(Apply { lanes, contexts: &contexts, runs: &mut runs, change });
-        if self.coding.is_sparse() {
-            for (context, run) in runs.iter().enumerate() {
-                self.check(run.values.is_empty(), &rules::POS_01, || {
-                    format!("ranks exceed the {} members of context {context}", members[context])
-                })?;
-            }
-        }
-        let counts = self.table.counts(part).iter().enumerate();
-        for (context, &count) in counts {
-            // With gaps it is the coded lanes that are counted.
-            let is_gaps = matches!(self.table.positions.get(context), Some(PositionCoding::Gaps(_)));
-            self.check(is_gaps || u64::from(count) == members[context], &rules::POS_02, || {
-                format!("{count} are given for the {} members of context {context}", members[context])
-            })?;
-        }
-        Ok(())
+        Changes { decoded: self, part, kind, contexts, runs, members: [0; MAX_CONTEXTS], ranks }
+    }
+
+    /// Applies part number `part` to its piece's bytes, which hold the lanes that the tensor starts from.
+    pub(crate) fn apply(&self, part: usize, bytes: &mut [u8]) -> Result<()> {
+        let mut changes = self.changes(part);
+        changes.apply(bytes);
+        changes.finish()
     }
 
     /// The coded lanes of part number `part`: for each context rank and value.
@@ -353,6 +338,7 @@ impl<L: Lane> Decoded<L> {
 }
 
 /// The coded lanes of one part and context that are still to be dealt with.
+#[derive(Debug)]
 struct Run<'a, L> {
     /// Empty where positions are dense.
     gaps: &'a [u32],
@@ -380,27 +366,90 @@ impl<L: Lane> Run<'_, L> {
     }
 }
 
-/// Changes the coded lanes of a part.
-struct Apply<'a, 'b, L: Lane, F> {
-    lanes: &'a mut [L::Bytes],
-    contexts: &'a Contexts<L>,
-    runs: &'a mut [Run<'b, L>],
-    change: F,
+/// The changes of a part, applied to one stretch of its piece after another.
+#[derive(Debug)]
+pub(crate) struct Changes<'a, L> {
+    decoded: &'a Decoded<L>,
+    part: usize,
+    kind: Kind<L>,
+    contexts: Contexts<L>,
+    runs: [Run<'a, L>; MAX_CONTEXTS],
+    /// Members of each context that have been passed.
+    members: [u64; MAX_CONTEXTS],
+    /// Rank of the next coded lane of each context.
+    ranks: [u64; MAX_CONTEXTS],
 }
 
-impl<L: Lane, F: Fn(&mut L::Bytes, L)> Work for Apply<'_, '_, L, F> {
-    /// Members of each context.
-    type Output = [u64; MAX_CONTEXTS];
+/// Changes of lanes of any width.
+pub(crate) trait PartChanges {
+    /// Changes the stretch that follows the one before; it holds the lanes that the tensor starts from. All but the last are
+    /// whole blocks.
+    fn apply(&mut self, bytes: &mut [u8]);
+
+    /// After the last stretch: whether the part fits the lanes; step 8.5 of SPEC section 10.
+    fn finish(&self) -> Result<()>;
+}
+
+impl<L: Lane> PartChanges for Changes<'_, L> {
+    fn apply(&mut self, bytes: &mut [u8]) {
+        let lanes = L::chunks_mut(bytes);
+        if self.decoded.contexts() > 1 {
+            return dispatch(Apply { lanes, changes: self });
+        }
+        let relative = self.decoded.coding.is_relative();
+        // All lanes are members.
+        let begin = self.members[0];
+        self.members[0] += lanes.len() as u64;
+        while self.ranks[0] < self.members[0]
+            && let Some(value) = self.runs[0].next()
+        {
+            let lane = self.ranks[0] - begin;
+            // It is less than the number of lanes.
+            if let Some(lane) = usize::try_from(lane).ok().and_then(|lane| lanes.get_mut(lane)) {
+                change(self.kind, relative, lane, value);
+            }
+            self.ranks[0] = self.runs[0].gap().map_or(u64::MAX, |gap| begin + lane + 1 + gap);
+        }
+    }
+
+    fn finish(&self) -> Result<()> {
+        let Self { decoded, part, runs, members, .. } = self;
+        if decoded.coding.is_sparse() {
+            for (context, run) in runs.iter().enumerate() {
+                decoded.check(run.values.is_empty(), &rules::POS_01, || {
+                    format!("ranks exceed the {} members of context {context}", members[context])
+                })?;
+            }
+        }
+        if decoded.contexts() == 1 {
+            return Ok(());
+        }
+        let counts = decoded.table.counts(*part).iter().enumerate();
+        for (context, &count) in counts {
+            // With gaps it is the coded lanes that are counted.
+            let is_gaps = matches!(decoded.table.positions.get(context), Some(PositionCoding::Gaps(_)));
+            decoded.check(is_gaps || u64::from(count) == members[context], &rules::POS_02, || {
+                format!("{count} are given for the {} members of context {context}", members[context])
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Changes the coded lanes of a stretch, where there are several contexts.
+struct Apply<'a, 'b, L: Lane> {
+    lanes: &'a mut [L::Bytes],
+    changes: &'a mut Changes<'b, L>,
+}
+
+impl<L: Lane> Work for Apply<'_, '_, L> {
+    type Output = ();
 
     #[inline(always)]
-    fn run(self, compare: impl Compare) -> Self::Output {
-        let Self { lanes, contexts, runs, change } = self;
-        let mut members = [0; MAX_CONTEXTS];
-        // Rank of the next coded lane of each context.
-        let mut ranks = [u64::MAX; MAX_CONTEXTS];
-        for (rank, run) in ranks.iter_mut().zip(&*runs) {
-            *rank = run.gap().unwrap_or(u64::MAX);
-        }
+    fn run(self, compare: impl Compare) {
+        let Self { lanes, changes } = self;
+        let Changes { decoded, kind, ref contexts, ref mut runs, mut members, mut ranks, .. } = *changes;
+        let relative = decoded.coding.is_relative();
         for block in lanes.chunks_mut(BLOCK) {
             // Contexts are those of the base's lanes, which change here.
             let before = padded::<L>(block);
@@ -412,15 +461,21 @@ impl<L: Lane, F: Fn(&mut L::Bytes, L)> Work for Apply<'_, '_, L, F> {
                 {
                     // At most 64.
                     let lane = select(set, ranks[context] - begin);
-                    change(&mut block[lane as usize], value);
+                    change(kind, relative, &mut block[lane as usize], value);
                     set &= (u64::MAX << lane) << 1;
                     begin = ranks[context] + 1;
                     ranks[context] = runs[context].gap().map_or(u64::MAX, |gap| begin + gap);
                 }
             });
         }
-        members
+        (changes.members, changes.ranks) = (members, ranks);
     }
+}
+
+/// Gives a coded lane its new bits, or moves it by its difference.
+#[inline(always)]
+fn change<L: Lane>(kind: Kind<L>, relative: bool, lane: &mut L::Bytes, value: L) {
+    *lane = if relative { kind.moved(L::load(*lane), value) } else { value }.store();
 }
 
 /// R-STR-04: the raw length is the one that the coding requires.

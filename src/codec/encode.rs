@@ -2,8 +2,6 @@
 //!
 //! Per piece the cheapest method is chosen from estimated sizes; pieces with the same method share a segment.
 
-use std::ops::Range;
-
 use crate::codec::bits::{pack, packed_bytes};
 use crate::codec::blocks::{BLOCK, Block, Compare, Work, dispatch, first, lanes, padded};
 use crate::codec::choose;
@@ -83,8 +81,10 @@ pub(crate) fn encode_as<L: Lane>(
     compressor: &mut Compressor,
 ) -> Result<(Coding, Vec<u8>)> {
     let kind = Kind::<L>::of(dtype);
-    let measured: Vec<Measured<'_, L>> =
-        pieces.iter().map(|piece| Measured::new(kind, dtype, piece, Profile::Compact)).collect();
+    let profile = if method.1 { Profile::Compact } else { Profile::Direct };
+    // So that the values of changes are kept, whatever would have been chosen.
+    let pieces = pieces.iter().map(|&PieceInput { base, target, .. }| PieceInput { base, target, sparse: true });
+    let measured: Vec<Measured<'_, L>> = pieces.map(|piece| Measured::new(kind, dtype, &piece, profile)).collect();
     encode_segment(kind, &measured.iter().collect::<Vec<_>>(), method, compressor)
 }
 
@@ -96,6 +96,9 @@ struct Measured<'a, L: Lane> {
     changes: Vec<u64>,
     /// How many they are.
     changed: u64,
+    /// What becomes of them, in order: differences, or new bits if values are not relative. Kept from when the lanes were at
+    /// hand, and until it is clear that all lanes are coded.
+    values: Vec<L>,
     exponents: ExponentStatistics,
     /// `None` if nothing changes.
     method: Option<Method>,
@@ -107,7 +110,7 @@ impl<'a, L: Lane> Measured<'a, L> {
         let target = L::chunks(piece.target);
         let changes = Vec::with_capacity(target.len().div_ceil(BLOCK));
         let exponents = ExponentStatistics::new(0);
-        let mut measured = Self { base, target, changes, changed: 0, exponents, method: None };
+        let mut measured = Self { base, target, changes, changed: 0, values: Vec::new(), exponents, method: None };
         let relative = profile == Profile::Compact && base.is_some();
         let lengths = measured.measure_changes(kind, relative.then(|| 1 << dtype.exponent_bits()));
         let changed = measured.changed;
@@ -146,6 +149,9 @@ impl<'a, L: Lane> Measured<'a, L> {
         if method == (Positions::Dense, true) && measured.dense_bits(|_, new| kind.to_planes(new)) < dense {
             method.1 = false;
         }
+        if method.0 == Positions::Dense {
+            measured.values = Vec::new();
+        }
         measured.method = Some(method);
         measured
     }
@@ -155,45 +161,47 @@ impl<'a, L: Lane> Measured<'a, L> {
         self.base.map_or(L::default(), |base| L::load(base[index]))
     }
 
-    /// Calls `each` with the old and the new lane of every lane that changes in these blocks, in order.
-    fn each_change(&self, blocks: Range<usize>, mut each: impl FnMut(L, L)) {
-        for number in blocks {
-            for lane in lanes(self.changes[number]) {
-                let place = number * BLOCK + lane as usize;
-                each(self.old(place), L::load(self.target[place]));
-            }
-        }
-    }
-
     /// Finds the lanes that change. If values may be relative, and there are so many `exponents`, counts these, and
     /// differences by the length of their magnitude in bits, which are returned.
     fn measure_changes(&mut self, kind: Kind<L>, exponents: Option<usize>) -> [u64; 65] {
         let mut lengths = [0; 65];
         let mut statistics = ExponentStatistics::new(0);
+        let stride = sampling_stride(self.target.len());
+        let mut sampled = (0..self.target.len()).step_by(BLOCK * stride).peekable();
         // By stretches that stay in the cache until all has been measured.
         for begin in (0..self.target.len()).step_by(STRETCH) {
             let end = self.target.len().min(begin + STRETCH);
             let (base, target) = (self.base.map(|base| &base[begin..end]), &self.target[begin..end]);
             dispatch(Differences::<L> { base, target, changes: &mut self.changes });
-            let blocks = begin / BLOCK..self.changes.len();
-            let changed = self.changes[blocks.clone()].iter().map(|set| u64::from(set.count_ones())).sum::<u64>();
+            let changes = &self.changes[begin / BLOCK..];
+            let changed = changes.iter().map(|set| u64::from(set.count_ones())).sum::<u64>();
             self.changed += changed;
-            let Some(exponents) = exponents.filter(|_| changed > 0) else { continue };
-            if statistics.changed.is_empty() {
+            let places = (0..)
+                .step_by(BLOCK)
+                .zip(changes)
+                .flat_map(|(begin, &set)| lanes(set).map(move |lane| begin + lane as usize));
+            let Some(exponents) = exponents else {
+                self.values.extend(places.map(|place| L::load(target[place])));
+                continue;
+            };
+            if changed > 0 && statistics.changed.is_empty() {
                 statistics = ExponentStatistics::new(exponents);
             }
-            self.each_change(blocks, |old, new| {
-                let length = bit_length(absolute(kind.difference(old, new)));
+            for place in places {
+                let old = base.map_or(L::default(), |base| L::load(base[place]));
+                let difference = kind.difference(old, L::load(target[place]));
+                let length = bit_length(absolute(difference));
                 let exponent = kind.exponent(old);
                 lengths[length] += 1;
                 statistics.changed[exponent] += 1;
                 statistics.logarithms[exponent] += length as u64 - 1;
-            });
-        }
-        if let Some(base) = self.base.filter(|_| !statistics.all.is_empty()) {
-            let stride = sampling_stride(base.len());
-            for block in base.chunks(BLOCK).step_by(stride) {
-                for &lane in block {
+                self.values.push(difference);
+            }
+            // All that has been passed before the first change, too.
+            while let Some(base) = self.base.filter(|_| !statistics.all.is_empty())
+                && let Some(begin) = sampled.next_if(|&begin| begin < end)
+            {
+                for &lane in &base[begin..base.len().min(begin + BLOCK)] {
                     statistics.all[kind.exponent(L::load(lane))] += stride as u64;
                 }
             }
@@ -218,10 +226,10 @@ impl<'a, L: Lane> Measured<'a, L> {
     /// Estimated bits of the new values of changed lanes as byte planes.
     fn changed_bits(&self, kind: Kind<L>) -> f64 {
         let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
-        self.each_change(0..self.changes.len(), |_, new| {
-            let value = kind.to_planes(new);
+        for &value in &self.values {
+            let value = kind.to_planes(value);
             planes.iter_mut().enumerate().for_each(|(index, plane)| plane.add(value.byte(index)));
-        });
+        }
         planes.iter().map(ByteHistogram::huffman_bits).sum::<f64>() * float(self.changed)
     }
 }
@@ -380,6 +388,7 @@ impl<L: Lane> Work for Sort<'_, '_, L> {
         // The rank that follows the last coded lane of each context.
         let mut next = [0_u32; MAX_CONTEXTS];
         let mut sets = [0; MAX_CONTEXTS];
+        let mut values = part.values.iter();
         for (number, (new, &changes)) in part.target.chunks(BLOCK).zip(&part.changes).enumerate() {
             let old = old_block::<L>(part.base, number, new.len());
             let before = members;
@@ -389,11 +398,14 @@ impl<L: Lane> Work for Sort<'_, '_, L> {
             });
             // In the order of lanes, which asks less of the prediction of branches than going by contexts.
             for lane in lanes(if dense { first(new.len()) } else { changes }) {
-                let (old, new) = (L::load(old[lane as usize]), L::load(new[lane as usize]));
-                let context = contexts.of(old);
+                let lane_before = L::load(old[lane as usize]);
+                let context = contexts.of(lane_before);
                 let coded = &mut sorted[context];
-                coded.values.push(if relative { kind.difference(old, new) } else { new });
-                if !dense {
+                if dense {
+                    let after = L::load(new[lane as usize]);
+                    coded.values.push(if relative { kind.difference(lane_before, after) } else { after });
+                } else {
+                    coded.values.extend(values.next());
                     let rank = before[context] + (sets[context] & !(u64::MAX << lane)).count_ones();
                     coded.gaps.push(rank - next[context]);
                     next[context] = rank + 1;

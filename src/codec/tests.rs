@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use crate::codec::decode::Decoded;
+use crate::codec::blocks::BLOCK;
+use crate::codec::decode::{Decoded, PartChanges};
 use crate::codec::encode::{PieceInput, Profile, encode, encode_as};
 use crate::codec::lane::{Kind, Lane, with_lane};
 use crate::format::coding::{Coding, Positions, Values};
@@ -82,6 +83,12 @@ fn check_coding<L: Lane>(dtype: Dtype, method: (Positions, bool), parts: &[(Vec<
         let mut result = base.clone();
         decoded.apply(part, &mut result).unwrap();
         assert_eq!(result, *target, "{coding:?} {dtype}");
+
+        let mut by_stretches = base.clone();
+        let mut changes = decoded.changes(part);
+        by_stretches.chunks_mut(3 * BLOCK * size_of::<L>()).for_each(|stretch| changes.apply(stretch));
+        changes.finish().unwrap();
+        assert_eq!(by_stretches, *target, "{coding:?} {dtype}, by stretches");
 
         let mut slow = base.clone();
         slow_apply(dtype, decoded.table(), part, &decoded.ranks(part), coding.is_relative(), &mut slow);

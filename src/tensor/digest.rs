@@ -87,13 +87,31 @@ pub(crate) struct PieceDigest([u8; 32]);
 impl PieceDigest {
     /// Hashes the bytes of piece number `piece`.
     pub(crate) fn of(info: &TensorInfo, piece: u64, bytes: &[u8]) -> Self {
-        if info.pieces() <= 1 {
-            return Self(Digest::of_bytes(bytes).0);
-        }
+        let mut hasher = PieceHasher::new(info, piece);
+        hasher.update(bytes);
+        hasher.finish()
+    }
+}
+
+/// Hashes a piece whose bytes come one stretch after another.
+pub(crate) struct PieceHasher {
+    hasher: blake3::Hasher,
+    is_whole: bool,
+}
+
+impl PieceHasher {
+    pub(crate) fn new(info: &TensorInfo, piece: u64) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.set_input_offset(info.piece(piece).start);
-        hasher.update(bytes);
-        Self(hasher.finalize_non_root())
+        Self { hasher, is_whole: info.pieces() <= 1 }
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.hasher.update(bytes);
+    }
+
+    pub(crate) fn finish(&self) -> PieceDigest {
+        PieceDigest(if self.is_whole { *self.hasher.finalize().as_bytes() } else { self.hasher.finalize_non_root() })
     }
 }
 
