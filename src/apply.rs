@@ -29,6 +29,8 @@ pub struct Application<'a, B: ?Sized, S> {
     origins: Vec<Origin>,
     /// These are only some tensors of base and target.
     is_part: bool,
+    /// Whether each tensor of the base is still to be compared with its digest; all have been if this is empty.
+    unproven: &'a [bool],
 }
 
 /// Where each entry of the link stands in the target, and the base's tensor that it starts from, if any.
@@ -36,6 +38,14 @@ type Places = HashMap<usize, (usize, Option<usize>)>;
 
 /// Bytes that are read, changed, written and hashed before the next: what a core keeps to itself. Whole blocks of the codec.
 const STRETCH_BYTES: usize = 1 << 18;
+
+/// What building a target needs.
+struct Building<'a, W> {
+    /// Whether each tensor is compared with its digest.
+    is_compared: &'a [bool],
+    out: &'a W,
+    progress: &'a dyn Progress,
+}
 
 /// Where a tensor of the target comes from.
 #[derive(Debug, Clone, Copy)]
@@ -108,7 +118,13 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
             target.push(info.clone());
             origins.push(Origin::Base(number));
         }
-        Ok(Self { base, base_digests, link, target, origins, is_part: is_taken.is_some() })
+        Ok(Self { base, base_digests, link, target, origins, is_part: is_taken.is_some(), unproven: &[] })
+    }
+
+    /// For a base that [`run_unproven`](Self::run_unproven) has built: what it said of each tensor.
+    #[must_use]
+    pub fn with_unproven(self, unproven: &'a [bool]) -> Self {
+        Self { unproven, ..self }
     }
 
     /// The target's tensors, ascending by name.
@@ -129,25 +145,50 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     /// # Errors
     /// The class and rule of the first check that fails; those of reading, writing and `progress`.
     pub fn run(&self, out: &impl StateWriter, progress: &dyn Progress) -> Result<StateDigests> {
+        let is_compared: Vec<bool> = self.origins.iter().map(|origin| self.is_unproven(origin)).collect();
+        self.build(&is_compared, out, progress)
+    }
+
+    /// Builds a target that is only the base of the next link, as SPEC section 9 allows: its tensors are not compared with
+    /// their digests, which are those that the link promises. Also returns which tensors that concerns: the next application
+    /// is to be made [`with_unproven`](Self::with_unproven), and the last one to be [`run`](Self::run). If anything fails from
+    /// here on, only another attempt that runs each link tells which of them is at fault.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run), without R-APP-04.
+    pub fn run_unproven(&self, out: &impl StateWriter, progress: &dyn Progress) -> Result<(StateDigests, Vec<bool>)> {
+        let digests = self.build(&vec![false; self.target.len()], out, progress)?;
+        Ok((digests, self.origins.iter().map(|origin| self.is_unproven(origin)).collect()))
+    }
+
+    /// Whether nobody has compared a tensor of the target with its digest when it is written.
+    fn is_unproven(&self, origin: &Origin) -> bool {
+        match *origin {
+            Origin::Base(number) => self.unproven.get(number) == Some(&true),
+            Origin::Link(..) => true,
+        }
+    }
+
+    /// Builds the target; those tensors of it that `is_compared` says are compared with their digests.
+    fn build(&self, is_compared: &[bool], out: &impl StateWriter, progress: &dyn Progress) -> Result<StateDigests> {
         let places = self.places();
         let mut pieces: Vec<Vec<Option<PieceDigest>>> = Vec::with_capacity(self.target.len());
-        for (info, origin) in self.target.iter().zip(&self.origins) {
-            let count = if matches!(origin, Origin::Base(_)) { 0 } else { address(info.pieces())? };
-            pieces.push(vec![None; count]);
+        for (info, &is_compared) in self.target.iter().zip(is_compared) {
+            pieces.push(vec![None; if is_compared { address(info.pieces())? } else { 0 }]);
         }
+        let building = Building { is_compared, out, progress };
 
         // First what needs no segment: these may still be on their way.
-        self.carry_over(&mut pieces, out, progress)?;
+        self.carry_over(&mut pieces, &building)?;
         let segments: Vec<usize> = self.segments(&places).collect();
-        let apply_one =
-            |buffer: &mut Vec<u8>, &number: &usize| self.apply_segment(number, &places, out, progress, buffer);
+        let apply_one = |buffer: &mut Vec<u8>, &number: &usize| self.apply_segment(number, &places, &building, buffer);
         in_order(&segments, Vec::new, apply_one, |_, digests| {
             for (part, digest) in digests {
                 pieces[places[&part.entry].0][address(part.piece)?] = Some(digest);
             }
             Ok(())
         })?;
-        self.check(&pieces)
+        self.check(is_compared, &pieces)
     }
 
     /// Bytes of the link's segments that [`run`](Self::run) reads: all of them, unless only some tensors are taken.
@@ -174,8 +215,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         &self,
         number: usize,
         places: &Places,
-        out: &impl StateWriter,
-        progress: &dyn Progress,
+        building: &Building<'_, impl StateWriter>,
         buffer: &mut Vec<u8>,
     ) -> Result<Vec<(Part, PieceDigest)>> {
         let segment = self.link.segment(number)?;
@@ -183,7 +223,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         for (index, &part) in self.link.parts(number).iter().enumerate() {
             let Some(&(place, _)) = places.get(&part.entry) else { continue };
             let mut changes = segment.changes(index);
-            let digest = self.build_piece(place, part.piece, Some(&mut *changes), out, progress, buffer)?;
+            let digest = self.build_piece(place, part.piece, Some(&mut *changes), building, buffer)?;
             self.link.locate(number, index, changes.finish())?;
             digests.extend(digest.map(|digest| (part, digest)));
         }
@@ -194,8 +234,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     fn carry_over(
         &self,
         pieces: &mut [Vec<Option<PieceDigest>>],
-        out: &impl StateWriter,
-        progress: &dyn Progress,
+        building: &Building<'_, impl StateWriter>,
     ) -> Result<()> {
         let unchanged = self.origins.iter().zip(&self.target).enumerate().flat_map(|(place, (origin, info))| {
             let segments = match *origin {
@@ -211,7 +250,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         let hashed = unchanged
             .into_par_iter()
             .map_init(Vec::new, |buffer, (place, piece)| {
-                let digest = self.build_piece(place, piece, None, out, progress, buffer)?;
+                let digest = self.build_piece(place, piece, None, building, buffer)?;
                 Ok(digest.map(|digest| (place, piece, digest)))
             })
             .collect::<Result<Vec<_>>>()?;
@@ -222,22 +261,21 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     }
 
     /// Writes a piece, by stretches that stay in the cache: what its tensor starts from, with `changes`. Its digest, if
-    /// the tensor's has to be compared.
+    /// the tensor's is compared.
     fn build_piece(
         &self,
         place: usize,
         piece: u64,
         mut changes: Option<&mut (dyn PartChanges + '_)>,
-        out: &impl StateWriter,
-        progress: &dyn Progress,
+        building: &Building<'_, impl StateWriter>,
         buffer: &mut Vec<u8>,
     ) -> Result<Option<PieceDigest>> {
         let info = &self.target[place];
-        let (start, is_hashed) = match self.origins[place] {
-            Origin::Base(number) => (Some(number), false),
-            Origin::Link(_, start) => (start, true),
+        let start = match self.origins[place] {
+            Origin::Base(number) => Some(number),
+            Origin::Link(_, start) => start,
         };
-        let mut hasher = is_hashed.then(|| PieceHasher::new(info, piece));
+        let mut hasher = building.is_compared[place].then(|| PieceHasher::new(info, piece));
         let whole = info.piece(piece);
         for begin in whole.clone().step_by(STRETCH_BYTES) {
             let range = begin..whole.end.min(begin + STRETCH_BYTES as u64);
@@ -258,33 +296,32 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
             };
             // Zeros are there already.
             if start.is_some() || changes.is_some() {
-                out.write(place, range.start, bytes)?;
+                building.out.write(place, range.start, bytes)?;
             }
             if let Some(hasher) = &mut hasher {
                 hasher.update(bytes);
             }
-            progress.advance(bytes.len() as u64)?;
+            building.progress.advance(bytes.len() as u64)?;
         }
         Ok(hasher.map(|hasher| hasher.finish()))
     }
 
     /// Step 9 of SPEC section 10.
-    fn check(&self, pieces: &[Vec<Option<PieceDigest>>]) -> Result<StateDigests> {
+    fn check(&self, is_compared: &[bool], pieces: &[Vec<Option<PieceDigest>>]) -> Result<StateDigests> {
         let mut tensors = Vec::with_capacity(self.target.len());
         for (place, origin) in self.origins.iter().enumerate() {
-            tensors.push(match *origin {
-                Origin::Base(number) => self.base_digests.tensors[number],
-                Origin::Link(entry, _) => {
-                    let known: Vec<PieceDigest> = pieces[place].iter().flatten().copied().collect();
-                    let digest = Digest::of_pieces(&known);
-                    let promised = self.link.index().tensors[entry].written().map(|written| written.digest);
-                    ensure(Some(digest) == promised, &rules::APP_04, || {
-                        "the result differs from what the link promises".into()
-                    })
-                    .map_err(|error| error.of_tensor(self.target[place].name()))?;
-                    digest
-                }
-            });
+            let promised = match *origin {
+                Origin::Base(number) => Some(self.base_digests.tensors[number]),
+                Origin::Link(entry, _) => self.link.index().tensors[entry].written().map(|written| written.digest),
+            };
+            if is_compared[place] {
+                let known: Vec<PieceDigest> = pieces[place].iter().flatten().copied().collect();
+                ensure(Some(Digest::of_pieces(&known)) == promised, &rules::APP_04, || {
+                    "the result differs from what the link promises".into()
+                })
+                .map_err(|error| error.of_tensor(self.target[place].name()))?;
+            }
+            tensors.extend(promised);
         }
         let promised = self.link.header().target;
         if self.is_part {

@@ -15,6 +15,8 @@ pub(crate) struct Shard<'a> {
     pub(crate) number: usize,
     tensors: Tensors<'a>,
     pub(crate) digests: StateDigests,
+    /// As for [`deltachain::Application::with_unproven`].
+    pub(crate) unproven: Vec<bool>,
     /// `None` if it comes from nothing.
     pub(crate) layout: Option<Layout>,
 }
@@ -30,12 +32,17 @@ impl Shard<'_> {
     /// The empty state.
     pub(crate) fn nothing(number: usize) -> Self {
         let digests = StateDigests::from_tensors(&[], Vec::new());
-        Self { number, tensors: Tensors::None(MemoryState::new()), digests, layout: None }
+        Self { number, tensors: Tensors::None(MemoryState::new()), digests, unproven: Vec::new(), layout: None }
     }
 
     /// A shard of a version on the way.
-    pub(crate) fn between(number: usize, tensors: StagedSafetensors, digests: StateDigests, layout: Layout) -> Self {
-        Self { number, tensors: Tensors::Between(tensors), digests, layout: Some(layout) }
+    pub(crate) fn between(
+        number: usize,
+        tensors: StagedSafetensors,
+        (digests, unproven): (StateDigests, Vec<bool>),
+        layout: Layout,
+    ) -> Self {
+        Self { number, tensors: Tensors::Between(tensors), digests, unproven, layout: Some(layout) }
     }
 
     pub(crate) fn state(&self) -> &dyn State {
@@ -98,7 +105,8 @@ impl HeldModel {
         let shard = |(record, digests): (&ShardRecord, &StateDigests)| {
             let part = Part::of(&self.files, record)?;
             let layout = Some(Layout::parse(&record.layout, &part.infos)?);
-            Ok(Shard { number: record.number, tensors: Tensors::Held(part), digests: digests.clone(), layout })
+            let (digests, unproven) = (digests.clone(), Vec::new());
+            Ok(Shard { number: record.number, tensors: Tensors::Held(part), digests, unproven, layout })
         };
         self.record.shards.iter().zip(&self.digests).map(shard).collect()
     }

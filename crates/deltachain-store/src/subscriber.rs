@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use deltachain::chain::{FileReference, Plan, Planner};
+use deltachain::chain::{FileReference, Hop, Plan, Planner};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
@@ -319,22 +319,31 @@ impl Subscriber {
         let wanted = self.wanted(plan)?;
         let unfinished = self.directory.begin()?;
         let model = unfinished.model();
-        let files = plan.hops.iter().flat_map(|hop| wanted.iter().filter_map(|&shard| hop.files.get(shard).copied()));
-        let whole = self.selection.is_none();
-        let mut links = Links::new(&self.store, &self.cache, observer, whole, files);
-        let replay = Replay {
-            plan,
-            wanted: &wanted,
-            selection: self.selection.as_ref(),
-            limits: &self.options.limits,
-            held,
-            scratch: unfinished.scratch(),
-            out: &model,
-            observer,
+        let mut replay = |compares_each: bool| {
+            let files =
+                |hop: &Hop| wanted.iter().filter_map(|&shard| hop.files.get(shard).copied()).collect::<Vec<_>>();
+            let files = plan.hops.iter().flat_map(files);
+            let mut links = Links::new(&self.store, &self.cache, observer, self.selection.is_none(), files);
+            let replay = Replay {
+                plan,
+                wanted: &wanted,
+                selection: self.selection.as_ref(),
+                limits: &self.options.limits,
+                held,
+                scratch: unfinished.scratch(),
+                out: &model,
+                compares_each,
+                observer,
+            };
+            let replayed = replay.run(&mut links);
+            received.add(links.received());
+            replayed
         };
-        let replayed = replay.run(&mut links);
-        received.add(links.received());
-        let record = replayed?;
+        let record = match replay(false) {
+            // The fault may be that of a link before the one that was refused.
+            Err(Failure::Route(..)) if plan.hops.len() > 1 => replay(true),
+            replayed => replayed,
+        }?;
         let before = held.map(|held| held.files.path());
         for other_files in before.into_iter().chain(self.options.other_files.as_deref()) {
             take_other_files(other_files, &model)?;

@@ -9,9 +9,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use deltachain::ErrorClass;
 use deltachain::chain::{ChainDocument, ObjectName, Route};
+use deltachain::format::{HEADER_BYTES, Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, SafetensorsState, State, StateDigests};
+use deltachain::{ErrorClass, Limits, LinkReader};
 use deltachain_store::{FollowOptions, Observer, Subscriber, SubscriberOptions, Switched, follow};
 
 use crate::common::{Chain, Notes, state, union};
@@ -257,6 +258,57 @@ fn another_way_is_taken_past_a_link_that_is_refused() {
     let without_layout = chain.make_link(&chain.whole(0), &chain.whole(1));
     chain.layout = None;
     assert_eq!(refused(&chain, without_layout).1.rule(), Some("R-LAY-01"));
+}
+
+/// A link that promises what `promising` does, and builds what `building` does; both change the same tensors of the same base.
+fn lying(promising: &[u8], building: &[u8]) -> Vec<u8> {
+    let limits = Limits::default();
+    let promises = LinkReader::open(promising, &limits).unwrap();
+    let builds = LinkReader::open(building, &limits).unwrap();
+    let segments = &building[usize::try_from(HEADER_BYTES + builds.header().index_stored).unwrap()..];
+    let index = Index {
+        segments: builds.index().segments.clone(),
+        metadata: builds.index().metadata.clone(),
+        tensors: promises.index().tensors.clone(),
+    };
+    let index = index.to_bytes();
+    let header = Header {
+        index_stored: index.len() as u64,
+        index_raw: index.len() as u64,
+        segments_length: segments.len() as u64,
+        index_crc: crc32fast::hash(&index),
+        ..promises.header().clone()
+    };
+    [&header.to_bytes(), index.as_slice(), segments].concat()
+}
+
+#[test]
+fn a_link_on_the_way_that_builds_something_else_is_the_one_that_is_blamed() {
+    let noise = noise();
+    let version = |a: u8, b: u8| state(&[("a", &noise), ("b", &[a, 0, 0, 0]), ("c", &[b, 0, 0, 0])]);
+    // The last link changes the tensor that is wrong again, or another one.
+    for last in [version(3, 1), version(2, 2)] {
+        let mut chain = Chain::new();
+        chain.add(version(1, 1), &[None]);
+        chain.add(version(2, 1), &[Some(0)]);
+        chain.add(last, &[Some(1)]);
+        let link =
+            |target: &MemoryState| fs::read(chain.path(chain.make_link(&chain.whole(0), target).name())).unwrap();
+        let liar = chain.store_link(&lying(&link(&chain.whole(1)), &link(&version(7, 1))));
+        chain.set_routes(1, 1, vec![Route { from: Some(0), files: vec![liar] }]);
+
+        let folder = tempfile::tempdir().unwrap();
+        let mut subscriber = open(&chain, folder.path());
+        let error = subscriber.prepare(None, &()).unwrap_err();
+        assert_eq!((error.rule(), error.tensor()), (Some("R-APP-04"), Some("b")), "{error}");
+        assert!(error.file().unwrap().contains(&liar.digest.to_string()), "{error:?}");
+        assert_eq!(subscriber.held(), None);
+
+        // The other links are not doubted.
+        chain.set_routes(1, 2, vec![Route { from: Some(0), files: chain.files(1, Some(0)) }]);
+        assert_eq!(pull(&mut subscriber, None).routes, [(None, 0), (Some(0), 1), (Some(1), 2)]);
+        assert_eq!(shown(folder.path()), chain.whole(2));
+    }
 }
 
 #[test]
