@@ -1,4 +1,5 @@
-//! Any sequence of states: the links between them, joined, give the last state, as applying them in order does.
+//! Any sequence of states: the links between them, joined, give the last state, as applying them in order does,
+//! with or without comparing digests on the way.
 
 #![no_main]
 

@@ -125,7 +125,7 @@ fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &S
 }
 
 /// What an application writes, whether it turns out right or not.
-struct Written {
+pub(crate) struct Written {
     infos: Vec<TensorInfo>,
     data: Vec<Mutex<Vec<u8>>>,
     /// How many bytes have been written.
@@ -133,12 +133,12 @@ struct Written {
 }
 
 impl Written {
-    fn new(tensors: &[TensorInfo]) -> Self {
+    pub(crate) fn new(tensors: &[TensorInfo]) -> Self {
         let data = tensors.iter().map(|info| Mutex::new(vec![0; length(info)])).collect();
         Self { infos: tensors.to_vec(), data, bytes: AtomicU64::new(0) }
     }
 
-    fn state(self) -> MemoryState {
+    pub(crate) fn state(self) -> MemoryState {
         let mut state = MemoryState::new();
         for (info, data) in self.infos.iter().zip(self.data) {
             let data = data.into_inner().expect("no other thread has panicked");
