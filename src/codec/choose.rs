@@ -10,30 +10,27 @@ use crate::codec::statistics::{ExponentStatistics, log2};
 use crate::format::segment::MAX_CONTEXTS;
 
 /// Parts with fewer lanes have too few changes for rates of their own; they use those of the segment.
-const OWN_RATES_FROM: u64 = 4096;
+pub(crate) const OWN_RATES_FROM: usize = 4096;
 /// A context with fewer coded lanes costs more (in code tables) than it saves.
 const LEAST_CODED: u64 = 300;
 
-/// Thresholds of each part, all of the same number: one less than the contexts.
-pub(crate) fn thresholds(parts: &[&ExponentStatistics], dense: bool) -> Vec<Vec<u16>> {
-    // A part in which nothing changes has counted nothing.
-    let Some(exponents) = parts.iter().map(|part| part.all.len()).max() else { return Vec::new() };
-    let mut pool = ExponentStatistics::new(exponents);
-    for part in parts {
+/// Thresholds of each part, all of the same number: one less than the contexts. A part has statistics of its own, or is
+/// one of the `small` ones, whose statistics are added up.
+pub(crate) fn thresholds(
+    parts: &[Option<&ExponentStatistics>],
+    small: &ExponentStatistics,
+    dense: bool,
+) -> Vec<Vec<u16>> {
+    let mut pool = small.clone();
+    for part in parts.iter().flatten() {
         pool.add(part);
     }
-    let mut pooled = Levels { levels: levels(&pool, &pool), coded: vec![0; exponents] };
-    // Parts with rates of their own; all others share one list.
-    let mut own: Vec<Option<Levels>> = Vec::with_capacity(parts.len());
-    for part in parts {
-        let coded = if dense { &part.all } else { &part.changed };
-        if part.all.iter().sum::<u64>() >= OWN_RATES_FROM {
-            own.push(Some(Levels { levels: levels(part, &pool), coded: coded.clone() }));
-        } else {
-            pooled.coded.iter_mut().zip(coded).for_each(|(sum, count)| *sum += count);
-            own.push(None);
-        }
-    }
+    let of = |statistics: &ExponentStatistics| Levels {
+        levels: levels(statistics, &pool),
+        coded: if dense { statistics.all.clone() } else { statistics.changed.clone() },
+    };
+    let own: Vec<Option<Levels>> = parts.iter().map(|part| part.map(of)).collect();
+    let pooled = Levels { levels: levels(&pool, &pool), ..of(small) };
 
     let mut by_level: BTreeMap<i32, u64> = BTreeMap::new();
     for list in own.iter().flatten().chain([&pooled]) {
@@ -42,7 +39,7 @@ pub(crate) fn thresholds(parts: &[&ExponentStatistics], dense: bool) -> Vec<Vec<
         }
     }
     let boundaries = merge(by_level.into_iter().collect());
-    let highest = u16::try_from(exponents).unwrap_or(u16::MAX);
+    let highest = u16::try_from(small.all.len()).unwrap_or(u16::MAX);
     let thresholds = |list: &Levels| -> Vec<u16> {
         let of = |boundary: &i32| list.levels.iter().position(|level| level >= boundary);
         boundaries.iter().map(|b| of(b).and_then(|e| u16::try_from(e).ok()).unwrap_or(highest)).collect()
@@ -111,6 +108,20 @@ fn round(value: f64) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of these parts, as the encoder has them.
+    fn thresholds(parts: &[&ExponentStatistics], dense: bool) -> Vec<Vec<u16>> {
+        let mut small = ExponentStatistics::new(parts[0].all.len());
+        let mut own = Vec::new();
+        for &part in parts {
+            let is_small = part.all.iter().sum::<u64>() < OWN_RATES_FROM as u64;
+            if is_small {
+                small.add(part);
+            }
+            own.push((!is_small).then_some(part));
+        }
+        super::thresholds(&own, &small, dense)
+    }
 
     #[test]
     fn rates_that_halve_get_a_context_each() {

@@ -58,14 +58,15 @@ pub(crate) fn encode<L: Lane>(
     compressor: &mut Compressor,
 ) -> Result<(Vec<EncodedSegment>, Vec<u64>)> {
     let kind = Kind::<L>::of(dtype);
+    let mut small = SmallPieces::new(dtype);
     let measured: Vec<Measured<'_, L>> =
-        pieces.iter().map(|piece| Measured::new(kind, dtype, piece, profile)).collect();
+        pieces.iter().map(|piece| Measured::new(kind, piece, profile, &mut small)).collect();
     let mut segments = Vec::new();
     for method in METHODS {
         let chosen: Vec<usize> = (0..pieces.len()).filter(|&index| measured[index].method == Some(method)).collect();
         if !chosen.is_empty() {
             let parts: Vec<&Measured<'_, L>> = chosen.iter().map(|&index| &measured[index]).collect();
-            let (coding, bytes) = encode_segment(kind, &parts, method, compressor)?;
+            let (coding, bytes) = encode_segment(kind, &parts, &small, method, compressor)?;
             segments.push(EncodedSegment { coding, bytes, pieces: chosen });
         }
     }
@@ -84,8 +85,11 @@ pub(crate) fn encode_as<L: Lane>(
     let profile = if method.1 { Profile::Compact } else { Profile::Direct };
     // So that the values of changes are kept, whatever would have been chosen.
     let pieces = pieces.iter().map(|&PieceInput { base, target, .. }| PieceInput { base, target, sparse: true });
-    let measured: Vec<Measured<'_, L>> = pieces.map(|piece| Measured::new(kind, dtype, &piece, profile)).collect();
-    encode_segment(kind, &measured.iter().collect::<Vec<_>>(), method, compressor)
+    let mut small = SmallPieces::new(dtype);
+    let measured: Vec<Measured<'_, L>> = pieces.map(|piece| Measured::new(kind, &piece, profile, &mut small)).collect();
+    let parts: Vec<&Measured<'_, L>> = measured.iter().collect();
+    // All of them have been measured as sparse.
+    encode_segment(kind, &parts, &SmallPieces { dense: small.sparse.clone(), ..small }, method, compressor)
 }
 
 /// A piece with what the choice of method needs.
@@ -99,30 +103,77 @@ struct Measured<'a, L: Lane> {
     /// What becomes of them, in order: differences, or new bits if values are not relative. Kept from when the lanes were at
     /// hand, and until it is clear that all lanes are coded.
     values: Vec<L>,
-    exponents: ExponentStatistics,
+    /// `None` if the piece is one of the small ones.
+    exponents: Option<ExponentStatistics>,
     /// `None` if nothing changes.
     method: Option<Method>,
 }
 
+/// What is measured of the pieces that are too small to have rates of their own.
+struct SmallPieces {
+    /// Of the piece that is being measured.
+    at_hand: ExponentStatistics,
+    /// Of all that are coded as differences, at sparse positions or at all.
+    sparse: ExponentStatistics,
+    dense: ExponentStatistics,
+}
+
+impl SmallPieces {
+    fn new(dtype: Dtype) -> Self {
+        let none = ExponentStatistics::new(1 << dtype.exponent_bits());
+        Self { at_hand: none.clone(), sparse: none.clone(), dense: none }
+    }
+}
+
 impl<'a, L: Lane> Measured<'a, L> {
-    fn new(kind: Kind<L>, dtype: Dtype, piece: &PieceInput<'a>, profile: Profile) -> Self {
+    fn new(kind: Kind<L>, piece: &PieceInput<'a>, profile: Profile, small: &mut SmallPieces) -> Self {
         let base = piece.base.map(L::chunks);
         let target = L::chunks(piece.target);
         let changes = Vec::with_capacity(target.len().div_ceil(BLOCK));
-        let exponents = ExponentStatistics::new(0);
-        let mut measured = Self { base, target, changes, changed: 0, values: Vec::new(), exponents, method: None };
+        let mut measured =
+            Self { base, target, changes, changed: 0, values: Vec::new(), exponents: None, method: None };
         let relative = profile == Profile::Compact && base.is_some();
-        let lengths = measured.measure_changes(kind, relative.then(|| 1 << dtype.exponent_bits()));
-        let changed = measured.changed;
+        if relative && target.len() >= choose::OWN_RATES_FROM {
+            let mut own = ExponentStatistics::new(small.at_hand.all.len());
+            measured.method = measured.choose_method(kind, piece.sparse, Some(&mut own));
+            measured.exponents = Some(own);
+        } else {
+            let SmallPieces { at_hand, sparse, dense } = small;
+            measured.method = measured.choose_method(kind, piece.sparse, relative.then_some(&mut *at_hand));
+            if relative && measured.changed > 0 {
+                match measured.method {
+                    Some((Positions::Sparse, true)) => sparse.add(at_hand),
+                    Some((Positions::Dense, true)) => dense.add(at_hand),
+                    _ => {}
+                }
+                at_hand.clear();
+            }
+        }
+        if matches!(measured.method, Some((Positions::Dense, _))) {
+            measured.values = Vec::new();
+        }
+        measured
+    }
+
+    /// Finds the lanes that change and chooses how to code them, which is nothing if there are none. If values may be relative,
+    /// there are `exponents` to be counted.
+    fn choose_method(
+        &mut self,
+        kind: Kind<L>,
+        is_sparse: bool,
+        mut exponents: Option<&mut ExponentStatistics>,
+    ) -> Option<Method> {
+        let relative = exponents.is_some();
+        let lengths = self.measure_changes(kind, exponents.as_deref_mut());
+        let changed = self.changed;
         if changed == 0 {
-            return measured;
+            return None;
         }
-        if piece.sparse {
-            measured.method = Some((Positions::Sparse, relative));
-            return measured;
+        if is_sparse {
+            return Some((Positions::Sparse, relative));
         }
-        let lanes = target.len() as u64;
-        let (sparse, dense) = if relative {
+        let lanes = self.target.len() as u64;
+        let (sparse, dense) = if let Some(exponents) = exponents {
             // Sign and leading bits as entropy, the bits below as they are.
             let values = float(changed)
                 + entropy_bits(lengths.iter().copied())
@@ -131,29 +182,24 @@ impl<'a, L: Lane> Measured<'a, L> {
                     .enumerate()
                     .map(|(length, &count)| float(count * length.saturating_sub(1) as u64))
                     .sum::<f64>();
-            let sparse = measured.exponents.position_bits() + values;
+            let sparse = exponents.position_bits() + values;
             // A dense lane costs a bit at least; only then is it worth measuring what it really costs.
             let dense = if sparse < float(lanes) {
                 f64::INFINITY
             } else {
-                measured.dense_bits(|old, new| zigzag(kind.difference(old, new)))
+                self.dense_bits(|old, new| zigzag(kind.difference(old, new)))
             };
             (sparse, dense)
         } else {
-            let dense =
-                if changed < lanes / 8 { f64::INFINITY } else { measured.dense_bits(|_, new| kind.to_planes(new)) };
-            (subset_bits(changed, lanes) + measured.changed_bits(kind), dense)
+            let dense = if changed < lanes / 8 { f64::INFINITY } else { self.dense_bits(|_, new| kind.to_planes(new)) };
+            (subset_bits(changed, lanes) + self.changed_bits(kind), dense)
         };
         let mut method = if sparse < dense { (Positions::Sparse, relative) } else { (Positions::Dense, relative) };
         // Where differences are as long as the lanes themselves, the new bits alone may be shorter.
-        if method == (Positions::Dense, true) && measured.dense_bits(|_, new| kind.to_planes(new)) < dense {
+        if method == (Positions::Dense, true) && self.dense_bits(|_, new| kind.to_planes(new)) < dense {
             method.1 = false;
         }
-        if method.0 == Positions::Dense {
-            measured.values = Vec::new();
-        }
-        measured.method = Some(method);
-        measured
+        Some(method)
     }
 
     /// The lane of the base at `index`.
@@ -161,11 +207,10 @@ impl<'a, L: Lane> Measured<'a, L> {
         self.base.map_or(L::default(), |base| L::load(base[index]))
     }
 
-    /// Finds the lanes that change. If values may be relative, and there are so many `exponents`, counts these, and
-    /// differences by the length of their magnitude in bits, which are returned.
-    fn measure_changes(&mut self, kind: Kind<L>, exponents: Option<usize>) -> [u64; 65] {
+    /// Finds the lanes that change. If values may be relative, counts `exponents`, and differences by the length of their
+    /// magnitude in bits, which are returned.
+    fn measure_changes(&mut self, kind: Kind<L>, mut exponents: Option<&mut ExponentStatistics>) -> [u64; 65] {
         let mut lengths = [0; 65];
-        let mut statistics = ExponentStatistics::new(0);
         let stride = sampling_stride(self.target.len());
         let mut sampled = (0..self.target.len()).step_by(BLOCK * stride).peekable();
         // By stretches that stay in the cache until all has been measured.
@@ -180,33 +225,29 @@ impl<'a, L: Lane> Measured<'a, L> {
                 .step_by(BLOCK)
                 .zip(changes)
                 .flat_map(|(begin, &set)| lanes(set).map(move |lane| begin + lane as usize));
-            let Some(exponents) = exponents else {
+            let Some(exponents) = &mut exponents else {
                 self.values.extend(places.map(|place| L::load(target[place])));
                 continue;
             };
-            if changed > 0 && statistics.changed.is_empty() {
-                statistics = ExponentStatistics::new(exponents);
-            }
             for place in places {
                 let old = base.map_or(L::default(), |base| L::load(base[place]));
                 let difference = kind.difference(old, L::load(target[place]));
                 let length = bit_length(absolute(difference));
                 let exponent = kind.exponent(old);
                 lengths[length] += 1;
-                statistics.changed[exponent] += 1;
-                statistics.logarithms[exponent] += length as u64 - 1;
+                exponents.changed[exponent] += 1;
+                exponents.logarithms[exponent] += length as u64 - 1;
                 self.values.push(difference);
             }
             // All that has been passed before the first change, too.
-            while let Some(base) = self.base.filter(|_| !statistics.all.is_empty())
+            while let Some(base) = self.base.filter(|_| self.changed > 0)
                 && let Some(begin) = sampled.next_if(|&begin| begin < end)
             {
                 for &lane in &base[begin..base.len().min(begin + BLOCK)] {
-                    statistics.all[kind.exponent(L::load(lane))] += stride as u64;
+                    exponents.all[kind.exponent(L::load(lane))] += stride as u64;
                 }
             }
         }
-        self.exponents = statistics;
         lengths
     }
 
@@ -263,13 +304,14 @@ struct CodedContext<L> {
 fn encode_segment<L: Lane>(
     kind: Kind<L>,
     parts: &[&Measured<'_, L>],
+    small: &SmallPieces,
     (positions, relative): Method,
     compressor: &mut Compressor,
 ) -> Result<(Coding, Vec<u8>)> {
     let dense = positions == Positions::Dense;
     let thresholds = if relative {
-        let statistics: Vec<&ExponentStatistics> = parts.iter().map(|part| &part.exponents).collect();
-        choose::thresholds(&statistics, dense)
+        let own: Vec<Option<&ExponentStatistics>> = parts.iter().map(|part| part.exponents.as_ref()).collect();
+        choose::thresholds(&own, if dense { &small.dense } else { &small.sparse }, dense)
     } else {
         vec![Vec::new(); parts.len()]
     };

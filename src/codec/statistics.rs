@@ -67,6 +67,12 @@ impl ExponentStatistics {
         Self { all: vec![0; exponents], changed: vec![0; exponents], logarithms: vec![0; exponents] }
     }
 
+    pub(crate) fn clear(&mut self) {
+        for counts in [&mut self.all, &mut self.changed, &mut self.logarithms] {
+            counts.fill(0);
+        }
+    }
+
     pub(crate) fn add(&mut self, other: &Self) {
         let pairs = [
             (&mut self.all, &other.all),
