@@ -2,7 +2,7 @@
 //! longer links and fail no other test, and a choice that changes makes other bytes of the same states.
 
 use crate::codec::decode::Decoded;
-use crate::codec::encode::{PieceInput, Profile, encode};
+use crate::codec::encode::{PieceInput, Profile, SplitGaps, encode};
 use crate::codec::lane::{Lane, with_lane};
 use crate::codec::tests::{Generator, pieces};
 use crate::format::coding::{Positions, Values};
@@ -165,6 +165,21 @@ fn symbols_are_narrow_if_few_are_escaped() {
         }
     });
     assert!(from_zeros(lanes).contains("widths [1], "));
+}
+
+#[test]
+fn gaps_are_estimated_by_their_streams() {
+    let near = |gaps: &[u32], shift: u8, bits: f64| {
+        let estimated = SplitGaps::estimated_bits(gaps, shift);
+        assert!((estimated - bits).abs() < 0.001, "{estimated}, not {bits}");
+    };
+    // Four symbols of two bits; two of one bit, and a byte of low bits.
+    near(&[0, 1, 2, 3], 0, 8.0);
+    near(&[0, 1, 2, 3], 1, 4.0 + 8.0);
+    // 254 is a symbol, 255 has an escape.
+    near(&[254; 4], 0, 0.0);
+    near(&[255; 4], 0, 4.0 * 8.0);
+    near(&[510, 509], 1, 2.0 + 8.0 + 8.0);
 }
 
 #[test]

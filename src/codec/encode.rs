@@ -518,7 +518,7 @@ fn encode_positions<L: Lane>(
 }
 
 /// Gaps in the three streams of SPEC section 8.1.
-struct SplitGaps {
+pub(super) struct SplitGaps {
     low: Vec<u8>,
     high: Vec<u8>,
     escapes: Vec<u8>,
@@ -541,7 +541,7 @@ impl SplitGaps {
         (best.1, Self::new(gaps, best.1))
     }
 
-    fn estimated_bits(gaps: &[u32], shift: u8) -> f64 {
+    pub(super) fn estimated_bits(gaps: &[u32], shift: u8) -> f64 {
         let mut histogram = ByteHistogram::new();
         let mut escapes = Vec::new();
         for gap in gaps {

@@ -177,6 +177,18 @@ mod tests {
     }
 
     #[test]
+    fn short_texts_are_worth_more_effort() {
+        let text: Vec<u8> =
+            (0..4000_u32).flat_map(|i| format!("layers.{}.weight\n", i * i % 977).into_bytes()).collect();
+        for (length, level, other) in [(1 << 15, 19, 5), (1 << 15 | 1, 5, 19)] {
+            let text = &text[..length];
+            let stored = Compressor::default().encode(&[text], Effort::Text).unwrap().len();
+            let at = |level| zstd::bulk::compress(text, level).unwrap().len();
+            assert!(stored.abs_diff(at(level)) < stored.abs_diff(at(other)), "{stored}, {}, {}", at(level), at(other));
+        }
+    }
+
+    #[test]
     fn other_frames_are_refused() {
         let raw = vec![7; 5000];
         let stored = encode(&[&raw]);
