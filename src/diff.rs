@@ -14,7 +14,7 @@ use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link_writer::LinkWriter;
 use crate::progress::Progress;
-use crate::tensor::{Digest, PieceDigest, State, StateDigests, TensorInfo, digests_of};
+use crate::tensor::{Digest, PieceDigest, PieceHasher, State, StateDigests, TensorInfo, digests_of};
 
 /// How a link is to be made.
 #[derive(Clone)]
@@ -205,29 +205,39 @@ fn encode_group(
     let news = group.iter().map(|compared| (compared.tensor, range(compared)));
     let mut olds = Reading::of(base, olds, &mut context.old)?;
     let mut news = Reading::of(target, news, &mut context.new)?;
-    let mut digests = Vec::with_capacity(group.len());
     let mut inputs = Vec::with_capacity(group.len());
     for compared in group {
-        let info = &target.tensors()[compared.tensor];
         let new = news.next(compared.tensor, range(compared))?;
-        let new_digest = PieceDigest::of(info, compared.piece, new);
-        options.progress.advance(new.len() as u64)?;
         let old = compared.base.map(|number| olds.next(number, range(compared))).transpose()?;
-        let mut old_digest = None;
-        if let Some(old) = old {
-            if options.base_digests.is_none() {
-                old_digest = Some(if old == new { new_digest } else { PieceDigest::of(info, compared.piece, old) });
-            }
-            options.progress.advance(old.len() as u64)?;
-        }
-        digests.push((new_digest, old_digest));
+        options.progress.advance((new.len() + old.map_or(0, <[u8]>::len)) as u64)?;
         inputs.push(PieceInput { base: old, target: new, sparse: false });
     }
-    let Some(dtype) = group.first().map(|compared| target.tensors()[compared.tensor].dtype()) else {
-        return Ok(EncodedGroup { segments: Vec::new(), changed: 0, digests });
+    let info = |compared: &Compared| &target.tensors()[compared.tensor];
+    let Some(dtype) = group.first().map(|compared| info(compared).dtype()) else {
+        return Ok(EncodedGroup { segments: Vec::new(), changed: 0, digests: Vec::new() });
     };
-    let (segments, changed) =
-        with_lane!(dtype.lane_bytes(), L => encode::<L>(dtype, &inputs, options.profile, &mut context.compressor))?;
+    // The target is hashed while it is compared, piece by piece.
+    let mut new_digests: Vec<PieceDigest> = Vec::with_capacity(group.len());
+    let (mut hasher, mut hashed) = (None, 0);
+    let mut hash = |number: usize, bytes: &[u8]| {
+        let own: &mut PieceHasher =
+            hasher.get_or_insert_with(|| PieceHasher::new(info(&group[number]), group[number].piece));
+        own.update(bytes);
+        hashed += bytes.len();
+        if hashed == inputs[number].target.len() {
+            new_digests.push(own.finish());
+            (hasher, hashed) = (None, 0);
+        }
+    };
+    let (segments, changed) = with_lane!(dtype.lane_bytes(), L => {
+        encode::<L>(dtype, &inputs, options.profile, &mut context.compressor, &mut hash)
+    })?;
+    let old_digest = |((compared, input), (&new, &changed)): ((&Compared, &PieceInput<'_>), (&PieceDigest, &u64))| {
+        let old = input.base.filter(|_| options.base_digests.is_none())?;
+        Some(if changed == 0 { new } else { PieceDigest::of(info(compared), compared.piece, old) })
+    };
+    let of_pieces = group.iter().zip(&inputs).zip(new_digests.iter().zip(&changed));
+    let digests = new_digests.iter().copied().zip(of_pieces.map(old_digest)).collect();
     let lanes = |piece: &PieceInput<'_>| (piece.target.len() / dtype.lane_bytes()) as u64;
     let changed =
         inputs.iter().zip(changed).map(|(piece, changed)| if piece.base.is_some() { changed } else { lanes(piece) });

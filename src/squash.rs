@@ -192,7 +192,9 @@ fn encode_group(dtype: Dtype, group: &[Composed], writer: &mut LinkWriter, entri
         .map(|piece| PieceInput { base: piece.base.as_deref(), target: &piece.target, sparse: piece.sparse })
         .collect();
     let compressor = &mut Compressor::default();
-    let (segments, _) = with_lane!(dtype.lane_bytes(), L => encode::<L>(dtype, &inputs, Profile::Direct, compressor))?;
+    let (segments, _) = with_lane!(dtype.lane_bytes(), L => {
+        encode::<L>(dtype, &inputs, Profile::Direct, compressor, &mut |_, _| ())
+    })?;
     for segment in segments {
         let number = writer.push(segment.coding, &segment.bytes)?;
         for index in segment.pieces {

@@ -50,17 +50,21 @@ type Method = (Positions, bool);
 const METHODS: [Method; 4] =
     [(Positions::Sparse, true), (Positions::Dense, true), (Positions::Sparse, false), (Positions::Dense, false)];
 
-/// Encodes pieces of one dtype. Also returns the number of changed lanes of each piece.
+/// Encodes pieces of one dtype. Also returns the number of changed lanes of each piece. `passed` is told of each piece in turn,
+/// by its number, the stretches of the target that have just been looked at and are still in the cache.
 pub(crate) fn encode<L: Lane>(
     dtype: Dtype,
     pieces: &[PieceInput<'_>],
     profile: Profile,
     compressor: &mut Compressor,
+    passed: &mut dyn FnMut(usize, &[u8]),
 ) -> Result<(Vec<EncodedSegment>, Vec<u64>)> {
     let kind = Kind::<L>::of(dtype);
     let mut small = SmallPieces::new(dtype);
-    let measured: Vec<Measured<'_, L>> =
-        pieces.iter().map(|piece| Measured::new(kind, piece, profile, &mut small)).collect();
+    let mut measured: Vec<Measured<'_, L>> = Vec::with_capacity(pieces.len());
+    for (number, piece) in pieces.iter().enumerate() {
+        measured.push(Measured::new(kind, piece, profile, &mut small, &mut |bytes| passed(number, bytes)));
+    }
     let mut segments = Vec::new();
     for method in METHODS {
         let chosen: Vec<usize> = (0..pieces.len()).filter(|&index| measured[index].method == Some(method)).collect();
@@ -86,7 +90,8 @@ pub(crate) fn encode_as<L: Lane>(
     // So that the values of changes are kept, whatever would have been chosen.
     let pieces = pieces.iter().map(|&PieceInput { base, target, .. }| PieceInput { base, target, sparse: true });
     let mut small = SmallPieces::new(dtype);
-    let measured: Vec<Measured<'_, L>> = pieces.map(|piece| Measured::new(kind, &piece, profile, &mut small)).collect();
+    let measured: Vec<Measured<'_, L>> =
+        pieces.map(|piece| Measured::new(kind, &piece, profile, &mut small, &mut |_| ())).collect();
     let parts: Vec<&Measured<'_, L>> = measured.iter().collect();
     // All of them have been measured as sparse.
     encode_segment(kind, &parts, &SmallPieces { dense: small.sparse.clone(), ..small }, method, compressor)
@@ -126,7 +131,13 @@ impl SmallPieces {
 }
 
 impl<'a, L: Lane> Measured<'a, L> {
-    fn new(kind: Kind<L>, piece: &PieceInput<'a>, profile: Profile, small: &mut SmallPieces) -> Self {
+    fn new(
+        kind: Kind<L>,
+        piece: &PieceInput<'a>,
+        profile: Profile,
+        small: &mut SmallPieces,
+        passed: &mut dyn FnMut(&[u8]),
+    ) -> Self {
         let base = piece.base.map(L::chunks);
         let target = L::chunks(piece.target);
         let changes = Vec::with_capacity(target.len().div_ceil(BLOCK));
@@ -135,11 +146,11 @@ impl<'a, L: Lane> Measured<'a, L> {
         let relative = profile == Profile::Compact && base.is_some();
         if relative && target.len() >= choose::OWN_RATES_FROM {
             let mut own = ExponentStatistics::new(small.at_hand.all.len());
-            measured.method = measured.choose_method(kind, piece.sparse, Some(&mut own));
+            measured.method = measured.choose_method(kind, piece.sparse, Some(&mut own), passed);
             measured.exponents = Some(own);
         } else {
             let SmallPieces { at_hand, sparse, dense } = small;
-            measured.method = measured.choose_method(kind, piece.sparse, relative.then_some(&mut *at_hand));
+            measured.method = measured.choose_method(kind, piece.sparse, relative.then_some(&mut *at_hand), passed);
             if relative && measured.changed > 0 {
                 match measured.method {
                     Some((Positions::Sparse, true)) => sparse.add(at_hand),
@@ -162,9 +173,10 @@ impl<'a, L: Lane> Measured<'a, L> {
         kind: Kind<L>,
         is_sparse: bool,
         mut exponents: Option<&mut ExponentStatistics>,
+        passed: &mut dyn FnMut(&[u8]),
     ) -> Option<Method> {
         let relative = exponents.is_some();
-        let lengths = self.measure_changes(kind, exponents.as_deref_mut());
+        let lengths = self.measure_changes(kind, exponents.as_deref_mut(), passed);
         let changed = self.changed;
         if changed == 0 {
             return None;
@@ -209,7 +221,12 @@ impl<'a, L: Lane> Measured<'a, L> {
 
     /// Finds the lanes that change. If values may be relative, counts `exponents`, and differences by the length of their
     /// magnitude in bits, which are returned.
-    fn measure_changes(&mut self, kind: Kind<L>, mut exponents: Option<&mut ExponentStatistics>) -> [u64; 65] {
+    fn measure_changes(
+        &mut self,
+        kind: Kind<L>,
+        mut exponents: Option<&mut ExponentStatistics>,
+        passed: &mut dyn FnMut(&[u8]),
+    ) -> [u64; 65] {
         let mut lengths = [0; 65];
         let stride = sampling_stride(self.target.len());
         let mut sampled = (0..self.target.len()).step_by(BLOCK * stride).peekable();
@@ -218,6 +235,7 @@ impl<'a, L: Lane> Measured<'a, L> {
             let end = self.target.len().min(begin + STRETCH);
             let (base, target) = (self.base.map(|base| &base[begin..end]), &self.target[begin..end]);
             dispatch(Differences::<L> { base, target, changes: &mut self.changes });
+            passed(L::flat(target));
             let changes = &self.changes[begin / BLOCK..];
             let changed = changes.iter().map(|set| u64::from(set.count_ones())).sum::<u64>();
             self.changed += changed;

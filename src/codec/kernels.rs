@@ -57,7 +57,8 @@ impl Piece {
     pub fn encode(dtype: Dtype, base: &[u8], target: &[u8], profile: Profile) -> Result<Self> {
         let input = [PieceInput { base: Some(base), target, sparse: false }];
         let width = dtype.lane_bytes();
-        let (segments, _) = with_lane!(width, L => encode::<L>(dtype, &input, profile, &mut Compressor::default()))?;
+        let (segments, _) =
+            with_lane!(width, L => encode::<L>(dtype, &input, profile, &mut Compressor::default(), &mut |_, _| ()))?;
         let lanes = u32::try_from(target.len() / width).unwrap_or(u32::MAX);
         Ok(Self { dtype, lanes, segments })
     }

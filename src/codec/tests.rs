@@ -178,7 +178,8 @@ fn extreme_differences_survive() {
 fn the_cheapest_method_is_chosen() {
     let chosen = |dtype: Dtype, base: Option<&[u8]>, target: &[u8], profile| {
         let input = PieceInput { base, target, sparse: false };
-        let (segments, _) = encode::<u16>(dtype, &[input], profile, &mut Compressor::default()).unwrap();
+        let (segments, _) =
+            encode::<u16>(dtype, &[input], profile, &mut Compressor::default(), &mut |_, _| ()).unwrap();
         segments.first().map(|segment| segment.coding.describe())
     };
     let (base, target) = pieces::<u16>(3, 50_000, 100, 2);
