@@ -114,6 +114,20 @@ fn methods_change_at_these_densities() {
 }
 
 #[test]
+fn new_bits_are_taken_where_they_are_shorter() {
+    let mut generator = Generator(3);
+    let noise: Vec<u8> =
+        (0..2000_u16).flat_map(|_| u16::try_from(generator.below(1 << 16)).unwrap().to_le_bytes()).collect();
+    let flat: Vec<u8> = (0..2000_u16).flat_map(|lane| (lane % 2).to_le_bytes()).collect();
+    assert_eq!(method(Dtype::U16, &(noise, flat), Profile::Compact), 'D');
+    // Lanes that are all the same take no bits, but it is looked at all lanes only if one in eight changes.
+    for (changed, expected) in [(100, 'D'), (99, 'S')] {
+        let base = [vec![8; changed], vec![7; 800 - changed]].concat();
+        assert_eq!(method(Dtype::U8, &(base, vec![7; 800]), Profile::Direct), expected);
+    }
+}
+
+#[test]
 fn segments_are_made_of_these_streams() {
     let mut words = Vec::new();
     for (lanes, rarity, reach) in [(40_000, 2, 1), (40_000, 20, 200), (40_000, 1, 2000), (3000, 1, 30)] {
