@@ -341,7 +341,7 @@ impl Subscriber {
         };
         let record = match replay(false) {
             // The fault may be that of a link before the one that was refused.
-            Err(Failure::Route(..)) if plan.hops.len() > 1 => replay(true),
+            Err(Failure::Route(hop, _)) if plan.hops.first() != Some(&hop) => replay(true),
             replayed => replayed,
         }?;
         let before = held.map(|held| held.files.path());
