@@ -145,8 +145,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     /// # Errors
     /// The class and rule of the first check that fails; those of reading, writing and `progress`.
     pub fn run(&self, out: &impl StateWriter, progress: &dyn Progress) -> Result<StateDigests> {
-        let is_compared: Vec<bool> = self.origins.iter().map(|origin| self.is_unproven(origin)).collect();
-        self.build(&is_compared, out, progress)
+        self.build(&self.not_compared_yet(), out, progress)
     }
 
     /// Builds a target that is only the base of the next link, as SPEC section 9 allows: its tensors are not compared with
@@ -158,15 +157,16 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     /// As for [`run`](Self::run), without R-APP-04.
     pub fn run_unproven(&self, out: &impl StateWriter, progress: &dyn Progress) -> Result<(StateDigests, Vec<bool>)> {
         let digests = self.build(&vec![false; self.target.len()], out, progress)?;
-        Ok((digests, self.origins.iter().map(|origin| self.is_unproven(origin)).collect()))
+        Ok((digests, self.not_compared_yet()))
     }
 
-    /// Whether nobody has compared a tensor of the target with its digest when it is written.
-    fn is_unproven(&self, origin: &Origin) -> bool {
-        match *origin {
+    /// Of each tensor of the target, whether nobody has compared it with its digest when it is written.
+    fn not_compared_yet(&self) -> Vec<bool> {
+        let of = |origin: &Origin| match *origin {
             Origin::Base(number) => self.unproven.get(number) == Some(&true),
             Origin::Link(..) => true,
-        }
+        };
+        self.origins.iter().map(of).collect()
     }
 
     /// Builds the target; those tensors of it that `is_compared` says are compared with their digests.

@@ -232,12 +232,12 @@ fn encode_group(
     let (segments, changed) = with_lane!(dtype.lane_bytes(), L => {
         encode::<L>(dtype, &inputs, options.profile, &mut context.compressor, &mut hash)
     })?;
-    let old_digest = |((compared, input), (&new, &changed)): ((&Compared, &PieceInput<'_>), (&PieceDigest, &u64))| {
-        let old = input.base.filter(|_| options.base_digests.is_none())?;
-        Some(if changed == 0 { new } else { PieceDigest::of(info(compared), compared.piece, old) })
-    };
-    let of_pieces = group.iter().zip(&inputs).zip(new_digests.iter().zip(&changed));
-    let digests = new_digests.iter().copied().zip(of_pieces.map(old_digest)).collect();
+    let mut digests = Vec::with_capacity(group.len());
+    for (((compared, input), new), &changed) in group.iter().zip(&inputs).zip(new_digests).zip(&changed) {
+        let old = input.base.filter(|_| options.base_digests.is_none());
+        let hash_old = |old| if changed == 0 { new } else { PieceDigest::of(info(compared), compared.piece, old) };
+        digests.push((new, old.map(hash_old)));
+    }
     let lanes = |piece: &PieceInput<'_>| (piece.target.len() / dtype.lane_bytes()) as u64;
     let changed =
         inputs.iter().zip(changed).map(|(piece, changed)| if piece.base.is_some() { changed } else { lanes(piece) });
