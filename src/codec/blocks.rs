@@ -11,6 +11,12 @@ use crate::codec::x86;
 /// Lanes of a block. The last block of a part may be shorter.
 pub(crate) const BLOCK: usize = 64;
 
+/// Blocks of a stretch: as many as are looked at together.
+pub(crate) const BLOCKS: usize = 64;
+
+/// Lanes of a stretch. The last stretch of a part may be shorter.
+pub(crate) const STRETCH: usize = BLOCKS * BLOCK;
+
 /// A whole block.
 pub(crate) type Block<L> = [<L as Lane>::Bytes; BLOCK];
 
@@ -19,8 +25,8 @@ pub(crate) trait Compare: Copy {
     /// The lanes in which two blocks differ.
     fn differing<L: Lane>(self, old: &Block<L>, new: &Block<L>) -> u64;
 
-    /// The lanes that are `least` or more.
-    fn at_least<L: Lane>(self, block: &Block<L>, least: L) -> u64;
+    /// The bytes that are `least` or more.
+    fn at_least(self, block: &Block<u8>, least: u8) -> u64;
 }
 
 /// A loop over blocks.
@@ -63,10 +69,10 @@ impl Compare for Portable {
     }
 
     #[inline(always)]
-    fn at_least<L: Lane>(self, block: &Block<L>, least: L) -> u64 {
+    fn at_least(self, block: &Block<u8>, least: u8) -> u64 {
         let mut flags = [0; BLOCK];
-        for (flag, &lane) in flags.iter_mut().zip(block) {
-            *flag = u8::from(L::load(lane) >= least);
+        for (flag, &[byte]) in flags.iter_mut().zip(block) {
+            *flag = u8::from(byte >= least);
         }
         bits(&flags)
     }
@@ -99,21 +105,75 @@ pub(crate) fn first(length: usize) -> u64 {
     u64::MAX.checked_shr(u32::try_from(BLOCK - length).unwrap_or(0)).unwrap_or(0)
 }
 
-/// The place of the bit with this rank, counted from the lowest; there is one.
-#[inline]
-pub(crate) fn select(mut set: u64, rank: u64) -> u32 {
-    for _ in 0..rank {
-        set &= set.wrapping_sub(1);
-    }
-    set.trailing_zeros()
+/// The place of the bit with this rank, counted from the lowest; there is one. Without branches, which would depend on the
+/// data.
+#[inline(always)]
+pub(crate) fn select(set: u64, rank: u64) -> u32 {
+    const EACH: u64 = u64::MAX / 255;
+    // How many bits there are up to and with each byte.
+    let pairs = set - (set >> 1 & (EACH * 0x55));
+    let nibbles = (pairs & (EACH * 0x33)) + (pairs >> 2 & (EACH * 0x33));
+    let sums = ((nibbles + (nibbles >> 4)) & (EACH * 0x0F)).wrapping_mul(EACH);
+    // Bytes whose sums are no more than the rank.
+    let passed = (((rank * EACH) | (EACH << 7)) - sums) & (EACH << 7);
+    let place = 8 * passed.count_ones();
+    let rank = rank - (sums << 8 >> place & 0xFF);
+    let [byte, ..] = (set >> place).to_le_bytes();
+    place + u32::from(IN_BYTE[(rank % 8) as usize][usize::from(byte)])
 }
 
-/// The numbers of the lanes of a set, ascending.
-#[inline]
-pub(crate) fn lanes(mut set: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let lane = (set != 0).then(|| set.trailing_zeros());
-        set &= set.wrapping_sub(1);
-        lane
-    })
+/// For each rank and byte the place of the bit with this rank.
+static IN_BYTE: [[u8; 256]; 8] = {
+    let mut places = [[0; 256]; 8];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut place, mut rank) = (0, 0);
+        while place < 8 {
+            if byte >> place & 1 == 1 {
+                places[rank][byte] = place;
+                rank += 1;
+            }
+            place += 1;
+        }
+        byte += 1;
+    }
+    places
+};
+
+/// The lanes of a stretch that are of interest, by their numbers, ascending.
+pub(crate) struct Places {
+    /// With room for what is written ahead.
+    lanes: [u16; STRETCH + AHEAD],
+    count: usize,
+}
+
+/// So many lanes are written for each block, whether it has them or not: most have no more, and no branch depends on it.
+const AHEAD: usize = 4;
+
+impl Places {
+    pub(crate) fn new() -> Self {
+        Self { lanes: [0; STRETCH + AHEAD], count: 0 }
+    }
+
+    /// The lanes of these sets, of at most [`BLOCKS`] blocks.
+    #[inline(always)]
+    pub(crate) fn of(&mut self, sets: &[u64]) -> &[u16] {
+        self.count = 0;
+        for (&set, begin) in sets.iter().take(BLOCKS).zip((0_u16..).step_by(BLOCK)) {
+            let mut left = set;
+            let mut next = || {
+                let lane = u16::try_from(left.trailing_zeros()).unwrap_or(0);
+                left &= left.wrapping_sub(1);
+                begin + lane
+            };
+            let count = set.count_ones() as usize;
+            let lanes = &mut self.lanes[self.count..];
+            lanes[..AHEAD].iter_mut().for_each(|lane| *lane = next());
+            if count > AHEAD {
+                lanes[AHEAD..count].iter_mut().for_each(|lane| *lane = next());
+            }
+            self.count += count;
+        }
+        &self.lanes[..self.count]
+    }
 }

@@ -1,58 +1,182 @@
-//! Which context a lane is a member of (SPEC section 7.1), for whole blocks.
+//! Which context a lane is a member of (SPEC section 7.1), for a stretch of lanes at once.
 
-use crate::codec::blocks::{Block, Compare};
+use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, first, padded, select};
 use crate::codec::lane::{Kind, Lane};
+use crate::format::segment::MAX_CONTEXTS;
 
 /// The contexts of one part.
 #[derive(Debug, Clone)]
 pub(crate) struct Contexts<L> {
     kind: Kind<L>,
-    /// The magnitude that each context ends before. The last one ends before what no magnitude is, having no sign.
-    ends: Vec<L>,
+    /// The key that each context but the last one with members ends before; unused ones are as high as can be.
+    ends: [u8; MAX_CONTEXTS - 1],
+    /// Contexts that have an end; the one after them is the last with members.
+    ended: usize,
+    /// The magnitudes that contexts end before, where exponents do not fit in a key.
+    long: Vec<L>,
 }
 
 impl<L: Lane> Contexts<L> {
+    /// Of thresholds that have been checked: ascending, fewer than [`MAX_CONTEXTS`].
     pub(crate) fn new(kind: Kind<L>, thresholds: &[u16]) -> Self {
-        let mut ends: Vec<L> = thresholds.iter().map(|&threshold| kind.threshold(threshold)).collect();
-        ends.push(L::from_u64(u64::MAX));
-        Self { kind, ends }
+        let (mut ends, mut ended) = ([u8::MAX; MAX_CONTEXTS - 1], 0);
+        let mut long = Vec::new();
+        for (end, (context, &threshold)) in ends.iter_mut().zip((1..).zip(thresholds)) {
+            let key = if kind.has_long_exponents() {
+                long.push(kind.threshold(threshold));
+                Some(context)
+            } else {
+                kind.threshold_byte(threshold)
+            };
+            // No exponent is as high as that.
+            let Some(key) = key else { break };
+            *end = key;
+            ended += 1;
+        }
+        Self { kind, ends, ended, long }
+    }
+
+    /// What lanes are told apart by: the first byte of the exponent, or the context where that is not enough.
+    #[inline(always)]
+    fn key(&self, lane: L) -> u8 {
+        if L::BITS < 64 || self.long.is_empty() {
+            return self.kind.exponent_byte(lane);
+        }
+        let magnitude = self.kind.magnitude(lane);
+        self.long.iter().map(|&end| u8::from(end <= magnitude)).sum()
     }
 
     /// The context of a lane of the base.
     #[inline(always)]
     pub(crate) fn of(&self, lane: L) -> usize {
-        let magnitude = self.kind.magnitude(lane);
-        self.ends.iter().map(|&end| usize::from(end <= magnitude)).sum()
+        let key = self.key(lane);
+        let passed: u8 = self.ends.iter().map(|&end| u8::from(end <= key)).sum();
+        self.ended.min(passed.into())
     }
 
-    /// Calls `each` with every context and its members in a block of the base, of which the lanes of the set `present` are
-    /// there.
+    /// Finds the members of each context among the lanes of a stretch of the base, which are at most [`STRETCH`].
+    ///
+    /// [`STRETCH`]: crate::codec::blocks::STRETCH
     #[inline(always)]
-    pub(crate) fn each(&self, compare: impl Compare, block: &Block<L>, present: u64, mut each: impl FnMut(usize, u64)) {
-        let kind = self.kind;
-        let mut magnitudes = *block;
-        magnitudes.iter_mut().for_each(|lane| *lane = kind.magnitude(L::load(*lane)).store());
-        let mut left = present;
-        for (context, &end) in self.ends.iter().enumerate() {
-            let beyond = left & compare.at_least(&magnitudes, end);
-            each(context, left & !beyond);
-            left = beyond;
+    pub(crate) fn find(&self, compare: impl Compare, lanes: &[L::Bytes], found: &mut Members) {
+        let blocks = lanes.len().div_ceil(BLOCK).min(BLOCKS);
+        for (keys, lanes) in found.keys.iter_mut().zip(lanes.chunks(BLOCK)) {
+            let padded = padded::<L>(lanes);
+            keys.iter_mut().zip(padded).for_each(|(key, lane)| *key = [self.key(L::load(lane))]);
+            // Lanes that are not there are beyond all contexts.
+            keys[lanes.len()..].fill([u8::MAX]);
         }
+        let Members { keys, from, counts, absent } = found;
+        let from = &mut from[..self.ended + 2];
+        for (from, &end) in from[1..].iter_mut().zip(&self.ends[..self.ended]) {
+            let mut sum = 0;
+            let (sums, without) = from.sums.split_at_mut(blocks);
+            for ((set, sum_until), keys) in from.sets.iter_mut().zip(sums).zip(&*keys) {
+                *set = compare.at_least(keys, end);
+                sum += u16::try_from(set.count_ones()).unwrap_or(0);
+                *sum_until = sum;
+            }
+            without.fill(0);
+        }
+        *absent = BLOCKS - blocks;
+        *counts = [0; MAX_CONTEXTS];
+        let Some(last) = blocks.checked_sub(1) else { return };
+        from[0] = From::ALL;
+        from[0].sums[blocks..].fill(0);
+        let beyond = &mut from[self.ended + 1];
+        *beyond = From::NONE;
+        let there = first(lanes.len() - last * BLOCK);
+        beyond.sets[last] = !there;
+        beyond.sums[last] = u16::try_from(there.count_zeros()).unwrap_or(0);
+        for (count, pair) in counts.iter_mut().zip(from.windows(2)) {
+            *count = pair[0].sums[last] - pair[1].sums[last];
+        }
+    }
+}
+
+/// The members of each context in a stretch of lanes.
+pub(crate) struct Members {
+    keys: [Block<u8>; BLOCKS],
+    /// The lanes of each context and of those after it. Then those that are not there.
+    from: [From; MAX_CONTEXTS + 1],
+    /// How many members each context has.
+    counts: [u16; MAX_CONTEXTS],
+    /// How many blocks the stretch has less than others.
+    absent: usize,
+}
+
+/// Lanes of a stretch.
+#[derive(Clone, Copy)]
+struct From {
+    /// In each block.
+    sets: [u64; BLOCKS],
+    /// How many there are until the end of each block; 0 where there is no block.
+    sums: [u16; BLOCKS],
+}
+
+impl From {
+    const NONE: Self = Self { sets: [0; BLOCKS], sums: [0; BLOCKS] };
+
+    const ALL: Self = {
+        let mut all = Self { sets: [u64::MAX; BLOCKS], sums: [64; BLOCKS] };
+        let mut block = 1;
+        while block < BLOCKS {
+            all.sums[block] += all.sums[block - 1];
+            block += 1;
+        }
+        all
+    };
+}
+
+impl Members {
+    pub(crate) fn new() -> Self {
+        Self {
+            keys: [[[0]; BLOCK]; BLOCKS],
+            from: [From::NONE; MAX_CONTEXTS + 1],
+            counts: [0; MAX_CONTEXTS],
+            absent: BLOCKS,
+        }
+    }
+
+    /// How many members a context has.
+    pub(crate) fn count(&self, context: usize) -> u32 {
+        self.counts[context].into()
+    }
+
+    /// The lane of the member with this rank, which is less than their number.
+    #[inline(always)]
+    pub(crate) fn lane(&self, context: usize, rank: u16) -> usize {
+        let (from, beyond) = (&self.from[context], &self.from[context + 1]);
+        // All sums are looked at, because a search would depend on the data with every step.
+        let passed = from.sums.iter().zip(&beyond.sums).map(|(&from, &beyond)| u16::from(from - beyond <= rank));
+        let block = (usize::from(passed.sum::<u16>()) - self.absent) % BLOCKS;
+        let set = from.sets[block] & !beyond.sets[block];
+        let after = u64::from(from.sums[block] - beyond.sums[block] - rank);
+        block * BLOCK + select(set, u64::from(set.count_ones()) - after) as usize
+    }
+
+    /// How many members come before a lane, which is one itself.
+    #[inline(always)]
+    pub(crate) fn rank(&self, context: usize, lane: usize) -> u32 {
+        let (from, beyond) = (&self.from[context], &self.from[context + 1]);
+        let block = lane / BLOCK % BLOCKS;
+        let from_lane = (from.sets[block] & !beyond.sets[block]) >> (lane % BLOCK);
+        u32::from(from.sums[block] - beyond.sums[block]) - from_lane.count_ones()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::blocks::{Portable, padded};
+    use crate::codec::blocks::Portable;
     use crate::tensor::Dtype;
 
     #[test]
     fn the_example_of_the_specification() {
         let contexts = Contexts::new(Kind::<u16>::of(Dtype::BF16), &[100, 110]);
-        let block = padded::<u16>(&[0x3F80_u16, 0x3580, 0].map(Lane::store));
-        let mut members = Vec::new();
-        contexts.each(Portable, &block, 0b111, |context, set| members.push((context, set)));
-        assert_eq!(members, [(0, 0b100), (1, 0b010), (2, 0b001)]);
+        let lanes = [0x3F80_u16, 0x3580, 0].map(Lane::store);
+        let mut found = Members::new();
+        contexts.find(Portable, &lanes, &mut found);
+        assert_eq!([0, 1, 2].map(|context| (found.count(context), found.lane(context, 0))), [(1, 2), (1, 1), (1, 0)]);
     }
 }

@@ -3,8 +3,8 @@
 //! Everything that does not need the base is checked when the streams are read; what does, when a part is applied.
 
 use crate::codec::bits::{packed_bytes, unpack};
-use crate::codec::blocks::{BLOCK, Compare, Work, dispatch, first, padded, select};
-use crate::codec::contexts::Contexts;
+use crate::codec::blocks::{Compare, STRETCH, Work, dispatch};
+use crate::codec::contexts::{Contexts, Members};
 use crate::codec::escapes;
 use crate::codec::lane::{Kind, Lane, unzigzag};
 use crate::error::{Error, Result};
@@ -295,13 +295,13 @@ impl<L: Lane> Decoded<L> {
     pub(crate) fn changes(&self, part: usize) -> Changes<'_, L> {
         let kind = Kind::of(self.parts[part].0);
         let mut runs = [const { Run { gaps: &[], values: &[] } }; MAX_CONTEXTS];
-        let mut ranks = [u64::MAX; MAX_CONTEXTS];
-        for ((run, rank), own) in runs.iter_mut().zip(&mut ranks).zip(self.runs(part)) {
-            *rank = own.gap().unwrap_or(u64::MAX);
+        let mut until = [u64::MAX; MAX_CONTEXTS];
+        for ((run, until), own) in runs.iter_mut().zip(&mut until).zip(self.runs(part)) {
+            *until = own.gap().unwrap_or(u64::MAX);
             *run = own;
         }
         let contexts = Contexts::new(kind, self.table.thresholds(part));
-        Changes { decoded: self, part, kind, contexts, runs, members: [0; MAX_CONTEXTS], ranks }
+        Changes { decoded: self, part, kind, contexts, runs, members: [0; MAX_CONTEXTS], until }
     }
 
     /// Applies part number `part` to its piece's bytes, which hold the lanes that the tensor starts from.
@@ -338,7 +338,7 @@ impl<L: Lane> Decoded<L> {
 }
 
 /// The coded lanes of one part and context that are still to be dealt with.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Run<'a, L> {
     /// Empty where positions are dense.
     gaps: &'a [u32],
@@ -376,8 +376,8 @@ pub(crate) struct Changes<'a, L> {
     runs: [Run<'a, L>; MAX_CONTEXTS],
     /// Members of each context that have been passed.
     members: [u64; MAX_CONTEXTS],
-    /// Rank of the next coded lane of each context.
-    ranks: [u64; MAX_CONTEXTS],
+    /// How many more are passed before the next coded lane of each context; very many if there is none.
+    until: [u64; MAX_CONTEXTS],
 }
 
 /// Changes of lanes of any width.
@@ -398,18 +398,18 @@ impl<L: Lane> PartChanges for Changes<'_, L> {
         }
         let relative = self.decoded.coding.is_relative();
         // All lanes are members.
-        let begin = self.members[0];
-        self.members[0] += lanes.len() as u64;
-        while self.ranks[0] < self.members[0]
+        let count = lanes.len() as u64;
+        let mut rank = self.until[0];
+        while rank < count
             && let Some(value) = self.runs[0].next()
         {
-            let lane = self.ranks[0] - begin;
-            // It is less than the number of lanes.
-            if let Some(lane) = usize::try_from(lane).ok().and_then(|lane| lanes.get_mut(lane)) {
+            if let Some(lane) = usize::try_from(rank).ok().and_then(|rank| lanes.get_mut(rank)) {
                 change(self.kind, relative, lane, value);
             }
-            self.ranks[0] = self.runs[0].gap().map_or(u64::MAX, |gap| begin + lane + 1 + gap);
+            rank = self.runs[0].gap().map_or(u64::MAX, |gap| rank + 1 + gap);
         }
+        self.until[0] = rank - count;
+        self.members[0] += count;
     }
 
     fn finish(&self) -> Result<()> {
@@ -448,27 +448,38 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
     #[inline(always)]
     fn run(self, compare: impl Compare) {
         let Self { lanes, changes } = self;
-        let Changes { decoded, kind, ref contexts, ref mut runs, mut members, mut ranks, .. } = *changes;
-        let relative = decoded.coding.is_relative();
-        for block in lanes.chunks_mut(BLOCK) {
-            // Contexts are those of the base's lanes, which change here.
-            let before = padded::<L>(block);
-            contexts.each(compare, &before, first(block.len()), |context, mut set| {
-                let end = members[context] + u64::from(set.count_ones());
-                let mut begin = std::mem::replace(&mut members[context], end);
-                while ranks[context] < end
-                    && let Some(value) = runs[context].next()
-                {
-                    // At most 64.
-                    let lane = select(set, ranks[context] - begin);
-                    change(kind, relative, &mut block[lane as usize], value);
-                    set &= (u64::MAX << lane) << 1;
-                    begin = ranks[context] + 1;
-                    ranks[context] = runs[context].gap().map_or(u64::MAX, |gap| begin + gap);
+        let Changes { decoded, kind, ref contexts, ref mut runs, ref mut members, ref mut until, .. } = *changes;
+        if !decoded.coding.is_sparse() {
+            for lane in lanes {
+                let context = contexts.of(L::load(*lane));
+                members[context] += 1;
+                if let Some(value) = runs[context].next() {
+                    change(kind, true, lane, value);
                 }
-            });
+            }
+            return;
         }
-        (changes.members, changes.ranks) = (members, ranks);
+        let mut found = Members::new();
+        for stretch in lanes.chunks_mut(STRETCH) {
+            // Contexts are those of the base's lanes, which change here.
+            contexts.find(compare, stretch, &mut found);
+            for context in 0..decoded.contexts() {
+                let count = u64::from(found.count(context));
+                members[context] += count;
+                let Run { mut gaps, mut values } = runs[context];
+                let mut rank = until[context];
+                while rank < count
+                    && let ([_, other_gaps @ ..], [value, other_values @ ..]) = (gaps, values)
+                {
+                    let lane = found.lane(context, u16::try_from(rank).unwrap_or(0));
+                    change(kind, true, &mut stretch[lane], *value);
+                    (gaps, values) = (other_gaps, other_values);
+                    rank = gaps.first().map_or(u64::MAX, |&gap| rank + 1 + u64::from(gap));
+                }
+                runs[context] = Run { gaps, values };
+                until[context] = rank - count;
+            }
+        }
     }
 }
 

@@ -3,9 +3,9 @@
 //! Per piece the cheapest method is chosen from estimated sizes; pieces with the same method share a segment.
 
 use crate::codec::bits::{pack, packed_bytes};
-use crate::codec::blocks::{BLOCK, Block, Compare, Work, dispatch, first, lanes, padded};
+use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, Places, STRETCH, Work, dispatch, padded};
 use crate::codec::choose;
-use crate::codec::contexts::Contexts;
+use crate::codec::contexts::{Contexts, Members};
 use crate::codec::escapes;
 use crate::codec::lane::{Kind, Lane, absolute, zigzag};
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, entropy_bits, subset_bits};
@@ -42,8 +42,8 @@ pub(crate) struct EncodedSegment {
     pub(crate) pieces: Vec<usize>,
 }
 
-/// Lanes that are compared before what differs is looked at. Whole blocks.
-const STRETCH: usize = 1 << 13;
+/// Lanes that are compared before what differs is looked at. Whole stretches.
+const COMPARED: usize = 1 << 14;
 
 /// How a piece is coded; `RelativePlanes` and `RelativeSmall` are told apart later, for the whole segment.
 type Method = (Positions, bool);
@@ -229,34 +229,38 @@ impl<'a, L: Lane> Measured<'a, L> {
     ) -> [u64; 65] {
         let mut lengths = [0; 65];
         let stride = sampling_stride(self.target.len());
+        let mut found = Places::new();
         let mut sampled = (0..self.target.len()).step_by(BLOCK * stride).peekable();
         // By stretches that stay in the cache until all has been measured.
-        for begin in (0..self.target.len()).step_by(STRETCH) {
-            let end = self.target.len().min(begin + STRETCH);
+        for begin in (0..self.target.len()).step_by(COMPARED) {
+            let end = self.target.len().min(begin + COMPARED);
             let (base, target) = (self.base.map(|base| &base[begin..end]), &self.target[begin..end]);
             dispatch(Differences::<L> { base, target, changes: &mut self.changes });
             passed(L::flat(target));
             let changes = &self.changes[begin / BLOCK..];
             let changed = changes.iter().map(|set| u64::from(set.count_ones())).sum::<u64>();
             self.changed += changed;
-            let places = (0..)
-                .step_by(BLOCK)
-                .zip(changes)
-                .flat_map(|(begin, &set)| lanes(set).map(move |lane| begin + lane as usize));
-            let Some(exponents) = &mut exponents else {
-                self.values.extend(places.map(|place| L::load(target[place])));
-                continue;
-            };
-            for place in places {
-                let old = base.map_or(L::default(), |base| L::load(base[place]));
-                let difference = kind.difference(old, L::load(target[place]));
-                let length = bit_length(absolute(difference));
-                let exponent = kind.exponent(old);
-                lengths[length] += 1;
-                exponents.changed[exponent] += 1;
-                exponents.logarithms[exponent] += length as u64 - 1;
-                self.values.push(difference);
+            let stretches = target.chunks(STRETCH).zip(changes.chunks(BLOCKS)).enumerate();
+            for (number, (target, changes)) in stretches {
+                let changed = found.of(changes);
+                let Some(exponents) = &mut exponents else {
+                    self.values.extend(changed.iter().map(|&lane| L::load(target[usize::from(lane)])));
+                    continue;
+                };
+                let base = base.map(|base| &base[number * STRETCH..][..target.len()]);
+                for &lane in changed {
+                    let lane = usize::from(lane);
+                    let old = base.map_or(L::default(), |base| L::load(base[lane]));
+                    let difference = kind.difference(old, L::load(target[lane]));
+                    let length = bit_length(absolute(difference));
+                    let exponent = kind.exponent(old);
+                    lengths[length] += 1;
+                    exponents.changed[exponent] += 1;
+                    exponents.logarithms[exponent] += length as u64 - 1;
+                    self.values.push(difference);
+                }
             }
+            let Some(exponents) = &mut exponents else { continue };
             // All that has been passed before the first change, too.
             while let Some(base) = self.base.filter(|_| self.changed > 0)
                 && let Some(begin) = sampled.next_if(|&begin| begin < end)
@@ -443,36 +447,50 @@ impl<L: Lane> Work for Sort<'_, '_, L> {
     #[inline(always)]
     fn run(self, compare: impl Compare) {
         let Self { kind, part, contexts, dense, relative, sorted } = self;
-        let values_before: Vec<usize> = sorted.iter().map(|context| context.values.len()).collect();
-        let mut members = [0_u32; MAX_CONTEXTS];
-        // The rank that follows the last coded lane of each context.
-        let mut next = [0_u32; MAX_CONTEXTS];
-        let mut sets = [0; MAX_CONTEXTS];
-        let mut values = part.values.iter();
-        for (number, (new, &changes)) in part.target.chunks(BLOCK).zip(&part.changes).enumerate() {
-            let old = old_block::<L>(part.base, number, new.len());
-            let before = members;
-            contexts.each(compare, &old, first(new.len()), |context, set| {
-                sets[context] = set;
-                members[context] += set.count_ones();
-            });
-            // In the order of lanes, which asks less of the prediction of branches than going by contexts.
-            for lane in lanes(if dense { first(new.len()) } else { changes }) {
-                let lane_before = L::load(old[lane as usize]);
-                let context = contexts.of(lane_before);
-                let coded = &mut sorted[context];
-                if dense {
-                    let after = L::load(new[lane as usize]);
-                    coded.values.push(if relative { kind.difference(lane_before, after) } else { after });
-                } else {
+        let before: Vec<usize> = sorted.iter().map(|context| context.values.len()).collect();
+        let mut members = [0; MAX_CONTEXTS];
+        if dense {
+            for (index, &after) in part.target.iter().enumerate() {
+                let (before, after) = (part.old(index), L::load(after));
+                let value = if relative { kind.difference(before, after) } else { after };
+                let context = contexts.of(before);
+                sorted[context].values.push(value);
+                members[context] += 1;
+            }
+        } else {
+            let has_one = sorted.len() == 1;
+            let mut values = part.values.iter();
+            // The rank that follows the last coded lane of each context.
+            let mut next = [0; MAX_CONTEXTS];
+            let (mut places, mut found) = (Places::new(), Members::new());
+            for (changes, begin) in part.changes.chunks(BLOCKS).zip((0..part.target.len()).step_by(STRETCH)) {
+                let length = STRETCH.min(part.target.len() - begin);
+                let old = part.base.map_or(&[][..], |base| &base[begin..begin + length]);
+                // With one context a lane is its rank.
+                if !has_one {
+                    contexts.find(compare, old, &mut found);
+                }
+                for &lane in places.of(changes) {
+                    let (context, rank) = if has_one {
+                        (0, u32::from(lane))
+                    } else {
+                        let context = contexts.of(L::load(old[usize::from(lane)]));
+                        (context, found.rank(context, lane.into()))
+                    };
+                    let coded = &mut sorted[context];
                     coded.values.extend(values.next());
-                    let rank = before[context] + (sets[context] & !(u64::MAX << lane)).count_ones();
+                    let rank: u32 = members[context] + rank;
                     coded.gaps.push(rank - next[context]);
                     next[context] = rank + 1;
                 }
+                if has_one {
+                    members[0] += u32::try_from(length).unwrap_or(0);
+                } else {
+                    members.iter_mut().enumerate().for_each(|(context, members)| *members += found.count(context));
+                }
             }
         }
-        for ((coded, members), before) in sorted.iter_mut().zip(members).zip(values_before) {
+        for ((coded, members), before) in sorted.iter_mut().zip(members).zip(before) {
             coded.members.push(members);
             coded.coded.push(u32::try_from(coded.values.len() - before).unwrap_or(u32::MAX));
         }
@@ -610,33 +628,44 @@ fn encode_small<L: Lane>(
         let less_one = |&value: &L| absolute(value) - 1;
         let symbols: Vec<u8> =
             context.values.iter().map(|value| u8::try_from(less_one(value)).unwrap_or(u8::MAX)).collect();
-        let mut counts = [0_u64; 256];
-        symbols.iter().for_each(|&symbol| counts[usize::from(symbol)] += 1);
-        let candidates = [1_u8, 2, 4, 8].map(|width| {
-            let greatest = u8::MAX >> (8 - width);
-            let mut packed = Vec::with_capacity(symbols.len());
-            pack(&mut packed, u32::from(width), symbols.iter().map(|&symbol| u32::from(symbol.min(greatest))));
-            let mut histogram = ByteHistogram::new();
-            packed.iter().for_each(|&byte| histogram.add(byte));
-            let code = histogram.huffman_bits() * float(packed.len() as u64);
-            // An escape takes a byte, or two if it is of 128 more.
-            let escaped = &counts[usize::from(greatest)..];
-            let escapes = escaped.iter().sum::<u64>() + escaped.iter().skip(128).sum::<u64>();
-            (code + 8.0 * float(escapes), width, packed)
-        });
-        if let Some((_, width, packed)) = candidates.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) {
-            let greatest = u8::MAX >> (8 - width);
-            let mut escapes = Vec::new();
-            for (value, _) in context.values.iter().zip(&symbols).filter(|(_, symbol)| **symbol >= greatest) {
-                escapes::put(less_one(value), greatest, &mut escapes);
-            }
-            widths.push(width);
-            magnitudes.push(packed);
-            all_escapes.push(escapes);
+        let (width, packed) = best_width(&symbols);
+        let greatest = u8::MAX >> (8 - width);
+        let mut escapes = Vec::new();
+        for (value, _) in context.values.iter().zip(&symbols).filter(|(_, symbol)| **symbol >= greatest) {
+            escapes::put(less_one(value), greatest, &mut escapes);
         }
+        widths.push(width);
+        magnitudes.push(packed);
+        all_escapes.push(escapes);
     }
     for runs in [&signs, &magnitudes, &all_escapes] {
         push_stream(streams, runs, Effort::Symbols, compressor)?;
     }
     Ok(widths)
+}
+
+/// The width of symbols that is estimated to be shortest, and the symbols packed with it.
+fn best_width(symbols: &[u8]) -> (u8, Vec<u8>) {
+    let mut counts = ByteHistogram::new();
+    counts.extend(symbols);
+    let mut best = (f64::INFINITY, 8, Vec::new());
+    for width in [8, 4, 2, 1] {
+        let greatest = u8::MAX >> (8 - width);
+        // An escape takes a byte, or two if it is of 128 more.
+        let long = greatest.checked_add(128).map_or(0, |long| counts.at_least(long));
+        let escapes = 8.0 * float(counts.at_least(greatest) + long);
+        // Narrower symbols have more of them.
+        if escapes > best.0 {
+            break;
+        }
+        let mut packed = Vec::with_capacity(symbols.len());
+        pack(&mut packed, u32::from(width), symbols.iter().map(|&symbol| u32::from(symbol.min(greatest))));
+        let mut histogram = ByteHistogram::new();
+        histogram.extend(&packed);
+        let bits = histogram.huffman_bits() * float(packed.len() as u64) + escapes;
+        if bits <= best.0 {
+            best = (bits, width, packed);
+        }
+    }
+    (best.1, best.2)
 }

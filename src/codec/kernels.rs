@@ -1,7 +1,7 @@
 //! Single kernels for `crates/deltachain-bench`, behind the feature `kernels`; no part of the library's interface.
 
-use crate::codec::blocks::{BLOCK, Compare, Work, dispatch, first, padded};
-use crate::codec::contexts::Contexts;
+use crate::codec::blocks::{Compare, STRETCH, Work, dispatch};
+use crate::codec::contexts::{Contexts, Members};
 use crate::codec::decode::Decoded;
 use crate::codec::encode::{Differences, EncodedSegment, PieceInput, Profile, encode};
 use crate::codec::lane::{Kind, Lane, with_lane};
@@ -31,11 +31,12 @@ impl Work for Count<'_> {
 
     #[inline(always)]
     fn run(self, compare: impl Compare) -> Self::Output {
-        let mut counts = [0; MAX_CONTEXTS];
-        for block in self.1.chunks(BLOCK) {
-            self.0.each(compare, &padded::<u16>(block), first(block.len()), |context, set| {
-                counts[context] += set.count_ones();
-            });
+        let (mut found, mut counts) = (Members::new(), [0; MAX_CONTEXTS]);
+        for stretch in self.1.chunks(STRETCH) {
+            self.0.find(compare, stretch, &mut found);
+            for (context, count) in counts.iter_mut().enumerate() {
+                *count += found.count(context);
+            }
         }
         counts
     }

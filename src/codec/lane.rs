@@ -152,7 +152,7 @@ impl<L: Lane> Kind<L> {
                 mantissa_bits: L::BITS - 1 - dtype.exponent_bits(),
             }
         } else {
-            Self { sign_magnitude: false, magnitude_mask: L::default(), mantissa_bits: 0 }
+            Self { sign_magnitude: false, magnitude_mask: L::default(), mantissa_bits: L::BITS - 1 }
         }
     }
 
@@ -171,6 +171,27 @@ impl<L: Lane> Kind<L> {
     /// Least magnitude whose exponent field is at least `threshold`.
     pub(crate) fn threshold(&self, threshold: u16) -> L {
         L::from_u64(u64::from(threshold) << self.mantissa_bits)
+    }
+
+    fn exponent_bits(&self) -> u32 {
+        L::BITS - 1 - self.mantissa_bits
+    }
+
+    /// Whether exponents are longer than a byte.
+    pub(crate) fn has_long_exponents(&self) -> bool {
+        self.exponent_bits() > 8
+    }
+
+    /// The first byte of the lane without its sign: the exponent, or the exponent and what follows if it is shorter.
+    #[inline]
+    pub(crate) fn exponent_byte(&self, lane: L) -> u8 {
+        let magnitude = self.magnitude(lane);
+        magnitude.wrapping_add(magnitude).byte(size_of::<L>() - 1)
+    }
+
+    /// The least such byte of lanes whose exponent field is at least `threshold`; `None` if there are no such lanes.
+    pub(crate) fn threshold_byte(&self, threshold: u16) -> Option<u8> {
+        u8::try_from(u32::from(threshold) << 8_u32.saturating_sub(self.exponent_bits())).ok()
     }
 
     /// SPEC section 8.3; its own inverse.

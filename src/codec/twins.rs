@@ -1,9 +1,10 @@
 //! Tests of what works on blocks of lanes at once: each function beside a slow and obvious one.
 
-use crate::codec::blocks::{BLOCK, Block, Compare, Work, by_all, first, lanes, padded, select};
-use crate::codec::contexts::Contexts;
+use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, Places, STRETCH, Work, by_all, first, padded, select};
+use crate::codec::contexts::{Contexts, Members};
 use crate::codec::lane::{Kind, Lane};
 use crate::codec::tests::{Generator, pieces};
+use crate::format::segment::MAX_CONTEXTS;
 use crate::tensor::Dtype;
 
 /// Sets of lanes: few, many, all, none, and each alone.
@@ -23,10 +24,20 @@ fn members(set: u64) -> Vec<u32> {
 }
 
 #[test]
+fn places_are_those_of_the_sets() {
+    let mut places = Places::new();
+    let sets = sets();
+    for sets in sets.chunks(BLOCKS).chain(sets.chunks(1)).chain([&[u64::MAX; BLOCKS][..], &[]]) {
+        let members = |(set, begin): (&u64, u32)| members(*set).into_iter().map(move |lane| begin + lane);
+        let expected: Vec<u32> = sets.iter().zip((0..).step_by(BLOCK)).flat_map(members).collect();
+        assert_eq!(places.of(sets).iter().copied().map(u32::from).collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
 fn sets_hold_their_lanes() {
     for set in sets() {
         let members = members(set);
-        assert_eq!(lanes(set).collect::<Vec<_>>(), members);
         for (rank, &lane) in (0..).zip(&members) {
             assert_eq!(select(set, rank), lane, "{set:x}, {rank}");
         }
@@ -37,20 +48,32 @@ fn sets_hold_their_lanes() {
     }
 }
 
-/// Compares two blocks, and one of them with a magnitude.
+/// Compares two blocks.
 #[derive(Clone)]
-struct Both<L: Lane> {
+struct Differing<L: Lane> {
     old: Block<L>,
     new: Block<L>,
-    least: L,
 }
 
-impl<L: Lane> Work for Both<L> {
-    type Output = (u64, u64);
+impl<L: Lane> Work for Differing<L> {
+    type Output = u64;
 
     #[inline(always)]
-    fn run(self, compare: impl Compare) -> (u64, u64) {
-        (compare.differing::<L>(&self.old, &self.new), compare.at_least(&self.new, self.least))
+    fn run(self, compare: impl Compare) -> u64 {
+        compare.differing::<L>(&self.old, &self.new)
+    }
+}
+
+/// Compares the bytes of a block with one.
+#[derive(Clone)]
+struct AtLeast(Block<u8>, u8);
+
+impl Work for AtLeast {
+    type Output = u64;
+
+    #[inline(always)]
+    fn run(self, compare: impl Compare) -> u64 {
+        compare.at_least(&self.0, self.1)
     }
 }
 
@@ -71,34 +94,47 @@ fn blocks_are_compared<L: Lane>() {
         // One bit differs: the lowest, the highest, another one.
         let bit = |lane: u32| L::from_u64(1 << [0, L::BITS - 1, lane % L::BITS][number % 3]);
         members(set).into_iter().for_each(|lane| new[lane as usize] = new[lane as usize].xor(bit(lane)));
-        for least in [lane(), new[number % BLOCK], L::default(), L::from_u64(u64::MAX)] {
-            let at_least = (0..).zip(&new).filter(|(_, lane)| **lane >= least);
-            let at_least: Vec<u32> = at_least.map(|(number, _)| number).collect();
-            let block = |lanes: &[L]| padded::<L>(&lanes.iter().map(|lane| lane.store()).collect::<Vec<_>>());
-            let all = by_all(&Both { old: block(&old), new: block(&new), least });
-            for found in all {
-                assert_eq!(found.0, set);
-                assert_eq!(members(found.1), at_least);
+        let block = |lanes: &[L]| padded::<L>(&lanes.iter().map(|lane| lane.store()).collect::<Vec<_>>());
+        for found in by_all(&Differing::<L> { old: block(&old), new: block(&new) }) {
+            assert_eq!(found, set);
+        }
+    }
+}
+
+#[test]
+fn every_processor_finds_the_same_bytes() {
+    let mut random = Generator(6);
+    for round in 0..100 {
+        let bytes = [(); BLOCK].map(|()| [u8::try_from(random.next() % 256).unwrap()]);
+        for least in [bytes[round % BLOCK][0], 0, 1, 127, 128, 255] {
+            let expected = (0..).zip(&bytes).filter(|(_, byte)| byte[0] >= least).map(|(number, _)| number);
+            let expected: Vec<u32> = expected.collect();
+            for found in by_all(&AtLeast(bytes, least)) {
+                assert_eq!(members(found), expected);
             }
         }
     }
 }
 
-/// The sets of members of each context.
+/// The lanes of each context's members, and what the rank of each of them is said to be.
 #[derive(Clone)]
-struct Members<'a, L: Lane>(&'a Contexts<L>, &'a [L::Bytes]);
+struct Ranked<'a, L: Lane>(&'a Contexts<L>, &'a [L::Bytes]);
 
-impl<L: Lane> Work for Members<'_, L> {
-    type Output = Vec<u64>;
+impl<L: Lane> Work for Ranked<'_, L> {
+    type Output = Vec<Vec<(usize, u32)>>;
 
     #[inline(always)]
-    fn run(self, compare: impl Compare) -> Vec<u64> {
-        let mut sets = Vec::new();
-        self.0.each(compare, &padded::<L>(self.1), first(self.1.len()), |context, set| {
-            assert_eq!(context, sets.len());
-            sets.push(set);
-        });
-        sets
+    fn run(self, compare: impl Compare) -> Self::Output {
+        let mut found = Members::new();
+        // What has been found before must not be seen again.
+        self.0.find(compare, &[L::default().store(); STRETCH], &mut found);
+        self.0.find(compare, self.1, &mut found);
+        let members = |context| {
+            let ranks = 0..u16::try_from(found.count(context)).unwrap();
+            let lanes = ranks.map(|rank| found.lane(context, rank));
+            lanes.map(|lane| (lane, found.rank(context, lane))).collect()
+        };
+        (0..MAX_CONTEXTS).map(members).collect()
     }
 }
 
@@ -115,18 +151,18 @@ fn contexts_of_blocks<L: Lane>(dtype: Dtype, thresholds: &[&[u16]]) {
     let kind = Kind::<L>::of(dtype);
     for thresholds in thresholds {
         let contexts = Contexts::new(kind, thresholds);
-        for (seed, length) in (0..40).flat_map(|seed| [(seed, 64), (seed, 63), (seed, 1), (seed, 0)]) {
-            let (block, _) = pieces::<L>(seed, length, 1, 1);
-            let block = L::chunks(&block);
+        for (seed, length) in (0..).zip([0, 1, 63, 64, 65, 1000, 4032, 4033, STRETCH - 1, STRETCH]) {
+            let (base, _) = pieces::<L>(seed, length, 1, 1);
+            let base = L::chunks(&base);
             let of = |lane: &L::Bytes| {
                 let exponent = kind.exponent(L::load(*lane));
                 thresholds.iter().filter(|&&threshold| usize::from(threshold) <= exponent).count()
             };
-            let lanes = |context| (0..).zip(block).filter(move |(_, lane)| of(lane) == context);
-            for sets in by_all(&Members(&contexts, block)) {
-                assert_eq!(sets.len(), thresholds.len() + 1);
-                for (context, set) in sets.into_iter().enumerate() {
-                    assert_eq!(members(set), lanes(context).map(|(number, _)| number).collect::<Vec<u32>>());
+            assert!(base.iter().all(|lane| contexts.of(L::load(*lane)) == of(lane)));
+            for ranked in by_all(&Ranked(&contexts, base)) {
+                for (context, members) in ranked.into_iter().enumerate() {
+                    let lanes = (0..base.len()).filter(|&lane| of(&base[lane]) == context);
+                    assert_eq!(members, lanes.zip(0..).collect::<Vec<_>>());
                 }
             }
         }

@@ -67,17 +67,9 @@ impl Compare for V4 {
     }
 
     #[inline(always)]
-    fn at_least<L: Lane>(self, block: &Block<L>, least: L) -> u64 {
-        let least = repeated_512(self, least);
-        each_chunk::<L>(block, |_, chunk| {
-            let chunk = cast(chunk);
-            match L::BITS {
-                8 => self.avx512bw._mm512_cmpge_epu8_mask(chunk, least),
-                16 => self.avx512bw._mm512_cmpge_epu16_mask(chunk, least).into(),
-                32 => self.avx512f._mm512_cmpge_epu32_mask(chunk, least).into(),
-                _ => self.avx512f._mm512_cmpge_epu64_mask(chunk, least).into(),
-            }
-        })
+    fn at_least(self, block: &Block<u8>, least: u8) -> u64 {
+        let least = self.avx512f._mm512_set1_epi8(least.cast_signed());
+        self.avx512bw._mm512_cmpge_epu8_mask(cast(*block), least)
     }
 }
 
@@ -91,21 +83,10 @@ impl Compare for V3 {
     }
 
     #[inline(always)]
-    fn at_least<L: Lane>(self, block: &Block<L>, least: L) -> u64 {
-        if L::BITS == 64 {
-            // There is no maximum of lanes as long as that.
-            return Portable.at_least(block, least);
-        }
-        let least = repeated_256(self, least);
-        each_chunk::<L>(block, |_, chunk| {
-            let chunk: Pair = cast(chunk);
-            let greater = [0, 1].map(|half| match L::BITS {
-                8 => self.avx2._mm256_max_epu8(chunk[half], least),
-                16 => self.avx2._mm256_max_epu16(chunk[half], least),
-                _ => self.avx2._mm256_max_epu32(chunk[half], least),
-            });
-            equal::<L>(self, greater, chunk)
-        })
+    fn at_least(self, block: &Block<u8>, least: u8) -> u64 {
+        let least = self.avx._mm256_set1_epi8(least.cast_signed());
+        let bytes: Pair = cast(*block);
+        equal::<u8>(self, bytes.map(|bytes| self.avx2._mm256_max_epu8(bytes, least)), bytes)
     }
 }
 
@@ -130,27 +111,6 @@ fn equal<L: Lane>(simd: V3, a: Pair, b: Pair) -> u64 {
         return simd.avx2._mm256_movemask_epi8(ordered).cast_unsigned().into();
     }
     u64::from(bits(0)) | u64::from(bits(1)) << (CHUNK / 2 / size_of::<L>())
-}
-
-#[inline(always)]
-fn repeated_512<L: Lane>(simd: V4, lane: L) -> __m512i {
-    let lane = lane.to_u64().to_le_bytes();
-    match L::BITS {
-        8 => simd.avx512f._mm512_set1_epi8(i8::from_le_bytes([lane[0]])),
-        16 => simd.avx512f._mm512_set1_epi16(i16::from_le_bytes([lane[0], lane[1]])),
-        32 => simd.avx512f._mm512_set1_epi32(i32::from_le_bytes([lane[0], lane[1], lane[2], lane[3]])),
-        _ => simd.avx512f._mm512_set1_epi64(i64::from_le_bytes(lane)),
-    }
-}
-
-#[inline(always)]
-fn repeated_256<L: Lane>(simd: V3, lane: L) -> __m256i {
-    let lane = lane.to_u64().to_le_bytes();
-    match L::BITS {
-        8 => simd.avx._mm256_set1_epi8(i8::from_le_bytes([lane[0]])),
-        16 => simd.avx._mm256_set1_epi16(i16::from_le_bytes([lane[0], lane[1]])),
-        _ => simd.avx._mm256_set1_epi32(i32::from_le_bytes([lane[0], lane[1], lane[2], lane[3]])),
-    }
 }
 
 /// What the same work gives with each kind of instructions that this processor has.
