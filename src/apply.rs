@@ -1,7 +1,5 @@
 //! Applying a link: base + link -> target, piece by piece (SPEC section 9).
 
-use std::collections::HashMap;
-
 use rayon::prelude::*;
 
 use crate::codec::decode::PartChanges;
@@ -33,8 +31,8 @@ pub struct Application<'a, B: ?Sized, S> {
     unproven: &'a [bool],
 }
 
-/// Where each entry of the link stands in the target, and the base's tensor that it starts from, if any.
-type Places = HashMap<usize, (usize, Option<usize>)>;
+/// Where each entry of the link stands in the target, if it is taken and not removed.
+type Places = Vec<Option<usize>>;
 
 /// Bytes that are read, changed, written and hashed before the next: what a core keeps to itself. Whole blocks of the codec.
 const STRETCH_BYTES: usize = 1 << 18;
@@ -184,7 +182,9 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         let apply_one = |buffer: &mut Vec<u8>, &number: &usize| self.apply_segment(number, &places, &building, buffer);
         in_order(&segments, Vec::new, apply_one, |_, digests| {
             for (part, digest) in digests {
-                pieces[places[&part.entry].0][address(part.piece)?] = Some(digest);
+                if let Some(place) = places[part.entry] {
+                    pieces[place][address(part.piece)?] = Some(digest);
+                }
             }
             Ok(())
         })?;
@@ -198,16 +198,18 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     }
 
     fn places(&self) -> Places {
-        let places = (0..).zip(&self.origins).filter_map(|(place, origin)| match origin {
-            Origin::Link(entry, start) => Some((*entry, (place, *start))),
-            Origin::Base(_) => None,
-        });
-        places.collect()
+        let mut places = vec![None; self.link.index().tensors.len()];
+        for (place, origin) in self.origins.iter().enumerate() {
+            if let Origin::Link(entry, _) = *origin {
+                places[entry] = Some(place);
+            }
+        }
+        places
     }
 
     /// The segments that are needed.
     fn segments(&self, places: &Places) -> impl Iterator<Item = usize> {
-        let is_needed = |number: usize| self.link.parts(number).iter().any(|part| places.contains_key(&part.entry));
+        let is_needed = |number: usize| self.link.parts(number).iter().any(|part| places[part.entry].is_some());
         (0..self.link.index().segments.len()).filter(move |&number| is_needed(number))
     }
 
@@ -221,7 +223,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         let segment = self.link.segment(number)?;
         let mut digests = Vec::with_capacity(self.link.parts(number).len());
         for (index, &part) in self.link.parts(number).iter().enumerate() {
-            let Some(&(place, _)) = places.get(&part.entry) else { continue };
+            let Some(place) = places[part.entry] else { continue };
             let mut changes = segment.changes(index);
             let digest = self.build_piece(place, part.piece, Some(&mut *changes), building, buffer)?;
             self.link.locate(number, index, changes.finish())?;

@@ -219,17 +219,16 @@ impl<'a, L: Lane> Measured<'a, L> {
         self.base.map_or(L::default(), |base| L::load(base[index]))
     }
 
-    /// Finds the lanes that change. If values may be relative, counts `exponents`, and differences by the length of their
-    /// magnitude in bits, which are returned.
+    /// Finds the lanes that change. If values may be relative, counts `exponents` and returns the lengths of differences.
     fn measure_changes(
         &mut self,
         kind: Kind<L>,
         mut exponents: Option<&mut ExponentStatistics>,
         passed: &mut dyn FnMut(&[u8]),
-    ) -> [u64; 65] {
-        let mut lengths = [0; 65];
+    ) -> Lengths {
+        let mut lengths = [0; _];
         let stride = sampling_stride(self.target.len());
-        let mut found = Places::new();
+        let mut places = Places::new();
         let mut sampled = (0..self.target.len()).step_by(BLOCK * stride).peekable();
         // By stretches that stay in the cache until all has been measured.
         for begin in (0..self.target.len()).step_by(COMPARED) {
@@ -238,28 +237,10 @@ impl<'a, L: Lane> Measured<'a, L> {
             dispatch(Differences::<L> { base, target, changes: &mut self.changes });
             passed(L::flat(target));
             let changes = &self.changes[begin / BLOCK..];
-            let changed = changes.iter().map(|set| u64::from(set.count_ones())).sum::<u64>();
-            self.changed += changed;
-            let stretches = target.chunks(STRETCH).zip(changes.chunks(BLOCKS)).enumerate();
-            for (number, (target, changes)) in stretches {
-                let changed = found.of(changes);
-                let Some(exponents) = &mut exponents else {
-                    self.values.extend(changed.iter().map(|&lane| L::load(target[usize::from(lane)])));
-                    continue;
-                };
-                let base = base.map(|base| &base[number * STRETCH..][..target.len()]);
-                for &lane in changed {
-                    let lane = usize::from(lane);
-                    let old = base.map_or(L::default(), |base| L::load(base[lane]));
-                    let difference = kind.difference(old, L::load(target[lane]));
-                    let length = bit_length(absolute(difference));
-                    let exponent = kind.exponent(old);
-                    lengths[length] += 1;
-                    exponents.changed[exponent] += 1;
-                    exponents.logarithms[exponent] += length as u64 - 1;
-                    self.values.push(difference);
-                }
-            }
+            let (places, values) = (&mut places, &mut self.values);
+            let counts = exponents.as_deref_mut().map(|exponents| (exponents, &mut lengths));
+            dispatch(Look { kind, base, target, changes, places, counts, values });
+            self.changed = self.values.len() as u64;
             let Some(exponents) = &mut exponents else { continue };
             // All that has been passed before the first change, too.
             while let Some(base) = self.base.filter(|_| self.changed > 0)
@@ -296,6 +277,9 @@ impl<'a, L: Lane> Measured<'a, L> {
         planes.iter().map(ByteHistogram::huffman_bits).sum::<f64>() * float(self.changed)
     }
 }
+
+/// Counts of differences by the length of their magnitude in bits.
+type Lengths = [u64; 65];
 
 /// Large pieces are measured on some of their blocks: so many lanes say enough. Odd, so that it is not always the same columns
 /// of a matrix.
@@ -405,6 +389,46 @@ impl<L: Lane> Work for Differences<'_, L> {
     }
 }
 
+/// Looks at the lanes that change: at what becomes of them, and at what they were.
+struct Look<'a, L: Lane> {
+    kind: Kind<L>,
+    base: Option<&'a [L::Bytes]>,
+    target: &'a [L::Bytes],
+    changes: &'a [u64],
+    places: &'a mut Places,
+    /// If values may be relative.
+    counts: Option<(&'a mut ExponentStatistics, &'a mut Lengths)>,
+    /// Gets them.
+    values: &'a mut Vec<L>,
+}
+
+impl<L: Lane> Work for Look<'_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, _: impl Compare) {
+        let Self { kind, base, target, changes, places, mut counts, values } = self;
+        for (number, (target, changes)) in target.chunks(STRETCH).zip(changes.chunks(BLOCKS)).enumerate() {
+            let changed = places.of(changes).iter().map(|&lane| usize::from(lane));
+            let Some((exponents, lengths)) = &mut counts else {
+                values.extend(changed.map(|lane| L::load(target[lane])));
+                continue;
+            };
+            let base = base.map(|base| &base[number * STRETCH..][..target.len()]);
+            values.extend(changed.map(|lane| {
+                let old = base.map_or(L::default(), |base| L::load(base[lane]));
+                let difference = kind.difference(old, L::load(target[lane]));
+                let length = bit_length(absolute(difference));
+                let exponent = kind.exponent(old);
+                lengths[length] += 1;
+                exponents.changed[exponent] += 1;
+                exponents.logarithms[exponent] += length as u64 - 1;
+                difference
+            }));
+        }
+    }
+}
+
 /// The lanes of the base that a block of the target of this number and length starts from: zeros if there is no base.
 #[inline(always)]
 fn old_block<L: Lane>(base: Option<&[L::Bytes]>, number: usize, length: usize) -> Block<L> {
@@ -424,9 +448,10 @@ fn collect<L: Lane>(
     let mut collected: Vec<CodedContext<L>> = (0..count)
         .map(|_| CodedContext { gaps: Vec::new(), values: Vec::new(), coded: Vec::new(), members: Vec::new() })
         .collect();
+    let (mut places, mut found) = (Places::new(), Members::new());
     for (part, thresholds) in parts.iter().zip(thresholds) {
-        let contexts = Contexts::new(kind, thresholds);
-        dispatch(Sort { kind, part, contexts: &contexts, dense, relative, sorted: &mut collected });
+        let (contexts, sorted) = (&Contexts::new(kind, thresholds), collected.as_mut_slice());
+        dispatch(Sort { kind, part, contexts, dense, relative, places: &mut places, found: &mut found, sorted });
     }
     collected
 }
@@ -438,6 +463,8 @@ struct Sort<'a, 'b, L: Lane> {
     contexts: &'a Contexts<L>,
     dense: bool,
     relative: bool,
+    places: &'a mut Places,
+    found: &'a mut Members,
     sorted: &'a mut [CodedContext<L>],
 }
 
@@ -446,7 +473,7 @@ impl<L: Lane> Work for Sort<'_, '_, L> {
 
     #[inline(always)]
     fn run(self, compare: impl Compare) {
-        let Self { kind, part, contexts, dense, relative, sorted } = self;
+        let Self { kind, part, contexts, dense, relative, places, found, sorted } = self;
         let before: Vec<usize> = sorted.iter().map(|context| context.values.len()).collect();
         let mut members = [0; MAX_CONTEXTS];
         if dense {
@@ -462,13 +489,12 @@ impl<L: Lane> Work for Sort<'_, '_, L> {
             let mut values = part.values.iter();
             // The rank that follows the last coded lane of each context.
             let mut next = [0; MAX_CONTEXTS];
-            let (mut places, mut found) = (Places::new(), Members::new());
             for (changes, begin) in part.changes.chunks(BLOCKS).zip((0..part.target.len()).step_by(STRETCH)) {
                 let length = STRETCH.min(part.target.len() - begin);
                 let old = part.base.map_or(&[][..], |base| &base[begin..begin + length]);
                 // With one context a lane is its rank.
                 if !has_one {
-                    contexts.find(compare, old, &mut found);
+                    contexts.find(compare, old, found);
                 }
                 for &lane in places.of(changes) {
                     let (context, rank) = if has_one {
@@ -567,9 +593,11 @@ impl SplitGaps {
         let total: u64 = gaps.iter().map(|&gap| u64::from(gap)).sum();
         let mean = total.checked_div(gaps.len() as u64).unwrap_or(0);
         let most = u8::try_from((mean / 32).checked_ilog2().unwrap_or(0)).unwrap_or(31).min(31);
+        // Some thousands tell as well as all.
+        let sample: Vec<u32> = gaps.iter().step_by(gaps.len() >> 12 | 1).copied().collect();
         let mut best = (f64::INFINITY, 0);
         for shift in most.saturating_sub(2)..=most {
-            let bits = Self::estimated_bits(gaps, shift);
+            let bits = Self::estimated_bits(&sample, shift);
             if bits < best.0 {
                 best = (bits, shift);
             }
@@ -658,7 +686,7 @@ fn best_width(symbols: &[u8]) -> (u8, Vec<u8>) {
         if escapes > best.0 {
             break;
         }
-        let mut packed = Vec::with_capacity(symbols.len());
+        let mut packed = Vec::with_capacity(packed_bytes(symbols.len() as u64, width).try_into().unwrap_or(0));
         pack(&mut packed, u32::from(width), symbols.iter().map(|&symbol| u32::from(symbol.min(greatest))));
         let mut histogram = ByteHistogram::new();
         histogram.extend(&packed);
