@@ -3,8 +3,9 @@
 use crate::codec::blocks::{Compare, STRETCH, Work, dispatch};
 use crate::codec::contexts::{Contexts, Members};
 use crate::codec::decode::Decoded;
-use crate::codec::encode::{Differences, EncodedSegment, PieceInput, Profile, encode};
+use crate::codec::encode::{EncodedSegment, PieceInput, Profile, encode};
 use crate::codec::lane::{Kind, Lane, with_lane};
+use crate::codec::sort::differing;
 use crate::error::Result;
 use crate::format::segment::MAX_CONTEXTS;
 use crate::format::stream::Compressor;
@@ -12,10 +13,20 @@ use crate::tensor::Dtype;
 
 /// Finds the BF16 elements that differ; returns how many there are.
 pub fn compare(base: &[u8], target: &[u8]) -> u64 {
-    let mut changes = Vec::new();
-    let (base, target) = (Some(u16::chunks(base)), u16::chunks(target));
-    dispatch(Differences::<u16> { base, target, changes: &mut changes });
-    changes.into_iter().map(|set| u64::from(set.count_ones())).sum()
+    dispatch(Differing(u16::chunks(base), u16::chunks(target)))
+}
+
+struct Differing<'a>(&'a [[u8; 2]], &'a [[u8; 2]]);
+
+impl Work for Differing<'_> {
+    type Output = u64;
+
+    #[inline(always)]
+    fn run(self, compare: impl Compare) -> u64 {
+        let stretches = self.0.chunks(STRETCH).zip(self.1.chunks(STRETCH));
+        let sets = stretches.flat_map(|(base, target)| differing::<u16>(compare, Some(base), target));
+        sets.map(|set| u64::from(set.count_ones())).sum()
+    }
 }
 
 /// Counts the members of sixteen contexts among BF16 elements.

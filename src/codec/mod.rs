@@ -12,6 +12,8 @@ mod escapes;
 #[cfg(feature = "kernels")]
 pub mod kernels;
 pub(crate) mod lane;
+mod sample;
+mod sort;
 mod statistics;
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -48,6 +48,11 @@ impl ByteHistogram {
     }
 }
 
+/// A count as a figure to estimate with.
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
+}
+
 /// Bits for a sequence with these counts of symbols under an ideal order-0 coder.
 pub(crate) fn entropy_bits(counts: impl Iterator<Item = u64> + Clone) -> f64 {
     let total: u64 = counts.clone().sum();

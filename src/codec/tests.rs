@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::codec::blocks::BLOCK;
+use crate::codec::blocks::{BLOCK, STRETCH};
 use crate::codec::decode::{Decoded, PartChanges};
 use crate::codec::encode::{PieceInput, Profile, encode, encode_as};
 use crate::codec::lane::{Kind, Lane, with_lane};
@@ -284,6 +284,36 @@ fn contexts_have_the_members_that_the_base_gives_them() {
         assert_eq!((error.rule(), error.offset()), (Some(rule), Some(0)));
         assert!(decoded.patches(0).is_err());
     }
+}
+
+#[test]
+fn changes_outside_the_sample_are_coded() {
+    // Large enough to be looked at in turns; the second stretch is not among the first turn's.
+    let same = vec![0x40; 3 << 19];
+    let mut base: Vec<u8> = same.iter().copied().cycle().take(2 * same.len()).collect();
+    let mut target = base.clone();
+    for lane in [STRETCH, STRETCH + 100, 2 * STRETCH - 1] {
+        target[2 * lane] ^= 1;
+    }
+    let unchanged = PieceInput { base: Some(&same), target: &same, sparse: false };
+    let changed = PieceInput { base: Some(&base), target: &target, sparse: false };
+    let large = PieceInput { base: Some(&base), target: &base, sparse: false };
+    let mut passed = [0; 3];
+    let (segments, counts) = encode::<u16>(
+        Dtype::BF16,
+        &[unchanged, large, changed],
+        Profile::Compact,
+        &mut Compressor::default(),
+        &mut |number, bytes| passed[number] += bytes.len(),
+    )
+    .unwrap();
+    assert_eq!((counts, passed), (vec![0, 0, 3], [same.len(), base.len(), base.len()]));
+    let [segment] = &segments[..] else { panic!("{} segments", segments.len()) };
+    assert_eq!(segment.pieces, [2]);
+    let lanes = u32::try_from(base.len() / 2).unwrap();
+    let decoded = Decoded::<u16>::new(&segment.bytes, 0, segment.coding, vec![(Dtype::BF16, lanes)]).unwrap();
+    decoded.apply(0, &mut base).unwrap();
+    assert!(base == target);
 }
 
 proptest! {

@@ -1,0 +1,186 @@
+//! The pass over a piece: finds the lanes that change, and sorts those that are coded into contexts.
+
+use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, Places, STRETCH, Work, dispatch, padded};
+use crate::codec::contexts::{Contexts, Members};
+use crate::codec::encode::PieceInput;
+use crate::codec::lane::{Kind, Lane};
+use crate::codec::sample::Method;
+use crate::format::coding::Positions;
+use crate::format::segment::MAX_CONTEXTS;
+
+/// Lanes that are sorted before `passed` is told of them. Whole stretches.
+const PASSED: usize = 1 << 14;
+
+/// The coded lanes of a segment, by context and then in order of parts and lanes.
+pub(super) struct CodedContext<L> {
+    pub(super) gaps: Vec<u32>,
+    pub(super) values: Vec<L>,
+    /// Coded lanes of each part.
+    pub(super) coded: Vec<u32>,
+    /// Members of each part.
+    pub(super) members: Vec<u32>,
+}
+
+/// What becomes a segment: the pieces that are coded by one method.
+pub(super) struct Sorted<L> {
+    pub(super) method: Method,
+    pub(super) contexts: Vec<CodedContext<L>>,
+    /// The pieces that are its parts, by their numbers.
+    pub(super) pieces: Vec<usize>,
+    /// Thresholds of each part.
+    pub(super) thresholds: Vec<Vec<u16>>,
+}
+
+/// Room for what is found of one stretch.
+pub(super) struct Found {
+    pub(super) places: Places,
+    members: Members,
+}
+
+impl Found {
+    pub(super) fn new() -> Self {
+        Self { places: Places::new(), members: Members::new() }
+    }
+}
+
+impl<L: Lane> Sorted<L> {
+    pub(super) fn new(method: Method, contexts: usize) -> Self {
+        let none = || CodedContext { gaps: Vec::new(), values: Vec::new(), coded: Vec::new(), members: Vec::new() };
+        Self { method, contexts: (0..contexts).map(|_| none()).collect(), pieces: Vec::new(), thresholds: Vec::new() }
+    }
+
+    /// Sorts the lanes of a piece, which has this number, as one more part; returns how many change. `passed` is told of the stretches of the
+    /// target that have just been looked at and are still in the cache.
+    pub(super) fn add(
+        &mut self,
+        kind: Kind<L>,
+        number: usize,
+        piece: &PieceInput<'_>,
+        thresholds: Vec<u16>,
+        found: &mut Found,
+        passed: &mut dyn FnMut(&[u8]),
+    ) -> u64 {
+        let (base, target) = (piece.base.map(L::chunks), L::chunks(piece.target));
+        let contexts = &Contexts::new(kind, &thresholds);
+        let mut begun = Begun::default();
+        for begin in (0..target.len()).step_by(PASSED) {
+            let target = &target[begin..target.len().min(begin + PASSED)];
+            let base = base.map(|base| &base[begin..begin + target.len()]);
+            dispatch(Sort { kind, base, target, contexts, found, begun: &mut begun, sorted: self });
+            passed(L::flat(target));
+        }
+        let Begun { changed, members, coded, .. } = begun;
+        for ((context, members), coded) in self.contexts.iter_mut().zip(members).zip(coded) {
+            context.members.push(members);
+            context.coded.push(coded);
+        }
+        self.pieces.push(number);
+        self.thresholds.push(thresholds);
+        changed
+    }
+
+    /// Leaves out the pieces that need no part, having no coded lanes.
+    pub(super) fn leave_out(&mut self, is_needless: impl Fn(usize) -> bool) {
+        let needed: Vec<bool> = self.pieces.iter().map(|&piece| !is_needless(piece)).collect();
+        for context in &mut self.contexts {
+            keep(&mut context.members, &needed);
+            keep(&mut context.coded, &needed);
+        }
+        keep(&mut self.pieces, &needed);
+        keep(&mut self.thresholds, &needed);
+    }
+}
+
+fn keep<T>(items: &mut Vec<T>, kept: &[bool]) {
+    let mut kept = kept.iter();
+    items.retain(|_| kept.next() == Some(&true));
+}
+
+/// What is known of the stretches of a piece that have been sorted.
+#[derive(Default)]
+struct Begun {
+    changed: u64,
+    /// Of each context.
+    members: [u32; MAX_CONTEXTS],
+    coded: [u32; MAX_CONTEXTS],
+    /// The rank that follows the last coded lane.
+    next: [u32; MAX_CONTEXTS],
+}
+
+/// Sorts the coded lanes of some stretches.
+struct Sort<'a, L: Lane> {
+    kind: Kind<L>,
+    base: Option<&'a [L::Bytes]>,
+    target: &'a [L::Bytes],
+    contexts: &'a Contexts<L>,
+    found: &'a mut Found,
+    begun: &'a mut Begun,
+    sorted: &'a mut Sorted<L>,
+}
+
+impl<L: Lane> Work for Sort<'_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, compare: impl Compare) {
+        let Self { kind, base, target, contexts, found: Found { places, members: found }, begun, sorted } = self;
+        let Sorted { method: (positions, relative), contexts: sorted, .. } = sorted;
+        let value = |old, new| if *relative { kind.difference(old, new) } else { new };
+        let Begun { changed: all_changed, members, coded, next } = begun;
+        let has_one = sorted.len() == 1;
+        for (number, target) in target.chunks(STRETCH).enumerate() {
+            let base = base.map(|base| &base[number * STRETCH..][..target.len()]);
+            let old = |lane| base.map_or(L::default(), |base| L::load(base[lane]));
+            let changed = places.of(&differing::<L>(compare, base, target));
+            *all_changed += changed.len() as u64;
+            if *positions == Positions::Dense {
+                for (lane, &new) in target.iter().enumerate() {
+                    let context = contexts.of(old(lane));
+                    sorted[context].values.push(value(old(lane), L::load(new)));
+                    members[context] += 1;
+                    coded[context] += 1;
+                }
+                continue;
+            }
+            // With one context a lane is its rank.
+            if !has_one {
+                contexts.find(compare, base.unwrap_or(&[]), found);
+            }
+            for &lane in changed {
+                let place = usize::from(lane);
+                let old = old(place);
+                let (context, rank) = if has_one {
+                    (0, u32::from(lane))
+                } else {
+                    let context = contexts.of(old);
+                    (context, found.rank(context, place))
+                };
+                let rank = members[context] + rank;
+                sorted[context].values.push(value(old, L::load(target[place])));
+                sorted[context].gaps.push(rank - next[context]);
+                next[context] = rank + 1;
+                coded[context] += 1;
+            }
+            if has_one {
+                members[0] += u32::try_from(target.len()).unwrap_or(0);
+            } else {
+                members.iter_mut().enumerate().for_each(|(context, members)| *members += found.count(context));
+            }
+        }
+    }
+}
+
+/// The lanes that change in each block of a stretch. Without a base they start from zeros.
+#[inline(always)]
+pub(super) fn differing<L: Lane>(
+    compare: impl Compare,
+    base: Option<&[L::Bytes]>,
+    target: &[L::Bytes],
+) -> [u64; BLOCKS] {
+    let mut changes = [0; BLOCKS];
+    for (number, (set, new)) in changes.iter_mut().zip(target.chunks(BLOCK)).enumerate() {
+        let old: Block<L> = padded::<L>(base.map_or(&[], |base| &base[number * BLOCK..][..new.len()]));
+        *set = compare.differing::<L>(&old, &padded::<L>(new));
+    }
+    changes
+}
