@@ -57,6 +57,31 @@ pub(crate) fn unpack<T: TryFrom<u64> + Default>(bytes: &mut &[u8], width: u32, i
     Ok(unpacked)
 }
 
+/// The same for symbols of 1, 2, 4 or 8 bits, of which whole ones are in each byte.
+pub(crate) fn unpack_symbols(bytes: &mut &[u8], width: u8, items: usize) -> Result<Vec<u8>> {
+    match width {
+        1 => unpack_bytes::<8>(bytes, items),
+        2 => unpack_bytes::<4>(bytes, items),
+        4 => unpack_bytes::<2>(bytes, items),
+        _ => unpack_bytes::<1>(bytes, items),
+    }
+}
+
+fn unpack_bytes<const PER_BYTE: usize>(bytes: &mut &[u8], items: usize) -> Result<Vec<u8>> {
+    let (run, rest) = bytes.split_at(items.div_ceil(PER_BYTE));
+    *bytes = rest;
+    let width = 8 / PER_BYTE;
+    let mut unpacked = vec![0; run.len() * PER_BYTE];
+    for (symbols, byte) in unpacked.as_chunks_mut::<PER_BYTE>().0.iter_mut().zip(run) {
+        for (number, symbol) in symbols.iter_mut().enumerate() {
+            *symbol = (byte >> (number * width)) & (u8::MAX >> (8 - width));
+        }
+    }
+    ensure(unpacked[items..].iter().all(|&symbol| symbol == 0), &rules::STR_05, || "padding bits are not zero".into())?;
+    unpacked.truncate(items);
+    Ok(unpacked)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +99,12 @@ mod tests {
                 let mut rest = &bytes[1..];
                 assert_eq!(unpack::<u32>(&mut rest, width, items.len()).unwrap(), items);
                 assert_eq!(rest, [0xBB]);
+                if let 1 | 2 | 4 | 8 = width {
+                    let mut rest = &bytes[1..];
+                    let symbols = unpack_symbols(&mut rest, u8::try_from(width).unwrap(), items.len()).unwrap();
+                    assert_eq!(symbols.into_iter().map(u32::from).collect::<Vec<_>>(), items);
+                    assert_eq!(rest, [0xBB]);
+                }
             }
         }
     }
@@ -83,6 +114,9 @@ mod tests {
         assert_eq!(unpack::<u8>(&mut [0b0000_1111].as_slice(), 1, 4).unwrap(), [1, 1, 1, 1]);
         assert_eq!(unpack::<u8>(&mut [0b0001_1111].as_slice(), 1, 4).unwrap_err().rule(), Some("R-STR-05"));
         assert_eq!(unpack::<u8>(&mut [0b1000_0000].as_slice(), 3, 2).unwrap_err().rule(), Some("R-STR-05"));
+        assert_eq!(unpack_symbols(&mut [0b0000_1111].as_slice(), 1, 4).unwrap(), [1, 1, 1, 1]);
+        assert_eq!(unpack_symbols(&mut [0b0001_1111].as_slice(), 1, 4).unwrap_err().rule(), Some("R-STR-05"));
+        assert_eq!(unpack_symbols(&mut [0b1000_0000].as_slice(), 4, 1).unwrap_err().rule(), Some("R-STR-05"));
     }
 
     #[test]

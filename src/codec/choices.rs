@@ -214,12 +214,12 @@ fn shifts_are_those_of_the_fewest_bits() {
 }
 
 #[test]
-fn large_pieces_are_measured_on_some_of_their_blocks() {
-    // All exponents change alike, but of one of them only the blocks that are passed over have lanes: from 2^18 lanes on two of
-    // three are.
+fn large_pieces_are_measured_on_some_of_their_stretches() {
+    // One exponent changes less than the other, but only stretches that are passed over have it: from 2^18 lanes on two of three.
     let pair = |lanes: u32| -> (Vec<u8>, Vec<u8>) {
-        let old = |lane: u32| if (lane / 64).is_multiple_of(3) { 101 << 7 } else { 100 << 7 };
-        let new = |lane: u32| old(lane) + u16::from(lane.is_multiple_of(16));
+        let is_seen = |lane: u32| (lane / 4096).is_multiple_of(3);
+        let old = |lane: u32| if is_seen(lane) { 100 << 7 } else { 101 << 7 };
+        let new = |lane: u32| old(lane) + u16::from(lane.is_multiple_of(if is_seen(lane) { 16 } else { 256 }));
         let bytes = |of: &dyn Fn(u32) -> u16| (0..lanes).flat_map(|lane| of(lane).to_le_bytes()).collect();
         (bytes(&old), bytes(&new))
     };
@@ -227,6 +227,6 @@ fn large_pieces_are_measured_on_some_of_their_blocks() {
         let words = choices(Dtype::BF16, &[pair(lanes)], Profile::Compact).concat();
         words.split("; ").nth(1).unwrap().split(", positions").next().unwrap().to_owned()
     };
-    assert_eq!(thresholds((1 << 18) - 64), "thresholds [[]]");
-    assert_eq!(thresholds(1 << 18), "thresholds [[101]]");
+    assert_eq!(thresholds((1 << 18) - 64), "thresholds [[101]]");
+    assert_eq!(thresholds(1 << 18), "thresholds [[]]");
 }

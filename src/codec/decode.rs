@@ -2,7 +2,7 @@
 //!
 //! Everything that does not need the base is checked when the streams are read; what does, when a part is applied.
 
-use crate::codec::bits::{packed_bytes, unpack};
+use crate::codec::bits::{packed_bytes, unpack, unpack_symbols};
 use crate::codec::blocks::{Compare, STRETCH, Work, dispatch};
 use crate::codec::contexts::{Contexts, Members};
 use crate::codec::escapes;
@@ -224,7 +224,7 @@ impl<L: Lane> Decoded<L> {
         let mut signs = signs.as_slice();
         let mut negative = Vec::with_capacity(total);
         for &count in &counts {
-            negative.extend(unpack::<u8>(&mut signs, 1, count).map_err(|error| error.at(sign.offset))?);
+            negative.extend(unpack_symbols(&mut signs, 1, count).map_err(|error| error.at(sign.offset))?);
         }
         let magnitudes = read_exact(magnitude, magnitude_bytes)?;
         let mut magnitudes = magnitudes.as_slice();
@@ -232,7 +232,7 @@ impl<L: Lane> Decoded<L> {
         let mut escaped = 0;
         for (&count, &width) in counts.iter().zip(&self.table.widths) {
             let greatest = u8::MAX >> (8 - width);
-            let run: Vec<u8> = unpack(&mut magnitudes, u32::from(width), count).map_err(|e| e.at(magnitude.offset))?;
+            let run = unpack_symbols(&mut magnitudes, width, count).map_err(|error| error.at(magnitude.offset))?;
             escaped += run.iter().filter(|&&symbol| symbol == greatest).count();
             symbols.push((greatest, run));
         }
@@ -240,18 +240,28 @@ impl<L: Lane> Decoded<L> {
         let mut escapes = escapes::read(&raw_escapes, escape.offset);
         // R-VAL-02: the greatest magnitude less one.
         let most = (u64::MAX >> (64 - L::BITS)) / 2;
-        let mut negative = negative.into_iter();
+        let signed = |less_one: u64, negative: u8| {
+            let magnitude = L::from_u64(less_one + 1);
+            if negative == 1 { L::default().wrapping_sub(magnitude) } else { magnitude }
+        };
+        let mut negative = negative.as_slice();
         self.values.reserve(total);
         for (greatest, run) in symbols {
-            for symbol in run {
+            let (own, others) = negative.split_at(run.len());
+            negative = others;
+            let begin = self.values.len();
+            self.values.extend(run.iter().zip(own).map(|(&symbol, &negative)| signed(symbol.into(), negative)));
+            // Then the few that are more than their symbol, or may be too much.
+            for (place, &symbol) in run.iter().enumerate() {
+                if symbol < greatest && u64::from(symbol) < most {
+                    continue;
+                }
                 let less_one = escapes::value(symbol, greatest, &mut escapes);
-                let negative = negative.next() == Some(1);
-                ensure(less_one < most || (negative && less_one == most), &rules::VAL_02, || {
+                ensure(less_one < most || (own[place] == 1 && less_one == most), &rules::VAL_02, || {
                     format!("a difference of magnitude {less_one} + 1")
                 })
                 .map_err(|error| error.at(magnitude.offset))?;
-                let difference = L::from_u64(less_one + 1);
-                self.values.push(if negative { L::default().wrapping_sub(difference) } else { difference });
+                self.values[begin + place] = signed(less_one, own[place]);
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ pub(super) type Method = (Positions, bool);
 
 /// A turn looks at so many lanes, if a piece has twice as many and more, spread over all of it: at every stretch whose number is
 /// a multiple of that of turns, or next to one.
-const TURN: usize = 1 << 19;
+const TURN: usize = 1 << 17;
 
 /// Odd, as all numbers of turns, so that it is not always the same columns of a matrix.
 const MOST_TURNS: usize = 17;
@@ -68,12 +68,14 @@ impl Plan {
         let SmallPieces { at_hand, sparse, dense } = small;
         let sample = lanes.sample(relative.then_some(&mut *at_hand), places);
         let method = lanes.method(&sample, relative.then_some(&*at_hand), piece.sparse);
-        match method {
-            Some((Positions::Sparse, true)) => sparse.add(at_hand),
-            Some((Positions::Dense, true)) => dense.add(at_hand),
-            _ => {}
+        if relative && sample.changed > 0 {
+            match method {
+                Some((Positions::Sparse, true)) => sparse.add(at_hand),
+                Some((Positions::Dense, true)) => dense.add(at_hand),
+                _ => {}
+            }
+            at_hand.clear();
         }
-        at_hand.clear();
         Self { method, exponents: None }
     }
 }
@@ -208,6 +210,7 @@ impl<L: Lane> Work for Look<'_, L> {
     fn run(self, compare: impl Compare) {
         let Self { lanes: &Lanes { kind, base, target }, turn, turns, places, mut exponents, sample } = self;
         let stride = block_stride(target.len()).div_ceil(turns);
+        let is_single = target.len() <= STRETCH;
         for begin in (0..target.len()).step_by(STRETCH).skip(turn).step_by(turns) {
             let target = &target[begin..target.len().min(begin + STRETCH)];
             let base = base.map(|base| &base[begin..begin + target.len()]);
@@ -224,6 +227,10 @@ impl<L: Lane> Work for Look<'_, L> {
                 sample.lengths[length] += 1;
                 exponents.changed[exponent] += 1;
                 exponents.logarithms[exponent] += length as u64 - 1;
+            }
+            // Where it is clear that nothing changes, nobody will ask.
+            if is_single && sample.changed == 0 {
+                continue;
             }
             let first = (begin / BLOCK).next_multiple_of(stride) * BLOCK - begin;
             for block in base.chunks(BLOCK).skip(first / BLOCK).step_by(stride) {

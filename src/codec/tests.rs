@@ -288,11 +288,11 @@ fn contexts_have_the_members_that_the_base_gives_them() {
 
 #[test]
 fn changes_outside_the_sample_are_coded() {
-    // Large enough to be looked at in turns; the second stretch is not among the first turn's.
+    // Large enough to be looked at in 13 turns, of which the first three are made.
     let same = vec![0x40; 3 << 19];
     let mut base: Vec<u8> = same.iter().copied().cycle().take(2 * same.len()).collect();
     let mut target = base.clone();
-    for lane in [STRETCH, STRETCH + 100, 2 * STRETCH - 1] {
+    for lane in [5 * STRETCH, 5 * STRETCH + 100, 6 * STRETCH - 1] {
         target[2 * lane] ^= 1;
     }
     let unchanged = PieceInput { base: Some(&same), target: &same, sparse: false };
