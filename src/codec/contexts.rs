@@ -54,6 +54,17 @@ impl<L: Lane> Contexts<L> {
         self.ended.min(passed.into())
     }
 
+    /// The context of each lane of a block of the base.
+    #[inline(always)]
+    pub(crate) fn of_block(&self, block: &Block<L>) -> [u8; BLOCK] {
+        let keys = block.map(|lane| self.key(L::load(lane)));
+        let mut contexts = [0; BLOCK];
+        for &end in &self.ends[..self.ended] {
+            contexts.iter_mut().zip(&keys).for_each(|(context, &key)| *context += u8::from(end <= key));
+        }
+        contexts
+    }
+
     /// Finds the members of each context among the lanes of a stretch of the base, which are at most [`STRETCH`].
     ///
     /// [`STRETCH`]: crate::codec::blocks::STRETCH
@@ -143,16 +154,11 @@ impl Members {
         self.counts[context].into()
     }
 
-    /// The lane of the member with this rank, which is less than their number.
+    /// The members of a context, in order.
     #[inline(always)]
-    pub(crate) fn lane(&self, context: usize, rank: u16) -> usize {
+    pub(crate) fn of(&self, context: usize) -> Cursor<'_> {
         let (from, beyond) = (&self.from[context], &self.from[context + 1]);
-        // All sums are looked at, because a search would depend on the data with every step.
-        let passed = from.sums.iter().zip(&beyond.sums).map(|(&from, &beyond)| u16::from(from - beyond <= rank));
-        let block = (usize::from(passed.sum::<u16>()) - self.absent) % BLOCKS;
-        let set = from.sets[block] & !beyond.sets[block];
-        let after = u64::from(from.sums[block] - beyond.sums[block] - rank);
-        block * BLOCK + select(set, u64::from(set.count_ones()) - after) as usize
+        Cursor { from, beyond, absent: self.absent, block: 0, left: 0, next: 0, end: 0 }
     }
 
     /// How many members come before a lane, which is one itself.
@@ -162,6 +168,41 @@ impl Members {
         let block = lane / BLOCK % BLOCKS;
         let from_lane = (from.sets[block] & !beyond.sets[block]) >> (lane % BLOCK);
         u32::from(from.sums[block] - beyond.sums[block]) - from_lane.count_ones()
+    }
+}
+
+/// Goes through the members of a context by their ranks.
+pub(crate) struct Cursor<'a> {
+    from: &'a From,
+    beyond: &'a From,
+    absent: usize,
+    /// The block of the member that was found last.
+    block: usize,
+    /// Members of the block after it, the rank of the first of them, and the rank that the next block begins with.
+    left: u64,
+    next: u16,
+    end: u16,
+}
+
+impl Cursor<'_> {
+    /// The lane of the member with this rank, which is less than their number, and more than the one before.
+    #[inline(always)]
+    pub(crate) fn lane(&mut self, rank: u16) -> usize {
+        if rank >= self.end {
+            // All sums are looked at, because a search would depend on the data with every step.
+            let sums = self.from.sums.iter().zip(&self.beyond.sums);
+            let passed = sums.map(|(&from, &beyond)| u16::from(from - beyond <= rank)).sum::<u16>();
+            self.block = (usize::from(passed) - self.absent) % BLOCKS;
+            self.left = self.from.sets[self.block] & !self.beyond.sets[self.block];
+            self.end = self.from.sums[self.block] - self.beyond.sums[self.block];
+            self.next = self.end - u16::try_from(self.left.count_ones()).unwrap_or(0);
+        }
+        // Where most members are coded, the next one is.
+        let skipped = rank - self.next;
+        let lane = if skipped == 0 { self.left.trailing_zeros() } else { select(self.left, skipped.into()) };
+        self.left &= (u64::MAX << lane) << 1;
+        self.next = rank + 1;
+        self.block * BLOCK + lane as usize
     }
 }
 
@@ -177,6 +218,9 @@ mod tests {
         let lanes = [0x3F80_u16, 0x3580, 0].map(Lane::store);
         let mut found = Members::new();
         contexts.find(Portable, &lanes, &mut found);
-        assert_eq!([0, 1, 2].map(|context| (found.count(context), found.lane(context, 0))), [(1, 2), (1, 1), (1, 0)]);
+        assert_eq!(
+            [0, 1, 2].map(|context| (found.count(context), found.of(context).lane(0))),
+            [(1, 2), (1, 1), (1, 0)]
+        );
     }
 }

@@ -3,7 +3,7 @@
 //! Everything that does not need the base is checked when the streams are read; what does, when a part is applied.
 
 use crate::codec::bits::{packed_bytes, unpack, unpack_symbols};
-use crate::codec::blocks::{Compare, STRETCH, Work, dispatch};
+use crate::codec::blocks::{BLOCK, Compare, STRETCH, Work, dispatch, padded};
 use crate::codec::contexts::{Contexts, Members};
 use crate::codec::escapes;
 use crate::codec::lane::{Kind, Lane, unzigzag};
@@ -460,12 +460,20 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
         let Self { lanes, changes } = self;
         let Changes { decoded, kind, ref contexts, ref mut runs, ref mut members, ref mut until, .. } = *changes;
         if !decoded.coding.is_sparse() {
-            for lane in lanes {
-                let context = contexts.of(L::load(*lane));
-                members[context] += 1;
-                if let Some(value) = runs[context].next() {
-                    change(kind, true, lane, value);
+            let mut passed = [0; MAX_CONTEXTS];
+            for block in lanes.chunks_mut(BLOCK) {
+                let of_lanes = contexts.of_block(&padded::<L>(block));
+                for (lane, &context) in block.iter_mut().zip(&of_lanes) {
+                    let context = usize::from(context) % MAX_CONTEXTS;
+                    if let Some(&value) = runs[context].values.get(passed[context]) {
+                        change(kind, true, lane, value);
+                    }
+                    passed[context] += 1;
                 }
+            }
+            for (context, passed) in passed.into_iter().enumerate() {
+                members[context] += passed as u64;
+                runs[context].values = runs[context].values.get(passed..).unwrap_or(&[]);
             }
             return;
         }
@@ -478,10 +486,11 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
                 members[context] += count;
                 let Run { mut gaps, mut values } = runs[context];
                 let mut rank = until[context];
+                let mut own = found.of(context);
                 while rank < count
                     && let ([_, other_gaps @ ..], [value, other_values @ ..]) = (gaps, values)
                 {
-                    let lane = found.lane(context, u16::try_from(rank).unwrap_or(0));
+                    let lane = own.lane(u16::try_from(rank).unwrap_or(0));
                     change(kind, true, &mut stretch[lane], *value);
                     (gaps, values) = (other_gaps, other_values);
                     rank = gaps.first().map_or(u64::MAX, |&gap| rank + 1 + u64::from(gap));

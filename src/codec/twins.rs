@@ -131,8 +131,11 @@ impl<L: Lane> Work for Ranked<'_, L> {
         self.0.find(compare, self.1, &mut found);
         let members = |context| {
             let ranks = 0..u16::try_from(found.count(context)).unwrap();
-            let lanes = ranks.map(|rank| found.lane(context, rank));
-            lanes.map(|lane| (lane, found.rank(context, lane))).collect()
+            let mut own = found.of(context);
+            let lanes: Vec<usize> = ranks.clone().map(|rank| own.lane(rank)).collect();
+            // Each on its own, too, as if those before were not asked for.
+            ranks.zip(&lanes).for_each(|(rank, &lane)| assert_eq!(found.of(context).lane(rank), lane));
+            lanes.into_iter().map(|lane| (lane, found.rank(context, lane))).collect()
         };
         (0..MAX_CONTEXTS).map(members).collect()
     }
@@ -159,6 +162,8 @@ fn contexts_of_blocks<L: Lane>(dtype: Dtype, thresholds: &[&[u16]]) {
                 thresholds.iter().filter(|&&threshold| usize::from(threshold) <= exponent).count()
             };
             assert!(base.iter().all(|lane| contexts.of(L::load(*lane)) == of(lane)));
+            let of_blocks = base.chunks(BLOCK).flat_map(|block| contexts.of_block(&padded::<L>(block)));
+            assert!(of_blocks.zip(base).all(|(context, lane)| usize::from(context) == of(lane)));
             for ranked in by_all(&Ranked(&contexts, base)) {
                 for (context, members) in ranked.into_iter().enumerate() {
                     let lanes = (0..base.len()).filter(|&lane| of(&base[lane]) == context);
