@@ -158,7 +158,7 @@ impl Members {
     #[inline(always)]
     pub(crate) fn of(&self, context: usize) -> Cursor<'_> {
         let (from, beyond) = (&self.from[context], &self.from[context + 1]);
-        Cursor { from, beyond, absent: self.absent, block: 0, left: 0, next: 0, end: 0 }
+        Cursor { from, beyond, absent: self.absent, block: BLOCKS - 1, left: 0, next: 0, end: 0 }
     }
 
     /// How many members come before a lane, which is one itself.
@@ -176,7 +176,7 @@ pub(crate) struct Cursor<'a> {
     from: &'a From,
     beyond: &'a From,
     absent: usize,
-    /// The block of the member that was found last.
+    /// The block of the member that was found last; before the first one the block before.
     block: usize,
     /// Members of the block after it, the rank of the first of them, and the rank that the next block begins with.
     left: u64,
@@ -189,10 +189,15 @@ impl Cursor<'_> {
     #[inline(always)]
     pub(crate) fn lane(&mut self, rank: u16) -> usize {
         if rank >= self.end {
+            let until = |block: usize| self.from.sums[block] - self.beyond.sums[block];
+            let following = (self.block + 1) % BLOCKS;
             // All sums are looked at, because a search would depend on the data with every step.
-            let sums = self.from.sums.iter().zip(&self.beyond.sums);
-            let passed = sums.map(|(&from, &beyond)| u16::from(from - beyond <= rank)).sum::<u16>();
-            self.block = (usize::from(passed) - self.absent) % BLOCKS;
+            self.block = if rank < until(following) {
+                following
+            } else {
+                let passed = (0..BLOCKS).map(|block| u16::from(until(block) <= rank)).sum::<u16>();
+                (usize::from(passed) - self.absent) % BLOCKS
+            };
             self.left = self.from.sets[self.block] & !self.beyond.sets[self.block];
             self.end = self.from.sums[self.block] - self.beyond.sums[self.block];
             self.next = self.end - u16::try_from(self.left.count_ones()).unwrap_or(0);
