@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::codec::statistics::{ExponentStatistics, log2};
+use crate::codec::statistics::{ExponentStatistics, float, log2};
 use crate::format::segment::MAX_CONTEXTS;
 
 /// Parts with fewer lanes have too few changes for rates of their own; they use those of the segment.
@@ -59,8 +59,8 @@ struct Levels {
 fn levels(part: &ExponentStatistics, pool: &ExponentStatistics) -> Vec<i32> {
     let mut groups: Vec<(f64, f64, usize)> = Vec::new();
     for exponent in 0..part.all.len() {
-        let expected = (pool.weight(exponent) + 1e-9) / (as_f64(pool.all[exponent]) + 1.0);
-        let mut group = (part.weight(exponent) + expected / 2.0, as_f64(part.all[exponent]) + 0.5, 1);
+        let expected = (pool.weight(exponent) + 1e-9) / (float(pool.all[exponent]) + 1.0);
+        let mut group = (part.weight(exponent) + expected / 2.0, float(part.all[exponent]) + 0.5, 1);
         while let Some(&(weight, lanes, length)) = groups.last() {
             if weight * group.1 >= group.0 * lanes {
                 break;
@@ -93,11 +93,6 @@ fn merge(levels: Vec<(i32, u64)>) -> Vec<i32> {
         groups.remove(left + 1);
     }
     groups.into_iter().skip(1).map(|(level, _)| level).collect()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of lanes stay far below 2^53")]
-fn as_f64(count: u64) -> f64 {
-    count as f64
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "logarithms of finite positive numbers are small")]

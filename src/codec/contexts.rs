@@ -199,7 +199,7 @@ impl Cursor<'_> {
                 (usize::from(passed) - self.absent) % BLOCKS
             };
             self.left = self.from.sets[self.block] & !self.beyond.sets[self.block];
-            self.end = self.from.sums[self.block] - self.beyond.sums[self.block];
+            self.end = until(self.block);
             self.next = self.end - u16::try_from(self.left.count_ones()).unwrap_or(0);
         }
         // Where most members are coded, the next one is.

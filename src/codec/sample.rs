@@ -232,8 +232,8 @@ impl<L: Lane> Work for Look<'_, L> {
             if is_single && sample.changed == 0 {
                 continue;
             }
-            let first = (begin / BLOCK).next_multiple_of(stride) * BLOCK - begin;
-            for block in base.chunks(BLOCK).skip(first / BLOCK).step_by(stride) {
+            let number = begin / BLOCK;
+            for block in base.chunks(BLOCK).skip(number.next_multiple_of(stride) - number).step_by(stride) {
                 for &lane in block {
                     exponents.all[kind.exponent(L::load(lane))] += stride as u64;
                 }

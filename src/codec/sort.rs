@@ -49,8 +49,8 @@ impl<L: Lane> Sorted<L> {
         Self { method, contexts: (0..contexts).map(|_| none()).collect(), pieces: Vec::new(), thresholds: Vec::new() }
     }
 
-    /// Sorts the lanes of a piece, which has this number, as one more part; returns how many change. `passed` is told of the stretches of the
-    /// target that have just been looked at and are still in the cache.
+    /// Sorts the lanes of a piece, which has this number, as one more part; returns how many change. `passed` is told of the
+    /// stretches of the target that have just been looked at and are still in the cache.
     pub(super) fn add(
         &mut self,
         kind: Kind<L>,
