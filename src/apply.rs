@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::tensor::{
-    Digest, MemoryState, MemoryWriter, PieceDigest, PieceHasher, State, StateDigests, StateWriter, TensorInfo,
+    MemoryState, MemoryWriter, PieceDigest, PieceDigests, PieceHasher, State, StateDigests, StateWriter, TensorInfo,
 };
 
 /// A link that fits its base and can be applied: the target's tensors are known, nothing has been written.
@@ -170,10 +170,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     /// Builds the target; those tensors of it that `is_compared` says are compared with their digests.
     fn build(&self, is_compared: &[bool], out: &impl StateWriter, progress: &dyn Progress) -> Result<StateDigests> {
         let places = self.places();
-        let mut pieces: Vec<Vec<Option<PieceDigest>>> = Vec::with_capacity(self.target.len());
-        for (info, &is_compared) in self.target.iter().zip(is_compared) {
-            pieces.push(vec![None; if is_compared { address(info.pieces())? } else { 0 }]);
-        }
+        let mut pieces = PieceDigests::new(self.target.iter())?;
         let building = Building { is_compared, out, progress };
 
         // First what needs no segment: these may still be on their way.
@@ -183,7 +180,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         in_order(&segments, Vec::new, apply_one, |_, digests| {
             for (part, digest) in digests {
                 if let Some(place) = places[part.entry] {
-                    pieces[place][address(part.piece)?] = Some(digest);
+                    pieces.set(place, part.piece, digest)?;
                 }
             }
             Ok(())
@@ -233,11 +230,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     }
 
     /// Builds every piece that no segment changes.
-    fn carry_over(
-        &self,
-        pieces: &mut [Vec<Option<PieceDigest>>],
-        building: &Building<'_, impl StateWriter>,
-    ) -> Result<()> {
+    fn carry_over(&self, pieces: &mut PieceDigests, building: &Building<'_, impl StateWriter>) -> Result<()> {
         let unchanged = self.origins.iter().zip(&self.target).enumerate().flat_map(|(place, (origin, info))| {
             let segments = match *origin {
                 Origin::Base(_) => None,
@@ -257,7 +250,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
             })
             .collect::<Result<Vec<_>>>()?;
         for (place, piece, digest) in hashed.into_iter().flatten() {
-            pieces[place][address(piece)?] = Some(digest);
+            pieces.set(place, piece, digest)?;
         }
         Ok(())
     }
@@ -309,7 +302,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     }
 
     /// Step 9 of SPEC section 10.
-    fn check(&self, is_compared: &[bool], pieces: &[Vec<Option<PieceDigest>>]) -> Result<StateDigests> {
+    fn check(&self, is_compared: &[bool], pieces: &PieceDigests) -> Result<StateDigests> {
         let mut tensors = Vec::with_capacity(self.target.len());
         for (place, origin) in self.origins.iter().enumerate() {
             let promised = match *origin {
@@ -317,8 +310,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
                 Origin::Link(entry, _) => self.link.index().tensors[entry].written().map(|written| written.digest),
             };
             if is_compared[place] {
-                let known: Vec<PieceDigest> = pieces[place].iter().flatten().copied().collect();
-                ensure(Some(Digest::of_pieces(&known)) == promised, &rules::APP_04, || {
+                ensure(Some(pieces.of_tensor(place)) == promised, &rules::APP_04, || {
                     "the result differs from what the link promises".into()
                 })
                 .map_err(|error| error.of_tensor(self.target[place].name()))?;

@@ -14,7 +14,7 @@ use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link_writer::LinkWriter;
 use crate::progress::Progress;
-use crate::tensor::{Digest, PieceDigest, PieceHasher, State, StateDigests, TensorInfo, digests_of};
+use crate::tensor::{Digest, PieceDigest, PieceDigests, PieceHasher, State, StateDigests, TensorInfo, digests_of};
 
 /// How a link is to be made.
 #[derive(Clone)]
@@ -104,15 +104,19 @@ pub fn diff(
 
     let mut writer = LinkWriter::new();
     let mut changed = 0;
-    // Digests of the pieces of target and base, by tensor of the target.
-    let mut pieces: Vec<(Vec<PieceDigest>, Vec<PieceDigest>)> = vec![Default::default(); entries.len()];
+    // Of the target's tensors, and of what they are compared with.
+    let mut new_digests = PieceDigests::new(target.tensors().iter())?;
+    let mut old_digests = PieceDigests::new(target.tensors().iter())?;
     let groups = groups(target, &bases);
     let encode_one = |context: &mut Context, group: &Vec<Compared>| encode_group(base, target, group, options, context);
     in_order(&groups, Context::default, encode_one, |group, encoded| {
         changed += encoded.changed;
         for (compared, (new, old)) in group.iter().zip(encoded.digests) {
-            pieces[compared.tensor].0.push(new);
-            pieces[compared.tensor].1.extend(old);
+            let Compared { tensor, piece, .. } = *compared;
+            new_digests.set(tensor, piece, new)?;
+            if let Some(old) = old {
+                old_digests.set(tensor, piece, old)?;
+            }
         }
         for segment in encoded.segments {
             let number = writer.push(segment.coding, &segment.bytes)?;
@@ -124,13 +128,11 @@ pub fn diff(
         Ok(())
     })?;
 
-    for ((entry, base), (new, old)) in entries.iter_mut().zip(&bases).zip(&pieces) {
-        entry.digest = Digest::of_pieces(new);
+    for (tensor, (entry, base)) in entries.iter_mut().zip(&bases).enumerate() {
+        entry.digest = new_digests.of_tensor(tensor);
         target_digests.push(entry.digest);
-        if let Some(number) = *base
-            && base_digests[number].is_none()
-        {
-            base_digests[number] = Some(Digest::of_pieces(old));
+        if let Some(number) = *base {
+            base_digests[number].get_or_insert_with(|| old_digests.of_tensor(tensor));
         }
     }
     let base_digests = fill_missing(base, base_digests, options.progress)?;

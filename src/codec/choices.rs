@@ -130,7 +130,7 @@ fn new_bits_are_taken_where_they_are_shorter() {
 #[test]
 fn segments_are_made_of_these_streams() {
     let mut words = Vec::new();
-    for (lanes, rarity, reach) in [(40_000, 2, 1), (40_000, 20, 200), (40_000, 1, 2000), (3000, 1, 30)] {
+    for (lanes, rarity, reach) in [(80_000, 2, 1), (80_000, 20, 200), (80_000, 1, 2000), (3000, 1, 30)] {
         words.extend(choices(
             Dtype::BF16,
             &[rates(lanes, rarity, reach), rates(lanes / 2, rarity, reach)],
@@ -144,9 +144,9 @@ fn segments_are_made_of_these_streams() {
         Profile::Direct,
     ));
     let expected = [
-        "[0, 1] sparse relative; thresholds [[101, 102, 103, 104], [101, 102, 103, 104]], positions b 0 0 0 0, widths [1, 1, 1, 1, 1], streams [924, 0, 3692, 16, 916, 916, 0]",
-        "[0, 1] sparse relative; thresholds [[], []], positions 0, widths [8], streams [0, 0, 725, 44, 91, 725, 0]",
-        "[0, 1] sparse relative (planes); thresholds [[101, 102, 103, 104, 105], [101, 102, 103, 104, 105]], positions b b 0 0 0 0, widths [], streams [1858, 0, 3623, 3, 14785, 14785]",
+        "[0, 1] sparse relative; thresholds [[101, 102, 103, 104, 105], [101, 102, 103, 104, 105]], positions b 0 0 0 0 1, widths [1, 1, 1, 1, 1, 1], streams [1856, 55, 7382, 5, 1842, 1842, 0]",
+        "[0, 1] sparse relative; thresholds [[101, 102], [101, 102]], positions 0 0 2, widths [8, 8, 8], streams [0, 88, 1465, 13, 184, 1465, 0]",
+        "[0, 1] sparse relative (planes); thresholds [[101, 102, 103, 104, 105, 106], [101, 102, 103, 104, 105, 106]], positions b b 0 0 0 0 0, widths [], streams [3716, 0, 7319, 20, 29658, 29658]",
         "[0, 1] sparse relative; thresholds [[101], [101]], positions b 0, widths [8, 4], streams [72, 0, 553, 0, 142, 852, 0]",
         "[0] sparse relative; thresholds [[]], positions 2, widths [2], streams [0, 14, 55, 8, 7, 14, 15]",
         "[0, 1] sparse absolute; thresholds [[], []], positions 0, widths [], streams [0, 0, 599, 5, 599, 599]",
@@ -214,19 +214,29 @@ fn shifts_are_those_of_the_fewest_bits() {
 }
 
 #[test]
-fn large_pieces_are_measured_on_some_of_their_stretches() {
-    // One exponent changes less than the other, but only stretches that are passed over have it: from 2^18 lanes on two of three.
-    let pair = |lanes: u32| -> (Vec<u8>, Vec<u8>) {
-        let is_seen = |lane: u32| (lane / 4096).is_multiple_of(3);
+fn many_lanes_are_measured_on_some_of_their_stretches_or_pieces() {
+    // One exponent changes less than the other, but only stretches that are passed over have it: from 2^17 lanes on two of three.
+    let pair = |lanes: u32, stretch: u32| -> (Vec<u8>, Vec<u8>) {
+        let is_seen = |lane: u32| (lane / stretch).is_multiple_of(3);
         let old = |lane: u32| if is_seen(lane) { 100 << 7 } else { 101 << 7 };
         let new = |lane: u32| old(lane) + u16::from(lane.is_multiple_of(if is_seen(lane) { 16 } else { 256 }));
         let bytes = |of: &dyn Fn(u32) -> u16| (0..lanes).flat_map(|lane| of(lane).to_le_bytes()).collect();
         (bytes(&old), bytes(&new))
     };
-    let thresholds = |lanes: u32| {
-        let words = choices(Dtype::BF16, &[pair(lanes)], Profile::Compact).concat();
+    let thresholds = |pieces: &[(Vec<u8>, Vec<u8>)]| {
+        let words = choices(Dtype::BF16, pieces, Profile::Compact).concat();
         words.split("; ").nth(1).unwrap().split(", positions").next().unwrap().to_owned()
     };
-    assert_eq!(thresholds((1 << 18) - 64), "thresholds [[101]]");
-    assert_eq!(thresholds(1 << 18), "thresholds [[]]");
+    let large = |lanes: u32| thresholds(&[pair(lanes, 4096)]);
+    assert_eq!(large((1 << 17) - 64), "thresholds [[101]]");
+    assert_eq!(large(1 << 17), "thresholds [[]]");
+    // The same in pieces that are too small for rates of their own.
+    let small = |lanes: u32| {
+        let (base, target) = pair(lanes, 1024);
+        let pieces: Vec<_> =
+            base.chunks(2048).zip(target.chunks(2048)).map(|(b, t)| (b.to_vec(), t.to_vec())).collect();
+        thresholds(&pieces)
+    };
+    assert!(small((1 << 17) - 64).starts_with("thresholds [[101], [101], "), "{}", small((1 << 17) - 64));
+    assert!(small(1 << 17).starts_with("thresholds [[], [], "), "{}", small(1 << 17));
 }

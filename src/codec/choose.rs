@@ -10,30 +10,34 @@ use crate::codec::statistics::{ExponentStatistics, float, log2};
 use crate::format::segment::MAX_CONTEXTS;
 
 /// Parts with fewer lanes have too few changes for rates of their own; they use those of the segment.
-pub(crate) const OWN_RATES_FROM: usize = 4096;
+pub(crate) const OWN_RATES_FROM: usize = 1 << 16;
 /// A context with fewer coded lanes costs more (in code tables) than it saves.
 const LEAST_CODED: u64 = 300;
 
-/// Thresholds of each part, all of the same number: one less than the contexts. A part has statistics of its own, or is
-/// one of the `small` ones, whose statistics are added up.
-pub(crate) fn thresholds(
-    parts: &[Option<&ExponentStatistics>],
-    small: &ExponentStatistics,
-    dense: bool,
-) -> Vec<Vec<u16>> {
+/// Thresholds, all of the same number: one less than the contexts.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Thresholds {
+    /// Of each part that has rates of its own.
+    pub(crate) own: Vec<Vec<u16>>,
+    /// Of all others.
+    pub(crate) shared: Vec<u16>,
+}
+
+/// Thresholds of parts with these rates, and of those with too few lanes, whose rates are taken together.
+pub(crate) fn thresholds(parts: &[&ExponentStatistics], small: &ExponentStatistics, dense: bool) -> Thresholds {
     let mut pool = small.clone();
-    for part in parts.iter().flatten() {
+    for part in parts {
         pool.add(part);
     }
     let of = |statistics: &ExponentStatistics| Levels {
         levels: levels(statistics, &pool),
         coded: if dense { statistics.all.clone() } else { statistics.changed.clone() },
     };
-    let own: Vec<Option<Levels>> = parts.iter().map(|part| part.map(of)).collect();
+    let own: Vec<Levels> = parts.iter().map(|part| of(part)).collect();
     let pooled = Levels { levels: levels(&pool, &pool), ..of(small) };
 
     let mut by_level: BTreeMap<i32, u64> = BTreeMap::new();
-    for list in own.iter().flatten().chain([&pooled]) {
+    for list in own.iter().chain([&pooled]) {
         for (&level, &count) in list.levels.iter().zip(&list.coded) {
             *by_level.entry(level).or_default() += count;
         }
@@ -44,8 +48,7 @@ pub(crate) fn thresholds(
         let of = |boundary: &i32| list.levels.iter().position(|level| level >= boundary);
         boundaries.iter().map(|b| of(b).and_then(|e| u16::try_from(e).ok()).unwrap_or(highest)).collect()
     };
-    let shared = thresholds(&pooled);
-    own.iter().map(|own| own.as_ref().map_or_else(|| shared.clone(), thresholds)).collect()
+    Thresholds { own: own.iter().map(thresholds).collect(), shared: thresholds(&pooled) }
 }
 
 /// Levels of the exponents, and how many lanes are coded at each exponent.
@@ -107,15 +110,13 @@ mod tests {
     /// Of these parts, as the encoder has them.
     fn thresholds(parts: &[&ExponentStatistics], dense: bool) -> Vec<Vec<u16>> {
         let mut small = ExponentStatistics::new(parts[0].all.len());
-        let mut own = Vec::new();
-        for &part in parts {
-            let is_small = part.all.iter().sum::<u64>() < OWN_RATES_FROM as u64;
-            if is_small {
-                small.add(part);
-            }
-            own.push((!is_small).then_some(part));
-        }
-        super::thresholds(&own, &small, dense)
+        let is_small = |part: &&ExponentStatistics| part.all.iter().sum::<u64>() < OWN_RATES_FROM as u64;
+        let (few, many): (Vec<_>, Vec<_>) = parts.iter().copied().partition(is_small);
+        few.into_iter().for_each(|part| small.add(part));
+        let Thresholds { own, shared } = super::thresholds(&many, &small, dense);
+        let mut own = own.into_iter();
+        let of = |part| if is_small(part) { shared.clone() } else { own.next().unwrap() };
+        parts.iter().map(of).collect()
     }
 
     #[test]
@@ -183,11 +184,11 @@ mod tests {
     #[test]
     fn small_parts_use_the_rates_of_all() {
         // Exponent 1 changes as often as 0 in the small part, rarely in the large one.
-        let large = changes(&[(40_000, 20_000), (40_000, 1000)]);
-        let flat = |lanes: u64| changes(&[(lanes / 2, 400), (lanes / 2, 400)]);
-        assert_eq!(thresholds(&[&large, &flat(4094)], false), [[1], [1]]);
+        let large = changes(&[(640_000, 320_000), (640_000, 16_000)]);
+        let flat = |lanes: usize| changes(&[(lanes as u64 / 2, 6400), (lanes as u64 / 2, 6400)]);
+        assert_eq!(thresholds(&[&large, &flat(OWN_RATES_FROM - 2)], false), [[1], [1]]);
         // On its own it begins with the context of a level that the large one does not have, and has no third.
-        assert_eq!(thresholds(&[&large, &flat(4096)], false), [[1, 1], [0, 2]]);
+        assert_eq!(thresholds(&[&large, &flat(OWN_RATES_FROM)], false), [[1, 1], [0, 2]]);
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //! same method share a segment.
 
 use crate::codec::bits::{pack, packed_bytes};
-use crate::codec::choose;
+use crate::codec::choose::{self, Thresholds};
 use crate::codec::escapes;
 use crate::codec::lane::{Kind, Lane, absolute, zigzag};
-use crate::codec::sample::{Method, Plan, SmallPieces};
+use crate::codec::sample::{Lanes, Method, Plan, Rates};
 use crate::codec::sort::{CodedContext, Found, Sorted};
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, float};
 use crate::error::Result;
@@ -56,10 +56,14 @@ pub(crate) fn encode<L: Lane>(
     passed: &mut dyn FnMut(usize, &[u8]),
 ) -> Result<(Vec<EncodedSegment>, Vec<u64>)> {
     let kind = Kind::<L>::of(dtype);
-    let (mut small, mut found) = (SmallPieces::new(dtype), Found::new());
-    let plan = |piece| Plan::new(kind, piece, profile, &mut small, &mut found.places);
-    let plans: Vec<Plan> = pieces.iter().map(plan).collect();
-    let (mut sorted, changed) = sort(kind, pieces, &plans, &small, &mut found, passed);
+    let mut found = Found::new();
+    let small = Rates::of_small(kind, pieces, profile, &mut found.places);
+    let plan = |piece| {
+        let lanes = Lanes::of(kind, piece, profile);
+        (!lanes.are_few()).then(|| lanes.plan(&mut found.places))
+    };
+    let plans: Vec<Option<Plan>> = pieces.iter().map(plan).collect();
+    let (mut sorted, changed) = sort(kind, pieces, profile, &plans, &small, &mut found, passed);
     // The sample of a large piece does not tell that nothing changes.
     for sorted in sorted.iter_mut().filter(|sorted| sorted.method.0 == Positions::Sparse) {
         sorted.leave_out(|piece| changed[piece] == 0);
@@ -79,54 +83,64 @@ pub(crate) fn encode_as<L: Lane>(
 ) -> Result<(Coding, Vec<u8>)> {
     let kind = Kind::<L>::of(dtype);
     let profile = if method.1 { Profile::Compact } else { Profile::Direct };
-    let (mut small, mut found) = (SmallPieces::new(dtype), Found::new());
-    let plan = |&PieceInput { base, target, .. }: &_| {
-        let piece = PieceInput { base, target, sparse: true };
-        Plan { method: Some(method), ..Plan::new(kind, &piece, profile, &mut small, &mut found.places) }
-    };
-    let plans: Vec<Plan> = pieces.iter().map(plan).collect();
-    // All of them have been looked at as sparse.
+    let mut found = Found::new();
+    // All rates are those of sparse pieces.
+    let sparse = |&PieceInput { base, target, .. }: &_| PieceInput { base, target, sparse: true };
+    let pieces: Vec<PieceInput<'_>> = pieces.iter().map(sparse).collect();
+    let mut small = Rates::of_small(kind, &pieces, profile, &mut found.places);
     small.dense = small.sparse.clone();
-    let (sorted, _) = sort(kind, pieces, &plans, &small, &mut found, &mut |_, _| ());
+    let plan = |piece| {
+        let lanes = Lanes::of(kind, piece, profile);
+        let rates = if lanes.are_few() { None } else { lanes.plan(&mut found.places).rates };
+        Some(Plan { method: Some(method), rates })
+    };
+    let plans: Vec<Option<Plan>> = pieces.iter().map(plan).collect();
+    let (sorted, _) = sort(kind, &pieces, profile, &plans, &small, &mut found, &mut |_, _| ());
     let mut of_method = sorted.into_iter().filter(|sorted| sorted.method == method);
     let segment = encode_segment(kind, of_method.next().unwrap(), compressor)?;
     Ok((segment.coding, segment.bytes))
 }
 
-/// Sorts the lanes of all pieces as planned, by method. Also returns how many of them change in each piece.
+/// Sorts the lanes of all pieces by method: as planned, or as found to be best when they are at hand. Also returns how many of
+/// them change in each piece.
 fn sort<L: Lane>(
     kind: Kind<L>,
     pieces: &[PieceInput<'_>],
-    plans: &[Plan],
-    small: &SmallPieces,
+    profile: Profile,
+    plans: &[Option<Plan>],
+    small: &Rates,
     found: &mut Found,
     passed: &mut dyn FnMut(usize, &[u8]),
 ) -> ([Sorted<L>; METHODS.len()], Vec<u64>) {
     let begin = |method: Method| {
-        let own = plans.iter().filter(|plan| plan.method == Some(method)).map(|plan| plan.exponents.as_ref());
-        let own: Vec<Option<&ExponentStatistics>> = own.collect();
-        let thresholds = match method {
+        let planned = plans.iter().flatten().filter(|plan| plan.method == Some(method));
+        let own: Vec<&ExponentStatistics> = planned.filter_map(|plan| plan.rates.as_ref()).collect();
+        let Thresholds { own, shared } = match method {
             (Positions::Sparse, true) => choose::thresholds(&own, &small.sparse, false),
             (Positions::Dense, true) => choose::thresholds(&own, &small.dense, true),
-            (_, false) => vec![Vec::new(); own.len()],
+            (_, false) => Thresholds { own: vec![Vec::new(); own.len()], shared: Vec::new() },
         };
-        let contexts = thresholds.first().map_or(1, |thresholds| thresholds.len() + 1);
-        (Sorted::new(method, contexts), thresholds.into_iter())
+        (Sorted::new(method, shared.len() + 1), own.into_iter(), shared)
     };
     let mut sorted = METHODS.map(begin);
     let mut all_changed = Vec::with_capacity(pieces.len());
     for (number, (piece, plan)) in pieces.iter().zip(plans).enumerate() {
         let passed = &mut |bytes: &[u8]| passed(number, bytes);
-        let planned = sorted.iter_mut().find(|(sorted, _)| plan.method == Some(sorted.method));
-        all_changed.push(if let Some((sorted, thresholds)) = planned {
-            let thresholds = thresholds.next().unwrap_or_default();
-            sorted.add(kind, number, piece, thresholds, found, passed)
+        let method = match plan {
+            Some(plan) => plan.method,
+            None => Lanes::of(kind, piece, profile).method(&mut found.places),
+        };
+        let has_own = plan.as_ref().is_some_and(|plan| plan.rates.is_some());
+        let planned = sorted.iter_mut().find(|(sorted, ..)| method == Some(sorted.method));
+        all_changed.push(if let Some((sorted, own, shared)) = planned {
+            let own = if has_own { own.next() } else { None };
+            sorted.add(kind, number, piece, own.as_ref().unwrap_or(shared), found, passed)
         } else {
             passed(piece.target);
             0
         });
     }
-    (sorted.map(|(sorted, _)| sorted), all_changed)
+    (sorted.map(|(sorted, ..)| sorted), all_changed)
 }
 
 fn encode_segment<L: Lane>(kind: Kind<L>, sorted: Sorted<L>, compressor: &mut Compressor) -> Result<EncodedSegment> {
@@ -167,7 +181,6 @@ fn encode_segment<L: Lane>(kind: Kind<L>, sorted: Sorted<L>, compressor: &mut Co
             _ => context.members[part],
         })
     });
-    let thresholds = thresholds.concat();
     let table = Table { contexts: contexts.len(), counts: counts.collect(), thresholds, positions, widths };
     let mut all = Vec::new();
     push_stream(&mut all, &[table.to_bytes()], Effort::Text, compressor)?;

@@ -173,7 +173,7 @@ impl<L: Lane> Kind<L> {
         L::from_u64(u64::from(threshold) << self.mantissa_bits)
     }
 
-    fn exponent_bits(&self) -> u32 {
+    pub(crate) fn exponent_bits(&self) -> u32 {
         L::BITS - 1 - self.mantissa_bits
     }
 

@@ -1,6 +1,6 @@
-//! What is known of a piece before all of it is read: how it is to be coded, estimated from a sample of its lanes.
+//! What is known of pieces before all of them are read: how they are to be coded, estimated from a sample of their lanes.
 //!
-//! Reading is what takes the encoder's time, so that large pieces are read once, when their lanes are sorted into the contexts
+//! Reading is what takes the encoder's time, so that pieces are read once, when their lanes are sorted into the contexts
 //! that the sample has led to. Only sizes depend on it.
 
 use crate::codec::blocks::{BLOCK, Compare, Places, STRETCH, Work, dispatch};
@@ -10,14 +10,13 @@ use crate::codec::lane::{Kind, Lane, absolute, zigzag};
 use crate::codec::sort::differing;
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, entropy_bits, float, subset_bits};
 use crate::format::coding::Positions;
-use crate::tensor::Dtype;
 
 /// How a piece is coded: its positions, and whether values are relative.
 pub(super) type Method = (Positions, bool);
 
-/// A turn looks at so many lanes, if a piece has twice as many and more, spread over all of it: at every stretch whose number is
-/// a multiple of that of turns, or next to one.
-const TURN: usize = 1 << 17;
+/// A turn looks at so many lanes, if there are twice as many and more, spread over all of them: at every stretch, or small
+/// piece, whose number is a multiple of that of turns, or next to one.
+const TURN: usize = 1 << 16;
 
 /// Odd, as all numbers of turns, so that it is not always the same columns of a matrix.
 const MOST_TURNS: usize = 17;
@@ -29,62 +28,94 @@ const ENOUGH: u64 = 2048;
 pub(super) struct Plan {
     /// `None` if all lanes have been looked at, and none changes.
     pub(super) method: Option<Method>,
-    /// `None` if the piece has no rates of its own.
-    pub(super) exponents: Option<ExponentStatistics>,
+    /// How often lanes change, by exponent; `None` if that is not known.
+    pub(super) rates: Option<ExponentStatistics>,
 }
 
-/// What has been seen of the pieces that are too small to have rates of their own.
-pub(super) struct SmallPieces {
-    /// Of the piece at hand.
-    at_hand: ExponentStatistics,
-    /// Of all that are coded as differences, at sparse positions or at all.
+/// A part of what there is.
+struct Share {
+    turns: usize,
+    all: usize,
+}
+
+impl Share {
+    /// Looks at some of these lanes, in turns, until enough has been seen; at no more than a quarter if there are many. `look`
+    /// is told the number of a turn, and how many turns would see all; it returns how many changes it has seen.
+    fn seen(lanes: usize, mut look: impl FnMut(usize, usize) -> u64) -> Self {
+        let all = ((lanes / TURN) | 1).min(MOST_TURNS);
+        let (mut turns, mut changes) = (0, 0);
+        while turns == 0 || 4 * turns < all - 1 && changes < ENOUGH {
+            changes += look(turns, all);
+            turns += 1;
+        }
+        Self { turns, all }
+    }
+
+    fn is_all(&self) -> bool {
+        self.turns == self.all
+    }
+
+    /// Makes counts of this share estimates of all.
+    fn scale<'a>(&self, counts: impl IntoIterator<Item = &'a mut u64>) {
+        for count in counts {
+            *count = *count * self.all as u64 / self.turns as u64;
+        }
+    }
+}
+
+/// How often the lanes of small pieces change that are coded as differences, by exponent: at sparse positions, and at all.
+pub(super) struct Rates {
     pub(super) sparse: ExponentStatistics,
     pub(super) dense: ExponentStatistics,
 }
 
-impl SmallPieces {
-    pub(super) fn new(dtype: Dtype) -> Self {
-        let none = ExponentStatistics::new(1 << dtype.exponent_bits());
-        Self { at_hand: none.clone(), sparse: none.clone(), dense: none }
-    }
-}
-
-impl Plan {
-    pub(super) fn new<L: Lane>(
+impl Rates {
+    /// Estimated from some of the small ones among these pieces.
+    pub(super) fn of_small<L: Lane>(
         kind: Kind<L>,
-        piece: &PieceInput<'_>,
+        pieces: &[PieceInput<'_>],
         profile: Profile,
-        small: &mut SmallPieces,
         places: &mut Places,
     ) -> Self {
-        let relative = profile == Profile::Compact && piece.base.is_some();
-        let lanes = Lanes { kind, base: piece.base.map(L::chunks), target: L::chunks(piece.target) };
-        if relative && lanes.target.len() >= OWN_RATES_FROM {
-            let mut own = ExponentStatistics::new(small.at_hand.all.len());
-            let sample = lanes.sample(Some(&mut own), places);
-            let method = lanes.method(&sample, Some(&own), piece.sparse);
-            return Self { method, exponents: (sample.changed > 0).then_some(own) };
+        let none = no_rates(kind);
+        let mut rates = Self { sparse: none.clone(), dense: none };
+        let small = || {
+            let lanes = pieces.iter().map(|piece| Lanes::of(kind, piece, profile));
+            lanes.filter(|lanes| lanes.is_relative && lanes.are_few())
+        };
+        let share = Share::seen(small().map(|lanes| lanes.target.len()).sum(), |turn, turns| {
+            small().skip(turn).step_by(turns).map(|lanes| rates.add(&lanes, places)).sum()
+        });
+        for statistics in [&mut rates.sparse, &mut rates.dense] {
+            share.scale(statistics.counts());
         }
-        let SmallPieces { at_hand, sparse, dense } = small;
-        let sample = lanes.sample(relative.then_some(&mut *at_hand), places);
-        let method = lanes.method(&sample, relative.then_some(&*at_hand), piece.sparse);
-        if relative && sample.changed > 0 {
-            match method {
-                Some((Positions::Sparse, true)) => sparse.add(at_hand),
-                Some((Positions::Dense, true)) => dense.add(at_hand),
-                _ => {}
-            }
-            at_hand.clear();
-        }
-        Self { method, exponents: None }
+        rates
+    }
+
+    /// Adds a small piece; returns how many of its lanes change.
+    fn add<L: Lane>(&mut self, lanes: &Lanes<'_, L>, places: &mut Places) -> u64 {
+        let rates = match lanes.method(places) {
+            Some((Positions::Sparse, true)) => &mut self.sparse,
+            Some((Positions::Dense, true)) => &mut self.dense,
+            _ => return 0,
+        };
+        lanes.sample(Some(rates), places).changed
     }
 }
 
-/// The lanes of a piece.
-struct Lanes<'a, L: Lane> {
+fn no_rates<L: Lane>(kind: Kind<L>) -> ExponentStatistics {
+    ExponentStatistics::new(1 << kind.exponent_bits())
+}
+
+/// The lanes of a piece, and what is known of it without looking at them.
+pub(super) struct Lanes<'a, L: Lane> {
     kind: Kind<L>,
     base: Option<&'a [L::Bytes]>,
     target: &'a [L::Bytes],
+    /// Values may be relative.
+    is_relative: bool,
+    /// Only the changed lanes are known.
+    is_sparse: bool,
 }
 
 /// What has been seen of a piece.
@@ -94,55 +125,83 @@ struct Sample<L> {
     /// These are all.
     is_whole: bool,
     /// Differences by the length of their magnitude in bits, if values may be relative.
-    lengths: Lengths,
+    lengths: [u64; 65],
     /// What changed lanes become, if values may not be relative.
     values: Vec<L>,
 }
 
-/// Counts of differences by the length of their magnitude in bits.
-type Lengths = [u64; 65];
+impl<L: Lane> Sample<L> {
+    /// Estimated bits of the differences of changed lanes: signs, leading bits as entropy, the bits below as they are.
+    fn difference_bits(&self) -> f64 {
+        let lengths = &self.lengths[..=L::BITS as usize];
+        let below = lengths.iter().zip(0_u64..).map(|(&count, length)| count * length.saturating_sub(1));
+        float(self.changed) + entropy_bits(lengths.iter().copied()) + float(below.sum())
+    }
+}
 
-impl<L: Lane> Lanes<'_, L> {
-    /// Looks at some lanes. If values may be relative, there are `exponents` to be counted.
-    fn sample(&self, mut exponents: Option<&mut ExponentStatistics>, places: &mut Places) -> Sample<L> {
-        let all = ((self.target.len() / TURN) | 1).min(MOST_TURNS);
-        let mut sample = Sample { changed: 0, is_whole: all == 1, lengths: [0; _], values: Vec::new() };
-        let mut turns = 0;
-        // No more than a quarter of a large piece.
-        while turns == 0 || 4 * turns < all - 1 && sample.changed < ENOUGH {
-            let (exponents, sample) = (exponents.as_deref_mut(), &mut sample);
-            dispatch(Look { lanes: self, turn: turns, turns: all, places, exponents, sample });
-            turns += 1;
+impl<'a, L: Lane> Lanes<'a, L> {
+    pub(super) fn of(kind: Kind<L>, piece: &PieceInput<'a>, profile: Profile) -> Self {
+        let is_relative = profile == Profile::Compact && piece.base.is_some();
+        let (base, target) = (piece.base.map(L::chunks), L::chunks(piece.target));
+        Self { kind, base, target, is_relative, is_sparse: piece.sparse }
+    }
+
+    /// Whether they are too few for rates of their own.
+    pub(super) fn are_few(&self) -> bool {
+        self.target.len() < OWN_RATES_FROM
+    }
+
+    /// The cheapest method, as far as a sample tells. `None` if no lane changes.
+    pub(super) fn method(&self, places: &mut Places) -> Option<Method> {
+        let sample = self.sample(None, places);
+        let position_bits = subset_bits(sample.changed, self.target.len() as u64);
+        // Positions cost less where rates differ, which only matters if there are many.
+        if self.is_relative && position_bits + sample.difference_bits() >= float(self.target.len() as u64) {
+            return self.plan(places).method;
         }
-        if !sample.is_whole {
-            let scale = |count: &mut u64| *count = *count * all as u64 / turns as u64;
-            scale(&mut sample.changed);
-            sample.lengths.iter_mut().for_each(scale);
-            if let Some(ExponentStatistics { all, changed, logarithms }) = exponents {
-                [all, changed, logarithms].into_iter().flatten().for_each(scale);
-            }
+        self.cheapest(&sample, position_bits)
+    }
+
+    /// The same with the rates of change.
+    pub(super) fn plan(&self, places: &mut Places) -> Plan {
+        if !self.is_relative {
+            return Plan { method: self.method(places), rates: None };
+        }
+        let mut rates = no_rates(self.kind);
+        let sample = self.sample(Some(&mut rates), places);
+        let method = self.cheapest(&sample, rates.position_bits());
+        Plan { method, rates: (sample.changed > 0).then_some(rates) }
+    }
+
+    /// Looks at some lanes; adds to `rates` if there are any.
+    fn sample(&self, mut rates: Option<&mut ExponentStatistics>, places: &mut Places) -> Sample<L> {
+        let mut sample = Sample { changed: 0, is_whole: true, lengths: [0; _], values: Vec::new() };
+        let share = Share::seen(self.target.len(), |turn, turns| {
+            let before = sample.changed;
+            dispatch(Look { lanes: self, turn, turns, places, rates: rates.as_deref_mut(), sample: &mut sample });
+            sample.changed - before
+        });
+        if !share.is_all() {
+            sample.is_whole = false;
+            share.scale([&mut sample.changed].into_iter().chain(&mut sample.lengths));
+            share.scale(rates.into_iter().flat_map(ExponentStatistics::counts));
         }
         sample
     }
 
-    /// The cheapest method, as far as the sample tells.
-    fn method(&self, sample: &Sample<L>, exponents: Option<&ExponentStatistics>, is_sparse: bool) -> Option<Method> {
-        let relative = exponents.is_some();
+    /// The cheapest method. `position_bits` tell which lanes change.
+    fn cheapest(&self, sample: &Sample<L>, position_bits: f64) -> Option<Method> {
+        let relative = self.is_relative;
         let changed = sample.changed;
         if changed == 0 && sample.is_whole {
             return None;
         }
-        if is_sparse || changed == 0 {
+        if self.is_sparse || changed == 0 {
             return Some((Positions::Sparse, relative));
         }
         let lanes = self.target.len() as u64;
-        let (sparse, dense) = if let Some(exponents) = exponents {
-            // Sign and leading bits as entropy, the bits below as they are.
-            let lengths = sample.lengths.iter().enumerate();
-            let values = float(changed)
-                + entropy_bits(sample.lengths.iter().copied())
-                + lengths.map(|(length, &count)| float(count * length.saturating_sub(1) as u64)).sum::<f64>();
-            let sparse = exponents.position_bits() + values;
+        let (sparse, dense) = if relative {
+            let sparse = position_bits + sample.difference_bits();
             // A dense lane costs a bit at least; only then is it worth measuring what it really costs.
             let dense = if sparse < float(lanes) {
                 f64::INFINITY
@@ -153,7 +212,7 @@ impl<L: Lane> Lanes<'_, L> {
         } else {
             let dense =
                 if changed < lanes / 8 { f64::INFINITY } else { self.dense_bits(|_, new| self.kind.to_planes(new)) };
-            (subset_bits(changed, lanes) + self.bits(&sample.values) * float(changed), dense)
+            (position_bits + self.bits(&sample.values) * float(changed), dense)
         };
         let mut method = if sparse < dense { (Positions::Sparse, relative) } else { (Positions::Dense, relative) };
         // Where differences are as long as the lanes themselves, the new bits alone may be shorter.
@@ -190,7 +249,7 @@ impl<L: Lane> Lanes<'_, L> {
 /// What lanes are, other than whether they change, is counted on some of their blocks: so many lanes say enough. Odd, for the
 /// same reason as turns.
 fn block_stride(lanes: usize) -> usize {
-    lanes >> 17 | 1
+    lanes >> 16 | 1
 }
 
 /// Looks at the stretches of one turn.
@@ -199,7 +258,7 @@ struct Look<'a, L: Lane> {
     turn: usize,
     turns: usize,
     places: &'a mut Places,
-    exponents: Option<&'a mut ExponentStatistics>,
+    rates: Option<&'a mut ExponentStatistics>,
     sample: &'a mut Sample<L>,
 }
 
@@ -208,34 +267,33 @@ impl<L: Lane> Work for Look<'_, L> {
 
     #[inline(always)]
     fn run(self, compare: impl Compare) {
-        let Self { lanes: &Lanes { kind, base, target }, turn, turns, places, mut exponents, sample } = self;
+        let Self { lanes: &Lanes { kind, base, target, is_relative, .. }, turn, turns, places, mut rates, sample } =
+            self;
         let stride = block_stride(target.len()).div_ceil(turns);
-        let is_single = target.len() <= STRETCH;
         for begin in (0..target.len()).step_by(STRETCH).skip(turn).step_by(turns) {
             let target = &target[begin..target.len().min(begin + STRETCH)];
             let base = base.map(|base| &base[begin..begin + target.len()]);
             let changed = places.of(&differing::<L>(compare, base, target)).iter().map(|&lane| usize::from(lane));
             sample.changed += changed.len() as u64;
-            let (Some(exponents), Some(base)) = (&mut exponents, base) else {
+            let Some(base) = base.filter(|_| is_relative) else {
                 sample.values.extend(changed.map(|lane| L::load(target[lane])));
                 continue;
             };
             for lane in changed {
                 let old = L::load(base[lane]);
                 let length = bit_length(absolute(kind.difference(old, L::load(target[lane]))));
-                let exponent = kind.exponent(old);
                 sample.lengths[length] += 1;
-                exponents.changed[exponent] += 1;
-                exponents.logarithms[exponent] += length as u64 - 1;
+                if let Some(rates) = &mut rates {
+                    let exponent = kind.exponent(old);
+                    rates.changed[exponent] += 1;
+                    rates.logarithms[exponent] += length as u64 - 1;
+                }
             }
-            // Where it is clear that nothing changes, nobody will ask.
-            if is_single && sample.changed == 0 {
-                continue;
-            }
+            let Some(rates) = &mut rates else { continue };
             let number = begin / BLOCK;
             for block in base.chunks(BLOCK).skip(number.next_multiple_of(stride) - number).step_by(stride) {
                 for &lane in block {
-                    exponents.all[kind.exponent(L::load(lane))] += stride as u64;
+                    rates.all[kind.exponent(L::load(lane))] += stride as u64;
                 }
             }
         }

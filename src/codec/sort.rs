@@ -27,8 +27,8 @@ pub(super) struct Sorted<L> {
     pub(super) contexts: Vec<CodedContext<L>>,
     /// The pieces that are its parts, by their numbers.
     pub(super) pieces: Vec<usize>,
-    /// Thresholds of each part.
-    pub(super) thresholds: Vec<Vec<u16>>,
+    /// Thresholds of each part, one after another.
+    pub(super) thresholds: Vec<u16>,
 }
 
 /// Room for what is found of one stretch.
@@ -56,12 +56,12 @@ impl<L: Lane> Sorted<L> {
         kind: Kind<L>,
         number: usize,
         piece: &PieceInput<'_>,
-        thresholds: Vec<u16>,
+        thresholds: &[u16],
         found: &mut Found,
         passed: &mut dyn FnMut(&[u8]),
     ) -> u64 {
         let (base, target) = (piece.base.map(L::chunks), L::chunks(piece.target));
-        let contexts = &Contexts::new(kind, &thresholds);
+        let contexts = &Contexts::new(kind, thresholds);
         let mut begun = Begun::default();
         for begin in (0..target.len()).step_by(PASSED) {
             let target = &target[begin..target.len().min(begin + PASSED)];
@@ -75,7 +75,7 @@ impl<L: Lane> Sorted<L> {
             context.coded.push(coded);
         }
         self.pieces.push(number);
-        self.thresholds.push(thresholds);
+        self.thresholds.extend_from_slice(thresholds);
         changed
     }
 
@@ -83,16 +83,17 @@ impl<L: Lane> Sorted<L> {
     pub(super) fn leave_out(&mut self, is_needless: impl Fn(usize) -> bool) {
         let needed: Vec<bool> = self.pieces.iter().map(|&piece| !is_needless(piece)).collect();
         for context in &mut self.contexts {
-            keep(&mut context.members, &needed);
-            keep(&mut context.coded, &needed);
+            keep(&mut context.members, 1, &needed);
+            keep(&mut context.coded, 1, &needed);
         }
-        keep(&mut self.pieces, &needed);
-        keep(&mut self.thresholds, &needed);
+        keep(&mut self.pieces, 1, &needed);
+        keep(&mut self.thresholds, self.contexts.len() - 1, &needed);
     }
 }
 
-fn keep<T>(items: &mut Vec<T>, kept: &[bool]) {
-    let mut kept = kept.iter();
+/// Keeps the items of some pieces, each of which has so many.
+fn keep<T>(items: &mut Vec<T>, each: usize, kept: &[bool]) {
+    let mut kept = kept.iter().flat_map(|kept| std::iter::repeat_n(kept, each));
     items.retain(|_| kept.next() == Some(&true));
 }
 

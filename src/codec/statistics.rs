@@ -92,10 +92,9 @@ impl ExponentStatistics {
         Self { all: vec![0; exponents], changed: vec![0; exponents], logarithms: vec![0; exponents] }
     }
 
-    pub(crate) fn clear(&mut self) {
-        for counts in [&mut self.all, &mut self.changed, &mut self.logarithms] {
-            counts.fill(0);
-        }
+    /// All counts.
+    pub(crate) fn counts(&mut self) -> impl Iterator<Item = &mut u64> {
+        [&mut self.all, &mut self.changed, &mut self.logarithms].into_iter().flatten()
     }
 
     pub(crate) fn add(&mut self, other: &Self) {

@@ -13,6 +13,9 @@ use crate::tensor::{State, TensorInfo};
 /// Context string of the state digest.
 pub(crate) const STATE_DIGEST_CONTEXT: &str = "deltachain 2026-11-21 state digest v1";
 
+/// Bytes of the table of tensors that are enough to be hashed.
+const HASHED_AT_ONCE: usize = 1 << 16;
+
 /// A BLAKE3-256 digest; displayed as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
@@ -26,21 +29,26 @@ impl Digest {
     /// Digest of the state that consists of `tensors`, which ascend by name, given each tensor's digest.
     pub fn of_state<'a>(tensors: impl ExactSizeIterator<Item = (&'a TensorInfo, Digest)>) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(STATE_DIGEST_CONTEXT);
-        let number = |value: u64, hasher: &mut blake3::Hasher| {
-            hasher.update(&value.to_le_bytes());
-        };
-        number(tensors.len() as u64, &mut hasher);
+        // Many lines are hashed at once, which is several times faster than number by number.
+        let mut lines = Vec::new();
+        let number = |value: u64, lines: &mut Vec<u8>| lines.extend_from_slice(&value.to_le_bytes());
+        number(tensors.len() as u64, &mut lines);
         for (info, digest) in tensors {
-            number(info.name().len() as u64, &mut hasher);
-            hasher.update(info.name().as_bytes());
-            hasher.update(&[info.dtype().code()]);
-            number(info.shape().len() as u64, &mut hasher);
+            number(info.name().len() as u64, &mut lines);
+            lines.extend_from_slice(info.name().as_bytes());
+            lines.push(info.dtype().code());
+            number(info.shape().len() as u64, &mut lines);
             for &dimension in info.shape() {
-                number(dimension, &mut hasher);
+                number(dimension, &mut lines);
             }
-            number(info.bytes(), &mut hasher);
-            hasher.update(&digest.0);
+            number(info.bytes(), &mut lines);
+            lines.extend_from_slice(&digest.0);
+            if lines.len() >= HASHED_AT_ONCE {
+                hasher.update(&lines);
+                lines.clear();
+            }
         }
+        hasher.update(&lines);
         Self(*hasher.finalize().as_bytes())
     }
 
@@ -90,6 +98,37 @@ impl PieceDigest {
         let mut hasher = PieceHasher::new(info, piece);
         hasher.update(bytes);
         hasher.finish()
+    }
+}
+
+/// The digests of the pieces of some tensors, as they become known.
+pub(crate) struct PieceDigests {
+    /// Where the pieces of each tensor begin, and where those of the last one end.
+    begins: Vec<usize>,
+    digests: Vec<PieceDigest>,
+}
+
+impl PieceDigests {
+    /// None is known yet.
+    pub(crate) fn new<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> Result<Self> {
+        let mut begins = vec![0];
+        let mut end = 0;
+        for info in tensors {
+            end += address(info.pieces())?;
+            begins.push(end);
+        }
+        Ok(Self { begins, digests: vec![PieceDigest([0; 32]); end] })
+    }
+
+    /// Piece number `piece` of the tensor with this number has this digest.
+    pub(crate) fn set(&mut self, tensor: usize, piece: u64, digest: PieceDigest) -> Result<()> {
+        self.digests[self.begins[tensor] + address(piece)?] = digest;
+        Ok(())
+    }
+
+    /// Digest of a tensor, all of whose pieces are known.
+    pub(crate) fn of_tensor(&self, tensor: usize) -> Digest {
+        Digest::of_pieces(&self.digests[self.begins[tensor]..self.begins[tensor + 1]])
     }
 }
 
@@ -176,14 +215,8 @@ pub(crate) fn digests_of(
             Ok(PieceDigest::of(&infos[number], piece, bytes))
         })
         .collect::<Result<_>>()?;
-    let mut rest = hashed.as_slice();
-    let mut digests = Vec::with_capacity(numbers.len());
-    for &number in numbers {
-        let (own, others) = rest.split_at(address(infos[number].pieces())?);
-        digests.push(Digest::of_pieces(own));
-        rest = others;
-    }
-    Ok(digests)
+    let digests = PieceDigests { digests: hashed, ..PieceDigests::new(numbers.iter().map(|&number| &infos[number]))? };
+    Ok((0..numbers.len()).map(|tensor| digests.of_tensor(tensor)).collect())
 }
 
 /// Reads one piece of a state into `buffer`, which grows to at most a piece.

@@ -1,25 +1,26 @@
 //! What a tensor is apart from its data: name, dtype, shape, and the pieces these imply (SPEC sections 2.2 and 2.3).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::tensor::Dtype;
 
 /// Bytes of a full piece: 2^24.
 pub const PIECE_BYTES: u64 = 1 << 24;
 
-/// Name, dtype and shape of a tensor, with its byte length computed and checked.
+/// Name, dtype and shape of a tensor, with its byte length computed and checked. Copies share name and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    name: String,
+    name: Arc<str>,
     dtype: Dtype,
-    shape: Vec<u64>,
+    shape: Arc<[u64]>,
     elements: u64,
     bytes: u64,
 }
 
 impl TensorInfo {
     /// `None` if shape and dtype do not give a whole number of bytes below 2^63 (SPEC section 2.2).
-    pub fn new(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<u64>>) -> Option<Self> {
+    pub fn new(name: impl Into<Arc<str>>, dtype: Dtype, shape: impl Into<Arc<[u64]>>) -> Option<Self> {
         let shape = shape.into();
         let bits = Self::bits(dtype, &shape);
         if !bits.is_multiple_of(8) {

@@ -13,7 +13,7 @@ mod weight_map;
 mod write_back;
 
 pub use digest::{Digest, StateDigests};
-pub(crate) use digest::{PieceDigest, PieceHasher, digests_of, read_piece};
+pub(crate) use digest::{PieceDigest, PieceDigests, PieceHasher, digests_of, read_piece};
 pub use dtype::Dtype;
 pub(crate) use files::read_at;
 pub use info::{PIECE_BYTES, TensorInfo};

@@ -82,7 +82,7 @@ const TASKS: &[Task] = &[
         arguments: bench::ARGUMENTS,
         about: &[
             "time kernels and whole operations on real pairs (excerpts, or those of a directory) and on",
-            "synthetic ones; writes BENCHMARKS.md; --long goes up to 4 GiB instead of 1",
+            "synthetic ones; writes BENCHMARKS.md; --long goes up to 8 GiB instead of 1",
         ],
         run: bench::run,
     },

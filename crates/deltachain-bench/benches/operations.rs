@@ -19,6 +19,9 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 /// Size of the synthetic pairs of different densities.
 const DENSITIES_MEBIBYTES: u64 = 128;
 
+/// Larger synthetic pairs have the same bytes of about this size several times, which no cache notices.
+const REPEATED_MEBIBYTES: u64 = 1024;
+
 fn main() -> Result {
     let mut criterion = Criterion::default()
         .sample_size(10)
@@ -37,18 +40,28 @@ fn main() -> Result {
         whole(&mut criterion, &synthetic(&name, DENSITIES_MEBIBYTES, percent / 100.0)?, false)?;
     }
     for size in sizes.split(',') {
-        let mebibytes = size.trim().parse()?;
-        growth(&mut criterion, &synthetic(&format!("{mebibytes} MiB, 1 %"), mebibytes, 0.01)?)?;
+        let mebibytes: u64 = size.trim().parse()?;
+        let name = format!("{mebibytes} MiB, 1 %");
+        match usize::try_from(mebibytes / REPEATED_MEBIBYTES)? {
+            times if times > 1 => {
+                growth(&mut criterion, &synthetic("", mebibytes / times as u64, 0.01)?.repeated(&name, times)?)?;
+            }
+            _ => growth(&mut criterion, &synthetic(&name, mebibytes, 0.01)?)?,
+        }
     }
     // The same number of bytes in many tensors and in one.
-    growth(&mut criterion, &many_tensors("70000 tensors, 0.1 %", 70_000, 1 << 10, 0.001)?)?;
-    growth(&mut criterion, &many_tensors("1 tensor, 0.1 %", 1, 70_000 << 10, 0.001)?)?;
+    for kibibytes in [2, 16] {
+        for (tensors, lanes) in [(70_000, kibibytes << 9), (1, (70_000 * kibibytes) << 9)] {
+            let name = format!("{tensors} x {} KiB, 0.1 %", lanes >> 9);
+            growth(&mut criterion, &many_tensors(&name, tensors, lanes, 0.001)?)?;
+        }
+    }
     chain(&mut criterion, &real)?;
     criterion.final_summary();
     Ok(())
 }
 
-fn group<'a>(criterion: &'a mut Criterion, pair: &Pair) -> BenchmarkGroup<'a, WallTime> {
+fn group<'a, S: State>(criterion: &'a mut Criterion, pair: &Pair<S>) -> BenchmarkGroup<'a, WallTime> {
     let mut group = criterion.benchmark_group(&pair.name);
     group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Bytes(pair.bytes()));
     group
@@ -69,7 +82,7 @@ fn whole(criterion: &mut Criterion, pair: &Pair, snapshots: bool) -> Result {
 }
 
 /// The operations whose time should grow as the bytes do; with one thread.
-fn growth(criterion: &mut Criterion, pair: &Pair) -> Result {
+fn growth<S: State>(criterion: &mut Criterion, pair: &Pair<S>) -> Result {
     let mut group = Group { group: group(criterion, pair), pair };
     group.memory()?;
     group.links(&pool(1)?, Profile::Compact)
@@ -85,12 +98,12 @@ fn pools() -> Result<Vec<ThreadPool>> {
 }
 
 /// Benchmarks of one pair.
-struct Group<'a> {
+struct Group<'a, S = MemoryState> {
     group: BenchmarkGroup<'a, WallTime>,
-    pair: &'a Pair,
+    pair: &'a Pair<S>,
 }
 
-impl Group<'_> {
+impl<S: State> Group<'_, S> {
     /// Times work that the threads of a pool do. The number of threads ends its name.
     fn time<T: Send>(&mut self, pool: &ThreadPool, name: &str, work: impl Fn() -> T + Sync) {
         let threads = pool.current_num_threads();
@@ -140,7 +153,9 @@ impl Group<'_> {
         }
         Ok(())
     }
+}
 
+impl Group<'_> {
     /// Snapshot, restore, and the squash of the link with the one back.
     fn states(&mut self, pool: &ThreadPool) -> Result {
         let Pair { name, base, target } = self.pair;

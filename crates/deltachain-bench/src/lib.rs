@@ -7,7 +7,7 @@ mod pairs;
 pub mod simulation;
 
 pub use output::Output;
-pub use pairs::{Pair, many_tensors, real_pairs, save, synthetic};
+pub use pairs::{Pair, Repeated, many_tensors, real_pairs, save, synthetic};
 
 /// Result of everything here.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

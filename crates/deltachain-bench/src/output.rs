@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use deltachain::tensor::{MemoryState, State, StateWriter, TensorInfo};
+use deltachain::tensor::{State, StateWriter, TensorInfo};
 use deltachain::{Error, Patch};
 use rayon::prelude::*;
 
@@ -24,22 +24,22 @@ impl Output {
     }
 
     /// Makes it hold this state, whose tensors have the lengths it was made for. By all threads of the current pool.
-    pub fn fill(&self, state: &MemoryState) {
-        let tensors: Vec<_> = self.0.iter().zip(state.iter()).collect();
-        tensors.into_par_iter().for_each(|(own, (_, data))| {
+    pub fn fill(&self, state: &impl State) {
+        self.0.par_iter().enumerate().for_each(|(number, own)| {
+            let data = whole(state, number);
             let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
             own.par_chunks_mut(SHARE).zip(data.par_chunks(SHARE)).for_each(|(own, data)| own.copy_from_slice(data));
         });
     }
 
     /// Whether it holds this state's bytes.
-    pub fn holds(&self, state: &MemoryState) -> bool {
+    pub fn holds(&self, state: &impl State) -> bool {
         self.0.len() == state.tensors().len()
             && self
                 .0
                 .iter()
-                .zip(state.iter())
-                .all(|(own, (_, data))| *own.lock().unwrap_or_else(PoisonError::into_inner) == *data)
+                .enumerate()
+                .all(|(number, own)| *own.lock().unwrap_or_else(PoisonError::into_inner) == whole(state, number))
     }
 
     /// Puts new values where a patch names them, as an engine does in its own memory.
@@ -64,6 +64,11 @@ impl Output {
     }
 }
 
+/// A tensor of a state that is in memory.
+fn whole(state: &impl State, tensor: usize) -> &[u8] {
+    state.bytes(tensor, 0..state.tensors()[tensor].bytes()).unwrap_or_default()
+}
+
 fn scatter<const WIDTH: usize>(own: &mut [u8], indices: &[u64], values: &[u8]) -> crate::Result {
     let lanes = own.as_chunks_mut::<WIDTH>().0;
     for (&index, &value) in indices.iter().zip(values.as_chunks::<WIDTH>().0) {
@@ -85,7 +90,7 @@ impl StateWriter for Output {
 
 #[cfg(test)]
 mod tests {
-    use deltachain::tensor::Dtype;
+    use deltachain::tensor::{Dtype, MemoryState};
 
     use super::*;
 

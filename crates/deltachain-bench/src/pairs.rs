@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use deltachain::tensor::{
@@ -14,19 +15,61 @@ use crate::Result;
 
 /// Two neighbouring versions of a model, in memory.
 #[derive(Debug)]
-pub struct Pair {
+pub struct Pair<S = MemoryState> {
     /// What it is called in tables.
     pub name: String,
     /// The older version.
-    pub base: MemoryState,
+    pub base: S,
     /// The newer one.
-    pub target: MemoryState,
+    pub target: S,
 }
 
-impl Pair {
+impl<S: State> Pair<S> {
     /// Bytes of the target's tensors.
     pub fn bytes(&self) -> u64 {
         self.target.tensors().iter().map(TensorInfo::bytes).sum()
+    }
+}
+
+impl Pair {
+    /// A pair that is so many times as large.
+    ///
+    /// # Errors
+    /// None.
+    pub fn repeated(self, name: &str, times: usize) -> Result<Pair<Repeated>> {
+        let (base, target) = (Repeated::new(self.base, times)?, Repeated::new(self.target, times)?);
+        Ok(Pair { name: name.to_owned(), base, target })
+    }
+}
+
+/// A state that has each tensor of another one several times, under different names, and takes no more memory.
+#[derive(Debug)]
+pub struct Repeated {
+    tensors: Vec<TensorInfo>,
+    state: MemoryState,
+}
+
+impl Repeated {
+    fn new(state: MemoryState, times: usize) -> Result<Self> {
+        let again = |time: usize, info: &TensorInfo| {
+            TensorInfo::new(format!("{time:03}.{}", info.name()), info.dtype(), info.shape())
+        };
+        let tensors = (0..times).flat_map(|time| state.tensors().iter().map(move |info| again(time, info)));
+        Ok(Self { tensors: tensors.collect::<Option<_>>().ok_or("no such tensor")?, state })
+    }
+}
+
+impl State for Repeated {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> deltachain::Result<()> {
+        self.state.read(tensor % self.state.tensors().len(), offset, out)
+    }
+
+    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
+        self.state.bytes(tensor % self.state.tensors().len(), range)
     }
 }
 
