@@ -69,7 +69,7 @@ struct Compared {
 }
 
 /// Writes the link from `base` to `target`. Reads each state once, in pieces of 16 MiB; memory: per thread one group of
-/// pieces (64 MiB for both states) and what it compresses to. The same input gives the same bytes, whatever the number
+/// pieces (32 MiB for both states) and what it compresses to. The same input gives the same bytes, whatever the number
 /// of threads.
 ///
 /// # Errors

@@ -1,11 +1,12 @@
-//! Which pieces share a segment: consecutive ones of one dtype, as many as a segment may hold.
+//! Which pieces share a segment: consecutive ones of one dtype, with as many bytes as a full piece. A segment may hold twice as
+//! much, but smaller ones take less memory and their contexts fit better.
 
 use std::collections::BTreeMap;
 
-use crate::limits::{MAX_SEGMENT_BYTES, MAX_SEGMENT_PARTS};
-use crate::tensor::Dtype;
+use crate::limits::MAX_SEGMENT_PARTS;
+use crate::tensor::{Dtype, PIECE_BYTES};
 
-/// Collects items that stand for pieces into groups that fit a segment each. Which items share a group depends on dtypes
+/// Collects items that stand for pieces into groups, each of which becomes segments. Which items share a group depends on dtypes
 /// and lengths only.
 pub(crate) struct Groups<T> {
     /// The group of each dtype that still has room, and its bytes.
@@ -20,7 +21,7 @@ impl<T> Groups<T> {
     /// Adds an item for a piece of `bytes` bytes. If the dtype's group had no room for it, that group is returned.
     pub(crate) fn push(&mut self, dtype: Dtype, bytes: u64, item: T) -> Option<Vec<T>> {
         let (group, filled) = self.open.entry(dtype).or_insert_with(|| (Vec::new(), 0));
-        let full = *filled + bytes > MAX_SEGMENT_BYTES || group.len() as u64 >= MAX_SEGMENT_PARTS;
+        let full = *filled + bytes > PIECE_BYTES || group.len() as u64 >= MAX_SEGMENT_PARTS;
         let done = full.then(|| {
             *filled = 0;
             std::mem::take(group)
@@ -41,11 +42,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_fit_a_segment() {
+    fn groups_have_the_bytes_of_a_piece() {
         let mut groups = Groups::new();
-        assert_eq!(groups.push(Dtype::U8, MAX_SEGMENT_BYTES / 2, 1), None);
+        assert_eq!(groups.push(Dtype::U8, PIECE_BYTES / 2, 1), None);
         assert_eq!(groups.push(Dtype::BF16, 1, 2), None);
-        assert_eq!(groups.push(Dtype::U8, MAX_SEGMENT_BYTES / 2, 3), None);
+        assert_eq!(groups.push(Dtype::U8, PIECE_BYTES / 2, 3), None);
         assert_eq!(groups.push(Dtype::U8, 1, 4), Some(vec![1, 3]));
         let rest: Vec<_> = groups.finish().collect();
         assert_eq!(rest, [(Dtype::U8, vec![4]), (Dtype::BF16, vec![2])]);

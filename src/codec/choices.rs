@@ -144,9 +144,9 @@ fn segments_are_made_of_these_streams() {
         Profile::Direct,
     ));
     let expected = [
-        "[0, 1] sparse relative; thresholds [[101, 102, 103, 104, 105], [101, 102, 103, 104, 105]], positions b 0 0 0 0 1, widths [1, 1, 1, 1, 1, 1], streams [1856, 55, 7382, 5, 1842, 1842, 0]",
-        "[0, 1] sparse relative; thresholds [[101, 102], [101, 102]], positions 0 0 2, widths [8, 8, 8], streams [0, 88, 1465, 13, 184, 1465, 0]",
-        "[0, 1] sparse relative (planes); thresholds [[101, 102, 103, 104, 105, 106], [101, 102, 103, 104, 105, 106]], positions b b 0 0 0 0 0, widths [], streams [3716, 0, 7319, 20, 29658, 29658]",
+        "[0, 1] sparse relative; thresholds [[101, 102, 103, 104], [101, 102, 103, 104]], positions b 0 0 0 0, widths [1, 1, 1, 1, 1], streams [1856, 0, 7382, 31, 1842, 1842, 0]",
+        "[0, 1] sparse relative; thresholds [[101], [101]], positions 0 1, widths [8, 8], streams [0, 90, 1465, 14, 184, 1465, 0]",
+        "[0, 1] sparse relative (planes); thresholds [[101, 102, 103, 104, 105], [101, 102, 103, 104, 105]], positions b b 0 0 0 0, widths [], streams [3716, 0, 7319, 10, 29658, 29658]",
         "[0, 1] sparse relative; thresholds [[101], [101]], positions b 0, widths [8, 4], streams [72, 0, 553, 0, 142, 852, 0]",
         "[0] sparse relative; thresholds [[]], positions 2, widths [2], streams [0, 14, 55, 8, 7, 14, 15]",
         "[0, 1] sparse absolute; thresholds [[], []], positions 0, widths [], streams [0, 0, 599, 5, 599, 599]",
@@ -219,7 +219,7 @@ fn many_lanes_are_measured_on_some_of_their_stretches_or_pieces() {
     let pair = |lanes: u32, stretch: u32| -> (Vec<u8>, Vec<u8>) {
         let is_seen = |lane: u32| (lane / stretch).is_multiple_of(3);
         let old = |lane: u32| if is_seen(lane) { 100 << 7 } else { 101 << 7 };
-        let new = |lane: u32| old(lane) + u16::from(lane.is_multiple_of(if is_seen(lane) { 16 } else { 256 }));
+        let new = |lane: u32| old(lane) + u16::from(lane.is_multiple_of(if is_seen(lane) { 16 } else { 128 }));
         let bytes = |of: &dyn Fn(u32) -> u16| (0..lanes).flat_map(|lane| of(lane).to_le_bytes()).collect();
         (bytes(&old), bytes(&new))
     };

@@ -12,7 +12,7 @@ use crate::format::segment::MAX_CONTEXTS;
 /// Parts with fewer lanes have too few changes for rates of their own; they use those of the segment.
 pub(crate) const OWN_RATES_FROM: usize = 1 << 16;
 /// A context with fewer coded lanes costs more (in code tables) than it saves.
-const LEAST_CODED: u64 = 300;
+const LEAST_CODED: u64 = 512;
 
 /// Thresholds, all of the same number: one less than the contexts.
 #[derive(Debug, PartialEq)]
@@ -123,8 +123,8 @@ mod tests {
     fn rates_that_halve_get_a_context_each() {
         let mut part = ExponentStatistics::new(256);
         for i in 0..8 {
-            part.all[100 + i] = 100_000;
-            part.changed[100 + i] = 50_000 >> i;
+            part.all[100 + i] = 200_000;
+            part.changed[100 + i] = 100_000 >> i;
         }
         let thresholds = thresholds(&[&part], false);
         assert_eq!(thresholds.len(), 1);
@@ -194,15 +194,15 @@ mod tests {
     #[test]
     fn levels_are_joined_with_the_smaller_neighbour() {
         let merge = |counts: &[u64]| merge((0..).zip(counts.iter().copied()).collect());
-        assert_eq!(merge(&[300, 300]), [1]);
-        assert_eq!(merge(&[299, 300]), [0; 0]);
-        assert_eq!(merge(&[1000, 10, 500]), [1]);
-        assert_eq!(merge(&[500, 10, 1000]), [2]);
-        assert_eq!(merge(&[500, 10, 500]), [2]);
-        assert_eq!(merge(&[1000, 500, 10]), [1]);
+        assert_eq!(merge(&[512, 512]), [1]);
+        assert_eq!(merge(&[511, 512]), [0; 0]);
+        assert_eq!(merge(&[1000, 10, 600]), [1]);
+        assert_eq!(merge(&[600, 10, 1000]), [2]);
+        assert_eq!(merge(&[600, 10, 600]), [2]);
+        assert_eq!(merge(&[1000, 600, 10]), [1]);
         // Joined again until there are enough.
-        assert_eq!(merge(&[150, 149, 1000]), [0; 0]);
-        assert_eq!(merge(&[150, 150, 1000]), [2]);
+        assert_eq!(merge(&[256, 255, 1000]), [0; 0]);
+        assert_eq!(merge(&[256, 256, 1000]), [2]);
         assert_eq!(merge(&[1000; 20]).len(), MAX_CONTEXTS - 1);
     }
 

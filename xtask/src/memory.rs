@@ -19,11 +19,11 @@ use crate::workspace::{build_tool, target, tool};
 pub(crate) const ARGUMENTS: &str = "[--mebibytes N] [--threads T] [--dense]";
 
 /// The bound in MiB: this much, and this much for each thread. The first holds 64 MiB of segments that wait until the
-/// index is known (more of them wait in a file), the second the pieces of both states, in which a group has 64 MiB, and
+/// index is known (more of them wait in a file), the second the pieces of both states, in which a group has 32 MiB, and
 /// what they are coded to. ARCHITECTURE.md has measurements.
 fn bound(change: Change) -> (u64, u64) {
     match change {
-        Change::Sparse => (128, 80),
+        Change::Sparse => (128, 64),
         Change::Dense => (192, 192),
     }
 }
