@@ -15,7 +15,7 @@ pub(crate) const OWN_RATES_FROM: usize = 1 << 16;
 const LEAST_CODED: u64 = 512;
 
 /// Thresholds, all of the same number: one less than the contexts.
-#[derive(Debug, PartialEq)]
+#[derive(Default)]
 pub(crate) struct Thresholds {
     /// Of each part that has rates of its own.
     pub(crate) own: Vec<Vec<u16>>,

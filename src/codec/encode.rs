@@ -118,7 +118,7 @@ fn sort<L: Lane>(
         let Thresholds { own, shared } = match method {
             (Positions::Sparse, true) => choose::thresholds(&own, &small.sparse, false),
             (Positions::Dense, true) => choose::thresholds(&own, &small.dense, true),
-            (_, false) => Thresholds { own: vec![Vec::new(); own.len()], shared: Vec::new() },
+            (_, false) => Thresholds::default(),
         };
         (Sorted::new(method, shared.len() + 1), own.into_iter(), shared)
     };

@@ -212,7 +212,8 @@ impl<'a, L: Lane> Lanes<'a, L> {
         } else {
             let dense =
                 if changed < lanes / 8 { f64::INFINITY } else { self.dense_bits(|_, new| self.kind.to_planes(new)) };
-            (position_bits + self.bits(&sample.values) * float(changed), dense)
+            let values = sample.values.iter().map(|&value| self.kind.to_planes(value));
+            (position_bits + bits_of_planes(values) * float(changed), dense)
         };
         let mut method = if sparse < dense { (Positions::Sparse, relative) } else { (Positions::Dense, relative) };
         // Where differences are as long as the lanes themselves, the new bits alone may be shorter.
@@ -224,26 +225,21 @@ impl<'a, L: Lane> Lanes<'a, L> {
 
     /// Estimated bits of all lanes as byte planes of `map(old, new)`.
     fn dense_bits(&self, map: impl Fn(L, L) -> L) -> f64 {
-        let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
-        for (number, block) in self.target.chunks(BLOCK).enumerate().step_by(block_stride(self.target.len())) {
-            for (offset, &new) in block.iter().enumerate() {
-                let old = self.base.map_or(L::default(), |base| L::load(base[number * BLOCK + offset]));
-                let value = map(old, L::load(new));
-                planes.iter_mut().enumerate().for_each(|(index, plane)| plane.add(value.byte(index)));
-            }
-        }
-        planes.iter().map(ByteHistogram::huffman_bits).sum::<f64>() * float(self.target.len() as u64)
+        let blocks = self.target.chunks(BLOCK).enumerate().step_by(block_stride(self.target.len()));
+        let lanes = blocks.flat_map(|(number, block)| (number * BLOCK..).zip(block));
+        let values = lanes.map(|(lane, &new)| {
+            let old = self.base.map_or(L::default(), |base| L::load(base[lane]));
+            map(old, L::load(new))
+        });
+        bits_of_planes(values) * float(self.target.len() as u64)
     }
+}
 
-    /// Estimated bits of one of these new values as byte planes.
-    fn bits(&self, values: &[L]) -> f64 {
-        let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
-        for &value in values {
-            let value = self.kind.to_planes(value);
-            planes.iter_mut().enumerate().for_each(|(index, plane)| plane.add(value.byte(index)));
-        }
-        planes.iter().map(ByteHistogram::huffman_bits).sum()
-    }
+/// Estimated bits of one of these values as byte planes.
+fn bits_of_planes<L: Lane>(values: impl Iterator<Item = L>) -> f64 {
+    let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
+    values.for_each(|value| planes.iter_mut().enumerate().for_each(|(index, plane)| plane.add(value.byte(index))));
+    planes.iter().map(ByteHistogram::huffman_bits).sum()
 }
 
 /// What lanes are, other than whether they change, is counted on some of their blocks: so many lanes say enough. Odd, for the

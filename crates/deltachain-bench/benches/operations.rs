@@ -41,13 +41,9 @@ fn main() -> Result {
     }
     for size in sizes.split(',') {
         let mebibytes: u64 = size.trim().parse()?;
-        let name = format!("{mebibytes} MiB, 1 %");
-        match usize::try_from(mebibytes / REPEATED_MEBIBYTES)? {
-            times if times > 1 => {
-                growth(&mut criterion, &synthetic("", mebibytes / times as u64, 0.01)?.repeated(&name, times)?)?;
-            }
-            _ => growth(&mut criterion, &synthetic(&name, mebibytes, 0.01)?)?,
-        }
+        let times = (mebibytes / REPEATED_MEBIBYTES).max(1);
+        let pair = synthetic("", mebibytes / times, 0.01)?;
+        growth(&mut criterion, &pair.repeated(&format!("{mebibytes} MiB, 1 %"), times.try_into()?)?)?;
     }
     // The same number of bytes in many tensors and in one.
     for kibibytes in [2, 16] {
