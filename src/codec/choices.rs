@@ -104,7 +104,7 @@ fn methods_change_at_these_densities() {
         "dsssssssssssssssssssssss",
         "dsssssssssssssssssssssss",
         "ssssssssssssssssssssssss",
-        "ssssssssssssssssssssssss",
+        "dsssssssssssssssssssssss",
         "dsssssssssssssssssssssss",
         "ddddssssssssssssssssssss",
         "dddddddddsssssssssssssss",

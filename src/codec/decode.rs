@@ -179,11 +179,12 @@ impl<L: Lane> Decoded<L> {
 
     /// Absolute values and relative planes.
     fn read_planes(&mut self, planes: &[StoredStream<'_>], total: usize) -> Result<()> {
-        let raw = planes.iter().map(|plane| read_exact(plane, total as u64)).collect::<Result<Vec<_>>>()?;
         let relative = self.coding.is_relative();
-        self.values = vec![L::default(); total];
-        for (byte, plane) in (0..).zip(&raw) {
-            for (value, &bits) in self.values.iter_mut().zip(plane) {
+        for (byte, plane) in (0..).zip(planes) {
+            let plane = read_exact(plane, total as u64)?;
+            // Not before, because only now so many are known to be there.
+            self.values.resize(total, L::default());
+            for (value, &bits) in self.values.iter_mut().zip(&plane) {
                 *value = value.xor(L::from_u64(u64::from(bits) << (8 * byte)));
             }
         }
@@ -356,14 +357,11 @@ struct Run<'a, L> {
 }
 
 impl<L: Lane> Run<'_, L> {
-    /// Members of the context between the last coded lane and the next one; `None` after the last one.
+    /// Members of the context between the last coded lane and the next one, where positions are sparse; `None` after the last
+    /// one.
     #[inline(always)]
     fn gap(&self) -> Option<u64> {
-        match (self.gaps, self.values) {
-            (_, []) => None,
-            ([], _) => Some(0),
-            ([gap, ..], _) => Some(u64::from(*gap)),
-        }
+        self.gaps.first().map(|&gap| u64::from(gap))
     }
 
     /// Takes the next coded lane.
@@ -403,10 +401,15 @@ pub(crate) trait PartChanges {
 impl<L: Lane> PartChanges for Changes<'_, L> {
     fn apply(&mut self, bytes: &mut [u8]) {
         let lanes = L::chunks_mut(bytes);
+        let relative = self.decoded.coding.is_relative();
         if self.decoded.contexts() > 1 {
             return dispatch(Apply { lanes, changes: self });
         }
-        let relative = self.decoded.coding.is_relative();
+        if !self.decoded.coding.is_sparse() {
+            let Run { values, .. } = &mut self.runs[0];
+            let own = values.split_off(..lanes.len()).unwrap_or(&[]);
+            return lanes.iter_mut().zip(own).for_each(|(lane, &value)| change(self.kind, relative, lane, value));
+        }
         // All lanes are members.
         let count = lanes.len() as u64;
         let mut rank = self.until[0];

@@ -144,7 +144,7 @@ fn sort<L: Lane>(
 }
 
 fn encode_segment<L: Lane>(kind: Kind<L>, sorted: Sorted<L>, compressor: &mut Compressor) -> Result<EncodedSegment> {
-    let Sorted { method: (positions, relative), contexts, pieces, thresholds } = sorted;
+    let Sorted { method: (positions, relative), mut contexts, pieces, thresholds } = sorted;
     let dense = positions == Positions::Dense;
     let small = !dense && relative && prefers_small(&contexts);
     let values = match (relative, small) {
@@ -163,14 +163,15 @@ fn encode_segment<L: Lane>(kind: Kind<L>, sorted: Sorted<L>, compressor: &mut Co
     if small {
         widths = encode_small(&contexts, &mut streams, compressor)?;
     } else {
+        for value in contexts.iter_mut().flat_map(|context| &mut context.values) {
+            *value = if relative { zigzag(*value) } else { kind.to_planes(*value) };
+        }
+        let mut runs = vec![Vec::new(); contexts.len()];
         for byte in 0..size_of::<L>() {
-            let runs: Vec<Vec<u8>> = contexts
-                .iter()
-                .map(|context| {
-                    let value = |&value: &L| if relative { zigzag(value) } else { kind.to_planes(value) };
-                    context.values.iter().map(|lane| value(lane).byte(byte)).collect()
-                })
-                .collect();
+            for (run, context) in runs.iter_mut().zip(&contexts) {
+                run.clear();
+                run.extend(context.values.iter().map(|value| value.byte(byte)));
+            }
             push_stream(&mut streams, &runs, Effort::Symbols, compressor)?;
         }
     }

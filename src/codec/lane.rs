@@ -62,7 +62,8 @@ macro_rules! lane {
             }
             #[inline]
             fn byte(self, index: usize) -> u8 {
-                self.to_le_bytes()[index]
+                let [byte, ..] = (self >> (8 * index)).to_le_bytes();
+                byte
             }
             #[inline]
             fn to_u64(self) -> u64 {

@@ -119,23 +119,25 @@ pub(super) struct Lanes<'a, L: Lane> {
 }
 
 /// What has been seen of a piece.
-struct Sample<L> {
+struct Sample {
     /// Lanes that change, about.
     changed: u64,
     /// These are all.
     is_whole: bool,
     /// Differences by the length of their magnitude in bits, if values may be relative.
     lengths: [u64; 65],
-    /// What changed lanes become, if values may not be relative.
-    values: Vec<L>,
 }
 
-impl<L: Lane> Sample<L> {
+impl Sample {
     /// Estimated bits of the differences of changed lanes: signs, leading bits as entropy, the bits below as they are.
     fn difference_bits(&self) -> f64 {
-        let lengths = &self.lengths[..=L::BITS as usize];
-        let below = lengths.iter().zip(0_u64..).map(|(&count, length)| count * length.saturating_sub(1));
-        float(self.changed) + entropy_bits(lengths.iter().copied()) + float(below.sum())
+        let below = self.lengths.iter().zip(0_u64..).map(|(&count, length)| count * length.saturating_sub(1));
+        float(self.changed) + entropy_bits(self.lengths.iter().copied()) + float(below.sum())
+    }
+
+    /// Whether so many differences are long that they are coded as byte planes.
+    fn is_long(&self) -> bool {
+        self.lengths[9..].iter().sum::<u64>() * 16 > self.changed
     }
 }
 
@@ -174,8 +176,8 @@ impl<'a, L: Lane> Lanes<'a, L> {
     }
 
     /// Looks at some lanes; adds to `rates` if there are any.
-    fn sample(&self, mut rates: Option<&mut ExponentStatistics>, places: &mut Places) -> Sample<L> {
-        let mut sample = Sample { changed: 0, is_whole: true, lengths: [0; _], values: Vec::new() };
+    fn sample(&self, mut rates: Option<&mut ExponentStatistics>, places: &mut Places) -> Sample {
+        let mut sample = Sample { changed: 0, is_whole: true, lengths: [0; _] };
         let share = Share::seen(self.target.len(), |turn, turns| {
             let before = sample.changed;
             dispatch(Look { lanes: self, turn, turns, places, rates: rates.as_deref_mut(), sample: &mut sample });
@@ -190,7 +192,7 @@ impl<'a, L: Lane> Lanes<'a, L> {
     }
 
     /// The cheapest method. `position_bits` tell which lanes change.
-    fn cheapest(&self, sample: &Sample<L>, position_bits: f64) -> Option<Method> {
+    fn cheapest(&self, sample: &Sample, position_bits: f64) -> Option<Method> {
         let relative = self.is_relative;
         let changed = sample.changed;
         if changed == 0 && sample.is_whole {
@@ -200,46 +202,43 @@ impl<'a, L: Lane> Lanes<'a, L> {
             return Some((Positions::Sparse, relative));
         }
         let lanes = self.target.len() as u64;
-        let (sparse, dense) = if relative {
-            let sparse = position_bits + sample.difference_bits();
-            // A dense lane costs a bit at least; only then is it worth measuring what it really costs.
-            let dense = if sparse < float(lanes) {
-                f64::INFINITY
-            } else {
-                self.dense_bits(|old, new| zigzag(self.kind.difference(old, new)))
-            };
-            (sparse, dense)
-        } else {
-            let dense =
-                if changed < lanes / 8 { f64::INFINITY } else { self.dense_bits(|_, new| self.kind.to_planes(new)) };
-            let values = sample.values.iter().map(|&value| self.kind.to_planes(value));
-            (position_bits + bits_of_planes(values) * float(changed), dense)
-        };
-        let mut method = if sparse < dense { (Positions::Sparse, relative) } else { (Positions::Dense, relative) };
-        // Where differences are as long as the lanes themselves, the new bits alone may be shorter.
-        if method == (Positions::Dense, true) && self.dense_bits(|_, new| self.kind.to_planes(new)) < dense {
-            method.1 = false;
+        // A dense lane costs a bit at least, new bits more; only then is it worth measuring what it really costs.
+        let short = position_bits + sample.difference_bits();
+        let is_short = if relative { short < float(lanes) } else { changed < lanes / 8 };
+        if is_short {
+            return Some((Positions::Sparse, relative));
         }
-        Some(method)
+        let sparse = if relative && !sample.is_long() {
+            short
+        } else {
+            position_bits + self.plane_bits(relative, true) * float(changed)
+        };
+        let dense = self.plane_bits(relative, false) * float(lanes);
+        // Dense lanes are applied faster, which is worth a hundredth.
+        if 1.01 * sparse < dense {
+            return Some((Positions::Sparse, relative));
+        }
+        // Where differences are as long as the lanes themselves, the new bits alone may be shorter.
+        let absolute = relative && self.plane_bits(false, false) * float(lanes) < dense;
+        Some((Positions::Dense, relative && !absolute))
     }
 
-    /// Estimated bits of all lanes as byte planes of `map(old, new)`.
-    fn dense_bits(&self, map: impl Fn(L, L) -> L) -> f64 {
-        let blocks = self.target.chunks(BLOCK).enumerate().step_by(block_stride(self.target.len()));
-        let lanes = blocks.flat_map(|(number, block)| (number * BLOCK..).zip(block));
-        let values = lanes.map(|(lane, &new)| {
-            let old = self.base.map_or(L::default(), |base| L::load(base[lane]));
-            map(old, L::load(new))
-        });
-        bits_of_planes(values) * float(self.target.len() as u64)
+    /// Estimated bits of a lane's value as byte planes, of all lanes or only of those that change.
+    fn plane_bits(&self, relative: bool, of_changed: bool) -> f64 {
+        let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
+        for (number, block) in self.target.chunks(BLOCK).enumerate().step_by(block_stride(self.target.len())) {
+            for (offset, &new) in block.iter().enumerate() {
+                let old = self.base.map_or(L::default(), |base| L::load(base[number * BLOCK + offset]));
+                let new = L::load(new);
+                if !of_changed || new != old {
+                    let kind = self.kind;
+                    let value = if relative { zigzag(kind.difference(old, new)) } else { kind.to_planes(new) };
+                    planes.iter_mut().enumerate().for_each(|(index, plane)| plane.add(value.byte(index)));
+                }
+            }
+        }
+        planes.iter().map(ByteHistogram::huffman_bits).sum()
     }
-}
-
-/// Estimated bits of one of these values as byte planes.
-fn bits_of_planes<L: Lane>(values: impl Iterator<Item = L>) -> f64 {
-    let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
-    values.for_each(|value| planes.iter_mut().enumerate().for_each(|(index, plane)| plane.add(value.byte(index))));
-    planes.iter().map(ByteHistogram::huffman_bits).sum()
 }
 
 /// What lanes are, other than whether they change, is counted on some of their blocks: so many lanes say enough. Odd, for the
@@ -255,7 +254,7 @@ struct Look<'a, L: Lane> {
     turns: usize,
     places: &'a mut Places,
     rates: Option<&'a mut ExponentStatistics>,
-    sample: &'a mut Sample<L>,
+    sample: &'a mut Sample,
 }
 
 impl<L: Lane> Work for Look<'_, L> {
@@ -271,10 +270,7 @@ impl<L: Lane> Work for Look<'_, L> {
             let base = base.map(|base| &base[begin..begin + target.len()]);
             let changed = places.of(&differing::<L>(compare, base, target)).iter().map(|&lane| usize::from(lane));
             sample.changed += changed.len() as u64;
-            let Some(base) = base.filter(|_| is_relative) else {
-                sample.values.extend(changed.map(|lane| L::load(target[lane])));
-                continue;
-            };
+            let Some(base) = base.filter(|_| is_relative) else { continue };
             for lane in changed {
                 let old = L::load(base[lane]);
                 let length = bit_length(absolute(kind.difference(old, L::load(target[lane]))));

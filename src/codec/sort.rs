@@ -131,41 +131,48 @@ impl<L: Lane> Work for Sort<'_, L> {
         let has_one = sorted.len() == 1;
         for (number, target) in target.chunks(STRETCH).enumerate() {
             let base = base.map(|base| &base[number * STRETCH..][..target.len()]);
-            let old = |lane| base.map_or(L::default(), |base| L::load(base[lane]));
             let changed = places.of(&differing::<L>(compare, base, target));
             *all_changed += changed.len() as u64;
-            if *positions == Positions::Dense {
-                for (lane, &new) in target.iter().enumerate() {
-                    let context = contexts.of(old(lane));
-                    sorted[context].values.push(value(old(lane), L::load(new)));
-                    members[context] += 1;
-                    coded[context] += 1;
-                }
-                continue;
-            }
             // With one context a lane is its rank.
             if !has_one {
                 contexts.find(compare, base.unwrap_or(&[]), found);
             }
-            for &lane in changed {
-                let place = usize::from(lane);
-                let old = old(place);
-                let (context, rank) = if has_one {
-                    (0, u32::from(lane))
-                } else {
-                    let context = contexts.of(old);
-                    (context, found.rank(context, place))
-                };
-                let rank = members[context] + rank;
-                sorted[context].values.push(value(old, L::load(target[place])));
-                sorted[context].gaps.push(rank - next[context]);
-                next[context] = rank + 1;
-                coded[context] += 1;
+            if *positions == Positions::Dense {
+                for (number, new) in target.chunks(BLOCK).enumerate() {
+                    let old = old_block::<L>(base, number, new.len());
+                    let values = old.iter().zip(new).map(|(&old, &new)| value(L::load(old), L::load(new)));
+                    if has_one {
+                        sorted[0].values.extend(values);
+                        continue;
+                    }
+                    for (value, context) in values.zip(contexts.of_block(&old)) {
+                        sorted[usize::from(context)].values.push(value);
+                    }
+                }
+            } else {
+                for &lane in changed {
+                    let place = usize::from(lane);
+                    let old = base.map_or(L::default(), |base| L::load(base[place]));
+                    let (context, rank) = if has_one {
+                        (0, u32::from(lane))
+                    } else {
+                        let context = contexts.of(old);
+                        (context, found.rank(context, place))
+                    };
+                    let rank = members[context] + rank;
+                    sorted[context].values.push(value(old, L::load(target[place])));
+                    sorted[context].gaps.push(rank - next[context]);
+                    next[context] = rank + 1;
+                    coded[context] += 1;
+                }
             }
             if has_one {
                 members[0] += u32::try_from(target.len()).unwrap_or(0);
             } else {
                 members.iter_mut().enumerate().for_each(|(context, members)| *members += found.count(context));
+            }
+            if *positions == Positions::Dense {
+                *coded = *members;
             }
         }
     }
@@ -180,8 +187,13 @@ pub(super) fn differing<L: Lane>(
 ) -> [u64; BLOCKS] {
     let mut changes = [0; BLOCKS];
     for (number, (set, new)) in changes.iter_mut().zip(target.chunks(BLOCK)).enumerate() {
-        let old: Block<L> = padded::<L>(base.map_or(&[], |base| &base[number * BLOCK..][..new.len()]));
-        *set = compare.differing::<L>(&old, &padded::<L>(new));
+        *set = compare.differing::<L>(&old_block::<L>(base, number, new.len()), &padded::<L>(new));
     }
     changes
+}
+
+/// The block with this number of a stretch's base.
+#[inline(always)]
+fn old_block<L: Lane>(base: Option<&[L::Bytes]>, number: usize, lanes: usize) -> Block<L> {
+    padded::<L>(base.map_or(&[], |base| &base[number * BLOCK..][..lanes]))
 }
