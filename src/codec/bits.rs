@@ -1,5 +1,7 @@
 //! Bits packed least significant first (SPEC section 1), in runs that begin on byte boundaries (section 8).
 
+use std::ops::Range;
+
 use crate::error::Result;
 use crate::rules::{self, ensure};
 
@@ -20,23 +22,50 @@ pub(crate) fn pack(out: &mut Vec<u8>, width: u32, items: impl Iterator<Item = u3
     out.extend(&pending.to_le_bytes()[..bits.div_ceil(8) as usize]);
 }
 
+/// A run of symbols of 1, 2, 4 or 8 bits.
+pub(crate) fn pack_symbols(symbols: &[u8], width: u8) -> Vec<u8> {
+    match width {
+        1 => pack_bytes::<8>(symbols),
+        2 => pack_bytes::<4>(symbols),
+        4 => pack_bytes::<2>(symbols),
+        _ => symbols.to_vec(),
+    }
+}
+
+fn pack_bytes<const PER_BYTE: usize>(symbols: &[u8]) -> Vec<u8> {
+    let byte = |symbols: &[u8]| {
+        symbols.iter().enumerate().fold(0, |byte, (number, symbol)| byte | symbol << (number * (8 / PER_BYTE)))
+    };
+    let (whole, rest) = symbols.as_chunks::<PER_BYTE>();
+    let mut run = Vec::with_capacity(whole.len() + 1);
+    run.extend(whole.iter().map(|symbols| byte(symbols)));
+    run.extend(Some(byte(rest)).filter(|_| !rest.is_empty()));
+    run
+}
+
 /// Bytes of a run of `items` items of `width` bits.
 pub(crate) fn packed_bytes(items: u64, width: u8) -> u64 {
     (items * u64::from(width)).div_ceil(8)
 }
 
 /// Takes a run of `items` items of `width` bits, 0 to 32, off the front of `bytes`, which is long enough, and checks
-/// that its padding is zero (R-STR-05). `T` holds `width` bits.
-pub(crate) fn unpack<T: TryFrom<u64> + Default>(bytes: &mut &[u8], width: u32, items: usize) -> Result<Vec<T>> {
-    let length = (items * width as usize).div_ceil(8);
-    let (run, rest) = bytes.split_at(length);
+/// that its padding is zero (R-STR-05).
+pub(crate) fn take<'a>(bytes: &mut &'a [u8], width: u32, items: usize) -> Result<&'a [u8]> {
+    let bits = items * width as usize;
+    let (run, rest) = bytes.split_at(bits.div_ceil(8));
     *bytes = rest;
-    let mut unpacked = Vec::with_capacity(items);
+    let padding = run.last().filter(|_| !bits.is_multiple_of(8)).map_or(0, |last| last >> (bits % 8));
+    ensure(padding == 0, &rules::STR_05, || "padding bits are not zero".into())?;
+    Ok(run)
+}
+
+/// The items of such a run, of `width` bits, 0 to 32.
+pub(crate) fn unpack(run: &[u8], width: u32, items: usize) -> impl Iterator<Item = u32> {
     let mask = (1 << width) - 1;
     let mut pending = 0_u64;
     let mut bits = 0;
     let mut source = run;
-    for _ in 0..items {
+    (0..items).map(move |_| {
         if bits < width {
             if let Some((four, rest)) = source.split_first_chunk() {
                 pending |= u64::from(u32::from_le_bytes(*four)) << bits;
@@ -49,15 +78,32 @@ pub(crate) fn unpack<T: TryFrom<u64> + Default>(bytes: &mut &[u8], width: u32, i
                 }
             }
         }
-        unpacked.push(T::try_from(pending & mask).unwrap_or_default());
+        let item = u32::try_from(pending & mask).unwrap_or(0);
         pending >>= width;
         bits -= width;
-    }
-    ensure(pending == 0, &rules::STR_05, || "padding bits are not zero".into())?;
-    Ok(unpacked)
+        item
+    })
 }
 
-/// The same for symbols of 1, 2, 4 or 8 bits, of which whole ones are in each byte.
+/// Tells `found` the places of those bits of a run that are set, within a range of them.
+pub(crate) fn for_each_one(run: &[u8], range: Range<usize>, mut found: impl FnMut(usize)) {
+    let begin = range.start / 64 * 8;
+    for (bytes, at) in run[begin..range.end.div_ceil(8)].chunks(8).zip((begin * 8..).step_by(64)) {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        let mut word = u64::from_le_bytes(word) & u64::MAX << range.start.saturating_sub(at);
+        while word != 0 {
+            let place = at + word.trailing_zeros() as usize;
+            if place >= range.end {
+                return;
+            }
+            found(place);
+            word &= word - 1;
+        }
+    }
+}
+
+/// Takes a run of symbols of 1, 2, 4 or 8 bits, of which whole ones are in each byte.
 pub(crate) fn unpack_symbols(bytes: &mut &[u8], width: u8, items: usize) -> Result<Vec<u8>> {
     match width {
         1 => unpack_bytes::<8>(bytes, items),
@@ -68,16 +114,14 @@ pub(crate) fn unpack_symbols(bytes: &mut &[u8], width: u8, items: usize) -> Resu
 }
 
 fn unpack_bytes<const PER_BYTE: usize>(bytes: &mut &[u8], items: usize) -> Result<Vec<u8>> {
-    let (run, rest) = bytes.split_at(items.div_ceil(PER_BYTE));
-    *bytes = rest;
     let width = 8 / PER_BYTE;
+    let run = take(bytes, u32::try_from(width).unwrap_or(8), items)?;
     let mut unpacked = vec![0; run.len() * PER_BYTE];
     for (symbols, byte) in unpacked.as_chunks_mut::<PER_BYTE>().0.iter_mut().zip(run) {
         for (number, symbol) in symbols.iter_mut().enumerate() {
             *symbol = (byte >> (number * width)) & (u8::MAX >> (8 - width));
         }
     }
-    ensure(unpacked[items..].iter().all(|&symbol| symbol == 0), &rules::STR_05, || "padding bits are not zero".into())?;
     unpacked.truncate(items);
     Ok(unpacked)
 }
@@ -97,11 +141,13 @@ mod tests {
                 bytes.push(0xBB);
                 assert_eq!(bytes.len() as u64, 2 + packed_bytes(u64::from(count), u8::try_from(width).unwrap()));
                 let mut rest = &bytes[1..];
-                assert_eq!(unpack::<u32>(&mut rest, width, items.len()).unwrap(), items);
+                let run = take(&mut rest, width, items.len()).unwrap();
+                assert_eq!(unpack(run, width, items.len()).collect::<Vec<_>>(), items);
                 assert_eq!(rest, [0xBB]);
-                if let 1 | 2 | 4 | 8 = width {
+                if let Ok(width @ (1 | 2 | 4 | 8)) = u8::try_from(width) {
                     let mut rest = &bytes[1..];
-                    let symbols = unpack_symbols(&mut rest, u8::try_from(width).unwrap(), items.len()).unwrap();
+                    let symbols = unpack_symbols(&mut rest, width, items.len()).unwrap();
+                    assert_eq!(pack_symbols(&symbols, width), bytes[1..bytes.len() - 1]);
                     assert_eq!(symbols.into_iter().map(u32::from).collect::<Vec<_>>(), items);
                     assert_eq!(rest, [0xBB]);
                 }
@@ -111,12 +157,24 @@ mod tests {
 
     #[test]
     fn padding_must_be_zero() {
-        assert_eq!(unpack::<u8>(&mut [0b0000_1111].as_slice(), 1, 4).unwrap(), [1, 1, 1, 1]);
-        assert_eq!(unpack::<u8>(&mut [0b0001_1111].as_slice(), 1, 4).unwrap_err().rule(), Some("R-STR-05"));
-        assert_eq!(unpack::<u8>(&mut [0b1000_0000].as_slice(), 3, 2).unwrap_err().rule(), Some("R-STR-05"));
+        assert_eq!(take(&mut [0b0000_1111].as_slice(), 1, 4).unwrap(), [0b0000_1111]);
+        assert_eq!(take(&mut [0b0001_1111].as_slice(), 1, 4).unwrap_err().rule(), Some("R-STR-05"));
+        assert_eq!(take(&mut [0b1000_0000].as_slice(), 3, 2).unwrap_err().rule(), Some("R-STR-05"));
+        assert_eq!(take(&mut [0b1000_0000].as_slice(), 2, 4).unwrap(), [0b1000_0000]);
         assert_eq!(unpack_symbols(&mut [0b0000_1111].as_slice(), 1, 4).unwrap(), [1, 1, 1, 1]);
         assert_eq!(unpack_symbols(&mut [0b0001_1111].as_slice(), 1, 4).unwrap_err().rule(), Some("R-STR-05"));
         assert_eq!(unpack_symbols(&mut [0b1000_0000].as_slice(), 4, 1).unwrap_err().rule(), Some("R-STR-05"));
+    }
+
+    #[test]
+    fn set_bits_are_found_within_a_range() {
+        let run: Vec<u8> = (0..40_u8).map(|i| i.wrapping_mul(151)).collect();
+        for range in [0..0, 0..1, 3..64, 64..65, 63..129, 100..101, 0..320, 257..320, 320..320] {
+            let expected: Vec<usize> = range.clone().filter(|place| run[place / 8] >> (place % 8) & 1 == 1).collect();
+            let mut places = Vec::new();
+            for_each_one(&run, range, |place| places.push(place));
+            assert_eq!(places, expected);
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub(crate) struct Contexts<L> {
     ends: [u8; MAX_CONTEXTS - 1],
     /// Contexts that have an end; the one after them is the last with members.
     ended: usize,
+    /// The ends, each as 255 less it.
+    inverted: Block<u8>,
     /// The magnitudes that contexts end before, where exponents do not fit in a key.
     long: Vec<L>,
 }
@@ -33,7 +35,9 @@ impl<L: Lane> Contexts<L> {
             *end = key;
             ended += 1;
         }
-        Self { kind, ends, ended, long }
+        let mut inverted = [[0]; BLOCK];
+        inverted.iter_mut().zip(ends).for_each(|(inverted, end)| *inverted = [!end]);
+        Self { kind, ends, ended, inverted, long }
     }
 
     /// What lanes are told apart by: the first byte of the exponent, or the context where that is not enough.
@@ -48,10 +52,9 @@ impl<L: Lane> Contexts<L> {
 
     /// The context of a lane of the base.
     #[inline(always)]
-    pub(crate) fn of(&self, lane: L) -> usize {
-        let key = self.key(lane);
-        let passed: u8 = self.ends.iter().map(|&end| u8::from(end <= key)).sum();
-        self.ended.min(passed.into())
+    pub(crate) fn of(&self, compare: impl Compare, lane: L) -> usize {
+        let passed = compare.at_least(&self.inverted, !self.key(lane)) & first(self.ended);
+        passed.count_ones() as usize
     }
 
     /// The context of each lane of a block of the base.
@@ -158,7 +161,7 @@ impl Members {
     #[inline(always)]
     pub(crate) fn of(&self, context: usize) -> Cursor<'_> {
         let (from, beyond) = (&self.from[context], &self.from[context + 1]);
-        Cursor { from, beyond, absent: self.absent, block: BLOCKS - 1, left: 0, next: 0, end: 0 }
+        Cursor { from, beyond, absent: self.absent, block: BLOCKS - 1, set: 0, begin: 0, end: 0 }
     }
 
     /// How many members come before a lane, which is one itself.
@@ -178,9 +181,9 @@ pub(crate) struct Cursor<'a> {
     absent: usize,
     /// The block of the member that was found last; before the first one the block before.
     block: usize,
-    /// Members of the block after it, the rank of the first of them, and the rank that the next block begins with.
-    left: u64,
-    next: u16,
+    /// Its members, the rank of the first of them, and the rank that the next block begins with.
+    set: u64,
+    begin: u16,
     end: u16,
 }
 
@@ -198,16 +201,11 @@ impl Cursor<'_> {
                 let passed = (0..BLOCKS).map(|block| u16::from(until(block) <= rank)).sum::<u16>();
                 (usize::from(passed) - self.absent) % BLOCKS
             };
-            self.left = self.from.sets[self.block] & !self.beyond.sets[self.block];
+            self.set = self.from.sets[self.block] & !self.beyond.sets[self.block];
             self.end = until(self.block);
-            self.next = self.end - u16::try_from(self.left.count_ones()).unwrap_or(0);
+            self.begin = self.end - u16::try_from(self.set.count_ones()).unwrap_or(0);
         }
-        // Where most members are coded, the next one is.
-        let skipped = rank - self.next;
-        let lane = if skipped == 0 { self.left.trailing_zeros() } else { select(self.left, skipped.into()) };
-        self.left &= (u64::MAX << lane) << 1;
-        self.next = rank + 1;
-        self.block * BLOCK + lane as usize
+        self.block * BLOCK + select(self.set, (rank - self.begin).into()) as usize
     }
 }
 

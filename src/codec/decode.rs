@@ -2,7 +2,7 @@
 //!
 //! Everything that does not need the base is checked when the streams are read; what does, when a part is applied.
 
-use crate::codec::bits::{packed_bytes, unpack, unpack_symbols};
+use crate::codec::bits::{for_each_one, packed_bytes, take, unpack, unpack_symbols};
 use crate::codec::blocks::{BLOCK, Compare, STRETCH, Work, dispatch, padded};
 use crate::codec::contexts::{Contexts, Members};
 use crate::codec::escapes;
@@ -91,14 +91,13 @@ impl<L: Lane> Decoded<L> {
             }
         }
         let bits = read_exact(bitmap, bitmap_bytes)?;
-        let bits: Vec<Vec<u8>> = self.each_context(&bits, bitmap, &per_context, |position| match position {
+        let bits = self.each_context(&bits, bitmap, &per_context, |position| match position {
             PositionCoding::Bitmap => Some(1),
             PositionCoding::Gaps(_) => None,
         })?;
         let low_bits = read_exact(low, low_bytes)?;
-        let low_bits: Vec<Vec<u32>> = self.each_context(&low_bits, low, &per_context, |position| match position {
-            // Items without bits take no bytes, so nothing would bound how many are made.
-            PositionCoding::Bitmap | PositionCoding::Gaps(0) => None,
+        let low_bits = self.each_context(&low_bits, low, &per_context, |position| match position {
+            PositionCoding::Bitmap => None,
             PositionCoding::Gaps(shift) => Some(shift),
         })?;
         let high = read_exact(high, high_bytes)?;
@@ -108,29 +107,28 @@ impl<L: Lane> Decoded<L> {
 
         // Bits of bitmaps become gaps too, so that applying a part knows only one form.
         let mut coded = self.table.counts.clone();
-        let mut gaps = Vec::with_capacity(high.len() + bits.iter().flatten().filter(|&&bit| bit == 1).count());
+        let mut gaps = Vec::with_capacity(
+            high.len() + bits.iter().flat_map(|run| *run).map(|byte| byte.count_ones() as usize).sum::<usize>(),
+        );
         let mut high = high.iter();
         for context in 0..contexts {
             let parts = (context..coded.len()).step_by(contexts);
             match self.table.positions[context] {
                 PositionCoding::Bitmap => {
-                    let mut bits = bits[context].iter();
+                    let mut begin = 0;
                     for index in parts {
-                        let before = gaps.len();
-                        let mut gap = 0;
-                        for _ in 0..coded[index] {
-                            if bits.next() == Some(&1) {
-                                gaps.push(gap);
-                                gap = 0;
-                            } else {
-                                gap += 1;
-                            }
-                        }
+                        let (before, end) = (gaps.len(), begin + coded[index] as usize);
+                        for_each_one(bits[context], begin..end, |place| {
+                            gaps.push(u32::try_from(place - begin).unwrap_or(u32::MAX));
+                            begin = place + 1;
+                        });
+                        begin = end;
                         coded[index] = u32::try_from(gaps.len() - before).unwrap_or(u32::MAX);
                     }
                 }
                 PositionCoding::Gaps(shift) => {
-                    let mut low = low_bits[context].iter();
+                    let count = usize::try_from(per_context[context]).unwrap_or(0);
+                    let mut low = unpack(low_bits[context], u32::from(shift), count);
                     for index in parts {
                         let (_, lanes) = self.parts[index / contexts];
                         // R-POS-01 as far as it does not need the base.
@@ -142,7 +140,7 @@ impl<L: Lane> Decoded<L> {
                             } else {
                                 Some(u64::from(symbol) << shift)
                             };
-                            let low = u64::from(low.next().copied().unwrap_or(0));
+                            let low = u64::from(low.next().unwrap_or(0));
                             let gap = above.map(|above| above | low).filter(|gap| *gap < free);
                             let Some(gap) = gap else {
                                 let message = format!("a rank exceeds the {lanes} lanes of its part");
@@ -159,22 +157,21 @@ impl<L: Lane> Decoded<L> {
         Ok(self.set_runs(&coded))
     }
 
-    /// Unpacks a bit stream into one list per context; `width` gives the bits per item, or `None` for contexts
-    /// without items.
-    fn each_context<T: TryFrom<u64> + Default>(
+    /// The run of each context in a bit stream; `width` gives the bits per item, or `None` for contexts without items.
+    fn each_context<'a>(
         &self,
-        mut bytes: &[u8],
+        mut bytes: &'a [u8],
         stream: &StoredStream<'_>,
         counts: &[u64],
         width: impl Fn(PositionCoding) -> Option<u8>,
-    ) -> Result<Vec<Vec<T>>> {
+    ) -> Result<Vec<&'a [u8]>> {
         let contexts = self.table.positions.iter().zip(counts);
-        let unpacked = contexts.map(|(position, &count)| match width(*position) {
-            None => Ok(Vec::new()),
-            // The bytes are there, so the count fits.
-            Some(width) => unpack(&mut bytes, u32::from(width), usize::try_from(count).unwrap_or(0)),
+        let runs = contexts.map(|(position, &count)| match width(*position) {
+            None => Ok(&[][..]),
+            // If an item has bits, they are there, so the count fits.
+            Some(width) => take(&mut bytes, u32::from(width), usize::try_from(count).unwrap_or(0)),
         });
-        unpacked.collect::<Result<_>>().map_err(|error| error.at(stream.offset))
+        runs.collect::<Result<_>>().map_err(|error| error.at(stream.offset))
     }
 
     /// Absolute values and relative planes.

@@ -3,7 +3,7 @@
 //! A sample of each piece says which method is the cheapest (`sample.rs`); then each piece is read once (`sort.rs`). Pieces with the
 //! same method share a segment.
 
-use crate::codec::bits::{pack, packed_bytes};
+use crate::codec::bits::{pack, pack_symbols, packed_bytes};
 use crate::codec::choose::{self, Thresholds};
 use crate::codec::escapes;
 use crate::codec::lane::{Kind, Lane, absolute, zigzag};
@@ -219,24 +219,27 @@ fn encode_positions<L: Lane>(
     for context in contexts {
         let members: u64 = context.members.iter().map(|&members| u64::from(members)).sum();
         let coded = context.gaps.len() as u64;
-        let (shift, gaps) = SplitGaps::best(&context.gaps);
         // Outside this range of densities the shorter of the two is known.
-        let as_bitmap = coded * 3 >= members && coded > 0
-            || coded * 8 >= members && coded > 0 && {
-                let bitmap = bitmap(context);
-                let bitmap_bytes = compressor.encode(&[&bitmap], Effort::Symbols)?.len();
-                let gap_bytes =
-                    compressor.encode(&[&gaps.high], Effort::Symbols)?.len() + gaps.low.len() + gaps.escapes.len();
-                bitmap_bytes < gap_bytes
-            };
-        if as_bitmap {
-            bitmaps.push(bitmap(context));
-            positions.push(PositionCoding::Bitmap);
-        } else {
-            low.push(gaps.low);
-            high.push(gaps.high);
-            escapes.push(gaps.escapes);
-            positions.push(PositionCoding::Gaps(shift));
+        let mut bitmap = (coded > 0 && coded * 8 >= members).then(|| bitmap(context));
+        let split = (coded == 0 || coded * 3 < members).then(|| SplitGaps::best(&context.gaps));
+        if let (Some(bits), Some((_, gaps))) = (&bitmap, &split) {
+            let bitmap_bytes = compressor.encode(&[bits], Effort::Symbols)?.len();
+            let high_bytes = compressor.encode(&[&gaps.high], Effort::Symbols)?.len();
+            if bitmap_bytes >= high_bytes + gaps.low.len() + gaps.escapes.len() {
+                bitmap = None;
+            }
+        }
+        match (bitmap, split) {
+            (None, Some((shift, gaps))) => {
+                low.push(gaps.low);
+                high.push(gaps.high);
+                escapes.push(gaps.escapes);
+                positions.push(PositionCoding::Gaps(shift));
+            }
+            (bitmap, _) => {
+                bitmaps.extend(bitmap);
+                positions.push(PositionCoding::Bitmap);
+            }
         }
     }
     for runs in [&bitmaps, &low, &high, &escapes] {
@@ -316,17 +319,16 @@ fn encode_small<L: Lane>(
 ) -> Result<Vec<u8>> {
     let (mut signs, mut magnitudes, mut all_escapes, mut widths) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for context in contexts {
-        let mut run = Vec::new();
-        pack(&mut run, 1, context.values.iter().map(|value| u32::from(value.is_negative())));
-        signs.push(run);
+        let negative: Vec<u8> = context.values.iter().map(|value| value.is_negative().into()).collect();
+        signs.push(pack_symbols(&negative, 1));
         let less_one = |&value: &L| absolute(value) - 1;
         let symbols: Vec<u8> =
             context.values.iter().map(|value| u8::try_from(less_one(value)).unwrap_or(u8::MAX)).collect();
-        let (width, packed) = best_width(&symbols);
+        let (width, packed) = best_width(symbols);
         let greatest = u8::MAX >> (8 - width);
         let mut escapes = Vec::new();
-        for (value, _) in context.values.iter().zip(&symbols).filter(|(_, symbol)| **symbol >= greatest) {
-            escapes::put(less_one(value), greatest, &mut escapes);
+        for less_one in context.values.iter().map(less_one).filter(|&less_one| less_one >= greatest.into()) {
+            escapes::put(less_one, greatest, &mut escapes);
         }
         widths.push(width);
         magnitudes.push(packed);
@@ -339,9 +341,9 @@ fn encode_small<L: Lane>(
 }
 
 /// The width of symbols that is estimated to be shortest, and the symbols packed with it.
-fn best_width(symbols: &[u8]) -> (u8, Vec<u8>) {
+fn best_width(mut symbols: Vec<u8>) -> (u8, Vec<u8>) {
     let mut counts = ByteHistogram::new();
-    counts.extend(symbols);
+    counts.extend(&symbols);
     let mut best = (f64::INFINITY, 8, Vec::new());
     for width in [8, 4, 2, 1] {
         let greatest = u8::MAX >> (8 - width);
@@ -352,8 +354,8 @@ fn best_width(symbols: &[u8]) -> (u8, Vec<u8>) {
         if escapes > best.0 {
             break;
         }
-        let mut packed = Vec::with_capacity(packed_bytes(symbols.len() as u64, width).try_into().unwrap_or(0));
-        pack(&mut packed, u32::from(width), symbols.iter().map(|&symbol| u32::from(symbol.min(greatest))));
+        symbols.iter_mut().for_each(|symbol| *symbol = greatest.min(*symbol));
+        let packed = pack_symbols(&symbols, width);
         let mut histogram = ByteHistogram::new();
         histogram.extend(&packed);
         let bits = histogram.huffman_bits() * float(packed.len() as u64) + escapes;

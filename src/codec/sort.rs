@@ -63,16 +63,18 @@ impl<L: Lane> Sorted<L> {
         let (base, target) = (piece.base.map(L::chunks), L::chunks(piece.target));
         let contexts = &Contexts::new(kind, thresholds);
         let mut begun = Begun::default();
+        let mut coded_before = [0; MAX_CONTEXTS];
+        coded_before.iter_mut().zip(&self.contexts).for_each(|(coded, context)| *coded = context.values.len());
         for begin in (0..target.len()).step_by(PASSED) {
             let target = &target[begin..target.len().min(begin + PASSED)];
             let base = base.map(|base| &base[begin..begin + target.len()]);
             dispatch(Sort { kind, base, target, contexts, found, begun: &mut begun, sorted: self });
             passed(L::flat(target));
         }
-        let Begun { changed, members, coded, .. } = begun;
-        for ((context, members), coded) in self.contexts.iter_mut().zip(members).zip(coded) {
+        let Begun { changed, members, .. } = begun;
+        for ((context, members), before) in self.contexts.iter_mut().zip(members).zip(coded_before) {
             context.members.push(members);
-            context.coded.push(coded);
+            context.coded.push(u32::try_from(context.values.len() - before).unwrap_or(u32::MAX));
         }
         self.pieces.push(number);
         self.thresholds.extend_from_slice(thresholds);
@@ -103,7 +105,6 @@ struct Begun {
     changed: u64,
     /// Of each context.
     members: [u32; MAX_CONTEXTS],
-    coded: [u32; MAX_CONTEXTS],
     /// The rank that follows the last coded lane.
     next: [u32; MAX_CONTEXTS],
 }
@@ -127,7 +128,7 @@ impl<L: Lane> Work for Sort<'_, L> {
         let Self { kind, base, target, contexts, found: Found { places, members: found }, begun, sorted } = self;
         let Sorted { method: (positions, relative), contexts: sorted, .. } = sorted;
         let value = |old, new| if *relative { kind.difference(old, new) } else { new };
-        let Begun { changed: all_changed, members, coded, next } = begun;
+        let Begun { changed: all_changed, members, next } = begun;
         let has_one = sorted.len() == 1;
         for (number, target) in target.chunks(STRETCH).enumerate() {
             let base = base.map(|base| &base[number * STRETCH..][..target.len()]);
@@ -156,23 +157,19 @@ impl<L: Lane> Work for Sort<'_, L> {
                     let (context, rank) = if has_one {
                         (0, u32::from(lane))
                     } else {
-                        let context = contexts.of(old);
+                        let context = contexts.of(compare, old);
                         (context, found.rank(context, place))
                     };
                     let rank = members[context] + rank;
                     sorted[context].values.push(value(old, L::load(target[place])));
                     sorted[context].gaps.push(rank - next[context]);
                     next[context] = rank + 1;
-                    coded[context] += 1;
                 }
             }
             if has_one {
                 members[0] += u32::try_from(target.len()).unwrap_or(0);
             } else {
                 members.iter_mut().enumerate().for_each(|(context, members)| *members += found.count(context));
-            }
-            if *positions == Positions::Dense {
-                *coded = *members;
             }
         }
     }

@@ -133,6 +133,7 @@ impl<L: Lane> Work for Ranked<'_, L> {
             let ranks = 0..u16::try_from(found.count(context)).unwrap();
             let mut own = found.of(context);
             let lanes: Vec<usize> = ranks.clone().map(|rank| own.lane(rank)).collect();
+            assert!(lanes.iter().all(|&lane| self.0.of(compare, L::load(self.1[lane])) == context));
             // Each on its own, too, as if those before were not asked for.
             ranks.zip(&lanes).for_each(|(rank, &lane)| assert_eq!(found.of(context).lane(rank), lane));
             lanes.into_iter().map(|lane| (lane, found.rank(context, lane))).collect()
@@ -161,7 +162,6 @@ fn contexts_of_blocks<L: Lane>(dtype: Dtype, thresholds: &[&[u16]]) {
                 let exponent = kind.exponent(L::load(*lane));
                 thresholds.iter().filter(|&&threshold| usize::from(threshold) <= exponent).count()
             };
-            assert!(base.iter().all(|lane| contexts.of(L::load(*lane)) == of(lane)));
             let of_blocks = base.chunks(BLOCK).flat_map(|block| contexts.of_block(&padded::<L>(block)));
             assert!(of_blocks.zip(base).all(|(context, lane)| usize::from(context) == of(lane)));
             for ranked in by_all(&Ranked(&contexts, base)) {
