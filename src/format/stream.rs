@@ -127,7 +127,7 @@ impl Compressor {
             }
             Effort::Text => {
                 // More effort takes milliseconds for less than a thousandth of a link.
-                context.set_parameter(CParameter::CompressionLevel(5))?;
+                context.set_parameter(CParameter::CompressionLevel(7))?;
             }
         }
         context.set_pledged_src_size(Some(raw_length as u64))?;
