@@ -12,7 +12,7 @@ pub(crate) struct Contexts<L> {
     ends: [u8; MAX_CONTEXTS - 1],
     /// Contexts that have an end; the one after them is the last with members.
     ended: usize,
-    /// The ends, each as 255 less it.
+    /// The ends, each as 255 less it: what a key has passed comes from one comparison with them.
     inverted: Block<u8>,
     /// The magnitudes that contexts end before, where exponents do not fit in a key.
     long: Vec<L>,
