@@ -189,11 +189,17 @@ fn encode_segment<L: Lane>(kind: Kind<L>, sorted: Sorted<L>, compressor: &mut Co
     Ok(EncodedSegment { coding, bytes: join(&all), pieces })
 }
 
-/// Whether few differences need more than the widest symbol of the small coding.
+/// Whether the differences are to have the small coding.
 fn prefers_small<L: Lane>(contexts: &[CodedContext<L>]) -> bool {
     let values = || contexts.iter().flat_map(|context| &context.values);
     let long = values().filter(|&&value| absolute(value) > 255).count();
-    long * 16 <= values().count()
+    are_small(long as u64, values().count() as u64)
+}
+
+/// Whether the small coding is the shorter one for so many differences, of which these are longer than a byte, the widest of its
+/// symbols.
+pub(super) fn are_small(long: u64, all: u64) -> bool {
+    long * 16 <= all
 }
 
 /// Compresses runs into one more stream.

@@ -5,7 +5,7 @@
 
 use crate::codec::blocks::{BLOCK, Compare, Places, STRETCH, Work, dispatch};
 use crate::codec::choose::OWN_RATES_FROM;
-use crate::codec::encode::{PieceInput, Profile};
+use crate::codec::encode::{PieceInput, Profile, are_small};
 use crate::codec::lane::{Kind, Lane, absolute, zigzag};
 use crate::codec::sort::differing;
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, entropy_bits, float, subset_bits};
@@ -136,9 +136,9 @@ impl Sample {
         float(self.changed) + entropy_bits(lengths.iter().copied()) + float(below.sum())
     }
 
-    /// Whether so many differences are long that they are coded as byte planes.
+    /// Whether differences are coded as byte planes rather than as small ones.
     fn is_long(&self) -> bool {
-        self.lengths[9..].iter().sum::<u64>() * 16 > self.changed
+        !are_small(self.lengths[9..].iter().sum(), self.changed)
     }
 }
 
