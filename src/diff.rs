@@ -102,7 +102,7 @@ pub fn diff(
         });
     }
 
-    let mut writer = LinkWriter::new();
+    let mut writer = LinkWriter::default();
     let mut changed = 0;
     // Of the target's tensors, and of what they are compared with.
     let mut new_digests = PieceDigests::new(target.tensors().iter())?;
@@ -119,7 +119,7 @@ pub fn diff(
             }
         }
         for segment in encoded.segments {
-            let number = writer.push(segment.coding, &segment.bytes)?;
+            let number = writer.push(segment.coding, segment.bytes)?;
             for piece in segment.pieces {
                 let Compared { tensor, piece, .. } = group[piece];
                 entries[tensor].pieces[address(piece)?] = Some(number);

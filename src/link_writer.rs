@@ -1,6 +1,7 @@
 //! Writing links: segments are spooled until the index, which precedes them in the file, is known.
 
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{Read, Seek, Write};
 
 use crate::error::{Error, Result};
 use crate::format::stream::{Compressor, Effort};
@@ -12,28 +13,43 @@ use crate::tensor::Digest;
 const SPOOL_BYTES: usize = 64 << 20;
 
 /// Collects segments, then writes header, index and segments. Needs `io::Write` only.
+#[derive(Default)]
 pub(crate) struct LinkWriter {
-    spool: tempfile::SpooledTempFile,
     segments: Vec<SegmentEntry>,
     length: u64,
+    /// The first of them, if they are too many for memory.
+    file: Option<File>,
+    /// Those that follow, and how many bytes they are.
+    waiting: Vec<Vec<u8>>,
+    waiting_bytes: usize,
 }
 
 impl LinkWriter {
-    pub(crate) fn new() -> Self {
-        Self { spool: tempfile::spooled_tempfile(SPOOL_BYTES), segments: Vec::new(), length: 0 }
-    }
-
     /// Adds a segment; returns its number.
-    pub(crate) fn push(&mut self, coding: Coding, bytes: &[u8]) -> Result<usize> {
-        self.spool.write_all(bytes).map_err(|error| Error::io("writing a temporary file", error))?;
+    pub(crate) fn push(&mut self, coding: Coding, bytes: Vec<u8>) -> Result<usize> {
         let stored_length = bytes.len() as u64;
-        self.segments.push(SegmentEntry { coding, stored_length, crc: crc32fast::hash(bytes) });
+        self.segments.push(SegmentEntry { coding, stored_length, crc: crc32fast::hash(&bytes) });
         self.length += stored_length;
+        self.waiting_bytes += bytes.len();
+        self.waiting.push(bytes);
+        if self.waiting_bytes > SPOOL_BYTES {
+            self.spool().map_err(|error| Error::io("writing a temporary file", error))?;
+        }
         Ok(self.segments.len() - 1)
     }
 
+    /// Puts what waits into the file.
+    fn spool(&mut self) -> std::io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(tempfile::tempfile()?),
+        };
+        self.waiting_bytes = 0;
+        self.waiting.drain(..).try_for_each(|bytes| file.write_all(&bytes))
+    }
+
     /// Writes the whole link; `index.segments` is filled in here. Returns the link's length.
-    pub(crate) fn finish(mut self, base: Digest, target: Digest, mut index: Index, out: &mut dyn Write) -> Result<u64> {
+    pub(crate) fn finish(self, base: Digest, target: Digest, mut index: Index, out: &mut dyn Write) -> Result<u64> {
         index.segments = self.segments;
         let (rows, digests) = index.to_runs();
         let stored = Compressor::default().encode(&[&rows, &digests], Effort::Text)?;
@@ -51,12 +67,42 @@ impl LinkWriter {
         let writing = |error| Error::io("writing the link", error);
         out.write_all(&header.to_bytes()).map_err(writing)?;
         out.write_all(&stored).map_err(writing)?;
-        self.spool.seek(SeekFrom::Start(0)).map_err(writing)?;
-        let copied = std::io::copy(&mut self.spool.take(self.length), out).map_err(writing)?;
-        if copied != self.length {
-            return Err(writing(std::io::ErrorKind::UnexpectedEof.into()));
+        if let Some(mut file) = self.file {
+            let spooled = self.length - self.waiting_bytes as u64;
+            file.rewind().map_err(writing)?;
+            let copied = std::io::copy(&mut file.take(spooled), out).map_err(writing)?;
+            if copied != spooled {
+                return Err(writing(std::io::ErrorKind::UnexpectedEof.into()));
+            }
         }
+        self.waiting.into_iter().try_for_each(|bytes| out.write_all(&bytes)).map_err(writing)?;
         out.flush().map_err(writing)?;
         Ok(header.file_length())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Positions, Start, TensorEntry, Values, WrittenTensor};
+    use crate::tensor::{Dtype, PIECE_BYTES, TensorInfo};
+
+    #[test]
+    fn more_than_memory_should_hold_keeps_its_order() {
+        let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
+        let segments: Vec<Vec<u8>> = (0..6).map(|number| vec![number; (SPOOL_BYTES >> 2) + 1]).collect();
+        let mut writer = LinkWriter::default();
+        let numbers = segments.iter().map(|bytes| Ok(Some(writer.push(coding, bytes.clone())?)));
+        let pieces = numbers.collect::<Result<Vec<_>>>().unwrap();
+        assert!(writer.file.is_some() && writer.waiting.len() == 2);
+
+        let info = TensorInfo::new("t", Dtype::U8, [6 * PIECE_BYTES]).unwrap();
+        let written = WrittenTensor { info, start: Start::Zeros, pieces, digest: Digest([0; 32]) };
+        let index = Index { tensors: vec![TensorEntry::Write(written.into())], ..Index::default() };
+        let mut out = Vec::new();
+        let length = writer.finish(Digest([1; 32]), Digest([2; 32]), index, &mut out).unwrap();
+        assert_eq!(length, out.len() as u64);
+        // Not `assert_eq`, which would print them.
+        assert!(out.ends_with(&segments.concat()));
     }
 }

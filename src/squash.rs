@@ -75,7 +75,7 @@ pub fn squash<S: Source>(links: &[&LinkReader<S>], out: &mut dyn Write) -> Resul
     let mut squasher = Squasher {
         links,
         patches: links.iter().map(|link| link.patches(|_| false, None)).collect(),
-        writer: LinkWriter::new(),
+        writer: LinkWriter::default(),
         groups: Groups::new(),
         entries: Vec::new(),
     };
@@ -196,7 +196,7 @@ fn encode_group(dtype: Dtype, group: &[Composed], writer: &mut LinkWriter, entri
         encode::<L>(dtype, &inputs, Profile::Direct, compressor, &mut |_, _| ())
     })?;
     for segment in segments {
-        let number = writer.push(segment.coding, &segment.bytes)?;
+        let number = writer.push(segment.coding, segment.bytes)?;
         for index in segment.pieces {
             let (entry, piece) = group[index].place;
             if let TensorEntry::Write(written) = &mut entries[entry] {

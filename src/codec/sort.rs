@@ -62,6 +62,9 @@ impl<L: Lane> Sorted<L> {
     ) -> u64 {
         let (base, target) = (piece.base.map(L::chunks), L::chunks(piece.target));
         let contexts = &Contexts::new(kind, thresholds);
+        if let ((Positions::Dense, _), [only]) = (self.method, self.contexts.as_mut_slice()) {
+            only.values.reserve(target.len());
+        }
         let mut begun = Begun::default();
         let mut coded_before = [0; MAX_CONTEXTS];
         coded_before.iter_mut().zip(&self.contexts).for_each(|(coded, context)| *coded = context.values.len());

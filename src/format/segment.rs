@@ -63,6 +63,7 @@ pub(crate) fn join(streams: &[(usize, Vec<u8>)]) -> Vec<u8> {
         put_varint(&mut out, *raw_length as u64);
         put_varint(&mut out, stored.len() as u64);
     }
+    out.reserve_exact(streams.iter().map(|(_, stored)| stored.len()).sum());
     for (_, stored) in streams {
         out.extend_from_slice(stored);
     }

@@ -131,8 +131,8 @@ impl Compressor {
             }
         }
         context.set_pledged_src_size(Some(raw_length as u64))?;
-        let mut frame = vec![0; zstd_safe::compress_bound(raw_length) + 64 * runs.len()];
-        let mut out = OutBuffer::around(frame.as_mut_slice());
+        let mut frame = Vec::with_capacity(zstd_safe::compress_bound(raw_length) + 64 * runs.len());
+        let mut out = OutBuffer::around(&mut frame);
         let last = runs.iter().rposition(|run| !run.is_empty());
         for (index, run) in runs.iter().enumerate() {
             let directive = if Some(index) == last {
@@ -145,8 +145,6 @@ impl Compressor {
             let mut input = InBuffer::around(run);
             while context.compress_stream2(&mut out, &mut input, directive)? != 0 {}
         }
-        let length = out.pos();
-        frame.truncate(length);
         Ok(frame)
     }
 }
