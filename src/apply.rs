@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::tensor::{
-    MemoryState, MemoryWriter, PieceDigest, PieceDigests, PieceHasher, State, StateDigests, StateWriter, TensorInfo,
+    MemoryState, PieceDigest, PieceDigests, PieceHasher, State, StateDigests, StateWriter, TensorInfo,
 };
 
 /// A link that fits its base and can be applied: the target's tensors are known, nothing has been written.
@@ -274,29 +274,29 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         let whole = info.piece(piece);
         for begin in whole.clone().step_by(STRETCH_BYTES) {
             let range = begin..whole.end.min(begin + STRETCH_BYTES as u64);
-            let there = start.filter(|_| changes.is_none()).and_then(|number| self.base.bytes(number, range.clone()));
-            let bytes = match there {
-                Some(bytes) => bytes,
-                None => {
-                    buffer.resize(address(range.end - range.start)?, 0);
-                    match start {
-                        Some(number) => self.base.read(number, range.start, buffer)?,
-                        None => buffer.fill(0),
-                    }
-                    if let Some(changes) = &mut changes {
-                        changes.apply(buffer);
-                    }
-                    buffer.as_slice()
+            let mut hash = |bytes: &[u8]| hasher.iter_mut().for_each(|hasher| hasher.update(bytes));
+            let mut make = |bytes: &mut [u8]| {
+                match start {
+                    Some(number) => self.base.read(number, begin, bytes)?,
+                    None => bytes.fill(0),
                 }
+                if let Some(changes) = &mut changes {
+                    changes.apply(bytes);
+                }
+                hash(bytes);
+                Ok(())
             };
-            // Zeros are there already.
-            if start.is_some() || changes.is_some() {
-                building.out.write(place, range.start, bytes)?;
+            if let Some(filled) = building.out.fill(place, range.clone(), &mut make) {
+                filled?;
+            } else {
+                buffer.resize(address(range.end - begin)?, 0);
+                make(buffer)?;
+                // Zeros are there already.
+                if start.is_some() || changes.is_some() {
+                    building.out.write(place, begin, buffer)?;
+                }
             }
-            if let Some(hasher) = &mut hasher {
-                hasher.update(bytes);
-            }
-            building.progress.advance(bytes.len() as u64)?;
+            building.progress.advance(range.end - begin)?;
         }
         Ok(hasher.map(|hasher| hasher.finish()))
     }
@@ -336,7 +336,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
 pub fn apply<S: Source>(base: &(impl State + ?Sized), link: &LinkReader<S>) -> Result<MemoryState> {
     let digests = StateDigests::of(base, &())?;
     let application = Application::new(base, &digests, link)?;
-    let out = MemoryWriter::new(application.tensors())?;
-    application.run(&out, &())?;
-    out.finish()
+    let mut target = MemoryState::zeros(application.tensors())?;
+    application.run(&target.writer(), &())?;
+    Ok(target)
 }

@@ -20,5 +20,4 @@ pub use info::{PIECE_BYTES, TensorInfo};
 pub use layout::{LAYOUT_KEY, Layout, LayoutFile};
 pub use safetensors::SafetensorsState;
 pub use staged::StagedSafetensors;
-pub(crate) use state::MemoryWriter;
-pub use state::{MemoryState, State, StateWriter};
+pub use state::{MemoryState, MemoryWriter, State, StateWriter};

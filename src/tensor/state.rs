@@ -1,11 +1,11 @@
 //! A state: one version of a model. The trait that diff and apply read, and a state held in memory.
 
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::limits::address;
-use crate::tensor::{Dtype, TensorInfo};
+use crate::tensor::{Dtype, PIECE_BYTES, TensorInfo};
 
 /// A set of tensors that can be read piecewise and from several threads: a file, a directory of shards, memory.
 pub trait State: Sync {
@@ -30,7 +30,7 @@ pub trait State: Sync {
     }
 }
 
-/// Receives the tensors of a state piecewise and from several threads: a file, a directory of shards.
+/// Receives the tensors of a state piecewise and from several threads: a file, a directory of shards, memory.
 pub trait StateWriter: Sync {
     /// Puts `bytes` at byte `offset` of tensor number `tensor` in the list of tensors that the writer was created for.
     /// Bytes that are never written are zero.
@@ -38,6 +38,17 @@ pub trait StateWriter: Sync {
     /// # Errors
     /// IO if the bytes cannot be written; USAGE if there is no such range.
     fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Lets `fill` put the bytes of a range where they are to be, if that is in memory: then nothing has to be copied. What it
+    /// finds there is not zero if they have been written before. `None` if they have to be [`written`](Self::write).
+    fn fill(
+        &self,
+        _tensor: usize,
+        _range: Range<u64>,
+        _fill: &mut dyn FnMut(&mut [u8]) -> Result<()>,
+    ) -> Option<Result<()>> {
+        None
+    }
 }
 
 /// A state held in memory.
@@ -65,6 +76,30 @@ impl MemoryState {
             data.push(bytes);
         }
         Ok(Self { infos: state.tensors().to_vec(), data })
+    }
+
+    /// Tensors of zeros: room to be written.
+    ///
+    /// # Errors
+    /// USAGE if the tensors are not strictly ascending by name, or one is larger than the address space.
+    pub fn zeros(tensors: &[TensorInfo]) -> Result<Self> {
+        if !tensors.is_sorted_by(|a, b| a.name() < b.name()) {
+            return Err(Error::usage("the tensors are not in the order of their names"));
+        }
+        let data = tensors.iter().map(|info| Ok(vec![0; address(info.bytes())?])).collect::<Result<_>>()?;
+        Ok(Self { infos: tensors.to_vec(), data })
+    }
+
+    /// Lets several threads write the tensors' bytes. They are what they were where nothing is written.
+    pub fn writer(&mut self) -> MemoryWriter<'_> {
+        let mut writer = MemoryWriter { pieces: Vec::with_capacity(self.data.len()), begins: vec![0] };
+        // A piece that the address space cannot hold does not occur.
+        let piece_bytes = usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX);
+        for data in &mut self.data {
+            writer.pieces.extend(data.chunks_mut(piece_bytes).map(Mutex::new));
+            writer.begins.push(writer.pieces.len());
+        }
+        writer
     }
 
     /// Adds a tensor, replacing one of the same name. `data` is row-major, little-endian.
@@ -124,35 +159,84 @@ impl State for MemoryState {
     }
 }
 
-/// A state in memory that is being written.
-pub(crate) struct MemoryWriter {
-    infos: Vec<TensorInfo>,
-    data: Vec<Mutex<Vec<u8>>>,
+/// Writes a [`MemoryState`], each piece of a tensor for itself.
+#[derive(Debug)]
+pub struct MemoryWriter<'a> {
+    /// The pieces of all tensors, one after another.
+    pieces: Vec<Mutex<&'a mut [u8]>>,
+    /// Where those of each tensor begin; in the end, how many there are.
+    begins: Vec<usize>,
 }
 
-impl MemoryWriter {
-    pub(crate) fn new(tensors: &[TensorInfo]) -> Result<Self> {
-        let data = tensors.iter().map(|info| Ok(Mutex::new(vec![0; address(info.bytes())?]))).collect::<Result<_>>()?;
-        Ok(Self { infos: tensors.to_vec(), data })
+impl MemoryWriter<'_> {
+    /// Lets `work` have the bytes of a range that is within one piece, and says what it says; `None` if there is no such range.
+    fn with<T>(&self, tensor: usize, range: Range<u64>, work: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+        let &[begin, end] = self.begins.get(tensor..)?.first_chunk()?;
+        let number = usize::try_from(range.start / PIECE_BYTES).ok()?;
+        let piece = self.pieces[begin..end].get(number)?;
+        let first = range.start / PIECE_BYTES * PIECE_BYTES;
+        let within = |place: u64| usize::try_from(place.checked_sub(first)?).ok();
+        // What another thread has left half done is written anew or not used.
+        let mut bytes = piece.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(work(bytes.get_mut(within(range.start)?..within(range.end)?)?))
     }
-
-    pub(crate) fn finish(self) -> Result<MemoryState> {
-        let data =
-            self.data.into_iter().map(|data| data.into_inner().map_err(|_| poisoned())).collect::<Result<_>>()?;
-        Ok(MemoryState { infos: self.infos, data })
-    }
 }
 
-/// Only if another thread has panicked.
-fn poisoned() -> Error {
-    Error::usage("a thread that wrote the state has failed")
-}
-
-impl StateWriter for MemoryWriter {
+impl StateWriter for MemoryWriter<'_> {
     fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        let mut data = self.data[tensor].lock().map_err(|_| poisoned())?;
-        let start = address(offset)?;
-        data[start..start + bytes.len()].copy_from_slice(bytes);
+        let mut offset = offset;
+        let mut bytes = bytes;
+        while !bytes.is_empty() {
+            let left = usize::try_from(PIECE_BYTES - offset % PIECE_BYTES).unwrap_or(usize::MAX);
+            let (now, later) = bytes.split_at(left.min(bytes.len()));
+            let end = offset.saturating_add(now.len() as u64);
+            let written = self.with(tensor, offset..end, |own| own.copy_from_slice(now));
+            written.ok_or_else(|| Error::usage("no such range in the state"))?;
+            (offset, bytes) = (end, later);
+        }
         Ok(())
+    }
+
+    fn fill(
+        &self,
+        tensor: usize,
+        range: Range<u64>,
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<()>,
+    ) -> Option<Result<()>> {
+        self.with(tensor, range, fill)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_to_memory_is_there() {
+        let info = |name: &str, bytes| TensorInfo::new(name, Dtype::U8, [bytes]).unwrap();
+        let infos = [info("a", 2), info("b", 0), info("c", PIECE_BYTES + 3)];
+        let mut state = MemoryState::zeros(&infos).unwrap();
+        let writer = state.writer();
+        let ones = |bytes: &mut [u8]| {
+            bytes.fill(1);
+            Ok(())
+        };
+        writer.write(0, 1, &[9]).unwrap();
+        writer.write(1, 0, &[]).unwrap();
+        writer.write(2, PIECE_BYTES - 2, &[5, 6, 7, 8]).unwrap();
+        assert!(writer.fill(2, PIECE_BYTES + 1..PIECE_BYTES + 3, &mut ones.clone()).unwrap().is_ok());
+        // Not within one piece, or not within the tensor.
+        assert!(writer.fill(2, PIECE_BYTES - 1..PIECE_BYTES + 1, &mut ones.clone()).is_none());
+        assert!(writer.fill(2, PIECE_BYTES + 2..PIECE_BYTES + 4, &mut ones.clone()).is_none());
+        for (tensor, offset) in [(0, 2), (1, 0), (2, PIECE_BYTES + 3), (3, 0), (0, u64::MAX)] {
+            assert!(writer.write(tensor, offset, &[1]).is_err(), "{tensor} {offset}");
+            assert!(writer.fill(tensor, offset..offset.saturating_add(1), &mut ones.clone()).is_none());
+        }
+        assert_eq!(state.get("a").unwrap().1, [0, 9]);
+        let end = &state.get("c").unwrap().1[address(PIECE_BYTES).unwrap() - 3..];
+        assert_eq!(end, [0, 5, 6, 7, 1, 1]);
+
+        assert!(MemoryState::zeros(&[info("b", 1), info("a", 1)]).is_err());
+        assert!(MemoryState::zeros(&[info("a", 1), info("a", 1)]).is_err());
     }
 }

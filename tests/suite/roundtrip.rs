@@ -1,12 +1,11 @@
 //! Any two states: the link gives the target back bit for bit, in both profiles, whatever happens to tensors on the way.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::states::{PROFILES, link, noise, open, special_pair, state, successor};
 use deltachain::format::{Header, Index};
-use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, StateWriter, TensorInfo};
+use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, TensorInfo};
 use deltachain::{Application, DiffOptions, ErrorClass, Limits, LinkReader, Profile, Source, apply, diff, squash};
 use proptest::prelude::*;
 
@@ -71,31 +70,6 @@ fn check_patches(base: &MemoryState, target: &MemoryState, file: &[u8]) {
     }
 }
 
-/// The tensors that have been written.
-struct Written(Vec<Mutex<Vec<u8>>>);
-
-impl Written {
-    fn new(tensors: &[TensorInfo]) -> Self {
-        Self(tensors.iter().map(|info| Mutex::new(vec![0; usize::try_from(info.bytes()).unwrap()])).collect())
-    }
-
-    fn state(self, tensors: &[TensorInfo]) -> MemoryState {
-        let mut state = MemoryState::new();
-        for (info, data) in tensors.iter().zip(self.0) {
-            state.insert(info.name(), info.dtype(), info.shape(), data.into_inner().unwrap()).unwrap();
-        }
-        state
-    }
-}
-
-impl StateWriter for Written {
-    fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> deltachain::Result<()> {
-        let start = usize::try_from(offset).unwrap();
-        self.0[tensor].lock().unwrap()[start..start + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-}
-
 fn part_of(state: &MemoryState, is_taken: impl Fn(&str) -> bool) -> MemoryState {
     let mut part = MemoryState::new();
     for (info, data) in state.iter().filter(|(info, _)| is_taken(info.name())) {
@@ -147,9 +121,9 @@ proptest! {
         };
         let base_digests = of(&base_part, &a);
         let application = Application::of_part(&base_part, &base_digests, &reader, &is_taken).unwrap();
-        let out = Written::new(application.tensors());
-        prop_assert_eq!(application.run(&out, &()).unwrap(), of(&target_part, &target));
-        prop_assert_eq!(out.state(application.tensors()), target_part);
+        let mut out = MemoryState::zeros(application.tensors()).unwrap();
+        prop_assert_eq!(application.run(&out.writer(), &()).unwrap(), of(&target_part, &target));
+        prop_assert_eq!(out, target_part);
         prop_assert!(application.segment_bytes() <= file.len() as u64);
         let wrong = of(&base_part, &b);
         if wrong.state != base_digests.state {
@@ -171,17 +145,16 @@ proptest! {
         for (file, expected) in between.iter().zip(&states[1..]) {
             let reader = open(file);
             let application = Application::new(&state, &digests, &reader).unwrap().with_unproven(&unproven);
-            let out = Written::new(application.tensors());
-            let (reached, still_unproven) = application.run_unproven(&out, &()).unwrap();
-            let built = out.state(application.tensors());
-            prop_assert_eq!(&built, expected);
+            let mut out = MemoryState::zeros(application.tensors()).unwrap();
+            let (reached, still_unproven) = application.run_unproven(&out.writer(), &()).unwrap();
+            prop_assert_eq!(&out, expected);
             prop_assert_eq!(&reached, &StateDigests::of(expected, &()).unwrap());
             let written = |name: &str| reader.index().find(name).is_some();
             let since = |(info, flag): (&TensorInfo, &bool)| *flag == (written(info.name()) || {
                 state.find(info.name()).is_some_and(|number| unproven.get(number) == Some(&true))
             });
-            prop_assert!(built.tensors().iter().zip(&still_unproven).all(since));
-            (state, digests, unproven) = (built, reached, still_unproven);
+            prop_assert!(out.tensors().iter().zip(&still_unproven).all(since));
+            (state, digests, unproven) = (out, reached, still_unproven);
         }
         // One byte of one tensor is wrong; if it is not among those that are unproven, it is taken on trust.
         let bytes: Vec<usize> = (0..state.tensors().len()).filter(|&n| state.tensors()[n].bytes() > 0).collect();
@@ -196,9 +169,9 @@ proptest! {
         let reader = open(last);
         let finish = |state: &MemoryState| {
             let application = Application::new(state, &digests, &reader).unwrap().with_unproven(&unproven);
-            let out = Written::new(application.tensors());
-            let reached = application.run(&out, &());
-            (reached, out.state(application.tensors()))
+            let mut out = MemoryState::zeros(application.tensors()).unwrap();
+            let reached = application.run(&out.writer(), &());
+            (reached, out)
         };
         let (reached, built) = finish(&state);
         prop_assert_eq!(reached.unwrap(), StateDigests::of(&states[3], &()).unwrap());

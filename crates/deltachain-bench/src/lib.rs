@@ -1,12 +1,12 @@
-//! What the benchmarks and the programs beside them share: pairs of states to work on, and a place for results.
+//! What the benchmarks and the programs beside them share: pairs of states to work on, and what is done with
+//! results.
 
 #![forbid(unsafe_code)]
 
-mod output;
+pub mod output;
 mod pairs;
 pub mod simulation;
 
-pub use output::Output;
 pub use pairs::{Pair, Repeated, many_tensors, real_pairs, save, synthetic};
 
 /// Result of everything here.

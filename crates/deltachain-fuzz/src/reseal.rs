@@ -1,11 +1,10 @@
 //! Links whose content is mutated and whose lengths and checksums are then made right, so that what lies behind those is
 //! reached; and what all ways of reading one link have to agree on.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use deltachain::format::Start;
-use deltachain::tensor::{MemoryState, StateDigests, StateWriter, TensorInfo};
+use deltachain::tensor::{MemoryState, MemoryWriter, StateDigests, StateWriter, TensorInfo};
 use deltachain::{Application, Limits, LinkReader, Patch, Result};
 
 use crate::raw::{limits, refused_by_rule};
@@ -84,8 +83,9 @@ fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &S
     let application = Application::new(base, digests, link);
     refused_by_rule(&application);
     let Ok(application) = application else { return };
-    let written = Written::new(application.tensors());
-    let result = application.run(&written, &());
+    let mut written = room(application.tensors());
+    let counted = Counted { writer: written.writer(), bytes: AtomicU64::new(0) };
+    let result = application.run(&counted, &());
     refused_by_rule(&result);
     match &result {
         Ok(reached) => assert_eq!(reached.state, link.header().target, "a wrong state passed as right"),
@@ -96,9 +96,8 @@ fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &S
     assert!(passed, "a link was applied that check refuses");
     // No byte is written twice. Zeros of new tensors need not be written at all.
     let bytes: u64 = application.tensors().iter().map(TensorInfo::bytes).sum();
-    let times = written.bytes.load(Ordering::Relaxed);
+    let times = counted.bytes.into_inner();
     assert!(times <= bytes, "for {bytes} bytes {times} were written");
-    let written = written.state();
     if result.is_ok() {
         assert_eq!(StateDigests::of(&written, &()).expect("memory can be read").state, link.header().target);
     }
@@ -124,38 +123,22 @@ fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &S
     assert!(halves == patched, "patches by range differ from those in order");
 }
 
-/// What an application writes, whether it turns out right or not.
-pub(crate) struct Written {
-    infos: Vec<TensorInfo>,
-    data: Vec<Mutex<Vec<u8>>>,
-    /// How many bytes have been written.
+/// Counts the bytes that an application writes, and takes them as a file does.
+struct Counted<'a> {
+    writer: MemoryWriter<'a>,
     bytes: AtomicU64,
 }
 
-impl Written {
-    pub(crate) fn new(tensors: &[TensorInfo]) -> Self {
-        let data = tensors.iter().map(|info| Mutex::new(vec![0; length(info)])).collect();
-        Self { infos: tensors.to_vec(), data, bytes: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn state(self) -> MemoryState {
-        let mut state = MemoryState::new();
-        for (info, data) in self.infos.iter().zip(self.data) {
-            let data = data.into_inner().expect("no other thread has panicked");
-            state.insert(info.name(), info.dtype(), info.shape(), data).expect("the data fits its shape");
-        }
-        state
+impl StateWriter for Counted<'_> {
+    fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.writer.write(tensor, offset, bytes)
     }
 }
 
-impl StateWriter for Written {
-    fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        let mut data = self.data[tensor].lock().expect("no other thread has panicked");
-        let start = usize::try_from(offset).expect("the tensor is in memory");
-        data[start..start + bytes.len()].copy_from_slice(bytes);
-        self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Ok(())
-    }
+/// Where an application can write.
+pub(crate) fn room(tensors: &[TensorInfo]) -> MemoryState {
+    MemoryState::zeros(tensors).expect("the tensors fit in memory")
 }
 
 fn length(info: &TensorInfo) -> usize {
@@ -207,9 +190,9 @@ pub(crate) fn all_ways(file: &[u8], base: &MemoryState, target: &MemoryState) {
     link.verify(&()).expect("a written link passes");
     let digests = StateDigests::of(base, &()).expect("memory can be read");
     let application = Application::new(base, &digests, &link).expect("the link belongs to its base");
-    let written = Written::new(application.tensors());
-    let reached = application.run(&written, &()).expect("the link can be applied");
-    assert!(written.state() == *target, "the result differs from the target");
+    let mut written = room(application.tensors());
+    let reached = application.run(&written.writer(), &()).expect("the link can be applied");
+    assert!(written == *target, "the result differs from the target");
     assert_eq!(reached, StateDigests::of(target, &()).expect("memory can be read"));
     agree(&link, true, base, &digests);
 }

@@ -8,7 +8,7 @@ use deltachain::{Application, ErrorClass, Limits, LinkReader, Profile, Result, s
 use tempfile::TempDir;
 
 use crate::raw::{limits, refused_by_rule};
-use crate::reseal::{Written, all_ways};
+use crate::reseal::{all_ways, room};
 use crate::single_threaded;
 use crate::states::{BASES, Start, Step, link};
 
@@ -64,14 +64,14 @@ fn one_by_one(links: &[&LinkReader<&Vec<u8>>], base: &MemoryState) -> MemoryStat
     let mut unproven = Vec::new();
     for (number, link) in links.iter().enumerate() {
         let application = Application::new(&state, &digests, link).expect("the links fit").with_unproven(&unproven);
-        let written = Written::new(application.tensors());
+        let mut written = room(application.tensors());
         let reached = if number + 1 == links.len() {
-            application.run(&written, &()).map(|digests| (digests, Vec::new()))
+            application.run(&written.writer(), &()).map(|digests| (digests, Vec::new()))
         } else {
-            application.run_unproven(&written, &())
+            application.run_unproven(&written.writer(), &())
         };
         (digests, unproven) = reached.expect("a written link can be applied");
-        state = written.state();
+        state = written;
     }
     state
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use deltachain::tensor::{MemoryState, SafetensorsState, State, StateDigests};
 use deltachain::{Application, DiffOptions, Limits, LinkReader, Profile, diff};
-use deltachain_bench::{Output, Result};
+use deltachain_bench::{Result, output};
 use serde_json::json;
 
 fn main() -> Result {
@@ -28,7 +28,8 @@ fn main() -> Result {
     let target = MemoryState::copy_of(&SafetensorsState::open(target)?)?;
     // What a publisher and a subscriber know of the version that they hold.
     let digests = StateDigests::of(&base, &())?;
-    let output = Output::new(target.tensors())?;
+    let mut room = MemoryState::copy_of(&base)?;
+    let output = room.writer();
     let mut link = Vec::new();
 
     let mut answers = std::io::stdout();
@@ -43,21 +44,21 @@ fn main() -> Result {
                 json!({ "seconds": start.elapsed().as_secs_f64(), "bytes": link.len() })
             }
             "prepare" => {
-                output.fill(&base);
+                output::copy(&base, &output)?;
                 json!({ "ready": true })
             }
             "decode" => {
                 let link = LinkReader::open(&link, &Limits::unlimited())?;
                 if method == "patches" {
                     for patch in link.patches(|_| true, None) {
-                        output.patch(target.tensors(), &patch?)?;
+                        output::patch(&output, target.tensors(), &patch?)?;
                     }
                 } else {
                     Application::new(&base, &digests, &link)?.run(&output, &())?;
                 }
                 json!({ "seconds": start.elapsed().as_secs_f64() })
             }
-            "exact" => json!({ "exact": output.holds(&target) }),
+            "exact" => json!({ "exact": output::holds(&output, &target)? }),
             other => return Err(format!("there is no request `{other}`").into()),
         };
         writeln!(answers, "{answer}")?;
