@@ -176,15 +176,20 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         // First what needs no segment: these may still be on their way.
         self.carry_over(&mut pieces, &building)?;
         let segments: Vec<usize> = self.segments(&places).collect();
-        let apply_one = |buffer: &mut Vec<u8>, &number: &usize| self.apply_segment(number, &places, &building, buffer);
-        in_order(&segments, Vec::new, apply_one, |_, digests| {
-            for (part, digest) in digests {
-                if let Some(place) = places[part.entry] {
-                    pieces.set(place, part.piece, digest)?;
+        let apply_one = |(): &mut (), &number: &usize| self.apply_segment(number, &places, &building);
+        in_order(
+            &segments,
+            || (),
+            apply_one,
+            |_, digests| {
+                for (part, digest) in digests {
+                    if let Some(place) = places[part.entry] {
+                        pieces.set(place, part.piece, digest)?;
+                    }
                 }
-            }
-            Ok(())
-        })?;
+                Ok(())
+            },
+        )?;
         self.check(is_compared, &pieces)
     }
 
@@ -210,23 +215,25 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         (0..self.link.index().segments.len()).filter(move |&number| is_needed(number))
     }
 
+    /// Builds the pieces that a segment changes. Its parts are independent of each other, so that a thread which has no segment
+    /// left can help.
     fn apply_segment(
         &self,
         number: usize,
         places: &Places,
         building: &Building<'_, impl StateWriter>,
-        buffer: &mut Vec<u8>,
     ) -> Result<Vec<(Part, PieceDigest)>> {
         let segment = self.link.segment(number)?;
-        let mut digests = Vec::with_capacity(self.link.parts(number).len());
-        for (index, &part) in self.link.parts(number).iter().enumerate() {
-            let Some(place) = places[part.entry] else { continue };
+        let parts = self.link.parts(number).par_iter().enumerate();
+        let taken = parts.filter_map(|(index, &part)| Some((index, part, places[part.entry]?)));
+        let digests = taken.map_init(Vec::new, |buffer, (index, part, place)| {
             let mut changes = segment.changes(index);
             let digest = self.build_piece(place, part.piece, Some(&mut *changes), building, buffer)?;
             self.link.locate(number, index, changes.finish())?;
-            digests.extend(digest.map(|digest| (part, digest)));
-        }
-        Ok(digests)
+            Ok(digest.map(|digest| (part, digest)))
+        });
+        // The first failure in the order of parts, whatever the threads did.
+        digests.collect::<Vec<Result<_>>>().into_iter().filter_map(Result::transpose).collect()
     }
 
     /// Builds every piece that no segment changes.
