@@ -43,6 +43,10 @@ pub(crate) struct EncodedSegment {
     pub(crate) pieces: Vec<usize>,
 }
 
+/// A segment with so many coded lanes gets no more parts: its statistics cost little beside them, and what is found of them
+/// stays in the cache until it is compressed.
+pub(super) const SEGMENT_LANES: usize = 1 << 18;
+
 const METHODS: [Method; 4] =
     [(Positions::Sparse, true), (Positions::Dense, true), (Positions::Sparse, false), (Positions::Dense, false)];
 
@@ -62,15 +66,8 @@ pub(crate) fn encode<L: Lane>(
         let lanes = Lanes::of(kind, piece, profile);
         (!lanes.are_few()).then(|| lanes.plan(&mut found.places))
     };
-    let plans: Vec<Option<Plan>> = pieces.iter().map(plan).collect();
-    let (mut sorted, changed) = sort(kind, pieces, profile, &plans, &small, &mut found, passed);
-    // The sample of a large piece does not tell that nothing changes.
-    for sorted in sorted.iter_mut().filter(|sorted| sorted.method.0 == Positions::Sparse) {
-        sorted.leave_out(|piece| changed[piece] == 0);
-    }
-    let segments = sorted.into_iter().filter(|sorted| !sorted.pieces.is_empty());
-    let segments = segments.map(|sorted| encode_segment(kind, sorted, compressor));
-    Ok((segments.collect::<Result<_>>()?, changed))
+    let plans = pieces.iter().map(plan).collect();
+    Planned { kind, pieces, profile, plans, small }.encode(&mut found, compressor, passed)
 }
 
 /// Encodes pieces of one dtype, which have a base where values are relative, as one segment by the given method.
@@ -94,53 +91,94 @@ pub(crate) fn encode_as<L: Lane>(
         let rates = if lanes.are_few() { None } else { lanes.plan(&mut found.places).rates };
         Some(Plan { method: Some(method), rates })
     };
-    let plans: Vec<Option<Plan>> = pieces.iter().map(plan).collect();
-    let (sorted, _) = sort(kind, &pieces, profile, &plans, &small, &mut found, &mut |_, _| ());
-    let mut of_method = sorted.into_iter().filter(|sorted| sorted.method == method);
-    let segment = encode_segment(kind, of_method.next().unwrap(), compressor)?;
+    let plans = pieces.iter().map(plan).collect();
+    let planned = Planned { kind, pieces: &pieces, profile, plans, small };
+    let mut open = planned.begin(method);
+    for number in 0..pieces.len() {
+        planned.add(&mut open, number, &mut found, &mut |_, _| ());
+    }
+    let segment = encode_segment(kind, open.sorted, compressor)?;
     Ok((segment.coding, segment.bytes))
 }
 
-/// Sorts the lanes of all pieces by method: as planned, or as found to be best when they are at hand. Also returns how many of
-/// them change in each piece.
-fn sort<L: Lane>(
+/// Pieces of which a sample has been looked at.
+struct Planned<'a, L: Lane> {
     kind: Kind<L>,
-    pieces: &[PieceInput<'_>],
+    pieces: &'a [PieceInput<'a>],
     profile: Profile,
-    plans: &[Option<Plan>],
-    small: &Rates,
-    found: &mut Found,
-    passed: &mut dyn FnMut(usize, &[u8]),
-) -> ([Sorted<L>; METHODS.len()], Vec<u64>) {
-    let begin = |method: Method| {
-        let planned = plans.iter().flatten().filter(|plan| plan.method == Some(method));
+    /// How each piece is coded; `None` if that is seen when it is at hand.
+    plans: Vec<Option<Plan>>,
+    small: Rates,
+}
+
+/// What is to become a segment.
+struct Open<L> {
+    sorted: Sorted<L>,
+    /// The thresholds of those pieces that have their own, in order, and of the others.
+    own: std::vec::IntoIter<Vec<u16>>,
+    shared: Vec<u16>,
+}
+
+impl<L: Lane> Planned<'_, L> {
+    /// Sorts the lanes of the pieces by method, and encodes them. Also returns how many of them change in each piece.
+    fn encode(
+        &self,
+        found: &mut Found,
+        compressor: &mut Compressor,
+        passed: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(Vec<EncodedSegment>, Vec<u64>)> {
+        let mut all_open = METHODS.map(|method| self.begin(method));
+        let mut changed = Vec::with_capacity(self.pieces.len());
+        let mut segments = Vec::new();
+        let mut close = |open: &mut Open<L>, changed: &[u64]| {
+            let next = Sorted::new(open.sorted.method, open.sorted.contexts.len());
+            let mut done = std::mem::replace(&mut open.sorted, next);
+            // The sample of a large piece does not tell that nothing changes.
+            if done.method.0 == Positions::Sparse {
+                done.leave_out(|piece| changed[piece] == 0);
+            }
+            if !done.pieces.is_empty() {
+                segments.push(encode_segment(self.kind, done, compressor)?);
+            }
+            Ok(())
+        };
+        for (number, (piece, plan)) in self.pieces.iter().zip(&self.plans).enumerate() {
+            let method = match plan {
+                Some(plan) => plan.method,
+                None => Lanes::of(self.kind, piece, self.profile).method(&mut found.places),
+            };
+            let Some(open) = all_open.iter_mut().find(|open| method == Some(open.sorted.method)) else {
+                passed(number, piece.target);
+                changed.push(0);
+                continue;
+            };
+            changed.push(self.add(open, number, found, passed));
+            if open.sorted.coded() >= SEGMENT_LANES {
+                close(open, &changed)?;
+            }
+        }
+        all_open.iter_mut().try_for_each(|open| close(open, &changed))?;
+        Ok((segments, changed))
+    }
+
+    fn begin(&self, method: Method) -> Open<L> {
+        let planned = self.plans.iter().flatten().filter(|plan| plan.method == Some(method));
         let own: Vec<&ExponentStatistics> = planned.filter_map(|plan| plan.rates.as_ref()).collect();
         let Thresholds { own, shared } = match method {
-            (Positions::Sparse, true) => choose::thresholds(&own, &small.sparse, false),
-            (Positions::Dense, true) => choose::thresholds(&own, &small.dense, true),
+            (Positions::Sparse, true) => choose::thresholds(&own, &self.small.sparse, false),
+            (Positions::Dense, true) => choose::thresholds(&own, &self.small.dense, true),
             (_, false) => Thresholds::default(),
         };
-        (Sorted::new(method, shared.len() + 1), own.into_iter(), shared)
-    };
-    let mut sorted = METHODS.map(begin);
-    let mut all_changed = Vec::with_capacity(pieces.len());
-    for (number, (piece, plan)) in pieces.iter().zip(plans).enumerate() {
-        let passed = &mut |bytes: &[u8]| passed(number, bytes);
-        let method = match plan {
-            Some(plan) => plan.method,
-            None => Lanes::of(kind, piece, profile).method(&mut found.places),
-        };
-        let has_own = plan.as_ref().is_some_and(|plan| plan.rates.is_some());
-        let planned = sorted.iter_mut().find(|(sorted, ..)| method == Some(sorted.method));
-        all_changed.push(if let Some((sorted, own, shared)) = planned {
-            let own = if has_own { own.next() } else { None };
-            sorted.add(kind, number, piece, own.as_ref().unwrap_or(shared), found, passed)
-        } else {
-            passed(piece.target);
-            0
-        });
+        Open { sorted: Sorted::new(method, shared.len() + 1), own: own.into_iter(), shared }
     }
-    (sorted.map(|(sorted, ..)| sorted), all_changed)
+
+    /// Adds the piece with this number; returns how many of its lanes change.
+    fn add(&self, open: &mut Open<L>, number: usize, found: &mut Found, passed: &mut dyn FnMut(usize, &[u8])) -> u64 {
+        let has_own = self.plans[number].as_ref().is_some_and(|plan| plan.rates.is_some());
+        let own = if has_own { open.own.next() } else { None };
+        let thresholds = own.as_ref().unwrap_or(&open.shared);
+        open.sorted.add(self.kind, number, &self.pieces[number], thresholds, found, &mut |bytes| passed(number, bytes))
+    }
 }
 
 fn encode_segment<L: Lane>(kind: Kind<L>, sorted: Sorted<L>, compressor: &mut Compressor) -> Result<EncodedSegment> {

@@ -84,6 +84,11 @@ impl<L: Lane> Sorted<L> {
         changed
     }
 
+    /// Coded lanes of all pieces.
+    pub(super) fn coded(&self) -> usize {
+        self.contexts.iter().map(|context| context.values.len()).sum()
+    }
+
     /// Leaves out the pieces that need no part, having no coded lanes.
     pub(super) fn leave_out(&mut self, is_needless: impl Fn(usize) -> bool) {
         let needed: Vec<bool> = self.pieces.iter().map(|&piece| !is_needless(piece)).collect();

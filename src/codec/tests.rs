@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::codec::blocks::{BLOCK, STRETCH};
 use crate::codec::decode::{Decoded, PartChanges};
-use crate::codec::encode::{PieceInput, Profile, encode, encode_as};
+use crate::codec::encode::{PieceInput, Profile, SEGMENT_LANES, encode, encode_as};
 use crate::codec::lane::{Kind, Lane, with_lane};
 use crate::format::coding::{Coding, Positions, Values};
 use crate::format::segment::{PositionCoding, Table, join};
@@ -314,6 +314,28 @@ fn changes_outside_the_sample_are_coded() {
     let decoded = Decoded::<u16>::new(&segment.bytes, 0, segment.coding, vec![(Dtype::BF16, lanes)]).unwrap();
     decoded.apply(0, &mut base).unwrap();
     assert!(base == target);
+}
+
+#[test]
+fn a_segment_is_closed_when_it_has_many_coded_lanes() {
+    let lanes = SEGMENT_LANES * 3 / 5;
+    let base = vec![0; lanes];
+    let target: Vec<u8> = (0..lanes as u64).map(|lane| blake3::hash(&lane.to_le_bytes()).as_bytes()[0]).collect();
+    let piece = || PieceInput { base: Some(&base), target: &target, sparse: false };
+    let pieces: Vec<PieceInput<'_>> = (0..5).map(|_| piece()).collect();
+    let compressor = &mut Compressor::default();
+    let (segments, changed) = encode::<u8>(Dtype::U8, &pieces, Profile::Direct, compressor, &mut |_, _| ()).unwrap();
+    assert_eq!(changed, [target.iter().filter(|&&byte| byte != 0).count() as u64; 5]);
+    assert_eq!(segments.iter().map(|segment| &segment.pieces[..]).collect::<Vec<_>>(), [&[0, 1][..], &[2, 3], &[4]]);
+    for segment in segments {
+        let parts = vec![(Dtype::U8, u32::try_from(lanes).unwrap()); segment.pieces.len()];
+        let decoded = Decoded::<u8>::new(&segment.bytes, 0, segment.coding, parts).unwrap();
+        for part in 0..segment.pieces.len() {
+            let mut built = base.clone();
+            decoded.apply(part, &mut built).unwrap();
+            assert!(built == target);
+        }
+    }
 }
 
 proptest! {
