@@ -3,7 +3,7 @@
 //! Reading is what takes the encoder's time, so that pieces are read once, when their lanes are sorted into the contexts
 //! that the sample has led to. Only sizes depend on it.
 
-use crate::codec::blocks::{BLOCK, Compare, Places, STRETCH, Work, dispatch};
+use crate::codec::blocks::{BLOCK, Compare, Places, STRETCH, Work, dispatch, padded};
 use crate::codec::choose::OWN_RATES_FROM;
 use crate::codec::encode::{PieceInput, Profile, are_small};
 use crate::codec::lane::{Kind, Lane, absolute, zigzag};
@@ -280,6 +280,7 @@ impl<L: Lane> Work for Look<'_, L> {
         let Self { lanes: &Lanes { kind, base, target, is_relative, .. }, turn, turns, places, mut rates, sample } =
             self;
         let stride = block_stride(target.len()).div_ceil(turns);
+        let mut bytes = ByteHistogram::new();
         for begin in (0..target.len()).step_by(STRETCH).skip(turn).step_by(turns) {
             let target = &target[begin..target.len().min(begin + STRETCH)];
             let base = base.map(|base| &base[begin..begin + target.len()]);
@@ -299,10 +300,16 @@ impl<L: Lane> Work for Look<'_, L> {
             let Some(rates) = &mut rates else { continue };
             let number = begin / BLOCK;
             for block in base.chunks(BLOCK).skip(number.next_multiple_of(stride) - number).step_by(stride) {
-                for &lane in block {
-                    rates.all[kind.exponent(L::load(lane))] += stride as u64;
+                if kind.has_long_exponents() {
+                    block.iter().for_each(|&lane| rates.all[kind.exponent(L::load(lane))] += stride as u64);
+                } else {
+                    bytes.extend(&padded::<L>(block).map(|lane| kind.exponent_byte(L::load(lane)))[..block.len()]);
                 }
             }
+        }
+        let Some(rates) = rates.filter(|_| !kind.has_long_exponents()) else { return };
+        for (byte, count) in bytes.counts().into_iter().enumerate() {
+            rates.all[byte >> (8 - kind.exponent_bits())] += count * stride as u64;
         }
     }
 }

@@ -4,47 +4,48 @@
 //! divisions and exact integer logarithms, so that the same input gives the same link on every machine.
 #![expect(clippy::cast_precision_loss, reason = "estimates of sizes; counts stay far below 2^53")]
 
-/// Counts of byte values.
+/// Counts of byte values, in parts that are added to in turns: what has just been added to cannot be added to at once.
 #[derive(Clone)]
-pub(crate) struct ByteHistogram([u32; 256]);
+pub(crate) struct ByteHistogram([[u32; 256]; 4]);
 
 impl ByteHistogram {
     pub(crate) fn new() -> Self {
-        Self([0; 256])
+        Self([[0; 256]; 4])
     }
 
     pub(crate) fn add(&mut self, byte: u8) {
-        self.0[usize::from(byte)] += 1;
+        self.0[0][usize::from(byte)] += 1;
     }
 
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
-        // In turns: a count that has just been added to cannot be added to at once.
-        let mut turns = [[0_u32; 256]; 4];
         let (fours, rest) = bytes.as_chunks::<4>();
         for four in fours {
-            for (counts, &byte) in turns.iter_mut().zip(four) {
+            for (counts, &byte) in self.0.iter_mut().zip(four) {
                 counts[usize::from(byte)] += 1;
             }
-        }
-        for (index, count) in self.0.iter_mut().enumerate() {
-            *count += turns.iter().map(|counts| counts[index]).sum::<u32>();
         }
         rest.iter().for_each(|&byte| self.add(byte));
     }
 
+    /// The count of each value.
+    pub(crate) fn counts(&self) -> [u64; 256] {
+        std::array::from_fn(|value| self.0.iter().map(|counts| u64::from(counts[value])).sum())
+    }
+
     /// Bytes of this value or a greater one.
     pub(crate) fn at_least(&self, byte: u8) -> u64 {
-        self.0[usize::from(byte)..].iter().map(|&count| u64::from(count)).sum()
+        self.counts()[usize::from(byte)..].iter().sum()
     }
 
     /// Bits per symbol of an entropy coder that knows the counts; at least 1 unless there is only one symbol, as for a
     /// Huffman code.
     pub(crate) fn huffman_bits(&self) -> f64 {
-        let total: u64 = self.0.iter().map(|&count| u64::from(count)).sum();
-        if total == 0 || self.0.iter().any(|&count| u64::from(count) == total) {
+        let counts = self.counts();
+        let total: u64 = counts.iter().sum();
+        if total == 0 || counts.contains(&total) {
             return 0.0;
         }
-        (entropy_bits(self.0.iter().map(|&count| u64::from(count))) / total as f64).max(1.0)
+        (entropy_bits(counts.into_iter()) / total as f64).max(1.0)
     }
 }
 
