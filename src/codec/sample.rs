@@ -3,7 +3,7 @@
 //! Reading is what takes the encoder's time, so that pieces are read once, when their lanes are sorted into the contexts
 //! that the sample has led to. Only sizes depend on it.
 
-use crate::codec::blocks::{BLOCK, Compare, Places, STRETCH, Work, dispatch, padded};
+use crate::codec::blocks::{BLOCK, BLOCKS, Compare, Places, STRETCH, Work, dispatch, padded};
 use crate::codec::choose::OWN_RATES_FROM;
 use crate::codec::encode::{PieceInput, Profile, are_small};
 use crate::codec::lane::{Kind, Lane, absolute, zigzag};
@@ -279,8 +279,6 @@ impl<L: Lane> Work for Look<'_, L> {
     fn run(self, compare: impl Compare) {
         let Self { lanes: &Lanes { kind, base, target, is_relative, .. }, turn, turns, places, mut rates, sample } =
             self;
-        let stride = block_stride(target.len()).div_ceil(turns);
-        let mut bytes = ByteHistogram::new();
         for begin in (0..target.len()).step_by(STRETCH).skip(turn).step_by(turns) {
             let target = &target[begin..target.len().min(begin + STRETCH)];
             let base = base.map(|base| &base[begin..begin + target.len()]);
@@ -297,20 +295,36 @@ impl<L: Lane> Work for Look<'_, L> {
                     rates.logarithms[exponent] += length as u64 - 1;
                 }
             }
-            let Some(rates) = &mut rates else { continue };
-            let number = begin / BLOCK;
-            for block in base.chunks(BLOCK).skip(number.next_multiple_of(stride) - number).step_by(stride) {
-                if kind.has_long_exponents() {
-                    block.iter().for_each(|&lane| rates.all[kind.exponent(L::load(lane))] += stride as u64);
-                } else {
-                    bytes.extend(&padded::<L>(block).map(|lane| kind.exponent_byte(L::load(lane)))[..block.len()]);
-                }
-            }
         }
-        let Some(rates) = rates.filter(|_| !kind.has_long_exponents()) else { return };
-        for (byte, count) in bytes.counts().into_iter().enumerate() {
-            rates.all[byte >> (8 - kind.exponent_bits())] += count * stride as u64;
+        if let (Some(rates), Some(base)) = (rates, base.filter(|_| is_relative)) {
+            let stride = block_stride(target.len()).div_ceil(turns);
+            let stretches = base.chunks(STRETCH).zip((0..).step_by(BLOCKS)).skip(turn).step_by(turns);
+            let blocks = stretches.flat_map(|(stretch, first): (_, usize)| {
+                stretch.chunks(BLOCK).skip(first.next_multiple_of(stride) - first).step_by(stride)
+            });
+            count_exponents(kind, blocks, stride as u64, &mut rates.all);
         }
+    }
+}
+
+/// Counts the exponents of these blocks, each lane as so many.
+#[inline(always)]
+fn count_exponents<'a, L: Lane>(
+    kind: Kind<L>,
+    blocks: impl Iterator<Item = &'a [L::Bytes]>,
+    each: u64,
+    counts: &mut [u64],
+) {
+    if kind.has_long_exponents() {
+        blocks.flatten().for_each(|&lane| counts[kind.exponent(L::load(lane))] += each);
+        return;
+    }
+    let mut bytes = ByteHistogram::new();
+    for block in blocks {
+        bytes.extend(&padded::<L>(block).map(|lane| kind.exponent_byte(L::load(lane)))[..block.len()]);
+    }
+    for (byte, count) in bytes.counts().into_iter().enumerate() {
+        counts[byte >> (8 - kind.exponent_bits())] += count * each;
     }
 }
 
