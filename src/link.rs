@@ -218,30 +218,30 @@ impl Segment {
         each_width!(self, decoded => Box::new(decoded.changes(part)))
     }
 
-    /// The coded lanes of a part with one context: ascending lane numbers within the piece, and their values as
-    /// little-endian bytes (new bits, or differences if the segment's coding is relative).
+    /// The coded lanes of a part with one context: ascending lane numbers, counted from `first` on, `None` if they are all of the
+    /// piece; and their values as little-endian bytes (new bits, or differences if the segment's coding is relative).
     ///
     /// # Errors
     /// R-POS-01; USAGE if the part has several contexts.
-    pub(crate) fn coded(&self, part: usize) -> Result<(Vec<u32>, Vec<u8>)> {
-        fn bytes<L: Lane>(decoded: &Decoded<L>, part: usize) -> Result<(Vec<u32>, Vec<u8>)> {
-            let (indices, values) = decoded.patches(part)?;
+    pub(crate) fn coded(&self, part: usize, first: u64) -> Result<(Option<Vec<u64>>, Vec<u8>)> {
+        fn bytes<L: Lane>(decoded: &Decoded<L>, part: usize, first: u64) -> Result<(Option<Vec<u64>>, Vec<u8>)> {
+            let (lanes, values) = decoded.patches(part, first)?;
             let mut bytes = vec![0; size_of_val(values)];
             for (out, value) in L::chunks_mut(&mut bytes).iter_mut().zip(values) {
                 *out = value.store();
             }
-            Ok((indices, bytes))
+            Ok((lanes, bytes))
         }
-        each_width!(self, decoded => bytes(decoded, part))
+        each_width!(self, decoded => bytes(decoded, part, first))
     }
 }
 
-/// Lanes in which two pieces of equal length differ: numbers within the piece and new values.
-pub(crate) fn differing_lanes(old: &[u8], new: &[u8], lane_bytes: usize) -> (Vec<u32>, Vec<u8>) {
+/// Lanes in which two pieces of equal length differ: numbers, counted from `first` on, and new values.
+pub(crate) fn differing_lanes(old: &[u8], new: &[u8], lane_bytes: usize, first: u64) -> (Vec<u64>, Vec<u8>) {
     with_lane!(lane_bytes, L => {
         let mut indices = Vec::new();
         let mut values = Vec::new();
-        for ((index, old), new) in (0_u32..).zip(L::chunks(old)).zip(L::chunks(new)) {
+        for ((index, old), new) in (first..).zip(L::chunks(old)).zip(L::chunks(new)) {
             if old != new {
                 indices.push(index);
                 values.extend_from_slice(new);

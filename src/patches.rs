@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::format::{Positions, Start, WrittenTensor};
+use crate::format::{Start, WrittenTensor};
 use crate::limits::address;
 use crate::link::{LinkReader, Segment, differing_lanes};
 use crate::source::Source;
@@ -131,8 +131,9 @@ impl<'a, S: Source> Patches<'a, S> {
         let part = link.parts(number).partition_point(|part| (part.entry, part.piece) < (entry, piece));
         let coding = link.index().segments[number].coding;
         let base = self.base;
+        let first = lanes_of(&written.info, piece).start;
         let segment = self.segment(number)?;
-        let (indices, mut values) = if coding.is_relative() {
+        let (mut indices, mut values) = if coding.is_relative() {
             let Some(base) = base else {
                 let message = format!("{} is coded relative to its base: give the base", written.info.name());
                 return Err(Error::usage(message).of_tensor(written.info.name()));
@@ -146,24 +147,24 @@ impl<'a, S: Source> Patches<'a, S> {
             read_piece(base, tensor, piece, &mut old)?;
             let mut new = old.clone();
             link.locate(number, part, segment.apply(part, &mut new))?;
-            differing_lanes(&old, &new, coding.lane_bytes)
+            let (indices, values) = differing_lanes(&old, &new, coding.lane_bytes, first);
+            (Some(indices), values)
         } else {
-            link.locate(number, part, segment.coded(part))?
+            link.locate(number, part, segment.coded(part, first))?
         };
 
-        let first = lanes_of(&written.info, piece).start;
-        let dense = coding.positions == Positions::Dense && !coding.is_relative();
-        let begin = indices.partition_point(|&index| first + u64::from(index) < lanes.start);
-        let end = indices.partition_point(|&index| first + u64::from(index) < lanes.end);
+        let before = |lane: u64| match &indices {
+            Some(indices) => Ok(indices.partition_point(|&index| index < lane)),
+            None => address(lane - first),
+        };
+        let (begin, end) = (before(lanes.start)?, before(lanes.end)?);
         values.truncate(end * coding.lane_bytes);
         values.drain(..begin * coding.lane_bytes);
-        Ok(Patch {
-            tensor: &written.info,
-            start: written.start,
-            indices: (!dense).then(|| indices[begin..end].iter().map(|&index| first + u64::from(index)).collect()),
-            lanes,
-            values,
-        })
+        if let Some(indices) = &mut indices {
+            indices.truncate(end);
+            indices.drain(..begin);
+        }
+        Ok(Patch { tensor: &written.info, start: written.start, indices, lanes, values })
     }
 
     /// The whole patch of a piece, if it has a part: for callers with an order of their own, who profit from the segments

@@ -274,25 +274,22 @@ impl<L: Lane> Decoded<L> {
         })
     }
 
-    /// The coded lanes of a part as ascending (lane, value) pairs, if positions do not depend on the base: with one
-    /// context. The values are new bits or differences, as the segment's coding says.
-    pub(crate) fn patches(&self, part: usize) -> Result<(Vec<u32>, &[L])> {
-        let (_, lanes) = self.parts[part];
+    /// The coded lanes of a part and their values, if positions do not depend on the base: with one context. Lanes are ascending,
+    /// and counted from `first` on; `None` if they are all there are. The values are new bits or differences, as the segment's
+    /// coding says.
+    pub(crate) fn patches(&self, part: usize, first: u64) -> Result<(Option<Vec<u64>>, &[L])> {
         let Some(run) = self.runs(part).next().filter(|_| self.contexts() == 1) else {
             return Err(Error::usage("positions with several contexts need the base"));
         };
-        let mut indices = Vec::with_capacity(run.values.len());
-        if self.coding.is_sparse() {
-            // The ranks have been found to be below the number of lanes.
-            let mut next = 0;
-            for &gap in run.gaps {
-                indices.push(next + gap);
-                next += gap + 1;
-            }
-        } else {
-            indices.extend(0..lanes);
-        }
-        Ok((indices, run.values))
+        let mut next = first;
+        let lane = |&gap: &u32| {
+            let lane = next + u64::from(gap);
+            next = lane + 1;
+            lane
+        };
+        // The ranks have been found to be below the number of lanes.
+        let lanes = self.coding.is_sparse().then(|| run.gaps.iter().map(lane).collect());
+        Ok((lanes, run.values))
     }
 
     fn check(&self, holds: bool, rule: &'static Rule, message: impl FnOnce() -> String) -> Result<()> {
