@@ -2,6 +2,8 @@
 //!
 //! Everything that does not need the base is checked when the streams are read; what does, when a part is applied.
 
+use std::borrow::Cow;
+
 use crate::codec::bits::{for_each_one, packed_bytes, take, unpack, unpack_symbols};
 use crate::codec::blocks::{BLOCK, Compare, STRETCH, Work, dispatch, padded};
 use crate::codec::contexts::{Contexts, Members};
@@ -181,7 +183,7 @@ impl<L: Lane> Decoded<L> {
             let plane = read_exact(plane, total as u64)?;
             // Not before, because only now so many are known to be there.
             self.values.resize(total, L::default());
-            for (value, &bits) in self.values.iter_mut().zip(&plane) {
+            for (value, &bits) in self.values.iter_mut().zip(&*plane) {
                 *value = value.xor(L::from_u64(u64::from(bits) << (8 * byte)));
             }
         }
@@ -219,13 +221,13 @@ impl<L: Lane> Decoded<L> {
         };
         let (sign_bytes, magnitude_bytes) = (bytes(&|_| 1), bytes(&|context| self.table.widths[context]));
         let signs = read_exact(sign, sign_bytes)?;
-        let mut signs = signs.as_slice();
+        let mut signs = &*signs;
         let mut negative = Vec::with_capacity(total);
         for &count in &counts {
             negative.extend(unpack_symbols(&mut signs, 1, count).map_err(|error| error.at(sign.offset))?);
         }
         let magnitudes = read_exact(magnitude, magnitude_bytes)?;
-        let mut magnitudes = magnitudes.as_slice();
+        let mut magnitudes = &*magnitudes;
         let mut symbols = Vec::with_capacity(contexts);
         let mut escaped = 0;
         for (&count, &width) in counts.iter().zip(&self.table.widths) {
@@ -506,7 +508,7 @@ fn change<L: Lane>(kind: Kind<L>, relative: bool, lane: &mut L::Bytes, value: L)
 }
 
 /// R-STR-04: the raw length is the one that the coding requires.
-fn read_exact(stream: &StoredStream<'_>, raw_length: u64) -> Result<Vec<u8>> {
+fn read_exact<'a>(stream: &StoredStream<'a>, raw_length: u64) -> Result<Cow<'a, [u8]>> {
     ensure(stream.raw_length == raw_length, &rules::STR_04, || {
         format!("a stream declares {} raw bytes instead of {raw_length}", stream.raw_length)
     })
@@ -515,7 +517,7 @@ fn read_exact(stream: &StoredStream<'_>, raw_length: u64) -> Result<Vec<u8>> {
 }
 
 /// R-LIM-03, then the raw bytes of an escape stream, whose varints have been checked.
-fn read_escapes(stream: &StoredStream<'_>, escaped: usize) -> Result<Vec<u8>> {
+fn read_escapes<'a>(stream: &StoredStream<'a>, escaped: usize) -> Result<Cow<'a, [u8]>> {
     let most = 10 * escaped as u64;
     ensure(stream.raw_length <= most, &rules::LIM_03, || {
         format!("an escape stream of {} bytes for {escaped} escapes", stream.raw_length)

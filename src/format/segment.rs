@@ -1,5 +1,7 @@
 //! A segment's directory and table (SPEC section 7).
 
+use std::borrow::Cow;
+
 use crate::error::Result;
 use crate::format::coding::{Coding, Positions, Values};
 use crate::format::cursor::{Cursor, put_varint};
@@ -26,8 +28,8 @@ pub(crate) struct StoredStream<'a> {
     pub(crate) offset: u64,
 }
 
-impl StoredStream<'_> {
-    pub(crate) fn decode(&self) -> Result<Vec<u8>> {
+impl<'a> StoredStream<'a> {
+    pub(crate) fn decode(&self) -> Result<Cow<'a, [u8]>> {
         stream::decode(self.bytes, self.raw_length, self.offset)
     }
 }

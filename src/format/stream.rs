@@ -1,5 +1,7 @@
 //! Streams: bytes stored as they are or as one zstd frame, whichever is shorter (SPEC section 5).
 
+use std::borrow::Cow;
+
 use zstd::zstd_safe::{self, CCtx, CParameter, InBuffer, OutBuffer, Strategy, zstd_sys::ZSTD_EndDirective};
 
 use crate::error::{Error, Result};
@@ -8,15 +10,16 @@ use crate::rules::{self, ensure};
 
 const FRAME_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 
-/// Decodes a stream stored at absolute offset `offset`. The caller has bounded `raw_length`.
-pub(crate) fn decode(stored: &[u8], raw_length: u64, offset: u64) -> Result<Vec<u8>> {
+/// Decodes a stream stored at absolute offset `offset`; nothing is copied if it is stored as it is. The caller has bounded
+/// `raw_length`.
+pub(crate) fn decode(stored: &[u8], raw_length: u64, offset: u64) -> Result<Cow<'_, [u8]>> {
     decode_inner(stored, raw_length).map_err(|error| error.at(offset))
 }
 
-fn decode_inner(stored: &[u8], raw_length: u64) -> Result<Vec<u8>> {
+fn decode_inner(stored: &[u8], raw_length: u64) -> Result<Cow<'_, [u8]>> {
     let stored_length = stored.len() as u64;
     if stored_length == raw_length {
-        return Ok(stored.to_vec());
+        return Ok(stored.into());
     }
     ensure(stored_length < raw_length, &rules::STR_01, || {
         format!("a stream of {raw_length} bytes is stored in {stored_length}")
@@ -34,7 +37,7 @@ fn decode_inner(stored: &[u8], raw_length: u64) -> Result<Vec<u8>> {
     ensure(length as u64 == raw_length, &rules::STR_02, || {
         format!("a zstd frame gives {length} bytes instead of {raw_length}")
     })?;
-    Ok(raw)
+    Ok(raw.into())
 }
 
 /// What the decompressor does not check, or not in the order of SPEC section 5: one frame that ends at the last byte,
@@ -196,7 +199,10 @@ mod tests {
         let frame = [&FRAME_MAGIC[..], &[0x00, 0xF8, 0x01, 0x00, 0x00]].concat();
         assert_eq!(decode(&frame, 10, 0).unwrap_err().rule(), Some("R-STR-03"));
         // The largest window, an eighth more, and almost as much; one block of a byte that is repeated a hundred times.
-        let window = |byte: u8| decode(&[&FRAME_MAGIC[..], &[0x00, byte, 0x23, 0x03, 0x00, 7]].concat(), 100, 0);
+        let window = |byte: u8| {
+            let frame = [&FRAME_MAGIC[..], &[0x00, byte, 0x23, 0x03, 0x00, 7]].concat();
+            decode(&frame, 100, 0).map(Cow::into_owned)
+        };
         assert_eq!(window(0x78).unwrap(), [7; 100]);
         assert_eq!(window(0x79).unwrap_err().rule(), Some("R-STR-03"));
         assert_eq!(window(0x77).unwrap(), [7; 100]);
