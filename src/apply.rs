@@ -177,19 +177,15 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         self.carry_over(&mut pieces, &building)?;
         let segments: Vec<usize> = self.segments(&places).collect();
         let apply_one = |(): &mut (), &number: &usize| self.apply_segment(number, &places, &building);
-        in_order(
-            &segments,
-            || (),
-            apply_one,
-            |_, digests| {
-                for (part, digest) in digests {
-                    if let Some(place) = places[part.entry] {
-                        pieces.set(place, part.piece, digest)?;
-                    }
+        let take = |_: &usize, digests: Vec<(Part, PieceDigest)>| {
+            for (part, digest) in digests {
+                if let Some(place) = places[part.entry] {
+                    pieces.set(place, part.piece, digest)?;
                 }
-                Ok(())
-            },
-        )?;
+            }
+            Ok(())
+        };
+        in_order(&segments, || (), apply_one, take)?;
         self.check(is_compared, &pieces)
     }
 
@@ -281,7 +277,6 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         let whole = info.piece(piece);
         for begin in whole.clone().step_by(STRETCH_BYTES) {
             let range = begin..whole.end.min(begin + STRETCH_BYTES as u64);
-            let mut hash = |bytes: &[u8]| hasher.iter_mut().for_each(|hasher| hasher.update(bytes));
             let mut make = |bytes: &mut [u8]| {
                 match start {
                     Some(number) => self.base.read(number, begin, bytes)?,
@@ -290,7 +285,9 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
                 if let Some(changes) = &mut changes {
                     changes.apply(bytes);
                 }
-                hash(bytes);
+                if let Some(hasher) = &mut hasher {
+                    hasher.update(bytes);
+                }
                 Ok(())
             };
             if let Some(filled) = building.out.fill(place, range.clone(), &mut make) {

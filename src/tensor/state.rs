@@ -67,15 +67,13 @@ impl MemoryState {
     /// Copies any other state into memory.
     ///
     /// # Errors
-    /// Those of reading it; USAGE if a tensor is larger than the address space.
+    /// Those of reading it, and of [`zeros`](Self::zeros).
     pub fn copy_of(state: &(impl State + ?Sized)) -> Result<Self> {
-        let mut data = Vec::with_capacity(state.tensors().len());
-        for (number, info) in state.tensors().iter().enumerate() {
-            let mut bytes = vec![0; address(info.bytes())?];
-            state.read(number, 0, &mut bytes)?;
-            data.push(bytes);
+        let mut copy = Self::zeros(state.tensors())?;
+        for (number, bytes) in copy.data.iter_mut().enumerate() {
+            state.read(number, 0, bytes)?;
         }
-        Ok(Self { infos: state.tensors().to_vec(), data })
+        Ok(copy)
     }
 
     /// Tensors of zeros: room to be written.

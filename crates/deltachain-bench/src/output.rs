@@ -1,10 +1,9 @@
 //! What is done with memory that results go to: it is there before, as a subscriber's staging buffers are.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use deltachain::Patch;
-use deltachain::tensor::{MemoryWriter, State, StateWriter, TensorInfo};
+use deltachain::tensor::{MemoryState, MemoryWriter, State, StateWriter, TensorInfo};
+use deltachain::{Error, Patch};
 use rayon::prelude::*;
 
 use crate::Result;
@@ -14,34 +13,28 @@ use crate::Result;
 /// # Errors
 /// If the tensors are not those of `out`, or the state is not in memory.
 pub fn copy(state: &impl State, out: &MemoryWriter<'_>) -> Result {
-    each_piece(state, out, |own, data| own.copy_from_slice(data))
-}
-
-/// Whether `out` holds this state's bytes.
-///
-/// # Errors
-/// As for [`copy`].
-pub fn holds(out: &MemoryWriter<'_>, state: &impl State) -> Result<bool> {
-    let is_same = AtomicBool::new(true);
-    each_piece(state, out, |own, data| {
-        is_same.fetch_and(own == data, Ordering::Relaxed);
-    })?;
-    Ok(is_same.into_inner())
-}
-
-fn each_piece(state: &impl State, out: &MemoryWriter<'_>, work: impl Fn(&mut [u8], &[u8]) + Sync) -> Result {
     let pieces = state.tensors().iter().enumerate();
     let pieces = pieces.flat_map(|(tensor, info)| (0..info.pieces()).map(move |piece| (tensor, info.piece(piece))));
     let pieces: Vec<(usize, Range<u64>)> = pieces.collect();
-    let done = pieces.into_par_iter().map(|(tensor, range)| {
+    let copied = pieces.into_par_iter().map(|(tensor, range)| {
         let data = state.bytes(tensor, range.clone())?;
         let filled = out.fill(tensor, range, &mut |own| {
-            work(own, data);
+            own.copy_from_slice(data);
             Ok(())
         });
         filled?.ok()
     });
-    done.collect::<Option<()>>().ok_or_else(|| "not the tensors of the output".into())
+    copied.collect::<Option<()>>().ok_or_else(|| "not the tensors of the output".into())
+}
+
+/// Whether `room` holds the bytes of this state, which is in memory: no less and no more.
+pub fn holds(room: &MemoryState, state: &impl State) -> bool {
+    room.tensors().len() == state.tensors().len()
+        && room
+            .iter()
+            .zip(state.tensors())
+            .enumerate()
+            .all(|(number, ((_, own), info))| state.bytes(number, 0..info.bytes()).is_some_and(|data| own == data))
 }
 
 /// Puts new values where a patch names them, as an engine does in its own memory. `infos` are the tensors of `out`.
@@ -51,38 +44,34 @@ fn each_piece(state: &impl State, out: &MemoryWriter<'_>, work: impl Fn(&mut [u8
 pub fn patch(out: &MemoryWriter<'_>, infos: &[TensorInfo], patch: &Patch<'_>) -> Result {
     let tensor = infos.binary_search_by(|info| info.name().cmp(patch.tensor.name()));
     let tensor = tensor.map_err(|_| "no such tensor")?;
-    let width = patch.dtype().lane_bytes();
-    let bytes = patch.lanes.start * width as u64..patch.lanes.end * width as u64;
-    let mut fits = true;
-    let done = out.fill(tensor, bytes, &mut |own| {
-        fits = match (&patch.indices, width) {
-            (None, _) => {
-                own.copy_from_slice(&patch.values);
-                true
-            }
-            (Some(indices), 1) => scatter::<1>(own, patch.lanes.start, indices, &patch.values),
-            (Some(indices), 2) => scatter::<2>(own, patch.lanes.start, indices, &patch.values),
-            (Some(indices), 4) => scatter::<4>(own, patch.lanes.start, indices, &patch.values),
-            (Some(indices), _) => scatter::<8>(own, patch.lanes.start, indices, &patch.values),
-        };
-        Ok(())
+    let (width, first) = (patch.dtype().lane_bytes(), patch.lanes.start);
+    let bytes = first * width as u64..patch.lanes.end * width as u64;
+    let done = out.fill(tensor, bytes, &mut |own| match (&patch.indices, width) {
+        (None, _) => {
+            own.copy_from_slice(&patch.values);
+            Ok(())
+        }
+        (Some(indices), 1) => scatter::<1>(own, first, indices, &patch.values),
+        (Some(indices), 2) => scatter::<2>(own, first, indices, &patch.values),
+        (Some(indices), 4) => scatter::<4>(own, first, indices, &patch.values),
+        (Some(indices), _) => scatter::<8>(own, first, indices, &patch.values),
     });
-    done.ok_or("a piece outside the tensor")??;
-    if fits { Ok(()) } else { Err("a lane outside the tensor".into()) }
+    Ok(done.ok_or("a piece outside the tensor")??)
 }
 
-/// Whether all lanes are within `own`, which begins with lane number `first`.
-fn scatter<const WIDTH: usize>(own: &mut [u8], first: u64, indices: &[u64], values: &[u8]) -> bool {
+/// Puts values into `own`, which begins with lane number `first`.
+fn scatter<const WIDTH: usize>(own: &mut [u8], first: u64, indices: &[u64], values: &[u8]) -> deltachain::Result<()> {
     let lanes = own.as_chunks_mut::<WIDTH>().0;
-    indices.iter().zip(values.as_chunks::<WIDTH>().0).all(|(&index, &value)| {
+    for (&index, &value) in indices.iter().zip(values.as_chunks::<WIDTH>().0) {
         let lane = usize::try_from(index.wrapping_sub(first)).ok().and_then(|lane| lanes.get_mut(lane));
-        lane.map(|lane| *lane = value).is_some()
-    })
+        *lane.ok_or_else(|| Error::usage("a lane outside the tensor"))? = value;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use deltachain::tensor::{Dtype, MemoryState};
+    use deltachain::tensor::Dtype;
 
     use super::*;
 
@@ -92,11 +81,16 @@ mod tests {
         state.insert("a", Dtype::U8, &[3], vec![1, 2, 3]).unwrap();
         other.insert("a", Dtype::U8, &[3], vec![1, 2, 4]).unwrap();
         let mut room = MemoryState::zeros(state.tensors()).unwrap();
-        let out = room.writer();
-        assert!(!holds(&out, &state).unwrap());
-        copy(&state, &out).unwrap();
-        assert!(holds(&out, &state).unwrap() && !holds(&out, &other).unwrap());
+        assert!(!holds(&room, &state));
+        copy(&state, &room.writer()).unwrap();
+        assert!(holds(&room, &state) && !holds(&room, &other));
         other.insert("b", Dtype::U8, &[1], vec![1]).unwrap();
-        assert!(copy(&other, &out).is_err());
+        assert!(copy(&other, &room.writer()).is_err());
+        // Not with a tensor or a byte more.
+        for (name, data) in [("a", vec![1, 2, 3, 0]), ("b", vec![])] {
+            let mut more = state.clone();
+            more.insert(name, Dtype::U8, &[data.len() as u64], data).unwrap();
+            assert!(!holds(&more, &state) && !holds(&state, &more));
+        }
     }
 }

@@ -28,8 +28,7 @@ fn main() -> Result {
     let target = MemoryState::copy_of(&SafetensorsState::open(target)?)?;
     // What a publisher and a subscriber know of the version that they hold.
     let digests = StateDigests::of(&base, &())?;
-    let mut room = MemoryState::copy_of(&base)?;
-    let output = room.writer();
+    let mut room = MemoryState::zeros(target.tensors())?;
     let mut link = Vec::new();
 
     let mut answers = std::io::stdout();
@@ -44,11 +43,12 @@ fn main() -> Result {
                 json!({ "seconds": start.elapsed().as_secs_f64(), "bytes": link.len() })
             }
             "prepare" => {
-                output::copy(&base, &output)?;
+                output::copy(&base, &room.writer())?;
                 json!({ "ready": true })
             }
             "decode" => {
                 let link = LinkReader::open(&link, &Limits::unlimited())?;
+                let output = room.writer();
                 if method == "patches" {
                     for patch in link.patches(|_| true, None) {
                         output::patch(&output, target.tensors(), &patch?)?;
@@ -58,7 +58,7 @@ fn main() -> Result {
                 }
                 json!({ "seconds": start.elapsed().as_secs_f64() })
             }
-            "exact" => json!({ "exact": output::holds(&output, &target)? }),
+            "exact" => json!({ "exact": output::holds(&room, &target) }),
             other => return Err(format!("there is no request `{other}`").into()),
         };
         writeln!(answers, "{answer}")?;
