@@ -88,6 +88,8 @@ rules! {
     IDX_16 "R-IDX-16" Malformed;
     IDX_17 "R-IDX-17" Malformed;
     IDX_18 "R-IDX-18" Malformed;
+    IDX_19 "R-IDX-19" Malformed;
+    IDX_20 "R-IDX-20" Malformed;
     SEG_01 "R-SEG-01" Corrupt;
     SEG_02 "R-SEG-02" Malformed;
     SEG_03 "R-SEG-03" Malformed;
@@ -112,12 +114,15 @@ rules! {
     LIM_03 "R-LIM-03" Limit;
     LIM_04 "R-LIM-04" Limit;
     LIM_05 "R-LIM-05" Limit;
+    LIM_06 "R-LIM-06" Limit;
     DOC_01 "R-DOC-01" Malformed;
     DOC_02 "R-DOC-02" Unsupported;
     DOC_03 "R-DOC-03" Malformed;
     DOC_04 "R-DOC-04" Malformed;
     DOC_05 "R-DOC-05" Malformed;
     DOC_06 "R-DOC-06" Malformed;
+    DOC_07 "R-DOC-07" Unsupported;
+    DOC_08 "R-DOC-08" Malformed;
     CHN_01 "R-CHN-01" Chain;
     CHN_02 "R-CHN-02" Chain;
     CHN_03 "R-CHN-03" Chain;
@@ -130,6 +135,10 @@ rules! {
     CHN_10 "R-CHN-10" Corrupt;
     CHN_11 "R-CHN-11" StateMismatch;
     CHN_12 "R-CHN-12" StateMismatch;
+    CHN_13 "R-CHN-13" Chain;
+    CHN_14 "R-CHN-14" Chain;
+    CHN_15 "R-CHN-15" Chain;
+    CHN_16 "R-CHN-16" Corrupt;
 }
 
 /// Rules that bind writers, which no reader checks: they are not among [`RULES`].
