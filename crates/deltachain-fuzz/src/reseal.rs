@@ -55,7 +55,7 @@ pub fn mutate(
             }
             None => change(segment),
         },
-        (10, _) => change(&mut parts.extension),
+        (9, _) => change(&mut parts.extension),
         _ => change(&mut parts.index),
     }
     let mut file = parts.join(compress);

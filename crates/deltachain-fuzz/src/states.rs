@@ -147,7 +147,9 @@ fn dtype_of(code: u8) -> Dtype {
 
 fn described() -> impl Iterator<Item = Dtype> {
     let all = [("U24", 24, 1, None), ("F12", 12, 2, Some(11)), ("S32", 32, 4, Some(0)), ("F8_E7M0", 8, 1, Some(7))];
-    all.into_iter().filter_map(|(name, bits, lane, exponent)| DescribedDtype::new(name, bits, lane, exponent)).map(Dtype::Described)
+    all.into_iter()
+        .filter_map(|(name, bits, lane, exponent)| DescribedDtype::new(name, bits, lane, exponent))
+        .map(Dtype::Described)
 }
 
 fn bytes_of(dtype: Dtype, shape: &[u64]) -> Option<usize> {
