@@ -148,7 +148,8 @@ fn defined_in(block: &Block) -> Vec<SpecRule> {
         }
         // A definition stands at the beginning of what it demands, or at the end.
         let before = text[..start].trim_start_matches("- ");
-        let demands = if before.is_empty() || before.ends_with(". ") { demand_after(rest) } else { demand_before(before) };
+        let demands =
+            if before.is_empty() || before.ends_with(". ") { demand_after(rest) } else { demand_before(before) };
         rules.push(SpecRule {
             id: id.to_owned(),
             class: class.to_owned(),
@@ -241,7 +242,13 @@ R-AAA-04 is last.
 
     fn rule(id: &str, class: &str, section: &str, steps: &[&str], text: &str) -> SpecRule {
         let steps = steps.iter().map(|step| (*step).to_owned()).collect();
-        SpecRule { id: id.to_owned(), class: class.to_owned(), section: section.to_owned(), steps, text: text.to_owned() }
+        SpecRule {
+            id: id.to_owned(),
+            class: class.to_owned(),
+            section: section.to_owned(),
+            steps,
+            text: text.to_owned(),
+        }
     }
 
     #[test]

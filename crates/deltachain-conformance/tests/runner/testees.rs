@@ -115,7 +115,7 @@ fn answers_that_are_no_answers_are_explained() {
 fn a_refusal_may_have_to_be_without_a_rule() {
     let mut vectors = Vectors::tiny();
     vectors.index["vectors"][1]["expect"]["check"] = json!({ "class": "CORRUPT", "rule": null });
-    let mut run = |answer: &Value| vectors.run(&fake("answer", answer), &["--only", "tiny/bad#check", "--rules"]);
+    let run = |answer: &Value| vectors.run(&fake("answer", answer), &["--only", "tiny/bad#check", "--rules"]);
     let mut answer = json!({ "result": "invalid", "class": "CORRUPT" });
     run(&answer).says(0, &["1 passed"]);
     answer["rule"] = json!(null);
