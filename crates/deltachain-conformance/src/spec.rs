@@ -161,16 +161,17 @@ fn defined_in(block: &Block) -> Vec<SpecRule> {
     rules
 }
 
-/// The sentences until one that demands or allows something.
+/// The sentences until the last one that demands or allows something.
 fn demand_after(text: &str) -> String {
     let mut end = 0;
+    let mut read = 0;
     for sentence in text.split_inclusive(". ") {
-        end += sentence.len();
+        read += sentence.len();
         if ["MUST", "SHOULD", "MAY"].iter().any(|word| sentence.contains(word)) {
-            break;
+            end = read;
         }
     }
-    text[..end].trim().to_owned()
+    text[..if end == 0 { read } else { end }].trim().to_owned()
 }
 
 /// What stands before a definition at its end, without the definitions in it.
@@ -186,7 +187,9 @@ fn demand_before(text: &str) -> String {
             demand.push_str(part.split_once(')').map_or(part, |(_, rest)| rest));
         }
     }
-    format!("{demand}.")
+    let demand = demand.strip_prefix("and ").unwrap_or(&demand);
+    let first = demand.chars().next().map_or(0, char::len_utf8);
+    format!("{}{}.", demand[..first].to_uppercase(), &demand[first..])
 }
 
 /// The steps that name a rule, or mean it.
@@ -256,8 +259,8 @@ R-AAA-04 is last.
         let spec = Spec::parse(SMALL);
         let expected = [
             rule("R-AAA-01", "CORRUPT", "1", &["1"], "It is small. It MUST be good (always)."),
-            rule("R-AAA-02", "NOT_DCF", "1.2", &["1"], "it MUST be one."),
-            rule("R-AAA-04", "CHAIN", "1.2", &["2"], "it MUST be one, or two."),
+            rule("R-AAA-02", "NOT_DCF", "1.2", &["1"], "It MUST be one."),
+            rule("R-AAA-04", "CHAIN", "1.2", &["2"], "It MUST be one, or two."),
             rule("R-AAA-06", "LIMIT", "1.2", &[], "It MAY be long."),
         ];
         assert_eq!(spec.rules, expected);
