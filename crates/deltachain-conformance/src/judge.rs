@@ -248,9 +248,9 @@ fn check_version(folder: &Path, expected: &ReplayResult, is_part: bool, workshop
     let shard_name = |number: &u64| format!("{number}.safetensors");
     let assets = folder.join(ASSETS);
     let named = expected.shards.keys().map(shard_name);
-    holds_just(folder, named.chain((!expected.assets.is_empty()).then(|| ASSETS.to_owned())).collect())?;
+    holds_just(folder, &named.chain((!expected.assets.is_empty()).then(|| ASSETS.to_owned())).collect())?;
     if !expected.assets.is_empty() {
-        holds_just(&assets, expected.assets.keys().cloned().collect())?;
+        holds_just(&assets, &expected.assets.keys().cloned().collect())?;
     }
     for (name, digest) in &expected.assets {
         let bytes = fs::read(assets.join(name)).map_err(|error| format!("the asset {name:?}: {error}"))?;
@@ -271,7 +271,7 @@ fn check_version(folder: &Path, expected: &ReplayResult, is_part: bool, workshop
 }
 
 /// That a folder has entries of these names and no others.
-fn holds_just(folder: &Path, expected: BTreeSet<String>) -> Judged {
+fn holds_just(folder: &Path, expected: &BTreeSet<String>) -> Judged {
     let missing = |error: std::io::Error| format!("there is no output folder {}: {error}", folder.display());
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(folder).map_err(missing)? {

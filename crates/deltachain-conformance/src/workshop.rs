@@ -87,7 +87,9 @@ impl<'a> Workshop<'a> {
         let vector = case.vector;
         let file = self.suite.path(&vector.file);
         let (name, mut members) = match case.operation {
-            Operation::Check => (None, json!({ "link": text(&file)?, "set_bytes": vector.set_bytes })),
+            Operation::Check | Operation::Patches => {
+                (None, json!({ "link": text(&file)?, "set_bytes": vector.set_bytes }))
+            }
             Operation::Apply => {
                 let then = vector.then.iter().filter_map(|id| self.suite.vector(id));
                 let links = then.map(|link| text(&self.suite.path(&link.file)));
@@ -95,7 +97,6 @@ impl<'a> Workshop<'a> {
                 let base = self.base(vector)?;
                 (Some("result.safetensors"), json!({ "links": links, "base": base, "set_bytes": vector.set_bytes }))
             }
-            Operation::Patches => (None, json!({ "link": text(&file)?, "set_bytes": vector.set_bytes })),
             Operation::EncodeCompact | Operation::EncodeDirect => {
                 let Expectation::Encode { target } = case.expectation else {
                     return Err(Problem::failed(format!("{}: nothing to encode", case.id)));

@@ -214,12 +214,7 @@ impl Replay<'_> {
     }
 
     /// Follows one route: the shards become those of the version that it leads to.
-    fn follow<'p>(
-        &self,
-        hop: &'p Hop,
-        shards: &mut [(usize, Shard)],
-        scratch: &Path,
-    ) -> Result<(), Failure<'p>> {
+    fn follow<'p>(&self, hop: &'p Hop, shards: &mut [(usize, Shard)], scratch: &Path) -> Result<(), Failure<'p>> {
         for (number, shard) in shards {
             let (Some(file), Some(target)) = (hop.files.get(*number), hop.shards.get(*number)) else {
                 return Err(Error::usage("a route of the plan lacks a shard").into());

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use deltachain::tensor::{
-    Layout, MemoryState, SafetensorsState, ScratchState, StagedSafetensors, State, StateDigests,
-};
+use deltachain::tensor::{Layout, MemoryState, SafetensorsState, ScratchState, StagedSafetensors, State, StateDigests};
 use deltachain::{
-    Application, DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Result, StateTable, check_sequence, diff,
+    Application, DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Result, StateTable,
+    check_sequence, diff,
 };
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
