@@ -46,7 +46,6 @@
 mod checks;
 mod documents;
 mod history;
-mod json;
 mod names;
 mod path;
 mod plan;

@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::checks::{check_files, check_parent, check_routes, check_version};
-use crate::chain::json::MAX_INTEGER;
 use crate::chain::path::{Path, Ways};
 use crate::chain::received::{Document, ReadCommit};
 use crate::chain::{FileReference, Held, Hop, Listing, ObjectName, Plan, Route, Step};
 use crate::error::{Error, Result};
+use crate::json::MAX_INTEGER;
 use crate::limits::Limits;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
