@@ -79,11 +79,15 @@ def write_whole(path, data):
 def answer(request):
     if request["operation"] == "hello":
         return HELLO
+    refusal = {"case": request["case"], "result": "invalid"}
     try:
         return {"case": request["case"], "result": "valid"} | OPERATIONS[request["operation"]](request)
     except DcfError as error:
-        refusal = {"case": request["case"], "result": "invalid", "class": error.error_class, "message": str(error)}
-        return refusal | ({"rule": error.rule} if error.rule else {})
+        return refusal | {"class": error.error_class, "rule": error.rule, "message": str(error)}
+    except OSError as error:
+        return refusal | {"class": "IO", "message": str(error)}
+    except KeyError as error:  # of the request: an operation or a member that is not there
+        return refusal | {"class": "USAGE", "message": f"the request lacks or has another {error}"}
 
 
 if __name__ == "__main__":
