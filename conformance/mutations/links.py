@@ -345,7 +345,7 @@ def damage_description(rng, dtype):
 def described(rng, base, data):
     """A link whose dtypes are described, made from one of a state and for a base of the same dtypes."""
     link = dcf.parse(data)
-    dtypes = {tensor.dtype for tensor in (*base.values(), *link.index.tensors)}
+    dtypes = dict.fromkeys(tensor.dtype for tensor in (*base.values(), *link.index.tensors))
     other = {dtype: dtype and describe(rng, dtype) for dtype in dtypes}
     base = {name: replace(tensor, dtype=other[tensor.dtype]) for name, tensor in base.items()}
     for entry in link.index.tensors:
