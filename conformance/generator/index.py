@@ -35,7 +35,7 @@ def everything():
         files[entry["file"]] = vector.file
         entries.append({"id": entry.pop("id"), "kind": entry.pop("kind"), "file": entry["file"],
                         "sha256": sha256(vector.file)} | entry)
-    index = {"format": 1, "spec": SINCE, "licence": "CC0-1.0", "states": dict(sorted(states.items())),
+    index = {"format": 2, "spec": SINCE, "licence": "CC0-1.0", "states": dict(sorted(states.items())),
              "vectors": entries}
     files["index.json"] = (pretty(index) + "\n").encode()
     return files
@@ -120,7 +120,7 @@ def faults(files):
 
 def refusals(vector):
     """The rules by which it is refused."""
-    return {answer["rule"] for answer in vector["expect"].values() if "rule" in answer}
+    return {answer["rule"] for answer in vector["expect"].values() if answer.get("rule")}
 
 
 def faults_of(id, vector, by_id):

@@ -105,14 +105,15 @@ def wrong_digests():
         return refused(f"apply/{id}", good, rule, reason, twin, "9", check=False)
 
     def flip(link):
-        link.entries[0].digest = bytes([link.entries[0].digest[0] ^ 1]) + link.entries[0].digest[1:]
+        digest = link.entries[0].digests[0]
+        link.entries[0].digests = [bytes([digest[0] ^ 1]) + digest[1:]]
 
     def swap(link):
         one, two = link.entries[1], link.entries[2]
-        one.digest, two.digest = two.digest, one.digest
+        one.digests, two.digests = two.digests, one.digests
 
     def base_digest(link):
-        link.entries[0].digest = link.base.tensors["t"].digest()
+        link.entries[0].digests = link.base.tensors["t"].digests()
 
     def other_value(link):
         link.segments[0].set_raw("plane 0", b"\x47")

@@ -31,7 +31,7 @@ def at_the_limits():
     file = link(EMPTY, of_many("unused", 1), Plan(DENSE))
     file.target = of_many("unused", 65536)
     file.segments *= 65536
-    file.entries = [Entry(name, 1, U8, (1,), [i], item.digest(), coded=[0])
+    file.entries = [Entry(name, 1, U8, (1,), [i], item.digests(), coded=[0])
                     for i, (name, item) in enumerate(file.target.tensors.items(), 1)]
     file.index_stored = small
     yield valid("segments-65536", file, "13", "as many segments as every reader supports", ["R-LIM-01"])

@@ -171,7 +171,7 @@ def after_the_index():
         file.entries[0].operation, file.segments[0].stored_length = PATCH, 999
 
     def end_and_unused(file):
-        file.entries[0].segments, file.entries[0].digest = [0], bytes(31)
+        file.entries[0].segments, file.entries[0].digest = [0], [bytes(31)]
     yield two_faults("tail-then-unused-segment", "R-IDX-02", "the end of the index before its segments", "one-lane",
                      tail_and_unused)
     yield two_faults("end-then-unused-segment", "R-INT-03", "a digest that is cut off before segments", "one-lane",
@@ -181,7 +181,7 @@ def after_the_index():
                      sum_and_snapshot)
 
     def snapshot_and_limit(file):
-        file.entries.append(Entry("u", PATCH, DTYPES["U8"], (0,), [], bytes(32)))
+        file.entries.append(Entry("u", PATCH, DTYPES["U8"], (0,), [], [bytes(32)]))
     yield two_faults("snapshot-then-set-bytes", "R-IDX-17", "operations on the empty state before the caller's limit",
                      "snapshot", snapshot_and_limit, features=["set-limit"], set_bytes=1)
     data = b"\1" + bytes(2 * PIECE - 1) + b"\2"
