@@ -122,7 +122,7 @@ def operations_and_dtypes():
         def change(link):
             link.entries[0].operation = Raw([operation])
         yield spoiled(f"operation-{operation}", "R-IDX-07", f"operation {operation}", "one-lane", change, "6.2")
-    for code in (0, 23, 0x85, 0xFF):
+    for code in (0, 23, 0x85, 254):
         def change(link):
             link.entries[0].dtype = code
         yield spoiled(f"dtype-{code}", "R-IDX-08", f"dtype code {code}", "one-lane", change, "6.2")

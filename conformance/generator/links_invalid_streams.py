@@ -199,7 +199,7 @@ def padding():
             ("bitmap-between-contexts", "contexts-16-bitmaps", "bitmap", 0, 0x80,
              "padding before another context's bits"),
             ("gap-low", "gap-shift-03", "gap low", -1, 0x80, "15 bits in two bytes"),
-            ("gap-low-31-bits", "gap-shift-31", "gap low", -1, 0x20, "155 bits in 20 bytes"),
+            ("gap-low-23-bits", "gap-shift-23", "gap low", -1, 0x80, "115 bits in 15 bytes"),
             ("sign", "worked-contexts", "sign", 1, 0x04, "two signs in a byte"),
             ("sign-between-contexts", "worked-contexts", "sign", 0, 0x80, "padding before another context's signs"),
             ("magnitude", "worked-contexts", "magnitude", 1, 0x10, "two symbols of two bits"),
@@ -214,10 +214,11 @@ def number_of_escapes():
     for id, twin, name, new, reason in (
             ("gap-none", "gap-256", "gap escape", b"", "a gap escape is announced and missing"),
             ("gap-two", "gap-256", "gap escape", b"\1\0", "one gap escape too many"),
+            ("gap-four", "gap-256", "gap escape", b"\1" + bytes(3), "as many bytes as one escape may have"),
             ("magnitude-none", "worked-contexts", "magnitude escape", b"",
              "a magnitude escape is announced and missing"),
             ("magnitude-two", "worked-contexts", "magnitude escape", b"\1\0", "one magnitude escape too many"),
-            ("magnitude-ten", "worked-contexts", "magnitude escape", b"\1" + bytes(9),
+            ("magnitude-three", "worked-contexts", "magnitude escape", b"\1" + bytes(2),
              "as many bytes as one escape may have")):
         yield spoiled(f"escapes-{id}", "R-STR-06", reason, twin, raw(name, new))
 

@@ -170,7 +170,7 @@ def segments():
 @makes_vectors
 def streams():
     def tail(file):
-        file.segments[0].table.tail = bytes(33 + 320 + 1 - 3)
+        file.segments[0].table.tail = bytes(33 + 94 + 1 - 3)
 
     def compressed_tail(file):
         tail(file)
@@ -182,14 +182,23 @@ def streams():
     def declared(name, length):
         """A stream of a great raw length and ten stored bytes."""
         return lambda file: file.segments[0].streams.update({name: Stream(b"", bytes(10), raw_length=length)})
-    yield spoiled("table-354", "R-LIM-03", "a table of 354 bytes, with one part", "one-lane", tail)
-    yield spoiled("table-354-compressed", "R-LIM-03", "a table of 354 bytes as a frame", "one-lane", compressed_tail)
+    yield spoiled("table-128", "R-LIM-03", "a table of 128 bytes, with one part", "one-lane", tail)
+    yield spoiled("table-128-compressed", "R-LIM-03", "a table of 128 bytes as a frame", "one-lane", compressed_tail)
     for id, twin, name, content, reason in (
             ("gap-escape-none", "one-lane", "gap escape", b"\0", "a byte of gap escapes where no gap escapes"),
-            ("gap-escape-11", "gap-256", "gap escape", b"\1" + bytes(10), "eleven bytes for one gap"),
+            ("gap-escape-5", "gap-256", "gap escape", b"\1" + bytes(4), "five bytes for one gap"),
+            ("gap-escape-varint", "gap-256", "gap escape", varint(2**28), "an escape of five bytes"),
+            ("gap-escape-13", "gap-restarts", "gap escape", varint(44) * 3 + bytes(10), "13 bytes for three gaps"),
             ("magnitude-escape-none", "magnitude-u8", "magnitude escape", b"\0", "a byte where no magnitude escapes"),
-            ("magnitude-escape-11", "worked-contexts", "magnitude escape", b"\1" + bytes(10),
-             "eleven bytes for one magnitude")):
+            ("magnitude-escape-4", "worked-contexts", "magnitude escape", b"\1" + bytes(3),
+             "four bytes for one magnitude of 16 bits"),
+            ("magnitude-escape-varint", "worked-contexts", "magnitude escape", varint(2**21), "an escape of four bytes"),
+            ("magnitude-escape-8-bits", "magnitude-escape-u8", "magnitude escape", varint(128),
+             "two bytes for one magnitude of 8 bits"),
+            ("magnitude-escape-32-bits", "magnitude-escape-i32", "magnitude escape", varint(2**35),
+             "six bytes for one magnitude of 32 bits"),
+            ("magnitude-escape-64-bits", "magnitude-u64", "magnitude escape", varint(2**63),
+             "ten bytes for one magnitude of 64 bits")):
         yield spoiled(id, "R-LIM-03", reason, twin, raw(name, content))
     for twin, name in (("one-lane", "table"), ("gap-256", "gap escape"), ("worked-contexts", "magnitude escape")):
         for power in (40, 63):
