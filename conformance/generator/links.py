@@ -60,7 +60,7 @@ def copy_of(id):
 
 
 def accepted(link):
-    return {"base": link.base.digest().hex(), "target": link.header.get("target", link.target.digest()).hex()}
+    return {name: link.header.get(name, getattr(link, name).digest()).hex() for name in ("base", "target")}
 
 
 def is_direct(link):

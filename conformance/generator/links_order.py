@@ -6,8 +6,7 @@ from . import frames
 from .builder import PATCH, REMOVE, Entry, Stream
 from .coding import Plan, link
 from .links import copy_of, refused
-from .links_apply import STEPS, step
-from .links_valid_structure import ONE, ONE_CHANGED
+from .links_apply import STEPS
 from .model import DTYPES, EMPTY, PIECE, State, Tensor
 from .primitives import Raw, varint
 from .registry import makes_vectors
@@ -306,29 +305,3 @@ def in_segments():
     yield two_faults("ranks-then-counts", "R-POS-01", "the ranks of context 0 before the bitmap of context 1",
                      "two-contexts-gaps-bitmap",
                      segment(parts=[([1], [1, 5])], gap_high=b"\4"), check=False)
-
-
-@makes_vectors
-def of_states():
-    def entry(**changes):
-        def change(file):
-            for name, value in changes.items():
-                setattr(file.entries[0], name, value)
-        return change
-
-    def bad_segment(file):
-        file.segments[0].crc = 0
-
-    def also_bad_segment(file):
-        file.entries[0].name = "u"
-        bad_segment(file)
-
-    yield two_faults("limit-then-base", "R-LIM-04", "the caller's limit before the base", "set-zeros-over-base",
-                     lambda file: None, base=ONE_CHANGED, features=["set-limit"], set_bytes=7)
-    yield two_faults("base-then-patched", "R-APP-01", "the base's digest before its tensors", "unchanged-entry",
-                     entry(name="u"), base=ONE_CHANGED, check=False)
-    yield two_faults("base-then-segment", "R-APP-01", "the base before segments", "one-lane", bad_segment,
-                     base=ONE_CHANGED,
-                     check=None)
-    yield two_faults("patched-then-segment", "R-APP-02", "the base's tensors before segments", "one-lane",
-                     also_bad_segment, check=None)
