@@ -6,6 +6,7 @@ import tempfile
 
 import jsonschema
 
+from . import published
 from .links import CLASSES
 from .model import State
 from .registry import SINCE, collect
@@ -142,4 +143,4 @@ def check():
     with tempfile.TemporaryDirectory() as folder:
         write(folder, everything())
         made = read(folder)
-    return [*differences(read(HERE), made), *faults(made)]
+    return [*differences(read(HERE), made), *faults(made), *published.faults(made)]

@@ -198,13 +198,14 @@ def in_sequences():
     first, twin = copy_of("described-float-set"), "described-float-small-sequence"
 
     def second(id, rule, reason, change):
-        """A link that is bad after the first one; alone, nobody can try."""
+        """Alone, nobody can try to apply it."""
         file = copy_of("described-float-small")
         change(file)
-        bad = refused(f"apply/described-{id}", file, rule, reason, "described-float-small", "9", check=False, apply=None)
-        yield bad
+        alone = valid(f"described-after-{id}", file, "9", f"a patch that does not fit what another link sets: {reason}",
+                      apply=False)
+        yield alone
         yield refused(f"apply/described-{id}-sequence", first, rule, reason, twin, "9", check=False,
-                      features=["sequence", *file.features()], then=[bad.id])
+                      features=["sequence", *file.features()], then=[alone.id])
 
     def dtype(**changes):
         def change(file):

@@ -213,20 +213,18 @@ def promised_tensors():
     gone = link(STEPS[1], changed, Plan(values=2, pieces=[("a", 0)]))
     second = step(3)
     second.header = {"base": changed.digest()}
-    bad = refused("apply/after-removal", second, "R-APP-02", "a patch of a tensor that the link before removes",
-                  "sequence-third", "9", base=STEPS[2], check=False, apply=None)
-    yield bad
+    alone = valid("after-removal", second, "9", "a patch of a tensor that another link removes", apply=False)
+    yield alone
     yield refused("apply/sequence-patch-of-removed", gone, "R-APP-02", "the second link patches what the first removes",
-                  twin, "9", base=STEPS[1], check=False, features=["sequence"], then=[bad.id])
+                  twin, "9", base=STEPS[1], check=False, features=["sequence"], then=[alone.id])
     longer = STEPS[2].changed("unused", b=tensor("I32", [1, 2, 3, 4]))
     grown = link(STEPS[1], longer, Plan(values=2, pieces=[("a", 0)]), Plan(pieces=[("b", 0)]))
     second = step(3)
     second.header = {"base": longer.digest()}
-    bad = refused("apply/after-growth", second, "R-APP-02", "a patch of a tensor that the link before makes longer",
-                  "sequence-third", "9", base=STEPS[2], check=False, apply=None)
-    yield bad
+    alone = valid("after-growth", second, "9", "a patch of a tensor that another link makes longer", apply=False)
+    yield alone
     yield refused("apply/sequence-patch-of-grown", grown, "R-APP-02", "the second link patches what the first makes longer",
-                  twin, "9", base=STEPS[1], check=False, features=["sequence"], then=[bad.id])
+                  twin, "9", base=STEPS[1], check=False, features=["sequence"], then=[alone.id])
     wrong = step(2)
     wrong.entries[0].digests = STEPS[3].tensors["a"].digests()
     wrong.header = {"target": wrong.promised()}
