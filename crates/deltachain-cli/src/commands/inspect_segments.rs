@@ -1,7 +1,7 @@
 //! `inspect --segments`: each segment as it is coded (SPEC sections 7 and 8), for whoever writes a reader or looks for a
 //! fault in one.
 
-use deltachain::format::{Coding, HEADER_BYTES, Positions, PositionCoding, Table, Values};
+use deltachain::format::{Coding, HEADER_BYTES, PositionCoding, Positions, Table, Values};
 use deltachain::{Result, StreamLengths};
 use rayon::prelude::*;
 use serde_json::{Value, json};

@@ -222,7 +222,8 @@ fn compress(raw: &[u8], rng: &mut Rng) -> Vec<u8> {
 
 /// Bytes with more or less structure.
 fn data(length: usize, rng: &mut Rng) -> Vec<u8> {
-    let words: Vec<Vec<u8>> = (0..rng.usize(2..40)).map(|_| (0..rng.usize(1..30)).map(|_| rng.u8(..)).collect()).collect();
+    let words: Vec<Vec<u8>> =
+        (0..rng.usize(2..40)).map(|_| (0..rng.usize(1..30)).map(|_| rng.u8(..)).collect()).collect();
     let mut data = Vec::new();
     while data.len() < length {
         match rng.u32(..4) {
@@ -245,8 +246,12 @@ fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
     let length = content.len();
     let literals = Literals::of(content);
     match (rng.u32(..10), literals) {
-        (0, Some(literals)) => literals.set(content, literals.regenerated.wrapping_add_signed(rng.i64(-2..=2)), literals.stored),
-        (1, Some(literals)) => literals.set(content, literals.regenerated, literals.stored.wrapping_add_signed(rng.i64(-2..=2))),
+        (0, Some(literals)) => {
+            literals.set(content, literals.regenerated.wrapping_add_signed(rng.i64(-2..=2)), literals.stored)
+        }
+        (1, Some(literals)) => {
+            literals.set(content, literals.regenerated, literals.stored.wrapping_add_signed(rng.i64(-2..=2)))
+        }
         // A stream of literals that ends earlier or later than it ought to.
         (2 | 3, Some(literals)) => {
             if let Some(byte) = literals.jump_table(content).and_then(|at| content.get_mut(at + 2 * rng.usize(..3))) {
