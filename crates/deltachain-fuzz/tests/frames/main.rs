@@ -1,7 +1,7 @@
 //! zstd frames, good and damaged, through the library, whose decoder is libzstd, and through `ruzstd`, which shares nothing
 //! with it. The structure of a frame (SPEC section 5) decides what every reader has to refuse, whatever its decoder makes of
-//! it. Where the structure is right and both decoders accept a frame, they give the same bytes; they may differ in what they
-//! accept only inside compressed blocks (R-STR-07).
+//! it. Where the structure is right and nobody has touched the inside of compressed blocks, both decoders agree. Elsewhere
+//! they may differ (R-STR-07), which is counted: both are lenient, each in its own way.
 //!
 //! `cargo xtask differential --long` runs many more frames than a test does.
 
@@ -23,6 +23,14 @@ use crate::structure::Structure;
 /// Frames of a run, unless the environment variable of this name says another number.
 const VARIABLE: &str = "DELTACHAIN_FRAMES";
 const FRAMES: u64 = 4000;
+/// What comes of a frame.
+const WRONG: &str = "wrong structure";
+const PLAIN: &str = "no compressed block";
+const VALID: &str = "valid, or of a wrong checksum";
+const SAME: &str = "doubtful, both accept";
+const BOTH_REFUSE: &str = "doubtful, both refuse";
+const OTHER_BYTES: &str = "doubtful, both accept, other bytes";
+
 /// No frame of these tests gives more.
 const MOST_BYTES: usize = 1 << 20;
 
@@ -41,9 +49,12 @@ fn decoders_differ_only_where_they_may() {
         *found.entry(compare(seed)).or_default() += 1;
     }
     println!("{frames} frames: {found:#?}");
-    // Every outcome that there can be has come often.
-    assert_eq!(found.len(), 7, "{found:?}");
-    assert!(found.iter().all(|(what, count)| *count >= frames / 1000 || what.starts_with("only ")), "{found:?}");
+    // Frames of every kind have come, and few of those on which decoders may differ.
+    let count = |outcome: &str| found.get(outcome).copied().unwrap_or(0);
+    for outcome in [WRONG, PLAIN, VALID, SAME, BOTH_REFUSE] {
+        assert!(count(outcome) >= frames / 50, "{found:?}");
+    }
+    assert!(count(OTHER_BYTES) <= frames / 100, "{found:?}");
 }
 
 /// Makes the frame of this number and compares what is made of it.
@@ -80,31 +91,29 @@ fn compare(seed: u64) -> &'static str {
         Structure::Wrong(rule) => {
             assert_eq!(ours.as_ref().err().copied(), Some(rule), "{}", context());
             assert!(!is_good, "{}", context());
-            "wrong structure"
+            WRONG
         }
         Structure::Right { content: Some(content) } => {
             // Only a checksum can be wrong.
             assert_eq!(ours.is_ok(), theirs.is_some(), "{}", context());
             assert!(ours.is_err() || (ours.as_ref() == Ok(&content) && theirs == Some(content)), "{}", context());
-            "no compressed block"
+            PLAIN
         }
         Structure::Right { content: None } => {
-            assert!(!is_good || ours.is_ok() && theirs.is_some(), "{}", context());
+            assert!(ours.as_ref().is_ok_and(|_| theirs.is_some()) || !is_good, "{}", context());
+            assert!(ours.as_ref().err().is_none_or(|rule| *rule == "R-STR-02"), "{}", context());
+            let same = ours.as_ref().ok() == theirs.as_ref();
+            assert!(!is_good || raw.is_none_or(|raw| ours == Ok(raw)), "{}", context());
+            if !frame.is_doubtful {
+                assert!(same, "{}", context());
+                return VALID;
+            }
             match (ours, theirs) {
-                (Ok(ours), Some(theirs)) => {
-                    assert!(ours == theirs, "{}", context());
-                    assert!(!is_good || raw.is_none_or(|raw| raw == ours), "{}", context());
-                    "both accept"
-                }
-                (Err(rule), None) => {
-                    assert_eq!(rule, "R-STR-02", "{}", context());
-                    "both refuse"
-                }
-                (Ok(_), None) => "only libzstd accepts",
-                (Err(rule), Some(_)) => {
-                    assert_eq!(rule, "R-STR-02", "{}", context());
-                    "only ruzstd accepts"
-                }
+                (Ok(_), Some(_)) if same => SAME,
+                (Ok(_), Some(_)) => OTHER_BYTES,
+                (Err(_), None) => BOTH_REFUSE,
+                (Ok(_), None) => "doubtful, only libzstd accepts",
+                (Err(_), Some(_)) => "doubtful, only ruzstd accepts",
             }
         }
     }
