@@ -35,6 +35,7 @@
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
 
+mod assets;
 mod cache;
 mod compact;
 mod documents;
@@ -65,6 +66,7 @@ mod store;
 mod stored_link;
 mod subscriber;
 mod url;
+mod whole;
 
 pub use compact::{CompactOptions, Compacted, compact};
 pub use documents::init;

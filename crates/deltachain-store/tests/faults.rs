@@ -389,7 +389,7 @@ fn young_files_stay_whatever_the_clock_does() {
         std::fs::write(&file, content).unwrap();
         let reference =
             deltachain::chain::FileReference { digest: Digest::of_bytes(content), size: content.len() as u64 };
-        store.upload(&file, &reference, &()).unwrap();
+        store.upload(&file, reference.name(), reference.size, &()).unwrap();
         control.set_clock(prune_at);
         let before = files(&store);
         for _ in 0..3 {

@@ -89,10 +89,10 @@ fn what_is_stored_is_read_again() {
         for length in [1, 70_000, PART, PART + 1, 2 * PART + 300] {
             let (path, reference) = file(scratch.path(), &Random(length).bytes(usize::try_from(length).unwrap()));
             let counter = Counter::default();
-            store.upload(&path, &reference, &counter).unwrap();
+            store.upload(&path, reference.name(), reference.size, &counter).unwrap();
             assert_eq!(counter.0.into_inner(), length);
             // Storing it again is no fault.
-            store.upload(&path, &reference, &()).unwrap();
+            store.upload(&path, reference.name(), reference.size, &()).unwrap();
             let content = store.get(reference.name()).unwrap().unwrap();
             assert!(content == fs::read(&path).unwrap()[..content.len()]);
             references.push(reference);
@@ -307,8 +307,8 @@ fn what_fails_is_tried_again_and_given_up() {
             check(got, ObjectName::Chain, Operation::Get);
             let put = store.put_if_absent(ObjectName::Commit(0), b"x").map(|created| assert!(created));
             check(put, ObjectName::Commit(0), Operation::Create);
-            check(store.upload(&short, &short_reference, &()), short_reference.name(), Operation::Put);
-            check(store.upload(&long, &long_reference, &()), long_reference.name(), Operation::Begin);
+            check(store.upload(&short, short_reference.name(), short_reference.size, &()), short_reference.name(), Operation::Put);
+            check(store.upload(&long, long_reference.name(), long_reference.size, &()), long_reference.name(), Operation::Begin);
             check(store.delete(&[ObjectName::Commit(3)]), ObjectName::Commit(3), Operation::Delete);
             assert_eq!(store.objects().is_err(), given_up);
             assert_eq!(control.calls(Operation::List, ""), attempts);
@@ -329,7 +329,7 @@ fn parts_of_a_file_are_tried_again() {
             options.timeout = Duration::from_millis(20);
             let (store, control, clean) = faulty(options);
             control.plan(move |call| (call.operation == failing && call.number == 0).then_some(fault));
-            store.upload(&path, &reference, &()).unwrap();
+            store.upload(&path, reference.name(), reference.size, &()).unwrap();
             assert_eq!(control.injected()[&fault], 1);
             let objects = clean.objects().unwrap();
             assert_eq!(
@@ -401,6 +401,6 @@ fn who_watches_can_stop_an_upload() {
     let scratch = tempfile::tempdir().unwrap();
     let (path, reference) = file(scratch.path(), &vec![1; 50 << 20]);
     let store = Store::from_objects(Arc::new(InMemory::new()), "", quick()).unwrap();
-    assert_eq!(store.upload(&path, &reference, &Stop).unwrap_err().message(), "enough");
+    assert_eq!(store.upload(&path, reference.name(), reference.size, &Stop).unwrap_err().message(), "enough");
     assert_eq!(store.get(reference.name()).unwrap(), None);
 }
