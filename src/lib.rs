@@ -78,6 +78,7 @@ pub mod limits;
 mod link;
 mod link_writer;
 mod patches;
+mod plain_name;
 mod progress;
 mod rules;
 mod source;

@@ -14,7 +14,7 @@ use crate::tensor::Digest;
 /// The largest integer of a document: every JSON library can hold it.
 pub(super) const MAX_INTEGER: u64 = (1 << 53) - 1;
 /// The version of documents that this library reads and writes.
-const VERSION: u64 = 0;
+const VERSION: u64 = 1;
 /// How every document of every version begins.
 const OPENING: &str = "{\"deltachain\":";
 
@@ -101,7 +101,8 @@ impl<'a> Reader<'a> {
         Digest::from_hex(digits).ok_or_else(|| self.refuse("a digest"))
     }
 
-    fn string(&mut self) -> Result<String> {
+    /// Reads a string.
+    pub(super) fn string(&mut self) -> Result<String> {
         self.token("\"")?;
         let mut text = String::new();
         loop {
@@ -126,16 +127,20 @@ impl<'a> Reader<'a> {
         Some(character)
     }
 
-    /// Reads an array of at least `minimum` items.
-    pub(super) fn array<T>(&mut self, minimum: usize, item: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+    /// Reads an array of so many items.
+    pub(super) fn array<T>(
+        &mut self,
+        count: RangeInclusive<usize>,
+        item: impl Fn(&mut Self) -> Result<T>,
+    ) -> Result<Vec<T>> {
         self.token("[")?;
         let mut items = Vec::new();
-        if minimum == 0 && self.skip("]") {
+        if *count.start() == 0 && self.skip("]") {
             return Ok(items);
         }
         loop {
             items.push(item(self)?);
-            if !self.skip(",") {
+            if items.len() == *count.end() || !self.skip(",") {
                 self.token("]")?;
                 return Ok(items);
             }
@@ -224,7 +229,7 @@ impl Writer {
         self.token("\"").token(text).token("\"")
     }
 
-    fn string(&mut self, text: &str) -> &mut Self {
+    pub(super) fn string(&mut self, text: &str) -> &mut Self {
         self.token("\"");
         for character in text.chars() {
             match escape(character) {

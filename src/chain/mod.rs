@@ -9,7 +9,7 @@
 //!
 //! # fn main() -> deltachain::Result<()> {
 //! // A store of a chain with one version, which is reached by a snapshot.
-//! let chain = ChainDocument { chain: 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef }.to_bytes();
+//! let chain = ChainDocument::new(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef).to_bytes()?;
 //! let state = Digest::of_empty_state();
 //! let file = FileReference { digest: Digest::of_bytes(b"a link"), size: 6 };
 //! let commit = Commit {
@@ -18,6 +18,7 @@
 //!     state,
 //!     shards: vec![state],
 //!     routes: vec![Route { from: None, files: vec![file] }],
+//!     assets: Vec::new(),
 //!     metadata: BTreeMap::new(),
 //! };
 //! let names = ["chain.json", "commits/00000000000000000000.json"];
@@ -55,7 +56,7 @@ mod received;
 mod retention;
 
 pub use checks::{check_base, check_target, check_union, union_of};
-pub use documents::{ChainDocument, Commit, FileReference, Route, RoutesDocument};
+pub use documents::{Asset, ChainDocument, Commit, FileReference, Route, RoutesDocument};
 pub use history::{Entry, History};
 pub use names::ObjectName;
 pub use plan::{Held, Hop, Listing, Plan, Step};

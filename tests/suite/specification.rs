@@ -183,7 +183,7 @@ fn the_documents_of_the_smallest_chain_are_read() {
     let (chain, commit) = (document("chain").as_bytes(), document("commit").as_bytes());
     let limits = Limits::default();
     let first = ChainDocument::parse(chain, &limits).unwrap();
-    assert_eq!((first.chain, first.to_bytes()), (0x0011_2233_4455_6677_8899_aabb_ccdd_eeff, chain.to_vec()));
+    assert_eq!((first.chain, first.to_bytes().unwrap()), (0x0011_2233_4455_6677_8899_aabb_ccdd_eeff, chain.to_vec()));
     let parsed = Commit::parse(commit, &limits).unwrap();
     assert_eq!(parsed.to_bytes().unwrap(), commit);
     // It is made of the chain document and of the smallest file.

@@ -110,7 +110,8 @@ impl Archive {
                     object.kind = MISPLACED;
                     object.text = [digest.0.as_slice(), content].concat();
                 }
-                None => {}
+                // What it holds, no planner reads.
+                Some(ObjectName::Asset(_)) | None => {}
             }
             match object.kind {
                 CHAIN | COMMIT | ROUTES => object.text = shortened(content, &named[..objects.len()]),
@@ -241,7 +242,7 @@ pub fn mutate(
 /// Links, then the documents that name them, in the order in which they name each other.
 fn place(name: &str) -> u8 {
     match ObjectName::parse(name) {
-        Some(ObjectName::File(_)) => 0,
+        Some(ObjectName::File(_) | ObjectName::Asset(_)) => 0,
         Some(ObjectName::Chain) => 1,
         Some(ObjectName::Commit(_)) => 2,
         Some(ObjectName::Routes { .. }) => 3,
@@ -348,7 +349,7 @@ mod tests {
     fn a_chain_that_was_shortened_is_whole_again() {
         let link = [b"\x89DCF".as_slice(), &[7; 100]].concat();
         let digest = Digest::of_bytes(&link);
-        let chain = br#"{"deltachain":0,"chain":"00112233445566778899aabbccddeeff"}"#.to_vec();
+        let chain = br#"{"deltachain":1,"chain":"00112233445566778899aabbccddeeff"}"#.to_vec();
         let commit = format!(
             "{{\"parent\":\"{}\",\"state\":\"{}\",\"other\":\"{}\",\"digest\":\"{digest}\",\"size\":104}}\u{1}\u{5}",
             Digest::of_bytes(&chain),

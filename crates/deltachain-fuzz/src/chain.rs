@@ -15,7 +15,7 @@ use crate::single_threaded;
 /// Any bytes as each kind of document.
 pub fn document(data: &[u8]) {
     let limits = Limits::default();
-    has_one_form(data, || ChainDocument::parse(data, &limits), |document| Ok(document.to_bytes()));
+    has_one_form(data, || ChainDocument::parse(data, &limits), ChainDocument::to_bytes);
     has_one_form(data, || Commit::parse(data, &limits), Commit::to_bytes);
     has_one_form(data, || RoutesDocument::parse(data, &limits), RoutesDocument::to_bytes);
 }

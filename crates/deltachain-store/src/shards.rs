@@ -122,7 +122,7 @@ pub(crate) fn commit(store: &Store, parts: &[ShardPart], options: &PublishOption
     parent.check_follows(first.version, first.parent)?;
     let state = union_of(parts.iter().map(|part| (part.tensors.as_slice(), &part.digests)))?;
     let shards = parts.iter().map(ShardPart::state).collect();
-    let commit = parent.next(state, shards, common_routes(parts), options.metadata.clone())?;
+    let commit = parent.next(state, shards, common_routes(parts), Vec::new(), options.metadata.clone())?;
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
     if !store.put_if_absent(name, &bytes)? {

@@ -3,6 +3,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -375,7 +376,8 @@ fn documents_are_told_that_do_not_fit() {
     let (place, store) = on_disk(6);
     let path = |name: ObjectName| place.path().join("chain").join(name.to_string());
     let commit = commit_of(&store, 3);
-    let routes = RoutesDocument { version: 3, generation: 2, commit: commit.parent, routes: commit.routes.clone() };
+    let (parent, metadata) = (commit.parent, BTreeMap::new());
+    let routes = RoutesDocument { version: 3, generation: 2, commit: parent, routes: commit.routes.clone(), metadata };
     let name = ObjectName::Routes { version: 3, generation: 2 };
     fs::create_dir_all(path(name).parent().unwrap()).unwrap();
     fs::write(path(name), routes.to_bytes().unwrap()).unwrap();
@@ -408,7 +410,8 @@ fn links_are_told_that_lead_elsewhere() {
     (routes[0].from, routes[1].from) = (Some(1), None);
     routes.reverse();
     let digest = deltachain::tensor::Digest::of_bytes(&store_bytes(&store, ObjectName::Commit(3)));
-    let document = RoutesDocument { version: 3, generation: 1, commit: digest, routes: routes.to_vec() };
+    let metadata = BTreeMap::new();
+    let document = RoutesDocument { version: 3, generation: 1, commit: digest, routes: routes.to_vec(), metadata };
     let name = ObjectName::Routes { version: 3, generation: 1 };
     assert!(store.put_if_absent(name, &document.to_bytes().unwrap()).unwrap());
     for deep in [None, Some(place.path())] {

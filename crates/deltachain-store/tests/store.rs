@@ -378,7 +378,7 @@ fn a_conflict_is_no_taken_name() {
 #[test]
 fn a_document_that_came_in_part_is_asked_for_again() {
     let (store, control, _) = faulty(quick());
-    let document = ChainDocument { chain: 7 }.to_bytes();
+    let document = ChainDocument::new(7).to_bytes().unwrap();
     store.put_if_absent(ObjectName::Chain, &document).unwrap();
     control.plan(|call| (call.number < 2).then_some(Fault::Truncate));
     assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), document);

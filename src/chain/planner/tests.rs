@@ -17,7 +17,7 @@ type RouteGiven<'a> = (Option<u64>, &'a [u64]);
 
 impl Store {
     fn new() -> Self {
-        let chain = ChainDocument { chain: 1 }.to_bytes();
+        let chain = ChainDocument::new(1).to_bytes().unwrap();
         Self { objects: BTreeMap::from([(ObjectName::Chain.to_string(), chain)]), commits: Vec::new() }
     }
 
@@ -48,6 +48,7 @@ impl Store {
             state,
             shards,
             routes: routes_of(version, routes),
+            assets: Vec::new(),
             metadata: BTreeMap::new(),
         };
         self.put(ObjectName::Commit(version), commit.to_bytes().unwrap());
@@ -58,7 +59,8 @@ impl Store {
     /// Adds a routes document.
     fn with_routes(mut self, version: u64, generation: u64, routes: &[RouteGiven<'_>]) -> Self {
         let commit = self.digest(ObjectName::Commit(version));
-        let document = RoutesDocument { version, generation, commit, routes: routes_of(version, routes) };
+        let (routes, metadata) = (routes_of(version, routes), BTreeMap::new());
+        let document = RoutesDocument { version, generation, commit, routes, metadata };
         self.put(ObjectName::Routes { version, generation }, document.to_bytes().unwrap());
         self
     }
@@ -234,7 +236,7 @@ fn a_chain_begins_with_its_document() {
     assert_eq!(store.refusal(None, None), ("R-CHN-01", "chain.json".to_owned()));
     store.objects.clear();
     assert_eq!(store.refusal(None, None).0, "R-CHN-01");
-    store.put(ObjectName::Chain, b"{\"deltachain\":1,".to_vec());
+    store.put(ObjectName::Chain, b"{\"deltachain\":2,".to_vec());
     assert_eq!(store.refusal(None, None), ("R-DOC-02", "chain.json".to_owned()));
 }
 
@@ -271,7 +273,7 @@ fn commits_form_a_chain() {
     assert_eq!(forked.refusal(None, forked.held(0)), ("R-CHN-04", commit(2).to_string()));
 
     let mut other = line();
-    other.put(ObjectName::Chain, ChainDocument { chain: 2 }.to_bytes());
+    other.put(ObjectName::Chain, ChainDocument::new(2).to_bytes().unwrap());
     assert_eq!(other.refusal(None, None), ("R-CHN-04", commit(0).to_string()));
     assert_eq!(other.refusal(Some(0), None), ("R-CHN-04", commit(0).to_string()));
     // Nobody looks further down than necessary.
@@ -332,7 +334,7 @@ fn unusable_routes_documents_are_passed_over() {
     };
     let malformed = {
         let mut store = good.clone();
-        store.put(routes(3, 3), b"{\"deltachain\":0,".to_vec());
+        store.put(routes(3, 3), b"{\"deltachain\":1,".to_vec());
         (store, "R-DOC-03")
     };
     for (store, rule) in [of_another_commit, misplaced, malformed] {

@@ -692,7 +692,7 @@ fn another_chain_is_not_followed() {
     let mut subscriber =
         Subscriber::open(store.unwrap(), &empty.path().join("model"), SubscriberOptions::default()).unwrap();
     assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-01"));
-    fs::write(empty.path().join("chain.json"), ChainDocument { chain: 1 }.to_bytes()).unwrap();
+    fs::write(empty.path().join("chain.json"), ChainDocument::new(1).to_bytes().unwrap()).unwrap();
     assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-03"));
 }
 

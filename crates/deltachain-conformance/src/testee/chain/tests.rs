@@ -39,7 +39,7 @@ impl Folder {
     fn new() -> Self {
         let versions = (0..3).map(|version| [shard("a", version), shard("b", 10 * version)]).collect();
         let mut folder = Self { folder: tempfile::tempdir().unwrap(), versions };
-        folder.put(ObjectName::Chain, &ChainDocument { chain: 1 }.to_bytes());
+        folder.put(ObjectName::Chain, &ChainDocument::new(1).to_bytes().unwrap());
         for version in 0..3 {
             folder.commit(version, |_| {});
         }
@@ -85,6 +85,7 @@ impl Folder {
             state: union(shards),
             shards: shards.iter().map(digest).collect(),
             routes: from.into_iter().map(route).collect(),
+            assets: Vec::new(),
             metadata: BTreeMap::new(),
         };
         change(&mut commit);
