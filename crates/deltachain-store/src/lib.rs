@@ -65,6 +65,7 @@ mod shards;
 mod store;
 mod stored_link;
 mod subscriber;
+mod table;
 mod url;
 mod whole;
 
@@ -75,6 +76,7 @@ pub use fsck::{FsckOptions, FsckReport, fsck};
 pub use log::{LogEntry, log, show};
 pub use observer::{Observer, Phase};
 pub use options::StoreOptions;
+pub use other_files::OtherFiles;
 pub use policy::Snapshots;
 pub use prune::{Keep, PrunePlan, Pruned, plan_prune, prune};
 pub use publisher::{Base, PublishOptions, Published, PublishedRoute, Publisher};
