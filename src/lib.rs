@@ -83,6 +83,7 @@ mod progress;
 mod rules;
 mod source;
 mod squash;
+mod table;
 pub mod tensor;
 
 pub use apply::{Application, apply};
@@ -102,3 +103,4 @@ pub use rules::switch_off;
 pub use rules::{RULES, Rule};
 pub use source::{FileSource, Source};
 pub use squash::{check_sequence, squash};
+pub use table::StateTable;

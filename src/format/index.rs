@@ -12,7 +12,7 @@ use crate::limits::{
     MAX_SEGMENT_PARTS, MAX_SEGMENTS, MAX_TENSOR_BYTES, MAX_TENSORS,
 };
 use crate::rules::{self, ensure};
-use crate::tensor::{Digest, Dtype, TensorInfo};
+use crate::tensor::{DescribedDtype, Digest, Dtype, TensorInfo};
 
 /// Everything the index says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -54,8 +54,15 @@ pub struct WrittenTensor {
     pub start: Start,
     /// For each piece the segment that holds its part, if any.
     pub pieces: Vec<Option<usize>>,
-    /// Digest in the target.
-    pub digest: Digest,
+    /// In the target: the digest of each piece, or of the tensor if it has no piece. With one piece the two are the same.
+    pub digests: Vec<Digest>,
+}
+
+impl WrittenTensor {
+    /// The tensor's digest in the target.
+    pub fn digest(&self) -> Digest {
+        Digest::of_pieces(&self.digests)
+    }
 }
 
 /// What a tensor starts from.
@@ -132,7 +139,12 @@ impl Index {
         let mut index = Self { metadata, tensors: read_tensors(&mut cursor, &segments)?, segments };
         for entry in &mut index.tensors {
             if let TensorEntry::Write(written) = entry {
-                written.digest = Digest(cursor.digest()?);
+                // Nothing is allocated for digests that the bytes cannot hold.
+                let count = written.pieces.len().max(1);
+                written.digests.reserve_exact(count.min(cursor.remaining() / 32));
+                for _ in 0..count {
+                    written.digests.push(Digest(cursor.digest()?));
+                }
             }
         }
         cursor.ensure(cursor.remaining() == 0, &rules::IDX_02, || {
@@ -216,7 +228,7 @@ impl Index {
                         Start::Zeros => SET,
                         Start::Base => PATCH,
                     });
-                    out.push(written.info.dtype().code());
+                    written.info.dtype().put(&mut out);
                     put_varint(&mut out, written.info.shape().len() as u64);
                     for &dimension in written.info.shape() {
                         put_varint(&mut out, dimension);
@@ -224,7 +236,7 @@ impl Index {
                     for segment in &written.pieces {
                         put_varint(&mut out, segment.map_or(0, |number| number as u64 + 1));
                     }
-                    digests.extend_from_slice(&written.digest.0);
+                    digests.extend(written.digests.iter().flat_map(|digest| digest.0));
                 }
             }
         }
@@ -293,7 +305,7 @@ fn read_tensors(cursor: &mut Cursor<'_>, segments: &[SegmentEntry]) -> Result<Ve
     Ok(tensors)
 }
 
-/// The rest of a tensor entry after its name. The digest follows later.
+/// The rest of a tensor entry after its name. The digests follow later.
 fn read_tensor(cursor: &mut Cursor<'_>, name: &str, segments: &[SegmentEntry]) -> Result<TensorEntry> {
     let start = match cursor.u8()? {
         REMOVE => return Ok(TensorEntry::Remove(name.to_owned())),
@@ -304,9 +316,7 @@ fn read_tensor(cursor: &mut Cursor<'_>, name: &str, segments: &[SegmentEntry]) -
             return Err(Error::broken(&rules::IDX_07, message).at(cursor.offset()));
         }
     };
-    let code = cursor.u8()?;
-    let dtype = Dtype::from_code(code)
-        .ok_or_else(|| Error::broken(&rules::IDX_08, format!("{code} is not a dtype")).at(cursor.offset()))?;
+    let dtype = read_dtype(cursor)?;
     let dimensions = cursor.count(MAX_DIMENSIONS, "dimensions")?;
     let shape = (0..dimensions).map(|_| cursor.varint()).collect::<Result<Vec<u64>>>()?;
     let bits = TensorInfo::bits(dtype, &shape);
@@ -314,7 +324,7 @@ fn read_tensor(cursor: &mut Cursor<'_>, name: &str, segments: &[SegmentEntry]) -
         format!("the tensor is longer than {MAX_TENSOR_BYTES} bytes")
     })?;
     let info = TensorInfo::new(name, dtype, shape).ok_or_else(|| {
-        Error::broken(&rules::IDX_09, "shape and dtype do not give a whole number of bytes").at(cursor.offset())
+        Error::broken(&rules::IDX_09, "shape and dtype do not give a whole number of lanes").at(cursor.offset())
     })?;
     // Each piece takes at least one byte, so nothing is allocated for pieces that the bytes cannot hold.
     let count = usize::try_from(info.pieces()).unwrap_or(usize::MAX);
@@ -322,7 +332,27 @@ fn read_tensor(cursor: &mut Cursor<'_>, name: &str, segments: &[SegmentEntry]) -
     for _ in 0..count {
         pieces.push(read_segment_number(cursor, dtype, start, segments)?);
     }
-    Ok(TensorEntry::Write(Box::new(WrittenTensor { info, start, pieces, digest: Digest([0; 32]) })))
+    Ok(TensorEntry::Write(Box::new(WrittenTensor { info, start, pieces, digests: Vec::new() })))
+}
+
+/// A code, and the description after that of a described dtype.
+fn read_dtype(cursor: &mut Cursor<'_>) -> Result<Dtype> {
+    let code = cursor.u8()?;
+    if code != Dtype::DESCRIBED {
+        return Dtype::from_code(code)
+            .ok_or_else(|| Error::broken(&rules::IDX_08, format!("{code} is not a dtype")).at(cursor.offset()));
+    }
+    let name = cursor.string(MAX_NAME_BYTES, "bytes of a name")?;
+    let (bits, lane_bytes) = (cursor.u8()?, cursor.u8()?);
+    let exponent_bits = match (cursor.u8()?, cursor.u8()?) {
+        (0, 0) => Some(None),
+        (1, bits) => Some(Some(bits)),
+        _ => None,
+    };
+    let described = exponent_bits.and_then(|exponent| DescribedDtype::new(name, bits, lane_bytes, exponent));
+    described.map(Dtype::Described).ok_or_else(|| {
+        Error::broken(&rules::IDX_20, format!("the description of dtype {name:?} is not allowed")).at(cursor.offset())
+    })
 }
 
 fn read_segment_number(
@@ -362,6 +392,7 @@ mod tests {
             index_stored: length,
             index_raw: length,
             segments_length,
+            extension_length: 0,
             index_crc: crc32fast::hash(bytes),
         };
         Index::parse(bytes, &header, &Limits::default())
@@ -373,7 +404,12 @@ mod tests {
         let segment = SegmentEntry { coding, stored_length: 5, crc: 7 };
         let tensor = |name: &str, pieces: Vec<Option<usize>>| {
             let info = TensorInfo::new(name, Dtype::U8, [3]).unwrap();
-            TensorEntry::Write(Box::new(WrittenTensor { info, start: Start::Zeros, pieces, digest: Digest([9; 32]) }))
+            TensorEntry::Write(Box::new(WrittenTensor {
+                info,
+                start: Start::Zeros,
+                pieces,
+                digests: vec![Digest([9; 32])],
+            }))
         };
         let tensors = vec![tensor("a", vec![Some(0)]), tensor("b", vec![None]), tensor("c", vec![Some(1)])];
         let mut index = Index { metadata: BTreeMap::new(), segments: vec![segment; 2], tensors };
@@ -439,7 +475,7 @@ mod tests {
                     info,
                     start: Start::Zeros,
                     pieces,
-                    digest: Digest([9; 32]),
+                    digests: vec![Digest([9; 32])],
                 }))
             };
             let index = Index {

@@ -13,8 +13,8 @@ mod weight_map;
 mod write_back;
 
 pub use digest::{Digest, StateDigests};
-pub(crate) use digest::{PieceDigest, PieceDigests, PieceHasher, digests_of, read_piece};
-pub use dtype::Dtype;
+pub(crate) use digest::{PieceDigests, digests_of, read_piece};
+pub use dtype::{DescribedDtype, Dtype};
 pub(crate) use files::read_at;
 pub use info::{PIECE_BYTES, TensorInfo};
 pub use layout::{LAYOUT_KEY, Layout, LayoutFile};
