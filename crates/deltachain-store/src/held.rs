@@ -2,10 +2,8 @@
 
 use deltachain::chain::{Held, Plan};
 use deltachain::tensor::Digest;
-use deltachain::{Error, Result};
+use deltachain::{Error, Result, StateTable};
 use serde::{Deserialize, Serialize};
-
-use crate::table::Table;
 
 /// What a version is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +31,8 @@ pub(crate) struct Record {
 pub(crate) struct ShardRecord {
     pub(crate) number: usize,
     /// All of its tensors, also those that have not been taken.
-    pub(crate) table: Table,
+    #[serde(with = "crate::table")]
+    pub(crate) table: StateTable,
     /// Its own layout, which need not be that of the directory: a link's layout follows from that of its base.
     pub(crate) layout: String,
 }
@@ -125,7 +124,7 @@ mod tests {
 
     fn record() -> Record {
         let digest = Digest::of_bytes(b"");
-        let shard = |number| ShardRecord { number, table: Table::empty(), layout: "{}".to_owned() };
+        let shard = |number| ShardRecord { number, table: StateTable::new(Vec::new(), Vec::new()), layout: "{}".to_owned() };
         Record {
             version: 7,
             commit: digest,

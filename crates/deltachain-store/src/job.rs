@@ -5,7 +5,7 @@ use std::thread;
 
 use deltachain::chain::{Asset, Parent};
 use deltachain::tensor::{SafetensorsState, State};
-use deltachain::{Error, Result};
+use deltachain::{Error, Result, StateTable};
 
 use crate::assets::store_assets;
 use crate::documents;
@@ -16,7 +16,6 @@ use crate::policy::skipped_from;
 use crate::publisher::{Base, PublishOptions};
 use crate::shards::ShardPart;
 use crate::store::Store;
-use crate::table::Table;
 
 /// The links of one shard of the next version, to be made and stored.
 pub(crate) struct Job<'a> {
@@ -164,7 +163,7 @@ impl Job<'_> {
             parent: parent.digest(),
             shard: self.shard,
             of: self.of,
-            table: Table { tensors: self.state.tensors().to_vec(), digests: first.report.target.clone() },
+            table: StateTable { tensors: self.state.tensors().to_vec(), digests: first.report.target.clone() },
             assets,
             routes: links.iter().map(|(from, link)| (*from, link.reference)).collect(),
             changed: first.report.changed,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use deltachain::chain::{Asset, FileReference, ObjectName, Route, check_taken, union_of};
 use deltachain::tensor::{Digest, SafetensorsState};
-use deltachain::{Error, Result};
+use deltachain::{Error, Result, StateTable};
 use serde::{Deserialize, Serialize};
 
 use crate::documents;
@@ -12,7 +12,6 @@ use crate::job::Job;
 use crate::observer::Observer;
 use crate::publisher::{Base, PublishOptions, Published, PublishedRoute};
 use crate::store::Store;
-use crate::table::Table;
 use crate::whole::check_there;
 
 /// What a commit needs to know of one shard whose links have been stored. A JSON document for serde.
@@ -26,7 +25,7 @@ pub struct ShardPart {
     pub(crate) shard: usize,
     /// How many shards there are.
     pub(crate) of: usize,
-    pub(crate) table: Table,
+    pub(crate) table: StateTable,
     /// What it brings of the version's assets.
     pub(crate) assets: Vec<Asset>,
     /// Where each link comes from.
@@ -163,7 +162,8 @@ struct Document {
     shard: usize,
     of: usize,
     state: String,
-    tensors: Table,
+    #[serde(with = "crate::table")]
+    tensors: StateTable,
     assets: Vec<AssetDocument>,
     routes: Vec<RouteDocument>,
     changed: u64,

@@ -170,19 +170,20 @@ impl Store {
         Ok(objects)
     }
 
-    /// What a reader has to know of the chain's objects who holds version `above`, if any: the commits from there on, and
-    /// the routes documents of higher versions.
+    /// The commits and routes documents of all versions from this one on. If the store cannot list, the head alone; and that
+    /// only if this version has a commit.
     ///
     /// # Errors
     /// IO.
-    pub fn listing(&self, above: Option<u64>) -> Result<Listing> {
+    pub fn listing(&self, from: u64) -> Result<Listing> {
         if !self.can_list {
-            let head = self.find_head(above.unwrap_or(0))?;
+            let head = self.find_head(from)?;
             return Ok(Listing::new(head.map(|head| ObjectName::Commit(head).to_string())));
         }
-        let commit = above.and_then(|above| above.checked_sub(1)).map(ObjectName::Commit);
+        let before = from.checked_sub(1);
+        let commit = before.map(ObjectName::Commit);
         // No generation is higher.
-        let routes = above.map(|version| ObjectName::Routes { version, generation: 9_999_999_999 });
+        let routes = before.map(|version| ObjectName::Routes { version, generation: 9_999_999_999 });
         let lists = [("commits", commit), ("routes", routes)];
         let lists = self.block_on(async {
             let lists = lists.map(|(folder, after)| self.list(Some(folder), after));

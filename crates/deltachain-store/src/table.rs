@@ -1,26 +1,13 @@
-//! The table of a shard: name, dtype, shape and digest of every tensor, which is what its state digest is made of. As JSON
-//! in `held.json` and in what a shard hands over to be committed.
+//! The table of a shard as JSON, in `held.json` and in what a shard hands over to be committed. A module for serde's
+//! `with`.
 
-use deltachain::tensor::{DescribedDtype, Digest, Dtype, StateDigests, TensorInfo};
-use serde::{Deserialize, Serialize};
+use deltachain::StateTable;
+use deltachain::tensor::{DescribedDtype, Digest, Dtype, TensorInfo};
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::ser::{Serialize, Serializer};
 
-/// Tensors, ascending by name, and their digests.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Row>", into = "Vec<Row>")]
-pub(crate) struct Table {
-    pub(crate) tensors: Vec<TensorInfo>,
-    pub(crate) digests: StateDigests,
-}
-
-impl Table {
-    /// Of the empty state.
-    pub(crate) fn empty() -> Self {
-        Self { tensors: Vec::new(), digests: StateDigests::from_tensors(&[], Vec::new()) }
-    }
-}
-
-/// A tensor as JSON.
-#[derive(Serialize, Deserialize)]
+/// A tensor.
+#[derive(serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
     name: String,
@@ -29,64 +16,61 @@ struct Row {
     digest: String,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]
 enum DtypeDocument {
     /// Name of one that every reader knows.
     Known(String),
-    /// Name, bits per element, bytes per lane, and width of the exponent field.
-    Described(String, u8, u8, Option<u8>),
-}
-
-impl From<Dtype> for DtypeDocument {
-    fn from(dtype: Dtype) -> Self {
-        let name = dtype.name().to_owned();
-        match dtype {
-            Dtype::Described(own) => Self::Described(name, own.bits(), own.lane_bytes(), own.exponent_bits()),
-            _ => Self::Known(name),
-        }
-    }
+    /// Name, bits per element, bytes per lane, and width of the exponent field if there is one.
+    Described(String, u64, usize, Option<u32>),
 }
 
 impl DtypeDocument {
+    fn of(dtype: Dtype) -> Self {
+        let name = dtype.name().to_owned();
+        if let Dtype::Described(_) = dtype {
+            let exponent_bits = dtype.is_sign_magnitude().then(|| dtype.exponent_bits());
+            Self::Described(name, dtype.bits(), dtype.lane_bytes(), exponent_bits)
+        } else {
+            Self::Known(name)
+        }
+    }
+
     fn dtype(&self) -> Option<Dtype> {
         match self {
             Self::Known(name) => Dtype::from_name(name),
             Self::Described(name, bits, lane_bytes, exponent_bits) => {
-                DescribedDtype::new(name, *bits, *lane_bytes, *exponent_bits).map(Dtype::Described)
+                let exponent_bits = exponent_bits.map(u8::try_from).transpose().ok()?;
+                let (bits, lane_bytes) = ((*bits).try_into().ok()?, (*lane_bytes).try_into().ok()?);
+                DescribedDtype::new(name, bits, lane_bytes, exponent_bits).map(Dtype::Described)
             }
         }
     }
 }
 
-impl From<Table> for Vec<Row> {
-    fn from(table: Table) -> Self {
-        let rows = table.tensors.iter().zip(&table.digests.tensors).map(|(info, digest)| Row {
-            name: info.name().to_owned(),
-            dtype: info.dtype().into(),
-            shape: info.shape().to_vec(),
-            digest: digest.to_string(),
-        });
-        rows.collect()
-    }
+pub(crate) fn serialize<S: Serializer>(table: &StateTable, serializer: S) -> Result<S::Ok, S::Error> {
+    let rows = table.tensors.iter().zip(&table.digests.tensors).map(|(info, digest)| Row {
+        name: info.name().to_owned(),
+        dtype: DtypeDocument::of(info.dtype()),
+        shape: info.shape().to_vec(),
+        digest: digest.to_string(),
+    });
+    rows.collect::<Vec<_>>().serialize(serializer)
 }
 
-impl TryFrom<Vec<Row>> for Table {
-    type Error = &'static str;
-
-    fn try_from(rows: Vec<Row>) -> Result<Self, Self::Error> {
-        let mut tensors = Vec::with_capacity(rows.len());
-        let mut digests = Vec::with_capacity(rows.len());
-        for row in rows {
-            let dtype = row.dtype.dtype().ok_or("a tensor has an unknown dtype")?;
-            tensors.push(TensorInfo::new(row.name, dtype, row.shape).ok_or("a tensor has an impossible shape")?);
-            digests.push(Digest::from_hex(&row.digest).ok_or("a digest is none")?);
-        }
-        if !tensors.is_sorted_by(|left, right| left.name() < right.name()) {
-            return Err("the tensors are not in ascending order");
-        }
-        let digests = StateDigests::from_tensors(&tensors, digests);
-        Ok(Self { tensors, digests })
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<StateTable, D::Error> {
+    let mut tensors = Vec::new();
+    let mut digests = Vec::new();
+    for row in Vec::<Row>::deserialize(deserializer)? {
+        let dtype = row.dtype.dtype().ok_or_else(|| D::Error::custom("a tensor has an unknown dtype"))?;
+        let info = TensorInfo::new(row.name, dtype, row.shape);
+        tensors.push(info.ok_or_else(|| D::Error::custom("a tensor has an impossible shape"))?);
+        digests.push(Digest::from_hex(&row.digest).ok_or_else(|| D::Error::custom("a digest is none"))?);
+    }
+    if tensors.is_sorted_by(|left, right| left.name() < right.name()) {
+        Ok(StateTable::new(tensors, digests))
+    } else {
+        Err(D::Error::custom("the tensors are not in ascending order"))
     }
 }
 
@@ -94,28 +78,32 @@ impl TryFrom<Vec<Row>> for Table {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
+    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    struct Document(#[serde(with = "super")] StateTable);
+
+    fn table() -> Document {
         let described = Dtype::Described(DescribedDtype::new("U7", 7, 1, Some(3)).unwrap());
         let tensor = |name: &str, dtype| TensorInfo::new(name, dtype, [8, 1]).unwrap();
-        let tensors = vec![tensor("a\n\"", Dtype::BF16), tensor("b", described)];
-        let digests = [b"a", b"b"].map(|data| Digest::of_bytes(data)).to_vec();
-        Table { digests: StateDigests::from_tensors(&tensors, digests), tensors }
+        let digests = [&b"a"[..], b"b"].map(Digest::of_bytes).to_vec();
+        Document(StateTable::new(vec![tensor("a\n\"", Dtype::BF16), tensor("b", described)], digests))
     }
 
     #[test]
     fn a_table_comes_back() {
-        for table in [Table::empty(), table()] {
+        for table in [Document(StateTable::new(Vec::new(), Vec::new())), table()] {
             let text = serde_json::to_string(&table).unwrap();
-            assert_eq!(serde_json::from_str::<Table>(&text).unwrap(), table, "{text}");
+            assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), table, "{text}");
         }
     }
 
     #[test]
     fn what_is_no_table_is_refused() {
         let text = serde_json::to_string(&table()).unwrap();
-        for (old, new) in [("BF16", "BF17"), ("[8,1]", "[3,1]"), ("U7", "u7"), ("\"b\"", "\"A\""), ("shape", "form")] {
-            assert!(text.contains(old));
-            assert!(serde_json::from_str::<Table>(&text.replace(old, new)).is_err(), "{new}");
+        let others =
+            [("BF16", "BF17"), ("[8,1]", "[3,1]"), ("U7", "u7"), ("7,1,3", "7,1,300"), ("\"b\"", "\"A\""), ("shape", "form")];
+        for (old, new) in others {
+            assert!(text.contains(old), "{old} in {text}");
+            assert!(serde_json::from_str::<Document>(&text.replace(old, new)).is_err(), "{new}");
         }
     }
 }

@@ -303,7 +303,7 @@ fn a_publisher_may_stop_after_any_write() {
     let scratch = tempfile::tempdir().unwrap();
     let (chain, mut models) = chain(6, scratch.path());
     let mut copy = Models::new(3, 20);
-    let mut work = |store: &Store, _: &Control| match store.listing(None)?.head() {
+    let mut work = |store: &Store, _: &Control| match store.listing(0)?.head() {
         // It did not know whether it had succeeded.
         Some(6) => Ok(()),
         _ => publish(store, &mut copy, 6, scratch.path()).map(drop),

@@ -116,7 +116,7 @@ fn plan(store: &Store, version: u64) -> Plan {
     loop {
         match planner.step().unwrap() {
             Step::Follow(plan) => return plan,
-            Step::List => planner.list(store.listing(None).unwrap()),
+            Step::List { from } => planner.list(store.listing(from).unwrap()),
             Step::Fetch(names) => {
                 for (name, content) in store.get_all(&names).unwrap() {
                     planner.supply(name, content.as_deref());

@@ -67,7 +67,7 @@ fn what_is_stored_is_read_again() {
         assert!(store.can_list());
         assert_eq!(store.get(ObjectName::Chain).unwrap(), None);
         assert!(store.objects().unwrap().is_empty());
-        assert_eq!(store.listing(None).unwrap(), store.listing(Some(3)).unwrap());
+        assert_eq!(store.listing(0).unwrap(), store.listing(3).unwrap());
 
         assert!(store.put_if_absent(ObjectName::Chain, b"one").unwrap());
         assert!(!store.put_if_absent(ObjectName::Chain, b"two").unwrap());
@@ -127,11 +127,9 @@ fn a_list_shows_what_a_reader_of_a_version_needs() {
             deltachain::chain::Listing::new(names.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         let all: Vec<_> = (0..12).map(ObjectName::Commit).chain(names).collect();
-        assert_eq!(store.listing(None).unwrap(), listing(all.clone()));
-        // The commit held is needed, its routes are not.
-        let above: Vec<_> = (3..12).map(ObjectName::Commit).chain([routes(4, 1), routes(10, 2)]).collect();
-        assert_eq!(store.listing(Some(3)).unwrap(), listing(above));
-        assert_eq!(store.listing(Some(0)).unwrap(), listing(all));
+        assert_eq!(store.listing(0).unwrap(), listing(all.clone()));
+        let above: Vec<_> = (3..12).map(ObjectName::Commit).chain(names[1..].to_vec()).collect();
+        assert_eq!(store.listing(3).unwrap(), listing(above));
     });
 }
 
@@ -179,7 +177,7 @@ fn other_objects_are_ignored() {
     fs::create_dir_all(directory.path().join("commits/00000000000000000004.json")).unwrap();
     let names: Vec<_> = store.objects().unwrap().iter().map(|object| object.name).collect();
     assert_eq!(names, [ObjectName::Commit(0)]);
-    assert_eq!(store.listing(None).unwrap(), deltachain::chain::Listing::new(["commits/00000000000000000000.json"]));
+    assert_eq!(store.listing(0).unwrap(), deltachain::chain::Listing::new(["commits/00000000000000000000.json"]));
 }
 
 #[test]
@@ -247,18 +245,18 @@ fn a_web_server_shows_the_head_and_cannot_be_written() {
     let store = Store::open(&server.url("some%20prefix/模型 é/"), quick()).unwrap();
     assert!(!store.can_list());
     assert_eq!(store.objects().unwrap_err().class(), ErrorClass::Usage);
-    assert_eq!(store.listing(None).unwrap(), deltachain::chain::Listing::default());
+    assert_eq!(store.listing(0).unwrap(), deltachain::chain::Listing::default());
     for head in 0..=40 {
         writer.put_if_absent(ObjectName::Commit(head), b"x").unwrap();
         let expected = deltachain::chain::Listing::new([ObjectName::Commit(head).to_string()]);
-        for above in [None, Some(0), Some(head / 2), Some(head)] {
-            assert_eq!(store.listing(above).unwrap(), expected, "head {head}, held {above:?}");
+        for from in [0, head / 2, head] {
+            assert_eq!(store.listing(from).unwrap(), expected, "head {head}, from {from}");
         }
-        assert_eq!(store.listing(Some(head + 1)).unwrap(), deltachain::chain::Listing::default());
+        assert_eq!(store.listing(head + 1).unwrap(), deltachain::chain::Listing::default());
     }
     // Not one request per version.
     let before = server.requests();
-    store.listing(None).unwrap();
+    store.listing(0).unwrap();
     assert!(server.requests() - before <= 13, "{} requests", server.requests() - before);
     assert_eq!(store.get(ObjectName::Chain).unwrap(), None);
     assert_eq!(store.put_if_absent(ObjectName::Chain, b"x").unwrap_err().class(), ErrorClass::Io);

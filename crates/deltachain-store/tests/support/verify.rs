@@ -12,7 +12,7 @@ pub(crate) fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState
     let mut planner = Planner::new(version, None, &Limits::default());
     let plan = loop {
         match planner.step()? {
-            Step::List => planner.list(store.listing(None)?),
+            Step::List { from } => planner.list(store.listing(from)?),
             Step::Fetch(names) => {
                 for (name, content) in store.get_all(&names)? {
                     planner.supply(name, content.as_deref());
