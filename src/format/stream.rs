@@ -177,7 +177,7 @@ mod tests {
         let mut stored = vec![0; 100];
         let length = compressor.context.compress2(&mut stored[..], &[7; 1000]).unwrap();
         stored.truncate(length);
-        assert_eq!(decode(&stored, 1000, 0).unwrap(), [7; 1000]);
+        assert_eq!(*decode(&stored, 1000, 0).unwrap(), [7; 1000]);
         stored[length - 1] ^= 1;
         assert_eq!(decode(&stored, 1000, 0).unwrap_err().rule(), Some("R-STR-02"));
     }
