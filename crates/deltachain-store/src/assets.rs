@@ -52,13 +52,13 @@ fn candidates(state: &SafetensorsState) -> Result<(Vec<(String, PathBuf)>, Vec<S
             continue;
         }
         // Links are followed: caches of models consist of them.
-        let found = fs::metadata(&path).map_err(failed_with("reading", &path))?;
-        let flaw = match name.to_str() {
-            _ if found.is_dir() => Some("is a folder"),
-            _ if !found.is_file() => Some("is no file"),
-            _ if found.len() > Asset::MOST_BYTES => Some("is too large"),
-            None => Some("has a name that is not Unicode"),
-            Some(name) => Asset::flaw_of_name(name)
+        let flaw = match (fs::metadata(&path), name.to_str()) {
+            (Err(_), _) => Some("cannot be read"),
+            (Ok(found), _) if found.is_dir() => Some("is a folder"),
+            (Ok(found), _) if !found.is_file() => Some("is no file"),
+            (Ok(found), _) if found.len() > Asset::MOST_BYTES => Some("is too large"),
+            (_, None) => Some("has a name that is not Unicode"),
+            (_, Some(name)) => Asset::flaw_of_name(name)
                 .or_else(|| (!folded.insert(name.to_ascii_lowercase())).then_some("differs from another in case alone")),
         };
         match flaw {

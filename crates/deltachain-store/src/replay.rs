@@ -1,10 +1,10 @@
-//! Steps 5 and 6 of SPEC section 19: the links of a plan are applied, one after another. States on the way are single
+//! Steps 5 and 6 of SPEC section 19: the links of a plan are applied, one after another. States on the way are temporary
 //! files; the last one is a model directory.
 
 use std::path::Path;
 
 use deltachain::chain::{Hop, Plan, check_target, check_union};
-use deltachain::tensor::{Layout, LayoutFile, StagedSafetensors, State, StateDigests, TensorInfo};
+use deltachain::tensor::{Layout, LayoutFile, ScratchState, StagedSafetensors, State, StateDigests, TensorInfo};
 use deltachain::{Application, Error, Limits, LinkReader, Result, StateTable};
 
 use crate::held::ShardRecord;
@@ -77,8 +77,7 @@ impl Replay<'_> {
             let application = self.application(shard, &opened)?;
             let layout = self.layout(&opened, shard, &application)?;
             let tensors = application.tensors();
-            let out = self.scratch.join(format!("{}-{}.safetensors", hop.version, shard.number));
-            let staged = StagedSafetensors::create(&out, tensors, &Layout::single_file(tensors), None, false)?;
+            let staged = ScratchState::create_in(self.scratch, tensors)?;
             link.expect(application.segment_bytes());
             self.observer.begin(Phase::Build, application.work());
             let unproven = if is_compared {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use deltachain::tensor::{
-    Digest, Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests, StateWriter, TensorInfo,
+    Digest, Layout, MemoryState, SafetensorsState, ScratchState, StagedSafetensors, State, StateDigests, StateWriter, TensorInfo,
 };
 use deltachain::{Error, Result, StateTable};
 
@@ -27,8 +27,7 @@ pub(crate) struct Shard<'a> {
 enum Tensors<'a> {
     None(MemoryState),
     Held(Part<'a>),
-    /// Never visible.
-    Between(StagedSafetensors),
+    Between(ScratchState),
 }
 
 impl Shard<'_> {
@@ -41,7 +40,7 @@ impl Shard<'_> {
     /// A shard of a version on the way.
     pub(crate) fn between(
         number: usize,
-        tensors: StagedSafetensors,
+        tensors: ScratchState,
         table: StateTable,
         unproven: Vec<bool>,
         layout: Layout,

@@ -112,7 +112,7 @@ fn commit_of(store: &Store, version: u64) -> Commit {
 
 /// The plan of a late joiner.
 fn plan(store: &Store, version: u64) -> Plan {
-    let mut planner = Planner::new(Some(version), None, &Limits::default());
+    let mut planner = Planner::new(Some(version), None, None, &Limits::default());
     loop {
         match planner.step().unwrap() {
             Step::Follow(plan) => return plan,
