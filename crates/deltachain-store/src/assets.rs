@@ -75,7 +75,7 @@ fn store_asset(store: &Store, name: String, path: &Path, observer: &dyn Observer
     let (size, digest) = copy(path, &mut io::sink(), &hashing)?;
     drop(hashing);
     let asset = Asset { name, digest, size };
-    if store.find(asset.name())?.is_some_and(|stored| stored.size == size) {
+    if store.find(asset.object_name())?.is_some_and(|stored| stored.size == size) {
         return Ok(asset);
     }
     // A copy, so that what is stored is what has been hashed, whoever writes to the file meanwhile.
@@ -84,7 +84,7 @@ fn store_asset(store: &Store, name: String, path: &Path, observer: &dyn Observer
     if copy(path, copied.as_file_mut(), &())? != (size, digest) {
         return Err(Error::usage("the file has changed while it was read").in_file(path));
     }
-    store.upload(copied.path(), asset.name(), size, observer)?;
+    store.upload(copied.path(), asset.object_name(), size, observer)?;
     drop(uploading);
     Ok(asset)
 }

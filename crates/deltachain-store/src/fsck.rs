@@ -142,7 +142,7 @@ fn check_files(
 /// Every asset that a version names, once for each object and size.
 fn assets_of(entries: &BTreeMap<u64, Entry>) -> BTreeMap<(ObjectName, u64), &Asset> {
     let assets = entries.values().flat_map(|entry| &entry.commit.assets);
-    assets.map(|asset| ((asset.name(), asset.size), asset)).collect()
+    assets.map(|asset| ((asset.object_name(), asset.size), asset)).collect()
 }
 
 /// Looks whether assets are there, and if all is to be read, whether they are right. Gives what is wrong.
@@ -158,7 +158,7 @@ fn check_assets(
     let progress = InPhase::begin(observer, Phase::Check, bytes);
     let mut problems = Vec::new();
     for &asset in assets.values() {
-        let there = sizes.get(&asset.name()).ok_or_else(|| asset.missing());
+        let there = sizes.get(&asset.object_name()).ok_or_else(|| asset.missing());
         let checked = there.and_then(|&size| asset.check(size, asset.digest)).and_then(|()| {
             if options.deep.is_none() {
                 return Ok(());

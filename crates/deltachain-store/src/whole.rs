@@ -51,7 +51,7 @@ impl Reference for FileReference {
 
 impl Reference for Asset {
     fn object(&self) -> ObjectName {
-        self.name()
+        self.object_name()
     }
 
     fn size(&self) -> u64 {

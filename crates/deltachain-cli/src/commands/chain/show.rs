@@ -34,7 +34,7 @@ fn as_text(entry: &LogEntry) -> String {
     }
     for asset in &entry.assets {
         lines.push(format!("asset    {}", printable(&asset.name)));
-        lines.push(format!("  {}  {} bytes", asset.name(), grouped(asset.size)));
+        lines.push(format!("  {}  {} bytes", asset.object_name(), grouped(asset.size)));
     }
     lines.extend(entry.metadata.iter().map(|(key, value)| printable(&format!("{key}={value}"))));
     lines.join("\n")
