@@ -74,6 +74,7 @@ mod error;
 pub mod format;
 mod groups;
 mod in_order;
+mod json;
 pub mod limits;
 mod link;
 mod link_writer;

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::ObjectName;
-use crate::chain::json::{MAX_INTEGER, Reader, Writer};
 use crate::error::{Error, Result};
+use crate::json::{MAX_INTEGER, Reader, Writer};
 use crate::limits::Limits;
 use crate::plain_name::{flaw_of_plain_name, fold_case};
 use crate::rules::{self, ensure};

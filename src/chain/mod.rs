@@ -25,10 +25,10 @@
 //! let store = BTreeMap::from([(names[0], chain), (names[1], commit.to_bytes()?)]);
 //!
 //! // The head is wanted, nothing is held.
-//! let mut planner = Planner::new(None, None, &Limits::default());
+//! let mut planner = Planner::new(None, None, None, &Limits::default());
 //! let plan: Plan = loop {
 //!     match planner.step()? {
-//!         Step::List => planner.list(Listing::new(names)),
+//!         Step::List { .. } => planner.list(Listing::new(names)),
 //!         Step::Fetch(names) => {
 //!             for name in names {
 //!                 planner.supply(name, store.get(name.to_string().as_str()).map(Vec::as_slice));
@@ -46,7 +46,6 @@
 mod checks;
 mod documents;
 mod history;
-mod json;
 mod names;
 mod path;
 mod plan;
@@ -55,7 +54,7 @@ mod publishing;
 mod received;
 mod retention;
 
-pub use checks::{check_base, check_target, check_union, union_of};
+pub use checks::{check_base, check_held, check_target, check_union, union_of};
 pub use documents::{Asset, ChainDocument, Commit, FileReference, Route, RoutesDocument};
 pub use history::{Entry, History};
 pub use names::ObjectName;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::chain::json::MAX_INTEGER;
+use crate::json::MAX_INTEGER;
 use crate::tensor::Digest;
 
 /// The name of one of a chain's objects (SPEC section 17.1), below the chain's own prefix. Displayed as the store spells it.

@@ -2,8 +2,7 @@
 
 mod support;
 
-use std::collections::BTreeSet;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;

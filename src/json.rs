@@ -12,7 +12,7 @@ use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
 /// The largest integer of a document: every JSON library can hold it.
-pub(super) const MAX_INTEGER: u64 = (1 << 53) - 1;
+pub(crate) const MAX_INTEGER: u64 = (1 << 53) - 1;
 /// The version of documents that this library reads and writes.
 const VERSION: u64 = 1;
 /// How every document of every version begins.
@@ -20,7 +20,7 @@ const OPENING: &str = "{\"deltachain\":";
 
 /// Reads a document from its beginning to its end. What it reports breaks R-DOC-03.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     rest: &'a str,
     /// Length of the document.
     length: usize,
@@ -28,7 +28,7 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Checks what comes before a document's own members: R-LIM-05, R-DOC-01, R-DOC-02.
-    pub(super) fn open(bytes: &'a [u8], limits: &Limits) -> Result<Self> {
+    pub(crate) fn open(bytes: &'a [u8], limits: &Limits) -> Result<Self> {
         let (length, limit) = (bytes.len() as u64, limits.document_bytes.min(MAX_DOCUMENT_BYTES));
         ensure(length <= limit, &rules::LIM_05, || format!("the document has {length} bytes, the limit is {limit}"))?;
         let opening = bytes.strip_prefix(OPENING.as_bytes()).and_then(|rest| {
@@ -53,13 +53,13 @@ impl<'a> Reader<'a> {
     }
 
     /// A refusal of what comes next.
-    pub(super) fn refuse(&self, expected: &str) -> Error {
+    pub(crate) fn refuse(&self, expected: &str) -> Error {
         let offset = (self.length - self.rest.len()) as u64;
         Error::broken(&rules::DOC_03, format!("the document is not in its one form: expected {expected}")).at(offset)
     }
 
     /// Reads exactly these bytes.
-    pub(super) fn token(&mut self, token: &str) -> Result<()> {
+    pub(crate) fn token(&mut self, token: &str) -> Result<()> {
         if self.skip(token) { Ok(()) } else { Err(self.refuse(token)) }
     }
 
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an integer of this range.
-    pub(super) fn integer(&mut self, range: RangeInclusive<u64>) -> Result<u64> {
+    pub(crate) fn integer(&mut self, range: RangeInclusive<u64>) -> Result<u64> {
         let end = self.rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(self.rest.len());
         let value = integer(&self.rest[..end]).filter(|value| range.contains(value));
         let value =
@@ -81,12 +81,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an integer or `null`.
-    pub(super) fn optional_integer(&mut self) -> Result<Option<u64>> {
+    pub(crate) fn optional_integer(&mut self) -> Result<Option<u64>> {
         if self.skip("null") { Ok(None) } else { self.integer(0..=MAX_INTEGER).map(Some) }
     }
 
     /// Reads a string of this many lowercase hexadecimal digits.
-    pub(super) fn hexadecimal(&mut self, count: usize) -> Result<&'a str> {
+    pub(crate) fn hexadecimal(&mut self, count: usize) -> Result<&'a str> {
         let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
         let digits = self.rest.strip_prefix('"').and_then(|rest| rest.get(..count));
         let digits = digits.filter(|digits| digits.bytes().all(is_digit) && self.rest[1 + count..].starts_with('"'));
@@ -96,13 +96,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a digest.
-    pub(super) fn digest(&mut self) -> Result<Digest> {
+    pub(crate) fn digest(&mut self) -> Result<Digest> {
         let digits = self.hexadecimal(64)?;
         Digest::from_hex(digits).ok_or_else(|| self.refuse("a digest"))
     }
 
     /// Reads a string.
-    pub(super) fn string(&mut self) -> Result<String> {
+    pub(crate) fn string(&mut self) -> Result<String> {
         self.token("\"")?;
         let mut text = String::new();
         loop {
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an array of so many items.
-    pub(super) fn array<T>(
+    pub(crate) fn array<T>(
         &mut self,
         count: RangeInclusive<usize>,
         item: impl Fn(&mut Self) -> Result<T>,
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an object whose values are strings.
-    pub(super) fn strings(&mut self) -> Result<BTreeMap<String, String>> {
+    pub(crate) fn strings(&mut self) -> Result<BTreeMap<String, String>> {
         self.token("{")?;
         let mut members: BTreeMap<String, String> = BTreeMap::new();
         if self.skip("}") {
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the end of the document.
-    pub(super) fn close(mut self) -> Result<()> {
+    pub(crate) fn close(mut self) -> Result<()> {
         self.token("}")?;
         if self.rest.is_empty() { Ok(()) } else { Err(self.refuse("the end")) }
     }
@@ -199,25 +199,25 @@ fn escape(character: char) -> Option<String> {
 
 /// Writes a document.
 #[derive(Debug)]
-pub(super) struct Writer(String);
+pub(crate) struct Writer(String);
 
 impl Writer {
     /// Begins a document.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(format!("{OPENING}{VERSION},"))
     }
 
     /// Writes exactly these bytes.
-    pub(super) fn token(&mut self, token: &str) -> &mut Self {
+    pub(crate) fn token(&mut self, token: &str) -> &mut Self {
         self.0.push_str(token);
         self
     }
 
-    pub(super) fn integer(&mut self, value: u64) -> &mut Self {
+    pub(crate) fn integer(&mut self, value: u64) -> &mut Self {
         self.token(&value.to_string())
     }
 
-    pub(super) fn optional_integer(&mut self, value: Option<u64>) -> &mut Self {
+    pub(crate) fn optional_integer(&mut self, value: Option<u64>) -> &mut Self {
         match value {
             Some(value) => self.integer(value),
             None => self.token("null"),
@@ -225,11 +225,11 @@ impl Writer {
     }
 
     /// Writes what needs no escapes.
-    pub(super) fn quoted(&mut self, text: &str) -> &mut Self {
+    pub(crate) fn quoted(&mut self, text: &str) -> &mut Self {
         self.token("\"").token(text).token("\"")
     }
 
-    pub(super) fn string(&mut self, text: &str) -> &mut Self {
+    pub(crate) fn string(&mut self, text: &str) -> &mut Self {
         self.token("\"");
         for character in text.chars() {
             match escape(character) {
@@ -240,7 +240,7 @@ impl Writer {
         self.token("\"")
     }
 
-    pub(super) fn array<T>(&mut self, items: &[T], item: impl Fn(&mut Self, &T)) -> &mut Self {
+    pub(crate) fn array<T>(&mut self, items: &[T], item: impl Fn(&mut Self, &T)) -> &mut Self {
         self.token("[");
         for (number, value) in items.iter().enumerate() {
             self.token(if number == 0 { "" } else { "," });
@@ -249,7 +249,7 @@ impl Writer {
         self.token("]")
     }
 
-    pub(super) fn strings(&mut self, members: &BTreeMap<String, String>) -> &mut Self {
+    pub(crate) fn strings(&mut self, members: &BTreeMap<String, String>) -> &mut Self {
         self.token("{");
         for (number, (name, value)) in members.iter().enumerate() {
             self.token(if number == 0 { "" } else { "," }).string(name).token(":").string(value);
@@ -258,7 +258,7 @@ impl Writer {
     }
 
     /// Ends the document.
-    pub(super) fn close(mut self) -> Vec<u8> {
+    pub(crate) fn close(mut self) -> Vec<u8> {
         self.0.push('}');
         self.0.into_bytes()
     }
