@@ -58,8 +58,9 @@ fn candidates(state: &SafetensorsState) -> Result<(Vec<(String, PathBuf)>, Vec<S
             (Ok(found), _) if !found.is_file() => Some("is no file"),
             (Ok(found), _) if found.len() > Asset::MOST_BYTES => Some("is too large"),
             (_, None) => Some("has a name that is not Unicode"),
-            (_, Some(name)) => Asset::flaw_of_name(name)
-                .or_else(|| (!folded.insert(name.to_ascii_lowercase())).then_some("differs from another in case alone")),
+            (_, Some(name)) => Asset::flaw_of_name(name).or_else(|| {
+                (!folded.insert(name.to_ascii_lowercase())).then_some("differs from another in case alone")
+            }),
         };
         match flaw {
             Some(flaw) => left.push(format!("{shown} ({flaw})")),

@@ -154,7 +154,8 @@ fn check_assets(
     observer: &dyn Observer,
 ) -> Result<Vec<Error>> {
     let sizes: BTreeMap<ObjectName, u64> = objects.iter().map(|object| (object.name, object.size)).collect();
-    let bytes = if options.deep.is_some() { assets.values().map(|asset| asset.size).fold(0, u64::saturating_add) } else { 0 };
+    let bytes =
+        if options.deep.is_some() { assets.values().map(|asset| asset.size).fold(0, u64::saturating_add) } else { 0 };
     let progress = InPhase::begin(observer, Phase::Check, bytes);
     let mut problems = Vec::new();
     for &asset in assets.values() {

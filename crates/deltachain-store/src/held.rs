@@ -41,7 +41,16 @@ impl Record {
     /// Of a version that a plan led to.
     pub(crate) fn new(plan: &Plan, taken: Option<&[String]>, assets: bool, shards: Vec<ShardRecord>) -> Self {
         let &Plan { version, commit, chain, state, .. } = plan;
-        Self { version, commit, chain, state, of: plan.shards.len(), taken: taken.map(<[String]>::to_vec), assets, shards }
+        Self {
+            version,
+            commit,
+            chain,
+            state,
+            of: plan.shards.len(),
+            taken: taken.map(<[String]>::to_vec),
+            assets,
+            shards,
+        }
     }
 
     /// For the planner.
@@ -124,7 +133,8 @@ mod tests {
 
     fn record() -> Record {
         let digest = Digest::of_bytes(b"");
-        let shard = |number| ShardRecord { number, table: StateTable::new(Vec::new(), Vec::new()), layout: "{}".to_owned() };
+        let shard =
+            |number| ShardRecord { number, table: StateTable::new(Vec::new(), Vec::new()), layout: "{}".to_owned() };
         Record {
             version: 7,
             commit: digest,

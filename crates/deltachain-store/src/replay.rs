@@ -123,7 +123,8 @@ impl Replay<'_> {
         if tensors.is_empty() && self.selection.is_some() {
             return Err(Error::usage(format!("version {} has no tensor that is wanted", self.plan.version)).into());
         }
-        let files: Vec<LayoutFile> = layouts.iter().flat_map(Layout::files).filter_map(|file| self.taken_of(file)).collect();
+        let files: Vec<LayoutFile> =
+            layouts.iter().flat_map(Layout::files).filter_map(|file| self.taken_of(file)).collect();
         let layout = Layout::joined(files.iter())?;
         let mut staged = StagedSafetensors::create(self.out, &tensors, &layout, base, false)?;
         // Among them may be safetensors files that this version does not have any more.
@@ -199,7 +200,9 @@ impl Replay<'_> {
 }
 
 /// Tables as [`check_union`] wants them.
-fn rows<'a>(tables: impl Iterator<Item = &'a StateTable>) -> impl Iterator<Item = (&'a [TensorInfo], &'a StateDigests)> {
+fn rows<'a>(
+    tables: impl Iterator<Item = &'a StateTable>,
+) -> impl Iterator<Item = (&'a [TensorInfo], &'a StateDigests)> {
     tables.map(|table| (table.tensors.as_slice(), &table.digests))
 }
 

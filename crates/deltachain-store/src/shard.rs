@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use deltachain::tensor::{
-    Digest, Layout, MemoryState, SafetensorsState, ScratchState, StagedSafetensors, State, StateDigests, StateWriter, TensorInfo,
+    Digest, Layout, MemoryState, SafetensorsState, ScratchState, StagedSafetensors, State, StateDigests, StateWriter,
+    TensorInfo,
 };
 use deltachain::{Error, Result, StateTable};
 

@@ -225,9 +225,10 @@ impl TryFrom<Document> for ShardPart {
         if digest(&document.state)? != document.tensors.digests.state {
             return Err("the part is damaged: its tensors do not have its state digest");
         }
-        let assets = document.assets.into_iter().map(|asset| {
-            Ok(Asset { name: asset.name, digest: digest(&asset.digest)?, size: asset.size })
-        });
+        let assets = document
+            .assets
+            .into_iter()
+            .map(|asset| Ok(Asset { name: asset.name, digest: digest(&asset.digest)?, size: asset.size }));
         let routes = document
             .routes
             .iter()

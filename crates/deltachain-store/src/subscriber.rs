@@ -427,7 +427,11 @@ impl Subscriber {
 fn check_start(shards: &[Digest], model: Option<&HeldModel>) -> Result<()> {
     let record = model.map(HeldModel::record);
     let held = record.iter().flat_map(|record| &record.shards);
-    check_held(shards, record.map_or(0, |record| record.of), held.map(|shard| (shard.number, shard.table.digests.state)))
+    check_held(
+        shards,
+        record.map_or(0, |record| record.of),
+        held.map(|shard| (shard.number, shard.table.digests.state)),
+    )
 }
 
 impl Known {

@@ -99,8 +99,14 @@ mod tests {
     #[test]
     fn what_is_no_table_is_refused() {
         let text = serde_json::to_string(&table()).unwrap();
-        let others =
-            [("BF16", "BF17"), ("[8,1]", "[3,1]"), ("U7", "u7"), ("7,1,3", "7,1,300"), ("\"b\"", "\"A\""), ("shape", "form")];
+        let others = [
+            ("BF16", "BF17"),
+            ("[8,1]", "[3,1]"),
+            ("U7", "u7"),
+            ("7,1,3", "7,1,300"),
+            ("\"b\"", "\"A\""),
+            ("shape", "form"),
+        ];
         for (old, new) in others {
             assert!(text.contains(old), "{old} in {text}");
             assert!(serde_json::from_str::<Document>(&text.replace(old, new)).is_err(), "{new}");

@@ -127,7 +127,10 @@ fn a_model_directory_comes_back_byte_for_byte() {
         let others = [CONFIG, TOKENIZER, ("empty", b""), ("模型 é.txt", b"x"), ("modeling_tiny.py", b"pass\n")];
         let model = place.model(version, &others);
         let published = place.publish(&model);
-        assert_eq!(names(&published.assets), ["config.json", "empty", "modeling_tiny.py", "tokenizer.json", "模型 é.txt"]);
+        assert_eq!(
+            names(&published.assets),
+            ["config.json", "empty", "modeling_tiny.py", "tokenizer.json", "模型 é.txt"]
+        );
         assert_eq!(show(&place.store, None).unwrap().assets, published.assets);
         let switched = pull(&mut place.open(OtherFiles::Assets), None);
         assert!(files(model.path()) == files(&switched.directory), "{:?}", files(&switched.directory).keys());
@@ -269,7 +272,10 @@ fn what_the_version_before_has_is_not_fetched() {
     fs::write(second.directory.join("tokenizer.json"), [8; 2500]).unwrap();
     let third = pull(&mut subscriber, Some(2));
     assert_eq!(third.downloaded, links(2) + 2 + 2500);
-    assert_eq!((&*files(&third.directory)["tokenizer.json"], &*files(&third.directory)["config.json"]), (TOKENIZER.1, &b"[]"[..]));
+    assert_eq!(
+        (&*files(&third.directory)["tokenizer.json"], &*files(&third.directory)["config.json"]),
+        (TOKENIZER.1, &b"[]"[..])
+    );
 }
 
 #[test]
@@ -374,7 +380,8 @@ fn those_of_several_shards_are_those_of_the_first() {
             let state = shard(number);
             assert_eq!(state.tensors().len(), 1);
             let options = PublishOptions::default();
-            let part = publish_shard(&place.store, &state, Base::Nothing, number.into(), 2, &options, &remarks).unwrap();
+            let part =
+                publish_shard(&place.store, &state, Base::Nothing, number.into(), 2, &options, &remarks).unwrap();
             serde_json::from_str(&serde_json::to_string(&part).unwrap()).unwrap()
         })
         .collect();

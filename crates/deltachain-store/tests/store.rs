@@ -305,8 +305,16 @@ fn what_fails_is_tried_again_and_given_up() {
             check(got, ObjectName::Chain, Operation::Get);
             let put = store.put_if_absent(ObjectName::Commit(0), b"x").map(|created| assert!(created));
             check(put, ObjectName::Commit(0), Operation::Create);
-            check(store.upload(&short, short_reference.name(), short_reference.size, &()), short_reference.name(), Operation::Put);
-            check(store.upload(&long, long_reference.name(), long_reference.size, &()), long_reference.name(), Operation::Begin);
+            check(
+                store.upload(&short, short_reference.name(), short_reference.size, &()),
+                short_reference.name(),
+                Operation::Put,
+            );
+            check(
+                store.upload(&long, long_reference.name(), long_reference.size, &()),
+                long_reference.name(),
+                Operation::Begin,
+            );
             check(store.delete(&[ObjectName::Commit(3)]), ObjectName::Commit(3), Operation::Delete);
             assert_eq!(store.objects().is_err(), given_up);
             assert_eq!(control.calls(Operation::List, ""), attempts);
