@@ -1,4 +1,4 @@
-//! The one legal form of JSON in documents (SPEC section 18), read and written token by token.
+//! The one legal form of JSON in documents and layouts (SPEC sections 18 and 12), read and written token by token.
 //!
 //! A text has exactly one form, so the reader accepts that form and nothing else: what it has read needs no second look,
 //! and a refusal knows its offset.
@@ -7,55 +7,32 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use crate::error::{Error, Result};
-use crate::limits::{Limits, MAX_DOCUMENT_BYTES};
-use crate::rules::{self, ensure};
+use crate::rules::Rule;
 use crate::tensor::Digest;
 
 /// The largest integer of a document: every JSON library can hold it.
 pub(crate) const MAX_INTEGER: u64 = (1 << 53) - 1;
-/// The version of documents that this library reads and writes.
-const VERSION: u64 = 1;
-/// How every document of every version begins.
-const OPENING: &str = "{\"deltachain\":";
 
-/// Reads a document from its beginning to its end. What it reports breaks R-DOC-03.
+/// Reads a text to its end.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     rest: &'a str,
-    /// Length of the document.
+    /// Length of the text.
     length: usize,
+    /// The rule that a text breaks that has another form.
+    rule: &'static Rule,
 }
 
 impl<'a> Reader<'a> {
-    /// Checks what comes before a document's own members: R-LIM-05, R-DOC-01, R-DOC-02.
-    pub(crate) fn open(bytes: &'a [u8], limits: &Limits) -> Result<Self> {
-        let (length, limit) = (bytes.len() as u64, limits.document_bytes.min(MAX_DOCUMENT_BYTES));
-        ensure(length <= limit, &rules::LIM_05, || format!("the document has {length} bytes, the limit is {limit}"))?;
-        let opening = bytes.strip_prefix(OPENING.as_bytes()).and_then(|rest| {
-            let digits = rest.iter().position(|byte| *byte == b',')?;
-            Some((integer(str::from_utf8(&rest[..digits]).ok()?)?, &rest[digits + 1..]))
-        });
-        let Some((version, rest)) = opening else {
-            let message = format!("the document does not begin with {OPENING}, an integer and a comma");
-            return Err(Error::broken(&rules::DOC_01, message).at(0));
-        };
-        ensure(version == VERSION, &rules::DOC_02, || {
-            format!("a document of version {version}, this reader knows {VERSION}")
-        })
-        .map_err(|error| error.at(OPENING.len() as u64))?;
-        match str::from_utf8(rest) {
-            Ok(rest) => Ok(Self { rest, length: bytes.len() }),
-            Err(error) => {
-                let offset = bytes.len() - rest.len() + error.valid_up_to();
-                Err(Error::broken(&rules::DOC_03, "the document is not UTF-8").at(offset as u64))
-            }
-        }
+    /// Reads a text from here on; `length` is that of all of it, with what has been read before.
+    pub(crate) fn new(rest: &'a str, length: usize, rule: &'static Rule) -> Self {
+        Self { rest, length, rule }
     }
 
     /// A refusal of what comes next.
     pub(crate) fn refuse(&self, expected: &str) -> Error {
         let offset = (self.length - self.rest.len()) as u64;
-        Error::broken(&rules::DOC_03, format!("the document is not in its one form: expected {expected}")).at(offset)
+        Error::broken(self.rule, format!("the text is not in its one form: expected {expected}")).at(offset)
     }
 
     /// Reads exactly these bytes.
@@ -80,9 +57,9 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// Reads an integer or `null`.
-    pub(crate) fn optional_integer(&mut self) -> Result<Option<u64>> {
-        if self.skip("null") { Ok(None) } else { self.integer(0..=MAX_INTEGER).map(Some) }
+    /// Reads `null` or a value.
+    pub(crate) fn optional<T>(&mut self, value: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
+        if self.skip("null") { Ok(None) } else { value(self).map(Some) }
     }
 
     /// Reads a string of this many lowercase hexadecimal digits.
@@ -170,15 +147,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the end of the document.
-    pub(crate) fn close(mut self) -> Result<()> {
-        self.token("}")?;
+    /// Reads the end of the text.
+    pub(crate) fn end(self) -> Result<()> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.refuse("the end")) }
     }
 }
 
 /// The number that these digits write in the one legal way.
-fn integer(digits: &str) -> Option<u64> {
+pub(crate) fn integer(digits: &str) -> Option<u64> {
     let value = digits.parse().ok().filter(|&value| value <= MAX_INTEGER)?;
     (u64::to_string(&value) == digits).then_some(value)
 }
@@ -197,16 +173,11 @@ fn escape(character: char) -> Option<String> {
     }
 }
 
-/// Writes a document.
-#[derive(Debug)]
+/// Writes a text.
+#[derive(Debug, Default)]
 pub(crate) struct Writer(String);
 
 impl Writer {
-    /// Begins a document.
-    pub(crate) fn new() -> Self {
-        Self(format!("{OPENING}{VERSION},"))
-    }
-
     /// Writes exactly these bytes.
     pub(crate) fn token(&mut self, token: &str) -> &mut Self {
         self.0.push_str(token);
@@ -217,9 +188,9 @@ impl Writer {
         self.token(&value.to_string())
     }
 
-    pub(crate) fn optional_integer(&mut self, value: Option<u64>) -> &mut Self {
+    pub(crate) fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T) -> &mut Self) -> &mut Self {
         match value {
-            Some(value) => self.integer(value),
+            Some(value) => write(self, value),
             None => self.token("null"),
         }
     }
@@ -257,9 +228,8 @@ impl Writer {
         self.token("}")
     }
 
-    /// Ends the document.
-    pub(crate) fn close(mut self) -> Vec<u8> {
-        self.0.push('}');
-        self.0.into_bytes()
+    /// The text.
+    pub(crate) fn end(self) -> String {
+        self.0
     }
 }

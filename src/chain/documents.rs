@@ -5,12 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::ObjectName;
 use crate::error::{Error, Result};
-use crate::json::{MAX_INTEGER, Reader, Writer};
-use crate::limits::Limits;
+use crate::json::{MAX_INTEGER, Reader, Writer, integer};
+use crate::limits::{Limits, MAX_DOCUMENT_BYTES};
 use crate::plain_name::{flaw_of_plain_name, fold_case};
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
+/// The version of documents that this library reads and writes.
+const VERSION: u64 = 1;
+/// How every document of every version begins.
+const OPENING: &str = "{\"deltachain\":";
 /// The highest generation that a name can hold.
 const MAX_GENERATION: u64 = 9_999_999_999;
 /// Metadata keys that begin like this must be understood; none is defined. Those that begin with `deltachain.` need not.
@@ -88,6 +92,50 @@ pub struct Asset {
     pub size: u64,
 }
 
+/// Checks what comes before a document's own members: R-LIM-05, R-DOC-01, R-DOC-02. The reader breaks R-DOC-03.
+fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Reader<'a>> {
+    let (length, limit) = (bytes.len() as u64, limits.document_bytes.min(MAX_DOCUMENT_BYTES));
+    ensure(length <= limit, &rules::LIM_05, || format!("the document has {length} bytes, the limit is {limit}"))?;
+    let opening = bytes.strip_prefix(OPENING.as_bytes()).and_then(|rest| {
+        let digits = rest.iter().position(|byte| *byte == b',')?;
+        Some((integer(str::from_utf8(&rest[..digits]).ok()?)?, &rest[digits + 1..]))
+    });
+    let Some((version, rest)) = opening else {
+        let message = format!("the document does not begin with {OPENING}, an integer and a comma");
+        return Err(Error::broken(&rules::DOC_01, message).at(0));
+    };
+    ensure(version == VERSION, &rules::DOC_02, || {
+        format!("a document of version {version}, this reader knows {VERSION}")
+    })
+    .map_err(|error| error.at(OPENING.len() as u64))?;
+    match str::from_utf8(rest) {
+        Ok(rest) => Ok(Reader::new(rest, bytes.len(), &rules::DOC_03)),
+        Err(error) => {
+            let offset = bytes.len() - rest.len() + error.valid_up_to();
+            Err(Error::broken(&rules::DOC_03, "the document is not UTF-8").at(offset as u64))
+        }
+    }
+}
+
+/// Reads the end of a document.
+fn close(mut reader: Reader<'_>) -> Result<()> {
+    reader.token("}")?;
+    reader.end()
+}
+
+/// Begins a document.
+fn begin() -> Writer {
+    let mut writer = Writer::default();
+    writer.token(OPENING).integer(VERSION).token(",");
+    writer
+}
+
+/// Ends a document.
+fn end(mut writer: Writer) -> Vec<u8> {
+    writer.token("}");
+    writer.end().into_bytes()
+}
+
 impl ChainDocument {
     /// A chain document without metadata.
     pub fn new(chain: u128) -> Self {
@@ -99,13 +147,13 @@ impl ChainDocument {
     /// # Errors
     /// R-LIM-05, R-DOC-01 to R-DOC-03, R-DOC-07.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
-        let mut reader = Reader::open(bytes, limits)?;
+        let mut reader = open(bytes, limits)?;
         reader.token("\"chain\":")?;
         let digits = reader.hexadecimal(32)?;
         let chain = u128::from_str_radix(digits, 16).map_err(|_| reader.refuse("an identifier"))?;
         reader.token(",\"metadata\":")?;
         let metadata = reader.strings()?;
-        reader.close()?;
+        close(reader)?;
         check_metadata(&metadata)?;
         Ok(Self { chain, metadata })
     }
@@ -115,10 +163,10 @@ impl ChainDocument {
     /// # Errors
     /// Those of [`parse`](Self::parse), of which nothing can be read back that it refuses.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut writer = Writer::new();
+        let mut writer = begin();
         writer.token("\"chain\":").quoted(&format!("{:032x}", self.chain));
         writer.token(",\"metadata\":").strings(&self.metadata);
-        let bytes = writer.close();
+        let bytes = end(writer);
         Self::parse(&bytes, &Limits::unlimited())?;
         Ok(bytes)
     }
@@ -130,7 +178,7 @@ impl Commit {
     /// # Errors
     /// R-LIM-05, R-DOC-01 to R-DOC-08.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
-        let mut reader = Reader::open(bytes, limits)?;
+        let mut reader = open(bytes, limits)?;
         reader.token("\"version\":")?;
         let version = reader.integer(0..=MAX_INTEGER)?;
         reader.token(",\"parent\":")?;
@@ -145,7 +193,7 @@ impl Commit {
         let assets = reader.array(0..=Asset::MOST, Asset::read)?;
         reader.token(",\"metadata\":")?;
         let metadata = reader.strings()?;
-        reader.close()?;
+        close(reader)?;
         let commit = Self { version, parent, state, shards, routes, assets, metadata };
         commit.check()?;
         Ok(commit)
@@ -170,7 +218,7 @@ impl Commit {
     /// # Errors
     /// Those of [`parse`](Self::parse), of which nothing can be read back that it refuses.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut writer = Writer::new();
+        let mut writer = begin();
         writer.token("\"version\":").integer(self.version);
         writer.token(",\"parent\":").quoted(&self.parent.to_string());
         writer.token(",\"state\":").quoted(&self.state.to_string());
@@ -180,7 +228,7 @@ impl Commit {
         writer.token(",\"routes\":").array(&self.routes, Route::write);
         writer.token(",\"assets\":").array(&self.assets, Asset::write);
         writer.token(",\"metadata\":").strings(&self.metadata);
-        let bytes = writer.close();
+        let bytes = end(writer);
         Self::parse(&bytes, &Limits::unlimited())?;
         Ok(bytes)
     }
@@ -192,7 +240,7 @@ impl RoutesDocument {
     /// # Errors
     /// R-LIM-05, R-DOC-01 to R-DOC-04, R-DOC-07.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
-        let mut reader = Reader::open(bytes, limits)?;
+        let mut reader = open(bytes, limits)?;
         reader.token("\"version\":")?;
         let version = reader.integer(0..=MAX_INTEGER)?;
         reader.token(",\"generation\":")?;
@@ -203,7 +251,7 @@ impl RoutesDocument {
         let routes = reader.array(0..=usize::MAX, Route::read)?;
         reader.token(",\"metadata\":")?;
         let metadata = reader.strings()?;
-        reader.close()?;
+        close(reader)?;
         check_order(version, &routes)?;
         check_metadata(&metadata)?;
         Ok(Self { version, generation, commit, routes, metadata })
@@ -214,13 +262,13 @@ impl RoutesDocument {
     /// # Errors
     /// Those of [`parse`](Self::parse), of which nothing can be read back that it refuses.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut writer = Writer::new();
+        let mut writer = begin();
         writer.token("\"version\":").integer(self.version);
         writer.token(",\"generation\":").integer(self.generation);
         writer.token(",\"commit\":").quoted(&self.commit.to_string());
         writer.token(",\"routes\":").array(&self.routes, Route::write);
         writer.token(",\"metadata\":").strings(&self.metadata);
-        let bytes = writer.close();
+        let bytes = end(writer);
         Self::parse(&bytes, &Limits::unlimited())?;
         Ok(bytes)
     }
@@ -285,7 +333,7 @@ impl Route {
 
     fn read(reader: &mut Reader<'_>) -> Result<Self> {
         reader.token("{\"from\":")?;
-        let from = reader.optional_integer()?;
+        let from = reader.optional(|reader| reader.integer(0..=MAX_INTEGER))?;
         reader.token(",\"files\":")?;
         let files = reader.array(1..=usize::MAX, FileReference::read)?;
         reader.token("}")?;
@@ -293,7 +341,8 @@ impl Route {
     }
 
     fn write(writer: &mut Writer, route: &Self) {
-        writer.token("{\"from\":").optional_integer(route.from).token(",\"files\":");
+        writer.token("{\"from\":").optional(route.from, Writer::integer);
+        writer.token(",\"files\":");
         writer.array(&route.files, FileReference::write).token("}");
     }
 }

@@ -186,9 +186,14 @@ mod tests {
         for (version, digest) in [(0, Digest::of_bytes(&bytes)), (1, Digest::of_bytes(&chain))] {
             assert_eq!(parent.check_follows(version, digest).unwrap_err().rule(), Some("R-PUB-01"));
         }
-        // Any order, as readers want it.
-        let second = next(&parent, b"1", &[Some(0), None]).unwrap();
+        // Given in any order, written as readers want it.
+        let second = next(&parent, b"1", &[Some(0), None, Some(0)]).unwrap();
         assert_eq!(second.routes, [route(None), route(Some(0))]);
+        second.to_bytes().unwrap();
+        let asset = |name: &str| Asset { name: name.to_owned(), digest: Digest::of_bytes(b""), size: 0 };
+        let (routes, assets) = (vec![route(None)], vec![asset("b"), asset("C"), asset("a")]);
+        let second = parent.next(second.state, second.shards, routes, assets, BTreeMap::new()).unwrap();
+        assert_eq!(second.assets, [asset("C"), asset("a"), asset("b")]);
         second.to_bytes().unwrap();
     }
 

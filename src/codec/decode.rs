@@ -15,6 +15,9 @@ use crate::format::segment::{MAX_CONTEXTS, PositionCoding, StoredStream, Table, 
 use crate::rules::{self, Rule, ensure};
 use crate::tensor::Dtype;
 
+/// No escape of a gap takes more bytes: a piece has at most 2^24 lanes.
+const GAP_ESCAPE_BYTES: u64 = 4;
+
 /// A decoded segment: for each part and context the coded lanes, as gaps between ranks and as values.
 ///
 /// Both lists are ordered by context, part and lane; `runs` says which stretch belongs to a part and context.
@@ -104,7 +107,7 @@ impl<L: Lane> Decoded<L> {
         })?;
         let high = read_exact(high, high_bytes)?;
         let escaped = high.iter().filter(|&&symbol| symbol == u8::MAX).count();
-        let raw_escapes = read_escapes(escape, escaped)?;
+        let raw_escapes = read_escapes(escape, escaped, GAP_ESCAPE_BYTES)?;
         let mut escapes = escapes::read(&raw_escapes, escape.offset);
 
         // Bits of bitmaps become gaps too, so that applying a part knows only one form.
@@ -236,7 +239,8 @@ impl<L: Lane> Decoded<L> {
             escaped += run.iter().filter(|&&symbol| symbol == greatest).count();
             symbols.push((greatest, run));
         }
-        let raw_escapes = read_escapes(escape, escaped)?;
+        // R-VAL-02 leaves a magnitude one bit less than a lane.
+        let raw_escapes = read_escapes(escape, escaped, (u64::from(L::BITS) - 1).div_ceil(7))?;
         let mut escapes = escapes::read(&raw_escapes, escape.offset);
         // R-VAL-02: the greatest magnitude less one.
         let most = (u64::MAX >> (64 - L::BITS)) / 2;
@@ -423,23 +427,24 @@ impl<L: Lane> PartChanges for Changes<'_, L> {
 
     fn finish(&self) -> Result<()> {
         let Self { decoded, part, runs, members, .. } = self;
-        if decoded.coding.is_sparse() {
-            for (context, run) in runs.iter().enumerate() {
-                decoded.check(run.values.is_empty(), &rules::POS_01, || {
-                    format!("ranks exceed the {} members of context {context}", members[context])
-                })?;
-            }
-        }
+        // With one context all lanes are members, which the table has been compared with.
         if decoded.contexts() == 1 {
             return Ok(());
         }
-        let counts = decoded.table.counts(*part).iter().enumerate();
-        for (context, &count) in counts {
-            // With gaps it is the coded lanes that are counted.
-            let is_gaps = matches!(decoded.table.positions.get(context), Some(PositionCoding::Gaps(_)));
-            decoded.check(is_gaps || u64::from(count) == members[context], &rules::POS_02, || {
-                format!("{count} are given for the {} members of context {context}", members[context])
-            })?;
+        for (context, &count) in decoded.table.counts(*part).iter().enumerate() {
+            let members = members[context];
+            match decoded.table.positions.get(context) {
+                Some(PositionCoding::Gaps(_)) => {
+                    decoded.check(runs[context].values.is_empty(), &rules::POS_01, || {
+                        format!("ranks exceed the {members} members of context {context}")
+                    })?
+                }
+                Some(PositionCoding::Bitmap) | None => {
+                    decoded.check(u64::from(count) == members, &rules::POS_02, || {
+                        format!("{count} are given for the {members} members of context {context}")
+                    })?;
+                }
+            }
         }
         Ok(())
     }
@@ -516,9 +521,9 @@ fn read_exact<'a>(stream: &StoredStream<'a>, raw_length: u64) -> Result<Cow<'a, 
     stream.decode()
 }
 
-/// R-LIM-03, then the raw bytes of an escape stream, whose varints have been checked.
-fn read_escapes<'a>(stream: &StoredStream<'a>, escaped: usize) -> Result<Cow<'a, [u8]>> {
-    let most = 10 * escaped as u64;
+/// R-LIM-03, then the raw bytes of an escape stream, whose varints have been checked. None of them takes more than `longest` bytes.
+fn read_escapes<'a>(stream: &StoredStream<'a>, escaped: usize, longest: u64) -> Result<Cow<'a, [u8]>> {
+    let most = longest * escaped as u64;
     ensure(stream.raw_length <= most, &rules::LIM_03, || {
         format!("an escape stream of {} bytes for {escaped} escapes", stream.raw_length)
     })

@@ -127,8 +127,8 @@ mod tests {
             assert_eq!(with(header), None, "{header:?}");
         }
         assert_eq!(with(&[0xC0, 0, 100, 0, 0, 0, 0, 0, 0, 0]), None);
-        assert_eq!(rule(&frame(&[0x60, 100, 1], &[block(RLE, 356, true, &[7])]), 356), None);
-        assert_eq!(rule(&frame(&[0x60, 100, 1], &[block(RLE, 355, true, &[7])]), 355), BROKEN);
+        assert_eq!(rule(&frame(&[0x60, 100, 0], &[block(RLE, 356, true, &[7])]), 356), None);
+        assert_eq!(rule(&frame(&[0x60, 100, 0], &[block(RLE, 355, true, &[7])]), 355), BROKEN);
         // The unused bit means nothing, the reserved one is refused, and so is a dictionary.
         assert_eq!(with(&[0x10, 0]), None);
         for descriptor in [0x08, 0x01, 0x02, 0x03] {

@@ -29,7 +29,7 @@ struct Row<'a> {
     name: &'a str,
     operation: &'static str,
     /// Dtype and shape in the target; none for a removed tensor.
-    dtype: Option<&'static str>,
+    dtype: Option<String>,
     shape: Option<&'a [u64]>,
     lanes: u64,
     /// Lanes that the link holds values of.
@@ -82,7 +82,7 @@ fn start_row(entry: &TensorEntry) -> Row<'_> {
                 Start::Zeros => "set",
                 Start::Base => "patch",
             },
-            dtype: Some(written.info.dtype().name()),
+            dtype: Some(written.info.dtype().to_string()),
             shape: Some(written.info.shape()),
             lanes: written.info.lanes(),
             ..Row::default()
@@ -170,7 +170,7 @@ fn table(rows: &[Row<'_>]) -> String {
         .map(|row| {
             vec![
                 row.operation.to_owned(),
-                row.dtype.unwrap_or("-").to_owned(),
+                row.dtype.as_deref().unwrap_or("-").to_owned(),
                 row.shape.map_or_else(|| "-".to_owned(), shape),
                 grouped(row.coded),
                 percent(row.coded, row.lanes),
