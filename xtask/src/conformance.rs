@@ -24,6 +24,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 /// `cargo xtask vectors`
 pub(crate) fn write_vectors(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
+    rules(&[])?;
     Python::install()?.run("conformance", &["-m", "generator"])?;
     adequacy(&[])
 }
@@ -67,7 +68,13 @@ pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>)
             steps.skip("wrong testees", "no runner or no Python environment");
         }
     }
+    steps.run("rules.json has the rules of SPEC.md", || rules(&["--check"]));
     steps.run("adequacy of the vectors", || adequacy(&["--check"]));
+}
+
+/// Writes the rules of SPEC.md for programs.
+fn rules(options: &[&str]) -> Result {
+    execute(cargo(&["run", "--release", "--package", "deltachain-conformance", "--", "rules"])?.args(options))
 }
 
 /// Runs the whole suite against a testee, which has to answer all of it.

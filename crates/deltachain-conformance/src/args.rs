@@ -17,6 +17,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Run(RunArgs),
     Testee(TesteeArgs),
+    Rules(RulesArgs),
     #[cfg(feature = "adequacy")]
     Adequacy(AdequacyArgs),
 }
@@ -80,6 +81,17 @@ pub(crate) struct TesteeArgs {
 pub(crate) enum Always {
     Valid,
     Invalid,
+}
+
+/// Write rules.json: the rules of the SPEC.md that this program was built with
+#[derive(Debug, Args)]
+pub(crate) struct RulesArgs {
+    /// Compare the file with what it should be, instead of writing it
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// The folder with index.json [default: conformance, here or above]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) vectors: Option<PathBuf>,
 }
 
 /// Show that the vectors notice when a reader does not check a rule
