@@ -20,6 +20,10 @@ pub(crate) const WANTED: u8 = 2;
 pub(crate) const HELD: u8 = 4;
 /// Another commit is recorded for the version held than the one that was read.
 pub(crate) const FORKED: u8 = 8;
+/// Another chain document is recorded for it than the one that was read.
+pub(crate) const MOVED: u8 = 16;
+/// The caller accepts the commit of the version wanted.
+pub(crate) const ACCEPTED: u8 = 32;
 
 /// Kinds of objects: the chain document, a commit, a routes document, a link under its own name, one under the name that
 /// its first 32 bytes say, and something else, of which the text is the name.
@@ -207,7 +211,7 @@ pub fn mutate(
     let other = archive.objects[random.usize(..archive.objects.len())].clone();
     let object = &mut archive.objects[number];
     match random.u8(..16) {
-        0 => archive.flags ^= 1 << random.u8(..4),
+        0 => archive.flags ^= 1 << random.u8(..6),
         1 => (archive.wanted, archive.held) = (other.version, object.version),
         2 => archive.fault = random.u8(..),
         3 => object.kind ^= GONE,

@@ -15,7 +15,7 @@ fn who_holds_a_version_above_passes_no_fault_over_up_to_it() {
     let other = |number: u64| {
         move |store: &mut Store| {
             store.change_commit(number, |commit| {
-                commit.metadata = BTreeMap::from([("other".to_owned(), String::new())])
+                commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]);
             });
         }
     };
