@@ -95,7 +95,7 @@ pub use codec::kernels;
 pub use diff::{DiffOptions, DiffReport, diff};
 pub use error::{Error, ErrorClass, Result, Section};
 pub use limits::Limits;
-pub use link::{LinkReader, Segment};
+pub use link::{LinkReader, Ranks, Segment, StreamLengths};
 pub use patches::{Patch, Patches};
 pub use progress::Progress;
 #[cfg(feature = "rule-switch")]

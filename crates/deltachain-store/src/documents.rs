@@ -28,7 +28,7 @@ pub fn init(store: &Store) -> Result<ChainDocument> {
 
 /// What the next version follows.
 pub(crate) fn head(store: &Store, limits: &Limits) -> Result<Parent> {
-    let head = store.listing(None)?.head();
+    let head = store.listing(0)?.head();
     parent(store, head, limits)
 }
 

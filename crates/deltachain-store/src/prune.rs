@@ -1,4 +1,4 @@
-//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and files that no route needs are removed.
+//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and files that no route needs are removed. Assets stay.
 //!
 //! The age of a file is reckoned by the store's clock alone: from when the store says that the file was stored to when it
 //! says that a document was stored that this prune has just written. A plan, which writes nothing, takes the newest

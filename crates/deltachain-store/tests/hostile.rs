@@ -126,7 +126,7 @@ fn commit_with_layout(store: &Store, version: u8, layout: Option<&str>) {
     let reference = FileReference { digest: Digest::of_bytes(&link), size: link.len() as u64 };
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), &link).unwrap();
-    store.upload(file.path(), &reference, &()).unwrap();
+    store.upload(file.path(), reference.name(), reference.size, &()).unwrap();
     let digest = StateDigests::of(&state(version), &()).unwrap().state;
     let commit = Commit {
         version: version.into(),

@@ -111,11 +111,11 @@ fn commit_of(store: &Store, version: u64) -> Commit {
 
 /// The plan of a late joiner.
 fn plan(store: &Store, version: u64) -> Plan {
-    let mut planner = Planner::new(Some(version), None, &Limits::default());
+    let mut planner = Planner::new(Some(version), None, None, &Limits::default());
     loop {
         match planner.step().unwrap() {
             Step::Follow(plan) => return plan,
-            Step::List => planner.list(store.listing(None).unwrap()),
+            Step::List { from } => planner.list(store.listing(from).unwrap()),
             Step::Fetch(names) => {
                 for (name, content) in store.get_all(&names).unwrap() {
                     planner.supply(name, content.as_deref());
