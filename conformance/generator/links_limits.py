@@ -125,7 +125,7 @@ def strings():
     half = "v" * 2**25
 
     def second_half(file):
-        file.metadata = [("a", half), ("b", Raw(varint(2**25 - 2)))]
+        file.metadata = [("a", half), ("b", Raw(varint(2**25 - 1)))]
         file.index_stored = frame
     yield spoiled("metadata-sum-of-halves", "R-LIM-01", "two values, half of the limit each: with the keys it is too much",
                   "metadata-one", second_half)
@@ -212,11 +212,15 @@ def stored_lengths():
         yield refused(f"segment/as-long-as-may-be-{id}", exact, "R-SEG-02",
                       f"a segment with as many bytes as it may have, most of them too many: {reason}", twin, "7")
 
-    def announced(file):
-        file.segments[0].stored_length = 3 * 2**30
-        file.header = {"segments": 3 * 2**30, "extension": 0}
+    def wraps(file):
+        lengths = [len(segment.encode()) for segment in file.segments[:2]]
+        file.segments[0].stored_length = HUGE
+        file.segments[1].stored_length = sum(lengths) + 1
+    yield spoiled("segment-stored-wraps", "R-LIM-06", "stored lengths whose sum is right modulo 2^64",
+                  "tensors-200-own-segments", wraps)
     huge = copy_of("one-lane")
-    announced(huge)
+    huge.segments[0].stored_length = 3 * 2**30
+    huge.header = {"segments": 3 * 2**30}
     yield refused("header/segment-of-3-gib-is-not-there", huge, "R-HDR-09", "a segment of 3 GiB that is not there",
                   "one-lane", "4.1", allocation_ceiling=1 << 20)
 
