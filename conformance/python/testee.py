@@ -11,7 +11,7 @@ from pathlib import Path
 from blake3 import blake3
 
 import testee_chain
-from deltachain_py import layout, link as dcf, safetensors, writer
+from deltachain_py import link as dcf, safetensors, writer
 from deltachain_py.errors import DcfError, Limits
 from deltachain_py.index import REMOVE
 from deltachain_py.model import PIECE_BYTES, state_digest
@@ -25,15 +25,12 @@ def check(request):
 def apply(request):
     links = [read(path) for path in request["links"]]
     target = dcf.apply_chain(links, state(request["base"]), limits(request))
-    metadata = dict(dcf.parse(links[-1], limits(request)).index.metadata)
-    if layout.KEY in metadata:
-        layout.parse(metadata[layout.KEY], target)
     write_whole(request["output"], safetensors.encode(target))
     return {"digest": state_digest(target).hex()}
 
 
 def patches(request):
-    link = dcf.parse(read(request["link"]))
+    link = dcf.parse(read(request["link"]), limits(request))
     coded = dcf.patches(link)
     answer = []
     for entry in link.index.tensors:
@@ -57,7 +54,7 @@ def encode(request):
 
 
 OPERATIONS = {"check": check, "apply": apply, "patches": patches, "encode": encode} | testee_chain.OPERATIONS
-HELLO = {"testee": "deltachain_py", "protocol": 1, "operations": list(OPERATIONS), "without": []}
+HELLO = {"testee": "deltachain_py", "protocol": 2, "operations": list(OPERATIONS), "without": []}
 
 
 def read(path):
@@ -82,11 +79,15 @@ def write_whole(path, data):
 def answer(request):
     if request["operation"] == "hello":
         return HELLO
+    refusal = {"case": request["case"], "result": "invalid"}
     try:
         return {"case": request["case"], "result": "valid"} | OPERATIONS[request["operation"]](request)
     except DcfError as error:
-        refusal = {"case": request["case"], "result": "invalid", "class": error.error_class, "message": str(error)}
-        return refusal | ({"rule": error.rule} if error.rule else {})
+        return refusal | {"class": error.error_class, "rule": error.rule, "message": str(error)}
+    except OSError as error:
+        return refusal | {"class": "IO", "message": str(error)}
+    except KeyError as error:  # of the request: an operation or a member that is not there
+        return refusal | {"class": "USAGE", "message": f"the request lacks or has another {error}"}
 
 
 if __name__ == "__main__":

@@ -9,17 +9,22 @@ from blake3 import blake3
 from . import documents
 from . import link as dcf
 from .errors import DOCUMENT_BYTES, DcfError, Limits, check, fail
-from .model import state_digest
+from .model import table_digest, table_of
 
-COMMIT, ROUTES, FILE = "commits/{:020}.json", "routes/{:020}-{:010}.json", "files/{}.dcf"
+COMMIT, ROUTES, FILE, ASSET = "commits/{:020}.json", "routes/{:020}-{:010}.json", "files/{}.dcf", "assets/{}"
 
-Held = namedtuple("Held", "version commit shards")  # digest of the commit, states of the shards (only for `replay`)
-Step = namedtuple("Step", "version start files")    # a route on a path; it starts at a version or at None, nothing
+# What a reader holds: the digests of the commit and of chain.json, and (only for `replay`) the states of all shards.
+Held = namedtuple("Held", "version commit chain shards")
+# A route on a path: it starts at a version or at None, nothing; where it stands: the document, and the place in it.
+Step = namedtuple("Step", "version start files document place")
+Shard = namedtuple("Shard", "state table")  # the tensors that are taken; the table of all
+Result = namedtuple("Result", "version digest shards assets")  # {number: state}, {name: bytes}
 
 
 def cost(path):
-    """What makes a path cheap: bytes, number of routes, versions."""
-    return sum(file["size"] for step in path for file in step.files), len(path), [step.version for step in path]
+    """What makes a path cheap: bytes, number of routes, versions, places in the documents."""
+    return (sum(file["size"] for step in path for file in step.files), len(path), [step.version for step in path],
+            [step.place for step in path])
 
 
 class Store:
@@ -29,7 +34,8 @@ class Store:
         self.folder = Path(folder)
 
     def get(self, name, limit=-1):
-        """The bytes of an object, at most `limit` of them; None if there is no such object."""
+        """The bytes of an object, at most `limit` of them; None if there is no such object. Symbolic links are
+        followed, here and in `numbers`."""
         if not (self.folder / name).is_file():
             return None
         with open(self.folder / name, "rb") as file:
@@ -44,13 +50,19 @@ class Store:
 
 
 class Reader:
-    """Reads a version of a chain. What fails is passed over, as long as there is another path."""
+    """Reads a version of a chain. What fails is passed over, as long as there is another path.
 
-    def __init__(self, store, held=None, limits=Limits()):
-        self.store, self.held, self.limits = store, held, limits
+    It takes the given shards (numbers) and of them the given tensors (names); None means all. `accept` is the digest
+    of a commit for which it gives up what it holds.
+    """
+
+    def __init__(self, store, held=None, limits=Limits(), shards=None, tensors=None, accept=None):
+        self.store, self.held, self.limits, self.accept = store, held, limits, accept
+        self.takes_shard = lambda number: shards is None or number in shards
+        self.takes = lambda name: tensors is None or name in tensors
         self.failures = []   # what was passed over, in the order in which it was met
         self.floor = 0       # paths that begin below are ruled out by the fault of a commit (step 3)
-        self.failed = []     # steps that failed in step 5
+        self.failed = []     # steps that failed in step 5; None: what is held is not what it should be
 
     @contextmanager
     def passing_over(self):
@@ -75,18 +87,24 @@ class Reader:
     def plan(self, version=None):
         """Steps 1 to 4: the version (of the head for None) and the cheapest path to it, a list of steps."""
         _, self.chain_digest = self.document("chain.json", "chain", "R-CHN-01")
-        versions = self.store.numbers("commits/", 20) if version is None else [version]
-        check(versions, "R-CHN-03", "no version has a commit")
-        version = versions[-1]
-        self.commit(version)
-        if self.held and self.held.version > version:
+        number = version
+        if version is None:
+            number = max(self.store.numbers("commits/", 20), default=-1)  # -1, too, has no commit
+        if self.held and self.accept is not None and self.commit(number)[1] == self.accept:
             self.held = None
         if self.held:
-            self.check_commits(self.held.version, version, final=True)
+            check(self.chain_digest == self.held.chain, "R-CHN-13", "not the chain that is held", "chain.json")
+            forward = version is not None or number >= self.held.version
+            check(forward, "R-CHN-14", f"version {self.held.version} is held, the head is {number}")
+        check(self.store.get(COMMIT.format(number), 0) is not None, "R-CHN-03", f"version {number} has no commit")
+        first = self.held.version if self.held else number
+        self.check_commits(min(first, number), max(first, number), final=True)
+        if first > number:
+            self.held = None
         while True:
-            path = self.cheapest(version)
-            if not path or path[0].start is not None or self.check_commits(path[0].version, version):
-                return version, path
+            path = self.cheapest(number)
+            if not path or path[0].start is not None or self.check_commits(path[0].version, number):
+                return number, path
 
     def check_commits(self, lowest, wanted, final=False):
         """Step 3. True; or, if failures are not final, paths that need the commit at fault are ruled out by raising
@@ -101,7 +119,7 @@ class Reader:
                 floor = max(version, 1)  # a path that begins here does not look at the commit before
                 check(parent in (None, commit["parent"]), "R-CHN-04", "wrong parent", COMMIT.format(version))
             except DcfError as failure:
-                if final or floor > wanted:
+                if final:
                     raise
                 self.failures.append(failure)
                 self.floor = floor
@@ -121,7 +139,7 @@ class Reader:
                     same = all(len(self.commit(version)[0]["shards"]) == len(step.files)
                                for version in (step.version, start) if version is not None)
                     check(same, "R-CHN-07", f"{len(step.files)} files lead from {start} to {step.version}")
-                if start is None or (self.held and start == self.held.version):
+                if start is None or (self.held and start == self.held.version and None not in self.failed):
                     return path
                 if start not in seen:
                     paths += [[step, *path] for step in self.routes(start)]
@@ -133,7 +151,7 @@ class Reader:
     def routes(self, version):
         """The routes in force that have not failed, as steps."""
         commit, digest = self.commit(version)
-        routes = commit["routes"]
+        routes, source = commit["routes"], COMMIT.format(version)
         for generation in filter(None, reversed(self.store.numbers(f"routes/{version:020}-", 10))):
             name = ROUTES.format(version, generation)
             with self.passing_over():  # for the one before, and finally for the commit
@@ -141,45 +159,68 @@ class Reader:
                 same = (document["version"], document["generation"]) == (version, generation)
                 check(same, "R-CHN-02", "it is of another version or generation", name)
                 check(document["commit"] == digest, "R-CHN-06", "it belongs to another commit", name)
-                routes = document["routes"]
+                routes, source = document["routes"], name
                 break
-        steps = [Step(version, route["from"], route["files"]) for route in routes]
+        steps = [Step(version, route["from"], route["files"], source, place) for place, route in enumerate(routes)]
         return [step for step in steps
                 if step not in self.failed and (step.start is None or step.start >= self.floor)]
 
     def replay(self, version=None):
-        """All steps: the version, the states of its shards, and its state digest.
+        """All steps.
 
         Each plan reads anew which routes are in force, so a prune that came between does no harm.
         """
         while True:
             version, path = self.plan(version)
-            from_nothing = path and path[0].start is None
-            shards = [{} for _ in path[0].files] if from_nothing else self.held.shards
+            step = None
             with self.passing_over():
+                shards = self.begin(path)
                 for step in path:
                     shards = self.follow(step, shards)
                 break
             self.failed.append(step)
-        state, digest = {}, self.commit(version)[0]["state"]
-        for shard in shards:  # step 6
-            check(not state.keys() & shard.keys(), "R-CHN-12", "shards with a common tensor name")
-            state |= shard
-        check(state_digest(state).hex() == digest, "R-CHN-12", "the shards do not make up the state")
-        return version, shards, digest
+        commit = self.commit(version)[0]
+        if len(shards) == len(commit["shards"]):  # step 6
+            table = {}
+            for shard in shards.values():
+                check(not table.keys() & shard.table.keys(), "R-CHN-12", "shards with a common tensor name")
+                table |= shard.table
+            check(table_digest(table).hex() == commit["state"], "R-CHN-12", "the shards do not make up the state")
+        assets = {}
+        for asset in commit["assets"]:  # step 7
+            assets[asset["name"]] = self.object(ASSET, asset, "R-CHN-15", "R-CHN-16")
+        return Result(version, commit["state"], {number: shard.state for number, shard in shards.items()}, assets)
+
+    def begin(self, path):
+        """The shards taken, {number: Shard}, where the path begins: the empty state, or what is held."""
+        if path and path[0].start is None:
+            return {number: Shard({}, {}) for number in range(len(path[0].files)) if self.takes_shard(number)}
+        shards, digests = {}, self.commit(self.held.version)[0]["shards"]
+        check(len(self.held.shards) == len(digests), "R-APP-01", f"{len(self.held.shards)} shards are held")
+        for number, (state, digest) in enumerate(zip(self.held.shards, digests)):
+            if self.takes_shard(number):
+                table = table_of(state)
+                check(table_digest(table).hex() == digest, "R-APP-01", f"shard {number} is not that of the commit")
+                shards[number] = Shard({name: state[name] for name in state if self.takes(name)}, table)
+        return shards
 
     def follow(self, step, bases):
         """Step 5 for one route: the shards of the version that it leads to."""
-        digests = self.commit(step.version)[0]["shards"]
-        check(len(bases) == len(digests), "R-APP-01", f"{len(bases)} shards are held, the version has {len(digests)}")
-        shards = []
-        for base, file, digest in zip(bases, step.files, digests):
-            name = FILE.format(file["digest"])
-            data = self.store.get(name)
-            check(data is not None, "R-CHN-09", "object is missing", name)
-            same = len(data) == file["size"] and blake3(data).hexdigest() == file["digest"]
-            check(same, "R-CHN-10", "it is not what the route names", name)
-            link = dcf.parse(data, self.limits)
-            check(link.header.target.hex() == digest, "R-CHN-11", "it does not lead to the shard", name)
-            shards.append(dcf.apply_link(link, base))
+        digests, shards = self.commit(step.version)[0]["shards"], {}
+        for number, base in bases.items():
+            file = step.files[number]
+            link = dcf.parse(self.object(FILE, file, "R-CHN-09", "R-CHN-10"), self.limits)
+            same = link.header.target.hex() == digests[number]
+            check(same, "R-CHN-11", "it does not lead to the shard", FILE.format(file["digest"]))
+            table = dcf.promise(link, base.table)
+            shards[number] = Shard(dcf.build(link, base.state, self.takes), table)
         return shards
+
+    def object(self, pattern, reference, missing, wrong):
+        """The bytes of a file or an asset that a document names by digest and size."""
+        name = pattern.format(reference["digest"])
+        data = self.store.get(name)
+        check(data is not None, missing, "object is missing", name)
+        same = len(data) == reference["size"] and blake3(data).hexdigest() == reference["digest"]
+        check(same, wrong, "not the size or the digest that is named", name)
+        return data

@@ -28,9 +28,9 @@ def packed(take, name, counts, widths, where):
     return [unpack(*items, f"{name} of {where}") for items in zip(runs, widths, counts)]
 
 
-def escapes(take, name, count, where):
-    """The varints of an escape stream; there must be `count` of them (R-STR-06)."""
-    reader, values = Reader(take(name, limit=10 * count), f"{name} of {where}"), []
+def escapes(take, name, count, longest, where):
+    """The varints of an escape stream; there must be `count` of them (R-STR-06), of at most `longest` bytes each."""
+    reader, values = Reader(take(name, limit=longest * count), f"{name} of {where}"), []
     while reader.left():
         values.append(reader.varint())
     reader.check(len(values) == count, "R-STR-06", f"{len(values)} escapes, {count} wanted")
@@ -66,7 +66,7 @@ def decode_positions(take, table, parts, where):
 
     low = packed(take, "gap low", [sums[c] for c in gaps], [table.positions[c] for c in gaps], where)
     high = take("gap high", needed=sum(sums[c] for c in gaps))
-    escaped = escapes(take, "gap escape", high.count(255), where)
+    escaped = escapes(take, "gap escape", high.count(255), 4, where)
     high_parts = iter([h if h < 255 else 255 + next(escaped) for h in high])
     for c, run in zip(gaps, low):
         for part, low_parts in zip(parts, split(run, counts[c])):
@@ -103,25 +103,28 @@ def encode_positions(ranks, counts, positions):
     return streams
 
 
-def resolve(segment, base_lanes_of, where):
-    """Step 8.5: for each part its coded lanes and their values, [(lane, value)] in lane order.
+def resolve(segment, taken, base_lanes_of, where):
+    """Step 8.5: for each part of a tensor that is taken its coded lanes and their values: (part, [(lane, value)]) in
+    lane order.
 
     `base_lanes_of(part)` gives the base's lanes; it is called only with more than one context.
     """
     table, result = segment.table, []
     for p, part in enumerate(segment.parts):
+        if not taken(part.entry.name):
+            continue
         thresholds, name = table.thresholds[p], part.entry.name
         base_lanes = base_lanes_of(part) if thresholds else None
         contexts = members(part.entry.dtype, thresholds, part.lanes, base_lanes)
         for c, lanes in enumerate(contexts):
-            inside = not table.positions or not segment.ranks[c][p] or segment.ranks[c][p][-1] < len(lanes)
-            check(inside, "R-POS-01", f"context {c} of {name!r}: rank beyond {len(lanes)} members", where)
-        for c, lanes in enumerate(contexts):
-            same = bool(table.positions) and table.positions[c] != BITMAP or table.counts[p][c] == len(lanes)
-            check(same, "R-POS-02", f"context {c} of {name!r}: {len(lanes)} members", where)
+            if table.positions and table.positions[c] != BITMAP:
+                inside = not segment.ranks[c][p] or segment.ranks[c][p][-1] < len(lanes)
+                check(inside, "R-POS-01", f"context {c} of {name!r}: rank beyond {len(lanes)} members", where)
+            else:
+                check(table.counts[p][c] == len(lanes), "R-POS-02", f"context {c} of {name!r}: not its members", where)
         coded = [(lanes[rank], value) for c, lanes in enumerate(contexts)
                  for rank, value in zip(segment.ranks[c][p], segment.values[c][p])]
-        result.append(sorted(coded))
+        result.append((part, sorted(coded)))
     return result
 
 
@@ -184,7 +187,8 @@ def _decode_small(take, coding, table, counts, where):
     signs = packed(take, "sign", counts, [1] * len(counts), where)
     symbols = packed(take, "magnitude", counts, table.widths, where)
     escape_count = sum(run.count((1 << width) - 1) for run, width in zip(symbols, table.widths))
-    escaped = escapes(take, "magnitude escape", escape_count, where)
+    longest = ceil_div(8 * coding.lane_bytes - 1, 7)
+    escaped = escapes(take, "magnitude escape", escape_count, longest, where)
     flat, half = [], 1 << (8 * coding.lane_bytes - 1)
     for c, width in enumerate(table.widths):
         escape = (1 << width) - 1

@@ -1,8 +1,11 @@
 """The index (section 6): metadata, segment entries, tensor entries, digests."""
 from dataclasses import dataclass, field
 
+import re
+
 from .errors import SEGMENT_BYTES, SEGMENT_PIECES, check
-from .model import DTYPES, EMPTY_DIGEST, elements, piece_count, piece_range
+from .model import (BY_NAME, DESCRIBED, DTYPES, EMPTY_DIGEST, Dtype, Row, elements, piece_count, piece_range,
+                    tensor_digest)
 from .primitives import Reader, string, varint
 
 REMOVE, SET, PATCH = 0, 1, 2
@@ -60,11 +63,14 @@ class TensorEntry:
     dtype: object = None
     shape: tuple = ()
     segments: list = field(default_factory=list)  # of each piece: 0 or segment number + 1
-    digest: bytes = None
+    digests: list = None                          # promised: of each piece, or one
 
     @property
     def byte_length(self):
         return elements(self.shape) * self.dtype.bits // 8
+
+    def row(self):
+        return Row(self.dtype, self.shape, tensor_digest(self.digests))
 
 
 @dataclass
@@ -84,12 +90,12 @@ class Index:
         for entry in self.tensors:
             out += string(entry.name) + bytes([entry.operation])
             if entry.operation != REMOVE:
-                out += bytes([entry.dtype.code]) + varint(len(entry.shape))
+                out += entry.dtype.encode() + varint(len(entry.shape))
                 for number in (*entry.shape, *entry.segments):
                     out += varint(number)
         for entry in self.tensors:
             if entry.operation != REMOVE:
-                out += entry.digest
+                out += b"".join(entry.digests)
         return bytes(out)
 
 
@@ -100,18 +106,22 @@ def parse_index(raw, header, limits):
     for _ in range(reader.limited(limits.segments, "segment count")):
         coding = Coding.decode(reader.u8(), reader)
         index.segments.append(SegmentEntry(coding, reader.varint(), int.from_bytes(reader.bytes(4), "little")))
+    latest = {}  # (dtype, coding): the segment of the last piece (R-IDX-19)
     for _ in range(reader.limited(limits.tensors, "tensor count")):
         previous = index.tensors[-1].name if index.tensors else None
-        index.tensors.append(_read_tensor(reader, previous, index.segments, limits))
+        index.tensors.append(_read_tensor(reader, previous, index.segments, latest, limits))
     for entry in index.tensors:
         if entry.operation != REMOVE:
-            entry.digest = reader.bytes(32)
+            entry.digests = [reader.bytes(32) for _ in entry.segments or [0]]
     reader.check(reader.left() == 0, "R-IDX-02", "bytes after the last digest")
     for number, segment in enumerate(index.segments):
         check(segment.parts, "R-IDX-12", "no piece names it", f"segment {number}")
         check(len(segment.parts) <= SEGMENT_PIECES, "R-LIM-02", "too many pieces", f"segment {number}")
         size = sum(end - start for start, end in (part.range for part in segment.parts))
         check(size <= SEGMENT_BYTES, "R-LIM-02", "too many bytes of pieces", f"segment {number}")
+        width = segment.coding.lane_bytes
+        most = 512 + 94 * len(segment.parts) + (width + 8) * (size // width)
+        check(segment.stored_length <= most, "R-LIM-06", f"{segment.stored_length} bytes", f"segment {number}")
     total = sum(segment.stored_length for segment in index.segments)
     check(total == header.segments_length, "R-IDX-14", f"segments add up to {total}", "index")
     if header.base == EMPTY_DIGEST:
@@ -135,7 +145,20 @@ def _read_metadata(reader, limits):
     return metadata
 
 
-def _read_tensor(reader, previous_name, segments, limits):
+def _read_dtype(reader, limits):
+    code = reader.u8()
+    reader.check(code in DTYPES or code == DESCRIBED, "R-IDX-08", f"dtype code {code}")
+    if code != DESCRIBED:
+        return DTYPES[code]
+    name = reader.string(limits.name_bytes, "name of a dtype")
+    bits, lane_bytes, sign, exponent = reader.bytes(4)
+    good = (re.fullmatch("[A-Z][A-Z0-9_]{0,31}", name) and name not in BY_NAME and bits > 0
+            and lane_bytes in (1, 2, 4, 8) and sign <= 1 and exponent <= (min(8 * lane_bytes - 1, 11) if sign else 0))
+    reader.check(good, "R-IDX-20", f"no description of a dtype: {name!r}, {bits}, {lane_bytes}, {sign}, {exponent}")
+    return Dtype(DESCRIBED, name, bits, lane_bytes, sign == 1, exponent)
+
+
+def _read_tensor(reader, previous_name, segments, latest, limits):
     entry = TensorEntry(reader.string(limits.name_bytes, "name"), None)
     ascending = previous_name is None or previous_name.encode() < entry.name.encode()
     reader.check(ascending, "R-IDX-06", "tensor names not ascending")
@@ -143,14 +166,12 @@ def _read_tensor(reader, previous_name, segments, limits):
     reader.check(entry.operation <= PATCH, "R-IDX-07", f"operation {entry.operation}")
     if entry.operation == REMOVE:
         return entry
-    code = reader.u8()
-    reader.check(code in DTYPES, "R-IDX-08", f"dtype code {code}")
-    entry.dtype = DTYPES[code]
+    entry.dtype = _read_dtype(reader, limits)
     count = reader.limited(limits.dimensions, "number of dimensions")
     entry.shape = tuple(reader.varint() for _ in range(count))
     bits = elements(entry.shape) * entry.dtype.bits
     reader.check(bits <= 8 * limits.tensor_bytes, "R-LIM-01", "tensor is too large")
-    reader.check(bits % 8 == 0, "R-IDX-09", "elements do not fill whole bytes")
+    reader.check(bits % (8 * entry.dtype.lane_bytes) == 0, "R-IDX-09", "elements do not fill whole lanes")
     for piece in range(piece_count(bits // 8)):
         number = reader.varint()
         reader.check(number <= len(segments), "R-IDX-10", f"segment {number} of {len(segments)}")
@@ -159,6 +180,9 @@ def _read_tensor(reader, previous_name, segments, limits):
             reader.check(segment.coding.lane_bytes == entry.dtype.lane_bytes, "R-IDX-11", "lanes of different width")
             good = entry.operation == PATCH or segment.coding.values == ABSOLUTE
             reader.check(good, "R-IDX-16", "relative values for a set tensor")
+            kind = entry.dtype, segment.coding
+            reader.check(number >= latest.get(kind, 0), "R-IDX-19", "segment before that of an earlier piece")
+            latest[kind] = number
             segment.parts.append(Part(entry, piece, segment.coding))
         entry.segments.append(number)
     return entry

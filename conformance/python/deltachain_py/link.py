@@ -1,11 +1,11 @@
 """A link file: parse, decode, check, apply (sections 9 and 10)."""
 from dataclasses import dataclass
 
-from . import codings
+from . import codings, layout
 from .errors import DcfError, Limits, check
 from .header import SIZE, Header, parse_header
 from .index import ABSOLUTE, PATCH, REMOVE, Index, parse_index
-from .model import Tensor, from_lanes, state_digest, to_lanes
+from .model import Tensor, from_lanes, table_digest, table_of, to_lanes
 from .primitives import crc32
 from .segment import decode_segment
 from .streams import read_stream
@@ -38,30 +38,44 @@ def parse(data, limits=Limits()):
     return Link(data, header, parse_index(raw, header, limits))
 
 
-def check_base(link, base):
-    """Step 7."""
-    digest = state_digest(base)
+def promise(link, table):
+    """Step 7: the table of the target, by the digests that the link promises, for a base with this table."""
+    digest = table_digest(table)
     check(digest == link.header.base, "R-APP-01", f"base is {digest.hex()}, not {link.header.base.hex()}")
+    target = dict(table)
     for entry in link.index.tensors:
-        old = base.get(entry.name)
+        old = target.pop(entry.name, None)  # an entry that removes may name a tensor that the base does not have
         if entry.operation == PATCH:
-            fits = old is not None and old.dtype == entry.dtype and len(old.data) == entry.byte_length
+            fits = old is not None and old.dtype == entry.dtype and old.byte_length == entry.byte_length
             check(fits, "R-APP-02", f"base has no such tensor {entry.name!r}")
+        if entry.operation != REMOVE:
+            target[entry.name] = entry.row()
+    check(table_digest(target) == link.header.target, "R-APP-05", "state digest of what the link promises")
+    text = dict(link.index.metadata).get(layout.KEY)
+    if text is not None:
+        layout.parse(text, target)
+    return target
 
 
-def decode(link, base=None):
+def everything(_name):
+    return True
+
+
+def decode(link, base=None, taken=everything):
     """Step 8: yields (part, [(lane, value)]) with sorted lanes, value being the new lane or the difference.
 
-    Without the base, nothing is yielded for segments with more than one context.
+    Segments of which no part belongs to a tensor that is taken are passed over. Without the base, nothing is yielded
+    for segments with more than one context.
     """
     def base_lanes(part):
         return to_lanes(base[part.entry.name].data[slice(*part.range)], part.entry.dtype.lane_bytes)
 
     for number, entry, stored in link.stored_segments():
-        where = f"segment {number}"
-        segment = decode_segment(stored, entry, where)
-        if segment.table.contexts == 1 or base is not None:
-            yield from zip(entry.parts, codings.resolve(segment, base_lanes, where))
+        if any(taken(part.entry.name) for part in entry.parts):
+            where = f"segment {number}"
+            segment = decode_segment(stored, entry, where)
+            if segment.table.contexts == 1 or base is not None:
+                yield from codings.resolve(segment, taken, base_lanes, where)
 
 
 def patches(link):
@@ -81,35 +95,30 @@ def check_link(data, limits=Limits()):
 
 def apply(data, base, limits=Limits()):
     """The operation *apply*: the target state, or an error; the base is never changed."""
-    return apply_link(parse(data, limits), base)
+    return apply_chain([data], base, limits)
 
 
 def apply_chain(files, base, limits=Limits()):
-    """Apply links one after another; R-APP-06 is checked for all of them before the first is applied."""
-    links = [parse(data, limits) for data in files]
+    """Apply links one after another: each group of steps for all of them before the next."""
+    links, table = [parse(data, limits) for data in files], table_of(base)
     for number, (one, two) in enumerate(zip(links, links[1:]), 1):
         check(two.header.base == one.header.target, "R-APP-06", f"link {number} does not continue the one before")
     for link in links:
-        base = apply_link(link, base)
+        table = promise(link, table)
+    for link in links:
+        base = build(link, base)
     return base
 
 
-def apply_link(link, base):
-    """Steps 7 to 9 for a link that was parsed."""
-    check_base(link, base)
-    target = build(link, base)
-    for entry in link.index.tensors:
-        if entry.operation != REMOVE:
-            check(target[entry.name].digest() == entry.digest, "R-APP-04", f"tensor digest of {entry.name!r}")
-    check(state_digest(target) == link.header.target, "R-APP-05", "state digest of the result")
-    return target
+def build(link, base, taken=everything):
+    """Steps 8 and 9 for a link that passed step 7: the target, of which only the tensors taken are built.
 
-
-def build(link, base):
-    """Step 8 with the base, and the state that comes of it; nothing was compared with a digest yet."""
+    The base, too, holds only these.
+    """
+    entries = [entry for entry in link.index.tensors if taken(entry.name)]
     buffers = {entry.name: bytearray(base[entry.name].data if entry.operation == PATCH else entry.byte_length)
-               for entry in link.index.tensors if entry.operation != REMOVE}
-    for part, coded in decode(link, base):
+               for entry in entries if entry.operation != REMOVE}
+    for part, coded in decode(link, base, taken):
         dtype, (start, end) = part.entry.dtype, part.range
         buffer = buffers[part.entry.name]
         lanes = list(to_lanes(buffer[start:end], dtype.lane_bytes))
@@ -119,8 +128,10 @@ def build(link, base):
         buffer[start:end] = from_lanes(lanes, dtype.lane_bytes)
 
     target = dict(base)
-    for entry in link.index.tensors:
-        target.pop(entry.name, None)  # an entry that removes may name a tensor that the base does not have
+    for entry in entries:
+        target.pop(entry.name, None)
         if entry.operation != REMOVE:
-            target[entry.name] = Tensor(entry.dtype, entry.shape, bytes(buffers[entry.name]))
+            tensor = Tensor(entry.dtype, entry.shape, bytes(buffers[entry.name]))
+            check(tensor.digests() == entry.digests, "R-APP-04", f"digest of {entry.name!r}")
+            target[entry.name] = tensor
     return target

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from .primitives import ceil_div
+from .primitives import ceil_div, string
 
 PIECE_BYTES = 1 << 24
+DESCRIBED = 255  # the code of dtypes that are not in the table and bring their own description
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Dtype:
     lane_bytes: int
     sign_magnitude: bool
     exponent_bits: int
+
+    def encode(self):
+        """The code and, of a described dtype, the description: in the index and in the state digest."""
+        fields = bytes([self.bits, self.lane_bytes, self.sign_magnitude, self.exponent_bits])
+        return bytes([self.code]) + (string(self.name) + fields if self.code == DESCRIBED else b"")
 
     @property
     def width(self):
@@ -55,8 +61,30 @@ class Tensor:
     shape: tuple
     data: bytes
 
-    def digest(self):
-        return blake3(self.data).digest()
+    def digests(self):
+        """The digest of each piece; of no data, if there is no piece."""
+        ranges = [piece_range(len(self.data), p) for p in range(piece_count(len(self.data)))] or [(0, 0)]
+        return [blake3(self.data[start:end]).digest() for start, end in ranges]
+
+    def row(self):
+        return Row(self.dtype, self.shape, tensor_digest(self.digests()))
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a state digest says of a tensor. The *table* of a state is a dict from name to Row."""
+    dtype: Dtype
+    shape: tuple
+    digest: bytes
+
+    @property
+    def byte_length(self):
+        return elements(self.shape) * self.dtype.bits // 8
+
+
+def tensor_digest(digests):
+    """From the piece digests, or the one digest of a tensor that has no more than one piece."""
+    return digests[0] if len(digests) == 1 else blake3(b"".join(digests)).digest()
 
 
 def piece_count(byte_length):
@@ -79,16 +107,24 @@ def from_lanes(lanes, lane_bytes):
     return struct.pack(f"<{len(lanes)}{_FORMAT[lane_bytes]}", *lanes)
 
 
-def state_digest(state):
-    """State digest of a dict name -> Tensor."""
+def table_of(state):
+    return {name: tensor.row() for name, tensor in state.items()}
+
+
+def table_digest(table):
+    """The state digest."""
     def u64(*values):
         return struct.pack(f"<{len(values)}Q", *values)
 
-    hasher = blake3(u64(len(state)), derive_key_context="deltachain 2026-11-21 state digest v1")
-    for name, tensor in sorted((name.encode("utf-8"), tensor) for name, tensor in state.items()):
-        hasher.update(u64(len(name)) + name + bytes([tensor.dtype.code]) + u64(len(tensor.shape), *tensor.shape))
-        hasher.update(u64(len(tensor.data)) + tensor.digest())
+    hasher = blake3(u64(len(table)), derive_key_context="deltachain 2026-11-21 state digest v1")
+    for name, row in sorted((name.encode("utf-8"), row) for name, row in table.items()):
+        hasher.update(u64(len(name)) + name + row.dtype.encode() + u64(len(row.shape), *row.shape))
+        hasher.update(u64(row.byte_length) + row.digest)
     return hasher.digest()
 
 
-EMPTY_DIGEST = state_digest({})
+def state_digest(state):
+    return table_digest(table_of(state))
+
+
+EMPTY_DIGEST = table_digest({})

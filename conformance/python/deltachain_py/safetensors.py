@@ -3,12 +3,18 @@ import json
 from pathlib import Path
 
 from .errors import DcfError
-from .layout import members
 from .model import BY_NAME, Tensor, elements
 
 
-def bad(message):
-    raise DcfError("IO", None, f"safetensors: {message}")
+def bad(message, error_class="IO"):
+    raise DcfError(error_class, None, f"safetensors: {message}")
+
+
+def members(pairs):
+    """The object of a JSON text, in which no member is repeated."""
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a member is repeated")
+    return dict(pairs)
 
 
 def read(path):
@@ -38,8 +44,8 @@ def encode(state):
     header, body = {}, bytearray()
     # Widest lanes first, so that every tensor is aligned.
     for name, tensor in sorted(state.items(), key=lambda item: (-item[1].dtype.lane_bytes, item[0].encode())):
-        if name == "__metadata__":
-            bad("the tensor name __metadata__ cannot be written")
+        if name == "__metadata__" or tensor.dtype.name not in BY_NAME:
+            bad(f"{name!r} of dtype {tensor.dtype.name} cannot be written", "USAGE")
         header[name] = {"dtype": tensor.dtype.name, "shape": list(tensor.shape),
                         "data_offsets": [len(body), len(body) + len(tensor.data)]}
         body += tensor.data

@@ -49,8 +49,9 @@ def parse_table(raw, coding, parts, where):
     reader.check(k == 1 or coding.values != ABSOLUTE, "R-SEG-04", f"absolute values with {k} contexts")
     table = Table([], [], [], [])
     for _ in range(k if coding.positions == SPARSE else 0):
-        table.positions.append(reader.u8())
-        reader.check(table.positions[-1] <= BITMAP, "R-SEG-05", f"position parameter {table.positions[-1]}")
+        parameter = reader.u8()
+        reader.check(parameter in (*range(24), BITMAP), "R-SEG-05", f"position parameter {parameter}")
+        table.positions.append(parameter)
     for _ in range(k if coding.values == SMALL else 0):
         table.widths.append(reader.u8())
         reader.check(table.widths[-1] in (1, 2, 4, 8), "R-SEG-06", f"symbol width {table.widths[-1]}")
@@ -89,7 +90,7 @@ def decode_segment(stored, entry, where):
         check(limit is None or raw_length <= limit, "R-LIM-03", f"raw length {raw_length} above {limit}", at)
         return read_stream(data, raw_length, at)
 
-    table = parse_table(take("table", limit=33 + 320 * len(entry.parts)), entry.coding, entry.parts, where)
+    table = parse_table(take("table", limit=33 + 94 * len(entry.parts)), entry.coding, entry.parts, where)
     ranks = decode_positions(take, table, entry.parts, where)
     values = decode_values(take, entry.coding, table, entry.parts, ranks, where)
     return Segment(entry.parts, table, ranks, values)

@@ -45,7 +45,7 @@ def diff(base, target, options=Options(), metadata=None):
             entries.append(TensorEntry(name, REMOVE))
         elif old != new:
             patch = old is not None and old.dtype == new.dtype and len(old.data) == len(new.data)
-            entry = TensorEntry(name, PATCH if patch else SET, new.dtype, new.shape, digest=new.digest())
+            entry = TensorEntry(name, PATCH if patch else SET, new.dtype, new.shape, digests=new.digests())
             entries.append(entry)
             plans += _plan(entry, old.data if patch else bytes(len(new.data)), new.data, options)
     segments, body = [], bytearray()
@@ -103,7 +103,7 @@ def _width(differences):
 def _position_parameter(ranks, counts):
     """A bitmap or the shift that leaves about one value of the high part, whichever is smaller without zstd."""
     coded, total = sum(map(len, ranks)), sum(counts)
-    shift = min(31, max(0, (total // max(coded, 1)).bit_length() - 1))
+    shift = min(23, max(0, (total // max(coded, 1)).bit_length() - 1))
     return BITMAP if coded and total <= coded * (shift + 8) else shift
 
 

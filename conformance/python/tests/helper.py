@@ -38,10 +38,10 @@ def mutate(rng, state, density):
     return result
 
 
-def header(base, target, index_stored=0, index_raw=0, segments=0, index_crc=0, magic=MAGIC, version=0, incompatible=0,
-           compatible=0, reserved1=0, reserved2=0):
-    raw = struct.pack("<8sIIII32s32sQQQQI", magic, version, incompatible, compatible, reserved1, base, target,
-                      index_stored, index_raw, segments, reserved2, index_crc)
+def header(base, target, index_stored=0, index_raw=0, segments=0, index_crc=0, magic=MAGIC, version=1, incompatible=0,
+           compatible=0, reserved=0, extension=0):
+    raw = struct.pack("<8sIIII32s32sQQQQI", magic, version, incompatible, compatible, reserved, base, target,
+                      index_stored, index_raw, segments, extension, index_crc)
     return raw + crc32(raw).to_bytes(4, "little")
 
 
@@ -79,7 +79,7 @@ def segment_link(base, target, positions, values, streams, stored=None):
     coding = Coding(tensor.dtype.lane_bytes, positions, values)
     if stored is None:
         stored = encode_segment(coding, streams, 3)
-    entry = TensorEntry("t", PATCH, tensor.dtype, tensor.shape, [1], tensor.digest())
+    entry = TensorEntry("t", PATCH, tensor.dtype, tensor.shape, [1], tensor.digests())
     return make(Index([], [SegmentEntry(coding, len(stored), crc32(stored))], [entry]), stored, base, target)
 
 

@@ -4,7 +4,7 @@ import os
 from blake3 import blake3
 
 from deltachain_py import documents, writer
-from deltachain_py.chain import COMMIT, FILE, ROUTES, Reader
+from deltachain_py.chain import ASSET, COMMIT, FILE, ROUTES, Reader
 from deltachain_py.errors import DcfError
 from deltachain_py.model import state_digest
 
@@ -33,7 +33,8 @@ def put_document(store, name, document, kind):
 
 def init(store, identifier=None):
     """R-PUB-05."""
-    put_document(store, "chain.json", {"deltachain": 0, "chain": identifier or os.urandom(16).hex()}, "chain")
+    put_document(store, "chain.json", {"deltachain": 1, "chain": identifier or os.urandom(16).hex(), "metadata": {}},
+                 "chain")
 
 
 def make_routes(store, shards, bases):
@@ -52,16 +53,20 @@ def make_routes(store, shards, bases):
     return routes
 
 
-def publish(store, shards, bases, metadata=None):
-    """The next version, with routes from `bases`; R-PUB-03 and R-PUB-04. Returns (version, digest of the commit)."""
+def publish(store, shards, bases, metadata=None, assets=None):
+    """The next version, with routes from `bases`; R-PUB-02 to R-PUB-04. Returns (version, digest of the commit)."""
     version = max(store.numbers("commits/", 20), default=-1) + 1
     assert bases.keys() & {None, version - 1}
     routes = make_routes(store, shards, bases)
     parent = store.get(COMMIT.format(version - 1) if version else "chain.json")
     whole = {name: tensor for shard in shards for name, tensor in shard.items()}
-    commit = {"deltachain": 0, "version": version, "parent": blake3(parent).hexdigest(),
+    named = []
+    for name, data in sorted((assets or {}).items()):
+        named.append({"name": name, "digest": blake3(data).hexdigest(), "size": len(data)})
+        put(store, ASSET.format(named[-1]["digest"]), data)
+    commit = {"deltachain": 1, "version": version, "parent": blake3(parent).hexdigest(),
               "state": state_digest(whole).hex(), "shards": [state_digest(shard).hex() for shard in shards],
-              "routes": routes, "metadata": dict(sorted((metadata or {}).items()))}
+              "routes": routes, "assets": named, "metadata": dict(sorted((metadata or {}).items()))}
     return version, put_document(store, COMMIT.format(version), commit, "commit")
 
 
@@ -69,5 +74,6 @@ def put_routes(store, version, routes):
     """R-PUB-06: the routes of a version from now on."""
     generation = max(store.numbers(f"routes/{version:020}-", 10), default=0) + 1
     commit = Reader(store).commit(version)[1]
-    document = {"deltachain": 0, "version": version, "generation": generation, "commit": commit, "routes": routes}
+    document = {"deltachain": 1, "version": version, "generation": generation, "commit": commit, "routes": routes,
+                "metadata": {}}
     put_document(store, ROUTES.format(version, generation), document, "routes")

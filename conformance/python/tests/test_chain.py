@@ -1,4 +1,4 @@
-"""Documents (section 18) and chains (section 19)."""
+"""Chains (section 19)."""
 import itertools
 import json
 import tempfile
@@ -6,11 +6,11 @@ import unittest
 
 from blake3 import blake3
 
-from deltachain_py import documents
-from deltachain_py.chain import COMMIT, FILE, ROUTES, Held, Reader, Store, cost
-from deltachain_py.errors import CHAIN_RULES, DOCUMENT_BYTES
+from deltachain_py import documents, writer
+from deltachain_py.chain import ASSET, COMMIT, FILE, ROUTES, Held, Reader, Store, cost
+from deltachain_py.errors import CHAIN_RULES
 from deltachain_py.model import state_digest
-from tests.helper import one_tensor, rule_of, seeded
+from tests.helper import one_tensor, remake, rule_of, seeded
 from tests.publisher import init, make_routes, publish, put, put_routes
 
 SEEN = set()
@@ -20,93 +20,6 @@ HEX = "0123456789abcdef" * 4
 def rule(function, *arguments):
     SEEN.add(result := rule_of(function, *arguments))
     return result
-
-
-class Documents(unittest.TestCase):
-    FILE = {"digest": HEX, "size": 7}
-    COMMIT = {"deltachain": 0, "version": 3, "parent": HEX, "state": HEX, "shards": [HEX],
-              "routes": [{"from": None, "files": [FILE]}, {"from": 2, "files": [FILE]}], "metadata": {"a": "é"}}
-    ROUTES = {"deltachain": 0, "version": 3, "generation": 1, "commit": HEX, "routes": []}
-
-    def refused(self, expected, data, kind="commit"):
-        self.assertEqual(rule(documents.parse, data, kind), expected, data[:200])
-
-    def changed(self, expected, kind="commit", **members):
-        self.refused(expected, documents.encode((self.COMMIT if kind == "commit" else self.ROUTES) | members), kind)
-
-    def test_legal(self):
-        example = '{"deltachain":0,"version":0,"parent":"9f","state":"40","shards":["40"],"routes":[{"from":null,' \
-                  '"files":[{"digest":"5c","size":1234}]}],"metadata":{"step":"100"}}'
-        for short in ("9f", "40", "5c"):
-            example = example.replace(f'"{short}"', f'"{short * 32}"')
-        self.assertEqual(documents.encode(documents.parse(example.encode(), "commit")), example.encode())
-        text = "".join(map(chr, (*range(0xD800), *range(0xE000, 0xE100), 0xFFFF, 0x10FFFF)))
-        data = documents.encode(self.COMMIT | {"metadata": {"": "", text: text}})
-        self.assertIn(rb'"\u0000\u0001\u0002\u0003\u0004\u0005\u0006\u0007\b\t\n\u000b\f\r\u000e', data)
-        self.assertIn(rb'\u001e\u001f !\"#$%&' + b"'()*+,-./0", data)
-        self.assertIn(b'[\\\\]^_', data)
-        self.assertIn("~\x7f\x80".encode(), data)
-        documents.parse(data, "commit")
-        self.changed(None, version=2**53 - 1)
-        self.changed(None, "routes")
-        self.refused(None, documents.encode({"deltachain": 0, "chain": HEX[:32]}), "chain")
-        room = DOCUMENT_BYTES - len(documents.encode(self.COMMIT | {"metadata": {"a": ""}}))
-        self.changed(None, metadata={"a": "x" * room})
-        self.changed("R-LIM-05", metadata={"a": "x" * (room + 1)})
-
-    def test_begin(self):
-        for text in ("", "{", "{}", ' {"deltachain":0,', '{"deltachain":0', '{"deltachain":0}', '{"deltachain": 0,',
-                     '{"deltachain":-1,', '{"deltachain":00,', '{"deltachain":1.0,', '{"deltachain":1e0,',
-                     '{"deltachain":9007199254740992,', '{"deltachain":"0",', '{"chain":"","deltachain":0,', "\ufeff{"):
-            self.refused("R-DOC-01", text.encode())
-        for text in ('{"deltachain":1,', '{"deltachain":9007199254740991,\xff'):
-            self.refused("R-DOC-02", text.encode("latin-1"))
-        self.refused("R-LIM-05", b" " * (DOCUMENT_BYTES + 1))
-
-    def test_the_one_form(self):
-        good = documents.encode(self.COMMIT)
-        for old, new in ((b'"version":3', b'"version": 3'), (b'"version":3', b'"version":3.0'),
-                         (b'"version":3', b'"version":03'), (b'"version":3', b'"version":3e0'),
-                         (b'"version":3', b'"version":9007199254740992'), (b'"version":3', b'"version":"3"'),
-                         (b'"version":3', b'"version":' + b"9" * 5000), (b'"version":3', b'"version":NaN'),
-                         (b'"version":3', b'"version":true'), (b'"version":3', b'"version":null'),
-                         (b'"version":3', b'"version":3,"version":3'), (b'"version":3,', b''),
-                         (b'"size":7', b'"size":0'), (b'"size":7', b'"size":7,"more":0'), (b'"size":7', b'"size":-0'),
-                         (b'"from":2', b'"from":-1'), (HEX.encode(), HEX.upper().encode()), (HEX.encode(), b"0" * 63),
-                         (b'"metadata":{"a"', b'"metadata":{"b":"","a"'),
-                         (b'"metadata":{"a"', b'"metadata":{"a":"","a"'),
-                         (b'{"a":"\xc3\xa9"}', b'{}}'), (b'{"a":"\xc3\xa9"}', b'{} '), (b'{"a":"\xc3\xa9"}', b'null'),
-                         (b'{"a":"\xc3\xa9"}', b'{"a":1}'), (b'\xc3\xa9', b'\\u00e9'), (b'\xc3\xa9', b'\xe9'),
-                         (b'\xc3\xa9', b'\\ud800'), (b'\xc3\xa9', b'\xed\xa0\x80'), (b'\xc3\xa9', b'\\/'),
-                         (b'\xc3\xa9', b'\\u007f'), (b'\xc3\xa9', b'\\u001F'), (b'\xc3\xa9', b'\\u000a'),
-                         (b'\xc3\xa9', b'\x1f'), (b'\xc3\xa9', b'\\ud83d\\ude00'), (b'"shards"', b'"Shards"'),
-                         (b'"parent"', b'"par\\u0065nt"'), (b'"metadata":', b'"metadata":' + b"[" * 10**5)):
-            self.assertIn(old, good)
-            self.refused("R-DOC-03", good.replace(old, new, 1))
-        for members in ({"shards": []}, {"routes": []}, {"routes": [{"from": None, "files": []}]}, {"parent": None},
-                        {"routes": [{"files": [self.FILE], "from": None}]}, {"metadata": {"b": "", "a": ""}},
-                        {"shards": {HEX: 0}}, {"extra": 0}):
-            self.changed("R-DOC-03", **members)
-        self.changed("R-DOC-03", "routes", generation=0)
-        self.refused("R-DOC-03", good + b"\n")
-        self.refused("R-DOC-03", good, "routes")
-        self.refused("R-DOC-03", documents.encode({"deltachain": 0, "chain": HEX}), "chain")
-        # U+FF5E before U+10000: by bytes, not by UTF-16 code units.
-        self.changed(None, metadata={"～": "", "\U00010000": ""})
-
-    def test_routes(self):
-        def routes(*starts):
-            return [{"from": start, "files": [self.FILE]} for start in starts]
-
-        for kind in ("commit", "routes"):
-            for starts in ([None], [0, 2], [None, 0, 1, 2]):
-                self.changed(None, kind, routes=routes(*starts))
-            for starts in ([0, None], [None, None], [1, 1], [2, 1], [3], [None, 4]):
-                self.changed("R-DOC-04", kind, routes=routes(*starts))
-        self.changed("R-DOC-05", routes=[{"from": None, "files": [self.FILE] * 2}])
-        self.changed("R-DOC-05", shards=[HEX, HEX])
-        self.changed("R-DOC-06", state="0" * 64)
-        self.changed(None, state="0" * 64, shards=[HEX] * 2, routes=[{"from": 0, "files": [self.FILE] * 2}])
 
 
 class ChainCase(unittest.TestCase):
@@ -126,7 +39,8 @@ class ChainCase(unittest.TestCase):
             self.commits.append(publish(self.store, self.states[-1], bases)[1])
 
     def held(self, version):
-        return Held(version, self.commits[version], self.states[version])
+        chain = blake3(self.store.get("chain.json")).hexdigest()
+        return Held(version, self.commits[version], chain, self.states[version])
 
     def there(self, version=None, held=None, path=None):
         """The version is replayed, and its path, if it matters, is this one."""
@@ -134,7 +48,7 @@ class ChainCase(unittest.TestCase):
         if path is not None:
             self.assertEqual([step.version for step in Reader(self.store, held).plan(version)[1]], path)
         result = Reader(self.store, held).replay(version)
-        self.assertEqual(result[:2], (wanted, self.states[wanted]))
+        self.assertEqual((result.version, [*result.shards.values()]), (wanted, self.states[wanted]))
 
     def refused(self, expected, version=None, held=None, plan=True):
         self.assertEqual(rule(Reader(self.store, held).replay, version), expected)
@@ -225,9 +139,11 @@ class Chains(ChainCase):
 
     def test_wrong_chain(self):
         self.chain([None], [None, 0])
-        put(self.store, "chain.json", documents.encode({"deltachain": 0, "chain": "0" * 32}))
+        held = self.held(1)
+        put(self.store, "chain.json", documents.encode({"deltachain": 1, "chain": "0" * 32, "metadata": {}}))
         self.refused("R-CHN-04", 0)
         self.there(1, path=[1])
+        self.refused("R-CHN-13", held=held)
         self.there(1, self.held(1), path=[])
 
     def test_routes_documents(self):
@@ -237,9 +153,10 @@ class Chains(ChainCase):
         self.there(path=[2])
         name = ROUTES.format(2, 2)
         for expected, change in (("R-CHN-02", {"version": 3}), ("R-CHN-02", {"generation": 3}),
-                                 ("R-CHN-06", {"commit": HEX}), ("R-DOC-02", {"deltachain": 1}),
+                                 ("R-CHN-06", {"commit": HEX}), ("R-DOC-02", {"deltachain": 2}),
                                  ("R-DOC-03", {"routes": None}), (None, {"routes": []})):
-            document = {"deltachain": 0, "version": 2, "generation": 2, "commit": self.commits[2], "routes": []}
+            document = {"deltachain": 1, "version": 2, "generation": 2, "commit": self.commits[2], "routes": [],
+                        "metadata": {}}
             put(self.store, name, documents.encode(document | change))
             if expected:
                 reader = Reader(self.store)
@@ -285,7 +202,14 @@ class Chains(ChainCase):
         put_routes(self.store, 2, [{"from": 1, "files": make_routes(self.store, self.states[2], {0: self.states[0]})
                                     [0]["files"]}])
         self.refused("R-APP-01", 2, plan=False)
-        self.refused("R-APP-01", 1, Held(0, self.commits[0], self.states[2]), plan=False)
+        for wrong in (self.states[2], [], self.states[0] * 2):  # a path from nothing is left
+            self.there(1, self.held(0)._replace(shards=wrong))
+            self.there(0, self.held(0)._replace(shards=wrong))
+        self.remove(self.file(0, None))
+        for wrong in (self.states[2], [], self.states[0] * 2):
+            self.refused("R-APP-01", 1, self.held(0)._replace(shards=wrong), plan=False)
+            self.refused("R-APP-01", 0, self.held(0)._replace(shards=wrong), plan=False)
+        self.there(1, self.held(0))
 
     def test_shards_make_the_state(self):
         self.chain([None], shards=2)
@@ -304,8 +228,8 @@ class Chains(ChainCase):
         names = [name for name in (COMMIT.format(2), self.file(2, 1))]
         self.remove(names[0])  # the newest object is lost
         self.there(1)
-        reader = Reader(self.store, self.held(2))
-        self.assertEqual(reader.replay()[:2], (1, self.states[1]))
+        self.refused("R-CHN-14", held=self.held(2))
+        self.refused("R-CHN-03", 1, held=self.held(2))
         self.remove(names[1])
         self.assertEqual(publish(self.store, self.states[2], {1: self.states[1]})[0], 2)
         self.there(2)
@@ -318,7 +242,145 @@ class Chains(ChainCase):
         self.refused("R-CHN-03")
         commit["routes"] = make_routes(self.store, self.states[1], {None: None})
         put(self.store, COMMIT.format(far), documents.encode(commit | {"version": far}))
-        self.assertEqual(Reader(self.store).replay()[:2], (far, self.states[1]))
+        result = Reader(self.store).replay()
+        self.assertEqual((result.version, [*result.shards.values()]), (far, self.states[1]))
+
+
+    def test_way_back(self):
+        self.chain([None], [None, 0], [1], [2])
+        held = self.held(2)
+        self.remove(COMMIT.format(3))
+        self.there(2, held, path=[])
+        self.remove(COMMIT.format(2))
+        self.refused("R-CHN-14", held=held)
+        for version in (0, 1):  # by number: the commits up to the one held are checked
+            self.refused("R-CHN-03", version, held)
+            self.there(version, self.held(1))
+        put(self.store, "chain.json", documents.encode({"deltachain": 1, "chain": "0" * 32, "metadata": {}}))
+        self.refused("R-CHN-13", held=held)
+        self.refused("R-CHN-13", 1, held)
+        for accept, expected in ((self.commits[1], None), (self.commits[0], "R-CHN-13"), (self.commits[2], "R-CHN-13")):
+            self.assertEqual(rule(Reader(self.store, held, accept=accept).plan), expected)
+        for version in (0, 1):
+            self.remove(COMMIT.format(version))
+        self.refused("R-CHN-13", held=held)
+        self.assertEqual(rule(Reader(self.store, held, accept=HEX).plan), "R-CHN-03")
+
+    def test_lower_version(self):
+        self.chain([None], [0], [1], [None, 2])
+        self.there(1, self.held(3), path=[0, 1])
+        self.change(2, False, metadata={"x": ""})
+        for version in (0, 1):
+            self.refused("R-CHN-04", version, self.held(3))
+            self.refused("R-CHN-05", version, self.held(2))
+        self.there(1, self.held(1), path=[])
+
+    def test_routes_below_what_is_held(self):
+        self.chain([None], [0], [1], [2])
+        put_routes(self.store, 1, make_routes(self.store, self.states[1], {None: None}))
+        put_routes(self.store, 2, [])
+        self.there(3, self.held(2), path=[3])
+        self.refused("R-CHN-08", 2, self.held(1))
+        self.refused("R-CHN-08", 3, self.held(1))
+        self.there(1, path=[1])
+        self.there(1, self.held(0), path=[1])
+
+    def test_routes_from_the_same_version(self):
+        self.chain([None], [0, None])
+        other = writer.diff(self.states[0][0], self.states[1][0], metadata={"x": "y" * 99})
+        put(self.store, FILE.format(blake3(other).hexdigest()), other)
+        route = Reader(self.store).commit(1)[0]["routes"][1]
+        file = {"digest": blake3(other).hexdigest(), "size": len(other)}
+        put_routes(self.store, 1, [route, route | {"files": [file]}])
+        self.remove(self.file(1, 0))
+        self.there(1)
+        self.remove(FILE.format(blake3(other).hexdigest()))
+        self.refused("R-CHN-09", 1, plan=False)
+
+    def test_symbolic_links(self):
+        self.chain([None], [0])
+        for name in ("chain.json", COMMIT.format(1), self.file(1, 0)):
+            path = self.store.folder / name
+            path.rename(path.with_name("elsewhere"))
+            path.symlink_to("elsewhere")
+        self.there(1)
+        (self.store.folder / self.file(1, 0)).with_name("elsewhere").unlink()
+        self.refused("R-CHN-09", 1, plan=False)
+
+    def test_layouts(self):
+        self.chain([None], [0])
+        good = '{"files":[{"name":null,"metadata":null,"tensors":null}]}'
+        for layout, expected in (("{}", "R-LAY-01"), (good, None)):
+            link = writer.diff(self.states[0][0], self.states[1][0], metadata={"deltachain.layout": layout})
+            digest = blake3(link).hexdigest()
+            put(self.store, FILE.format(digest), link)
+            put_routes(self.store, 1, [{"from": 0, "files": [{"digest": digest, "size": len(link)}]}])
+            self.refused("R-LAY-01", 1, plan=False) if expected else self.there(1)
+
+    def test_assets(self):
+        self.chain([None])
+        assets = {"config.json": b"{}", "empty": b"", "same": b"{}"}
+        publish(self.store, self.states[0], {0: self.states[0]}, assets=assets)
+        self.assertEqual(Reader(self.store).replay().assets, assets)
+        self.assertEqual(Reader(self.store).replay(0).assets, {})
+        name = ASSET.format(blake3(b"{}").hexdigest())
+        for data, expected in ((b"[]", "R-CHN-16"), (b"{} ", "R-CHN-16"), (None, "R-CHN-15")):
+            self.remove(name) if data is None else put(self.store, name, data)
+            self.refused(expected, 1, plan=False)
+        self.there(0)
+
+    def take(self, shards, tensors, held=None, version=None):
+        return Reader(self.store, held, shards=shards, tensors=tensors).replay(version).shards
+
+    def test_taking_a_part(self):
+        rng, states = seeded(11), []
+        init(self.store)
+        for version in range(3):
+            states.append([{f"{i}{name}": one_tensor("BF16", [rng.randrange(2**16) for _ in range(9)])["t"]
+                            for name in "abc"} for i in range(2)])
+            bases = {None: None} if version == 0 else {version - 1: states[-2]}
+            self.commits.append(publish(self.store, states[-1], bases)[1])
+        self.states, held = states, None
+        for version in range(3):
+            for shards in (None, [0], [1], [0, 1], []):
+                for tensors in (None, ["0a", "1c", "none"], []):
+                    expected = {i: {name: tensor for name, tensor in states[version][i].items()
+                                    if tensors is None or name in tensors} for i in shards or range(2)}
+                    if shards == []:
+                        expected = {}
+                    self.assertEqual(self.take(shards, tensors, held, version), expected)
+            held = self.held(version)
+        self.remove(self.file(2, 1, 1))
+        self.assertEqual([*self.take([0], None)], [0])
+        self.refused("R-CHN-09", 2, plan=False)
+
+    def with_link(self, change, tensors):
+        """What a reader of some tensors says of version 1 if its link from 0 is changed so."""
+        link = self.store.get(self.file(1, 0))
+        bad = remake(link, **change)
+        digest = blake3(bad).hexdigest()
+        put(self.store, FILE.format(digest), bad)
+        put_routes(self.store, 1, [{"from": 0, "files": [{"digest": digest, "size": len(bad)}]}])
+        return rule(self.take, None, tensors)
+
+    def test_proof_of_a_part(self):
+        rng = seeded(12)
+        init(self.store)
+        for version in range(2):
+            self.states.append([{name: one_tensor(dtype, [rng.randrange(256) for _ in range(9)])["t"]
+                                 for name, dtype in (("a", "U8"), ("b", "BF16"))}])
+            bases = {0: self.states[0]} if version else {None: None}
+            self.commits.append(publish(self.store, self.states[-1], bases)[1])
+
+        def promise_other(index):
+            index.tensors[1].digests = [bytes(32)]
+
+        def damage(bodies):
+            bodies[1] = bodies[1][:-1] + bytes([bodies[1][-1] ^ 1])
+
+        for tensors, damaged in ((["a"], None), (["b"], "R-APP-04"), ([], None)):
+            self.assertEqual(self.with_link({"change_index": promise_other}, tensors), "R-APP-05")
+            self.assertEqual(self.with_link({"change_segments": damage}, tensors), damaged)
 
 
 class RandomDamage(ChainCase):
@@ -370,12 +432,13 @@ class RandomDamage(ChainCase):
                         [path.name for path in self.store.folder.glob("files/*")] or [""]))
             version, held = rng.randrange(5), rng.choice([None, *range(5)])
             floor = max([0, *(v + 1 for v in bad if v <= version), *(v + 1 for v in forks if v < version)])
-            final = held is not None and held <= version and (floor > held or held in forks)
+            checked = range(min(held, version), max(held, version) + 1) if held is not None else ()
+            final = any(v in bad or v in forks and (v == held or v + 1 in checked) for v in checked)
             there = floor <= version and not final and any(floor <= start for start in self.paths(version, held))
             verdicts[there] += 1
             reader = Reader(self.store, None if held is None else self.held(held))
             if there:
-                self.assertEqual(reader.replay(version)[:2], (version, self.states[version]))
+                self.assertEqual([*reader.replay(version).shards.values()], self.states[version])
             else:
                 self.assertIsNotNone(rule_of(reader.replay, version))
         self.assertGreater(min(verdicts.values()), 30)
@@ -393,13 +456,15 @@ class Cheapest(unittest.TestCase):
                 parent = blake3(store.get("chain.json")).hexdigest()
                 digests = []
                 for version in range(count):
+                    routes = []
                     for start in (None, *range(version)):
-                        if rng.random() < 0.5:
-                            edges[start, version] = [rng.randrange(1, 4)]
-                    routes = [{"from": start, "files": [{"digest": HEX, "size": size} for size in sizes]}
-                              for (start, end), sizes in edges.items() if end == version]
-                    commit = {"deltachain": 0, "version": version, "parent": parent, "state": HEX, "shards": [HEX],
-                              "routes": [{"from": None, "files": [{"digest": HEX, "size": 1}]}], "metadata": {}}
+                        sizes = sorted(rng.randrange(1, 4) for _ in range(rng.choice([0, 0, 1, 1, 2])))
+                        edges[start, version] = [(size, len(routes) + i) for i, size in enumerate(sizes)]
+                        routes += [{"from": start, "files": [{"digest": f"{i:064}", "size": size}]}
+                                   for i, size in enumerate(sizes)]
+                    commit = {"deltachain": 1, "version": version, "parent": parent, "state": HEX, "shards": [HEX],
+                              "routes": [{"from": None, "files": [{"digest": HEX, "size": 1}]}], "assets": [],
+                              "metadata": {}}
                     put(store, COMMIT.format(version), documents.encode(commit))
                     digests.append(parent := blake3(store.get(COMMIT.format(version))).hexdigest())
                     put_routes(store, version, routes)
@@ -414,12 +479,14 @@ class Cheapest(unittest.TestCase):
             lower = range(0 if start is None else start + 1, wanted)
             for middle in itertools.chain.from_iterable(itertools.combinations(lower, n) for n in range(wanted + 1)):
                 stops = [start, *middle, wanted]
-                pairs = list(zip(stops, stops[1:]))
-                if start != wanted and all(pair in edges for pair in pairs):
-                    paths.append((sum(edges[pair][0] for pair in pairs), len(pairs), stops[1:]))
+                for steps in itertools.product(*(edges.get(pair, ()) for pair in zip(stops, stops[1:]))):
+                    if start != wanted:
+                        sizes, places = zip(*steps)
+                        paths.append((sum(sizes), len(steps), stops[1:], list(places)))
         if held == wanted:
-            paths.append((0, 0, []))
-        reader = Reader(store, None if held is None else Held(held, digests[held], None))
+            paths.append((0, 0, [], []))
+        chain = blake3(store.get("chain.json")).hexdigest()
+        reader = Reader(store, None if held is None else Held(held, digests[held], chain, None))
         if paths:
             self.assertEqual(cost(reader.plan(wanted)[1]), min(paths))
         else:
@@ -429,7 +496,7 @@ class Cheapest(unittest.TestCase):
 
 class ZAll(unittest.TestCase):
     def test_every_rule_was_seen(self):
-        self.assertEqual(set(CHAIN_RULES) - SEEN, set())
+        self.assertEqual({rule for rule in CHAIN_RULES if rule.startswith("R-CHN")} - SEEN, set())
 
 
 if __name__ == "__main__":

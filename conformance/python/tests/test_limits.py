@@ -15,7 +15,7 @@ U8 = BY_NAME["U8"]
 class BetweenTheColumns(unittest.TestCase):
     def test_whole_files(self):
         for state, metadata in (({"n" * 65535: Tensor(U8, (1,), b"x")}, {}), ({"t": Tensor(U8, (1,) * 255, b"x")}, {}),
-                                ({}, {str(i): "" for i in range(257)}), ({}, {"k": "v" * 2**20})):
+                                ({}, {str(i): "" for i in range(257)}), ({}, {"k": "v" * 2**25})):
             file = writer.snapshot(state, metadata=metadata)
             self.assertEqual(dcf.apply(file, {}), state)
             self.assertEqual(rule_of(dcf.check_link, file, MINIMUM_LIMITS), "R-LIM-01")
@@ -23,12 +23,12 @@ class BetweenTheColumns(unittest.TestCase):
     def test_announced_only(self):
         """What the index announces is not there, but only the greater limits let a reader find that out."""
         huge = string("t") + bytes([PATCH, U8.code, 1]) + varint(2**40 + 1)
-        for index in (varint(257), b"\1" + varint(1048577), b"\1" + string("k" * 1048570) + varint(7),
-                      b"\0" + varint(65537), b"\0\0" + varint(100001), b"\0\0\1" + varint(1025),
+        for index in (varint(257), b"\1" + varint(2**25 + 1), b"\1" + string("k" * (2**25 - 6)) + varint(7),
+                      b"\0" + varint(2**20 + 1), b"\0\0" + varint(2**19 + 1), b"\0\0\1" + varint(1025),
                       b"\0\0\1\0" + bytes([SET, U8.code, 9]), b"\0\0\1" + huge):
             self.assertEqual(rule_of(dcf.check_link, make(index), MINIMUM_LIMITS), "R-LIM-01")
             self.assertEqual(rule_of(dcf.check_link, make(index)), "R-INT-03")
-        index = make(b"\0\0\0", index_raw=2**24 + 1, segments=1)
+        index = make(b"\0\0\0", index_raw=2**26 + 1, segments=1)
         self.assertEqual(rule_of(dcf.check_link, index, MINIMUM_LIMITS), "R-LIM-01")
         self.assertEqual(rule_of(dcf.check_link, index), "R-HDR-09")
 

@@ -249,8 +249,7 @@ pub fn layout(data: &[u8]) {
     let bound = 64 * data.len() as u64 + (16 << 10);
     assert!(peak <= bound, "{} bytes made the reader allocate {peak}, at most {bound}", data.len());
     let Ok(layout) = layout else { return };
-    let written = layout.to_json();
-    assert_eq!(Layout::parse(&written, &tensors).expect("a written layout can be read"), layout);
+    assert_eq!(layout.to_json(), json, "the layout has another text");
     let mut listed: Vec<&str> = layout.files().iter().flat_map(|file| &file.tensors).map(String::as_str).collect();
     listed.sort_unstable();
     assert!(listed.iter().copied().eq(tensors.iter().map(TensorInfo::name)));

@@ -122,9 +122,9 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
     long.insert("t", Dtype::U8, &[bytes], zeros).map_err(io::Error::other)?;
     seeds.add_links("pieces", &MemoryState::new(), &long);
     for json in [
-        r#"{"files":[{}]}"#,
-        r#"{"files":[{"name":"a.safetensors","metadata":{"format":"pt"},"tensors":["a","b"]},{"name":"b.safetensors","tensors":["c"]}]}"#,
-        r#"{"files":[{"metadata":{"k":"\u0000\ud83d\ude00"},"tensors":["a","b","c"]}]}"#,
+        r#"{"files":[{"name":null,"metadata":null,"tensors":null}]}"#,
+        r#"{"files":[{"name":"a.safetensors","metadata":{"format":"pt"},"tensors":["a","b"]},{"name":"b.safetensors","metadata":null,"tensors":["c"]}]}"#,
+        r#"{"files":[{"name":"x.safetensors","metadata":{"k":"\u0000\n😀"},"tensors":null}]}"#,
     ] {
         seeds.add("layout", "text", format!("a b c\n{json}").into_bytes());
     }

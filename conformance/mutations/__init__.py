@@ -1,0 +1,1 @@
+"""Files that are damaged on purpose, for `../interop.py`."""
