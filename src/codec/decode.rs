@@ -28,6 +28,8 @@ pub(crate) struct Decoded<L> {
     parts: Vec<(Dtype, u32)>,
     /// Absolute offset of the segment.
     offset: u64,
+    /// Raw and stored length of each stream.
+    streams: Vec<(u64, u64)>,
     /// Begin of each run, by part and then context, and its length.
     runs: Vec<(usize, u32)>,
     /// For each coded lane the members between it and the one before; empty if positions are dense.
@@ -40,10 +42,13 @@ impl<L: Lane> Decoded<L> {
     /// Decodes a segment that stands in the file at `offset` and whose checksum matched; steps 8.2 to 8.4 of SPEC
     /// section 10. `parts` gives dtype and lanes of each part.
     pub(crate) fn new(segment: &[u8], offset: u64, coding: Coding, parts: Vec<(Dtype, u32)>) -> Result<Self> {
-        let mut streams = split(segment, offset, coding)?.into_iter();
+        let streams = split(segment, offset, coding)?;
+        let lengths = streams.iter().map(|stream| (stream.raw_length, stream.bytes.len() as u64)).collect();
+        let mut streams = streams.into_iter();
         let mut next = || streams.next().ok_or_else(|| Error::broken(&rules::SEG_02, "a stream is missing"));
         let table = Table::parse(&next()?, coding, &parts)?;
-        let mut decoded = Self { coding, table, parts, offset, runs: Vec::new(), gaps: Vec::new(), values: Vec::new() };
+        let (runs, gaps, values) = (Vec::new(), Vec::new(), Vec::new());
+        let mut decoded = Self { coding, table, parts, offset, streams: lengths, runs, gaps, values };
         let total = if coding.is_sparse() {
             decoded.read_positions(&[next()?, next()?, next()?, next()?])?
         } else {
@@ -322,20 +327,25 @@ impl<L: Lane> Decoded<L> {
         changes.finish()
     }
 
-    /// The coded lanes of part number `part`: for each context rank and value.
-    #[cfg(test)]
-    pub(crate) fn ranks(&self, part: usize) -> Vec<Vec<(u32, L)>> {
-        self.runs(part)
-            .map(|run| {
-                let mut next = 0;
-                let ranks = (0..run.values.len()).map(|index| {
-                    let rank = next + run.gaps.get(index).copied().unwrap_or(0);
-                    next = rank + 1;
-                    rank
-                });
-                ranks.collect::<Vec<_>>().into_iter().zip(run.values.iter().copied()).collect()
+    /// The coded lanes of part number `part`, for each context: rank and value.
+    pub(crate) fn ranks(&self, part: usize) -> impl Iterator<Item = impl ExactSizeIterator<Item = (u64, L)>> {
+        self.runs(part).map(|run| {
+            let mut next = 0;
+            run.values.iter().enumerate().map(move |(index, &value)| {
+                let rank = next + u64::from(run.gaps.get(index).copied().unwrap_or(0));
+                next = rank + 1;
+                (rank, value)
             })
-            .collect()
+        })
+    }
+
+    /// Raw and stored length of each stream.
+    pub(crate) fn streams(&self) -> &[(u64, u64)] {
+        &self.streams
+    }
+
+    pub(crate) fn coding(&self) -> Coding {
+        self.coding
     }
 
     pub(crate) fn table(&self) -> &Table {

@@ -53,12 +53,12 @@ fn slow_apply<L: Lane>(
     dtype: Dtype,
     table: &Table,
     part: usize,
-    coded: &[Vec<(u32, L)>],
+    coded: &[Vec<(u64, L)>],
     relative: bool,
     bytes: &mut [u8],
 ) {
     let kind = Kind::<L>::of(dtype);
-    let mut ranks = vec![0_u32; table.contexts];
+    let mut ranks = vec![0_u64; table.contexts];
     for lane in L::chunks_mut(bytes) {
         let old = L::load(*lane);
         let exponent = u16::try_from(kind.exponent(old)).unwrap();
@@ -91,7 +91,8 @@ fn check_coding<L: Lane>(dtype: Dtype, method: (Positions, bool), parts: &[(Vec<
         assert_eq!(by_stretches, *target, "{coding:?} {dtype}, by stretches");
 
         let mut slow = base.clone();
-        slow_apply(dtype, decoded.table(), part, &decoded.ranks(part), coding.is_relative(), &mut slow);
+        let ranks: Vec<Vec<(u64, L)>> = decoded.ranks(part).map(Iterator::collect).collect();
+        slow_apply(dtype, decoded.table(), part, &ranks, coding.is_relative(), &mut slow);
         assert_eq!(slow, *target, "{coding:?} {dtype}, slowly");
 
         let lanes = |bytes: &[u8]| bytes.chunks_exact(size_of::<L>()).map(<[u8]>::to_vec).collect::<Vec<_>>();

@@ -38,8 +38,8 @@ impl<'a> StoredStream<'a> {
 /// Splits a segment, which stands in the file at `offset`, into its streams: R-STR-01 and R-SEG-02.
 pub(crate) fn split(segment: &[u8], offset: u64, coding: Coding) -> Result<Vec<StoredStream<'_>>> {
     let mut cursor = Cursor::in_file(segment, offset);
-    let mut lengths = Vec::with_capacity(coding.streams());
-    for _ in 0..coding.streams() {
+    let mut lengths = Vec::new();
+    for _ in coding.stream_names() {
         let (raw, stored) = (cursor.varint()?, cursor.varint()?);
         cursor.ensure(stored <= raw, &rules::STR_01, || format!("a stream of {raw} bytes is stored in {stored}"))?;
         lengths.push((raw, stored));

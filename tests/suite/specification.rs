@@ -226,3 +226,34 @@ fn the_file_with_contexts_is_read() {
     other[0] ^= 1;
     assert_eq!(apply(&state(other), &link).unwrap_err().class(), ErrorClass::WrongBase);
 }
+
+#[test]
+fn the_file_with_escapes_is_read() {
+    let file = hexdump("escapes");
+    let link = LinkReader::open(&file, &Limits::default()).unwrap();
+    link.verify(&()).unwrap();
+    // The base by the rule of section 16.3, the target by its table.
+    let every_third = |lanes: usize, third: u16, other: u16| -> Vec<u16> {
+        (0..lanes).map(|lane| if lane % 3 == 0 { third } else { other }).collect()
+    };
+    let base = BTreeMap::from([("a", every_third(3000, 0x4000, 0x3F80)), ("b", every_third(12, 0x3F80, 0x3F00))]);
+    let mut target = base.clone();
+    for row in table("### 16.3 ", "tensor") {
+        let cells: Vec<&str> = row.iter().map(|cell| cell.trim_matches('`')).collect();
+        let hex = |cell: &str| u16::from_str_radix(cell, 16).unwrap();
+        let lane = &mut target.get_mut(cells[0]).unwrap()[cells[1].parse::<usize>().unwrap()];
+        assert_eq!(*lane, hex(cells[2]), "{row:?}");
+        *lane = hex(cells[3]);
+    }
+    let state = |tensors: &BTreeMap<&str, Vec<u16>>| {
+        let mut state = MemoryState::new();
+        for (&name, lanes) in tensors {
+            let data: Vec<u8> = lanes.iter().flat_map(|lane| lane.to_le_bytes()).collect();
+            state.insert(name, Dtype::BF16, &[lanes.len() as u64], data).unwrap();
+        }
+        state
+    };
+    assert_eq!(apply(&state(&base), &link).unwrap(), state(&target));
+    let segment = link.segment(0).unwrap();
+    assert_eq!(segment.table().positions, [PositionCoding::Gaps(2), PositionCoding::Gaps(1)]);
+}

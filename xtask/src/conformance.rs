@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::{cargo, root, target};
-use crate::{Result, no_arguments};
+use crate::{Result, bundle, no_arguments};
 
 /// `cargo xtask conformance`
 pub(crate) fn run(arguments: &[String]) -> Result {
@@ -58,6 +58,7 @@ pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>)
                 let testee = root()?.join("conformance/python/testee.py");
                 measure(&[&quoted(python.path()), &quoted(&testee)])
             });
+            steps.run("bundle", || bundle::check(python));
             steps.run("wrong testees", || {
                 let arguments: [OsString; 3] = ["wrong_testees.py".into(), "--runner".into(), runner()?.into()];
                 python.run("conformance", &arguments)
@@ -65,6 +66,7 @@ pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>)
         }
         _ => {
             steps.skip("conformance of the Python reader", "no runner or no Python environment");
+            steps.skip("bundle", "no runner or no Python environment");
             steps.skip("wrong testees", "no runner or no Python environment");
         }
     }
@@ -91,7 +93,7 @@ fn adequacy(options: &[&str]) -> Result {
 }
 
 /// The runner that [`build_runner`] makes.
-fn runner() -> Result<PathBuf> {
+pub(crate) fn runner() -> Result<PathBuf> {
     Ok(target()?.join("release").join(format!("deltachain-conformance{}", env::consts::EXE_SUFFIX)))
 }
 

@@ -20,7 +20,8 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Reads the folder, or the nearest `conformance` folder in the current directory and those above it.
+    /// Reads the folder, or the one that this program lies in (a bundle), or the nearest `conformance` folder in the current
+    /// directory and those above it.
     pub(crate) fn load(folder: Option<&Path>) -> Result<Self> {
         let root = folder.map_or_else(folder_of_vectors, |folder| Ok(folder.to_owned()))?;
         let root = root.canonicalize().map_err(Problem::with_file(&root))?;
@@ -132,8 +133,10 @@ fn sha256(bytes: &[u8]) -> String {
 /// The nearest `conformance` folder with an index.
 pub(crate) fn folder_of_vectors() -> Result<PathBuf> {
     let here = std::env::current_dir().map_err(Problem::failed)?;
+    let program = std::env::current_exe().ok();
+    let bundle = program.as_deref().and_then(Path::parent).map(Path::to_owned);
     let folders = here.ancestors().map(|folder| folder.join("conformance"));
-    folders.into_iter().find(|folder| folder.join(INDEX).is_file()).ok_or_else(|| {
-        Problem::usage("there is no conformance/index.json here or above: name its folder with --vectors")
+    bundle.into_iter().chain(folders).find(|folder| folder.join(INDEX).is_file()).ok_or_else(|| {
+        Problem::usage("there is no index.json beside this program, nor conformance/index.json here or above: name its folder with --vectors")
     })
 }
