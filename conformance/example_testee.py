@@ -9,7 +9,7 @@ from deltachain_py import link, safetensors  # noqa: E402
 from deltachain_py.errors import DcfError, Limits  # noqa: E402
 from deltachain_py.model import state_digest  # noqa: E402
 
-HELLO = {"testee": "example", "protocol": 1, "operations": ["check", "apply"], "without": ["layout"]}
+HELLO = {"testee": "example", "protocol": 2, "operations": ["check", "apply"], "without": ["layout"]}
 
 
 def check(request, limits):

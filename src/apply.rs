@@ -3,30 +3,30 @@
 use rayon::prelude::*;
 
 use crate::codec::decode::PartChanges;
-use crate::error::Result;
-use crate::format::{Part, Start, TensorEntry};
+use crate::error::{Error, Result};
+use crate::format::Part;
 use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link::LinkReader;
 use crate::progress::Progress;
 use crate::rules::{self, ensure};
 use crate::source::Source;
-use crate::tensor::{
-    MemoryState, PieceDigest, PieceDigests, PieceHasher, State, StateDigests, StateWriter, TensorInfo,
-};
+use crate::table::{Origin, StateTable, target_table};
+use crate::tensor::{Digest, MemoryState, PieceDigests, State, StateDigests, StateWriter, TensorInfo};
 
-/// A link that fits its base and can be applied: the target's tensors are known, nothing has been written.
+/// A link that fits its base and can be applied: the target's table is known, nothing has been written.
 #[derive(Debug)]
 pub struct Application<'a, B: ?Sized, S> {
     base: &'a B,
-    base_digests: &'a StateDigests,
     link: &'a LinkReader<S>,
-    /// Tensors of the target, ascending by name.
-    target: Vec<TensorInfo>,
-    /// Where each of them comes from.
+    /// Of the whole target.
+    table: StateTable,
+    /// The tensors that are built, ascending by name.
+    tensors: Vec<TensorInfo>,
+    /// Which one of the table each of them is.
+    numbers: Vec<usize>,
+    /// Where each of them comes from, the base's tensors being those of `base`.
     origins: Vec<Origin>,
-    /// These are only some tensors of base and target.
-    is_part: bool,
     /// Whether each tensor of the base is still to be compared with its digest; all have been if this is empty.
     unproven: &'a [bool],
 }
@@ -45,78 +45,55 @@ struct Building<'a, W> {
     progress: &'a dyn Progress,
 }
 
-/// Where a tensor of the target comes from.
-#[derive(Debug, Clone, Copy)]
-enum Origin {
-    /// The base's tensor with this number, unchanged.
-    Base(usize),
-    /// The link's entry with this number, on top of the base's tensor or of zeros.
-    Link(usize, Option<usize>),
-}
-
 impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
-    /// Checks that the link belongs to this base: step 7 of SPEC section 10. `base_digests` are those of `base`.
+    /// Checks that the link leads from this base to what it promises: step 7 of SPEC section 10. `base_digests` are those of
+    /// `base`.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`), R-APP-02.
-    pub fn new(base: &'a B, base_digests: &'a StateDigests, link: &'a LinkReader<S>) -> Result<Self> {
-        Self::plan(base, base_digests, link, None)
+    /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; USAGE if there are not as many digests as tensors.
+    pub fn new(base: &'a B, base_digests: &StateDigests, link: &'a LinkReader<S>) -> Result<Self> {
+        let (table, origins) = target_table(base.tensors(), base_digests, link)?;
+        let numbers = (0..table.tensors.len()).collect();
+        Ok(Self { base, link, tensors: table.tensors.clone(), table, numbers, origins, unproven: &[] })
     }
 
-    /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken` chooses (SPEC section 19):
-    /// `base` and `base_digests.tensors` have no others, and the target will have no others. `base_digests.state` is the
-    /// digest of the whole base, which cannot be computed from these; whoever gives it has it from the commit.
+    /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken` chooses (SPEC section 9.1).
+    ///
+    /// `base` is the table of the whole base, and the link is checked against all of it, as if all were taken. `held` has the
+    /// data of just those tensors of it that are taken; the result has those of the target that are. Segments without a part of
+    /// one of these are not read. What [`table`](Self::table) gives is to be kept for the next link.
     ///
     /// # Errors
-    /// As for [`new`](Self::new), as far as these tensors are concerned.
+    /// As for [`new`](Self::new); USAGE if `held` has others than the base's tensors that are taken.
     pub fn of_part(
-        base: &'a B,
-        base_digests: &'a StateDigests,
+        held: &'a B,
+        base: &StateTable,
         link: &'a LinkReader<S>,
         is_taken: &dyn Fn(&str) -> bool,
     ) -> Result<Self> {
-        Self::plan(base, base_digests, link, Some(is_taken))
-    }
-
-    fn plan(
-        base: &'a B,
-        base_digests: &'a StateDigests,
-        link: &'a LinkReader<S>,
-        is_taken: Option<&dyn Fn(&str) -> bool>,
-    ) -> Result<Self> {
-        let expected = link.header().base;
-        ensure(base_digests.state == expected, &rules::APP_01, || {
-            format!("the link is for base {expected}, this base is {}", base_digests.state)
-        })?;
-        let mut target = Vec::new();
-        let mut origins = Vec::new();
-        let mut bases = base.tensors().iter().enumerate().peekable();
-        let changes = link.index().tensors.iter().enumerate();
-        for (entry, change) in changes.filter(|(_, change)| is_taken.is_none_or(|is_taken| is_taken(change.name()))) {
-            while let Some((number, info)) = bases.next_if(|(_, info)| info.name() < change.name()) {
-                target.push(info.clone());
-                origins.push(Origin::Base(number));
+        let (table, all_origins) = target_table(&base.tensors, &base.digests, link)?;
+        let mut places = Vec::with_capacity(base.tensors.len());
+        let mut count = 0;
+        for info in &base.tensors {
+            places.push(count);
+            count += usize::from(held.tensors().get(count).is_some_and(|own| own == info));
+        }
+        let taken = base.tensors.iter().filter(|info| is_taken(info.name()));
+        if !held.tensors().iter().eq(taken) {
+            return Err(Error::usage("what is held are not the tensors of the base that are taken"));
+        }
+        let (mut tensors, mut numbers, mut origins) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, (info, origin)) in table.tensors.iter().zip(all_origins).enumerate() {
+            if is_taken(info.name()) {
+                tensors.push(info.clone());
+                numbers.push(number);
+                origins.push(match origin {
+                    Origin::Base(number) => Origin::Base(places[number]),
+                    Origin::Link(entry, start) => Origin::Link(entry, start.map(|number| places[number])),
+                });
             }
-            let own = bases.next_if(|(_, info)| info.name() == change.name());
-            let TensorEntry::Write(written) = change else { continue };
-            let start = match written.start {
-                Start::Zeros => None,
-                Start::Base => {
-                    ensure(own.is_some_and(|(_, old)| written.info.can_patch(old)), &rules::APP_02, || {
-                        "the base has no such tensor of this dtype and length".into()
-                    })
-                    .map_err(|error| error.of_tensor(change.name()))?;
-                    own.map(|(number, _)| number)
-                }
-            };
-            target.push(written.info.clone());
-            origins.push(Origin::Link(entry, start));
         }
-        for (number, info) in bases {
-            target.push(info.clone());
-            origins.push(Origin::Base(number));
-        }
-        Ok(Self { base, base_digests, link, target, origins, is_part: is_taken.is_some(), unproven: &[] })
+        Ok(Self { base: held, link, table, tensors, numbers, origins, unproven: &[] })
     }
 
     /// For a base that [`run_unproven`](Self::run_unproven) has built: what it said of each tensor.
@@ -125,20 +102,25 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         Self { unproven, ..self }
     }
 
-    /// The target's tensors, ascending by name.
+    /// The tensors that are built, ascending by name: those of the target, or those of them that are taken.
     pub fn tensors(&self) -> &[TensorInfo] {
-        &self.target
+        &self.tensors
     }
 
-    /// Bytes that [`run`](Self::run) reports to its progress: all of the target.
+    /// The table of the whole target, whichever of its tensors are taken.
+    pub fn table(&self) -> &StateTable {
+        &self.table
+    }
+
+    /// Bytes that [`run`](Self::run) reports to its progress: all of [`tensors`](Self::tensors).
     pub fn work(&self) -> u64 {
-        self.target.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
+        self.tensors.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
     }
 
     /// Builds the target and checks it: steps 8 and 9 of SPEC section 10. `out` has been created for
     /// [`tensors`](Self::tensors) and reads as zeros where nothing is written. What it holds must not be made visible
-    /// before this has returned without error. Memory: per thread one segment. Of a part, the `state` of the
-    /// digests that are returned is that of the whole target, which the link promises.
+    /// before this has returned without error. Memory: per thread one segment. Returns the digests of the
+    /// [`table`](Self::table).
     ///
     /// # Errors
     /// The class and rule of the first check that fails; those of reading, writing and `progress`.
@@ -154,7 +136,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     /// # Errors
     /// As for [`run`](Self::run), without R-APP-04.
     pub fn run_unproven(&self, out: &impl StateWriter, progress: &dyn Progress) -> Result<(StateDigests, Vec<bool>)> {
-        let digests = self.build(&vec![false; self.target.len()], out, progress)?;
+        let digests = self.build(&vec![false; self.tensors.len()], out, progress)?;
         Ok((digests, self.not_compared_yet()))
     }
 
@@ -170,14 +152,14 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
     /// Builds the target; those tensors of it that `is_compared` says are compared with their digests.
     fn build(&self, is_compared: &[bool], out: &impl StateWriter, progress: &dyn Progress) -> Result<StateDigests> {
         let places = self.places();
-        let mut pieces = PieceDigests::new(self.target.iter())?;
+        let mut pieces = PieceDigests::new(self.tensors.iter())?;
         let building = Building { is_compared, out, progress };
 
         // First what needs no segment: these may still be on their way.
         self.carry_over(&mut pieces, &building)?;
         let segments: Vec<usize> = self.segments(&places).collect();
         let apply_one = |(): &mut (), &number: &usize| self.apply_segment(number, &places, &building);
-        let take = |_: &usize, digests: Vec<(Part, PieceDigest)>| {
+        let take = |_: &usize, digests: Vec<(Part, Digest)>| {
             for (part, digest) in digests {
                 if let Some(place) = places[part.entry] {
                     pieces.set(place, part.piece, digest)?;
@@ -218,7 +200,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         number: usize,
         places: &Places,
         building: &Building<'_, impl StateWriter>,
-    ) -> Result<Vec<(Part, PieceDigest)>> {
+    ) -> Result<Vec<(Part, Digest)>> {
         let segment = self.link.segment(number)?;
         let parts = self.link.parts(number).par_iter().enumerate();
         let taken = parts.filter_map(|(index, &part)| Some((index, part, places[part.entry]?)));
@@ -234,7 +216,7 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
 
     /// Builds every piece that no segment changes.
     fn carry_over(&self, pieces: &mut PieceDigests, building: &Building<'_, impl StateWriter>) -> Result<()> {
-        let unchanged = self.origins.iter().zip(&self.target).enumerate().flat_map(|(place, (origin, info))| {
+        let unchanged = self.origins.iter().zip(&self.tensors).enumerate().flat_map(|(place, (origin, info))| {
             let segments = match *origin {
                 Origin::Base(_) => None,
                 Origin::Link(entry, _) => self.link.index().tensors[entry].written().map(|written| &written.pieces),
@@ -267,13 +249,13 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
         mut changes: Option<&mut (dyn PartChanges + '_)>,
         building: &Building<'_, impl StateWriter>,
         buffer: &mut Vec<u8>,
-    ) -> Result<Option<PieceDigest>> {
-        let info = &self.target[place];
+    ) -> Result<Option<Digest>> {
+        let info = &self.tensors[place];
         let start = match self.origins[place] {
             Origin::Base(number) => Some(number),
             Origin::Link(_, start) => start,
         };
-        let mut hasher = building.is_compared[place].then(|| PieceHasher::new(info, piece));
+        let mut hasher = building.is_compared[place].then(blake3::Hasher::new);
         let whole = info.piece(piece);
         for begin in whole.clone().step_by(STRETCH_BYTES) {
             let range = begin..whole.end.min(begin + STRETCH_BYTES as u64);
@@ -302,34 +284,23 @@ impl<'a, B: State + ?Sized, S: Source> Application<'a, B, S> {
             }
             building.progress.advance(range.end - begin)?;
         }
-        Ok(hasher.map(|hasher| hasher.finish()))
+        Ok(hasher.as_ref().map(Digest::of_hashed))
     }
 
     /// Step 9 of SPEC section 10.
     fn check(&self, is_compared: &[bool], pieces: &PieceDigests) -> Result<StateDigests> {
-        let mut tensors = Vec::with_capacity(self.target.len());
-        for (place, origin) in self.origins.iter().enumerate() {
-            let promised = match *origin {
-                Origin::Base(number) => Some(self.base_digests.tensors[number]),
-                Origin::Link(entry, _) => self.link.index().tensors[entry].written().map(|written| written.digest),
+        for (place, origin) in self.origins.iter().enumerate().filter(|(place, _)| is_compared[*place]) {
+            let found = pieces.of_tensor(place);
+            let is_promised = match *origin {
+                Origin::Base(_) => Digest::of_pieces(found) == self.table.digests.tensors[self.numbers[place]],
+                Origin::Link(entry, _) => {
+                    self.link.index().tensors[entry].written().is_some_and(|written| written.digests == found)
+                }
             };
-            if is_compared[place] {
-                ensure(Some(pieces.of_tensor(place)) == promised, &rules::APP_04, || {
-                    "the result differs from what the link promises".into()
-                })
-                .map_err(|error| error.of_tensor(self.target[place].name()))?;
-            }
-            tensors.extend(promised);
+            ensure(is_promised, &rules::APP_04, || "the result differs from what the link promises".into())
+                .map_err(|error| error.of_tensor(self.tensors[place].name()))?;
         }
-        let promised = self.link.header().target;
-        if self.is_part {
-            return Ok(StateDigests { tensors, state: promised });
-        }
-        let digests = StateDigests::from_tensors(&self.target, tensors);
-        ensure(digests.state == promised, &rules::APP_05, || {
-            format!("the result is {}, the link promises {promised}", digests.state)
-        })?;
-        Ok(digests)
+        Ok(self.table.digests.clone())
     }
 }
 

@@ -14,7 +14,7 @@ use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link_writer::LinkWriter;
 use crate::progress::Progress;
-use crate::tensor::{Digest, PieceDigest, PieceDigests, PieceHasher, State, StateDigests, TensorInfo, digests_of};
+use crate::tensor::{Digest, PieceDigests, State, StateDigests, TensorInfo, digests_of};
 
 /// How a link is to be made.
 #[derive(Clone)]
@@ -98,7 +98,7 @@ pub fn diff(
             info: info.clone(),
             start: if base.is_some() { Start::Base } else { Start::Zeros },
             pieces: vec![None; address(info.pieces())?],
-            digest: Digest([0; 32]),
+            digests: Vec::new(),
         });
     }
 
@@ -129,17 +129,17 @@ pub fn diff(
     })?;
 
     for (tensor, (entry, base)) in entries.iter_mut().zip(&bases).enumerate() {
-        entry.digest = new_digests.of_tensor(tensor);
-        target_digests.push(entry.digest);
+        entry.digests = new_digests.of_tensor(tensor).to_vec();
+        target_digests.push(entry.digest());
         if let Some(number) = *base {
-            base_digests[number].get_or_insert_with(|| old_digests.of_tensor(tensor));
+            base_digests[number].get_or_insert_with(|| Digest::of_pieces(old_digests.of_tensor(tensor)));
         }
     }
     let base_digests = fill_missing(base, base_digests, options.progress)?;
     let target_digests = StateDigests::from_tensors(target.tensors(), target_digests);
 
     let unchanged = |(entry, old): &(WrittenTensor, &Option<usize>)| {
-        old.is_some_and(|old| base.tensors()[old] == entry.info && base_digests.tensors[old] == entry.digest)
+        old.is_some_and(|old| base.tensors()[old] == entry.info && base_digests.tensors[old] == entry.digest())
     };
     let written = entries.into_iter().zip(&same_names).filter(|pair| !unchanged(pair));
     let mut tensors: Vec<TensorEntry> = written.map(|(entry, _)| TensorEntry::Write(entry.into())).collect();
@@ -183,7 +183,7 @@ struct EncodedGroup {
     segments: Vec<EncodedSegment>,
     changed: u64,
     /// Of each piece: in the target, and in the base if it is compared with one.
-    digests: Vec<(PieceDigest, Option<PieceDigest>)>,
+    digests: Vec<(Digest, Option<Digest>)>,
 }
 
 /// What a thread uses again for each group: fresh memory of megabytes costs more, page by page, than what is done with it.
@@ -219,25 +219,24 @@ fn encode_group(
         return Ok(EncodedGroup { segments: Vec::new(), changed: 0, digests: Vec::new() });
     };
     // The target is hashed while it is compared, piece by piece.
-    let mut new_digests: Vec<PieceDigest> = Vec::with_capacity(group.len());
-    let (mut hasher, mut hashed) = (None, 0);
+    let mut new_digests: Vec<Digest> = Vec::with_capacity(group.len());
+    let (mut hasher, mut hashed) = (blake3::Hasher::new(), 0);
     let mut hash = |number: usize, bytes: &[u8]| {
-        let own: &mut PieceHasher =
-            hasher.get_or_insert_with(|| PieceHasher::new(info(&group[number]), group[number].piece));
-        own.update(bytes);
+        hasher.update(bytes);
         hashed += bytes.len();
         if hashed == inputs[number].target.len() {
-            new_digests.push(own.finish());
-            (hasher, hashed) = (None, 0);
+            new_digests.push(Digest::of_hashed(&hasher));
+            hasher.reset();
+            hashed = 0;
         }
     };
     let (segments, changed) = with_lane!(dtype.lane_bytes(), L => {
         encode::<L>(dtype, &inputs, options.profile, &mut context.compressor, &mut hash)
     })?;
     let mut digests = Vec::with_capacity(group.len());
-    for (((compared, input), new), &changed) in group.iter().zip(&inputs).zip(new_digests).zip(&changed) {
+    for ((input, new), &changed) in inputs.iter().zip(new_digests).zip(&changed) {
         let old = input.base.filter(|_| options.base_digests.is_none());
-        let hash_old = |old| if changed == 0 { new } else { PieceDigest::of(info(compared), compared.piece, old) };
+        let hash_old = |old| if changed == 0 { new } else { Digest::of_bytes(old) };
         digests.push((new, old.map(hash_old)));
     }
     let lanes = |piece: &PieceInput<'_>| (piece.target.len() / dtype.lane_bytes()) as u64;

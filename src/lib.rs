@@ -9,9 +9,9 @@
 //! | header | index | segment 0 | segment 1 | ... |     one .dcf file
 //! +--------+-------+-----------+-----------+-----+
 //!   digests  which tensors, which     coded pieces of tensors: up to 32 MiB each,
-//!   of base  segments, target's       decoded independently and in parallel
-//!   and      tensor digests
-//!   target
+//!   of base  segments, digests of     decoded independently and in parallel
+//!   and      the target's tensors
+//!   target   and pieces
 //! ```
 //!
 //! # Making and applying a link
@@ -74,14 +74,17 @@ mod error;
 pub mod format;
 mod groups;
 mod in_order;
+mod json;
 pub mod limits;
 mod link;
 mod link_writer;
 mod patches;
+mod plain_name;
 mod progress;
 mod rules;
 mod source;
 mod squash;
+mod table;
 pub mod tensor;
 
 pub use apply::{Application, apply};
@@ -92,7 +95,7 @@ pub use codec::kernels;
 pub use diff::{DiffOptions, DiffReport, diff};
 pub use error::{Error, ErrorClass, Result, Section};
 pub use limits::Limits;
-pub use link::{LinkReader, Segment};
+pub use link::{LinkReader, Ranks, Segment, StreamLengths};
 pub use patches::{Patch, Patches};
 pub use progress::Progress;
 #[cfg(feature = "rule-switch")]
@@ -101,3 +104,4 @@ pub use rules::switch_off;
 pub use rules::{RULES, Rule};
 pub use source::{FileSource, Source};
 pub use squash::{check_sequence, squash};
+pub use table::StateTable;

@@ -37,7 +37,7 @@ pub const MAX_WINDOW_BYTES: u64 = 1 << 25;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Raw bytes of the index: at most this many without regard to the file's length. Default: 16 MiB, which every reader
+    /// Raw bytes of the index: at most this many without regard to the file's length. Default: 64 MiB, which every reader
     /// has to support.
     pub index_bytes: u64,
     /// Raw bytes of the index for each byte of the file, where that is more than `index_bytes`. Default: 64, far more than an
@@ -55,7 +55,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            index_bytes: 1 << 24,
+            index_bytes: 1 << 26,
             index_bytes_per_file_byte: 64,
             set_bytes: 1 << 28,
             set_bytes_per_file_byte: 1024,
@@ -77,13 +77,13 @@ impl Limits {
     }
 
     /// The most bytes that [`LinkReader::open`](crate::LinkReader::open) allocates for a file of `length` bytes:
-    /// `2^16 + 4 * length + 32 * raw`, where `raw` bounds the raw bytes of its index:
+    /// `2^16 + 4 * length + 40 * raw`, where `raw` bounds the raw bytes of its index:
     /// `min(max(index_bytes, index_bytes_per_file_byte * length), 2^15 * length)`.
     ///
     /// The working memory of the zstd library, below 2^18 bytes per thread, comes on top, here and below.
     pub fn memory_to_open(&self, length: u64) -> u64 {
         let raw = self.index_bytes_for(length).min(MAX_EXPANSION.saturating_mul(length));
-        (1_u64 << 16).saturating_add(length.saturating_mul(4)).saturating_add(32 * raw)
+        (1_u64 << 16).saturating_add(length.saturating_mul(4)).saturating_add(40 * raw)
     }
 
     /// The most bytes that are allocated while a link in a file of `length` bytes is open and up to `threads` segments of

@@ -160,6 +160,20 @@ fn part_lanes(info: &TensorInfo, piece: u64) -> u32 {
 #[derive(Debug)]
 pub struct Segment(Lanes);
 
+/// A stream of a segment: its name in SPEC section 7, and its lengths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamLengths {
+    /// `table`, `gap low`, `plane 0` and so on.
+    pub name: &'static str,
+    /// Its length.
+    pub raw: u64,
+    /// Its length in the file.
+    pub stored: u64,
+}
+
+/// The coded lanes of one part and context in order: see [`Segment::ranks`].
+pub type Ranks<'a> = Box<dyn ExactSizeIterator<Item = (u64, u64)> + 'a>;
+
 #[derive(Debug)]
 enum Lanes {
     One(Decoded<u8>),
@@ -198,6 +212,23 @@ impl Segment {
     /// The segment's table.
     pub fn table(&self) -> &Table {
         each_width!(self, decoded => decoded.table())
+    }
+
+    /// The segment's streams, in the order of SPEC section 7.
+    pub fn streams(&self) -> impl Iterator<Item = StreamLengths> {
+        let (coding, lengths) = each_width!(self, decoded => (decoded.coding(), decoded.streams()));
+        coding.stream_names().zip(lengths).map(|(name, &(raw, stored))| StreamLengths { name, raw, stored })
+    }
+
+    /// The coded lanes of a part, for each context: the rank among the context's members (with one context, the lane's
+    /// number in its piece), and the value, which is the new lane, or, if the coding is relative, the difference of
+    /// SPEC section 8.3 modulo 2^W.
+    pub fn ranks(&self, part: usize) -> Vec<Ranks<'_>> {
+        fn boxed<L: Lane>(decoded: &Decoded<L>, part: usize) -> Vec<Ranks<'_>> {
+            let ranks = decoded.ranks(part);
+            ranks.map(|run| Box::new(run.map(|(rank, value)| (rank, value.to_u64()))) as Ranks<'_>).collect()
+        }
+        each_width!(self, decoded => boxed(decoded, part))
     }
 
     /// Number of coded lanes of a part.

@@ -60,6 +60,7 @@ impl LinkWriter {
             index_stored: stored.len() as u64,
             index_raw: (rows.len() + digests.len()) as u64,
             segments_length: self.length,
+            extension_length: 0,
             index_crc: crc32fast::hash(&stored),
         };
         // The writer is never laxer than the reader: what it is about to write has to pass.
@@ -97,7 +98,7 @@ mod tests {
         assert!(writer.file.is_some() && writer.waiting.len() == 2);
 
         let info = TensorInfo::new("t", Dtype::U8, [6 * PIECE_BYTES]).unwrap();
-        let written = WrittenTensor { info, start: Start::Zeros, pieces, digest: Digest([0; 32]) };
+        let written = WrittenTensor { info, start: Start::Zeros, pieces, digests: vec![Digest([0; 32]); 6] };
         let index = Index { tensors: vec![TensorEntry::Write(written.into())], ..Index::default() };
         let mut out = Vec::new();
         let length = writer.finish(Digest([1; 32]), Digest([2; 32]), index, &mut out).unwrap();

@@ -63,7 +63,6 @@ rules! {
     HDR_04 "R-HDR-04" Unsupported;
     HDR_05 "R-HDR-05" Unsupported;
     HDR_06 "R-HDR-06" Malformed;
-    HDR_07 "R-HDR-07" NonCanonical;
     HDR_08 "R-HDR-08" Malformed;
     HDR_09 "R-HDR-09" Truncated;
     HDR_10 "R-HDR-10" Malformed;

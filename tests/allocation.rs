@@ -159,7 +159,8 @@ fn link(segments: &[(u8, Vec<u8>)], rest: &[u8]) -> Vec<u8> {
             index.extend([1, b'@' + number]);
             index.extend(entry);
         }
-        index.resize(index.len() + 32 * segments.len(), 0);
+        // Two pieces each.
+        index.resize(index.len() + 64 * segments.len(), 0);
     } else {
         index.extend(rest);
     }
@@ -168,6 +169,7 @@ fn link(segments: &[(u8, Vec<u8>)], rest: &[u8]) -> Vec<u8> {
     let segments: Vec<u8> = segments.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
     let mut file = b"\x89DCF\r\n\x1a\n".to_vec();
     file.resize(128, 0);
+    file[8] = 1;
     for (at, length) in [(88, stored.len()), (96, index.len()), (104, segments.len())] {
         file[at..at + 8].copy_from_slice(&(length as u64).to_le_bytes());
     }
@@ -190,13 +192,13 @@ fn files_made_for_it_cannot() {
     };
     let half = LANES as u64 / 2;
     let (zeros, ones) = (vec![0; LANES], vec![0xFF; LANES]);
-    // Every gap escaped, each escape as long as the limit lets it be; one that is too large comes last.
-    let long_escapes = [&[0xFF; 9][..], &[1]].concat().repeat(LANES);
+    // Every gap escaped, each escape as long as the limit lets it be.
+    let gap_escapes = [0xFF, 0xFF, 0xFF, 1].repeat(LANES);
     let bitmap = segment(&[&table(SPARSE_ABSOLUTE, 32, half), &ones[..LANES / 8], &[], &[], &[], &zeros]);
     let gaps = segment(&[&table(SPARSE_ABSOLUTE, 0, half), &[], &[], &zeros, &[], &zeros]);
     let no_gaps = segment(&[&table(SPARSE_ABSOLUTE, 0, half), &[], &[], &[], &[], &[]]);
     let escapes =
-        segment(&[&table(SPARSE_ABSOLUTE, 31, half), &[], &vec![0; LANES / 8 * 31], &ones, &long_escapes, &[]]);
+        segment(&[&table(SPARSE_ABSOLUTE, 23, half), &[], &vec![0; LANES / 8 * 23], &ones, &gap_escapes, &[]]);
     let small = segment(&[
         &table(SPARSE_SMALL, 32, half),
         &ones[..LANES / 8],
@@ -205,7 +207,7 @@ fn files_made_for_it_cannot() {
         &[],
         &zeros[..LANES / 8],
         &ones,
-        &long_escapes,
+        &vec![0x7F; LANES],
     ]);
     // A patch of 2^60 bytes, of which 2^24 pieces name no segment; and tensor entries that are not there.
     let huge_tensor = [&[1, 1, b'a', 2, 5, 1][..], &varint(1 << 60), &vec![0; 1 << 24]].concat();
@@ -213,6 +215,17 @@ fn files_made_for_it_cannot() {
     let removals: Vec<u8> =
         (0..1_u32 << 20).flat_map(|n| [&[5][..], format!("{n:05x}").as_bytes(), &[0]].concat()).collect();
     let removals = [varint(1 << 20), removals].concat();
+    // Tensors that take as few bytes as can be: scalars that no segment changes, and no digests. Then some that each have another
+    // dtype, and a piece in a segment with the others.
+    let numbers = || (0..1_u32 << 20).map(|n| [7, 14, 21].map(|bits| u8::try_from(n >> (21 - bits) & 0x7F).unwrap()));
+    let scalars: Vec<u8> = numbers().flat_map(|name| [&[3][..], &name, &[1, 5, 0, 0]].concat()).collect();
+    let scalars = [varint(1 << 20), scalars].concat();
+    let dtypes = (0..1_u32 << 16).zip(numbers()).flat_map(|(n, name)| {
+        let [low, high, ..] = n.to_le_bytes();
+        let description = [255, 2, b'A' + high % 16, b'A' + high / 16, low.max(1), 1, 0, 0];
+        [&[3][..], &name, &[2], &description, &[1, 8, 1]].concat()
+    });
+    let dtypes = [varint(1 << 16), dtypes.collect()].concat();
 
     let files = [
         ("bitmap of ones", link(&[(SPARSE_ABSOLUTE, bitmap.clone())], &[])),
@@ -224,6 +237,8 @@ fn files_made_for_it_cannot() {
         ("a tensor of 2^60 bytes", link(&[], &huge_tensor)),
         ("2^24 tensors", link(&[], &many_tensors)),
         ("2^20 removals", link(&[], &removals)),
+        ("2^20 scalars", link(&[], &scalars)),
+        ("2^16 dtypes", link(&[(0, Vec::new())], &dtypes)),
     ];
     let limits = Limits::default();
     let threads = rayon::current_num_threads() as u64;

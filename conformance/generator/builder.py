@@ -3,7 +3,7 @@ except for those fields that somebody has set to something else."""
 import struct
 from dataclasses import dataclass, field
 
-from .model import State
+from .model import Dtype, State, byte_length, state_digest, tensor_digest
 from .primitives import Raw, crc32, string, u32, u8, varint
 
 MAGIC = b"\x89DCF\r\n\x1a\n"
@@ -103,13 +103,14 @@ class Segment:
 
 @dataclass
 class Entry:
-    """A tensor entry (section 6.2). `digest` None: no digest in the index."""
+    """A tensor entry (section 6.2). `digests`: what the index has of them for it, one for each piece, at least one; none for
+    a removal."""
     name: object
     operation: object
     dtype: object = None  # Dtype, or a code
     shape: tuple = ()
     segments: list = field(default_factory=list)
-    digest: bytes = None
+    digests: list = field(default_factory=list)
     dimensions: object = None  # the number of them, if it is to be another
     coded: list = field(default_factory=list)  # lanes of the tensor that some segment codes; not in the file
 
@@ -117,8 +118,7 @@ class Entry:
         out = string(self.name) + u8(self.operation)
         if self.operation == REMOVE:
             return out
-        code = getattr(self.dtype, "code", self.dtype)
-        out += u8(code) + varint(len(self.shape) if self.dimensions is None else self.dimensions)
+        out += (self.dtype.encode() if isinstance(self.dtype, Dtype) else u8(self.dtype)) + varint(len(self.shape) if self.dimensions is None else self.dimensions)
         return out + b"".join(map(varint, [*self.shape, *self.segments]))
 
 
@@ -136,6 +136,7 @@ class Link:
     index_tail: bytes = b""
     counts: dict = field(default_factory=dict)  # "metadata", "segments", "entries": a count that is to be another
     header: dict = field(default_factory=dict)
+    extension: bytes = b""
     header_crc: int = None
     tail: bytes = b""
 
@@ -146,7 +147,7 @@ class Link:
         out += b"".join(string(key) + string(value) for key, value in self.metadata)
         out += varint(self.counts.get("segments", len(self.segments))) + b"".join(s.entry() for s in self.segments)
         out += varint(self.counts.get("entries", len(self.entries))) + b"".join(e.encode() for e in self.entries)
-        return out + b"".join(e.digest for e in self.entries if e.digest is not None) + self.index_tail
+        return out + b"".join(digest for e in self.entries for digest in e.digests) + self.index_tail
 
     def body(self):
         return b"".join(segment.encode() for segment in self.segments)
@@ -155,11 +156,23 @@ class Link:
         raw, body = self.index_raw(), self.body()
         stored = self.index_stored(raw) if callable(self.index_stored) else self.index_stored
         stored = raw if stored is None else stored
-        fields = dict(magic=MAGIC, version=0, incompatible=0, compatible=0, reserved1=0, base=self.base.digest(),
+        fields = dict(magic=MAGIC, version=1, incompatible=0, compatible=0, reserved=0, base=self.base.digest(),
                       target=self.target.digest(), index_stored=len(stored), index_raw=len(raw), segments=len(body),
-                      reserved2=0, index_crc=crc32(stored)) | self.header
+                      extension=len(self.extension), index_crc=crc32(stored)) | self.header
         head = struct.pack("<8sIIII32s32sQQQQI", *fields.values())
-        return head + u32(crc32(head) if self.header_crc is None else self.header_crc) + stored + body + self.tail
+        crc = u32(crc32(head) if self.header_crc is None else self.header_crc)
+        return head + crc + stored + body + self.extension + self.tail
+
+    def promised(self):
+        """The state digest that the base's tensors and the digests of the index lead to (R-APP-05)."""
+        tensors = {name: (item.dtype, item.shape, len(item.data), item.digest())
+                   for name, item in self.base.tensors.items()}
+        for entry in self.entries:
+            tensors.pop(entry.name, None)
+            if entry.operation != REMOVE:
+                tensors[entry.name] = (entry.dtype, entry.shape, byte_length(entry.dtype, entry.shape),
+                                       tensor_digest(entry.digests))
+        return state_digest(tensors)
 
     def features(self):
         """What a reader must know to read it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from .coding import Plan, changed_lanes, link, piece_bytes
-from .documents import chain_document, commit_document, route, routes_document
+from .documents import asset, chain_document, commit_document, in_order, route, routes_document
 from .links import CLASSES
 from .model import EMPTY, State, tensor
 from .registry import MADE, Vector
@@ -56,6 +56,14 @@ def file_name(data):
     return f"files/{digest(data)}.dcf"
 
 
+def asset_name(data):
+    return f"assets/{digest(data)}"
+
+
+class Symlink(str):
+    """A symbolic link in the place of an object; where it leads to."""
+
+
 def step(base, target, size=None, **options):
     """A link with one segment for each width of lane. `size`: filled up to that many bytes by metadata."""
     bare = link(base, target)
@@ -77,49 +85,59 @@ def step(base, target, size=None, **options):
 
 @dataclass
 class Route:
-    """`source`: a version, or None for nothing. `size`: of each of its links; `links`: others than the usual ones."""
+    """`source`: a version, or None for nothing. `size`: of each of its links; `links`: others than the usual ones;
+    `named`: pairs of digest and size that the documents name, whatever files there are."""
     source: object
     size: int = None
     links: list = None
+    named: list = None
 
 
 class Chain:
     """A store, with what is known of its versions. Vectors change `objects` at will."""
 
-    def __init__(self):
-        self.objects = {CHAIN: chain_document(IDENTIFIER)}
-        self.shards, self.commits = {}, {}  # of each version
-        self.costs = {}  # (source, version): bytes of the files of the route that was made first
+    def __init__(self, identifier=IDENTIFIER, metadata=None):
+        self.document = chain_document(identifier, metadata)
+        self.objects = {CHAIN: self.document}
+        self.shards, self.commits, self.states, self.assets = {}, {}, {}, {}  # of each version
+        self.costs = {}  # (source, version): bytes of the files of the cheapest route that was made
         self.features = set()
 
     def copy(self):
         return copy.deepcopy(self)
 
-    def publish(self, shards, *routes, metadata=None, replaced=()):
-        """The commit of the next version. `replaced`: members of the document that are to be others."""
+    def publish(self, shards, *routes, metadata=None, assets=None, replaced=()):
+        """The commit of the next version. `assets`: bytes by name. `replaced`: members of the document that are to be
+        others."""
         shards = [shards] if isinstance(shards, State) else shards
         version = len(self.commits)
         self.shards[version] = shards
         before = self.commits[version - 1] if version else self.objects[CHAIN]
+        self.states[version] = dict(replaced).get("state", union(shards).digest().hex())
+        self.assets[version] = dict(sorted((assets or {}).items(), key=lambda pair: pair[0].encode()))
+        for data in self.assets[version].values():
+            self.objects[asset_name(data)] = data
+            self.features.add("assets")
+        listed = [asset(name, digest(data), len(data)) for name, data in self.assets[version].items()]
         self.commits[version] = self.objects[commit_name(version)] = commit_document(
-            version, digest(before), union(shards).digest().hex(), [shard.digest().hex() for shard in shards],
-            [self.route(version, one) for one in routes], metadata or {}, replaced)
+            version, digest(before), self.states[version], [shard.digest().hex() for shard in shards],
+            in_order([self.route(version, one) for one in routes]), metadata or {}, listed, replaced)
         if len(shards) > 1:
             self.features.add("shards")
         return self
 
-    def put_routes(self, version, generation, *routes, replaced=()):
+    def put_routes(self, version, generation, *routes, metadata=None, replaced=()):
         """A routes document, which lists all routes from then on."""
         self.features.add("routes-documents")
-        listed = [self.route(version, one) for one in routes]
+        listed = in_order([self.route(version, one) for one in routes])
         self.objects[routes_name(version, generation)] = routes_document(
-            version, generation, digest(self.commits[version]), listed, replaced)
+            version, generation, digest(self.commits[version]), listed, metadata, replaced)
         return self
 
     def route(self, version, one):
         """Stores the files of a route and gives its form in a document."""
         one = one if isinstance(one, Route) else Route(one)
-        links = one.links
+        links = one.links if one.named is None else []
         if links is None:
             bases = [EMPTY] * len(self.shards[version]) if one.source is None else self.shards[one.source]
             links = [step(*pair, one.size) for pair in zip(bases, self.shards[version], strict=True)]
@@ -128,10 +146,12 @@ class Chain:
                 self.features |= item.features()
         files = [item if isinstance(item, bytes) else item.encode() for item in links]
         self.objects |= {file_name(data): data for data in files}
-        self.costs.setdefault((one.source, version), sum(map(len, files)))
+        named = one.named or [(digest(data), len(data)) for data in files]
+        cost = sum(size for _, size in named)
+        self.costs[one.source, version] = min(cost, self.costs.get((one.source, version), cost))
         if one.source is not None and one.source + 1 != version:
             self.features.add("skip-routes")
-        return route(one.source, *((digest(data), len(data)) for data in files))
+        return route(one.source, *named)
 
     def files(self, source, version):
         """Names of the files of the usual route."""
@@ -182,53 +202,98 @@ def pairs(last):
 
 
 def tar(objects):
-    """A plain archive of regular files, the same for the same objects."""
+    """A plain archive of regular files and symbolic links, the same for the same objects."""
     out = b""
     for name, data in sorted(objects.items()):
         header = tarfile.TarInfo(name)  # mode 0644, no time, no owner
+        if isinstance(data, Symlink):
+            header.type, header.linkname, data = tarfile.SYMTYPE, data, b""
         header.size = len(data)
         out += header.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict") + data + bytes(-len(data) % BLOCK)
     return out + bytes(2 * BLOCK)
 
 
-def members(chain, version, held):
-    found = {"version": version}
+@dataclass
+class Held:
+    """What a reader has. What is not said is as version `version` of the chain has it."""
+    version: int
+    commit: str = None
+    chain: str = None
+    shards: list = None
+
+
+def member_list(chain, held, take, **others):
+    """The members of the index's entry that say what is asked of a chain."""
+    found = {"version": others.pop("version")} | {name: value for name, value in others.items() if value is not None}
     if held is not None:
-        found["held"] = {"version": held, "commit": digest(chain.commits[held]), "shards": chain.shards[held]}
+        version = held.version
+        found["held"] = {"version": version, "commit": held.commit or digest(chain.commits[version]),
+                         "chain": held.chain or digest(chain.document),
+                         "shards": chain.shards[version] if held.shards is None else held.shards}
+    if take:
+        found["take"] = {"shards": take.get("shards"), "tensors": take.get("tensors")}
     return found
 
 
-def result(shards):
-    return {"digest": union(shards).digest().hex(),
-            "shards": [{"digest": shard.digest().hex(), "state": shard} for shard in shards]}
+def features_of(chain, held, accept, take, set_bytes, features):
+    asked = {"held-version": held, "accept": accept, "partial": take, "set-limit": set_bytes}
+    return sorted(chain.features | {name for name, value in asked.items() if value is not None} | set(features))
+
+
+def part(shard, tensors):
+    """A shard with just the tensors that are taken."""
+    kept = {name: item for name, item in shard.tensors.items() if tensors is None or name in tensors}
+    if len(kept) == len(shard.tensors):
+        return shard
+    return State("-".join([shard.label, *kept]), kept) if kept else EMPTY
+
+
+def result(chain, version, take):
+    """What replay must give."""
+    take = take or {}
+    numbers = take.get("shards")
+    shards = {str(number): part(chain.shards[version][number], take.get("tensors"))
+              for number in (range(len(chain.shards[version])) if numbers is None else numbers)}
+    found = {"version": version, "digest": chain.states[version],
+             "shards": {number: {"digest": shard.digest().hex(), "state": shard} for number, shard in shards.items()}}
+    if chain.assets[version]:
+        found["assets"] = {name: digest(data) for name, data in chain.assets[version].items()}
+    return found
+
+
+def held_of(held):
+    return Held(held) if isinstance(held, int) else held
 
 
 def good(id, chain, path, reason, *, head=None, version=None, held=None, size=None, rules=(), section="19",
-         from_nothing=False):
-    """A vector of a chain that leads where the reader wants to go. `head`: the version that the reader gets, if it is
-    not the last of the path. `size`: bytes of the path, if its routes are not the usual ones. `from_nothing`: the path
-    does not begin at the held version."""
-    head = path[-1] if head is None else head
-    size = chain.bytes_of(path, None if from_nothing else held) if size is None else size
-    expect = {"plan": {"version": head, "bytes": size, "path": path},
-              "replay": {"version": head} | result(chain.shards[head])}
-    features = chain.features | ({"held-version"} if held is not None else set())
+         from_nothing=False, accept=None, take=None, set_bytes=None, replay=True, features=()):
+    """A vector of a chain that leads where the reader wants to go. `path`: the cheapest. `head`: the version that the
+    reader gets, if it is not the last of the path. `size`: bytes of the path, if its routes are not the usual ones.
+    `from_nothing`: the path does not begin at the held version. `take`: the shards and tensors that replay takes.
+    `replay` False: there are no files, so that it is not run."""
+    head, held = path[-1] if head is None else head, held_of(held)
+    size = chain.bytes_of(path, None if from_nothing or held is None else held.version) if size is None else size
+    expect = {"plan": {"version": head, "bytes": size, "path": path}}
+    if replay:
+        expect["replay"] = result(chain, head, take)
     return Vector(f"chains/{id}", tar(chain.objects), section, reason, expect, "chain", ".tar", list(rules),
-                  list(features), members=members(chain, version, held), source=chain)
+                  features_of(chain, held, accept, take, set_bytes, features), source=chain, members=member_list(
+                      chain, held, take, version=version, accept=accept, set_bytes=set_bytes))
 
 
-def bad(id, chain, rule, twin, reason, *, path=None, version=None, held=None, section="19"):
+def bad(id, chain, rule, twin, reason, *, path=None, size=None, version=None, held=None, section="19", accept=None,
+        take=None, set_bytes=None, replay=True, features=()):
     """A vector of a chain that does not. `path`: that of the plan, which reads no files, if only replay fails."""
-    refusal = {"class": CLASSES[rule], "rule": rule}
-    expect = {"plan": refusal, "replay": refusal}
+    refusal, held = {"class": CLASSES[rule], "rule": rule}, held_of(held)
+    expect = {"plan": refusal} | ({"replay": refusal} if replay else {})
     if path is not None:
-        expect["plan"] = {"version": path[-1], "bytes": chain.bytes_of(path, held), "path": path}
-    features = chain.features | ({"held-version"} if held is not None else set())
+        size = chain.bytes_of(path, None if held is None else held.version) if size is None else size
+        expect["plan"] = {"version": path[-1] if path else held.version, "bytes": size, "path": path}
     return Vector(f"chains/{id}", tar(chain.objects), section, reason, expect, "chain", ".tar", [rule],
-                  list(features), MADE[f"chains/{twin}"].id, members(chain, version, held))
+                  features_of(chain, held, accept, take, set_bytes, features), MADE[f"chains/{twin}"].id,
+                  member_list(chain, held, take, version=version, accept=accept, set_bytes=set_bytes))
 
 
 def source(id):
     """A copy of the chain of a valid vector."""
     return MADE[f"chains/{id}"].source.copy()
-

@@ -1,6 +1,7 @@
 """Valid chains in which something fails and another way leads to the same state, and stores that were left in the
 midst of a publish, of maintenance or of a prune (SPEC sections 19 to 21)."""
 from .chains import Chain, Route, commit_name, file_name, good, halves, line, pairs, routes_name, source, step, whole
+from .links_layout import KEY, ONE_FILE
 from .primitives import Raw
 from .registry import makes_vectors
 
@@ -27,21 +28,28 @@ def broken_links(base, target, other):
     """Links from base to target that are refused: id, bytes, rule, reason."""
     crc = step(base, target)
     crc.segments[0].crc = 0
-    entry = step(base, target)
-    entry.entries[0].digest = bytes(32)
+    value = step(base, target)
+    value.segments[-1].set_raw("plane 0", bytes([value.segments[-1].streams["plane 0"].raw[0] ^ 1])
+                               + value.segments[-1].streams["plane 0"].raw[1:])
+    digests = step(base, target)
+    digests.entries[0].digests = [bytes(32)]
+    layout = step(base, target)
+    layout.metadata = [(KEY, ONE_FILE + " ")]
     promise = step(base, other)
     promise.header = {"target": target.digest()}
     operation = step(base, target)
     operation.entries[0].operation = Raw(b"\3")
     newer = step(base, target)
-    newer.header = {"version": 1}
+    newer.header = {"version": 2}
     good_one = step(base, target).encode()
     yield "no-link", b"not a link", "R-HDR-01", "a file that is no link"
     yield "truncated-link", good_one[:-1], "R-HDR-09", "a link that was cut off before it was named"
     yield "newer-link", newer.encode(), "R-HDR-04", "a link of a newer version"
     yield "undefined-operation", operation.encode(), "R-IDX-07", "an index with an undefined operation"
     yield "segment-crc", crc.encode(), "R-SEG-01", "a segment whose CRC does not match"
-    yield "tensor-digest", entry.encode(), "R-APP-04", "a tensor that is not what its digest says"
+    yield "tensor-digest", value.encode(), "R-APP-04", "a tensor that is not what its digest says"
+    yield "other-digest", digests.encode(), "R-APP-05", "an index that promises another digest of a tensor"
+    yield "layout", layout.encode(), "R-LAY-01", "a layout in another form"
     yield "broken-promise", promise.encode(), "R-APP-05", "a link that leads elsewhere than its header says"
     yield "other-base", step(other, target).encode(), "R-APP-01", "a link from another state"
     yield "other-target", step(base, other).encode(), "R-CHN-11", "a link to another state"
@@ -57,7 +65,7 @@ def files():
         chain = line(2).publish(whole(3), Route(0, links=[data]), 2)
         cost = chain.costs[None, 0] + len(data)
         yield good(f"fallback/{id}", chain, [0, 3], f"{reason} on the cheapest route: the steps lead there too",
-                   rules=[rule], size=cost)
+                   rules=[rule], size=cost, features=["layout"] * (rule == "R-LAY-01"))
 
 
 @makes_vectors
@@ -98,7 +106,7 @@ def commits():
             ("missing", None, "R-CHN-03", "is missing"),
             ("damaged", lambda data: data + b"\n", "R-DOC-03", "is damaged"),
             ("empty", lambda data: b"", "R-DOC-01", "is empty"),
-            ("newer", lambda data: data.replace(b'"deltachain":0', b'"deltachain":1'), "R-DOC-02",
+            ("newer", lambda data: data.replace(b'"deltachain":1', b'"deltachain":2'), "R-DOC-02",
              "is of a newer version")):
         yield good(f"fallback/commit-below-{id}", spoilt(chain, commit_name(1), change), [2, 3],
                    f"a commit below the path {reason}", rules=[rule])

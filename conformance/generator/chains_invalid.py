@@ -215,15 +215,15 @@ def documents():
         assert chain.objects[name].count(old) == 1
         return chain.with_document(name, chain.objects[name].replace(old, new))
 
-    start, end = b'{"deltachain":0,', b"}}"
+    start, end = b'{"deltachain":1,', b"}}"
     state = whole(2).digest().hex().encode()
     for id, name, old, new, rule, reason in (
             ("chain-byte-order-mark", CHAIN, start, b"\xef\xbb\xbf" + start, "R-DOC-01",
              "chain.json with a byte order mark"),
-            ("chain-newline", CHAIN, b'"}', b'"}\n', "R-DOC-03", "chain.json with a newline at the end"),
-            ("chain-newer", CHAIN, start, b'{"deltachain":1,', "R-DOC-02", "chain.json of a newer version"),
+            ("chain-newline", CHAIN, end, b"}}\n", "R-DOC-03", "chain.json with a newline at the end"),
+            ("chain-newer", CHAIN, start, b'{"deltachain":2,', "R-DOC-02", "chain.json of a newer version"),
             ("head-newline", commit_name(2), end, b"}}\n", "R-DOC-03", "the head's commit with a newline at the end"),
-            ("head-newer", commit_name(2), start, b'{"deltachain":1,', "R-DOC-02",
+            ("head-newer", commit_name(2), start, b'{"deltachain":2,', "R-DOC-02",
              "the head's commit is of a newer version"),
             ("head-from-itself", commit_name(2), b'"from":1', b'"from":2', "R-DOC-04",
              "a route from the head to itself"),
@@ -231,7 +231,7 @@ def documents():
              "the head's only shard is not its state"),
             ("middle-space", commit_name(1), b',"version"', b', "version"', "R-DOC-03",
              "a commit on the way with a space"),
-            ("middle-newer", commit_name(1), start, b'{"deltachain":1,', "R-DOC-02",
+            ("middle-newer", commit_name(1), start, b'{"deltachain":2,', "R-DOC-02",
              "a commit on the way is of a newer version"),
             ("first-cut-off", commit_name(0), end, b"}", "R-DOC-03", "the first commit was cut off")):
         yield bad(f"documents/{id}", changed(name, old, new), rule, THREE, reason)
@@ -242,7 +242,7 @@ def documents():
     yield bad("documents/head-two-files", chain.with_object(commit_name(2), data.replace(
         b"[{\"digest\"", b'[{"digest":"' + b"ab" * 32 + b'","size":1},{"digest"')), "R-DOC-05", THREE,
         "a route of two files in a commit of one shard")
-    yield bad("documents/held-newer", changed(commit_name(2), start, b'{"deltachain":1,'), "R-DOC-02", "held/parent",
+    yield bad("documents/held-newer", changed(commit_name(2), start, b'{"deltachain":2,'), "R-DOC-02", "held/parent",
               "the version after the held one is of a newer version", held=1)
 
 
@@ -284,7 +284,8 @@ def files():
 @makes_vectors
 def links():
     for id, data, rule, reason in broken_links(whole(1), whole(2), whole(3)):
-        yield bad(f"links/{id}", line(1).publish(whole(2), Route(1, links=[data])), rule, THREE, reason, path=[0, 1, 2])
+        yield bad(f"links/{id}", line(1).publish(whole(2), Route(1, links=[data])), rule, THREE, reason, path=[0, 1, 2],
+                  features=["layout"] * (rule == "R-LAY-01"))
     foreign = Route(None, links=[step(whole(1), whole(0))])
     yield bad("links/snapshot-of-another-base", Chain().publish(whole(0), foreign), "R-APP-01", "valid/one-version",
               "a link from another state in a route from nothing", path=[0])

@@ -45,7 +45,7 @@ def link(base, target, *plans, metadata=(), listed=(), operations=None, removed=
         elif old != new or name in listed:
             fits = old is not None and old.dtype == new.dtype and len(old.data) == len(new.data)
             operation = (operations or {}).get(name, PATCH if fits else SET)
-            entries[name] = Entry(name, operation, new.dtype, new.shape, [0] * piece_count(len(new.data)), new.digest())
+            entries[name] = Entry(name, operation, new.dtype, new.shape, [0] * piece_count(len(new.data)), new.digests())
     result = Link(base, target, [tuple(pair) for pair in metadata], [], list(entries.values()))
     for number, plan in enumerate(plans, 1):
         wanted = plan.pieces or [(name, piece) for name,

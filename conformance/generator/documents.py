@@ -29,20 +29,37 @@ def route(source, *files):
     return {"from": source, "files": [{"digest": digest, "size": size} for digest, size in files]}
 
 
-def chain_document(chain):
-    return text({"deltachain": 0, "chain": chain}).encode()
+def size_of(route):
+    return sum(file["size"] for file in route["files"])
 
 
-def commit_document(version, parent, state, shards, routes, metadata, replaced=()):
+def in_order(routes):
+    """As R-DOC-04 wants them."""
+    return sorted(routes, key=lambda route: (-1 if route["from"] is None else route["from"], size_of(route),
+                                             [file["digest"] for file in route["files"]]))
+
+
+def asset(name, digest, size):
+    return {"name": name, "digest": digest, "size": size}
+
+
+def ascending(metadata):
+    return dict(sorted(metadata.items(), key=lambda item: item[0].encode()))
+
+
+def chain_document(chain, metadata=None):
+    return text({"deltachain": 1, "chain": chain, "metadata": ascending(metadata or {})}).encode()
+
+
+def commit_document(version, parent, state, shards, routes, metadata, assets=(), replaced=()):
     """`replaced`: members that are to be others."""
-    ascending = dict(sorted(metadata.items(), key=lambda item: item[0].encode()))
-    return text({"deltachain": 0, "version": version, "parent": parent, "state": state, "shards": shards,
-                 "routes": routes, "metadata": ascending} | dict(replaced)).encode()
+    return text({"deltachain": 1, "version": version, "parent": parent, "state": state, "shards": shards,
+                 "routes": routes, "assets": list(assets), "metadata": ascending(metadata)} | dict(replaced)).encode()
 
 
-def routes_document(version, generation, commit, routes, replaced=()):
-    return text({"deltachain": 0, "version": version, "generation": generation, "commit": commit,
-                 "routes": routes} | dict(replaced)).encode()
+def routes_document(version, generation, commit, routes, metadata=None, replaced=()):
+    return text({"deltachain": 1, "version": version, "generation": generation, "commit": commit,
+                 "routes": routes, "metadata": ascending(metadata or {})} | dict(replaced)).encode()
 
 
 # Digests that stand for no particular bytes.
@@ -51,9 +68,9 @@ PARENT, STATE, LEFT, RIGHT, FILE, OTHER, COMMIT = (f"{number:02x}" * 32 for numb
 SNAPSHOT, STEP = route(None, (FILE, 1234)), route(6, (OTHER, 200))
 
 
-def commit(version=7, parent=PARENT, state=STATE, shards=(STATE,), routes=(SNAPSHOT, STEP), metadata=None):
+def commit(version=7, parent=PARENT, state=STATE, shards=(STATE,), routes=(SNAPSHOT, STEP), metadata=None, assets=()):
     return commit_document(version, parent, state, list(shards), list(routes), {"step": "100"} if metadata is None
-                           else metadata)
+                           else metadata, assets)
 
 
 def good(id, kind, file, reason, rules=("R-DOC-03",)):
@@ -112,6 +129,11 @@ def valid_metadata():
             ("json-like", {"k": '{"a":[1e999,NaN], "a":"\\u0041"}'}, "a value that looks like JSON is a string"),
             ("256-entries", {f"{i:03}": str(i) for i in range(256)}, "256 members of metadata")):
         yield good(f"metadata-{id}", "commit", commit(metadata=metadata), reason)
+        if id in ("escapes", "order-utf8", "reserved"):
+            chain = chain_document("00112233445566778899aabbccddeeff", metadata)
+            yield good(f"metadata-{id}-chain", "chain", chain, f"{reason}; a chain document")
+            yield good(f"metadata-{id}-routes", "routes", routes_document(7, 1, COMMIT, [STEP], metadata),
+                       f"{reason}; a routes document")
     many = {f"{i:05x}": "" for i in range(70000)}
     room = LIMIT - len(commit(metadata=many))
     yield good("limit", "commit", commit(metadata=many | {"00000": "v" * room}),
@@ -148,35 +170,37 @@ def too_long():
 
 @makes_vectors
 def beginnings():
-    start = '{"deltachain":0,'
+    start = '{"deltachain":1,'
     yield bad("beginning", "empty", "commit", b"", "R-DOC-01", "an empty file")
-    yield bad("beginning", "only-version", "chain", b'{"deltachain":0}', "R-DOC-01", "no comma after the version")
-    yield bad("beginning", "cut-off", "chain", b'{"deltachain":0', "R-DOC-01", "the file ends after the version")
+    yield bad("beginning", "only-version", "chain", b'{"deltachain":1}', "R-DOC-01", "no comma after the version")
+    yield bad("beginning", "cut-off", "chain", b'{"deltachain":1', "R-DOC-01", "the file ends after the version")
     text_16 = MADE["documents/valid/chain"].file.decode().encode("utf-16-le")
     yield bad("beginning", "utf-16", "chain", text_16, "R-DOC-01", "UTF-16 instead of UTF-8")
     yield from spoilt("beginning", "R-DOC-01", (
         ("byte-order-mark", "commit", start, "\ufeff" + start, "a byte order mark"),
         ("space-before", "commit", start, " " + start, "white space before the object"),
         ("newline-before", "chain", start, "\n" + start, "white space before the object"),
-        ("space-inside", "commit", start, '{ "deltachain":0,', "white space before the first member"),
-        ("space-after-colon", "commit", start, '{"deltachain": 0,', "white space before the version"),
+        ("space-inside", "commit", start, '{ "deltachain":1,', "white space before the first member"),
+        ("space-after-colon", "commit", start, '{"deltachain": 1,', "white space before the version"),
         ("array", "commit", start, "[" + start, "an array instead of an object"),
         ("absent", "commit", start, "{", "no version"),
-        ("not-first", "routes", start + '"version":7,', '{"version":7,"deltachain":0,', "the version is not first"),
-        ("name-escaped", "commit", start, '{"\\u0064eltachain":0,', "the first name with an escape"),
-        ("name-in-capitals", "commit", start, '{"DeltaChain":0,', "another name"),
-        ("string", "commit", start, '{"deltachain":"0",', "the version as a string"),
+        ("not-first", "routes", start + '"version":7,', '{"version":7,"deltachain":1,', "the version is not first"),
+        ("name-escaped", "commit", start, '{"\\u0064eltachain":1,', "the first name with an escape"),
+        ("name-in-capitals", "commit", start, '{"DeltaChain":1,', "another name"),
+        ("string", "commit", start, '{"deltachain":"1",', "the version as a string"),
         ("null", "chain", start, '{"deltachain":null,', "null instead of the version"),
-        ("fraction", "commit", start, '{"deltachain":0.0,', "a fraction"),
-        ("exponent", "commit", start, '{"deltachain":0e0,', "an exponent"),
-        ("minus", "routes", start, '{"deltachain":-0,', "a sign"),
-        ("leading-zero", "commit", start, '{"deltachain":00,', "a leading zero"),
+        ("fraction", "commit", start, '{"deltachain":1.0,', "a fraction"),
+        ("exponent", "commit", start, '{"deltachain":1e0,', "an exponent"),
+        ("minus", "routes", start, '{"deltachain":-1,', "a sign"),
+        ("leading-zero", "commit", start, '{"deltachain":01,', "a leading zero"),
         ("too-high", "commit", start, '{"deltachain":9007199254740992,', "2^53 is no integer of documents"),
         ("long", "commit", start, '{"deltachain":' + "1" * 5000 + ",", "5000 digits"),
-        ("wraps", "commit", start, '{"deltachain":18446744073709551616,', "2^64, which is 0 in 64 bits")))
+        ("wraps", "commit", start, '{"deltachain":18446744073709551617,', "2^64 + 1, which is 1 in 64 bits")))
     yield from spoilt("beginning", "R-DOC-02", (
-        ("newer-chain", "chain", start, '{"deltachain":1,', "a chain document of a newer version"),
-        ("newer-commit", "commit", start, '{"deltachain":1,', "a commit of a newer version"),
+        ("draft-chain", "chain", start, '{"deltachain":0,', "the version of the drafts"),
+        ("draft-commit", "commit", start, '{"deltachain":0,', "the version of the drafts"),
+        ("newer-chain", "chain", start, '{"deltachain":2,', "a chain document of a newer version"),
+        ("newer-commit", "commit", start, '{"deltachain":2,', "a commit of a newer version"),
         ("newer-routes", "routes", start, f'{{"deltachain":{MOST},', "the highest version there can be")))
     yield bad("beginning", "newer-and-different", "commit", b'{"deltachain":2,\xff \x00', "R-DOC-02",
               "what follows the version of a newer document may be anything, no JSON and no UTF-8 even")
@@ -191,18 +215,25 @@ def members():
         ("twice-in-file", "commit", '"size":1234', '"size":1234,"size":1234', "a file's member twice"),
         ("escaped-name", "commit", '"version":7', '"versi\\u006fn":7', "a name with an escape"),
         ("unknown", "commit", ',"metadata"', ',"note":"","metadata"', "an unknown member"),
-        ("unknown-last", "chain", '"}', '","note":""}', "an unknown member at the end"),
+        ("unknown-last", "chain", "{}}", '{},"note":""}', "an unknown member at the end"),
         ("unknown-in-route", "commit", '{"from":6,', '{"from":6,"kind":"step",', "an unknown member of a route"),
         ("unknown-in-file", "commit", file, file[:-1] + ',"name":"a.dcf"}', "an unknown member of a file"),
         ("missing", "commit", f'"parent":"{PARENT}",', "", "no parent"),
         ("missing-metadata", "commit", "," + step, "", "no metadata, although it may be empty"),
+        ("missing-metadata-chain", "chain", ',"metadata":{}', "", "no metadata, although it may be empty"),
+        ("missing-metadata-routes", "routes", ',"metadata":{}', "", "no metadata, although it may be empty"),
+        ("missing-assets", "commit", ',"assets":[]', "", "no assets, although there may be none"),
         ("missing-size", "commit", ',"size":1234', "", "a file without its size"),
         ("missing-from", "commit", '"from":null,', "", "a route from nothing must say so"),
         ("missing-routes", "routes-empty", ',"routes":[]', "", "no routes, although they may be empty"),
         ("order", "commit", f'"version":7,"parent":"{PARENT}"', f'"parent":"{PARENT}","version":7', "another order"),
+        ("order-assets", "commit", f'"assets":[],{step}', f'{step},"assets":[]', "another order of the last members"),
         ("order-in-file", "commit", file, f'{{"size":1234,"digest":"{FILE}"}}', "another order of a file's members"),
         ("null-parent", "commit-0", f'"parent":"{PARENT}"', '"parent":null', "version 0 has a parent, chain.json"),
         ("null-metadata", "commit", step, '"metadata":null', "null is not the empty object"),
+        ("null-metadata-chain", "chain", "{}", "null", "null is not the empty object"),
+        ("null-assets", "commit", '"assets":[]', '"assets":null', "null is not the empty array"),
+        ("assets-of-routes", "routes", ',"metadata"', ',"assets":[],"metadata"', "a routes document has no assets"),
         ("null-routes", "routes-empty", "[]", "null", "null is not the empty array"),
         ("other-kind", "commit", MADE["documents/valid/commit"].file, MADE["documents/valid/routes"].file,
          "a routes document in the place of a commit"),
@@ -224,16 +255,16 @@ def spaces():
         ("in-array", "commit", '"shards":[', '"shards":[\t', "white space in an array"),
         ("in-empty-array", "routes-empty", "[]", "[ ]", "white space in an empty array"),
         ("in-empty-object", "commit-0", "{}", "{ }", "white space in an empty object"),
-        ("at-end-of-object", "chain", '"}', '"\n}', "a newline before the brace"),
+        ("at-end-of-object", "chain", "{}}", "{}\n}", "a newline before the brace"),
         ("trailing-newline", "commit", '"100"}}', '"100"}}\n', "a newline after the object"),
-        ("trailing-space", "routes-empty", "[]}", "[]} ", "white space after the object"),
-        ("trailing-nul", "chain", '"}', '"}\0', "a zero byte after the object"),
-        ("two-documents", "chain", '"}', '"}{}', "something after the object"),
+        ("trailing-space", "routes-empty", "{}}", "{}} ", "white space after the object"),
+        ("trailing-nul", "chain", "{}}", "{}}\0", "a zero byte after the object"),
+        ("two-documents", "chain", "{}}", "{}}{}", "something after the object"),
         ("cut-off", "commit", '"100"}}', '"100"}', "the last brace is missing"),
         ("comma-in-object", "commit", '"100"}}', '"100"},}', "a comma after the last member"),
         ("comma-in-array", "commit", f'"{STATE}"]', f'"{STATE}",]', "a comma after the last item"),
         ("comment", "commit", ',"version"', ',/**/"version"', "a comment"),
-        ("line-comment", "chain", '"}', '"}//', "a comment after the object"),
+        ("line-comment", "chain", "{}}", "{}}//", "a comment after the object"),
         ("single-quotes", "commit", '"step"', "'step'", "single quotes"),
         ("no-quotes", "commit", '"version"', "version", "a name without quotes")))
 
@@ -328,6 +359,9 @@ def metadata():
             ("object", '{"step":{}}', "an object"), ("string", '"step"', "a string"),
             ("deep", '{"step":' + "[" * depth + "]" * depth + "}", "nested so deep that a careless parser dies")):
         yield from spoilt("metadata", "R-DOC-03", [(id, "commit", '{"step":"100"}', value, reason)])
+        if id in ("order", "twice", "number"):
+            yield from spoilt("metadata", "R-DOC-03", [
+                (f"{id}-{kind}", kind, "{}", value, f"{reason}; not of a commit") for kind in ("chain", "routes")])
 
 
 @makes_vectors
@@ -337,8 +371,8 @@ def routes():
     yield from spoilt("routes", "R-DOC-04", (
         ("order", "commit", both, f"{second},{first}", "nothing comes first"),
         ("order-as-text", "commit-many-routes", both_of(9, 10), both_of(10, 9), "10 comes after 9"),
-        ("nothing-twice", "commit", first, f"{first},{first}", "two routes from nothing"),
-        ("version-twice", "routes", second, f"{second},{second}", "two routes from one version"),
+        ("nothing-twice", "commit", first, f"{first},{first}", "the same route from nothing twice"),
+        ("version-twice", "routes", second, f"{second},{second}", "the same route from a version twice"),
         ("from-itself", "commit", '"from":6', '"from":7', "a route from the version itself"),
         ("from-newer", "commit-step-only", '"from":6', '"from":8', "a route from a newer version"),
         ("from-itself-routes", "routes", '"from":6', '"from":7', "a route from the version itself"),

@@ -3,7 +3,7 @@
 import zstandard
 
 MAGIC = b"\x28\xb5\x2f\xfd"
-RAW, RLE, RESERVED = 0, 1, 3  # block types
+RAW, RLE, COMPRESSED, RESERVED = 0, 1, 2, 3  # block types
 LARGEST_BLOCK = 1 << 17
 WINDOW_1K, WINDOW_2M, WINDOW_32M = 0x00, 0x58, 0x78  # window descriptors: exponent - 10 in the upper five bits
 
@@ -13,6 +13,26 @@ def block(kind, size, content, last=False):
 
 
 def blocks(data, largest=LARGEST_BLOCK):
+    return joined(divided(data, largest))
+
+
+def joined(pieces):
+    """Blocks of (type, size, content), the last one marked as such."""
+    return b"".join(block(*piece, last=number == len(pieces)) for number, piece in enumerate(pieces, 1))
+
+
+def literals(data):
+    """A compressed block without sequences: raw literals (RFC 8878, 3.1.1.3)."""
+    content = (len(data) << 4 | 0b1100).to_bytes(3, "little") + data + b"\0"
+    return COMPRESSED, len(content), content
+
+
+def run(byte, length):
+    """A compressed block without sequences: literals that are one byte, repeated."""
+    return COMPRESSED, 5, (length << 4 | 0b1101).to_bytes(3, "little") + byte + b"\0"
+
+
+def divided(data, largest=LARGEST_BLOCK):
     """The content of a frame: RLE blocks for runs of 16 equal bytes or more, raw blocks for the rest."""
     pieces, literal, position = [], bytearray(), 0
 
@@ -33,8 +53,7 @@ def blocks(data, largest=LARGEST_BLOCK):
             pieces.append((RLE, min(largest, run - start), data[position:position + 1]))
         position += run
     flush()
-    pieces = pieces or [(RAW, 0, b"")]
-    return b"".join(block(*piece, last=number == len(pieces)) for number, piece in enumerate(pieces, 1))
+    return pieces or [(RAW, 0, b"")]
 
 
 def run_length(data, start):

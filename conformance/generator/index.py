@@ -6,6 +6,7 @@ import tempfile
 
 import jsonschema
 
+from . import published
 from .links import CLASSES
 from .model import State
 from .registry import SINCE, collect
@@ -35,7 +36,7 @@ def everything():
         files[entry["file"]] = vector.file
         entries.append({"id": entry.pop("id"), "kind": entry.pop("kind"), "file": entry["file"],
                         "sha256": sha256(vector.file)} | entry)
-    index = {"format": 1, "spec": SINCE, "licence": "CC0-1.0", "states": dict(sorted(states.items())),
+    index = {"format": 2, "spec": SINCE, "licence": "CC0-1.0", "states": dict(sorted(states.items())),
              "vectors": entries}
     files["index.json"] = (pretty(index) + "\n").encode()
     return files
@@ -120,7 +121,7 @@ def faults(files):
 
 def refusals(vector):
     """The rules by which it is refused."""
-    return {answer["rule"] for answer in vector["expect"].values() if "rule" in answer}
+    return {answer["rule"] for answer in vector["expect"].values() if answer.get("rule")}
 
 
 def faults_of(id, vector, by_id):
@@ -142,4 +143,4 @@ def check():
     with tempfile.TemporaryDirectory() as folder:
         write(folder, everything())
         made = read(folder)
-    return [*differences(read(HERE), made), *faults(made)]
+    return [*differences(read(HERE), made), *faults(made), *published.faults(made)]

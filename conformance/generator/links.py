@@ -9,6 +9,7 @@ from .builder import ABSOLUTE, REMOVE
 from .primitives import text_bytes, u64
 from .registry import MADE, Vector
 
+UNSUPPORTED = {"class": "UNSUPPORTED", "rule": None}  # relative values, asked for without a base
 SMALL_STATE = 1 << 16  # results up to this size are kept as files
 FEW_TENSORS = 64
 
@@ -18,22 +19,26 @@ with open(os.path.join(os.path.dirname(__file__), "..", "..", "SPEC.md"), encodi
 CLASSES = dict(re.findall(r"\*\*(R-[A-Z]{3}-\d{2})\*\* \(([A-Z_]+)\)", SPEC_TEXT))
 
 
-def valid(id, link, section, reason, rules=(), base=None, result=None, check=True, apply=True, features=(), **members):
-    """A vector of a good link. `base` and `result` are said where they are not those of the link."""
+def valid(id, link, section, reason, rules=(), base=None, result=None, check=True, apply=True, patches=True, features=(),
+          **members):
+    """A vector of a good link. `base` and `result` are said where they are not those of the link. `check`, `apply` and
+    `patches`: whether the operation is run."""
     expect = {}
     if check:
         expect["check"] = accepted(link)
     if apply:
         expect["apply"] = result_of(result or link.target)
         members = {"base": state_or_null(base or link.base)} | members
-        if len(link.entries) <= FEW_TENSORS and all(segment.values == ABSOLUTE for segment in link.segments):
-            expect["patches"] = {"patches": patches(link)}
+    if patches and len(link.entries) <= FEW_TENSORS:
+        expect["patches"] = {"patches": patches_of(link)} if is_direct(link) else dict(UNSUPPORTED)
     return Vector(f"links/valid/{id}", link.encode(), section, reason, expect, rules=list(rules), source=link,
                   features=[*link.features(), *features], members=members)
 
 
-def refused(id, link, rule, reason, twin, section, base=None, check=True, apply=True, features=(), **members):
-    """A vector of a bad link. `check` and `apply`: True: refused by the rule; False: accepted; None: not run."""
+def refused(id, link, rule, reason, twin, section, base=None, check=True, apply=True, patches=None, features=(),
+            **members):
+    """A vector of a bad link. `check` and `apply`: True: refused by the rule; False: accepted; None: not run.
+    `patches`: what it must answer, if it is run; True: refused by the rule."""
     refusal = {"class": CLASSES[rule], "rule": rule}
     expect = {}
     if check is not None:
@@ -41,6 +46,8 @@ def refused(id, link, rule, reason, twin, section, base=None, check=True, apply=
     if apply is not None:
         expect["apply"] = refusal
         members = {"base": state_or_null(base or link.base)} | members
+    if patches is not None:
+        expect["patches"] = refusal if patches is True else patches
     file = link if isinstance(link, bytes) else link.encode()
     twin_vector = MADE[f"links/valid/{twin}"]
     return Vector(f"links/{id}", file, section, reason, expect, rules=[rule], twin=twin_vector.id,
@@ -53,7 +60,11 @@ def copy_of(id):
 
 
 def accepted(link):
-    return {"base": link.base.digest().hex(), "target": link.target.digest().hex()}
+    return {name: link.header.get(name, getattr(link, name).digest()).hex() for name in ("base", "target")}
+
+
+def is_direct(link):
+    return all(segment.values == ABSOLUTE for segment in link.segments)
 
 
 def state_or_null(state):
@@ -70,7 +81,7 @@ def result_of(state):
     return result
 
 
-def patches(link):
+def patches_of(link):
     """What each entry writes, as the operation *patches* of README.md wants it."""
     found = []
     for entry in link.entries:

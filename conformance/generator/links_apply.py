@@ -104,15 +104,23 @@ def wrong_digests():
         change(good)
         return refused(f"apply/{id}", good, rule, reason, twin, "9", check=False)
 
+    def promised(change):
+        """The header's target follows the digests of the index, so only the data show that they are wrong."""
+        def both(link):
+            change(link)
+            link.header = {"target": link.promised()}
+        return both
+
     def flip(link):
-        link.entries[0].digest = bytes([link.entries[0].digest[0] ^ 1]) + link.entries[0].digest[1:]
+        digest = link.entries[0].digests[0]
+        link.entries[0].digests = [bytes([digest[0] ^ 1]) + digest[1:]]
 
     def swap(link):
         one, two = link.entries[1], link.entries[2]
-        one.digest, two.digest = two.digest, one.digest
+        one.digests, two.digests = two.digests, one.digests
 
     def base_digest(link):
-        link.entries[0].digest = link.base.tensors["t"].digest()
+        link.entries[0].digests = link.base.tensors["t"].digests()
 
     def other_value(link):
         link.segments[0].set_raw("plane 0", b"\x47")
@@ -127,9 +135,12 @@ def wrong_digests():
         def change(link):
             link.target = state
         return change
-    yield bad("digest-one-bit", "R-APP-04", "one bit of a tensor digest", "one-lane", flip)
-    yield bad("digest-swapped", "R-APP-04", "the digests of two tensors, exchanged", "names-in-order", swap)
-    yield bad("digest-of-base", "R-APP-04", "the digest of the base's tensor", "one-lane", base_digest)
+    for id, reason, twin, change in (
+            ("one-bit", "one bit of a tensor digest", "one-lane", flip),
+            ("swapped", "the digests of two tensors, exchanged", "names-in-order", swap),
+            ("of-base", "the digest of the base's tensor", "one-lane", base_digest)):
+        yield bad(f"digest-{id}", "R-APP-04", f"{reason}, with the target that follows", twin, promised(change))
+        yield bad(f"promise-{id}", "R-APP-05", reason, twin, change)
     yield bad("digest-other-value", "R-APP-04", "another value than the digest promises", "one-lane", other_value)
     yield bad("digest-other-lane", "R-APP-04", "the right value in another lane", "one-lane", other_place)
     yield bad("digest-zeros", "R-APP-04", "a set tensor without its part", "snapshot", zeros)

@@ -21,19 +21,25 @@ def ranks_beyond_the_part():
     yield spoiled("rank-at-lanes", "R-POS-01", "rank 8 of eight lanes", "one-lane", gap_high=b"\x08")
     yield spoiled("rank-second", "R-POS-01", "two lanes, the second of which is one too far", "nan-payload-sparse",
                   gap_high=b"\2\1")
-    yield spoiled("rank-by-low-bits", "R-POS-01", "low bits that lead beyond the part", "gap-shift-31",
-                  gap_low=b"\xff" * 19 + b"\x07")
+    yield spoiled("rank-by-low-bits", "R-POS-01", "low bits that lead beyond the part", "gap-shift-23",
+                  gap_low=b"\xff" * 14 + b"\x07")
     yield spoiled("rank-by-escape", "R-POS-01", "an escape that leads beyond the part", "gap-256",
                   gap_escape=varint(200))
-    yield spoiled("rank-2-64", "R-POS-01", "an escape of 2^64 - 1", "gap-256", gap_escape=varint(2**64 - 1))
-    yield spoiled("rank-wraps-2-64", "R-POS-01", "ranks that are right again modulo 2^64", "gap-256",
-                  gap_high=b"\xff\xff", gap_escape=varint(2**64 - 255) + varint(0))
-    yield spoiled("rank-wraps-2-32", "R-POS-01", "a gap of 2^32 and more, right again modulo 2^32", "gap-256",
-                  gap_escape=varint(2**32 + 1))
-    yield spoiled("rank-shift-wraps", "R-POS-01", "a high part that a shift pushes out of 64 bits", "gap-shift-08",
-                  gap_high=b"\0\0\0\3\xff", gap_escape=varint(2**56 - 255 + 12))
-    yield spoiled("rank-of-95-bits", "R-POS-01", "an escape of 2^64 - 1 and 31 low bits", "gap-shift-31",
-                  gap_high=b"\0\0\0\0\xff", gap_escape=varint(2**64 - 1))
+    # Several escapes together may have the bytes of a large one.
+    forty, right = "escapes-compressed", varint(44)
+    yield spoiled("rank-2-28", "R-POS-01", "the greatest escape of four bytes", "gap-256", gap_escape=varint(2**28 - 1))
+    yield spoiled("rank-2-64", "R-POS-01", "an escape of 2^64 - 1", forty, gap_escape=right * 39 + varint(2**64 - 1))
+    yield spoiled("rank-wraps-2-64", "R-POS-01", "ranks that are right again modulo 2^64", forty,
+                  gap_escape=right * 37 + varint(2**64 - 1) + varint(89) + right)
+    yield spoiled("rank-wraps-2-32", "R-POS-01", "a gap of 2^32 and more, right again modulo 2^32", forty,
+                  gap_escape=right * 39 + varint(2**32 + 44))
+    shifted = "gap-escapes-shifted"
+    yield spoiled("rank-shift-wraps", "R-POS-01", "a high part that a shift pushes out of 64 bits", shifted,
+                  gap_escape=varint(1) * 2 + varint(2**60 + 1))
+    yield spoiled("rank-shift-wraps-32", "R-POS-01", "a high part that a shift pushes out of 32 bits", shifted,
+                  gap_escape=varint(1) * 2 + varint(2**28 + 1))
+    yield spoiled("rank-of-69-bits", "R-POS-01", "an escape of 2^64 - 1 and four low bits", shifted,
+                  gap_escape=varint(1) * 2 + varint(2**64 - 1))
     yield spoiled("rank-of-context", "R-POS-01", "a rank beyond the part in the second context", "worked-contexts",
                   gap_high=b"\1\6")
     yield spoiled("rank-of-second-part", "R-POS-01",
@@ -67,7 +73,7 @@ def counts_and_members():
                   check=False, parts=[([1], [3, 2])])
     yield spoiled("members-bitmap-more", "R-POS-02", "a bitmap of five bits for four members", "worked-contexts",
                   check=False, parts=[([1], [5, 2])])
-    yield spoiled("members-bitmap-coded", "R-POS-01", "a bitmap whose bit 4 codes the fifth of four members",
+    yield spoiled("members-bitmap-coded", "R-POS-02", "a bitmap whose bit 4 codes the fifth of four members",
                   "worked-contexts", check=False, parts=[([1], [5, 2])], bitmap=b"\x14")
 
 
@@ -88,7 +94,6 @@ def magnitudes_beyond():
     for id, twin, sign, value, reason in (
             ("positive-16", "worked-contexts", 0, half - 1 - 1, "m = 2^15 - 1 for a positive difference"),
             ("negative-16", "worked-contexts", 2, half - 1, "m = 2^15 for a negative difference"),
-            ("2-64", "worked-contexts", 2, 2**64 - 1, "m = 2^64, which is 0 in 64 bits"),
             ("2-16", "worked-contexts", 2, 2**16 + 1, "m = 2^16 + 2, which is right again modulo 2^16")):
         yield spoiled(f"magnitude-{id}", "R-VAL-02", reason, twin, "8.5", sign=bytes([sign, 2]),
                       magnitude_escape=varint(value))
@@ -96,6 +101,8 @@ def magnitudes_beyond():
                   "magnitude-u8", "8.5", sign=b"\0", magnitude=bytes([127]))
     yield spoiled("magnitude-negative-8", "R-VAL-02", "m = 128 for a negative difference of bytes, without an escape",
                   "magnitude-u8", "8.5", sign=b"\1", magnitude=bytes([128]))
+    yield spoiled("magnitude-2-64", "R-VAL-02", "m = 2^64, which is 0 in 64 bits", "magnitudes-u64", "8.5",
+                  magnitude_escape=varint(2**64 - 1) + varint(8) * 3)
     for id, sign, value, reason in (("positive-64", 0, 2**63 - 1 - 1, "m = 2^63 - 1 for a positive difference"),
                                     ("negative-64", 1, 2**63 - 1, "m = 2^63 for a negative difference")):
         yield spoiled(f"magnitude-{id}", "R-VAL-02", reason, "magnitude-u64", "8.5", sign=bytes([sign]),

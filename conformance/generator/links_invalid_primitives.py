@@ -50,10 +50,10 @@ def places(value):
         stream.stored_length = value(len(stream.raw))
 
     def gap_escape(link):
-        link.segments[0].set_raw("gap escape", value(1))
+        link.segments[0].set_raw("gap escape", value(1) + b"\1\1")
 
     def magnitude_escape(link):
-        link.segments[0].set_raw("magnitude escape", value(1))
+        link.segments[0].set_raw("magnitude escape", value(8) + b"\x08" * 3)
 
     return [("metadata-count", "one-lane", count("metadata", 0)), ("segment-count", "one-lane", count("segments", 1)),
             ("tensor-count", "one-lane", count("entries", 1)), ("name-length", "one-lane", name_length),
@@ -61,8 +61,8 @@ def places(value):
             ("dimension", "one-lane", dimension), ("piece", "one-lane", piece),
             ("segment-length", "one-lane", segment_length), ("directory-raw", "one-lane", raw_length),
             ("directory-stored", "one-lane", stored_length), ("threshold", "worked-contexts", threshold),
-            ("count", "worked-contexts", lane_count), ("gap-escape", "gap-256", gap_escape),
-            ("magnitude-escape", "worked-contexts", magnitude_escape)]
+            ("count", "worked-contexts", lane_count), ("gap-escape", "gap-escapes-shifted", gap_escape),
+            ("magnitude-escape", "magnitudes-u64", magnitude_escape)]
 
 
 @makes_vectors

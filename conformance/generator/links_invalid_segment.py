@@ -104,15 +104,19 @@ def contexts():
 
 @makes_vectors
 def parameters():
-    for value in (33, 64, 255):
+    for value in (24, 31, 33, 64, 255):
         yield spoiled(f"position-{value}", "R-SEG-05", f"position parameter {value}", "one-lane",
                       table(positions=[value]))
+    yield spoiled("position-second-24", "R-SEG-05", "position parameter 24 of the second context", "worked-contexts",
+                  table(positions=[32, 24]))
     yield spoiled("position-second-33", "R-SEG-05", "position parameter 33 of the second context", "worked-contexts",
                   table(positions=[32, 33]))
-    def as_shift(segment):
-        segment.table.positions = [33]
-        segment.set_raw("gap low", b"\7\0\0\0\0")
-        segment.set_raw("gap high", b"\0")
+    def as_shift(bits):
+        def change(segment):
+            segment.table.positions = [bits]
+            segment.set_raw("gap low", pack([7], bits))
+            segment.set_raw("gap high", b"\0")
+        return change
 
     def as_bitmap(segment):
         segment.table.positions, segment.table.parts = [33], [([], [8])]
@@ -126,7 +130,9 @@ def parameters():
             segment.set_raw("magnitude", pack([abs(step) - 1 for step in steps], width))
             segment.set_raw("magnitude escape", b"")
         return change
-    yield spoiled("position-33-as-shift", "R-SEG-05", "a gap with 33 low bits, coded as such", "one-lane", as_shift)
+    for bits in (24, 31, 33):
+        yield spoiled(f"position-{bits}-as-shift", "R-SEG-05", f"a gap with {bits} low bits, coded as such", "one-lane",
+                      as_shift(bits))
     yield spoiled("position-33-as-bitmap", "R-SEG-05", "a bitmap under another parameter", "one-lane", as_bitmap)
     steps = [1, -1, 3, -3, 4, -4, 5, 131, 132, -600]  # those of the twin
     for width in (16, 32):
@@ -196,6 +202,5 @@ def after_the_last_count():
     yield spoiled("table-byte-after", "R-SEG-09", "a zero byte after the last count", "one-lane", tail(b"\0"))
     yield spoiled("table-part-after", "R-SEG-09", "the counts of a part that is not there", "worked-contexts",
                   tail(varint(1) + varint(4) + varint(2)))
-    yield spoiled("table-at-its-limit", "R-SEG-09", "a table of 353 bytes, as long as one with one part may be",
-                  "one-lane",
-                  tail(bytes(353 - 3)))
+    yield spoiled("table-at-its-limit", "R-SEG-09", "a table of 127 bytes, as long as one with one part may be",
+                  "one-lane", tail(bytes(127 - 3)))

@@ -1,9 +1,9 @@
 """Limits (SPEC section 13): links at what every reader supports, and links beyond what any file may have."""
-from .builder import DENSE, Entry, Stream
+from .builder import DENSE, PATCH, SMALL, SPARSE, Entry, Link, Stream
 from .coding import Plan, link
 from .frames import compressed, frame
 from .links import copy_of, refused, valid
-from .links_valid_structure import ONE
+from .links_valid_structure import ONE, ONE_CHANGED
 from .model import DTYPES, EMPTY, PIECE, State, Tensor, tensor
 from .primitives import Raw, varint
 from .registry import makes_vectors
@@ -31,21 +31,26 @@ def at_the_limits():
     file = link(EMPTY, of_many("unused", 1), Plan(DENSE))
     file.target = of_many("unused", 65536)
     file.segments *= 65536
-    file.entries = [Entry(name, 1, U8, (1,), [i], item.digest(), coded=[0])
+    file.entries = [Entry(name, 1, U8, (1,), [i], item.digests(), coded=[0])
                     for i, (name, item) in enumerate(file.target.tensors.items(), 1)]
     file.index_stored = small
-    yield valid("segments-65536", file, "13", "as many segments as every reader supports", ["R-LIM-01"])
+    yield valid("segments-65536", file, "13", "65,536 segments; as many as every reader supports would be too large a file",
+                ["R-LIM-01"])
 
-    file = link(ONE, ONE, removed=[f"{i:05x}" for i in range(100000)])
+    file = link(ONE, ONE, removed=[f"{i:05x}" for i in range(2**19)])
     file.index_stored = small
-    yield valid("tensors-100000", file, "13", "as many tensor entries as every reader supports", ["R-LIM-01"])
+    yield valid("tensors-524288", file, "13", "as many tensor entries as every reader supports", ["R-LIM-01"])
 
-    names = ["n" * 980 + f"{i:06}" for i in range(16384)]
-    names[-1] = names[-1][:-6] + "x"  # the counts before the entries take five bytes
-    file = link(EMPTY, State("unused", {name: tensor("U8", b"") for name in names}))
-    file.index_stored = small
-    assert len(file.index_raw()) == 1 << 24, len(file.index_raw())
-    yield valid("index-16-mib", file, "13", "as long an index as every reader supports", ["R-LIM-01"])
+    # Half of it metadata, half the piece digests of tensors, which are zeros: nobody has such tensors.
+    entries = [Entry(f"{i:02}", PATCH, U8, (PIECE * 2**16,), [0] * 2**16, [bytes(32)] * 2**16) for i in range(15)]
+    file = Link(ONE, ONE_CHANGED, [("k", "v" * (2**25 - 1))], entries=entries, index_stored=frame)
+    room = (1 << 26) - len(file.index_raw())
+    pieces = (room - 48) // 33
+    rest = room - 33 * pieces - 10  # for the other fields
+    entries.append(Entry("9" * rest, PATCH, U8, (PIECE * pieces,), [0] * pieces, [bytes(32)] * pieces))
+    assert len(file.index_raw()) == 1 << 26, (len(file.index_raw()) - (1 << 26), rest)
+    yield valid("index-64-mib", file, "13", "as long an index as every reader supports", ["R-LIM-01"], apply=False,
+                patches=False)
 
 
 @makes_vectors
@@ -117,6 +122,13 @@ def strings():
                   metadata(varint(2**26 + 1) + b"k", b"\0"), allocation_ceiling=1 << 20)
     yield spoiled("metadata-value", "R-LIM-01", "a value that is too long together with its key", "metadata-one",
                   metadata(b"\4step", varint(2**26 - 3) + b"v"), allocation_ceiling=1 << 20)
+    half = "v" * 2**25
+
+    def second_half(file):
+        file.metadata = [("a", half), ("b", Raw(varint(2**25 - 1)))]
+        file.index_stored = frame
+    yield spoiled("metadata-sum-of-halves", "R-LIM-01", "two values, half of the limit each: with the keys it is too much",
+                  "metadata-one", second_half)
     yield spoiled("metadata-sum-wraps", "R-LIM-01", "lengths whose sum is small again modulo 2^64", "metadata-one",
                   metadata(b"\4step", varint(HUGE - 3) + b"v"), allocation_ceiling=1 << 20)
 
@@ -168,9 +180,55 @@ def segments():
 
 
 @makes_vectors
+def stored_lengths():
+    """Segments as long as can be, or longer. A legal one stays below, so what is too long for a small one is filled up."""
+    steps = [2**62 + i for i in range(1000)]
+    base, target = (State(f"longest-{name}", {"t": tensor("F64", lanes)}) for name, lanes in (
+        ("base", [0] * 1000), ("target", steps)))
+    file = link(base, target, Plan(SPARSE, SMALL, parameters=(23,), widths=(8,)))
+    bound = 512 + 94 + (8 + 8) * 1000
+    length = len(file.segments[0].encode())
+    assert bound * 3 // 4 < length <= bound, (length, bound)
+    yield valid("segment-long", file, "13", f"a segment of {length} bytes, of which {bound} are allowed", ["R-LIM-06"])
+
+    def filled(twin, bound):
+        """So long that it is one byte more than it may be."""
+        def change(file):
+            first = file.segments[0]
+            first.tail = bytes(bound + 1 - len(first.encode()))
+            assert len(first.encode()) == bound + 1
+        return change
+
+    for id, twin, bound, reason in (
+            ("u8", "one-lane", 512 + 94 + 9 * 8, "one part of eight lanes of a byte"),
+            ("bf16", "worked-contexts", 512 + 94 + 10 * 8, "one part of eight lanes of two bytes"),
+            ("u64", "magnitudes-u64", 512 + 94 + 16 * 4, "one part of four lanes of eight bytes"),
+            ("parts", "gap-restarts", 512 + 94 * 3 + 9 * 900, "three parts of 300 lanes"),
+            ("dense", "snapshot", 512 + 94 + 9 * 8, "a dense part")):
+        yield spoiled(f"segment-stored-{id}", "R-LIM-06", f"a segment with one byte more than it may have: {reason}",
+                      twin, filled(twin, bound))
+        exact = copy_of(twin)
+        filled(twin, bound - 1)(exact)
+        yield refused(f"segment/as-long-as-may-be-{id}", exact, "R-SEG-02",
+                      f"a segment with as many bytes as it may have, most of them too many: {reason}", twin, "7")
+
+    def wraps(file):
+        lengths = [len(segment.encode()) for segment in file.segments[:2]]
+        file.segments[0].stored_length = HUGE
+        file.segments[1].stored_length = sum(lengths) + 1
+    yield spoiled("segment-stored-wraps", "R-LIM-06", "stored lengths whose sum is right modulo 2^64",
+                  "tensors-200-own-segments", wraps)
+    huge = copy_of("one-lane")
+    huge.segments[0].stored_length = 3 * 2**30
+    huge.header = {"segments": 3 * 2**30}
+    yield refused("header/segment-of-3-gib-is-not-there", huge, "R-HDR-09", "a segment of 3 GiB that is not there",
+                  "one-lane", "4.1", allocation_ceiling=1 << 20)
+
+
+@makes_vectors
 def streams():
     def tail(file):
-        file.segments[0].table.tail = bytes(33 + 320 + 1 - 3)
+        file.segments[0].table.tail = bytes(33 + 94 + 1 - 3)
 
     def compressed_tail(file):
         tail(file)
@@ -182,14 +240,23 @@ def streams():
     def declared(name, length):
         """A stream of a great raw length and ten stored bytes."""
         return lambda file: file.segments[0].streams.update({name: Stream(b"", bytes(10), raw_length=length)})
-    yield spoiled("table-354", "R-LIM-03", "a table of 354 bytes, with one part", "one-lane", tail)
-    yield spoiled("table-354-compressed", "R-LIM-03", "a table of 354 bytes as a frame", "one-lane", compressed_tail)
+    yield spoiled("table-128", "R-LIM-03", "a table of 128 bytes, with one part", "one-lane", tail)
+    yield spoiled("table-128-compressed", "R-LIM-03", "a table of 128 bytes as a frame", "one-lane", compressed_tail)
     for id, twin, name, content, reason in (
             ("gap-escape-none", "one-lane", "gap escape", b"\0", "a byte of gap escapes where no gap escapes"),
-            ("gap-escape-11", "gap-256", "gap escape", b"\1" + bytes(10), "eleven bytes for one gap"),
+            ("gap-escape-5", "gap-256", "gap escape", b"\1" + bytes(4), "five bytes for one gap"),
+            ("gap-escape-varint", "gap-256", "gap escape", varint(2**28), "an escape of five bytes"),
+            ("gap-escape-13", "gap-restarts", "gap escape", varint(44) * 3 + bytes(10), "13 bytes for three gaps"),
             ("magnitude-escape-none", "magnitude-u8", "magnitude escape", b"\0", "a byte where no magnitude escapes"),
-            ("magnitude-escape-11", "worked-contexts", "magnitude escape", b"\1" + bytes(10),
-             "eleven bytes for one magnitude")):
+            ("magnitude-escape-4", "worked-contexts", "magnitude escape", b"\1" + bytes(3),
+             "four bytes for one magnitude of 16 bits"),
+            ("magnitude-escape-varint", "worked-contexts", "magnitude escape", varint(2**21), "an escape of four bytes"),
+            ("magnitude-escape-8-bits", "magnitude-escape-u8", "magnitude escape", varint(128),
+             "two bytes for one magnitude of 8 bits"),
+            ("magnitude-escape-32-bits", "magnitude-escape-i32", "magnitude escape", varint(2**35),
+             "six bytes for one magnitude of 32 bits"),
+            ("magnitude-escape-64-bits", "magnitude-u64", "magnitude escape", varint(2**63),
+             "ten bytes for one magnitude of 64 bits")):
         yield spoiled(id, "R-LIM-03", reason, twin, raw(name, content))
     for twin, name in (("one-lane", "table"), ("gap-256", "gap escape"), ("worked-contexts", "magnitude escape")):
         for power in (40, 63):

@@ -6,8 +6,7 @@ from . import frames
 from .builder import PATCH, REMOVE, Entry, Stream
 from .coding import Plan, link
 from .links import copy_of, refused
-from .links_apply import STEPS, step
-from .links_valid_structure import ONE, ONE_CHANGED
+from .links_apply import STEPS
 from .model import DTYPES, EMPTY, PIECE, State, Tensor
 from .primitives import Raw, varint
 from .registry import makes_vectors
@@ -30,20 +29,26 @@ def in_the_header():
         return change
 
     def crc_and_version(file):
-        file.header, file.header_crc = {"version": 1}, 0
+        file.header, file.header_crc = {"version": 2}, 0
     yield two_faults("crc-then-version", "R-HDR-03", "without a checksum nobody knows the version", "smallest",
                      crc_and_version)
     for id, rule, reason, values in (
             ("version-then-features", "R-HDR-04", "a newer version has feature bits of its own",
-             dict(version=1, incompatible=1)),
+             dict(version=2, incompatible=1)),
             ("version-then-reserved", "R-HDR-04", "a newer version may use what is reserved",
-             dict(version=2**31, reserved1=1)),
+             dict(version=2**31, reserved=1)),
             ("version-then-lengths", "R-HDR-04", "a newer version may have other lengths",
-             dict(version=1, index_raw=2)),
+             dict(version=2, index_raw=2)),
             ("features-then-reserved", "R-HDR-05", "a feature may use what is reserved",
-             dict(incompatible=1, reserved1=7, reserved2=7)),
-            ("reserved-then-stored", "R-HDR-06", "reserved fields before lengths", dict(reserved2=1, index_raw=2)),
-            ("stored-then-sum", "R-HDR-07", "the index's lengths before the file's", dict(index_raw=2, segments=HUGE)),
+             dict(incompatible=1, reserved=7)),
+            ("reserved-then-stored", "R-HDR-06", "reserved field before lengths", dict(reserved=1, index_raw=2)),
+            ("stored-then-sum", "R-STR-01", "the index's lengths before the file's", dict(index_raw=2, segments=HUGE)),
+            ("stored-then-extension", "R-STR-01", "the index's lengths before the file's",
+             dict(index_raw=2, extension=HUGE)),
+            ("reserved-then-extension", "R-HDR-06", "reserved field before lengths", dict(reserved=1, extension=HUGE)),
+            ("extension-then-limit", "R-HDR-08", "the sum before the limits", dict(index_raw=HUGE, extension=HUGE)),
+            ("limit-then-extension", "R-LIM-01", "the limit before the file's length",
+             dict(index_raw=2**30 + 1, extension=1)),
             ("sum-then-limit", "R-HDR-08", "the sum before the limits", dict(index_raw=HUGE, segments=HUGE)),
             ("limit-then-length", "R-LIM-01", "the limit before the file's length",
              dict(index_raw=2**30 + 1, segments=1)),
@@ -168,10 +173,10 @@ def after_the_index():
         file.entries[0].segments, file.segments[0].stored_length = [0], 999
 
     def sum_and_snapshot(file):
-        file.entries[0].operation, file.segments[0].stored_length = PATCH, 999
+        file.entries[0].operation, file.segments[0].stored_length = PATCH, 600
 
     def end_and_unused(file):
-        file.entries[0].segments, file.entries[0].digest = [0], bytes(31)
+        file.entries[0].segments, file.entries[0].digests = [0], [bytes(31)]
     yield two_faults("tail-then-unused-segment", "R-IDX-02", "the end of the index before its segments", "one-lane",
                      tail_and_unused)
     yield two_faults("end-then-unused-segment", "R-INT-03", "a digest that is cut off before segments", "one-lane",
@@ -180,8 +185,55 @@ def after_the_index():
     yield two_faults("sum-then-snapshot", "R-IDX-14", "the sum before operations on the empty state", "snapshot",
                      sum_and_snapshot)
 
+    def too_long(number):
+        """A segment that is longer than it may be; the sum of all is right."""
+        def change(file):
+            file.segments[number].tail = bytes(2000)
+        return change
+
+    def unused(number):
+        """A segment that nothing names, so that it may have 512 bytes."""
+        def change(file):
+            file.segments.insert(number, copy.deepcopy(file.segments[0]))
+            file.entries[0].segments = [2 - number]
+        return change
+
+    def both(*changes):
+        def change(file):
+            for one in changes:
+                one(file)
+        return change
+
+    def long_and_sum(file):
+        file.segments[0].stored_length = 2000
+
+    def as_patch(file):
+        file.entries[0].operation = PATCH
+    for id, rule, twin, change, reason in (
+            ("long-segment-then-sum", "R-LIM-06", "one-lane", long_and_sum, "a segment's bound before the sum of all"),
+            ("long-segment-then-snapshot", "R-LIM-06", "snapshot", both(as_patch, too_long(0)),
+             "a segment's bound before operations on the empty state"),
+            ("long-segment-then-unused", "R-LIM-06", "one-lane", both(unused(1), too_long(0)),
+             "segments in order: the first is too long, the second unused"),
+            ("unused-then-long-segment", "R-IDX-12", "one-lane", both(unused(0), too_long(1)),
+             "segments in order: the first is unused, the second too long"),
+            ("unused-and-long-segment", "R-IDX-12", "one-lane", both(unused(0), too_long(0)),
+             "a segment that is unused and too long"),
+            ("tail-then-long-segment", "R-IDX-02", "one-lane",
+             both(too_long(0), lambda file: setattr(file, "index_tail", b"\0")), "the end of the index before segments")):
+        yield two_faults(id, rule, reason, twin, change)
+    for id, rule, twin, change, reason in (
+            ("long-segment-then-set-bytes", "R-LIM-06", "snapshot", too_long(0), "a segment's bound"),
+            ("unused-then-set-bytes", "R-IDX-12", "snapshot", unused(1), "an unused segment"),
+            ("sum-then-set-bytes", "R-IDX-14", "snapshot", lambda file: setattr(file.segments[0], "stored_length", 600),
+             "the sum of segments"),
+            ("operations-then-set-bytes", "R-IDX-17", "snapshot",
+             lambda file: file.entries.insert(0, Entry("s", REMOVE)), "a removal from the empty state")):
+        yield two_faults(id, rule, f"{reason}, before the caller's limit", twin, change, features=["set-limit"],
+                         set_bytes=1)
+
     def snapshot_and_limit(file):
-        file.entries.append(Entry("u", PATCH, DTYPES["U8"], (0,), [], bytes(32)))
+        file.entries.append(Entry("u", PATCH, DTYPES["U8"], (0,), [], [bytes(32)]))
     yield two_faults("snapshot-then-set-bytes", "R-IDX-17", "operations on the empty state before the caller's limit",
                      "snapshot", snapshot_and_limit, features=["set-limit"], set_bytes=1)
     data = b"\1" + bytes(2 * PIECE - 1) + b"\2"
@@ -194,6 +246,12 @@ def after_the_index():
                     Plan(pieces=[("t", 0), ("t", 1), ("t", 2)]))
         file.segments.insert(unused, copy.deepcopy(file.segments[0]))
         file.entries[0].segments = [2 - unused] * 3
+        if unused:
+            longer = copy.deepcopy(file)
+            longer.segments.pop()
+            longer.segments[0].stored_length = 2**40
+            yield refused("order/large-segment-then-long", longer, "R-LIM-02", "a segment of too many bytes of pieces, "
+                          "which is too long, too", "segment-2-full-pieces", "10")
         yield refused(f"order/{id}", file, rule, reason, "segment-2-full-pieces", "10")
 
 
@@ -280,9 +338,9 @@ def in_segments():
             ("escape-varint-then-value", "R-INT-01", "all varints before magnitudes",
              dict(magnitude=b"\2\x0c", magnitude_escape=varint(2**20) + LONG)),
             ("escape-number-then-rank", "R-STR-06", "the number of escapes before ranks",
-             dict(gap_high=b"\xff\xff", gap_escape=varint(HUGE))),
+             dict(gap_high=b"\xff\xff", gap_escape=varint(2**28 - 1))),
             ("escape-varint-then-rank", "R-INT-01", "varints before ranks",
-             dict(gap_high=b"\xff\xff", gap_escape=varint(HUGE) + LONG)),
+             dict(gap_high=b"\xff\xff", gap_escape=varint(2**28 - 1) + LONG)),
             ("rank-then-sign", "R-POS-01", "ranks before the streams of values", dict(gap_high=b"\1\7", sign=b"")),
             ("sign-then-magnitude", "R-STR-05", "padding of signs before the length of magnitudes",
              dict(sign=b"\x82\2", magnitude=b""))):
@@ -295,46 +353,8 @@ def in_segments():
     # Found by *check*, which does not know the members; so *apply* finds it first, too.
     yield two_faults("padding-then-members", "R-STR-05", "all streams before ranks are compared with members", twin,
                      segment(gap_high=b"\1\5", sign=b"\x82\2"))
-    yield two_faults("ranks-then-counts", "R-POS-01", "ranks of all contexts before counts of members", twin,
+    yield two_faults("counts-then-ranks", "R-POS-02", "the bitmap of context 0 before the ranks of context 1", twin,
                      segment(parts=[([1], [5, 2])], gap_high=b"\1\2"), check=False)
-
-
-@makes_vectors
-def of_states():
-    def entry(**changes):
-        def change(file):
-            for name, value in changes.items():
-                setattr(file.entries[0], name, value)
-        return change
-
-    def bad_segment(file):
-        file.segments[0].crc = 0
-
-    def also_bad_segment(file):
-        file.entries[0].name = "u"
-        bad_segment(file)
-
-    def digest_and_target(file):
-        file.entries[0].digest, file.target = bytes(32), ONE
-    yield two_faults("limit-then-base", "R-LIM-04", "the caller's limit before the base", "set-zeros-over-base",
-                     lambda file: None, base=ONE_CHANGED, features=["set-limit"], set_bytes=7)
-    yield two_faults("base-then-patched", "R-APP-01", "the base's digest before its tensors", "unchanged-entry",
-                     entry(name="u"), base=ONE_CHANGED, check=False)
-    yield two_faults("base-then-segment", "R-APP-01", "the base before segments", "one-lane", bad_segment,
-                     base=ONE_CHANGED,
-                     check=None)
-    yield two_faults("patched-then-segment", "R-APP-02", "the base's tensors before segments", "one-lane",
-                     also_bad_segment, check=None)
-    yield two_faults("tensor-digest-then-state", "R-APP-04", "tensor digests before the state digest", "one-lane",
-                     digest_and_target, check=False)
-    following = ["links/valid/sequence-fourth"]
-    yield refused("order/sequence-then-base", step(2), "R-APP-06", "links that do not fit before a wrong base",
-                  "sequence-second", "9", base=STEPS[4], check=False, features=["sequence"], then=following)
-    broken = step(2)
-    broken.segments[0].crc = 0
-    yield refused("order/sequence-then-segment", broken, "R-APP-06", "links that do not fit before segments are read",
-                  "sequence-second", "9", check=None, features=["sequence"], then=following)
-    unfit = step(2)
-    unfit.entries[0].digest = bytes(32)
-    yield refused("order/sequence-then-result", unfit, "R-APP-06", "links that do not fit before any is applied",
-                  "sequence-second", "9", check=None, features=["sequence"], then=following)
+    yield two_faults("ranks-then-counts", "R-POS-01", "the ranks of context 0 before the bitmap of context 1",
+                     "two-contexts-gaps-bitmap",
+                     segment(parts=[([1], [1, 5])], gap_high=b"\4"), check=False)

@@ -4,7 +4,7 @@ from .builder import ABSOLUTE, DENSE, PLANES, SMALL, SPARSE
 from .coding import Plan, link
 from .frames import compressed, frame
 from .links import valid
-from .model import EMPTY, PIECE, RuleState, State, Tensor, tensor
+from .model import EMPTY, PIECE, RuleState, State, Tensor, described, tensor
 from .registry import makes_vectors
 
 LANE_BYTES = {"U8": 1, "BF16": 2, "U64": 8, "F64": 8}
@@ -50,14 +50,35 @@ def large_sets():
 
 
 @makes_vectors
+def piece_digests():
+    """Tensors around the lengths at which their digest becomes that of piece digests."""
+    for id, size, reason in (("0", 0, "an empty tensor: no piece, but a digest"), ("1", PIECE, "exactly one piece"),
+                             ("2", PIECE + 8, "two pieces, the second of one lane"),
+                             ("2-full", 2 * PIECE, "two full pieces"), ("3", 2 * PIECE + 24, "three pieces")):
+        base = by_rule(f"digests-{id}-base", "U64", size)
+        new = RuleState(f"digests-{id}-target", [dict(base.rules[0], shape=[1, size // 8])])
+        yield valid(f"digests-{id}", link(base, new), "3", f"{reason}; only the shape changes", ["R-APP-04", "R-APP-05"])
+    zeros = {f"{i}": Tensor(tensor("U8", b"").dtype, (length,), bytes(length)) for i, length in enumerate(
+        (0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE + 1))}
+    rules = [{"name": name, "dtype": "U8", "shape": list(item.shape), "multiply": 0, "add": 0, "modulus": 251}
+             for name, item in zeros.items()]
+    yield valid("digests-of-zeros", link(EMPTY, RuleState("digests-of-zeros", rules)), "3",
+                "set tensors of zeros around the ends of pieces", ["R-APP-04"])
+
+
+@makes_vectors
 def piece_order():
     base = by_rule("three-pieces", "U64", 2 * PIECE + 80)
     target = with_lanes(base, "three-pieces-target", {8: b"\xff" * 8, 2 * PIECE + 72: b"\xff" * 8})
     one, two = Plan(SPARSE, SMALL, [("t", 2)]), Plan(SPARSE, PLANES, [("t", 0)], (5,))
     yield valid("pieces-reversed-segments", link(base, target, one, two), "6.2",
-                "the last piece in the first segment, the first in the second, the middle one in none")
+                "the last piece in the first segment, the first in the second, of another coding, the middle one in none",
+                ["R-IDX-19"])
     yield valid("pieces-one-segment", link(base, target, Plan(SPARSE, SMALL, [("t", 0), ("t", 2)], (9,))), "6.2",
                 "two pieces of a tensor in one segment, the one between them in none")
+    two = with_lanes(base, "three-pieces-first-two", {0: b"\xfe" * 8, PIECE: b"\xfd" * 8})
+    yield valid("pieces-two-segments", link(base, two, Plan(SPARSE, SMALL, [("t", 0)]), Plan(SPARSE, SMALL, [("t", 1)])),
+                "6.2", "the first two of three pieces in segments of their own", ["R-IDX-19"])
     # A segment with the end of one tensor and all of others.
     small = {name: tensor("U64", [5, 6]) for name in ("a", "s", "u")}
     mixed = RuleState("pieces-and-small", base.rules + [
@@ -78,13 +99,44 @@ def many_segments():
     for id, plans, reason in (
             ("one-segment", [Plan(SPARSE, SMALL, pieces)], "200 tensors in one segment"),
             ("own-segments", [Plan(SPARSE, SMALL, [piece]) for piece in pieces], "a segment for each of 200 tensors"),
-            ("reversed-segments", [Plan(SPARSE, SMALL, [piece]) for piece in reversed(pieces)],
-             "segments in the opposite order of the tensors"),
-            ("interleaved", [Plan(SPARSE, PLANES, pieces[i::7]) for i in (3, 6, 0, 5, 1, 4, 2)],
-             "seven segments whose tensors are interleaved"),
+            ("interleaved", [Plan(positions, values, pieces[i::5]) for i, (positions, values) in zip((3, 0, 4, 1, 2), (
+                (SPARSE, PLANES), (SPARSE, SMALL), (DENSE, PLANES), (SPARSE, ABSOLUTE), (DENSE, ABSOLUTE)))],
+             "five segments of all codings, whose tensors are interleaved"),
             ("mixed-codings", [Plan(SPARSE, SMALL, pieces[0::4]), Plan(DENSE, PLANES, pieces[1::4]),
                                Plan(SPARSE, ABSOLUTE, pieces[2::4]), Plan(DENSE, ABSOLUTE, pieces[3::4])],
              "four codings in one link")):
         file = link(base, target, *plans)
         file.index_stored = compressed
         yield valid(f"tensors-200-{id}", file, "6.2", reason, ["R-IDX-12"])
+
+
+@makes_vectors
+def segment_order():
+    """Where R-IDX-19 leaves the order free, and where only just."""
+    def states(dtypes):
+        bases = {name: tensor(dtype, [1, 2]) for name, dtype in dtypes.items()}
+        return [State("unused", bases), State("unused", {
+            name: tensor(item.dtype, [3 + number, 2]) for number, (name, item) in enumerate(bases.items())})]
+
+    def made(id, dtypes, groups, reason, base_file=True, **values):
+        """`groups`: names of the tensors of each segment; a value for others than absolute ones."""
+        base, target = states(dtypes)
+        if base_file:
+            base.label, target.label = f"{id}-base", f"{id}-target"
+        plans = [Plan(SPARSE, values.get(group, ABSOLUTE), [(name, 0) for name in group]) for group in groups]
+        return valid(id, link(base, target, *plans), "6.2", reason, ["R-IDX-19"], apply=base_file)
+
+    four = dict.fromkeys("abcd", "U8")
+    yield made("order-dtypes", {"a": "U8", "b": "I8", "c": "U8", "d": "I8"}, ["bd", "ac"],
+               "one coding and one width of lanes, two dtypes: the first segment has the second dtype")
+    yield made("order-u8-i8-together", {"a": "U8", "b": "I8", "c": "U8", "d": "BOOL"}, ["ab", "cd"],
+               "two dtypes share segments, each in order")
+    yield made("order-codings", four, ["bd", "ac"], "one dtype, two codings: the first segment has the second tensor",
+               bd=SMALL)
+    yield made("order-shared", four, ["ab", "cd"], "one dtype and one coding: the first two, then the last two")
+    yield made("order-apart", dict.fromkeys("abcde", "U8"), ["a", "bcde"], "one tensor, then four")
+    one, two = described("X", 8, 1), described("X", 8, 1, True, 3)
+    yield made("order-described-two", {"a": one, "b": two, "c": one, "d": two}, ["bd", "ac"],
+               "two described dtypes of one name: the first segment has the second dtype", base_file=False)
+    yield made("order-described", dict.fromkeys("abcd", two), ["ab", "cd"], "one described dtype, in order",
+               base_file=False)

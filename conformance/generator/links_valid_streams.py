@@ -3,7 +3,7 @@ from . import frames
 from .builder import DENSE, PLANES, SMALL, SPARSE
 from .coding import Plan, link
 from .links import valid
-from .model import EMPTY, State, tensor
+from .model import EMPTY, RuleState, State, tensor
 from .registry import makes_vectors
 
 RUNS = State("runs", {"t": tensor("U8", b"a" * 100 + b"bcd" + b"e" * 400)})
@@ -38,6 +38,27 @@ def frames_by_hand():
             ("frame-window-below-32-mib", lambda raw: f(raw, window=0x77), "the largest window below the limit"),
             ("frame-unused-bit", lambda raw: frames.header(unused=1) + frames.blocks(raw),
              "the unused bit of a frame header is to be ignored (RFC 8878, 3.1.1.1.1.3)"),
+            ("frame-unused-bit-and-checksum", lambda raw: set_bit(f(raw, checksum=True), 4, 0x10),
+             "the unused bit, with content size and checksum"),
+            ("frame-200-blocks", lambda raw: frames.header(len(raw)) + frames.joined(
+                [(frames.RLE, 100, b"a"), *((frames.RAW, 0, b"") for _ in range(60)), (frames.RAW, 3, b"bcd"),
+                 *((frames.RLE, 4, b"e") for _ in range(50)), (frames.RLE, 200, b"e")]), "more than 100 blocks"),
+            ("frame-compressed-blocks", lambda raw: frames.header() + frames.joined(
+                [frames.run(b"a", 100), frames.literals(b"bcd"), frames.run(b"e", 400)]),
+             "compressed blocks of literals, without sequences and without content size"),
+            ("frame-mixed-blocks", lambda raw: frames.header(len(raw)) + frames.joined(
+                [(frames.RLE, 100, b"a"), (frames.RAW, 1, b"b"), frames.literals(b"cd"), (frames.RAW, 0, b""),
+                 frames.run(b"e", 400)]), "blocks of all types"),
+            ("frame-mixed-blocks-checksum", lambda raw: frames.header(None, checksum=True) + frames.joined(
+                [frames.run(b"a", 100), (frames.RAW, 3, b"bcd"), (frames.RLE, 400, b"e")]) + f(raw, checksum=True)[-4:],
+             "blocks of all types, and a checksum"),
+            ("frame-empty-last-block", lambda raw: frames.header() + frames.joined(
+                [*frames.divided(raw), (frames.RAW, 0, b"")]), "a last block of no bytes"),
+            ("frame-empty-last-block-rle", lambda raw: frames.header() + frames.joined(
+                [*frames.divided(raw), (frames.RLE, 0, b"?")]), "a last RLE block of no bytes"),
+            ("frame-single-segment-blocks", lambda raw: frames.header(len(raw), 8, None) + frames.joined(
+                [(frames.RLE, 100, b"a"), frames.literals(b"bcd"), (frames.RLE, 400, b"e")]),
+             "a single segment of several blocks"),
             ("frame-empty-blocks", empty_blocks, "blocks of no bytes, raw and RLE, before, between and at the end")):
         yield valid(id, framed(RUNS, stored), "5", reason, ["R-STR-03"] if "32" in id else ["R-STR-02"])
     short = State("runs-short", {"t": tensor("U8", b"z" * 40)})
@@ -46,6 +67,32 @@ def frames_by_hand():
     fourteen = State("runs-14", {"t": tensor("U8", b"q" * 14)})
     yield valid("frame-of-10-bytes", framed(fourteen, lambda raw: frames.header(14, window=None) + frames.block(
         frames.RLE, 14, b"q", last=True)), "5", "a short frame, of ten bytes for fourteen", ["R-STR-01"])
+
+
+def set_bit(stored, position, bits):
+    return stored[:position] + bytes([stored[position] | bits]) + stored[position + 1:]
+
+
+@makes_vectors
+def largest_blocks():
+    """Blocks as large as the window allows (Block_Maximum_Size)."""
+    for id, window, largest in (("1-kib", 0x00, 1024), ("1920-bytes", 0x07, 1920), ("2-kib", 0x08, 2048)):
+        state = State(f"largest-block-{id}", {"t": tensor("U8", bytes(i * i % 251 for i in range(largest)) + b"r" * largest)})
+        for kind, first in (("raw", lambda raw: [(frames.RAW, largest, raw[:largest])]),
+                            ("compressed", lambda raw: [frames.literals(raw[:largest - 4]),
+                                                         (frames.RAW, 4, raw[largest - 4:largest])])):
+            yield valid(f"frame-block-{kind}-{id}", framed(state, lambda raw: frames.header(window=window) + frames.joined(
+                [*first(raw), (frames.RLE, largest, b"r")])), "5", f"a {kind} block and an RLE block as large as a window of {largest} bytes allows", ["R-STR-02"])
+    runs = RuleState("largest-runs", [{"name": "t", "dtype": "U8", "shape": [1 << 18], "multiply": 0, "add": 114,
+                                       "modulus": 251}])
+    for id, block in (("rle", (frames.RLE, 1 << 17, b"r")), ("compressed", frames.run(b"r", 1 << 17))):
+        yield valid(f"frame-block-{id}-128-kib", framed(runs, lambda raw: frames.header(window=0x38) + frames.joined(
+            [block] * 2)), "5", "blocks of 2^17 bytes, the largest there may be", ["R-STR-02"])
+    yield valid("frame-block-below-window", framed(runs, lambda raw: frames.header(window=0x37) + frames.joined(
+        [(frames.RLE, 15 << 13, b"r")] * 2 + [(frames.RLE, 1 << 14, b"r")])), "5",
+        "blocks of 15/16 of 2^17 bytes, the largest that the window allows", ["R-STR-02"])
+    yield valid("frame-window-above-blocks", framed(runs, lambda raw: frames.header(window=0x78) + frames.joined(
+        [(frames.RLE, 1 << 17, b"r")] * 2)), "5", "a window of 32 MiB does not make blocks larger", ["R-STR-02"])
 
 
 def empty_blocks(raw):

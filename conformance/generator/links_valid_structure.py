@@ -29,6 +29,17 @@ def worked_files():
     assert file.encode() == worked("contexts")
     yield valid("worked-contexts", file, "16.2",
                 "contexts, bitmap, gaps and escapes in one file, byte for byte that of the text")
+    a = [0x3F80 if lane % 3 else 0x4000 for lane in range(3000)]
+    b = [0x3F00 if lane % 3 else 0x3F80 for lane in range(12)]
+    base = State("worked-escapes-base", {"a": tensor("BF16", a), "b": tensor("BF16", b)})
+    for lane, value in {8: 0x3F81, 9: 0x4001, 10: 0x3F7F, 1651: 0x3F86, 2997: 0x3F38}.items():
+        a[lane] = value
+    b[3], b[4] = 0x3F82, 0x3EFD
+    target = State("worked-escapes-target", {"a": tensor("BF16", a), "b": tensor("BF16", b)})
+    plan = Plan(values=SMALL, parameters=(2, 1), widths=(2, 4), thresholds={("a", 0): [128], ("b", 0): [127]})
+    file = link(base, target, plan)
+    assert file.encode() == worked("escapes")
+    yield valid("worked-escapes", file, "16.3", "two parts, shifts, and escapes of both kinds, as in the text")
 
 
 @makes_vectors
@@ -61,14 +72,16 @@ def metadata():
              "keys that look equal are two"),
             ("metadata-reserved-unknown", [("deltachain.of-the-future", "?")],
              "an unknown key with the reserved prefix means nothing to a reader"),
+            ("metadata-exclamation-mark", [("deltachain!x", "?")],
+             "what a document of a chain must not have (R-DOC-07) means nothing in a link"),
             ("metadata-json-like", [("k", '{"\\": [1e999, NaN], "k": "\u2028"}')], "values are strings, not JSON"),
             ("metadata-256-entries", [(f"{i:03}", str(i)) for i in range(256)],
              "as many entries as every reader reads")):
         rules = ["R-LIM-01"] if "256" in id else ["R-IDX-03"] if "sorted" in id or "unicode" in id else []
         yield valid(id, file(*pairs), "6", reason, rules)
-    full = file(("k", "v" * 999), ("l", "v" * (2**20 - 1001)))
+    full = file(("k", "v" * 999), ("l", "v" * (2**25 - 1001)))
     full.index_stored = lambda raw: frame(raw, window=0x38)
-    yield valid("metadata-1-mib", full, "13", "as many bytes of metadata as every reader reads", ["R-LIM-01"])
+    yield valid("metadata-32-mib", full, "13", "as many bytes of metadata as every reader reads", ["R-LIM-01"])
 
 
 @makes_vectors

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from .primitives import ceil_div, text_bytes, u64
+from .primitives import ceil_div, string, text_bytes, u8, u64
 
 PIECE = 1 << 24
+DESCRIBED = 255  # code of a dtype that brings its description
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,13 @@ class Dtype:
     lane_bytes: int
     sign_magnitude: bool
     exponent_bits: int
+
+    def encode(self):
+        """As in a tensor entry: the code, and for a described dtype the description (section 6.2)."""
+        if self.code != DESCRIBED:
+            return u8(self.code)
+        fields = (self.bits, self.lane_bytes, self.sign_magnitude, self.exponent_bits)
+        return u8(self.code) + string(self.name) + b"".join(map(u8, fields))
 
 
 # The table of section 2.1.
@@ -31,19 +39,33 @@ DTYPES = {row[1]: Dtype(*row) for row in (
     (22, "U64", 64, 8, False, 0))}
 
 
+def described(name, bits, lane_bytes, sign_magnitude=False, exponent_bits=0):
+    return Dtype(DESCRIBED, name, bits, lane_bytes, sign_magnitude, exponent_bits)
+
+
 @dataclass(frozen=True)
 class Tensor:
     dtype: Dtype
     shape: tuple
     data: bytes
 
+    def digests(self):
+        """What an index says of it (section 6): its digest, or those of its pieces if there are several."""
+        return [blake3(self.data[start:start + PIECE]).digest() for start in range(0, len(self.data) or 1, PIECE)]
+
     def digest(self):
-        return blake3(self.data).digest()
+        return tensor_digest(self.digests())
+
+
+def tensor_digest(digests):
+    """Section 3: from the digests that an index has for a tensor."""
+    return digests[0] if len(digests) == 1 else blake3(b"".join(digests)).digest()
 
 
 def tensor(dtype, lanes, shape=None):
-    """A tensor from its lanes as numbers, or from bytes; by default of one dimension."""
-    dtype = DTYPES[dtype]
+    """A tensor from its lanes as numbers, or from bytes; by default of one dimension. `dtype`: a name of the table, or
+    a Dtype."""
+    dtype = DTYPES.get(dtype, dtype)
     data = lanes if isinstance(lanes, bytes) else b"".join(lane.to_bytes(dtype.lane_bytes, "little") for lane in lanes)
     shape = (len(data) * 8 // dtype.bits,) if shape is None else tuple(shape)
     assert byte_length(dtype, shape) == len(data), f"{dtype.name} {shape} is not {len(data)} bytes"
@@ -61,6 +83,15 @@ def piece_count(length):
     return ceil_div(length, PIECE)
 
 
+def state_digest(tensors):
+    """Section 3: from {name: (dtype, shape, bytes, tensor digest)}."""
+    preimage = [u64(len(tensors))]
+    for raw, name in sorted((text_bytes(name), name) for name in tensors):
+        dtype, shape, length, digest = tensors[name]
+        preimage += [u64(len(raw)), raw, dtype.encode(), u64(len(shape)), *map(u64, shape), u64(length), digest]
+    return blake3(b"".join(preimage), derive_key_context="deltachain 2026-11-21 state digest v1").digest()
+
+
 class State:
     """A set of tensors with distinct names. `label` is the file's name below vectors/states/."""
 
@@ -71,12 +102,8 @@ class State:
         return self  # never changed
 
     def digest(self):
-        preimage = [u64(len(self.tensors))]
-        for name, item in self.tensors.items():
-            raw = text_bytes(name)
-            preimage += [u64(len(raw)), raw, bytes([item.dtype.code]), u64(len(item.shape)), *map(u64, item.shape),
-                         u64(len(item.data)), item.digest()]
-        return blake3(b"".join(preimage), derive_key_context="deltachain 2026-11-21 state digest v1").digest()
+        return state_digest({name: (item.dtype, item.shape, len(item.data), item.digest())
+                             for name, item in self.tensors.items()})
 
     def changed(self, label, **tensors):
         """A copy with some tensors replaced; None removes."""
@@ -86,7 +113,10 @@ class State:
     suffix = ".safetensors"
 
     def file(self):
-        """The state as safetensors: tensors with the widest lanes first, so that each is aligned."""
+        """The state as safetensors: tensors with the widest lanes first, so that each is aligned. None if a dtype is not
+        one of safetensors."""
+        if any(item.dtype.code == DESCRIBED for item in self.tensors.values()):
+            return None
         header, body = {}, bytearray()
         for name, item in sorted(self.tensors.items(), key=lambda pair: -pair[1].dtype.lane_bytes):
             header[name] = {"dtype": item.dtype.name, "shape": list(item.shape),

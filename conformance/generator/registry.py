@@ -2,7 +2,7 @@
 file and name become their `generator`."""
 from dataclasses import dataclass, field
 
-SINCE = "0.2.0"  # version of SPEC.md that new vectors belong to
+SINCE = "1.0"  # version of SPEC.md that new vectors come with
 FUNCTIONS = []
 MADE = {}  # id -> Vector, in the order in which they are made
 

@@ -39,6 +39,24 @@ pub(super) fn check_files(version: u64, route: &Route, shards_of: impl Fn(u64) -
     })
 }
 
+/// Checks that the shards held are those that the commit of the version held names. `of` is how many there are of that
+/// version; each that is held is given by its number and its state digest.
+///
+/// # Errors
+/// R-APP-01 (`WRONG_BASE`).
+pub fn check_held(shards: &[Digest], of: usize, held: impl IntoIterator<Item = (usize, Digest)>) -> Result<()> {
+    ensure(of == shards.len(), &rules::APP_01, || {
+        format!("the version held has {of} shards, its commit has {}", shards.len())
+    })?;
+    held.into_iter().try_for_each(|(number, digest)| {
+        let named = shards.get(number);
+        ensure(named == Some(&digest), &rules::APP_01, || {
+            let named = named.map_or_else(|| "none".to_owned(), Digest::to_string);
+            format!("shard {number} of the version held is {digest}, its commit has {named}")
+        })
+    })
+}
+
 /// Checks that a link is made from this shard of the version that its route comes from, or from the empty state: what
 /// applying it would find out.
 ///
@@ -122,6 +140,22 @@ mod tests {
         check_base(link.header(), Digest::of_empty_state()).unwrap();
         let error = check_base(link.header(), digests(&target).state).unwrap_err();
         assert_eq!((error.rule(), error.class().name()), (Some("R-APP-01"), "WRONG_BASE"));
+    }
+
+    #[test]
+    fn what_is_held_is_what_the_commit_names() {
+        let digest = |text: &str| Digest::of_bytes(text.as_bytes());
+        let shards = [digest("0"), digest("1")];
+        let check = |of: usize, held: &[(usize, &str)]| {
+            let held = held.iter().map(|&(number, text)| (number, digest(text)));
+            check_held(&shards, of, held).map_err(|error| (error.rule(), error.class().name()))
+        };
+        for held in [&[(0, "0"), (1, "1")][..], &[(1, "1")], &[]] {
+            assert_eq!(check(2, held), Ok(()));
+        }
+        for (of, held) in [(1, &[(0, "0")][..]), (3, &[(0, "0"), (1, "1")]), (2, &[(1, "0")]), (2, &[(2, "1")])] {
+            assert_eq!(check(of, held), Err((Some("R-APP-01"), "WRONG_BASE")));
+        }
     }
 
     #[test]

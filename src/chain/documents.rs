@@ -1,22 +1,32 @@
 //! The documents of a chain (SPEC section 18): values on one side, the one legal form of their bytes on the other.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::ObjectName;
-use crate::chain::json::{MAX_INTEGER, Reader, Writer};
 use crate::error::{Error, Result};
-use crate::limits::Limits;
+use crate::json::{MAX_INTEGER, Reader, Writer, integer};
+use crate::limits::{Limits, MAX_DOCUMENT_BYTES};
+use crate::plain_name::{flaw_of_plain_name, fold_case};
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
+/// The version of documents that this library reads and writes.
+const VERSION: u64 = 1;
+/// How every document of every version begins.
+const OPENING: &str = "{\"deltachain\":";
 /// The highest generation that a name can hold.
 const MAX_GENERATION: u64 = 9_999_999_999;
+/// Metadata keys that begin like this must be understood; none is defined. Those that begin with `deltachain.` need not.
+const MUST_KNOW: &str = "deltachain!";
 
 /// The chain document, `chain.json`: the beginning of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainDocument {
     /// Identifier of the chain, chosen at random.
     pub chain: u128,
+    /// For people and tools.
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// A commit: makes a version visible and says which state it is.
@@ -32,6 +42,8 @@ pub struct Commit {
     pub shards: Vec<Digest>,
     /// The routes to the version as long as it has no routes document.
     pub routes: Vec<Route>,
+    /// Other files of the version, such as configuration and tokenizer.
+    pub assets: Vec<Asset>,
     /// For people and tools.
     pub metadata: BTreeMap<String, String>,
 }
@@ -47,9 +59,11 @@ pub struct RoutesDocument {
     pub commit: Digest,
     /// All routes to the version; none if it has been pruned.
     pub routes: Vec<Route>,
+    /// For people and tools.
+    pub metadata: BTreeMap<String, String>,
 }
 
-/// One link per shard, which lead together to a version.
+/// One link per shard, which lead together to a version. Several routes may come from the same version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// The version that the route comes from; `None` for nothing.
@@ -67,25 +81,94 @@ pub struct FileReference {
     pub size: u64,
 }
 
+/// A file that belongs to a version besides its tensors. It is part of no state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asset {
+    /// Its name in the directory of a model.
+    pub name: String,
+    /// Digest of the file's bytes.
+    pub digest: Digest,
+    /// Length of the file in bytes.
+    pub size: u64,
+}
+
+/// Checks what comes before a document's own members: R-LIM-05, R-DOC-01, R-DOC-02. The reader breaks R-DOC-03.
+fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Reader<'a>> {
+    let (length, limit) = (bytes.len() as u64, limits.document_bytes.min(MAX_DOCUMENT_BYTES));
+    ensure(length <= limit, &rules::LIM_05, || format!("the document has {length} bytes, the limit is {limit}"))?;
+    let opening = bytes.strip_prefix(OPENING.as_bytes()).and_then(|rest| {
+        let digits = rest.iter().position(|byte| *byte == b',')?;
+        Some((integer(str::from_utf8(&rest[..digits]).ok()?)?, &rest[digits + 1..]))
+    });
+    let Some((version, rest)) = opening else {
+        let message = format!("the document does not begin with {OPENING}, an integer and a comma");
+        return Err(Error::broken(&rules::DOC_01, message).at(0));
+    };
+    ensure(version == VERSION, &rules::DOC_02, || {
+        format!("a document of version {version}, this reader knows {VERSION}")
+    })
+    .map_err(|error| error.at(OPENING.len() as u64))?;
+    match str::from_utf8(rest) {
+        Ok(rest) => Ok(Reader::new(rest, bytes.len(), &rules::DOC_03)),
+        Err(error) => {
+            let offset = bytes.len() - rest.len() + error.valid_up_to();
+            Err(Error::broken(&rules::DOC_03, "the document is not UTF-8").at(offset as u64))
+        }
+    }
+}
+
+/// Reads the end of a document.
+fn close(mut reader: Reader<'_>) -> Result<()> {
+    reader.token("}")?;
+    reader.end()
+}
+
+/// Begins a document.
+fn begin() -> Writer {
+    let mut writer = Writer::default();
+    writer.token(OPENING).integer(VERSION).token(",");
+    writer
+}
+
+/// Ends a document.
+fn end(mut writer: Writer) -> Vec<u8> {
+    writer.token("}");
+    writer.end().into_bytes()
+}
+
 impl ChainDocument {
+    /// A chain document without metadata.
+    pub fn new(chain: u128) -> Self {
+        Self { chain, metadata: BTreeMap::new() }
+    }
+
     /// Reads and checks a chain document.
     ///
     /// # Errors
-    /// R-LIM-05, R-DOC-01 to R-DOC-03.
+    /// R-LIM-05, R-DOC-01 to R-DOC-03, R-DOC-07.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
-        let mut reader = Reader::open(bytes, limits)?;
+        let mut reader = open(bytes, limits)?;
         reader.token("\"chain\":")?;
         let digits = reader.hexadecimal(32)?;
         let chain = u128::from_str_radix(digits, 16).map_err(|_| reader.refuse("an identifier"))?;
-        reader.close()?;
-        Ok(Self { chain })
+        reader.token(",\"metadata\":")?;
+        let metadata = reader.strings()?;
+        close(reader)?;
+        check_metadata(&metadata)?;
+        Ok(Self { chain, metadata })
     }
 
     /// The document's bytes.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+    ///
+    /// # Errors
+    /// Those of [`parse`](Self::parse), of which nothing can be read back that it refuses.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut writer = begin();
         writer.token("\"chain\":").quoted(&format!("{:032x}", self.chain));
-        writer.close()
+        writer.token(",\"metadata\":").strings(&self.metadata);
+        let bytes = end(writer);
+        Self::parse(&bytes, &Limits::unlimited())?;
+        Ok(bytes)
     }
 }
 
@@ -93,9 +176,9 @@ impl Commit {
     /// Reads and checks a commit as a document; how it fits its chain is not checked.
     ///
     /// # Errors
-    /// R-LIM-05, R-DOC-01 to R-DOC-06.
+    /// R-LIM-05, R-DOC-01 to R-DOC-08.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
-        let mut reader = Reader::open(bytes, limits)?;
+        let mut reader = open(bytes, limits)?;
         reader.token("\"version\":")?;
         let version = reader.integer(0..=MAX_INTEGER)?;
         reader.token(",\"parent\":")?;
@@ -103,13 +186,15 @@ impl Commit {
         reader.token(",\"state\":")?;
         let state = reader.digest()?;
         reader.token(",\"shards\":")?;
-        let shards = reader.array(1, Reader::digest)?;
+        let shards = reader.array(1..=usize::MAX, Reader::digest)?;
         reader.token(",\"routes\":")?;
-        let routes = reader.array(1, Route::read)?;
+        let routes = reader.array(1..=usize::MAX, Route::read)?;
+        reader.token(",\"assets\":")?;
+        let assets = reader.array(0..=Asset::MOST, Asset::read)?;
         reader.token(",\"metadata\":")?;
         let metadata = reader.strings()?;
-        reader.close()?;
-        let commit = Self { version, parent, state, shards, routes, metadata };
+        close(reader)?;
+        let commit = Self { version, parent, state, shards, routes, assets, metadata };
         commit.check()?;
         Ok(commit)
     }
@@ -123,7 +208,9 @@ impl Commit {
         }
         ensure(self.shards.len() != 1 || self.shards[0] == self.state, &rules::DOC_06, || {
             format!("the only shard is {}, the state is {}", self.shards[0], self.state)
-        })
+        })?;
+        check_metadata(&self.metadata)?;
+        check_assets(&self.assets)
     }
 
     /// The document's bytes.
@@ -131,7 +218,7 @@ impl Commit {
     /// # Errors
     /// Those of [`parse`](Self::parse), of which nothing can be read back that it refuses.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut writer = Writer::new();
+        let mut writer = begin();
         writer.token("\"version\":").integer(self.version);
         writer.token(",\"parent\":").quoted(&self.parent.to_string());
         writer.token(",\"state\":").quoted(&self.state.to_string());
@@ -139,8 +226,9 @@ impl Commit {
             writer.quoted(&shard.to_string());
         });
         writer.token(",\"routes\":").array(&self.routes, Route::write);
+        writer.token(",\"assets\":").array(&self.assets, Asset::write);
         writer.token(",\"metadata\":").strings(&self.metadata);
-        let bytes = writer.close();
+        let bytes = end(writer);
         Self::parse(&bytes, &Limits::unlimited())?;
         Ok(bytes)
     }
@@ -150,9 +238,9 @@ impl RoutesDocument {
     /// Reads and checks a routes document; how it fits its chain is not checked.
     ///
     /// # Errors
-    /// R-LIM-05, R-DOC-01 to R-DOC-04.
+    /// R-LIM-05, R-DOC-01 to R-DOC-04, R-DOC-07.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
-        let mut reader = Reader::open(bytes, limits)?;
+        let mut reader = open(bytes, limits)?;
         reader.token("\"version\":")?;
         let version = reader.integer(0..=MAX_INTEGER)?;
         reader.token(",\"generation\":")?;
@@ -160,10 +248,13 @@ impl RoutesDocument {
         reader.token(",\"commit\":")?;
         let commit = reader.digest()?;
         reader.token(",\"routes\":")?;
-        let routes = reader.array(0, Route::read)?;
-        reader.close()?;
+        let routes = reader.array(0..=usize::MAX, Route::read)?;
+        reader.token(",\"metadata\":")?;
+        let metadata = reader.strings()?;
+        close(reader)?;
         check_order(version, &routes)?;
-        Ok(Self { version, generation, commit, routes })
+        check_metadata(&metadata)?;
+        Ok(Self { version, generation, commit, routes, metadata })
     }
 
     /// The document's bytes.
@@ -171,12 +262,13 @@ impl RoutesDocument {
     /// # Errors
     /// Those of [`parse`](Self::parse), of which nothing can be read back that it refuses.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut writer = Writer::new();
+        let mut writer = begin();
         writer.token("\"version\":").integer(self.version);
         writer.token(",\"generation\":").integer(self.generation);
         writer.token(",\"commit\":").quoted(&self.commit.to_string());
         writer.token(",\"routes\":").array(&self.routes, Route::write);
-        let bytes = writer.close();
+        writer.token(",\"metadata\":").strings(&self.metadata);
+        let bytes = end(writer);
         Self::parse(&bytes, &Limits::unlimited())?;
         Ok(bytes)
     }
@@ -184,8 +276,8 @@ impl RoutesDocument {
 
 /// R-DOC-04.
 fn check_order(version: u64, routes: &[Route]) -> Result<()> {
-    ensure(routes.is_sorted_by(|left, right| left.from < right.from), &rules::DOC_04, || {
-        "the routes are not in ascending order of where they come from".into()
+    ensure(routes.is_sorted_by(|left, right| left.order(right).is_lt()), &rules::DOC_04, || {
+        "the routes are not in ascending order of where they come from, their bytes and their digests".into()
     })?;
     let last = routes.last().and_then(|route| route.from);
     ensure(last < Some(version), &rules::DOC_04, || {
@@ -193,7 +285,47 @@ fn check_order(version: u64, routes: &[Route]) -> Result<()> {
     })
 }
 
+/// R-DOC-07.
+fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<()> {
+    let unknown = metadata.keys().find(|key| key.starts_with(MUST_KNOW));
+    ensure(unknown.is_none(), &rules::DOC_07, || {
+        format!("the metadata key {:?} has to be understood, and is not", unknown.map_or("", String::as_str))
+    })
+}
+
+/// R-DOC-08.
+fn check_assets(assets: &[Asset]) -> Result<()> {
+    ensure(assets.is_sorted_by(|left, right| left.name < right.name), &rules::DOC_08, || {
+        "the assets are not in ascending order of their names".into()
+    })?;
+    let mut folded = BTreeSet::new();
+    for Asset { name, .. } in assets {
+        let flaw = Asset::flaw_of_name(name);
+        ensure(flaw.is_none(), &rules::DOC_08, || format!("the asset name {name:?} {}", flaw.unwrap_or_default()))?;
+        ensure(folded.insert(fold_case(name)), &rules::DOC_08, || {
+            format!("the asset name {name:?} is there twice, regarding case or not")
+        })?;
+    }
+    Ok(())
+}
+
 impl Route {
+    /// How routes of a document are ordered (R-DOC-04): by where they come from, nothing first; then by their bytes; then
+    /// by the digests of their files. No two routes of a document are equal in all of these.
+    pub fn order(&self, other: &Self) -> Ordering {
+        let digests = |route: &Self| route.files.iter().map(|file| file.digest).collect::<Vec<_>>();
+        (self.from.cmp(&other.from))
+            .then_with(|| self.bytes().cmp(&other.bytes()))
+            .then_with(|| digests(self).cmp(&digests(other)))
+    }
+
+    /// Routes in the order of a document, each of them once.
+    pub(super) fn in_order(mut routes: Vec<Self>) -> Vec<Self> {
+        routes.sort_by(Self::order);
+        routes.dedup();
+        routes
+    }
+
     /// Bytes of its files together. No sum of sizes is too large for the type.
     pub fn bytes(&self) -> u128 {
         self.files.iter().map(|file| u128::from(file.size)).sum()
@@ -201,15 +333,16 @@ impl Route {
 
     fn read(reader: &mut Reader<'_>) -> Result<Self> {
         reader.token("{\"from\":")?;
-        let from = reader.optional_integer()?;
+        let from = reader.optional(|reader| reader.integer(0..=MAX_INTEGER))?;
         reader.token(",\"files\":")?;
-        let files = reader.array(1, FileReference::read)?;
+        let files = reader.array(1..=usize::MAX, FileReference::read)?;
         reader.token("}")?;
         Ok(Self { from, files })
     }
 
     fn write(writer: &mut Writer, route: &Self) {
-        writer.token("{\"from\":").optional_integer(route.from).token(",\"files\":");
+        writer.token("{\"from\":").optional(route.from, Writer::integer);
+        writer.token(",\"files\":");
         writer.array(&route.files, FileReference::write).token("}");
     }
 }
@@ -249,6 +382,69 @@ impl FileReference {
     fn write(writer: &mut Writer, file: &Self) {
         writer.token("{\"digest\":").quoted(&file.digest.to_string());
         writer.token(",\"size\":").integer(file.size).token("}");
+    }
+}
+
+impl Asset {
+    /// The most assets that a version has.
+    pub const MOST: usize = 256;
+    /// The most bytes that an asset has.
+    pub const MOST_BYTES: u64 = 1 << 30;
+
+    /// Why no asset can have this name (R-DOC-08), as an end of "the name ..."; `None` if one can.
+    pub fn flaw_of_name(name: &str) -> Option<&'static str> {
+        let folded = fold_case(name);
+        if let Some(flaw) = flaw_of_plain_name(name) {
+            Some(flaw)
+        } else if name.ends_with([' ', '.']) {
+            Some("ends in a space or a dot")
+        } else if folded.ends_with(".safetensors") || folded.ends_with(".safetensors.index.json") {
+            Some("is that of a file of tensors or of their index")
+        } else if folded.starts_with("deltachain.") {
+            Some("is reserved for notes of tools")
+        } else {
+            None
+        }
+    }
+
+    /// The object's name in the store.
+    pub fn object_name(&self) -> ObjectName {
+        ObjectName::Asset(self.digest)
+    }
+
+    /// The failure to report if the store has no such object: R-CHN-15.
+    pub fn missing(&self) -> Error {
+        let message = format!("the version has the asset {:?}, and it is missing", self.name);
+        Error::broken(&rules::CHN_15, message).in_file(self.object_name().to_string())
+    }
+
+    /// Checks that an object with this size and digest is the asset.
+    ///
+    /// # Errors
+    /// R-CHN-16 (`CORRUPT`).
+    pub fn check(&self, size: u64, digest: Digest) -> Result<()> {
+        ensure(size == self.size, &rules::CHN_16, || format!("the asset has {size} bytes instead of {}", self.size))
+            .and_then(|()| {
+                ensure(digest == self.digest, &rules::CHN_16, || format!("the digest of the asset's bytes is {digest}"))
+            })
+            .map_err(|error| error.in_file(self.object_name().to_string()))
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        reader.token("{\"name\":")?;
+        let name = reader.string()?;
+        reader.token(",\"digest\":")?;
+        let digest = reader.digest()?;
+        reader.token(",\"size\":")?;
+        let size = reader.integer(0..=Self::MOST_BYTES)?;
+        reader.token("}")?;
+        Ok(Self { name, digest, size })
+    }
+
+    fn write(writer: &mut Writer, asset: &Self) {
+        writer.token("{\"name\":").string(&asset.name);
+        writer.token(",\"digest\":").quoted(&asset.digest.to_string());
+        writer.token(",\"size\":").integer(asset.size).token("}");
     }
 }
 

@@ -28,10 +28,11 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The routes document by which these routes come into force.
+    /// The routes document by which these routes, given in any order, come into force. It has no metadata.
     pub fn successor(&self, routes: Vec<Route>) -> RoutesDocument {
         let (version, commit) = (self.commit.version, self.digest);
-        RoutesDocument { version, generation: self.generation + 1, commit, routes }
+        let (routes, metadata) = (Route::in_order(routes), BTreeMap::new());
+        RoutesDocument { version, generation: self.generation + 1, commit, routes, metadata }
     }
 }
 
@@ -148,14 +149,14 @@ mod tests {
 
     /// A chain of `count` versions, each with a link from the one before.
     fn documents(count: u64) -> BTreeMap<ObjectName, Vec<u8>> {
-        let chain = ChainDocument { chain: 1 }.to_bytes();
+        let chain = ChainDocument::new(1).to_bytes().unwrap();
         let mut parent = Digest::of_bytes(&chain);
         let mut documents = BTreeMap::from([(ObjectName::Chain, chain)]);
         for version in 0..count {
             let state = Digest::of_bytes(&version.to_le_bytes());
             let routes = vec![route(version.checked_sub(1), 1)];
-            let metadata = BTreeMap::new();
-            let commit = Commit { version, parent, state, shards: vec![state], routes, metadata }.to_bytes().unwrap();
+            let (shards, assets, metadata) = (vec![state], Vec::new(), BTreeMap::new());
+            let commit = Commit { version, parent, state, shards, routes, assets, metadata }.to_bytes().unwrap();
             parent = Digest::of_bytes(&commit);
             documents.insert(ObjectName::Commit(version), commit);
         }
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(rules(&read(&fork).commit_faults), [("R-CHN-04", COMMITS[2])]);
 
         let mut other_chain = whole.clone();
-        other_chain.insert(ObjectName::Chain, ChainDocument { chain: 2 }.to_bytes());
+        other_chain.insert(ObjectName::Chain, ChainDocument::new(2).to_bytes().unwrap());
         assert_eq!(rules(&read(&other_chain).commit_faults), [("R-CHN-04", COMMITS[0])]);
 
         let mut broken = whole.clone();
@@ -259,11 +260,14 @@ mod tests {
     fn routes_have_a_file_for_each_shard() {
         let mut documents = documents(2);
         let entry = read(&documents).entries[&1].clone();
-        let document = entry.successor(vec![route(None, 2), route(Some(0), 1)]);
+        let document = entry.successor(vec![route(Some(0), 1), route(Some(0), 2), route(None, 2), route(Some(0), 1)]);
+        assert_eq!(document.routes, [route(None, 2), route(Some(0), 1), route(Some(0), 2)]);
         let name = ObjectName::Routes { version: 1, generation: 1 };
         documents.insert(name, document.to_bytes().unwrap());
         let history = read(&documents);
-        assert_eq!(rules(&history.route_faults), [("R-CHN-07", &*name.to_string())]);
+        // Each route by itself, whatever else comes from there.
+        let name = name.to_string();
+        assert_eq!(rules(&history.route_faults), [("R-CHN-07", &*name), ("R-CHN-07", &*name)]);
         assert_eq!(history.entries[&1].routes, [route(Some(0), 1)]);
     }
 }

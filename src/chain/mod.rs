@@ -9,7 +9,7 @@
 //!
 //! # fn main() -> deltachain::Result<()> {
 //! // A store of a chain with one version, which is reached by a snapshot.
-//! let chain = ChainDocument { chain: 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef }.to_bytes();
+//! let chain = ChainDocument::new(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef).to_bytes()?;
 //! let state = Digest::of_empty_state();
 //! let file = FileReference { digest: Digest::of_bytes(b"a link"), size: 6 };
 //! let commit = Commit {
@@ -18,16 +18,17 @@
 //!     state,
 //!     shards: vec![state],
 //!     routes: vec![Route { from: None, files: vec![file] }],
+//!     assets: Vec::new(),
 //!     metadata: BTreeMap::new(),
 //! };
 //! let names = ["chain.json", "commits/00000000000000000000.json"];
 //! let store = BTreeMap::from([(names[0], chain), (names[1], commit.to_bytes()?)]);
 //!
 //! // The head is wanted, nothing is held.
-//! let mut planner = Planner::new(None, None, &Limits::default());
+//! let mut planner = Planner::new(None, None, None, &Limits::default());
 //! let plan: Plan = loop {
 //!     match planner.step()? {
-//!         Step::List => planner.list(Listing::new(names)),
+//!         Step::List { .. } => planner.list(Listing::new(names)),
 //!         Step::Fetch(names) => {
 //!             for name in names {
 //!                 planner.supply(name, store.get(name.to_string().as_str()).map(Vec::as_slice));
@@ -45,7 +46,6 @@
 mod checks;
 mod documents;
 mod history;
-mod json;
 mod names;
 mod path;
 mod plan;
@@ -54,8 +54,8 @@ mod publishing;
 mod received;
 mod retention;
 
-pub use checks::{check_base, check_target, check_union, union_of};
-pub use documents::{ChainDocument, Commit, FileReference, Route, RoutesDocument};
+pub use checks::{check_base, check_held, check_target, check_union, union_of};
+pub use documents::{Asset, ChainDocument, Commit, FileReference, Route, RoutesDocument};
 pub use history::{Entry, History};
 pub use names::ObjectName;
 pub use plan::{Held, Hop, Listing, Plan, Step};

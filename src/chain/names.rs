@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::chain::json::MAX_INTEGER;
+use crate::json::MAX_INTEGER;
 use crate::tensor::Digest;
 
 /// The name of one of a chain's objects (SPEC section 17.1), below the chain's own prefix. Displayed as the store spells it.
@@ -21,6 +21,8 @@ pub enum ObjectName {
     },
     /// `files/DIGEST.dcf`: a link, named by the digest of its bytes.
     File(Digest),
+    /// `assets/DIGEST`: an asset, named by the digest of its bytes.
+    Asset(Digest),
 }
 
 impl ObjectName {
@@ -38,13 +40,15 @@ impl ObjectName {
                 let generation = number(after, 10).filter(|&generation| generation > 0)?;
                 Some(Self::Routes { version: version(before)?, generation })
             }
-            "files" => {
-                let digits = rest.strip_suffix(".dcf")?;
-                Digest::from_hex(digits).filter(|digest| digest.to_string() == digits).map(Self::File)
-            }
+            "files" => digest(rest.strip_suffix(".dcf")?).map(Self::File),
+            "assets" => digest(rest).map(Self::Asset),
             _ => None,
         }
     }
+}
+
+fn digest(digits: &str) -> Option<Digest> {
+    Digest::from_hex(digits).filter(|digest| digest.to_string() == digits)
 }
 
 fn version(digits: &str) -> Option<u64> {
@@ -63,6 +67,7 @@ impl fmt::Display for ObjectName {
             Self::Commit(version) => write!(f, "commits/{version:020}.json"),
             Self::Routes { version, generation } => write!(f, "routes/{version:020}-{generation:010}.json"),
             Self::File(digest) => write!(f, "files/{digest}.dcf"),
+            Self::Asset(digest) => write!(f, "assets/{digest}"),
         }
     }
 }
@@ -83,6 +88,7 @@ mod tests {
                 "routes/00000000000000000012-9999999999.json".to_owned(),
             ),
             (ObjectName::File(digest), format!("files/{digest}.dcf")),
+            (ObjectName::Asset(digest), format!("assets/{digest}")),
         ];
         for (name, text) in names {
             assert_eq!(name.to_string(), text);
@@ -111,6 +117,10 @@ mod tests {
             format!("files/{}.dcf", digest.to_uppercase()),
             format!("files/{}.dcf", &digest[1..]),
             format!("files/{digest}"),
+            format!("assets/{}", digest.to_uppercase()),
+            format!("assets/{}", &digest[1..]),
+            format!("assets/{digest}.json"),
+            format!("signatures/{digest}"),
         ];
         for name in others {
             assert_eq!(ObjectName::parse(&name), None, "{name}");

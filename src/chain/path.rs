@@ -1,4 +1,6 @@
-//! The cheapest path (SPEC section 19): the least bytes, then the fewest routes, then the lowest versions.
+//! The cheapest path (SPEC section 19): the least bytes, then the fewest routes, then the lowest versions, then the routes
+//! that stand first in their documents. Of the routes from one version to another that is the first, since it is the
+//! cheapest (R-DOC-04).
 //!
 //! Costs are reckoned backwards, from the version wanted. So they need the routes of no version below those looked at, and
 //! tell what the cheapest path through a lower version costs at least.
@@ -65,9 +67,10 @@ impl Ways {
             return Some(Path { bytes: 0, start: held, versions: Vec::new() });
         }
         let from_held = held.and_then(|held| self.from_version.get(&held));
-        // With the same first version the costs beyond it are the same, and either may be taken.
+        // Ways of equal cost that begin with the same version differ in the route to it alone, and of these the one from
+        // nothing stands first.
         let (start, first) = match (from_held, self.from_nothing.as_ref()) {
-            (Some(way), Some(other)) if way <= other => (held, way),
+            (Some(way), Some(other)) if way < other => (held, way),
             (Some(way), None) => (held, way),
             (_, other) => (None, other?),
         };

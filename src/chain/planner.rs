@@ -3,16 +3,17 @@
 //! The planner does no IO. It looks at a *window* of versions up to the one wanted: from the version held, or from the one
 //! wanted alone. It makes the window larger as long as a cheaper path may begin below, twice as large each time. A path
 //! through a version below costs more than what leads from there into the window, so that a long chain is not read to its
-//! beginning.
+//! beginning. It is not listed to its beginning either: where the window goes below what has been listed, the planner asks
+//! for a longer list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::checks::{check_files, check_parent, check_routes, check_version};
-use crate::chain::json::MAX_INTEGER;
 use crate::chain::path::{Path, Ways};
 use crate::chain::received::{Document, ReadCommit};
 use crate::chain::{FileReference, Held, Hop, Listing, ObjectName, Plan, Route, Step};
 use crate::error::{Error, Result};
+use crate::json::MAX_INTEGER;
 use crate::limits::Limits;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
@@ -27,16 +28,23 @@ const MAX_STRIDE: u64 = 1024;
 pub struct Planner {
     /// `None` if the head is wanted, until it is known.
     wanted: Option<u64>,
+    /// As long as paths may start from it.
     held: Option<Held>,
+    /// The commit that the caller accepts, until the one wanted has been compared with it.
+    accept: Option<Digest>,
+    /// What is to be reported if that is another one.
+    doubt: Option<Error>,
     limits: Limits,
-    /// What was listed last.
-    listed: Listing,
-    /// The same, without the routes documents that were passed over.
-    listing: Listing,
+    /// What was listed last, and from which version on.
+    listed: Option<(u64, Listing)>,
+    /// The version from which on the chain is to be listed.
+    list_from: u64,
     /// Whether the chain has to be listed.
     must_list: bool,
     /// Whether the last list showed nothing new, and nothing has failed since.
     is_current: bool,
+    /// Whether a list has been made again that lacked the version held.
+    has_looked_twice: bool,
     /// Objects that have been asked for and not been supplied.
     asked: BTreeSet<ObjectName>,
     /// Objects that have been supplied and not been looked at.
@@ -51,9 +59,11 @@ pub struct Planner {
     floor: u64,
     /// Routes in force of the versions of the window, without those that were passed over.
     routes: BTreeMap<u64, RoutesInForce>,
+    /// Routes documents that have been passed over.
+    bad_documents: BTreeSet<ObjectName>,
     /// Files that no path may need.
     bad_files: BTreeSet<FileReference>,
-    /// Faults of commits that have been passed over, in the order in which they were met.
+    /// Faults of commits and of what is held that have been passed over, in the order in which they were met.
     faults: Vec<Error>,
     /// Whatever else has been passed over.
     failures: Vec<Error>,
@@ -67,17 +77,24 @@ struct RoutesInForce {
 }
 
 impl Planner {
-    /// Plans how to reach a version, or the head if `wanted` is `None`, from what is held or from nothing. A version held
-    /// that is above the one wanted counts as nothing.
-    pub fn new(wanted: Option<u64>, held: Option<Held>, limits: &Limits) -> Self {
+    /// Plans how to reach a version, or the head if `wanted` is `None`, from what is held or from nothing. From a version
+    /// held that is above the one wanted no path starts; the commits up to it are checked all the same.
+    ///
+    /// `accept` is the digest of a commit's bytes: if the commit of the version that is reached has it, nothing is held, and so
+    /// the chain may be another one than before, or have gone back. Without it, R-CHN-13 and R-CHN-14 say that it has.
+    pub fn new(wanted: Option<u64>, held: Option<Held>, accept: Option<Digest>, limits: &Limits) -> Self {
+        let above = held.filter(|held| wanted.is_none_or(|wanted| held.version <= wanted));
         Self {
             wanted,
             held,
+            accept,
+            doubt: None,
             limits: *limits,
-            listed: Listing::default(),
-            listing: Listing::default(),
+            listed: None,
+            list_from: above.map_or(0, |held| held.version),
             must_list: true,
             is_current: false,
+            has_looked_twice: false,
             asked: BTreeSet::from([ObjectName::Chain]),
             supplied: BTreeMap::new(),
             chain: None,
@@ -85,22 +102,23 @@ impl Planner {
             low: 0,
             floor: 0,
             routes: BTreeMap::new(),
+            bad_documents: BTreeSet::new(),
             bad_files: BTreeSet::new(),
             faults: Vec::new(),
             failures: Vec::new(),
         }
     }
 
-    /// What to do next. To be called again when that has been done, and after [`fail_file`](Self::fail_file) and
-    /// [`fail_route`](Self::fail_route).
+    /// What to do next. To be called again when that has been done, and after [`fail_file`](Self::fail_file),
+    /// [`fail_route`](Self::fail_route) and [`fail_held`](Self::fail_held).
     ///
     /// # Errors
-    /// If there is no path, one of the failures of steps 1 to 5 of SPEC section 19, those of step 5 being what `fail_file`
-    /// and `fail_route` were told. The planner is of no further use then.
+    /// If there is no path, one of the failures of steps 1 to 5 of SPEC section 19, those of step 5 being what these three
+    /// were told. The planner is of no further use then.
     pub fn step(&mut self) -> Result<Step> {
         loop {
             if self.must_list {
-                return Ok(Step::List);
+                return Ok(Step::List { from: self.list_from });
             }
             if !self.asked.is_empty() {
                 return Ok(Step::Fetch(self.asked.iter().copied().collect()));
@@ -113,24 +131,31 @@ impl Planner {
 
     /// Takes what the chain's objects are now.
     pub fn list(&mut self, listing: Listing) {
-        let is_first = self.chain.is_none();
         self.must_list = false;
-        self.is_current = !is_first && listing.has_same_routes_documents(&self.listed);
-        if self.is_current {
-            return;
+        let before = self.listed.replace((self.list_from, listing));
+        match (&self.listed, before) {
+            (Some((from, now)), Some((before_from, before))) => {
+                self.is_current = now.has_same_routes_documents(&before, before_from.max(*from));
+                if !self.is_current {
+                    self.begin_step_4_again();
+                }
+            }
+            // Together with the chain document, to save a round.
+            _ => {
+                if let Some(wanted) = self.wanted.or_else(|| self.head_not_below_held()) {
+                    self.want(wanted);
+                }
+            }
         }
-        self.listed = listing.clone();
-        self.listing = listing;
-        if is_first {
-            self.begin();
-        } else {
-            // Again from step 4.
-            self.asked.clear();
-            self.supplied.clear();
-            self.routes.clear();
-            self.bad_files.clear();
-            self.failures.clear();
-        }
+    }
+
+    fn begin_step_4_again(&mut self) {
+        self.asked.clear();
+        self.supplied.clear();
+        self.routes.clear();
+        self.bad_documents.clear();
+        self.bad_files.clear();
+        self.failures.clear();
     }
 
     /// Takes the content of an object that was asked for; `None` if there is no such object.
@@ -149,13 +174,21 @@ impl Planner {
         self.is_current = false;
     }
 
-    /// Passes over a route of the plan because one of its links was refused. Other routes may be right to name it.
+    /// Passes over a route of the plan because one of its links was refused. Other routes may be right to name it, and
+    /// others may come from the same version.
     pub fn fail_route(&mut self, hop: &Hop, error: Error) {
         if let Some(RoutesInForce { routes, .. }) = self.routes.get_mut(&hop.version) {
-            routes.retain(|route| route.from != hop.from);
+            routes.retain(|route| (route.from, &route.files) != (hop.from, &hop.files));
         }
         self.failures.push(error);
         self.is_current = false;
+    }
+
+    /// Passes over what is held because it is not what the plan's `start` says (R-APP-01), and so over all paths that start
+    /// from it.
+    pub fn fail_held(&mut self, error: Error) {
+        self.held = None;
+        self.faults.push(error);
     }
 
     /// What has been passed over so far.
@@ -163,14 +196,22 @@ impl Planner {
         self.faults.iter().chain(&self.failures)
     }
 
-    /// Asks for what is needed first.
-    fn begin(&mut self) {
+    /// The highest version that was listed.
+    fn head(&self) -> Option<u64> {
+        self.listed.as_ref().and_then(|(_, listed)| listed.head())
+    }
+
+    fn head_not_below_held(&self) -> Option<u64> {
+        self.head().filter(|&head| self.held.is_none_or(|held| held.version <= head))
+    }
+
+    /// This is the version wanted.
+    fn want(&mut self, version: u64) {
+        self.wanted = Some(version);
+        self.low = self.held.map_or(version, |held| held.version.min(version));
         // Documents hold no larger number.
-        self.wanted = self.wanted.or(self.listing.head).filter(|&wanted| wanted <= MAX_INTEGER);
-        self.held = self.held.filter(|held| Some(held.version) <= self.wanted);
-        if let Some(wanted) = self.wanted {
-            self.low = self.held.map_or(wanted, |held| held.version);
-            self.ask(wanted);
+        if version <= MAX_INTEGER {
+            self.ask(version);
         }
     }
 
@@ -180,20 +221,28 @@ impl Planner {
         if !self.supplied.contains_key(&name) {
             self.asked.insert(name);
             if self.needs_routes(version) {
-                self.asked.extend(self.listing.routes_document(version));
+                self.asked.extend(self.routes_document(version));
             }
         }
     }
 
     /// A path through the version held costs more than the rest of it, so routes to that version are of no use.
     fn needs_routes(&self, version: u64) -> bool {
-        self.held.is_none_or(|held| held.version != version)
+        Some(version) <= self.wanted && self.held.is_none_or(|held| held.version != version)
+    }
+
+    /// The routes document of a version with the highest generation, of those that have not been passed over.
+    fn routes_document(&self, version: u64) -> Option<ObjectName> {
+        let (_, listed) = self.listed.as_ref()?;
+        listed.routes_documents(version).find(|name| !self.bad_documents.contains(name))
     }
 
     /// Looks at what has been supplied, and asks for more or finds the path.
     fn advance(&mut self) -> Result<Option<Plan>> {
         self.check_chain()?;
-        let wanted = self.wanted.ok_or_else(|| Error::broken(&rules::CHN_03, "the chain has no such version"))?;
+        self.find_head()?;
+        let Some(wanted) = self.wanted.filter(|_| !self.must_list && self.asked.is_empty()) else { return Ok(None) };
+        self.compare_with_accepted(wanted)?;
         self.check_required_commits(wanted)?;
         if !self.asked.is_empty() {
             return Ok(None);
@@ -209,6 +258,11 @@ impl Planner {
         let below = ways.least_bytes_from(self.floor..self.low);
         if below.is_some_and(|below| path.as_ref().is_none_or(|path| below < path.bytes)) {
             let low = self.low.saturating_sub(self.commits.len() as u64).max(self.floor);
+            if self.listed.as_ref().is_some_and(|(from, _)| low < *from) {
+                self.list_from = low;
+                self.must_list = true;
+                return Ok(None);
+            }
             (low..self.low).for_each(|version| self.ask(version));
             self.low = low;
             return Ok(None);
@@ -222,26 +276,91 @@ impl Planner {
     /// Step 1.
     fn check_chain(&mut self) -> Result<()> {
         match self.supplied.remove(&ObjectName::Chain).transpose()?.flatten() {
-            Some(Document::Chain(digest)) => self.chain = Some(digest),
+            Some(Document::Chain(digest)) => {
+                self.chain = Some(digest);
+                let recorded = self.held.map_or(digest, |held| held.chain);
+                ensure(recorded == digest, &rules::CHN_13, || {
+                    format!("the version held is of the chain whose document is {recorded}, this one is {digest}")
+                })
+                .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
+                .or_else(|error| self.doubt_held(error))?;
+            }
             _ => ensure(self.chain.is_some(), &rules::CHN_01, || "there is no chain".into())
                 .map_err(|error| error.in_file(ObjectName::Chain.to_string()))?,
         }
         Ok(())
     }
 
-    /// Steps 2 and 3, for the version wanted and those down to the version held, where each failure is final.
+    /// Reports a failure that says that the chain is not the one of which a version is held; or leaves that for later, if
+    /// the caller accepts another one.
+    fn doubt_held(&mut self, error: Error) -> Result<()> {
+        if self.accept.is_none() {
+            return Err(error);
+        }
+        self.doubt.get_or_insert(error);
+        Ok(())
+    }
+
+    /// Step 2, where the head is wanted.
+    fn find_head(&mut self) -> Result<()> {
+        if self.wanted.is_some() {
+            return Ok(());
+        }
+        let head = self.head();
+        match self.held.filter(|held| head < Some(held.version)) {
+            // A reader that cannot list may just not have seen the commit.
+            Some(held) if !self.has_looked_twice => {
+                self.has_looked_twice = true;
+                self.must_list = true;
+                // Another chain, if it is accepted, may have its head below.
+                self.list_from = if self.accept.is_some() { 0 } else { held.version };
+                return Ok(());
+            }
+            Some(held) => {
+                let message = format!("version {} is held, and there is no commit from there on", held.version);
+                let error = Error::broken(&rules::CHN_14, message);
+                self.doubt_held(error.in_file(ObjectName::Commit(held.version).to_string()))?;
+            }
+            None => {}
+        }
+        self.want(head.ok_or_else(|| Error::broken(&rules::CHN_03, "the chain has no version"))?);
+        Ok(())
+    }
+
+    /// If the commit of the version wanted is the one that the caller accepts, nothing is held from here on.
+    fn compare_with_accepted(&mut self, wanted: u64) -> Result<()> {
+        let (Some(accepted), Some(_)) = (self.accept.take(), self.held) else { return Ok(()) };
+        let name = ObjectName::Commit(wanted);
+        let document = self.supplied.remove(&name).transpose()?.flatten();
+        let Some(Document::Commit(read)) = document else { return Err(no_commit(wanted)) };
+        check_version(wanted, &read.commit)?;
+        if read.digest == accepted {
+            (self.held, self.doubt) = (None, None);
+            self.low = wanted;
+        }
+        self.supplied.insert(name, Ok(Some(Document::Commit(read))));
+        self.doubt.take().map_or(Ok(()), Err)
+    }
+
+    /// Steps 2 and 3, for the version wanted and those between it and the version held, where each failure is final.
     fn check_required_commits(&mut self, wanted: u64) -> Result<()> {
-        if let Some(Ok(None)) = self.supplied.get(&ObjectName::Commit(wanted)) {
+        if wanted > MAX_INTEGER || matches!(self.supplied.get(&ObjectName::Commit(wanted)), Some(Ok(None))) {
             return Err(no_commit(wanted));
         }
-        let start = self.held.map_or(wanted, |held| held.version);
-        let mut next = self.commits.last_key_value().map_or(start, |(&last, _)| last + 1);
+        let held = self.held.map_or(wanted, |held| held.version);
+        let last = wanted.max(held);
+        let mut next = self.commits.last_key_value().map_or(wanted.min(held), |(&last, _)| last + 1);
         while let Some(document) = self.supplied.remove(&ObjectName::Commit(next)) {
             self.check_commit(next, document)?;
             self.check_parent(next)?;
             next += 1;
         }
-        (next..=wanted.min(next + MAX_STRIDE)).for_each(|version| self.ask(version));
+        (next..=last.min(next + MAX_STRIDE)).for_each(|version| self.ask(version));
+        if wanted < held && next > last {
+            // No path starts there.
+            self.held = None;
+            self.commits.split_off(&(wanted + 1));
+        }
         Ok(())
     }
 
@@ -306,7 +425,7 @@ impl Planner {
 
     /// The routes in force of a version, unless a document has to be supplied first.
     fn routes_of(&mut self, version: u64) -> Option<RoutesInForce> {
-        while let Some(source) = self.listing.routes_document(version) {
+        while let Some(source) = self.routes_document(version) {
             let Some(document) = self.supplied.remove(&source) else {
                 self.asked.insert(source);
                 return None;
@@ -317,7 +436,7 @@ impl Planner {
                 Ok(None) => self.must_list = true,
                 Err(error) => self.failures.push(error.in_file(source.to_string())),
             }
-            self.listing.forget_routes_document(version);
+            self.bad_documents.insert(source);
         }
         let routes = self.commits.get(&version)?.commit.routes.clone();
         Some(RoutesInForce { source: ObjectName::Commit(version), routes })
@@ -355,6 +474,7 @@ impl Planner {
         let mut hops = Vec::with_capacity(path.versions.len());
         for &version in &path.versions {
             let routes = self.routes.get(&version).map(|known| known.routes.as_slice()).unwrap_or_default();
+            // The first of those from there is the cheapest.
             let route = routes.iter().find(|route| route.from == from).ok_or_else(missing)?;
             let shards = commit_of(version)?.commit.shards.clone();
             hops.push(Hop { version, from, files: route.files.clone(), shards });
@@ -364,17 +484,20 @@ impl Planner {
         Ok(Plan {
             version: wanted,
             commit: *digest,
+            chain: self.chain.ok_or_else(missing)?,
             state: commit.state,
             shards: commit.shards.clone(),
+            assets: commit.assets.clone(),
             bytes: path.bytes,
+            start: path.start.map(|start| Ok(commit_of(start)?.commit.shards.clone())).transpose()?,
             hops,
         })
     }
 
     /// There is no path: reports the first failure, unless a prune may be the reason.
     fn give_up(&mut self, wanted: u64) -> Result<Option<Plan>> {
-        let first = self.passed_over().next().and_then(Error::rule);
-        if first == Some(rules::CHN_09.id) && !self.is_current {
+        let lacks_file = self.failures.iter().any(|failure| failure.rule() == Some(rules::CHN_09.id));
+        if lacks_file && !self.is_current {
             self.must_list = true;
             return Ok(None);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::chain::checks::{check_parent, check_version};
-use crate::chain::{ChainDocument, Commit, ObjectName, Route};
+use crate::chain::{Asset, ChainDocument, Commit, ObjectName, Route};
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::rules::{self, ensure};
@@ -21,7 +21,7 @@ impl Parent {
     /// `None` if no version has been listed.
     ///
     /// # Errors
-    /// R-CHN-01 to R-CHN-04, R-LIM-05, R-DOC-01 to R-DOC-06.
+    /// R-CHN-01 to R-CHN-04, R-LIM-05, R-DOC-01 to R-DOC-08.
     pub fn read(chain: Option<&[u8]>, head: Option<(u64, Option<&[u8]>)>, limits: &Limits) -> Result<Self> {
         let chain = read_chain(chain, limits)?;
         let Some((version, content)) = head else { return Ok(Self { digest: chain, head: None }) };
@@ -83,7 +83,7 @@ impl Parent {
         })
     }
 
-    /// The commit that follows, with the routes in any order.
+    /// The commit that follows, with the routes and the assets in any order.
     ///
     /// # Errors
     /// R-PUB-04 (`CHAIN`).
@@ -91,14 +91,16 @@ impl Parent {
         &self,
         state: Digest,
         shards: Vec<Digest>,
-        mut routes: Vec<Route>,
+        routes: Vec<Route>,
+        mut assets: Vec<Asset>,
         metadata: BTreeMap<String, String>,
     ) -> Result<Commit> {
         let parent = self.head.as_ref().map(|head| head.version);
         let leads_here = routes.iter().any(|route| route.from.is_none() || route.from == parent);
         ensure(leads_here, &rules::PUB_04, || "no route comes from nothing or from the version before".into())?;
-        routes.sort_by_key(|route| route.from);
-        Ok(Commit { version: self.next_version(), parent: self.digest, state, shards, routes, metadata })
+        let routes = Route::in_order(routes);
+        assets.sort_by(|left, right| left.name.cmp(&right.name));
+        Ok(Commit { version: self.next_version(), parent: self.digest, state, shards, routes, assets, metadata })
     }
 }
 
@@ -144,7 +146,9 @@ mod tests {
     use super::*;
     use crate::chain::FileReference;
 
-    const CHAIN: ChainDocument = ChainDocument { chain: 7 };
+    fn chain_document() -> Vec<u8> {
+        ChainDocument::new(7).to_bytes().unwrap()
+    }
 
     fn route(from: Option<u64>) -> Route {
         Route { from, files: vec![FileReference { digest: Digest::of_bytes(b"a file"), size: 6 }] }
@@ -152,7 +156,7 @@ mod tests {
 
     fn next(parent: &Parent, state: &[u8], from: &[Option<u64>]) -> Result<Commit> {
         let state = Digest::of_bytes(state);
-        parent.next(state, vec![state], from.iter().copied().map(route).collect(), BTreeMap::new())
+        parent.next(state, vec![state], from.iter().copied().map(route).collect(), Vec::new(), BTreeMap::new())
     }
 
     fn read(chain: Option<&[u8]>, head: Option<(u64, Option<&[u8]>)>) -> Result<Parent> {
@@ -161,7 +165,7 @@ mod tests {
 
     #[test]
     fn commits_follow_one_another() {
-        let chain = CHAIN.to_bytes();
+        let chain = chain_document();
         let parent = read(Some(&chain), None).unwrap();
         assert_eq!((parent.next_version(), parent.head(), parent.digest()), (0, None, Digest::of_bytes(&chain)));
         assert_eq!(parent.head_for_base().unwrap_err().rule(), Some("R-PUB-01"));
@@ -182,15 +186,20 @@ mod tests {
         for (version, digest) in [(0, Digest::of_bytes(&bytes)), (1, Digest::of_bytes(&chain))] {
             assert_eq!(parent.check_follows(version, digest).unwrap_err().rule(), Some("R-PUB-01"));
         }
-        // Any order, as readers want it.
-        let second = next(&parent, b"1", &[Some(0), None]).unwrap();
+        // Given in any order, written as readers want it.
+        let second = next(&parent, b"1", &[Some(0), None, Some(0)]).unwrap();
         assert_eq!(second.routes, [route(None), route(Some(0))]);
+        second.to_bytes().unwrap();
+        let asset = |name: &str| Asset { name: name.to_owned(), digest: Digest::of_bytes(b""), size: 0 };
+        let (routes, assets) = (vec![route(None)], vec![asset("b"), asset("C"), asset("a")]);
+        let second = parent.next(second.state, second.shards, routes, assets, BTreeMap::new()).unwrap();
+        assert_eq!(second.assets, [asset("C"), asset("a"), asset("b")]);
         second.to_bytes().unwrap();
     }
 
     #[test]
     fn a_commit_can_be_reached() {
-        let chain = CHAIN.to_bytes();
+        let chain = chain_document();
         let parent = read(Some(&chain), None).unwrap();
         assert_eq!(next(&parent, b"0", &[]).unwrap_err().rule(), Some("R-PUB-04"));
         let commit = Commit { version: 4, ..next(&parent, b"4", &[None]).unwrap() }.to_bytes().unwrap();
@@ -201,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_parent_is_checked() {
-        let chain = CHAIN.to_bytes();
+        let chain = chain_document();
         let commit = next(&read(Some(&chain), None).unwrap(), b"0", &[None]).unwrap();
         let first = commit.to_bytes().unwrap();
         let stray = Commit { parent: Digest::of_bytes(b""), ..commit }.to_bytes().unwrap();

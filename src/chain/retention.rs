@@ -13,25 +13,26 @@ use crate::rules;
 /// R-RET-01 (`CHAIN`) if there is no path from nothing to a version that is to be kept.
 pub fn retain(in_force: &BTreeMap<u64, Vec<Route>>, keep: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Route>>> {
     let cheapest = cheapest_from_nothing(in_force);
-    let mut needed: BTreeMap<u64, BTreeSet<Option<u64>>> = BTreeMap::new();
+    // Of each version on a path, the place of the route that the path takes.
+    let mut needed: BTreeMap<u64, usize> = BTreeMap::new();
     for &version in keep {
         let mut next = Some(version);
         while let Some(on_path) = next {
             let Some(way) = cheapest.get(&on_path) else { return Err(no_path(version)) };
             // Beyond a version that another path went through, the two are the same.
-            if !needed.entry(on_path).or_default().insert(way.from) {
+            if needed.insert(on_path, way.place).is_some() {
                 break;
             }
             next = way.from;
         }
     }
-    let stays = |version: u64, route: &Route| {
-        let between_kept = keep.contains(&version) && route.from.is_some_and(|from| keep.contains(&from));
-        between_kept || needed.get(&version).is_some_and(|needed| needed.contains(&route.from))
-    };
-    let retained = in_force
-        .iter()
-        .map(|(&version, routes)| (version, routes.iter().filter(|route| stays(version, route)).cloned().collect()));
+    let retained = in_force.iter().map(|(&version, routes)| {
+        let stays = |&(place, route): &(usize, &Route)| {
+            let between_kept = keep.contains(&version) && route.from.is_some_and(|from| keep.contains(&from));
+            between_kept || needed.get(&version) == Some(&place)
+        };
+        (version, routes.iter().enumerate().filter(stays).map(|(_, route)| route.clone()).collect())
+    });
     Ok(retained.collect())
 }
 
@@ -52,6 +53,8 @@ pub fn unreachable(in_force: &BTreeMap<u64, Vec<Route>>) -> Vec<Error> {
 struct Way {
     bytes: u128,
     routes: u64,
+    /// Which of the version's routes it is: several may come from the same version.
+    place: usize,
     from: Option<u64>,
 }
 
@@ -60,12 +63,12 @@ fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, 
     let mut cheapest: BTreeMap<u64, Way> = BTreeMap::new();
     // Routes ascend, so all ways to where they come from are known.
     for (&version, routes) in in_force {
-        let ways = routes.iter().filter_map(|route| {
+        let ways = routes.iter().enumerate().filter_map(|(place, route)| {
             let (bytes, count) = match route.from {
                 None => (0, 0),
                 Some(from) => cheapest.get(&from).map(|way| (way.bytes, way.routes))?,
             };
-            Some(Way { bytes: bytes + route.bytes(), routes: count + 1, from: route.from })
+            Some(Way { bytes: bytes + route.bytes(), routes: count + 1, place, from: route.from })
         });
         if let Some(way) = ways.min() {
             cheapest.insert(version, way);
@@ -130,12 +133,28 @@ mod tests {
     }
 
     #[test]
+    fn routes_from_the_same_version_are_told_apart() {
+        let routes = [(0, None, 100), (1, None, 90), (1, None, 95), (1, Some(0), 5), (1, Some(0), 6)];
+        let sizes = |keep: &[u64]| -> Vec<u64> {
+            let retained = retain(&chain(&routes), &keep.iter().copied().collect()).unwrap();
+            retained[&1].iter().map(|route| route.files[0].size).collect()
+        };
+        // Of those from nothing, only the cheapest is on a path.
+        assert_eq!(sizes(&[1]), [90]);
+        assert_eq!(sizes(&[0, 1]), [90, 5, 6]);
+        assert_eq!(sizes(&[0]), [0; 0]);
+    }
+
+    #[test]
     fn what_is_retained_is_retained_again() {
         let keep: BTreeSet<u64> = [0, 4, 5].into();
         let once = retain(&chain(&ROUTES), &keep).unwrap();
         assert_eq!(retain(&once, &keep).unwrap(), once);
         for version in &keep {
-            assert_eq!(cheapest_from_nothing(&once).get(version), cheapest_from_nothing(&chain(&ROUTES)).get(version));
+            let cost = |routes: &BTreeMap<u64, Vec<Route>>| {
+                cheapest_from_nothing(routes).get(version).map(|way| (way.bytes, way.routes, way.from))
+            };
+            assert_eq!(cost(&once), cost(&chain(&ROUTES)));
         }
     }
 

@@ -15,6 +15,9 @@ use crate::format::segment::{MAX_CONTEXTS, PositionCoding, StoredStream, Table, 
 use crate::rules::{self, Rule, ensure};
 use crate::tensor::Dtype;
 
+/// No escape of a gap takes more bytes: a piece has at most 2^24 lanes.
+const GAP_ESCAPE_BYTES: u64 = 4;
+
 /// A decoded segment: for each part and context the coded lanes, as gaps between ranks and as values.
 ///
 /// Both lists are ordered by context, part and lane; `runs` says which stretch belongs to a part and context.
@@ -25,6 +28,8 @@ pub(crate) struct Decoded<L> {
     parts: Vec<(Dtype, u32)>,
     /// Absolute offset of the segment.
     offset: u64,
+    /// Raw and stored length of each stream.
+    streams: Vec<(u64, u64)>,
     /// Begin of each run, by part and then context, and its length.
     runs: Vec<(usize, u32)>,
     /// For each coded lane the members between it and the one before; empty if positions are dense.
@@ -37,10 +42,13 @@ impl<L: Lane> Decoded<L> {
     /// Decodes a segment that stands in the file at `offset` and whose checksum matched; steps 8.2 to 8.4 of SPEC
     /// section 10. `parts` gives dtype and lanes of each part.
     pub(crate) fn new(segment: &[u8], offset: u64, coding: Coding, parts: Vec<(Dtype, u32)>) -> Result<Self> {
-        let mut streams = split(segment, offset, coding)?.into_iter();
+        let streams = split(segment, offset, coding)?;
+        let lengths = streams.iter().map(|stream| (stream.raw_length, stream.bytes.len() as u64)).collect();
+        let mut streams = streams.into_iter();
         let mut next = || streams.next().ok_or_else(|| Error::broken(&rules::SEG_02, "a stream is missing"));
         let table = Table::parse(&next()?, coding, &parts)?;
-        let mut decoded = Self { coding, table, parts, offset, runs: Vec::new(), gaps: Vec::new(), values: Vec::new() };
+        let (runs, gaps, values) = (Vec::new(), Vec::new(), Vec::new());
+        let mut decoded = Self { coding, table, parts, offset, streams: lengths, runs, gaps, values };
         let total = if coding.is_sparse() {
             decoded.read_positions(&[next()?, next()?, next()?, next()?])?
         } else {
@@ -104,7 +112,7 @@ impl<L: Lane> Decoded<L> {
         })?;
         let high = read_exact(high, high_bytes)?;
         let escaped = high.iter().filter(|&&symbol| symbol == u8::MAX).count();
-        let raw_escapes = read_escapes(escape, escaped)?;
+        let raw_escapes = read_escapes(escape, escaped, GAP_ESCAPE_BYTES)?;
         let mut escapes = escapes::read(&raw_escapes, escape.offset);
 
         // Bits of bitmaps become gaps too, so that applying a part knows only one form.
@@ -236,7 +244,8 @@ impl<L: Lane> Decoded<L> {
             escaped += run.iter().filter(|&&symbol| symbol == greatest).count();
             symbols.push((greatest, run));
         }
-        let raw_escapes = read_escapes(escape, escaped)?;
+        // R-VAL-02 leaves a magnitude one bit less than a lane.
+        let raw_escapes = read_escapes(escape, escaped, (u64::from(L::BITS) - 1).div_ceil(7))?;
         let mut escapes = escapes::read(&raw_escapes, escape.offset);
         // R-VAL-02: the greatest magnitude less one.
         let most = (u64::MAX >> (64 - L::BITS)) / 2;
@@ -318,20 +327,25 @@ impl<L: Lane> Decoded<L> {
         changes.finish()
     }
 
-    /// The coded lanes of part number `part`: for each context rank and value.
-    #[cfg(test)]
-    pub(crate) fn ranks(&self, part: usize) -> Vec<Vec<(u32, L)>> {
-        self.runs(part)
-            .map(|run| {
-                let mut next = 0;
-                let ranks = (0..run.values.len()).map(|index| {
-                    let rank = next + run.gaps.get(index).copied().unwrap_or(0);
-                    next = rank + 1;
-                    rank
-                });
-                ranks.collect::<Vec<_>>().into_iter().zip(run.values.iter().copied()).collect()
+    /// The coded lanes of part number `part`, for each context: rank and value.
+    pub(crate) fn ranks(&self, part: usize) -> impl Iterator<Item = impl ExactSizeIterator<Item = (u64, L)>> {
+        self.runs(part).map(|run| {
+            let mut next = 0;
+            run.values.iter().enumerate().map(move |(index, &value)| {
+                let rank = next + u64::from(run.gaps.get(index).copied().unwrap_or(0));
+                next = rank + 1;
+                (rank, value)
             })
-            .collect()
+        })
+    }
+
+    /// Raw and stored length of each stream.
+    pub(crate) fn streams(&self) -> &[(u64, u64)] {
+        &self.streams
+    }
+
+    pub(crate) fn coding(&self) -> Coding {
+        self.coding
     }
 
     pub(crate) fn table(&self) -> &Table {
@@ -423,23 +437,24 @@ impl<L: Lane> PartChanges for Changes<'_, L> {
 
     fn finish(&self) -> Result<()> {
         let Self { decoded, part, runs, members, .. } = self;
-        if decoded.coding.is_sparse() {
-            for (context, run) in runs.iter().enumerate() {
-                decoded.check(run.values.is_empty(), &rules::POS_01, || {
-                    format!("ranks exceed the {} members of context {context}", members[context])
-                })?;
-            }
-        }
+        // With one context all lanes are members, which the table has been compared with.
         if decoded.contexts() == 1 {
             return Ok(());
         }
-        let counts = decoded.table.counts(*part).iter().enumerate();
-        for (context, &count) in counts {
-            // With gaps it is the coded lanes that are counted.
-            let is_gaps = matches!(decoded.table.positions.get(context), Some(PositionCoding::Gaps(_)));
-            decoded.check(is_gaps || u64::from(count) == members[context], &rules::POS_02, || {
-                format!("{count} are given for the {} members of context {context}", members[context])
-            })?;
+        for (context, &count) in decoded.table.counts(*part).iter().enumerate() {
+            let members = members[context];
+            match decoded.table.positions.get(context) {
+                Some(PositionCoding::Gaps(_)) => {
+                    decoded.check(runs[context].values.is_empty(), &rules::POS_01, || {
+                        format!("ranks exceed the {members} members of context {context}")
+                    })?
+                }
+                Some(PositionCoding::Bitmap) | None => {
+                    decoded.check(u64::from(count) == members, &rules::POS_02, || {
+                        format!("{count} are given for the {members} members of context {context}")
+                    })?;
+                }
+            }
         }
         Ok(())
     }
@@ -516,9 +531,9 @@ fn read_exact<'a>(stream: &StoredStream<'a>, raw_length: u64) -> Result<Cow<'a, 
     stream.decode()
 }
 
-/// R-LIM-03, then the raw bytes of an escape stream, whose varints have been checked.
-fn read_escapes<'a>(stream: &StoredStream<'a>, escaped: usize) -> Result<Cow<'a, [u8]>> {
-    let most = 10 * escaped as u64;
+/// R-LIM-03, then the raw bytes of an escape stream, whose varints have been checked. None of them takes more than `longest` bytes.
+fn read_escapes<'a>(stream: &StoredStream<'a>, escaped: usize, longest: u64) -> Result<Cow<'a, [u8]>> {
+    let most = longest * escaped as u64;
     ensure(stream.raw_length <= most, &rules::LIM_03, || {
         format!("an escape stream of {} bytes for {escaped} escapes", stream.raw_length)
     })

@@ -12,7 +12,7 @@ use crate::codec::sort::{CodedContext, Found, Sorted};
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, float};
 use crate::error::Result;
 use crate::format::coding::{Coding, Positions, Values};
-use crate::format::segment::{PositionCoding, Table, join};
+use crate::format::segment::{MAX_SHIFT, PositionCoding, Table, join};
 use crate::format::stream::{Compressor, Effort};
 use crate::tensor::Dtype;
 
@@ -305,7 +305,7 @@ impl SplitGaps {
     fn best(gaps: &[u32]) -> (u8, Self) {
         let total: u64 = gaps.iter().map(|&gap| u64::from(gap)).sum();
         let mean = total.checked_div(gaps.len() as u64).unwrap_or(0);
-        let most = u8::try_from((mean / 32).checked_ilog2().unwrap_or(0)).unwrap_or(31).min(31);
+        let most = u8::try_from((mean / 32).checked_ilog2().unwrap_or(0)).unwrap_or(MAX_SHIFT).min(MAX_SHIFT);
         // Some thousands tell as well as all.
         let sample: Vec<u32> = gaps.iter().step_by(gaps.len() >> 12 | 1).copied().collect();
         let mut best = (f64::INFINITY, 0);

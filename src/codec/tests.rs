@@ -9,7 +9,7 @@ use crate::codec::lane::{Kind, Lane, with_lane};
 use crate::format::coding::{Coding, Positions, Values};
 use crate::format::segment::{PositionCoding, Table, join};
 use crate::format::stream::Compressor;
-use crate::tensor::Dtype;
+use crate::tensor::{DescribedDtype, Dtype};
 
 /// A small generator: the tests must not depend on anybody's notion of randomness.
 pub(super) struct Generator(pub(super) u64);
@@ -53,12 +53,12 @@ fn slow_apply<L: Lane>(
     dtype: Dtype,
     table: &Table,
     part: usize,
-    coded: &[Vec<(u32, L)>],
+    coded: &[Vec<(u64, L)>],
     relative: bool,
     bytes: &mut [u8],
 ) {
     let kind = Kind::<L>::of(dtype);
-    let mut ranks = vec![0_u32; table.contexts];
+    let mut ranks = vec![0_u64; table.contexts];
     for lane in L::chunks_mut(bytes) {
         let old = L::load(*lane);
         let exponent = u16::try_from(kind.exponent(old)).unwrap();
@@ -91,7 +91,8 @@ fn check_coding<L: Lane>(dtype: Dtype, method: (Positions, bool), parts: &[(Vec<
         assert_eq!(by_stretches, *target, "{coding:?} {dtype}, by stretches");
 
         let mut slow = base.clone();
-        slow_apply(dtype, decoded.table(), part, &decoded.ranks(part), coding.is_relative(), &mut slow);
+        let ranks: Vec<Vec<(u64, L)>> = decoded.ranks(part).map(Iterator::collect).collect();
+        slow_apply(dtype, decoded.table(), part, &ranks, coding.is_relative(), &mut slow);
         assert_eq!(slow, *target, "{coding:?} {dtype}, slowly");
 
         let lanes = |bytes: &[u8]| bytes.chunks_exact(size_of::<L>()).map(<[u8]>::to_vec).collect::<Vec<_>>();
@@ -283,6 +284,66 @@ fn contexts_have_the_members_that_the_base_gives_them() {
         let error = decoded.apply(0, &mut wrong.clone()).unwrap_err();
         assert_eq!((error.rule(), error.offset()), (Some(rule), Some(0)));
         assert!(decoded.patches(0, 0).is_err());
+    }
+}
+
+#[test]
+fn misfits_are_found_in_the_order_of_contexts() {
+    let lanes = |lanes: [u16; 4]| lanes.map(u16::to_le_bytes).concat();
+    let (low, high) = (lanes([1, 0x3F80, 2, 2]), lanes([1, 0x3F80, 0x3F80, 0x3F81]));
+    let coding = Coding { lane_bytes: 2, positions: Positions::Sparse, values: Values::RelativePlanes };
+    let rule = |positions: [PositionCoding; 2], counts: [u32; 2], bits: &[u8], gaps: &[u8], base: &[u8]| {
+        let streams: [&[u8]; 6] = [bits, &[], gaps, &[], &[2, 2], &[0, 0]];
+        let decoded = by_hand::<u16>((Dtype::BF16, coding), &positions, &counts, &streams).unwrap();
+        decoded.apply(0, &mut base.to_vec()).unwrap_err().rule()
+    };
+    let (bitmap, gaps) = (PositionCoding::Bitmap, PositionCoding::Gaps(0));
+    // A bitmap codes a member that is not there.
+    assert_eq!(rule([bitmap; 2], [2, 2], &[0b01, 0b10], &[], &low), Some("R-POS-02"));
+    assert_eq!(rule([bitmap; 2], [2, 2], &[0b10, 0b01], &[], &high), Some("R-POS-02"));
+    // Each context has another fault: too many members or too few in the first, a rank too high in the second.
+    assert_eq!(rule([bitmap, gaps], [2, 1], &[0b01], &[1], &low), Some("R-POS-02"));
+    assert_eq!(rule([gaps, bitmap], [1, 2], &[0b01], &[3], &low), Some("R-POS-01"));
+}
+
+#[test]
+fn escapes_are_bounded() {
+    let rule = |dtype: Dtype, streams: [&[u8]; 7]| {
+        let lane_bytes = dtype.lane_bytes();
+        let coding = Coding { lane_bytes, positions: Positions::Sparse, values: Values::RelativeSmall };
+        with_lane!(lane_bytes, L => {
+            by_hand::<L>((dtype, coding), &[PositionCoding::Gaps(0)], &[1], &streams).unwrap_err().rule()
+        })
+    };
+    // As many bytes as one escape may have, each of them a varint, and one more.
+    assert_eq!(rule(Dtype::U8, [&[], &[], &[255], &[0; 4], &[0], &[0], &[]]), Some("R-STR-06"));
+    assert_eq!(rule(Dtype::U8, [&[], &[], &[255], &[0; 5], &[0], &[0], &[]]), Some("R-LIM-03"));
+    for (dtype, most) in [(Dtype::BF16, 3), (Dtype::I32, 5), (Dtype::F64, 9)] {
+        let magnitudes = |length| rule(dtype, [&[], &[], &[0], &[], &[0], &[255], &vec![0; length]]);
+        assert_eq!((magnitudes(most), magnitudes(most + 1)), (Some("R-STR-06"), Some("R-LIM-03")), "{dtype}");
+    }
+    // A difference of 256 does not fit a byte.
+    assert_eq!(rule(Dtype::U8, [&[], &[], &[0], &[], &[0], &[255], &[0]]), Some("R-VAL-02"));
+    assert_eq!(rule(Dtype::U8, [&[], &[], &[0], &[], &[0], &[255], &[0; 2]]), Some("R-LIM-03"));
+}
+
+#[test]
+fn described_dtypes_are_coded_like_others() {
+    let described = |lane_bytes, exponent| {
+        Dtype::Described(DescribedDtype::new("ODD", 8 * lane_bytes, lane_bytes, exponent).unwrap())
+    };
+    for (lane_bytes, exponent) in
+        [(1, None), (1, Some(0)), (1, Some(7)), (2, Some(0)), (2, Some(11)), (4, Some(3)), (8, Some(0)), (8, Some(10))]
+    {
+        let dtype = described(lane_bytes, exponent);
+        with_lane!(dtype.lane_bytes(), L => {
+            let parts = [pieces::<L>(1, 1000, 3, 200), pieces::<L>(2, 7, 2, 3)];
+            for positions in [Positions::Dense, Positions::Sparse] {
+                for relative in [false, true] {
+                    check_coding::<L>(dtype, (positions, relative), &parts);
+                }
+            }
+        });
     }
 }
 

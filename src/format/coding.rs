@@ -3,6 +3,11 @@
 use crate::error::Result;
 use crate::rules::{self, ensure};
 
+/// Streams in the order of SPEC section 7: of positions, and of values.
+const POSITIONS: [&str; 4] = ["bitmap", "gap low", "gap high", "gap escape"];
+const PLANES: [&str; 8] = ["plane 0", "plane 1", "plane 2", "plane 3", "plane 4", "plane 5", "plane 6", "plane 7"];
+const SMALL: [&str; 3] = ["sign", "magnitude", "magnitude escape"];
+
 /// Which lanes of its parts a segment codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Positions {
@@ -76,11 +81,11 @@ impl Coding {
         self.positions == Positions::Sparse
     }
 
-    /// Number of streams, the table included.
-    pub(crate) fn streams(self) -> usize {
-        let positions = if self.is_sparse() { 4 } else { 0 };
-        let values = if self.values == Values::RelativeSmall { 3 } else { self.lane_bytes };
-        1 + positions + values
+    /// Names of the streams that a segment has, in order (SPEC section 7).
+    pub fn stream_names(self) -> impl Iterator<Item = &'static str> {
+        let positions = if self.is_sparse() { &POSITIONS[..] } else { &[] };
+        let values = if self.values == Values::RelativeSmall { &SMALL[..] } else { &PLANES[..self.lane_bytes] };
+        std::iter::once("table").chain(positions.iter().chain(values).copied())
     }
 
     /// A few words for people: `sparse, relative small`.

@@ -10,7 +10,7 @@ pub const MAGIC: [u8; 8] = *b"\x89DCF\r\n\x1a\n";
 /// Length of the header in bytes.
 pub const HEADER_BYTES: u64 = HEADER_LENGTH as u64;
 /// The version that this library reads and writes.
-pub const VERSION: u32 = 0;
+pub const VERSION: u32 = 1;
 
 const HEADER_LENGTH: usize = 128;
 /// Incompatible feature bits that this library knows.
@@ -31,6 +31,8 @@ pub struct Header {
     pub index_raw: u64,
     /// Length of all segments together.
     pub segments_length: u64,
+    /// Length of the extension area, which follows the segments. A reader skips it; it is kept when a file is rewritten.
+    pub extension_length: u64,
     /// CRC-32 of the index as stored.
     pub index_crc: u32,
 }
@@ -39,7 +41,7 @@ impl Header {
     /// Parses the first bytes of a file; `bytes` are the first 128, or all if there are fewer.
     ///
     /// # Errors
-    /// R-HDR-01 to R-HDR-08, in the order of SPEC section 10.
+    /// R-HDR-01 to R-HDR-08 and R-STR-01, in the order of SPEC section 10.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         Self::parse_inner(bytes).map_err(|error| error.in_section(Section::Header))
     }
@@ -68,23 +70,33 @@ impl Header {
         let unknown = incompatible & !KNOWN_INCOMPATIBLE;
         cursor.ensure(unknown == 0, &rules::HDR_05, || format!("unknown incompatible feature bits {unknown:#x}"))?;
         let compatible_features = cursor.u32()?;
-        let reserved_1 = cursor.u32()?;
+        let reserved = cursor.u32()?;
         let base = Digest(cursor.digest()?);
         let target = Digest(cursor.digest()?);
         let index_stored = cursor.u64()?;
         let index_raw = cursor.u64()?;
         let segments_length = cursor.u64()?;
-        let reserved_2 = cursor.u64()?;
+        let extension_length = cursor.u64()?;
         let index_crc = cursor.u32()?;
-        cursor.ensure(reserved_1 == 0 && reserved_2 == 0, &rules::HDR_06, || "a reserved field is not 0".into())?;
-        cursor.ensure(index_stored <= index_raw, &rules::HDR_07, || {
+        cursor.ensure(reserved == 0, &rules::HDR_06, || "the reserved field is not 0".into())?;
+        cursor.ensure(index_stored <= index_raw, &rules::STR_01, || {
             format!("the index is stored in {index_stored} bytes, more than its {index_raw} raw bytes")
         })?;
-        let header = Self { compatible_features, base, target, index_stored, index_raw, segments_length, index_crc };
-        let length = HEADER_BYTES.checked_add(index_stored).and_then(|sum| sum.checked_add(segments_length));
+        let parts = [index_stored, segments_length, extension_length];
+        let length = parts.iter().try_fold(HEADER_BYTES, |sum, part| sum.checked_add(*part));
         cursor.ensure(length.is_some_and(|length| length < 1 << 63), &rules::HDR_08, || {
             "the declared lengths exceed 2^63".into()
         })?;
+        let header = Self {
+            compatible_features,
+            base,
+            target,
+            index_stored,
+            index_raw,
+            segments_length,
+            extension_length,
+            index_crc,
+        };
         Ok(header)
     }
 
@@ -101,7 +113,7 @@ impl Header {
             &self.index_stored.to_le_bytes(),
             &self.index_raw.to_le_bytes(),
             &self.segments_length.to_le_bytes(),
-            &[0; 8],
+            &self.extension_length.to_le_bytes(),
             &self.index_crc.to_le_bytes(),
             &[0; 4],
         ];
@@ -118,7 +130,9 @@ impl Header {
 
     /// Length of the whole file; `parse` has made sure that it does not overflow.
     pub fn file_length(&self) -> u64 {
-        HEADER_BYTES.saturating_add(self.index_stored).saturating_add(self.segments_length)
+        [self.index_stored, self.segments_length, self.extension_length]
+            .into_iter()
+            .fold(HEADER_BYTES, u64::saturating_add)
     }
 }
 
@@ -134,7 +148,8 @@ mod tests {
             index_stored: 3,
             index_raw: 4,
             segments_length: 5,
-            index_crc: 6,
+            extension_length: 6,
+            index_crc: 7,
         }
     }
 
@@ -149,7 +164,7 @@ mod tests {
     #[test]
     fn headers_round_trip() {
         assert_eq!(Header::parse(&header().to_bytes()).unwrap(), header());
-        assert_eq!(header().file_length(), 128 + 3 + 5);
+        assert_eq!(header().file_length(), 128 + 3 + 5 + 6);
     }
 
     #[test]
@@ -162,16 +177,20 @@ mod tests {
         bytes[40] ^= 1;
         let error = Header::parse(&bytes).unwrap_err();
         assert_eq!((error.rule(), error.offset()), (Some("R-HDR-03"), Some(124)));
-        assert_eq!(rule_after(|bytes| bytes[8] = 1), "R-HDR-04");
+        assert_eq!(rule_after(|bytes| bytes[8] = 0), "R-HDR-04");
+        assert_eq!(rule_after(|bytes| bytes[8] = 2), "R-HDR-04");
         assert_eq!(rule_after(|bytes| bytes[15] = 1), "R-HDR-05");
         assert_eq!(rule_after(|bytes| bytes[20] = 1), "R-HDR-06");
-        assert_eq!(rule_after(|bytes| bytes[119] = 1), "R-HDR-06");
-        assert_eq!(rule_after(|bytes| bytes[88] = 5), "R-HDR-07");
+        assert_eq!(rule_after(|bytes| bytes[88] = 5), "R-STR-01");
         assert_eq!(rule_after(|bytes| bytes[111] = 0x80), "R-HDR-08");
+        assert_eq!(rule_after(|bytes| bytes[119] = 0x80), "R-HDR-08");
+        // The order of step 2.
+        assert_eq!(rule_after(|bytes| (bytes[20], bytes[88]) = (1, 5)), "R-HDR-06");
+        assert_eq!(rule_after(|bytes| (bytes[88], bytes[111]) = (5, 0x80)), "R-STR-01");
         let mut longest = header();
-        longest.segments_length = (1 << 63) - HEADER_BYTES - longest.index_stored - 1;
+        longest.extension_length = (1 << 63) - HEADER_BYTES - longest.index_stored - longest.segments_length - 1;
         assert_eq!(Header::parse(&longest.to_bytes()).unwrap(), longest);
-        longest.segments_length += 1;
+        longest.extension_length += 1;
         assert_eq!(Header::parse(&longest.to_bytes()).unwrap_err().rule(), Some("R-HDR-08"));
     }
 }

@@ -6,13 +6,14 @@ use crate::error::{Error, Result, Section};
 use crate::format::coding::Coding;
 use crate::format::cursor::{Cursor, put_string, put_varint};
 use crate::format::header::{HEADER_BYTES, Header};
+use crate::format::segment::TABLE_BYTES_PER_PART;
 use crate::format::stream;
 use crate::limits::{
     Limits, MAX_DIMENSIONS, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES, MAX_SEGMENT_BYTES,
     MAX_SEGMENT_PARTS, MAX_SEGMENTS, MAX_TENSOR_BYTES, MAX_TENSORS,
 };
 use crate::rules::{self, ensure};
-use crate::tensor::{Digest, Dtype, TensorInfo};
+use crate::tensor::{DescribedDtype, Digest, Dtype, TensorInfo};
 
 /// Everything the index says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -54,8 +55,15 @@ pub struct WrittenTensor {
     pub start: Start,
     /// For each piece the segment that holds its part, if any.
     pub pieces: Vec<Option<usize>>,
-    /// Digest in the target.
-    pub digest: Digest,
+    /// In the target: the digest of each piece, or of the tensor if it has no piece. With one piece the two are the same.
+    pub digests: Vec<Digest>,
+}
+
+impl WrittenTensor {
+    /// The tensor's digest in the target.
+    pub fn digest(&self) -> Digest {
+        Digest::of_pieces(&self.digests)
+    }
 }
 
 /// What a tensor starts from.
@@ -132,7 +140,12 @@ impl Index {
         let mut index = Self { metadata, tensors: read_tensors(&mut cursor, &segments)?, segments };
         for entry in &mut index.tensors {
             if let TensorEntry::Write(written) = entry {
-                written.digest = Digest(cursor.digest()?);
+                // Nothing is allocated for digests that the bytes cannot hold.
+                let count = written.pieces.len().max(1);
+                written.digests.reserve_exact(count.min(cursor.remaining() / 32));
+                for _ in 0..count {
+                    written.digests.push(Digest(cursor.digest()?));
+                }
             }
         }
         cursor.ensure(cursor.remaining() == 0, &rules::IDX_02, || {
@@ -157,10 +170,14 @@ impl Index {
                 }
             }
         }
-        for (number, &(bytes, parts)) in sizes.iter().enumerate() {
+        for ((number, segment), &(bytes, parts)) in self.segments.iter().enumerate().zip(&sizes) {
             ensure(parts > 0, &rules::IDX_12, || format!("no piece names segment {number}"))?;
             ensure(bytes <= MAX_SEGMENT_BYTES && parts <= MAX_SEGMENT_PARTS, &rules::LIM_02, || {
                 format!("segment {number} codes {parts} pieces of {bytes} bytes together")
+            })?;
+            let most = most_stored(parts, bytes, segment.coding.lane_bytes as u64);
+            ensure(segment.stored_length <= most, &rules::LIM_06, || {
+                format!("segment {number} has {} bytes, at most {most} for what it codes", segment.stored_length)
             })?;
         }
         let stored = self.segments.iter().try_fold(0_u64, |sum, segment| sum.checked_add(segment.stored_length));
@@ -216,7 +233,7 @@ impl Index {
                         Start::Zeros => SET,
                         Start::Base => PATCH,
                     });
-                    out.push(written.info.dtype().code());
+                    written.info.dtype().put(&mut out);
                     put_varint(&mut out, written.info.shape().len() as u64);
                     for &dimension in written.info.shape() {
                         put_varint(&mut out, dimension);
@@ -224,7 +241,7 @@ impl Index {
                     for segment in &written.pieces {
                         put_varint(&mut out, segment.map_or(0, |number| number as u64 + 1));
                     }
-                    digests.extend_from_slice(&written.digest.0);
+                    digests.extend(written.digests.iter().flat_map(|digest| digest.0));
                 }
             }
         }
@@ -248,6 +265,12 @@ impl Index {
     pub fn find(&self, name: &str) -> Option<usize> {
         self.tensors.binary_search_by(|entry| entry.name().cmp(name)).ok()
     }
+}
+
+/// R-LIM-06: the bytes that a segment may have whose parts have so many bytes together.
+fn most_stored(parts: u64, bytes: u64, lane_bytes: u64) -> u64 {
+    let of_lanes = (lane_bytes + 8).saturating_mul(bytes / lane_bytes);
+    of_lanes.saturating_add(512 + TABLE_BYTES_PER_PART.saturating_mul(parts))
 }
 
 fn read_metadata(cursor: &mut Cursor<'_>) -> Result<BTreeMap<String, String>> {
@@ -281,20 +304,29 @@ fn read_tensors(cursor: &mut Cursor<'_>, segments: &[SegmentEntry]) -> Result<Ve
     let count = cursor.count(MAX_TENSORS, "tensors")?;
     // Names differ, so few entries are shorter than five bytes.
     let mut tensors: Vec<TensorEntry> = Vec::with_capacity(count.min(cursor.remaining() / 5));
+    let mut last_segments = LastSegments::new();
     for _ in 0..count {
         let name = cursor.string(MAX_NAME_BYTES, "bytes of a name")?;
         let ascending = tensors.last().is_none_or(|last| last.name() < name);
         cursor
             .ensure(ascending, &rules::IDX_06, || "the name is out of order".into())
             .map_err(|e| e.of_tensor(name))?;
-        let entry = read_tensor(cursor, name, segments).map_err(|error| error.of_tensor(name))?;
+        let entry = read_tensor(cursor, name, segments, &mut last_segments).map_err(|error| error.of_tensor(name))?;
         tensors.push(entry);
     }
     Ok(tensors)
 }
 
-/// The rest of a tensor entry after its name. The digest follows later.
-fn read_tensor(cursor: &mut Cursor<'_>, name: &str, segments: &[SegmentEntry]) -> Result<TensorEntry> {
+/// The last segment that pieces of a dtype have been in, for each coding byte: no later piece is in an earlier one.
+type LastSegments = BTreeMap<(Dtype, u8), usize>;
+
+/// The rest of a tensor entry after its name. The digests follow later.
+fn read_tensor(
+    cursor: &mut Cursor<'_>,
+    name: &str,
+    segments: &[SegmentEntry],
+    last_segments: &mut LastSegments,
+) -> Result<TensorEntry> {
     let start = match cursor.u8()? {
         REMOVE => return Ok(TensorEntry::Remove(name.to_owned())),
         SET => Start::Zeros,
@@ -304,9 +336,7 @@ fn read_tensor(cursor: &mut Cursor<'_>, name: &str, segments: &[SegmentEntry]) -
             return Err(Error::broken(&rules::IDX_07, message).at(cursor.offset()));
         }
     };
-    let code = cursor.u8()?;
-    let dtype = Dtype::from_code(code)
-        .ok_or_else(|| Error::broken(&rules::IDX_08, format!("{code} is not a dtype")).at(cursor.offset()))?;
+    let dtype = read_dtype(cursor)?;
     let dimensions = cursor.count(MAX_DIMENSIONS, "dimensions")?;
     let shape = (0..dimensions).map(|_| cursor.varint()).collect::<Result<Vec<u64>>>()?;
     let bits = TensorInfo::bits(dtype, &shape);
@@ -314,15 +344,43 @@ fn read_tensor(cursor: &mut Cursor<'_>, name: &str, segments: &[SegmentEntry]) -
         format!("the tensor is longer than {MAX_TENSOR_BYTES} bytes")
     })?;
     let info = TensorInfo::new(name, dtype, shape).ok_or_else(|| {
-        Error::broken(&rules::IDX_09, "shape and dtype do not give a whole number of bytes").at(cursor.offset())
+        Error::broken(&rules::IDX_09, "shape and dtype do not give a whole number of lanes").at(cursor.offset())
     })?;
     // Each piece takes at least one byte, so nothing is allocated for pieces that the bytes cannot hold.
     let count = usize::try_from(info.pieces()).unwrap_or(usize::MAX);
     let mut pieces = Vec::with_capacity(count.min(cursor.remaining()));
     for _ in 0..count {
-        pieces.push(read_segment_number(cursor, dtype, start, segments)?);
+        let number = read_segment_number(cursor, dtype, start, segments)?;
+        if let Some(number) = number {
+            let last = last_segments.entry((dtype, segments[number].coding.to_byte())).or_insert(number);
+            cursor.ensure(*last <= number, &rules::IDX_19, || {
+                format!("segment {number} after segment {last}, for {dtype} in the same coding")
+            })?;
+            *last = number;
+        }
+        pieces.push(number);
     }
-    Ok(TensorEntry::Write(Box::new(WrittenTensor { info, start, pieces, digest: Digest([0; 32]) })))
+    Ok(TensorEntry::Write(Box::new(WrittenTensor { info, start, pieces, digests: Vec::new() })))
+}
+
+/// A code, and the description after that of a described dtype.
+fn read_dtype(cursor: &mut Cursor<'_>) -> Result<Dtype> {
+    let code = cursor.u8()?;
+    if code != Dtype::DESCRIBED {
+        return Dtype::from_code(code)
+            .ok_or_else(|| Error::broken(&rules::IDX_08, format!("{code} is not a dtype")).at(cursor.offset()));
+    }
+    let name = cursor.string(MAX_NAME_BYTES, "bytes of a name")?;
+    let (bits, lane_bytes) = (cursor.u8()?, cursor.u8()?);
+    let exponent_bits = match (cursor.u8()?, cursor.u8()?) {
+        (0, 0) => Some(None),
+        (1, bits) => Some(Some(bits)),
+        _ => None,
+    };
+    let described = exponent_bits.and_then(|exponent| DescribedDtype::new(name, bits, lane_bytes, exponent));
+    described.map(Dtype::Described).ok_or_else(|| {
+        Error::broken(&rules::IDX_20, format!("the description of dtype {name:?} is not allowed")).at(cursor.offset())
+    })
 }
 
 fn read_segment_number(
@@ -351,6 +409,7 @@ fn read_segment_number(
 mod tests {
     use super::*;
     use crate::format::coding::{Positions, Values};
+    use crate::tensor::PIECE_BYTES;
 
     /// Reads an index that is stored as it is, of a snapshot of some state.
     fn read(bytes: &[u8], segments_length: u64) -> Result<Index> {
@@ -362,6 +421,7 @@ mod tests {
             index_stored: length,
             index_raw: length,
             segments_length,
+            extension_length: 0,
             index_crc: crc32fast::hash(bytes),
         };
         Index::parse(bytes, &header, &Limits::default())
@@ -373,7 +433,12 @@ mod tests {
         let segment = SegmentEntry { coding, stored_length: 5, crc: 7 };
         let tensor = |name: &str, pieces: Vec<Option<usize>>| {
             let info = TensorInfo::new(name, Dtype::U8, [3]).unwrap();
-            TensorEntry::Write(Box::new(WrittenTensor { info, start: Start::Zeros, pieces, digest: Digest([9; 32]) }))
+            TensorEntry::Write(Box::new(WrittenTensor {
+                info,
+                start: Start::Zeros,
+                pieces,
+                digests: vec![Digest([9; 32])],
+            }))
         };
         let tensors = vec![tensor("a", vec![Some(0)]), tensor("b", vec![None]), tensor("c", vec![Some(1)])];
         let mut index = Index { metadata: BTreeMap::new(), segments: vec![segment; 2], tensors };
@@ -382,6 +447,87 @@ mod tests {
         assert_eq!(index.parts(), [[Part { entry: 0, piece: 0 }], [Part { entry: 2, piece: 0 }]]);
         index.segments.push(segment);
         assert_eq!(read(&index.to_bytes(), 15).unwrap_err().rule(), Some("R-IDX-12"));
+    }
+
+    #[test]
+    fn segments_ascend_with_the_pieces_of_a_dtype() {
+        let coding = |positions| Coding { lane_bytes: 1, positions, values: Values::Absolute };
+        let (dense, sparse) = (coding(Positions::Dense), coding(Positions::Sparse));
+        let described = |bits| Dtype::Described(DescribedDtype::new("X", bits, 1, None).unwrap());
+        let rule = |codings: [Coding; 2], dtypes: [Dtype; 2]| {
+            let tensor = |(name, dtype, segment): (&str, Dtype, usize)| {
+                let info = TensorInfo::new(name, dtype, [8]).unwrap();
+                let (pieces, digests) = (vec![Some(segment)], vec![Digest([9; 32])]);
+                TensorEntry::Write(Box::new(WrittenTensor { info, start: Start::Zeros, pieces, digests }))
+            };
+            let index = Index {
+                metadata: BTreeMap::new(),
+                segments: codings.map(|coding| SegmentEntry { coding, stored_length: 5, crc: 7 }).into(),
+                tensors: [("a", dtypes[0], 1), ("b", dtypes[1], 0)].map(tensor).into(),
+            };
+            read(&index.to_bytes(), 10).err().map(|error| (error.rule(), error.tensor().map(str::to_owned)))
+        };
+        let refused = Some((Some("R-IDX-19"), Some("b".to_owned())));
+        assert_eq!(rule([dense; 2], [Dtype::U8; 2]), refused);
+        assert_eq!(rule([dense, sparse], [Dtype::U8; 2]), None);
+        assert_eq!(rule([dense; 2], [Dtype::U8, Dtype::I8]), None);
+        assert_eq!(rule([dense; 2], [described(8); 2]), refused);
+        assert_eq!(rule([dense; 2], [described(8), described(16)]), None);
+    }
+
+    #[test]
+    fn pieces_have_digests() {
+        for (bytes, pieces, digests) in [(0, 0, 1), (1, 1, 1), (PIECE_BYTES + 1, 2, 2)] {
+            let info = TensorInfo::new("t", Dtype::U8, [bytes]).unwrap();
+            let digests: Vec<Digest> = (0..digests).map(|number| Digest([number; 32])).collect();
+            let written = WrittenTensor { info, start: Start::Zeros, pieces: vec![None; pieces], digests };
+            assert_eq!(written.digest() == written.digests[0], pieces < 2);
+            let tensors = vec![TensorEntry::Write(Box::new(written))];
+            let index = Index { metadata: BTreeMap::new(), segments: Vec::new(), tensors };
+            let bytes = index.to_bytes();
+            assert_eq!(read(&bytes, 0).unwrap(), index);
+            assert_eq!(read(&bytes[..bytes.len() - 1], 0).unwrap_err().rule(), Some("R-INT-03"));
+            assert_eq!(read(&[&bytes[..], &[0; 32]].concat(), 0).unwrap_err().rule(), Some("R-IDX-02"));
+        }
+    }
+
+    #[test]
+    fn dtypes_are_described() {
+        // Then a dimension and a piece without a part, and the digest.
+        let read = |description: &[u8]| {
+            let bytes = [&[0, 0, 1, 1, b'a', SET, 255], description, &[1, 8, 0], &[9; 32]].concat();
+            let length = HEADER_BYTES + 7 + description.len() as u64;
+            read(&bytes, 0).map_err(|error| (error.rule().unwrap_or_default(), error.offset() == Some(length)))
+        };
+        for (lane_bytes, sign, exponent) in [(1, 0, 0), (1, 1, 7), (8, 1, 11)] {
+            let description = [2, b'F', b'7', 7, lane_bytes, sign, exponent];
+            let index = read(&description);
+            let exponent = (sign == 1).then_some(exponent);
+            let Ok(Index { tensors, .. }) = index else {
+                // Seven bytes are no lane of eight.
+                assert_eq!((lane_bytes, index), (8, Err(("R-IDX-09", false))));
+                continue;
+            };
+            let dtype = Dtype::Described(DescribedDtype::new("F7", 7, lane_bytes, exponent).unwrap());
+            assert_eq!(tensors[0].written().unwrap().info, TensorInfo::new("a", dtype, [8]).unwrap());
+        }
+        for description in [
+            &[0, 7, 1, 0, 0][..],
+            &[1, b'f', 7, 1, 0, 0],
+            &[2, b'U', b'8', 8, 1, 0, 0],
+            &[1, b'F', 0, 1, 0, 0],
+            &[1, b'F', 7, 3, 0, 0],
+            &[1, b'F', 7, 1, 2, 0],
+            &[1, b'F', 7, 1, 0, 1],
+            &[1, b'F', 7, 1, 1, 8],
+            &[&[33][..], &[b'F'; 33], &[7, 1, 0, 0]].concat(),
+        ] {
+            assert_eq!(read(description), Err(("R-IDX-20", true)), "{description:?}");
+        }
+        assert_eq!(read(&[1, 0xFF, 7, 1, 0, 0]), Err(("R-INT-04", false)));
+        // The limit of any name comes before the bytes are missed.
+        assert_eq!(read(&[0x80, 0x80, 4]), Err(("R-LIM-01", true)));
+        assert_eq!(read(&[0xFF, 0xFF, 3]), Err(("R-INT-03", true)));
     }
 
     #[test]
@@ -430,7 +576,7 @@ mod tests {
 
     #[test]
     fn segments_are_bounded_in_bytes_and_in_parts() {
-        let read = |count: usize, length: u64| {
+        let read_with = |count: usize, length: u64, stored_length: u64| {
             let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
             let tensor = |number: usize| {
                 let info = TensorInfo::new(format!("{number:05}"), Dtype::U8, [length]).unwrap();
@@ -438,22 +584,29 @@ mod tests {
                 TensorEntry::Write(Box::new(WrittenTensor {
                     info,
                     start: Start::Zeros,
+                    digests: vec![Digest([9; 32]); pieces.len()],
                     pieces,
-                    digest: Digest([9; 32]),
                 }))
             };
             let index = Index {
                 metadata: BTreeMap::new(),
-                segments: vec![SegmentEntry { coding, stored_length: 5, crc: 7 }],
+                segments: vec![SegmentEntry { coding, stored_length, crc: 7 }],
                 tensors: (0..count).map(tensor).collect(),
             };
-            let result = read(&index.to_bytes(), 5);
+            let result = read(&index.to_bytes(), stored_length);
             result.map(drop).map_err(|error| error.rule().unwrap_or_default())
         };
+        let read = |count, length| read_with(count, length, 5);
         let most = usize::try_from(MAX_SEGMENT_PARTS).unwrap();
         assert_eq!(read(most, 1), Ok(()));
         assert_eq!(read(most + 1, 1), Err("R-LIM-02"));
         assert_eq!(read(1, MAX_SEGMENT_BYTES), Ok(()));
         assert_eq!(read(1, MAX_SEGMENT_BYTES + 1), Err("R-LIM-02"));
+        // So much for all, for each part, and for each lane.
+        assert_eq!(read_with(3, 7, 512 + 94 * 3 + 9 * 21), Ok(()));
+        assert_eq!(read_with(3, 7, 512 + 94 * 3 + 9 * 21 + 1), Err("R-LIM-06"));
+        assert_eq!(most_stored(2, 24, 8), 512 + 94 * 2 + 16 * 3);
+        // After the rule before it, of the same segment.
+        assert_eq!(read_with(1, MAX_SEGMENT_BYTES + 1, u64::MAX >> 2), Err("R-LIM-02"));
     }
 }

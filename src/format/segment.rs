@@ -11,13 +11,14 @@ use crate::tensor::Dtype;
 
 /// No segment has more contexts.
 pub(crate) const MAX_CONTEXTS: usize = 16;
-/// Greatest shift of a gap.
-const MAX_SHIFT: u8 = 31;
+/// Greatest shift of a gap, which is less than the lanes of a piece.
+pub(crate) const MAX_SHIFT: u8 = 23;
 /// Position parameter that says bitmap.
 const BITMAP: u8 = 32;
-/// Longest table: this many bytes, and [`TABLE_BYTES_PER_PART`] for each part.
-pub(crate) const TABLE_BYTES: u64 = 33;
-pub(crate) const TABLE_BYTES_PER_PART: u64 = 320;
+/// Longest table: the number of contexts and two bytes for each,
+const TABLE_BYTES: u64 = 33;
+/// and for each part 15 increments of two bytes and 16 counts of four.
+pub(crate) const TABLE_BYTES_PER_PART: u64 = 94;
 
 /// A stream as the directory declares it, with its stored bytes.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +38,8 @@ impl<'a> StoredStream<'a> {
 /// Splits a segment, which stands in the file at `offset`, into its streams: R-STR-01 and R-SEG-02.
 pub(crate) fn split(segment: &[u8], offset: u64, coding: Coding) -> Result<Vec<StoredStream<'_>>> {
     let mut cursor = Cursor::in_file(segment, offset);
-    let mut lengths = Vec::with_capacity(coding.streams());
-    for _ in 0..coding.streams() {
+    let mut lengths = Vec::new();
+    for _ in coding.stream_names() {
         let (raw, stored) = (cursor.varint()?, cursor.varint()?);
         cursor.ensure(stored <= raw, &rules::STR_01, || format!("a stream of {raw} bytes is stored in {stored}"))?;
         lengths.push((raw, stored));
@@ -126,9 +127,11 @@ impl Table {
         if coding.is_sparse() {
             for _ in 0..contexts {
                 let parameter = cursor.u8()?;
-                cursor.ensure(parameter <= BITMAP, &rules::SEG_05, || format!("position parameter {parameter}"))?;
-                let gaps = parameter <= MAX_SHIFT;
-                table.positions.push(if gaps { PositionCoding::Gaps(parameter) } else { PositionCoding::Bitmap });
+                let is_gaps = parameter <= MAX_SHIFT;
+                cursor.ensure(is_gaps || parameter == BITMAP, &rules::SEG_05, || {
+                    format!("position parameter {parameter}")
+                })?;
+                table.positions.push(if is_gaps { PositionCoding::Gaps(parameter) } else { PositionCoding::Bitmap });
             }
         }
         if coding.values == Values::RelativeSmall {
@@ -217,6 +220,23 @@ mod tests {
         // No contexts.
         assert_eq!(rule(TABLE_BYTES + TABLE_BYTES_PER_PART), Some("R-SEG-03"));
         assert_eq!(rule(TABLE_BYTES + TABLE_BYTES_PER_PART + 1), Some("R-LIM-03"));
+    }
+
+    #[test]
+    fn shifts_are_bounded() {
+        let coding = Coding { lane_bytes: 1, positions: Positions::Sparse, values: Values::Absolute };
+        let accepted = (0..=u8::MAX).filter(|&parameter| {
+            let bytes = [1, parameter, 4];
+            let stream = StoredStream { raw_length: 3, bytes: &bytes, offset: 0 };
+            match Table::parse(&stream, coding, &[(Dtype::U8, 4)]) {
+                Ok(table) => table.to_bytes() == bytes,
+                Err(error) => {
+                    assert_eq!(error.rule(), Some("R-SEG-05"));
+                    false
+                }
+            }
+        });
+        assert!(accepted.eq((0..=23).chain([32])));
     }
 
     #[test]

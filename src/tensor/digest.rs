@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use rayon::prelude::*;
 
 use crate::error::Result;
 use crate::limits::address;
 use crate::progress::Progress;
-use crate::tensor::{State, TensorInfo};
+use crate::tensor::{PIECE_BYTES, State, TensorInfo};
 
 /// Context string of the state digest.
 pub(crate) const STATE_DIGEST_CONTEXT: &str = "deltachain 2026-11-21 state digest v1";
@@ -21,9 +20,36 @@ const HASHED_AT_ONCE: usize = 1 << 16;
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// Digest of a tensor's data.
-    pub fn of_bytes(data: &[u8]) -> Self {
-        Self(*blake3::hash(data).as_bytes())
+    /// BLAKE3-256 of bytes: of an object of a chain, of a piece of a tensor.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self::of_hashed(blake3::Hasher::new().update(bytes))
+    }
+
+    /// BLAKE3-256 of what has been given to a hasher in hash mode.
+    pub(crate) fn of_hashed(hasher: &blake3::Hasher) -> Self {
+        Self(*hasher.finalize().as_bytes())
+    }
+
+    /// Digest of a tensor with this data.
+    pub fn of_tensor(data: &[u8]) -> Self {
+        // A piece that the address space cannot hold does not occur.
+        let pieces = data.chunks(usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX));
+        Self::of_pieces(&pieces.map(Self::of_bytes).collect::<Vec<_>>())
+    }
+
+    /// Digest of a tensor from those of all its pieces, in order.
+    pub fn of_pieces(pieces: &[Self]) -> Self {
+        match pieces {
+            [] => Self::of_bytes(&[]),
+            [whole] => *whole,
+            _ => {
+                let mut hasher = blake3::Hasher::new();
+                for piece in pieces {
+                    hasher.update(&piece.0);
+                }
+                Self::of_hashed(&hasher)
+            }
+        }
     }
 
     /// Digest of the state that consists of `tensors`, which ascend by name, given each tensor's digest.
@@ -36,7 +62,7 @@ impl Digest {
         for (info, digest) in tensors {
             number(info.name().len() as u64, &mut lines);
             lines.extend_from_slice(info.name().as_bytes());
-            lines.push(info.dtype().code());
+            info.dtype().put(&mut lines);
             number(info.shape().len() as u64, &mut lines);
             for &dimension in info.shape() {
                 number(dimension, &mut lines);
@@ -57,18 +83,6 @@ impl Digest {
         Self::of_state([].into_iter())
     }
 
-    /// Digest of a tensor from those of all its pieces, in order.
-    pub(crate) fn of_pieces(pieces: &[PieceDigest]) -> Self {
-        match pieces {
-            [] => Self::of_bytes(&[]),
-            [PieceDigest(whole)] => Self(*whole),
-            _ => {
-                let (left, right) = pieces.split_at(left_pieces(pieces.len()));
-                Self(*merge_subtrees_root(&chaining_value(left), &chaining_value(right), Mode::Hash).as_bytes())
-            }
-        }
-    }
-
     /// Reads 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<Self> {
         blake3::Hash::from_hex(text).ok().map(|hash| Self(*hash.as_bytes()))
@@ -87,25 +101,12 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// What one piece contributes to its tensor's digest: a subtree's chaining value, or the digest itself if the tensor
-/// has only this piece.
-#[derive(Clone, Copy)]
-pub(crate) struct PieceDigest([u8; 32]);
-
-impl PieceDigest {
-    /// Hashes the bytes of piece number `piece`.
-    pub(crate) fn of(info: &TensorInfo, piece: u64, bytes: &[u8]) -> Self {
-        let mut hasher = PieceHasher::new(info, piece);
-        hasher.update(bytes);
-        hasher.finish()
-    }
-}
-
-/// The digests of the pieces of some tensors, as they become known.
+/// The digests of the pieces of some tensors, as they become known. A tensor without pieces has one, of no bytes: as in the
+/// index (SPEC section 6), where its tensor digest stands.
 pub(crate) struct PieceDigests {
-    /// Where the pieces of each tensor begin, and where those of the last one end.
+    /// Where those of each tensor begin, and where those of the last one end.
     begins: Vec<usize>,
-    digests: Vec<PieceDigest>,
+    digests: Vec<Digest>,
 }
 
 impl PieceDigests {
@@ -114,58 +115,21 @@ impl PieceDigests {
         let mut begins = vec![0];
         let mut end = 0;
         for info in tensors {
-            end += address(info.pieces())?;
+            end += address(info.pieces().max(1))?;
             begins.push(end);
         }
-        Ok(Self { begins, digests: vec![PieceDigest([0; 32]); end] })
+        Ok(Self { begins, digests: vec![Digest::of_bytes(&[]); end] })
     }
 
     /// Piece number `piece` of the tensor with this number has this digest.
-    pub(crate) fn set(&mut self, tensor: usize, piece: u64, digest: PieceDigest) -> Result<()> {
+    pub(crate) fn set(&mut self, tensor: usize, piece: u64, digest: Digest) -> Result<()> {
         self.digests[self.begins[tensor] + address(piece)?] = digest;
         Ok(())
     }
 
-    /// Digest of a tensor, all of whose pieces are known.
-    pub(crate) fn of_tensor(&self, tensor: usize) -> Digest {
-        Digest::of_pieces(&self.digests[self.begins[tensor]..self.begins[tensor + 1]])
-    }
-}
-
-/// Hashes a piece whose bytes come one stretch after another.
-pub(crate) struct PieceHasher {
-    hasher: blake3::Hasher,
-    is_whole: bool,
-}
-
-impl PieceHasher {
-    pub(crate) fn new(info: &TensorInfo, piece: u64) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        hasher.set_input_offset(info.piece(piece).start);
-        Self { hasher, is_whole: info.pieces() <= 1 }
-    }
-
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
-        self.hasher.update(bytes);
-    }
-
-    pub(crate) fn finish(&self) -> PieceDigest {
-        PieceDigest(if self.is_whole { *self.hasher.finalize().as_bytes() } else { self.hasher.finalize_non_root() })
-    }
-}
-
-/// Pieces in the left subtree of a BLAKE3 tree over `pieces` >= 2 pieces: the greatest power of two below.
-fn left_pieces(pieces: usize) -> usize {
-    pieces.next_power_of_two() / 2
-}
-
-fn chaining_value(pieces: &[PieceDigest]) -> [u8; 32] {
-    match pieces {
-        [PieceDigest(value)] => *value,
-        _ => {
-            let (left, right) = pieces.split_at(left_pieces(pieces.len()));
-            merge_subtrees_non_root(&chaining_value(left), &chaining_value(right), Mode::Hash)
-        }
+    /// Those of a tensor, all of whose pieces are known.
+    pub(crate) fn of_tensor(&self, tensor: usize) -> &[Digest] {
+        &self.digests[self.begins[tensor]..self.begins[tensor + 1]]
     }
 }
 
@@ -202,21 +166,25 @@ pub(crate) fn digests_of(
     progress: &dyn Progress,
 ) -> Result<Vec<Digest>> {
     let infos = state.tensors();
-    let pieces: Vec<(usize, u64)> =
-        numbers.iter().flat_map(|&number| (0..infos[number].pieces()).map(move |piece| (number, piece))).collect();
-    let hashed: Vec<PieceDigest> = pieces
+    let of_tensor = |(place, &number): (usize, &usize)| (0..infos[number].pieces()).map(move |piece| (place, piece));
+    let pieces: Vec<(usize, u64)> = numbers.iter().enumerate().flat_map(of_tensor).collect();
+    let mut digests = PieceDigests::new(numbers.iter().map(|&number| &infos[number]))?;
+    let hashed: Vec<(usize, u64, Digest)> = pieces
         .into_par_iter()
-        .map_init(Vec::new, |buffer, (number, piece)| {
+        .map_init(Vec::new, |buffer, (place, piece)| {
+            let number = numbers[place];
             let bytes = match state.bytes(number, infos[number].piece(piece)) {
                 Some(bytes) => bytes,
                 None => read_piece(state, number, piece, buffer)?,
             };
             progress.advance(bytes.len() as u64)?;
-            Ok(PieceDigest::of(&infos[number], piece, bytes))
+            Ok((place, piece, Digest::of_bytes(bytes)))
         })
         .collect::<Result<_>>()?;
-    let digests = PieceDigests { digests: hashed, ..PieceDigests::new(numbers.iter().map(|&number| &infos[number]))? };
-    Ok((0..numbers.len()).map(|tensor| digests.of_tensor(tensor)).collect())
+    for (place, piece, digest) in hashed {
+        digests.set(place, piece, digest)?;
+    }
+    Ok((0..numbers.len()).map(|place| Digest::of_pieces(digests.of_tensor(place))).collect())
 }
 
 /// Reads one piece of a state into `buffer`, which grows to at most a piece.
@@ -235,14 +203,17 @@ pub(crate) fn read_piece<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::{Dtype, MemoryState, PIECE_BYTES};
+    use crate::tensor::{DescribedDtype, Dtype, MemoryState};
 
     #[test]
-    fn digests_by_pieces_equal_digests_in_one_go() {
+    fn several_pieces_are_hashed_again() {
         let piece = usize::try_from(PIECE_BYTES).unwrap();
-        for length in [0, 1, piece - 1, piece, piece + 1, 2 * piece, 2 * piece + 1, 3 * piece, 5 * piece + 7] {
+        for length in [0, 1, piece - 1, piece, piece + 1, 2 * piece, 2 * piece + 1] {
             let data: Vec<u8> = (0..length).map(|i| u8::try_from(i % 251).unwrap()).collect();
-            let expected = Digest::of_bytes(&data);
+            let pieces: Vec<u8> = data.chunks(piece).flat_map(|piece| *blake3::hash(piece).as_bytes()).collect();
+            let expected = blake3::hash(if length > piece { &pieces } else { &data });
+            let expected = Digest(*expected.as_bytes());
+            assert_eq!(Digest::of_tensor(&data), expected, "{length} bytes");
             let mut state = MemoryState::new();
             state.insert("t", Dtype::U8, &[length as u64], data).unwrap();
             assert_eq!(StateDigests::of(&state, &()).unwrap().tensors, [expected], "{length} bytes");
@@ -256,8 +227,12 @@ mod tests {
             state.insert(name, dtype, shape, data.to_vec()).unwrap();
             StateDigests::of(&state, &()).unwrap().state
         };
+        let described = |name: &str, exponent| Dtype::Described(DescribedDtype::new(name, 8, 1, exponent).unwrap());
         let digests = [
             state("a", Dtype::U8, &[2], &[1, 2]),
+            state("a", described("A", None), &[2], &[1, 2]),
+            state("a", described("B", None), &[2], &[1, 2]),
+            state("a", described("A", Some(0)), &[2], &[1, 2]),
             state("b", Dtype::U8, &[2], &[1, 2]),
             state("a", Dtype::I8, &[2], &[1, 2]),
             state("a", Dtype::U8, &[2, 1], &[1, 2]),

@@ -1,99 +1,94 @@
-//! Element types: the table of SPEC section 2.1.
+//! Element types: the table of SPEC section 2.1, and those that a link describes itself (section 6.2).
 
 use std::fmt;
 
-/// Element type of a tensor; the codes and names of SPEC section 2.1, which are those of safetensors 0.8.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-#[allow(non_camel_case_types, missing_docs, reason = "the names are the standard ones of safetensors")]
-pub enum Dtype {
-    BOOL,
-    F4,
-    F6_E2M3,
-    F6_E3M2,
-    U8,
-    I8,
-    F8_E5M2,
-    F8_E4M3,
-    F8_E8M0,
-    F8_E4M3FNUZ,
-    F8_E5M2FNUZ,
-    I16,
-    U16,
-    F16,
-    BF16,
-    I32,
-    U32,
-    F32,
-    C64,
-    F64,
-    I64,
-    U64,
-}
+use crate::format::cursor::put_string;
 
-/// One row of the table of SPEC section 2.1.
-struct Row {
-    dtype: Dtype,
+/// What a dtype is, as in a row of the table of SPEC section 2.1.
+struct Row<'a> {
     code: u8,
-    name: &'static str,
+    name: &'a str,
     bits: u8,
     lane_bytes: u8,
-    sign_magnitude: bool,
-    exponent_bits: u8,
+    /// Width of the exponent field of a sign-magnitude dtype.
+    exponent_bits: Option<u8>,
 }
 
-const fn row(dtype: Dtype, code: u8, name: &'static str, bits: u8, lane_bytes: u8, exponent: Option<u8>) -> Row {
-    let (sign_magnitude, exponent_bits) = match exponent {
-        Some(bits) => (true, bits),
-        None => (false, 0),
+macro_rules! dtypes {
+    ($($dtype:ident $code:literal $bits:literal $lane_bytes:literal $exponent_bits:expr;)*) => {
+        /// Element type of a tensor: one of the table of SPEC section 2.1, with the names of safetensors 0.8, or one that is
+        /// described wherever it occurs (section 6.2).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        #[allow(non_camel_case_types, missing_docs, reason = "the names are the standard ones of safetensors")]
+        pub enum Dtype {
+            $($dtype,)*
+            /// Any other. Safetensors files cannot hold it.
+            Described(DescribedDtype),
+        }
+
+        /// Those of the table, by ascending code.
+        const TABLE: &[Dtype] = &[$(Dtype::$dtype),*];
+
+        impl Dtype {
+            fn row(&self) -> Row<'_> {
+                match self {
+                    $(Self::$dtype => Row {
+                        code: $code,
+                        name: stringify!($dtype),
+                        bits: $bits,
+                        lane_bytes: $lane_bytes,
+                        exponent_bits: $exponent_bits,
+                    },)*
+                    Self::Described(own) => own.row(),
+                }
+            }
+        }
     };
-    Row { dtype, code, name, bits, lane_bytes, sign_magnitude, exponent_bits }
 }
 
-const TABLE: [Row; 22] = [
-    row(Dtype::BOOL, 1, "BOOL", 8, 1, None),
-    row(Dtype::F4, 2, "F4", 4, 1, None),
-    row(Dtype::F6_E2M3, 3, "F6_E2M3", 6, 1, None),
-    row(Dtype::F6_E3M2, 4, "F6_E3M2", 6, 1, None),
-    row(Dtype::U8, 5, "U8", 8, 1, None),
-    row(Dtype::I8, 6, "I8", 8, 1, None),
-    row(Dtype::F8_E5M2, 7, "F8_E5M2", 8, 1, Some(5)),
-    row(Dtype::F8_E4M3, 8, "F8_E4M3", 8, 1, Some(4)),
-    row(Dtype::F8_E8M0, 9, "F8_E8M0", 8, 1, None),
-    row(Dtype::F8_E4M3FNUZ, 10, "F8_E4M3FNUZ", 8, 1, Some(4)),
-    row(Dtype::F8_E5M2FNUZ, 11, "F8_E5M2FNUZ", 8, 1, Some(5)),
-    row(Dtype::I16, 12, "I16", 16, 2, None),
-    row(Dtype::U16, 13, "U16", 16, 2, None),
-    row(Dtype::F16, 14, "F16", 16, 2, Some(5)),
-    row(Dtype::BF16, 15, "BF16", 16, 2, Some(8)),
-    row(Dtype::I32, 16, "I32", 32, 4, None),
-    row(Dtype::U32, 17, "U32", 32, 4, None),
-    row(Dtype::F32, 18, "F32", 32, 4, Some(8)),
-    row(Dtype::C64, 19, "C64", 64, 8, None),
-    row(Dtype::F64, 20, "F64", 64, 8, Some(11)),
-    row(Dtype::I64, 21, "I64", 64, 8, None),
-    row(Dtype::U64, 22, "U64", 64, 8, None),
-];
+dtypes! {
+    BOOL 1 8 1 None;
+    F4 2 4 1 None;
+    F6_E2M3 3 6 1 None;
+    F6_E3M2 4 6 1 None;
+    U8 5 8 1 None;
+    I8 6 8 1 None;
+    F8_E5M2 7 8 1 Some(5);
+    F8_E4M3 8 8 1 Some(4);
+    F8_E8M0 9 8 1 None;
+    F8_E4M3FNUZ 10 8 1 Some(4);
+    F8_E5M2FNUZ 11 8 1 Some(5);
+    I16 12 16 2 None;
+    U16 13 16 2 None;
+    F16 14 16 2 Some(5);
+    BF16 15 16 2 Some(8);
+    I32 16 32 4 None;
+    U32 17 32 4 None;
+    F32 18 32 4 Some(8);
+    C64 19 64 8 None;
+    F64 20 64 8 Some(11);
+    I64 21 64 8 None;
+    U64 22 64 8 None;
+}
 
 impl Dtype {
-    fn row(self) -> &'static Row {
-        // The table is in the order of the variants; `the_table_is_in_variant_order` holds it to that.
-        &TABLE[self as usize]
-    }
+    /// Code of every described dtype.
+    pub(crate) const DESCRIBED: u8 = 255;
 
-    /// All dtypes, by ascending code.
+    /// The dtypes of the table, by ascending code.
     pub fn all() -> impl ExactSizeIterator<Item = Self> {
-        TABLE.iter().map(|row| row.dtype)
+        TABLE.iter().copied()
     }
 
-    /// The dtype with this code, if there is one.
+    /// The dtype of the table with this code, if there is one.
     pub fn from_code(code: u8) -> Option<Self> {
-        TABLE.iter().find(|row| row.code == code).map(|row| row.dtype)
+        Self::all().find(|dtype| dtype.code() == code)
     }
 
-    /// The dtype with this safetensors name, if there is one.
+    /// The dtype of the table with this name, if there is one.
     pub fn from_name(name: &str) -> Option<Self> {
-        TABLE.iter().find(|row| row.name == name).map(|row| row.dtype)
+        Self::all().find(|dtype| dtype.name() == name)
     }
 
     /// Code in links and digests.
@@ -101,8 +96,8 @@ impl Dtype {
         self.row().code
     }
 
-    /// Name as in safetensors.
-    pub fn name(self) -> &'static str {
+    /// Name; of a dtype of the table as in safetensors.
+    pub fn name(&self) -> &str {
         self.row().name
     }
 
@@ -111,19 +106,29 @@ impl Dtype {
         u64::from(self.row().bits)
     }
 
-    /// Bytes per lane: the element's, or 1 for packed types of less than a byte.
+    /// Bytes per lane. In the table: the element's, or 1 for packed types of less than a byte.
     pub fn lane_bytes(self) -> usize {
         usize::from(self.row().lane_bytes)
     }
 
     /// Whether the lanes are a sign bit, an exponent field and a mantissa.
     pub fn is_sign_magnitude(self) -> bool {
-        self.row().sign_magnitude
+        self.row().exponent_bits.is_some()
     }
 
     /// Width of the exponent field; 0 if there is none.
     pub fn exponent_bits(self) -> u32 {
-        u32::from(self.row().exponent_bits)
+        u32::from(self.row().exponent_bits.unwrap_or(0))
+    }
+
+    /// Appends the code, and the description that follows it in links and digests if it is a described one.
+    pub(crate) fn put(self, out: &mut Vec<u8>) {
+        out.push(self.code());
+        if let Self::Described(own) = self {
+            put_string(out, own.name());
+            let Row { bits, lane_bytes, exponent_bits, .. } = own.row();
+            out.extend([bits, lane_bytes, exponent_bits.is_some().into(), exponent_bits.unwrap_or(0)]);
+        }
     }
 }
 
@@ -133,19 +138,94 @@ impl fmt::Display for Dtype {
     }
 }
 
+/// A dtype that is not in the table of SPEC section 2.1. Two are the same if all that is said here is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DescribedDtype {
+    /// The bytes after the name are 0.
+    name: [u8; Self::MAX_NAME],
+    bits: u8,
+    lane_bytes: u8,
+    exponent_bits: Option<u8>,
+}
+
+impl DescribedDtype {
+    const MAX_NAME: usize = 32;
+    /// No exponent field is wider; that of F64 is as wide.
+    const MAX_EXPONENT_BITS: u8 = 11;
+
+    /// Bits per element, bytes per lane, and for lanes of sign and magnitude the width of the exponent field. `None` if SPEC
+    /// section 6.2 does not allow it (R-IDX-20).
+    pub fn new(name: &str, bits: u8, lane_bytes: u8, exponent_bits: Option<u8>) -> Option<Self> {
+        let mut bytes = [0; Self::MAX_NAME];
+        bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+        let is_word = name.starts_with(|first: char| first.is_ascii_uppercase())
+            && name.bytes().all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_'))
+            && Dtype::from_name(name).is_none();
+        let is_size = bits > 0 && matches!(lane_bytes, 1 | 2 | 4 | 8);
+        let fits = |exponent: u8| exponent <= Self::MAX_EXPONENT_BITS && exponent < 8 * lane_bytes;
+        let is_legal = is_word && is_size && exponent_bits.is_none_or(fits);
+        is_legal.then_some(Self { name: bytes, bits, lane_bytes, exponent_bits })
+    }
+
+    fn name(&self) -> &str {
+        let length = self.name.iter().position(|&byte| byte == 0).unwrap_or(Self::MAX_NAME);
+        // It was a string, and no character of it is longer than a byte.
+        std::str::from_utf8(&self.name[..length]).unwrap_or_default()
+    }
+
+    fn row(&self) -> Row<'_> {
+        let Self { bits, lane_bytes, exponent_bits, .. } = *self;
+        Row { code: Dtype::DESCRIBED, name: self.name(), bits, lane_bytes, exponent_bits }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_in_variant_order() {
-        for (index, row) in TABLE.iter().enumerate() {
-            assert_eq!(row.dtype as usize, index);
-            assert_eq!(Dtype::from_code(row.code), Some(row.dtype));
-            assert_eq!(Dtype::from_name(row.name), Some(row.dtype));
-            assert_eq!(format!("{:?}", row.dtype), row.name);
+    fn codes_and_names_tell_dtypes_apart() {
+        for dtype in Dtype::all() {
+            assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
+            assert_eq!(Dtype::from_name(dtype.name()), Some(dtype));
+            assert_eq!(format!("{dtype:?}"), dtype.name());
         }
+        assert!(Dtype::all().map(Dtype::code).eq(1..=22));
         assert_eq!(Dtype::from_code(0), None);
         assert_eq!(Dtype::from_code(23), None);
+        assert_eq!(Dtype::from_code(255), None);
+    }
+
+    #[test]
+    fn descriptions_are_bounded() {
+        let name = |name: &str| DescribedDtype::new(name, 8, 1, None).map(|own| own.name() == name);
+        let longest = "X".repeat(32);
+        for legal in ["X", "F8_E3M4", "A_", &longest] {
+            assert_eq!(name(legal), Some(true), "{legal}");
+        }
+        for illegal in ["", "x", "8F", "_F", "F 8", "F\0", "FÄ", "BF16", &format!("{longest}X")] {
+            assert_eq!(name(illegal), None, "{illegal}");
+        }
+        let is_legal = |bits, lane, exponent| DescribedDtype::new("X", bits, lane, exponent).is_some();
+        assert!(is_legal(1, 8, None) && is_legal(255, 1, None) && !is_legal(0, 1, None));
+        let widths = (0..=u8::MAX).filter(|&lane_bytes| is_legal(8, lane_bytes, None));
+        assert!(widths.eq([1, 2, 4, 8]));
+        for (lane_bytes, most) in [(1, 7), (2, 11), (4, 11), (8, 11)] {
+            assert!((0..=u8::MAX).filter(|&bits| is_legal(8, lane_bytes, Some(bits))).eq(0..=most), "{lane_bytes}");
+        }
+    }
+
+    #[test]
+    fn descriptions_follow_the_code() {
+        let put = |dtype: Dtype| {
+            let mut out = Vec::new();
+            dtype.put(&mut out);
+            out
+        };
+        assert_eq!(put(Dtype::BF16), [15]);
+        let described = |exponent_bits| Dtype::Described(DescribedDtype::new("AB", 12, 4, exponent_bits).unwrap());
+        assert_eq!(put(described(None)), [255, 2, b'A', b'B', 12, 4, 0, 0]);
+        assert_eq!(put(described(Some(0))), [255, 2, b'A', b'B', 12, 4, 1, 0]);
+        assert_eq!(put(described(Some(5))), [255, 2, b'A', b'B', 12, 4, 1, 5]);
     }
 }

@@ -65,6 +65,13 @@ impl Header {
         if tensors.iter().any(|info| info.name() == METADATA_NAME) {
             return Err(format!("safetensors files cannot hold a tensor named {METADATA_NAME}"));
         }
+        if let Some(info) = tensors.iter().find(|info| matches!(info.dtype(), Dtype::Described(_))) {
+            return Err(format!(
+                "safetensors files cannot hold the dtype {} of tensor {:?}",
+                info.dtype(),
+                info.name()
+            ));
+        }
         let mut order = tensors.to_vec();
         order.sort_by(|left, right| right.dtype().cmp(&left.dtype()).then_with(|| left.name().cmp(right.name())));
         let mut end = 0_u64;
@@ -195,7 +202,8 @@ impl Serialize for NewHeader<'_> {
             map.serialize_entry(METADATA_NAME, metadata)?;
         }
         for (info, data_offsets) in self.tensors {
-            let entry = Entry { dtype: info.dtype().name(), shape: info.shape(), data_offsets: *data_offsets };
+            let dtype = info.dtype();
+            let entry = Entry { dtype: dtype.name(), shape: info.shape(), data_offsets: *data_offsets };
             map.serialize_entry(info.name(), &entry)?;
         }
         map.end()
@@ -211,6 +219,7 @@ pub(super) fn file_of(json: &str, data: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::DescribedDtype;
 
     fn refusal(json: &str) -> String {
         Header::parse(file_of(json, &[])).unwrap_err()
@@ -297,6 +306,9 @@ mod tests {
     fn what_safetensors_cannot_hold_is_not_built() {
         let reserved = TensorInfo::new("__metadata__", Dtype::U8, []).unwrap();
         assert!(Header::build(None, &[&reserved]).unwrap_err().contains("named __metadata__"));
+        let described = Dtype::Described(DescribedDtype::new("U7", 7, 1, None).unwrap());
+        let described = TensorInfo::new("t", described, [8]).unwrap();
+        assert!(Header::build(None, &[&described]).unwrap_err().contains("dtype U7"));
         let overflowing = TensorInfo::new("t", Dtype::U8, [u64::MAX, 2, 0]).unwrap();
         assert!(Header::build(None, &[&overflowing]).is_err());
     }

@@ -19,7 +19,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// `None` if shape and dtype do not give a whole number of bytes below 2^63 (SPEC section 2.2).
+    /// `None` if shape and dtype do not give a whole number of lanes and of bytes, below 2^63 (SPEC section 2.2).
     pub fn new(name: impl Into<Arc<str>>, dtype: Dtype, shape: impl Into<Arc<[u64]>>) -> Option<Self> {
         let shape = shape.into();
         let bits = Self::bits(dtype, &shape);
@@ -27,6 +27,9 @@ impl TensorInfo {
             return None;
         }
         let bytes = u64::try_from(bits / 8).ok().filter(|bytes| *bytes < 1 << 63)?;
+        if !bytes.is_multiple_of(dtype.lane_bytes() as u64) {
+            return None;
+        }
         let elements = u64::try_from(bits / u128::from(dtype.bits())).ok()?;
         Some(Self { name: name.into(), dtype, shape, elements, bytes })
     }
@@ -65,7 +68,7 @@ impl TensorInfo {
         self.bytes
     }
 
-    /// Number of lanes: elements, or bytes for packed types of less than a byte.
+    /// Number of lanes. With a dtype of the table: elements, or bytes for packed types of less than a byte.
     pub fn lanes(&self) -> u64 {
         self.bytes / self.dtype.lane_bytes() as u64
     }
@@ -90,6 +93,7 @@ impl TensorInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::DescribedDtype;
 
     #[test]
     fn sizes_are_checked() {
@@ -103,6 +107,11 @@ mod tests {
         assert_eq!(info(Dtype::U8, &[1 << 32, 1 << 32]), None);
         assert_eq!(info(Dtype::U64, &[1 << 60]), None);
         assert_eq!(info(Dtype::U64, &[(1 << 60) - 1]).unwrap().lanes(), (1 << 60) - 1);
+        // Elements of three bytes in lanes of two.
+        let odd = Dtype::Described(DescribedDtype::new("ODD", 24, 2, None).unwrap());
+        assert_eq!(info(odd, &[3]), None);
+        let even = info(odd, &[2]).unwrap();
+        assert_eq!((even.bytes(), even.lanes(), even.elements()), (6, 3, 2));
     }
 
     #[test]

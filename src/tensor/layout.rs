@@ -1,19 +1,15 @@
 //! How a state is spread over safetensors files (SPEC section 12): which file holds which tensors and `__metadata__`.
 //!
-//! A layout is not part of a state. A link carries it as JSON in its metadata where the base's does not fit the target.
+//! A layout is not part of a state. A link carries it as JSON in its metadata where the base's does not fit the target. Each
+//! layout has exactly one such text.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
-use std::marker::PhantomData;
-
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Error, Result};
+use crate::json::{Reader, Writer};
+use crate::plain_name::{flaw_of_plain_name, fold_case};
 use crate::rules;
-use crate::tensor::header::{UniqueStrings, printable};
-use crate::tensor::{Dtype, TensorInfo};
+use crate::tensor::TensorInfo;
 
 /// The metadata key of a link that holds the layout of its target (SPEC section 12).
 pub const LAYOUT_KEY: &str = "deltachain.layout";
@@ -107,7 +103,9 @@ impl Layout {
     /// # Errors
     /// MALFORMED under R-LAY-01 if the text is no layout, or not one of these tensors.
     pub fn parse(json: &str, tensors: &[TensorInfo]) -> Result<Self> {
-        Self::read(json, tensors, false).map_err(|message| Error::broken(&rules::LAY_01, message))
+        let layout = Self::read(json, || names(tensors))?;
+        layout.check_covers(tensors).map_err(broken)?;
+        Ok(layout)
     }
 
     /// Follows the layout through links of which only the names of their tensors are known: `links` gives for each link
@@ -118,7 +116,7 @@ impl Layout {
         let mut known: Option<Self> = None;
         for (json, written, removed) in links {
             known = match (json, known) {
-                (Some(json), _) => Some(Self::read_listed(json)?),
+                (Some(json), _) => Some(Self::read(json, Vec::new)?),
                 (None, Some(before)) => {
                     let listed = before.files.iter().flat_map(|file| &file.tensors).map(String::as_str);
                     let names: BTreeSet<&str> = listed.chain(written).filter(|name| !removed.contains(name)).collect();
@@ -130,71 +128,74 @@ impl Layout {
         Ok(known.map(|layout| layout.to_json()))
     }
 
-    /// Reads a layout for whatever tensors it lists itself.
-    fn read_listed(json: &str) -> Result<Self> {
-        let broken = |message: String| Error::broken(&rules::LAY_01, message);
-        let document = document(json).map_err(broken)?;
-        let mut listed: Vec<String> =
-            document.files.into_iter().filter_map(|Object(file)| file.tensors).flatten().collect();
-        listed.sort_unstable();
-        listed.dedup();
-        let infos: Vec<TensorInfo> =
-            listed.into_iter().filter_map(|name| TensorInfo::new(name, Dtype::U8, [])).collect();
-        Self::parse(json, &infos)
+    /// Reads a layout, whatever tensors it is of. `all` gives those of an only file, which does not list them.
+    fn read(json: &str, all: impl FnOnce() -> Vec<String>) -> Result<Self> {
+        let mut files = read_files(json).map_err(|error| {
+            let place = error.offset().map_or_else(String::new, |offset| format!(" (byte {offset} of the layout)"));
+            broken(format!("{}{place}", error.message()))
+        })?;
+        if let [only] = files.as_mut_slice()
+            && only.tensors.replace(all()).is_some()
+        {
+            return Err(broken("the only file lists its tensors, although it has all of them".to_owned()));
+        }
+        if !files.is_sorted_by(|left, right| left.name < right.name) {
+            return Err(broken("the files are not in ascending order of their names".to_owned()));
+        }
+        let files = files.into_iter().map(|ReadFile { name, metadata, tensors }| {
+            let tensors = tensors.ok_or_else(|| "a file among several does not list its tensors".to_owned())?;
+            if tensors.is_sorted_by(|left, right| left < right) {
+                Ok(LayoutFile { name, metadata, tensors })
+            } else {
+                Err("the tensors of a file are not in ascending order".to_owned())
+            }
+        });
+        let layout = files.collect::<Result<Vec<_>, _>>().and_then(Self::new).map_err(broken)?;
+        layout.listed().map_err(broken)?;
+        Ok(layout)
     }
 
-    /// `is_part` if the layout is of more tensors than these, the others of which are left out.
-    fn read(json: &str, tensors: &[TensorInfo], is_part: bool) -> Result<Self, String> {
-        let document = document(json)?;
-        let taken: BTreeSet<&str> = tensors.iter().map(TensorInfo::name).collect();
-        let only = document.files.len() == 1;
-        let mut files = Vec::with_capacity(document.files.len());
-        for Object(file) in document.files {
-            let tensors = match file.tensors {
-                Some(mut listed) => {
-                    listed.retain(|name| !is_part || taken.contains(name.as_str()));
-                    listed.sort_unstable();
-                    listed
-                }
-                None if only => names(tensors),
-                None => return Err("a file among several does not list its tensors".to_owned()),
-            };
-            files.push(LayoutFile { name: file.name, metadata: file.metadata.map(|strings| strings.0), tensors });
+    /// All tensors that the files list. The error names one that is there twice.
+    fn listed(&self) -> Result<BTreeSet<&str>, String> {
+        let mut listed = BTreeSet::new();
+        for name in self.files.iter().flat_map(|file| &file.tensors) {
+            if !listed.insert(name.as_str()) {
+                return Err(format!("the layout lists the tensor {name:?} twice"));
+            }
         }
-        let layout = Self::new(files)?;
-        layout.check_covers(tensors)?;
-        Ok(layout)
+        Ok(listed)
     }
 
     /// Checks that the files list each of these tensors exactly once, and no other. The error names one that is wrong.
     pub(super) fn check_covers(&self, tensors: &[TensorInfo]) -> Result<(), String> {
-        let mut listed: Vec<&str> = self.files.iter().flat_map(|file| &file.tensors).map(String::as_str).collect();
-        listed.sort_unstable();
-        if let Some([name, ..]) = listed.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(format!("the layout lists the tensor {name:?} twice"));
-        }
+        let listed = self.listed()?;
         let wanted: BTreeSet<&str> = tensors.iter().map(TensorInfo::name).collect();
-        if let Some(unknown) = listed.iter().find(|name| !wanted.contains(*name)) {
+        if let Some(unknown) = listed.difference(&wanted).next() {
             return Err(format!("the layout lists the tensor {unknown:?}, which the state does not have"));
         }
-        let listed: BTreeSet<&str> = listed.into_iter().collect();
         match wanted.difference(&listed).next() {
             Some(missing) => Err(format!("the layout does not list the tensor {missing:?}")),
             None => Ok(()),
         }
     }
 
-    /// The JSON text for [`LAYOUT_KEY`]: compact, always the same for the same layout.
+    /// The JSON text for [`LAYOUT_KEY`].
     pub fn to_json(&self) -> String {
-        let only = self.files.len() == 1;
-        let files = self.files.iter().map(|file| NewFile {
-            name: file.name.as_deref(),
-            metadata: file.metadata.as_ref(),
-            tensors: (!only).then_some(file.tensors.as_slice()),
+        let is_only = self.files.len() == 1;
+        let mut writer = Writer::default();
+        writer.token("{\"files\":").array(&self.files, |writer, file| {
+            writer.token("{\"name\":").optional(file.name.as_deref(), Writer::string);
+            writer.token(",\"metadata\":").optional(file.metadata.as_ref(), Writer::strings);
+            let tensors = (!is_only).then_some(file.tensors.as_slice());
+            writer.token(",\"tensors\":").optional(tensors, |writer, tensors| {
+                writer.array(tensors, |writer, name| {
+                    writer.string(name);
+                })
+            });
+            writer.token("}");
         });
-        let document = NewDocument { files: files.collect() };
-        // Writing strings to memory cannot fail; an empty text would be refused by every reader.
-        serde_json::to_string(&document).unwrap_or_default()
+        writer.token("}");
+        writer.end()
     }
 
     /// The layout of a target with these tensors whose link does not state one, this being the base's: each file keeps
@@ -230,18 +231,6 @@ impl Layout {
         }
     }
 
-    /// As [`Layout::of_target`], for a reader that takes only these tensors (SPEC section 19): `base` is what it got here
-    /// for the version before. Files of which it takes none stay, since what is added later may go there.
-    ///
-    /// # Errors
-    /// As for [`Layout::of_target`], as far as these tensors are concerned.
-    pub fn of_part(metadata: &BTreeMap<String, String>, base: Option<&Self>, tensors: &[TensorInfo]) -> Result<Self> {
-        match metadata.get(LAYOUT_KEY) {
-            Some(json) => Self::read(json, tensors, true).map_err(|message| Error::broken(&rules::LAY_01, message)),
-            None => Ok(Self::without_key(base, tensors)),
-        }
-    }
-
     /// What a link has to state under [`LAYOUT_KEY`] so that [`Layout::of_target`] gives `target`; `None` if nothing.
     pub fn metadata_value(target: &Self, base: Option<&Self>, tensors: &[TensorInfo]) -> Option<String> {
         (*target != Self::without_key(base, tensors)).then(|| target.to_json())
@@ -259,113 +248,46 @@ fn names(tensors: &[TensorInfo]) -> Vec<String> {
     names
 }
 
-/// Names with the same folded form may be the same file where case does not count.
-pub(super) fn fold_case(name: &str) -> String {
-    name.to_ascii_lowercase()
+fn broken(message: String) -> Error {
+    Error::broken(&rules::LAY_01, message)
 }
 
 /// What makes this no name of a file of a layout (R-LAY-01); `None` if it is one.
 fn flaw_of_name(name: &str) -> Option<&'static str> {
-    if name.is_empty() {
-        Some("is empty")
-    } else if name.len() > 255 {
-        Some("is longer than 255 bytes")
-    } else if name.contains(['/', '\\', ':']) || name.starts_with('.') {
-        Some("is a path or hidden")
-    } else if name.contains(char::is_control) {
-        Some("holds a control character")
-    } else if !name.ends_with(FILE_SUFFIX) {
-        Some("does not end in .safetensors")
-    } else if is_device_name(name) {
-        Some("is a Windows device name")
-    } else {
-        None
-    }
+    flaw_of_plain_name(name).or_else(|| (!name.ends_with(FILE_SUFFIX)).then_some("does not end in .safetensors"))
 }
 
-/// Windows takes `con.safetensors` for the console: what counts is the part before the first dot.
-fn is_device_name(name: &str) -> bool {
-    let stem = name.split('.').next().unwrap_or_default().to_ascii_uppercase();
-    match stem.as_str() {
-        "CON" | "PRN" | "AUX" | "NUL" => true,
-        _ => stem
-            .strip_prefix("COM")
-            .or_else(|| stem.strip_prefix("LPT"))
-            .is_some_and(|number| number.len() == 1 && number.bytes().all(|digit| digit.is_ascii_digit())),
-    }
-}
-
-fn document(json: &str) -> Result<Document, String> {
-    let read: Result<Object<Document>, _> = serde_json::from_str(json);
-    read.map(|Object(document)| document).map_err(|error| format!("bad layout: {}", printable(&error)))
-}
-
-/// The JSON text, as read.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    files: Vec<Object<File>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default, deserialize_with = "present")]
+/// A file of a layout as the text has it.
+struct ReadFile {
     name: Option<String>,
-    #[serde(default, deserialize_with = "present")]
-    metadata: Option<UniqueStrings>,
-    #[serde(default, deserialize_with = "present")]
+    metadata: Option<BTreeMap<String, String>>,
     tensors: Option<Vec<String>>,
 }
 
-/// A struct written as a JSON object; serde alone also accepts an array of the fields' values.
-struct Object<T>(T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ObjectVisitor<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
-            type Value = Object<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
-            }
-        }
-
-        deserializer.deserialize_map(ObjectVisitor(PhantomData))
-    }
-}
-
-/// A field may be absent, but not `null`.
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
-}
-
-/// The JSON text, as written.
-#[derive(Serialize)]
-struct NewDocument<'a> {
-    files: Vec<NewFile<'a>>,
-}
-
-#[derive(Serialize)]
-struct NewFile<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<&'a BTreeMap<String, String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tensors: Option<&'a [String]>,
+/// Reads the text as far as its form goes.
+fn read_files(json: &str) -> Result<Vec<ReadFile>> {
+    let mut reader = Reader::new(json, json.len(), &rules::LAY_01);
+    reader.token("{\"files\":")?;
+    let files = reader.array(1..=usize::MAX, |reader| {
+        reader.token("{\"name\":")?;
+        let name = reader.optional(Reader::string)?;
+        reader.token(",\"metadata\":")?;
+        let metadata = reader.optional(Reader::strings)?;
+        reader.token(",\"tensors\":")?;
+        let tensors = reader.optional(|reader| reader.array(0..=usize::MAX, Reader::string))?;
+        reader.token("}")?;
+        Ok(ReadFile { name, metadata, tensors })
+    })?;
+    reader.token("}")?;
+    reader.end()?;
+    Ok(files)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::error::ErrorClass;
+    use crate::tensor::Dtype;
 
     fn tensors(names: &[&str]) -> Vec<TensorInfo> {
         names.iter().map(|name| TensorInfo::new(*name, Dtype::U8, []).unwrap()).collect()
@@ -409,79 +331,106 @@ mod tests {
 
     #[test]
     fn json_has_one_form_and_comes_back() {
-        let two = r#"{"files":[{"name":"a.safetensors","metadata":{"format":"pt"},"tensors":["w","x"]},{"name":"b.safetensors","tensors":["v"]}]}"#;
+        let two = r#"{"files":[{"name":"a.safetensors","metadata":{"format":"pt"},"tensors":["w","x"]},{"name":"b.safetensors","metadata":null,"tensors":["v"]}]}"#;
         let parsed = Layout::parse(two, &tensors(&["v", "w", "x"])).unwrap();
         assert!(parsed.is_directory());
         assert_eq!(parsed.to_json(), two);
-        let shuffled = r#" {"files": [ {"tensors":["v"],"name":"b.safetensors"}, {"name":"a.safetensors","tensors":["x","\u0077"],"metadata":{"format":"pt"}} ]} "#;
-        assert_eq!(Layout::parse(shuffled, &tensors(&["v", "w", "x"])).unwrap(), parsed);
-
-        for one in
-            [r#"{"files":[{}]}"#, r#"{"files":[{"metadata":{}}]}"#, r#"{"files":[{"name":"Größe \" 1.safetensors"}]}"#]
-        {
-            let parsed = Layout::parse(one, &tensors(&["v"])).unwrap();
-            assert_eq!(parsed.files()[0].tensors, ["v"]);
+        for one in [
+            r#"{"files":[{"name":null,"metadata":null,"tensors":null}]}"#,
+            r#"{"files":[{"name":null,"metadata":{},"tensors":null}]}"#,
+            r#"{"files":[{"name":"Größe \" 1.safetensors","metadata":{"":"\u0000/"},"tensors":null}]}"#,
+        ] {
+            let parsed = Layout::parse(one, &tensors(&["v", "u"])).unwrap();
+            assert_eq!(parsed.files()[0].tensors, ["u", "v"]);
             assert_eq!(parsed.to_json(), one);
         }
-        let explicit = Layout::parse(r#"{"files":[{"tensors":["v"]}]}"#, &tensors(&["v"])).unwrap();
-        assert_eq!(explicit, Layout::single_file(&tensors(&["v"])));
-        assert!(!explicit.is_directory());
+        let only = Layout::single_file(&tensors(&["v"]));
+        assert_eq!(Layout::parse(&only.to_json(), &tensors(&["v"])).unwrap(), only);
+        assert!(!only.is_directory());
     }
 
     #[test]
     fn what_is_no_layout_is_refused() {
-        for json in [
-            "",
-            "null",
-            "[]",
-            "{}",
-            r#"{"files":[]}"#,
-            "[[{}]]",
-            r#"{"files":[["a.safetensors",{},["v"]]]}"#,
-            r#"{"files":[{}],"more":1}"#,
-            r#"{"files":[{"size":1}]}"#,
-            r#"{"files":[{}]} x"#,
-            r#"{"files":[{"name":null}]}"#,
-            r#"{"files":[{"metadata":null}]}"#,
-            r#"{"files":[{"tensors":null}]}"#,
-            r#"{"files":[{"metadata":{"a":1}}]}"#,
-            r#"{"files":[{"metadata":{"a":"","a":""}}]}"#,
-            r#"{"files":[{}],"files":[{}]}"#,
-            r#"{"files":[{"name":"a.safetensors","name":"a.safetensors"}]}"#,
-            r#"{"files":[{"name":"a.safetensors","tensors":["v"]},{"tensors":[]}]}"#,
-            r#"{"files":[{"name":"a.safetensors","tensors":["v"]},{"name":"b.safetensors"}]}"#,
-        ] {
-            assert!(!refusal(json, &["v"]).is_empty());
+        let one = r#"{"files":[{"name":null,"metadata":null,"tensors":null}]}"#;
+        let two = r#"{"files":[{"name":"a.safetensors","metadata":{"a":"b","c":"d"},"tensors":["v","x"]},{"name":"b.safetensors","metadata":null,"tensors":["w"]}]}"#;
+        let (of_one, of_two) = (["v"], ["v", "w", "x"]);
+        assert!(Layout::parse(one, &tensors(&of_one)).is_ok() && Layout::parse(two, &tensors(&of_two)).is_ok());
+        for json in ["", "null", "[]", "{}", r#"{"files":[]}"#, r#"{"files":[{}]}"#] {
+            assert!(!refusal(json, &of_one).is_empty());
         }
+        for (old, new) in [
+            ("{\"files\"", " {\"files\""),
+            ("{\"files\"", "{ \"files\""),
+            ("{\"files\"", "\u{feff}{\"files\""),
+            ("{\"files\"", "{\"file\":1,\"files\""),
+            ("]}", "]}\n"),
+            ("]}", "],\"more\":1}"),
+            ("\"name\":null,", ""),
+            ("\"metadata\":null,", ""),
+            (",\"tensors\":null", ""),
+            ("\"name\":null,\"metadata\":null", "\"metadata\":null,\"name\":null"),
+            ("\"name\":null", "\"name\":null,\"name\":null"),
+            ("\"name\":null", "\"name\":1"),
+            ("\"name\":null", "\"Name\":null"),
+            ("\"metadata\":null", "\"metadata\":[]"),
+            ("\"metadata\":null", "\"metadata\":{\"a\":1}"),
+            ("\"tensors\":null", "\"tensors\":[\"v\"]"),
+            ("\"tensors\":null", "\"tensors\":null,\"size\":1"),
+        ] {
+            assert!(one.contains(old), "{old}");
+            assert!(!refusal(&one.replacen(old, new, 1), &of_one).is_empty());
+        }
+        for (old, new) in [
+            ("\"a.safetensors\"", "null"),
+            ("\"b.safetensors\"", "null"),
+            ("\"a.safetensors\"", "\"c.safetensors\""),
+            ("\"a.safetensors\"", "\"b.safetensors\""),
+            ("\"a.safetensors\"", "\"B.safetensors\""),
+            ("\"a.safetensors\"", "\"\\u0061.safetensors\""),
+            ("\"a\":\"b\",\"c\":\"d\"", "\"c\":\"d\",\"a\":\"b\""),
+            ("\"a\":\"b\",\"c\":\"d\"", "\"a\":\"b\",\"a\":\"d\""),
+            ("[\"v\",\"x\"]", "[\"x\",\"v\"]"),
+            ("[\"v\",\"x\"]", "[\"v\",\"v\",\"x\"]"),
+            ("[\"v\",\"x\"]", "[\"v\", \"x\"]"),
+            ("[\"v\",\"x\"]", "[\"v\",\"x\",]"),
+            ("[\"w\"]", "null"),
+            ("[\"w\"]", "[\"\\ud800\"]"),
+        ] {
+            assert!(two.contains(old), "{old}");
+            assert!(!refusal(&two.replacen(old, new, 1), &of_two).is_empty());
+        }
+        assert!(refusal(&one.replacen("null", "nul", 1), &of_one).contains("byte 18 of the layout"));
     }
 
     #[test]
     fn each_tensor_is_listed_exactly_once() {
         let json = |first: &str, second: &str| {
             format!(
-                r#"{{"files":[{{"name":"a.safetensors","tensors":{first}}},{{"name":"b.safetensors","tensors":{second}}}]}}"#
+                r#"{{"files":[{{"name":"a.safetensors","metadata":null,"tensors":{first}}},{{"name":"b.safetensors","metadata":null,"tensors":{second}}}]}}"#
             )
         };
         assert!(Layout::parse(&json(r#"["v"]"#, r#"["w"]"#), &tensors(&["v", "w"])).is_ok());
-        assert!(Layout::parse(&json(r#"["w","v"]"#, "[]"), &tensors(&["v", "w"])).is_ok());
+        assert!(Layout::parse(&json(r#"["v","w"]"#, "[]"), &tensors(&["v", "w"])).is_ok());
         assert!(refusal(&json(r#"["v"]"#, "[]"), &["v", "w"]).contains("does not list the tensor \"w\""));
         assert!(refusal(&json(r#"["v"]"#, r#"["v"]"#), &["v"]).contains("twice"));
-        assert!(refusal(&json(r#"["v","v"]"#, "[]"), &["v"]).contains("twice"));
+        assert!(refusal(&json(r#"["v","v"]"#, "[]"), &["v"]).contains("order"));
         assert!(refusal(&json(r#"["v"]"#, r#"["w"]"#), &["v"]).contains("does not have"));
     }
 
     #[test]
     fn only_plain_file_names_are_accepted() {
-        let layout = |name: &str| serde_json::json!({ "files": [{ "name": name }] }).to_string();
+        let layout = |name: &str| {
+            let file = LayoutFile { name: Some(name.to_owned()), metadata: None, tensors: Vec::new() };
+            Layout { files: vec![file] }.to_json()
+        };
         for name in [
             "model.safetensors",
             "a b\u{1F9EE}.safetensors",
             "console.safetensors",
             "com.safetensors",
             "com10.safetensors",
-            "com².safetensors",
-            "conin$.safetensors",
-            "Aux .safetensors",
+            "com⁴.safetensors",
+            " aux.safetensors",
             &format!("{}.safetensors", "x".repeat(255 - 12)),
         ] {
             assert!(Layout::parse(&layout(name), &[]).is_ok(), "{name}");
@@ -508,6 +457,9 @@ mod tests {
             "NUL.safetensors",
             "prn.x.safetensors",
             "com0.safetensors",
+            "com².safetensors",
+            "conin$.safetensors",
+            "Aux .safetensors",
             "com1.safetensors",
             "LPT9.safetensors",
             ".safetensors",
@@ -522,22 +474,20 @@ mod tests {
     #[test]
     fn file_names_differ_regarding_case_or_not() {
         let layout = |first: &str, second: &str| {
-            serde_json::json!({ "files": [{ "name": first, "tensors": [] }, { "name": second, "tensors": [] }] })
-                .to_string()
+            let file = |name: &str| format!("{{\"name\":\"{name}\",\"metadata\":null,\"tensors\":[]}}");
+            format!("{{\"files\":[{},{}]}}", file(first), file(second))
         };
-        for (first, second) in [("a", "b"), ("ä", "Ä"), ("s", "ſ")] {
+        for (first, second) in [("a", "b"), ("Ä", "ä"), ("s", "ſ")] {
             let json = layout(&format!("{first}.safetensors"), &format!("{second}.safetensors"));
             assert!(Layout::parse(&json, &[]).is_ok(), "{first} {second}");
         }
-        for (first, second) in [("a", "a"), ("a", "A")] {
-            let json = layout(&format!("{first}.safetensors"), &format!("{second}.safetensors"));
-            assert!(refusal(&json, &[]).contains("twice"), "{first} {second}");
-        }
+        assert!(refusal(&layout("A.safetensors", "a.safetensors"), &[]).contains("twice"));
+        assert!(refusal(&layout("a.safetensors", "a.safetensors"), &[]).contains("order"));
     }
 
     #[test]
     fn a_layout_is_followed_through_links_that_do_not_state_it() {
-        let two = r#"{"files":[{"name":"1.safetensors","tensors":["a"]},{"name":"2.safetensors","tensors":["b"]}]}"#;
+        let two = r#"{"files":[{"name":"1.safetensors","metadata":null,"tensors":["a"]},{"name":"2.safetensors","metadata":null,"tensors":["b"]}]}"#;
         let follow = |links: Vec<(Option<&'static str>, Vec<&'static str>, Vec<&'static str>)>| {
             let links = links.into_iter();
             Layout::through(links.map(|(json, written, removed)| (json, written, removed.into_iter().collect())))
@@ -546,18 +496,20 @@ mod tests {
         assert_eq!(follow(vec![(None, vec!["a"], vec![]), (None, vec!["b"], vec![])]), None);
         assert_eq!(follow(vec![(None, vec![], vec![]), (Some(two), vec!["a", "b"], vec![])]).as_deref(), Some(two));
         let moved = follow(vec![(Some(two), vec![], vec![]), (None, vec!["b", "c"], vec!["a"])]).unwrap();
-        let expected =
-            r#"{"files":[{"name":"1.safetensors","tensors":[]},{"name":"2.safetensors","tensors":["b","c"]}]}"#;
+        let expected = r#"{"files":[{"name":"1.safetensors","metadata":null,"tensors":[]},{"name":"2.safetensors","metadata":null,"tensors":["b","c"]}]}"#;
         assert_eq!(moved, expected);
-        let one = r#"{"files":[{"metadata":{"k":"v"}}]}"#;
+        let one = r#"{"files":[{"name":null,"metadata":{"k":"v"},"tensors":null}]}"#;
         assert_eq!(follow(vec![(Some(one), vec!["a"], vec![]), (None, vec!["c"], vec![])]).as_deref(), Some(one));
-        assert!(Layout::through([(Some("{}"), vec![], BTreeSet::new())].into_iter()).is_err());
+        let twice = two.replace("[\"b\"]", "[\"a\"]");
+        for broken in ["{}", &twice] {
+            assert!(Layout::through([(Some(broken), vec![], BTreeSet::new())].into_iter()).is_err());
+        }
     }
 
     #[test]
     fn the_key_is_stated_only_where_needed() {
         let before = tensors(&["b", "c", "d"]);
-        let json = r#"{"files":[{"name":"1.safetensors","metadata":{"k":"v"},"tensors":["b","d"]},{"name":"2.safetensors","tensors":["c"]}]}"#;
+        let json = r#"{"files":[{"name":"1.safetensors","metadata":{"k":"v"},"tensors":["b","d"]},{"name":"2.safetensors","metadata":null,"tensors":["c"]}]}"#;
         let base = Layout::parse(json, &before).unwrap();
 
         let after = tensors(&["a", "b", "c", "e"]);
@@ -565,7 +517,7 @@ mod tests {
         assert_eq!(carried, base.carried_over(&after));
         assert_eq!(
             carried.to_json(),
-            r#"{"files":[{"name":"1.safetensors","metadata":{"k":"v"},"tensors":["b"]},{"name":"2.safetensors","tensors":["a","c","e"]}]}"#
+            r#"{"files":[{"name":"1.safetensors","metadata":{"k":"v"},"tensors":["b"]},{"name":"2.safetensors","metadata":null,"tensors":["a","c","e"]}]}"#
         );
         assert_eq!(Layout::metadata_value(&carried, Some(&base), &after), None);
 

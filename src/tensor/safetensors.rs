@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(state.path(), path);
         assert_eq!(state.other_files(), [""; 0]);
         assert!(!state.layout().is_directory());
-        assert_eq!(state.layout().to_json(), r#"{"files":[{"metadata":{"format":"pt"}}]}"#);
+        assert_eq!(state.layout().to_json(), r#"{"files":[{"name":null,"metadata":{"format":"pt"},"tensors":null}]}"#);
         assert_eq!(state.layout().files()[0].tensors, ["Maß\n", "b", "z"]);
 
         let mut expected = MemoryState::new();
@@ -379,7 +379,7 @@ mod tests {
         let state = SafetensorsState::open(folder.path()).unwrap();
         assert_eq!(
             state.layout().to_json(),
-            r#"{"files":[{"name":"1.safetensors","tensors":["b"]},{"name":"2.safetensors","tensors":["a"]}]}"#
+            r#"{"files":[{"name":"1.safetensors","metadata":null,"tensors":["b"]},{"name":"2.safetensors","metadata":null,"tensors":["a"]}]}"#
         );
         assert_eq!(state.other_files(), ["tokenizer.json"]);
         let copy = MemoryState::copy_of(&state).unwrap();

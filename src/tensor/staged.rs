@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::error::{Error, Result};
+use crate::plain_name::fold_case;
 use crate::tensor::files::{
     copy, create_file, parent_of, read_at, reading, replace_directory, sync_directory, temporary, write_at, writing,
 };
 use crate::tensor::header::Header;
-use crate::tensor::layout::fold_case;
 use crate::tensor::safetensors::{Place, gather, locate};
 use crate::tensor::weight_map::{INDEX_NAME, index_text};
 use crate::tensor::write_back::WriteBack;
@@ -443,7 +443,9 @@ mod tests {
         let out = folder.path().join("out");
         let mut target = MemoryState::new();
         target.insert("Größe", Dtype::F4, &[2], vec![0x21]).unwrap();
-        let layout = Layout::parse(r#"{"files":[{"name":"m.safetensors"}]}"#, target.tensors()).unwrap();
+        let layout =
+            Layout::parse(r#"{"files":[{"name":"m.safetensors","metadata":null,"tensors":null}]}"#, target.tensors())
+                .unwrap();
         write(&target, StagedSafetensors::create(&out, target.tensors(), &layout, None, false).unwrap()).unwrap();
         assert_eq!(contents(&out).into_keys().collect::<Vec<_>>(), ["m.safetensors"]);
         assert_eq!(MemoryState::copy_of(&SafetensorsState::open(&out).unwrap()).unwrap(), target);
@@ -457,7 +459,9 @@ mod tests {
         fs::write(before.join("New.safetensors"), "stale").unwrap();
         let base = SafetensorsState::open(&before).unwrap();
         assert!(base.other_files().contains(&"New.safetensors".to_owned()));
-        let layout = Layout::parse(r#"{"files":[{"name":"new.safetensors"}]}"#, base.tensors()).unwrap();
+        let layout =
+            Layout::parse(r#"{"files":[{"name":"new.safetensors","metadata":null,"tensors":null}]}"#, base.tensors())
+                .unwrap();
         write(&base, StagedSafetensors::create(&after, base.tensors(), &layout, Some(&base), false).unwrap()).unwrap();
         let files = contents(&after);
         assert_eq!(files.keys().collect::<Vec<_>>(), ["Wörter buch.json", INDEX_NAME, "new.safetensors"]);
@@ -586,7 +590,8 @@ mod tests {
         let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
         fs::write(folder.path().join("plain"), "").unwrap();
         fs::create_dir(folder.path().join("folder")).unwrap();
-        let named = Layout::parse(r#"{"files":[{"name":"m.safetensors"}]}"#, &[]).unwrap();
+        let named =
+            Layout::parse(r#"{"files":[{"name":"m.safetensors","metadata":null,"tensors":null}]}"#, &[]).unwrap();
         for (name, layout) in [("file", &Layout::single_file(&[])), ("directory", &named)] {
             StagedSafetensors::create(&folder.path().join(name), &[], layout, None, false).unwrap().commit().unwrap();
         }

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::states::{PROFILES, link, noise, open, special_pair, state, successor};
 use deltachain::format::{Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, TensorInfo};
-use deltachain::{Application, DiffOptions, ErrorClass, Limits, LinkReader, Profile, Source, apply, diff, squash};
+use deltachain::{
+    Application, DiffOptions, ErrorClass, Limits, LinkReader, Profile, Source, StateTable, apply, diff, squash,
+};
 use proptest::prelude::*;
 
 /// The index's raw bytes, as stored in a file.
@@ -115,20 +117,27 @@ proptest! {
         let (base_part, target_part) = (part_of(&a, is_taken), part_of(&target, is_taken));
         let file = link(&a, &target, Profile::Compact);
         let reader = open(&file);
-        let of = |part: &MemoryState, whole: &MemoryState| StateDigests {
-            tensors: StateDigests::of(part, &()).unwrap().tensors,
-            state: StateDigests::of(whole, &()).unwrap().state,
+        let table = |state: &MemoryState| StateTable {
+            tensors: state.tensors().to_vec(),
+            digests: StateDigests::of(state, &()).unwrap(),
         };
-        let base_digests = of(&base_part, &a);
-        let application = Application::of_part(&base_part, &base_digests, &reader, &is_taken).unwrap();
+        let base = table(&a);
+        let application = Application::of_part(&base_part, &base, &reader, &is_taken).unwrap();
+        prop_assert_eq!(application.table(), &table(&target));
         let mut out = MemoryState::zeros(application.tensors()).unwrap();
-        prop_assert_eq!(application.run(&out.writer(), &()).unwrap(), of(&target_part, &target));
+        prop_assert_eq!(&application.run(&out.writer(), &()).unwrap(), &application.table().digests);
         prop_assert_eq!(out, target_part);
         prop_assert!(application.segment_bytes() <= file.len() as u64);
-        let wrong = of(&base_part, &b);
-        if wrong.state != base_digests.state {
-            let refused = Application::of_part(&base_part, &wrong, &reader, &is_taken);
+        // Another base, and other tensors of this one than those that are taken.
+        let other = table(&b);
+        if other.digests != base.digests {
+            let held = part_of(&b, is_taken);
+            let refused = Application::of_part(&held, &other, &reader, &is_taken);
             prop_assert_eq!(refused.unwrap_err().rule(), Some("R-APP-01"));
+        }
+        if base_part != a {
+            let refused = Application::of_part(&a, &base, &reader, &is_taken).unwrap_err();
+            prop_assert_eq!(refused.class(), ErrorClass::Usage);
         }
     }
 

@@ -44,7 +44,8 @@ fn hexdump(tag: &str) -> Vec<u8> {
 
 #[test]
 fn dtypes_are_those_of_the_table() {
-    let rows = table("### 2.1 Dtypes", "code");
+    let mut rows = table("### 2.1 Dtypes", "code");
+    assert_eq!(rows.pop().unwrap()[..2], ["255", "*described*"]);
     assert_eq!(rows.len(), Dtype::all().len());
     for (row, dtype) in rows.iter().zip(Dtype::all()) {
         let expected = [
@@ -80,7 +81,8 @@ fn the_header_is_that_of_the_table() {
         index_stored: 0x0404_0404,
         index_raw: 0x0505_0505,
         segments_length: 0x0606_0606,
-        index_crc: 0x0707_0707,
+        extension_length: 0x0707_0707,
+        index_crc: 0x0808_0808,
     };
     let bytes = header.to_bytes();
     let fields = [
@@ -90,7 +92,8 @@ fn the_header_is_that_of_the_table() {
         ("index stored length", 4),
         ("index raw length", 5),
         ("segments length", 6),
-        ("index CRC", 7),
+        ("extension length", 7),
+        ("index CRC", 8),
     ];
     for (field, byte) in fields {
         let row = rows.iter().find(|row| row[3] == field).unwrap();
@@ -118,10 +121,13 @@ fn limits_are_those_of_the_table() {
     for row in rows {
         assert_eq!(number(&row[2]), constants[row[0].as_str()], "{row:?}");
         assert!(number(&row[1]) <= number(&row[2]), "{row:?}");
+        // Of the others the default is what no file may exceed.
+        if row[0] == "index raw length" {
+            assert!(Limits::default().index_bytes >= number(&row[1]));
+        }
     }
     assert!(SPEC.contains("MUST NOT exceed 2^25 bytes") && limits::MAX_WINDOW_BYTES == 1 << 25);
     assert!(SPEC.contains("cut at multiples of 2^24") && PIECE_BYTES == 1 << 24);
-    assert!(Limits::default().index_bytes >= number("16777216"));
     assert!(Limits::default().document_bytes >= number("1048576"));
 }
 
@@ -183,7 +189,7 @@ fn the_documents_of_the_smallest_chain_are_read() {
     let (chain, commit) = (document("chain").as_bytes(), document("commit").as_bytes());
     let limits = Limits::default();
     let first = ChainDocument::parse(chain, &limits).unwrap();
-    assert_eq!((first.chain, first.to_bytes()), (0x0011_2233_4455_6677_8899_aabb_ccdd_eeff, chain.to_vec()));
+    assert_eq!((first.chain, first.to_bytes().unwrap()), (0x0011_2233_4455_6677_8899_aabb_ccdd_eeff, chain.to_vec()));
     let parsed = Commit::parse(commit, &limits).unwrap();
     assert_eq!(parsed.to_bytes().unwrap(), commit);
     // It is made of the chain document and of the smallest file.
@@ -219,4 +225,35 @@ fn the_file_with_contexts_is_read() {
     let mut other = lanes("base");
     other[0] ^= 1;
     assert_eq!(apply(&state(other), &link).unwrap_err().class(), ErrorClass::WrongBase);
+}
+
+#[test]
+fn the_file_with_escapes_is_read() {
+    let file = hexdump("escapes");
+    let link = LinkReader::open(&file, &Limits::default()).unwrap();
+    link.verify(&()).unwrap();
+    // The base by the rule of section 16.3, the target by its table.
+    let every_third = |lanes: usize, third: u16, other: u16| -> Vec<u16> {
+        (0..lanes).map(|lane| if lane % 3 == 0 { third } else { other }).collect()
+    };
+    let base = BTreeMap::from([("a", every_third(3000, 0x4000, 0x3F80)), ("b", every_third(12, 0x3F80, 0x3F00))]);
+    let mut target = base.clone();
+    for row in table("### 16.3 ", "tensor") {
+        let cells: Vec<&str> = row.iter().map(|cell| cell.trim_matches('`')).collect();
+        let hex = |cell: &str| u16::from_str_radix(cell, 16).unwrap();
+        let lane = &mut target.get_mut(cells[0]).unwrap()[cells[1].parse::<usize>().unwrap()];
+        assert_eq!(*lane, hex(cells[2]), "{row:?}");
+        *lane = hex(cells[3]);
+    }
+    let state = |tensors: &BTreeMap<&str, Vec<u16>>| {
+        let mut state = MemoryState::new();
+        for (&name, lanes) in tensors {
+            let data: Vec<u8> = lanes.iter().flat_map(|lane| lane.to_le_bytes()).collect();
+            state.insert(name, Dtype::BF16, &[lanes.len() as u64], data).unwrap();
+        }
+        state
+    };
+    assert_eq!(apply(&state(&base), &link).unwrap(), state(&target));
+    let segment = link.segment(0).unwrap();
+    assert_eq!(segment.table().positions, [PositionCoding::Gaps(2), PositionCoding::Gaps(1)]);
 }

@@ -1,6 +1,6 @@
 //! States for the tests: random ones, and a few that hold every special case.
 
-use deltachain::tensor::{Dtype, MemoryState, State};
+use deltachain::tensor::{DescribedDtype, Dtype, MemoryState, State, TensorInfo};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, diff};
 use proptest::prelude::*;
 
@@ -28,9 +28,17 @@ pub(crate) struct Spec {
     seed: u64,
 }
 
-/// Any of the 22 dtypes.
+/// Any of the 22 dtypes of the table, or one of a few that are described.
 fn dtype() -> impl Strategy<Value = Dtype> {
-    (1_u8..=22).prop_map(|code| Dtype::from_code(code).unwrap())
+    let described =
+        [("U24", 24, 1, None), ("F12", 12, 2, Some(11)), ("S32", 32, 4, Some(0)), ("F8_E7M0", 8, 1, Some(7))];
+    let described = described.map(|(name, bits, lane_bytes, exponent_bits)| {
+        Dtype::Described(DescribedDtype::new(name, bits, lane_bytes, exponent_bits).unwrap())
+    });
+    prop_oneof![
+        4 => (1_u8..=22).prop_map(|code| Dtype::from_code(code).unwrap()),
+        1 => prop::sample::select(described.to_vec()),
+    ]
 }
 
 /// Shapes from scalars to a few thousand elements, zero-element ones included; packed types get whole bytes.
@@ -46,7 +54,7 @@ fn spec() -> impl Strategy<Value = Spec> {
     let name =
         prop_oneof![Just(String::new()), "[a-e]", Just("é\u{0}\n𝛼".to_owned()), Just("model.layers.0.w".to_owned())];
     (name, dtype(), shape, any::<u64>()).prop_map(|(name, dtype, mut shape, seed)| {
-        if !dtype.bits().is_multiple_of(8) {
+        if TensorInfo::new("", dtype, [1]).is_none() {
             shape.push(4);
         }
         Spec { name, dtype, shape, seed }

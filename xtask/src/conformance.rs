@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::{cargo, root, target};
-use crate::{Result, no_arguments};
+use crate::{Result, bundle, no_arguments};
 
 /// `cargo xtask conformance`
 pub(crate) fn run(arguments: &[String]) -> Result {
@@ -24,6 +24,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 /// `cargo xtask vectors`
 pub(crate) fn write_vectors(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
+    rules(&[])?;
     Python::install()?.run("conformance", &["-m", "generator"])?;
     adequacy(&[])
 }
@@ -57,6 +58,7 @@ pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>)
                 let testee = root()?.join("conformance/python/testee.py");
                 measure(&[&quoted(python.path()), &quoted(&testee)])
             });
+            steps.run("bundle", || bundle::check(python));
             steps.run("wrong testees", || {
                 let arguments: [OsString; 3] = ["wrong_testees.py".into(), "--runner".into(), runner()?.into()];
                 python.run("conformance", &arguments)
@@ -64,10 +66,17 @@ pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>)
         }
         _ => {
             steps.skip("conformance of the Python reader", "no runner or no Python environment");
+            steps.skip("bundle", "no runner or no Python environment");
             steps.skip("wrong testees", "no runner or no Python environment");
         }
     }
+    steps.run("rules.json has the rules of SPEC.md", || rules(&["--check"]));
     steps.run("adequacy of the vectors", || adequacy(&["--check"]));
+}
+
+/// Writes the rules of SPEC.md for programs.
+fn rules(options: &[&str]) -> Result {
+    execute(cargo(&["run", "--release", "--package", "deltachain-conformance", "--", "rules"])?.args(options))
 }
 
 /// Runs the whole suite against a testee, which has to answer all of it.
@@ -84,7 +93,7 @@ fn adequacy(options: &[&str]) -> Result {
 }
 
 /// The runner that [`build_runner`] makes.
-fn runner() -> Result<PathBuf> {
+pub(crate) fn runner() -> Result<PathBuf> {
     Ok(target()?.join("release").join(format!("deltachain-conformance{}", env::consts::EXE_SUFFIX)))
 }
 

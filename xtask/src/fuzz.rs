@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::steps::{execute, show};
 use crate::tools::installed;
-use crate::workspace::{cargo, root, target};
+use crate::workspace::{cargo, host, root, target};
 
 pub(crate) const ARGUMENTS: &str = "[TARGET...] [--seconds N] | --seeds | --regressions";
 
@@ -100,7 +100,7 @@ impl Fuzzers {
         build.args(["build", "--fuzz-dir"]).arg(&folder).arg("--target-dir").arg(&built);
         // C code, too, is built with AddressSanitizer. GCC poisons a table of zstd's that it has made static.
         execute(build.env("CFLAGS", "-fno-sanitize-address-use-after-scope").current_dir(&folder))?;
-        Ok(Self { programs: built.join(host()?).join("release"), folder, targets })
+        Ok(Self { programs: built.join(nightly_host()?).join("release"), folder, targets })
     }
 
     /// Runs the chosen targets, or all; prints executions. An error names those that failed.
@@ -179,11 +179,9 @@ fn nightly(program: &Path) -> Command {
 }
 
 /// The nightly toolchain's name of this machine's kind.
-fn host() -> Result<String> {
-    let output = nightly(Path::new("rustc")).arg("-vV").output()?;
-    let text = String::from_utf8(output.stdout)?;
-    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.ok_or("there is no nightly toolchain: `rustup toolchain install nightly`")?.to_owned())
+fn nightly_host() -> Result<String> {
+    let host = host(&mut nightly(Path::new("rustc")));
+    host.map_err(|_| "there is no nightly toolchain: `rustup toolchain install nightly`".into())
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 //! A task is a file of this crate with a `run` function, and a row in [`TASKS`].
 
 mod bench;
+mod bundle;
 mod ci;
 mod conformance;
 mod coverage;
 mod deny;
+mod differential;
 mod directions;
 mod fuzz;
 mod lint;
@@ -67,6 +69,21 @@ const TASKS: &[Task] = &[
         arguments: "",
         about: &["write the vectors, their index, and the figures of conformance/README.md"],
         run: conformance::write_vectors,
+    },
+    Task {
+        name: "bundle",
+        arguments: "",
+        about: &["write the conformance kit as one archive into the target folder, usable without Rust"],
+        run: bundle::run,
+    },
+    Task {
+        name: "differential",
+        arguments: differential::ARGUMENTS,
+        about: &[
+            "damaged zstd frames through two decoders, and damaged links through both readers;",
+            "--long for many more of them, which takes an hour",
+        ],
+        run: differential::run,
     },
     Task {
         name: "memory",

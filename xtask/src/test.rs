@@ -1,11 +1,9 @@
 //! `cargo xtask test`: every test, those of the Python reader and of the conformance kit included.
 
-use std::ffi::OsString;
-
 use crate::python::Python;
 use crate::steps::{Steps, execute};
-use crate::workspace::{build_tool, cargo, tool};
-use crate::{Result, conformance, memory, no_arguments};
+use crate::workspace::{build_tool, cargo};
+use crate::{Result, conformance, differential, memory, no_arguments};
 
 pub(crate) fn run(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
@@ -26,10 +24,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     conformance::add_steps(&mut steps, built, python.as_ref());
     match &python {
         Some(python) if built => {
-            steps.run("interop", || {
-                let arguments: [OsString; 4] = ["interop.py".into(), "--tool".into(), tool()?.into(), "--short".into()];
-                python.run("conformance", &arguments)
-            });
+            steps.run("interop", || differential::interop(python, false));
         }
         _ => steps.skip("interop", "no tool or no Python environment"),
     }

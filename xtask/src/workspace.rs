@@ -29,6 +29,14 @@ pub(crate) fn cargo(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
+/// The kind of machine that a compiler builds for by itself.
+pub(crate) fn host(rustc: &mut Command) -> Result<String> {
+    let output = rustc.arg("-vV").output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.ok_or("the compiler does not say what it builds for")?.to_owned())
+}
+
 /// Builds the tool for release.
 pub(crate) fn build_tool() -> Result {
     execute(&mut cargo(&["build", "--release", "--package", "deltachain-cli"])?)

@@ -148,10 +148,14 @@ pub(crate) struct ApplyArgs {
 #[command(after_help = "\
 Examples:
   deltachain inspect 1.dcf
+  deltachain inspect 1.dcf --segments    streams, contexts and first values, for authors of readers
   deltachain inspect 1.dcf --json | jq '.tensors[] | select(.operation == \"set\") | .name'")]
 pub(crate) struct InspectArgs {
     /// The link
     pub(crate) link: PathBuf,
+    /// Show each segment as it is coded: its streams, and its parts with their contexts and first values
+    #[arg(long)]
+    pub(crate) segments: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 }

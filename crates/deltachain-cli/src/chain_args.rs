@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use deltachain::Result;
+use deltachain::tensor::Digest;
 use deltachain_store::{Snapshots, Store, StoreOptions};
 
 use crate::args::{LimitArgs, ProfileArg, parse_note, parse_size};
@@ -76,8 +77,9 @@ pub(crate) struct InitArgs {
 
 /// Add a version to a chain
 ///
-/// The version is what STATE holds. It becomes visible at once and completely, after all its files have been stored;
-/// whatever fails before leaves the chain as it was. Links are made from the head, the version before: give its files
+/// The version is what STATE holds: the tensors, and as assets the other files of the directory, such as configuration and
+/// tokenizer. It becomes visible at once and completely, after all its files have been stored; whatever fails before leaves
+/// the chain as it was. Links are made from the head, the version before: give its files
 /// as --base, or a directory where the tool keeps them as --work. Otherwise the head is built anew from the chain.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -86,7 +88,8 @@ Examples:
   deltachain publish s3://models/run7 step101/ --base step100/ --meta step=101
   deltachain publish s3://models/run7 step102/ --work /scratch/run7      keeps a copy of the head there
 
-N processes that hold disjoint parts of the model publish them as shards, and one command commits:
+N processes that hold disjoint parts of the model publish them as shards, and one command commits; assets are the other
+files of shard 0:
   deltachain publish s3://models/run7 rank0/ --shard 0/2 --part 0.json --base last-rank0/
   deltachain publish s3://models/run7 rank1/ --shard 1/2 --part 1.json --base last-rank1/
   deltachain commit s3://models/run7 0.json 1.json")]
@@ -107,6 +110,9 @@ pub(crate) struct PublishArgs {
     /// Where to write what `commit` needs to know of the shard
     #[arg(long, value_name = "FILE", requires = "shard")]
     pub(crate) part: Option<PathBuf>,
+    /// Publish the tensors alone, without the other files of the directory
+    #[arg(long)]
+    pub(crate) no_assets: bool,
     /// How values may be coded
     #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
     pub(crate) profile: ProfileArg,
@@ -183,7 +189,7 @@ pub(crate) struct LogArgs {
     pub(crate) last: u64,
 }
 
-/// Show a version: its digests, routes, files and notes
+/// Show a version: its digests, routes, files, assets and notes
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -209,9 +215,15 @@ pub(crate) struct DirectoryArgs {
     /// Take only tensors with such names, and fetch little more: * any text, ? a character, {a,b} either; repeatable
     #[arg(long, value_name = "PATTERN")]
     pub(crate) tensors: Option<Vec<String>>,
-    /// Copy the other files of this directory, such as configuration and tokenizer, to every version
+    /// Take the other files, such as configuration and tokenizer, from this directory instead of the chain
     #[arg(long, value_name = "DIR")]
     pub(crate) with_files: Option<PathBuf>,
+    /// Do not take the chain's assets: files besides the tensors, such as configuration, tokenizer and code
+    #[arg(long, conflicts_with = "with_files")]
+    pub(crate) no_assets: bool,
+    /// Take the version whose commit has this digest even if the chain has gone back or is another one than before
+    #[arg(long, value_name = "COMMIT", value_parser = parse_digest)]
+    pub(crate) accept: Option<Digest>,
     /// Fetched files to keep, together
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     pub(crate) cache: u64,
@@ -225,15 +237,16 @@ pub(crate) struct DirectoryArgs {
 /// Bring a directory to a version of a chain
 ///
 /// Takes the cheapest way there from the version that the directory holds, or from nothing. The version appears at once
-/// and completely, proven by its digest; whatever happens before, the directory keeps the version that it had.
+/// and completely, proven by its digest, with the assets of the chain (configuration, tokenizer); whatever happens before,
+/// the directory keeps the version that it had. A chain that has gone back behind that is not followed without --accept.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   deltachain pull s3://models/run7 /models/run7                          the newest version
   deltachain pull s3://models/run7 /models/run7 --version 7
-  deltachain pull s3://models/run7 /models/run7 --with-files base-model/
+  deltachain pull s3://models/run7 /models/run7 --no-assets              the tensors alone
   deltachain pull s3://models/run7 /models/half --tensors 'model.layers.{0,1,2}.*' --tensors 'lm_head.*'
-Then load /models/run7/current as any directory of safetensors files.")]
+Then load /models/run7/current as any directory of a model.")]
 pub(crate) struct PullArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
@@ -246,8 +259,8 @@ pub(crate) struct PullArgs {
 
 /// Keep a directory at the newest version of a chain, until interrupted
 ///
-/// As `pull`, again and again. Several new versions are taken at once, by the cheapest way. What is damaged or cannot be
-/// reached is tried again later; meanwhile the directory keeps the version that it has.
+/// As `pull`, again and again. Several new versions are taken at once, by the cheapest way. What is damaged, cannot be
+/// reached or has gone back is looked at again later; meanwhile the directory keeps the version that it has.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -308,7 +321,7 @@ pub(crate) struct CompactArgs {
 /// Remove what only old versions need
 ///
 /// The head is always kept, and everything that the versions to keep are built from. Files go that were stored more than
-/// 24 hours ago. Version numbers stay: a reader that asks for a pruned version is told so. Run one at a time.
+/// 24 hours ago; assets stay. Version numbers stay: a reader that asks for a pruned version is told so. Run one at a time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -340,7 +353,7 @@ Examples:
 pub(crate) struct FsckArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
-    /// Also build every version, and compare its digest
+    /// Also build every version and compare its digest, and read every asset
     #[arg(long)]
     pub(crate) deep: bool,
     /// Where to build versions [default: the system's directory for temporary files]
@@ -360,6 +373,10 @@ fn parse_shard(text: &str) -> Result<(usize, usize), String> {
     let number = |text: &str| text.parse::<usize>().map_err(|error| error.to_string());
     let (shard, of) = (number(shard)?, number(of)?);
     if shard < of { Ok((shard, of)) } else { Err(format!("of {of} shards, the last is {}", of.saturating_sub(1))) }
+}
+
+fn parse_digest(text: &str) -> Result<Digest, String> {
+    Digest::from_hex(text).ok_or_else(|| "a digest has 64 hexadecimal digits".to_owned())
 }
 
 fn parse_cost(text: &str) -> Result<f64, String> {

@@ -42,7 +42,7 @@ pub(crate) fn report_usage_as_json(message: &str) {
 
 /// The error as a JSON object; what is not known is null.
 pub(crate) fn describe(error: &Error) -> Value {
-    let advice = error.class().advice();
+    let advice = advice(error);
     json!({
         "class": error.class().name(),
         "rule": error.rule(),
@@ -55,12 +55,22 @@ pub(crate) fn describe(error: &Error) -> Value {
     })
 }
 
+/// What may help; empty if nothing is known.
+fn advice(error: &Error) -> &'static str {
+    match error.rule() {
+        Some("R-CHN-05" | "R-CHN-13" | "R-CHN-14") => {
+            "ask whoever publishes the chain; --accept DIGEST takes the version with that commit all the same"
+        }
+        _ => error.class().advice(),
+    }
+}
+
 fn lines(error: &Error) -> String {
     let bad = AnsiColor::Red.on_default().bold();
     let dim = Style::new().dimmed();
     let rule = error.rule().map_or_else(String::new, |rule| format!(" {rule}"));
     let mut text = format!("{bad}error{bad:#}: {}{rule}: {}\n", error.class(), message(error));
-    let advice = error.class().advice();
+    let advice = advice(error);
     let places = [
         ("file", error.file().map(printable_path)),
         ("section", error.section().map(|section| section.to_string())),

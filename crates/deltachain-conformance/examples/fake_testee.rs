@@ -12,8 +12,8 @@ fn main() {
     for line in io::stdin().lock().lines() {
         let request: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
         if request["operation"] == "hello" {
-            let hello = json!({ "testee": "fake", "protocol": 1, "operations": ["check", "apply", "plan"], "without": ["zstd"] });
-            println!("{}", if mode == "hello" { &given } else { &hello });
+            let hello = json!({ "testee": "fake", "protocol": 2, "operations": ["check", "apply", "plan"], "without": ["zstd"] });
+            println!("{}", if mode == "hello" || mode == "die" { &given } else { &hello });
             continue;
         }
         let mut answer = given.clone();
@@ -26,8 +26,9 @@ fn main() {
                 fs::write(request["output"].as_str().expect("an output"), "not a state").expect("written");
                 println!("{answer}");
             }
+            "say" => println!("{}", given.as_str().expect("a text")),
             "die" => {
-                eprintln!("these are my last words");
+                eprintln!("these are my last words: {request}");
                 process::exit(3);
             }
             "be-silent" => thread::sleep(time::Duration::from_mins(10)),

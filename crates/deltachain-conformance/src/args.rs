@@ -17,6 +17,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Run(RunArgs),
     Testee(TesteeArgs),
+    Rules(RulesArgs),
     #[cfg(feature = "adequacy")]
     Adequacy(AdequacyArgs),
 }
@@ -58,7 +59,7 @@ pub(crate) struct RunArgs {
     /// Write a report as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// The folder with index.json [default: conformance, here or above]
+    /// The folder with index.json [default: that of this program, or conformance, here or above]
     #[arg(long, value_name = "DIR")]
     pub(crate) vectors: Option<PathBuf>,
 }
@@ -82,6 +83,17 @@ pub(crate) enum Always {
     Invalid,
 }
 
+/// Write rules.json: the rules of the SPEC.md that this program was built with
+#[derive(Debug, Args)]
+pub(crate) struct RulesArgs {
+    /// Compare the file with what it should be, instead of writing it
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// The folder with index.json [default: conformance, here or above]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) vectors: Option<PathBuf>,
+}
+
 /// Show that the vectors notice when a reader does not check a rule
 ///
 /// Runs the vectors of each rule against the reference library with that rule switched off. At least one of them must
@@ -92,7 +104,7 @@ pub(crate) struct AdequacyArgs {
     /// Compare the table in README.md with what came out, instead of writing it there
     #[arg(long)]
     pub(crate) check: bool,
-    /// The folder with index.json [default: conformance, here or above]
+    /// The folder with index.json [default: that of this program, or conformance, here or above]
     #[arg(long, value_name = "DIR")]
     pub(crate) vectors: Option<PathBuf>,
 }

@@ -9,10 +9,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// The one version of the index that this program reads.
-pub(crate) const FORMAT: u64 = 1;
+pub(crate) const FORMAT: u64 = 2;
 
 /// What a reader must know to be measured by a vector, and may say that it does not.
-pub(crate) const FEATURES: [&str; 23] = [
+pub(crate) const FEATURES: [&str; 27] = [
     "dense",
     "sparse",
     "absolute",
@@ -36,6 +36,10 @@ pub(crate) const FEATURES: [&str; 23] = [
     "skip-routes",
     "routes-documents",
     "held-version",
+    "assets",
+    "partial",
+    "accept",
+    "symbolic-links",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -74,6 +78,8 @@ pub(crate) struct Vector {
     pub(crate) set_bytes: Option<u64>,
     pub(crate) held: Option<Held>,
     pub(crate) version: Option<u64>,
+    pub(crate) accept: Option<String>,
+    pub(crate) take: Option<Take>,
     #[serde(rename = "allocation_ceiling")]
     _allocation_ceiling: Option<u64>,
     pub(crate) expect: Expect,
@@ -130,7 +136,20 @@ impl Base {
 pub(crate) struct Held {
     pub(crate) version: u64,
     pub(crate) commit: String,
+    /// The digest of `chain.json`.
+    pub(crate) chain: String,
+    /// A whole state per shard.
     pub(crate) shards: Vec<String>,
+}
+
+/// What `replay` takes of a version: all where nothing is said.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Take {
+    #[serde(deserialize_with = "present")]
+    pub(crate) shards: Option<Vec<u64>>,
+    #[serde(deserialize_with = "present")]
+    pub(crate) tensors: Option<Vec<String>>,
 }
 
 /// What each operation must answer.
@@ -169,7 +188,9 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Expected<T> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Refusal {
     pub(crate) class: String,
-    pub(crate) rule: String,
+    /// None where the text gives a class and no rule.
+    #[serde(deserialize_with = "present")]
+    pub(crate) rule: Option<String>,
 }
 
 /// Of `check`.
@@ -233,10 +254,14 @@ pub(crate) struct PlanResult {
 pub(crate) struct ReplayResult {
     pub(crate) version: u64,
     pub(crate) digest: String,
-    pub(crate) shards: Option<Vec<StateResult>>,
+    /// What is in each shard that is taken: only the tensors that are taken.
+    pub(crate) shards: BTreeMap<u64, StateResult>,
+    /// Name to BLAKE3-256.
+    #[serde(default)]
+    pub(crate) assets: BTreeMap<String, String>,
 }
 
 /// A member that may be null but must be there.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Option::deserialize(deserializer)
 }

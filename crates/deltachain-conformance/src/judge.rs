@@ -1,5 +1,6 @@
 //! Whether an answer is right: its form, what it says, and what it has made.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -10,8 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::cases::{Case, Expectation, Operation};
-use crate::index::{HeaderDigests, Nothing, PatchesResult, PlanResult, Refusal, StateResult, Tensor};
-use crate::problem::Result;
+use crate::index::{HeaderDigests, Nothing, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, Tensor};
 use crate::process::shortened;
 use crate::workshop::{Request, Workshop};
 
@@ -24,6 +24,9 @@ pub(crate) enum Verdict {
     /// What is wrong, in words.
     Wrong(String),
 }
+
+/// The folder of the assets in the output of `replay`.
+const ASSETS: &str = "assets";
 
 /// Why an answer is wrong: as a value, because this is nothing that stops the program.
 type Judged<T = ()> = std::result::Result<T, String>;
@@ -48,10 +51,7 @@ fn judged(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Worksho
             if fs::symlink_metadata(&request.output).is_ok() {
                 return Err(format!("{}, but it has left an output", refusal.describe()));
             }
-            Ok(match refusal.rule {
-                Some(rule) if rule == expected.rule => Verdict::Right,
-                other => Verdict::OtherRule(other),
-            })
+            Ok(if refusal.rule == expected.rule { Verdict::Right } else { Verdict::OtherRule(refusal.rule) })
         }
         (Answer::Invalid(refusal), _) => Err(refusal.describe()),
         (Answer::Valid(members), Expectation::Refusal(_)) => {
@@ -92,7 +92,7 @@ fn judged(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Worksho
                 return Err(format!("version {} instead of {}", answer.version, expected.version));
             }
             same_digest("answer", &answer.digest, &expected.digest)?;
-            check_shards(&request.output, &expected.digest, expected.shards.as_deref(), workshop)?;
+            check_version(&request.output, expected, case.vector.take.is_some(), workshop)?;
             Ok(Verdict::Right)
         }
         (Answer::Valid(members), Expectation::Encode { target }) => {
@@ -119,29 +119,45 @@ enum Answer {
 #[serde(deny_unknown_fields)]
 struct Refused {
     class: String,
-    #[serde(default, deserialize_with = "string")]
     rule: Option<String>,
-    #[serde(default, deserialize_with = "string")]
     message: Option<String>,
 }
 
-/// A member that may be missing, but not be null.
-fn string<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    String::deserialize(deserializer).map(Some)
-}
+/// The classes of SPEC section 11: what may be said of a file.
+const CLASSES: [&str; 10] = [
+    "NOT_DCF",
+    "TRUNCATED",
+    "CORRUPT",
+    "MALFORMED",
+    "NON_CANONICAL",
+    "UNSUPPORTED",
+    "LIMIT",
+    "WRONG_BASE",
+    "STATE_MISMATCH",
+    "CHAIN",
+];
 
 impl Refused {
     fn describe(&self) -> String {
         let rule = self.rule.as_ref().map_or_else(String::new, |rule| format!(" {rule}"));
         let message = self.message.as_ref().map_or_else(String::new, |message| format!(": {message}"));
-        format!("invalid, {}{rule}{message}", self.class)
+        let meaning = match self.class.as_str() {
+            "IO" => " (the testee says that its own operating system failed)".to_owned(),
+            "USAGE" => " (the testee says that it cannot be asked this)".to_owned(),
+            class if CLASSES.contains(&class) => String::new(),
+            _ => format!(" (an unknown class; the classes are {})", CLASSES.join(", ")),
+        };
+        format!("invalid, {}{rule}{meaning}{message}", shortened(&self.class))
     }
 }
 
 impl Answer {
     fn parse(case: &Case<'_>, line: &str) -> Judged<Self> {
         let odd = |what: String| format!("{what} in the answer {}", shortened(line));
-        let mut members: Map<String, Value> = serde_json::from_str(line).map_err(|error| odd(error.to_string()))?;
+        let not_json = |error| format!("the answer is not JSON: {error} in {}", shortened(line));
+        let Value::Object(mut members) = serde_json::from_str(line).map_err(not_json)? else {
+            return Err(odd("no JSON object".to_owned()));
+        };
         if members.remove("case").as_ref().and_then(Value::as_str) != Some(&case.id) {
             return Err(odd("another case".to_owned()));
         }
@@ -227,28 +243,48 @@ fn described(info: &TensorInfo, digest: Digest) -> Tensor {
     }
 }
 
-/// Compares the folder of a replayed version with what it should be: a file per shard and nothing else.
-fn check_shards(folder: &Path, digest: &str, expected: Option<&[StateResult]>, workshop: &mut Workshop<'_>) -> Judged {
-    let entries = fs::read_dir(folder).map_err(|error| format!("there is no output folder: {error}"))?.count();
-    if let Some(expected) = expected.filter(|expected| expected.len() != entries) {
-        return Err(format!("the output has {entries} files instead of {}", expected.len()));
+/// Compares the folder of a replayed version with what it should be: a file per shard taken, the assets, and nothing else.
+fn check_version(folder: &Path, expected: &ReplayResult, is_part: bool, workshop: &mut Workshop<'_>) -> Judged {
+    let shard_name = |number: &u64| format!("{number}.safetensors");
+    let assets = folder.join(ASSETS);
+    let named = expected.shards.keys().map(shard_name);
+    holds_just(folder, &named.chain((!expected.assets.is_empty()).then(|| ASSETS.to_owned())).collect())?;
+    if !expected.assets.is_empty() {
+        holds_just(&assets, &expected.assets.keys().cloned().collect())?;
+    }
+    for (name, digest) in &expected.assets {
+        let bytes = fs::read(assets.join(name)).map_err(|error| format!("the asset {name:?}: {error}"))?;
+        same_digest(&format!("asset {name:?}"), &Digest::of_bytes(&bytes).to_string(), digest)?;
     }
     let mut union: Vec<(TensorInfo, Digest)> = Vec::new();
-    for number in 0..entries {
-        let path = folder.join(format!("{number}.safetensors"));
-        let (infos, digests) = match expected.and_then(|expected| expected.get(number)) {
-            Some(shard) => check_state(&path, shard, workshop),
-            None => read(&path).map(|(infos, digests)| (infos, digests.tensors)),
-        }
-        .map_err(|problem| format!("shard {number}: {problem}"))?;
+    for (number, shard) in &expected.shards {
+        let made = check_state(&folder.join(shard_name(number)), shard, workshop);
+        let (infos, digests) = made.map_err(|problem| format!("shard {number}: {problem}"))?;
         union.extend(infos.into_iter().zip(digests));
     }
-    union.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
-    if union.windows(2).any(|pair| pair[0].0.name() == pair[1].0.name()) {
-        return Err("two shards of the output have a tensor of the same name".to_owned());
+    if is_part {
+        return Ok(());
     }
+    union.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
     let (infos, digests): (Vec<TensorInfo>, Vec<Digest>) = union.into_iter().unzip();
-    same_digest("output", &StateDigests::from_tensors(&infos, digests).state.to_string(), digest)
+    same_digest("output", &StateDigests::from_tensors(&infos, digests).state.to_string(), &expected.digest)
+}
+
+/// That a folder has entries of these names and no others.
+fn holds_just(folder: &Path, expected: &BTreeSet<String>) -> Judged {
+    let missing = |error: std::io::Error| format!("there is no output folder {}: {error}", folder.display());
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(folder).map_err(missing)? {
+        let entry = entry.map_err(|error| error.to_string())?;
+        found.insert(entry.file_name().to_string_lossy().into_owned());
+    }
+    if let Some(name) = expected.difference(&found).next() {
+        return Err(format!("the output lacks {name:?}"));
+    }
+    match found.difference(expected).next() {
+        Some(name) => Err(format!("the output has {name:?}, which does not belong there")),
+        None => Ok(()),
+    }
 }
 
 /// Applies a link that a testee has made, and compares the result with the target.
@@ -280,7 +316,8 @@ fn check_link(link: &Path, base: Option<&Path>, target: Digest, direct: bool) ->
 /// What an answer should have been, in words.
 pub(crate) fn wanted(case: &Case<'_>) -> String {
     match case.expectation {
-        Expectation::Refusal(Refusal { class, rule }) => format!("invalid, {class} {rule}"),
+        Expectation::Refusal(Refusal { class, rule: Some(rule) }) => format!("invalid, {class} {rule}"),
+        Expectation::Refusal(Refusal { class, rule: None }) => format!("invalid, {class} without a rule"),
         Expectation::Check(expected) => format!("valid, {} to {}", expected.base, expected.target),
         Expectation::Apply(expected) => format!("valid, {}", expected.digest),
         Expectation::Patches(expected) => format!("valid, {} patches", expected.patches.len()),
@@ -307,33 +344,60 @@ mod tests {
         StateResult { digest, tensors: None, state: None }
     }
 
+    /// `a` and `b` in two shards, with an asset.
+    fn version(folder: &Path) -> ReplayResult {
+        let shards = [(0, shard(&folder.join("0.safetensors"), "b")), (1, shard(&folder.join("1.safetensors"), "a"))];
+        fs::create_dir(folder.join("assets")).unwrap();
+        fs::write(folder.join("assets/config.json"), "{}").unwrap();
+        let assets = [("config.json".to_owned(), Digest::of_bytes(b"{}").to_string())];
+        let mut union = MemoryState::new();
+        union.insert("a", Dtype::U8, &[0], Vec::new()).unwrap();
+        union.insert("b", Dtype::U8, &[0], Vec::new()).unwrap();
+        let digest = StateDigests::of(&union, &()).unwrap().state.to_string();
+        ReplayResult { version: 0, digest, shards: shards.into(), assets: assets.into() }
+    }
+
     #[test]
-    fn a_replayed_version_is_its_shards_and_nothing_else() {
+    fn a_replayed_version_is_its_shards_and_assets_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
-        let index = r#"{"format":1,"spec":"0.2.0","licence":"CC0-1.0","states":{},"vectors":[]}"#;
+        let index = r#"{"format":2,"spec":"1.0","licence":"CC0-1.0","states":{},"vectors":[]}"#;
         fs::write(folder.path().join("index.json"), index).unwrap();
         let suite = Suite::load(Some(folder.path())).unwrap();
         let mut workshop = Workshop::new(&suite).unwrap();
         let out = folder.path().join("out");
         fs::create_dir(&out).unwrap();
-        let expected = [shard(&out.join("0.safetensors"), "b"), shard(&out.join("1.safetensors"), "a")];
+        let mut expected = version(&out);
+        let mut check = |expected: &ReplayResult, is_part| check_version(&out, expected, is_part, &mut workshop);
+        let mut refused = |expected: &ReplayResult, problem: &str| {
+            let found = check(expected, false).unwrap_err();
+            assert!(found.contains(problem), "{found}");
+        };
 
-        let mut union = MemoryState::new();
-        union.insert("a", Dtype::U8, &[0], Vec::new()).unwrap();
-        union.insert("b", Dtype::U8, &[0], Vec::new()).unwrap();
-        let digest = StateDigests::of(&union, &()).unwrap().state.to_string();
-        let mut check =
-            |shards: Option<&[StateResult]>, digest: &str| check_shards(&out, digest, shards, &mut workshop);
-        assert_eq!(check(Some(&expected), &digest), Ok(()));
-        assert_eq!(check(None, &digest), Ok(()));
-        assert!(check(Some(&expected), &expected[0].digest).unwrap_err().contains("the digest of the output"));
-        assert!(check(Some(&expected[..1]), &digest).unwrap_err().contains("2 files instead of 1"));
-        let [first, second] = expected;
-        assert!(check(Some(&[second, first]), &digest).unwrap_err().starts_with("shard 0: the digest"));
-        fs::write(out.join("extra"), "").unwrap();
-        assert!(check(None, &digest).unwrap_err().starts_with("shard 2: there is no output file"));
-        fs::remove_file(out.join("extra")).unwrap();
-        shard(&out.join("2.safetensors"), "a");
-        assert!(check(None, &digest).unwrap_err().contains("two shards"));
+        let state = std::mem::replace(&mut expected.digest, "another".to_owned());
+        refused(&expected, "the digest of the output");
+        expected.digest = state;
+        let last = expected.shards.remove(&1).unwrap();
+        refused(&expected, r#"has "1.safetensors", which does not belong there"#);
+        expected.shards.extend([(1, last), (2, StateResult { digest: String::new(), tensors: None, state: None })]);
+        refused(&expected, r#"the output lacks "2.safetensors""#);
+        let first = expected.shards.remove(&2).and_then(|_| expected.shards.remove(&0)).unwrap();
+        let second = expected.shards.insert(1, first).unwrap();
+        expected.shards.insert(0, second);
+        refused(&expected, "shard 0: the digest of the output");
+        let first = expected.shards.remove(&1).unwrap();
+        let second = expected.shards.insert(0, first).unwrap();
+        expected.shards.insert(1, second);
+
+        let assets = std::mem::take(&mut expected.assets);
+        refused(&expected, r#"has "assets", which does not belong there"#);
+        expected.assets.insert("other".to_owned(), String::new());
+        refused(&expected, r#"the output lacks "other""#);
+        expected.assets = [("config.json".to_owned(), "another".to_owned())].into();
+        refused(&expected, r#"the digest of the asset "config.json""#);
+        expected.assets = assets;
+        assert_eq!(check(&expected, false), Ok(()));
+        // The digest of the whole says nothing about a part.
+        expected.digest = "another".to_owned();
+        assert_eq!(check(&expected, true), Ok(()));
     }
 }

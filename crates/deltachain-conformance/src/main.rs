@@ -19,6 +19,7 @@ mod process;
 mod report;
 #[cfg(any(feature = "adequacy", test))]
 mod rule_vectors;
+mod rules_file;
 mod run;
 mod session;
 mod spec;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Testee(args) => testee::serve(&args),
+        Command::Rules(args) => rules_file::run(&args),
         #[cfg(feature = "adequacy")]
         Command::Adequacy(args) => adequacy::run(&args),
     };

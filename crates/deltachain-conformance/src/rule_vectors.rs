@@ -13,12 +13,14 @@ use crate::suite::Suite;
 pub(crate) const LEAST: usize = 2;
 const EXCEPTIONS: &str = "exceptions.json";
 
-/// The vectors that break a rule, each with the cases in which it must be refused.
+/// The vectors that break a rule, each with the cases in which it must be refused by a rule.
 pub(crate) fn breaking<'a>(suite: &'a Suite, rule: &str) -> Vec<(&'a Vector, Vec<Case<'a>>)> {
     let naming = suite.index.vectors.iter().filter(|vector| vector.rules.iter().any(|named| named == rule));
     let refused = naming.map(|vector| {
         let cases = cases_of(vector).into_iter();
-        (vector, cases.filter(|case| matches!(case.expectation, Expectation::Refusal(_))).collect::<Vec<_>>())
+        let by_rule =
+            |case: &Case<'_>| matches!(case.expectation, Expectation::Refusal(refusal) if refusal.rule.is_some());
+        (vector, cases.filter(by_rule).collect::<Vec<_>>())
     });
     refused.filter(|(_, cases)| !cases.is_empty()).collect()
 }

@@ -9,11 +9,11 @@ use crate::cases::Case;
 use crate::index::FEATURES;
 use crate::judge::{Verdict, answers, judge};
 use crate::problem::{Problem, Result};
-use crate::process::{Process, Reply};
+use crate::process::{Process, Reply, shortened};
 use crate::workshop::Workshop;
 
 /// The one version of the protocol that this program speaks.
-pub(crate) const PROTOCOL: u64 = 1;
+pub(crate) const PROTOCOL: u64 = 2;
 /// The operations that a testee may support.
 const OPERATIONS: [&str; 7] = ["check", "apply", "patches", "encode", "document", "plan", "replay"];
 
@@ -94,7 +94,7 @@ fn greet(process: &mut Process) -> Result<Hello> {
         Reply::Lost(how) => return Err(Problem::failed(format!("the testee does not say hello: it {how}"))),
     };
     let hello: Hello = serde_json::from_str(&line)
-        .map_err(|error| Problem::failed(format!("the testee's hello is wrong: {error} in {line}")))?;
+        .map_err(|error| Problem::failed(format!("the testee's hello is wrong: {error} in {}", shortened(&line))))?;
     if hello.protocol != PROTOCOL {
         return Err(Problem::failed(format!("the testee speaks protocol {}, not {PROTOCOL}", hello.protocol)));
     }

@@ -1,22 +1,62 @@
-//! What SPEC.md says about itself: its sections, and the rules that readers check with the section that each stands in.
+//! What SPEC.md says about itself: its sections, and its rules, each with the section that defines it and the steps in
+//! which readers check it.
+
+use serde::Serialize;
 
 /// The text that this program was built with.
 const TEXT: &str = include_str!("../../../SPEC.md");
+
+/// What stands in place of the class of rules that only bind writers.
+const WRITER: &str = "writer";
+
+/// The section that orders the steps of readers of links, which is part 1 of the text.
+const OF_LINKS: &str = "10";
+/// The same for readers of chains, part 2.
+const OF_CHAINS: &str = "19";
+const SECTIONS_OF_CHAINS: [&str; 6] = ["17", "18", "19", "20", "21", "22"];
+
+/// What steps mean by words, without naming rules: how the ids begin.
+const IN_WORDS: [(&str, &[&str]); 5] = [
+    ("index fields", &["R-INT-"]),
+    ("its fields", &["R-INT-01", "R-INT-02", "R-INT-03"]),
+    ("varints (R-INT)", &["R-INT-01", "R-INT-02", "R-INT-03"]),
+    ("the stream", &["R-STR-02", "R-STR-03"]),
+    ("checked as a document", &["R-LIM-05", "R-DOC-"]),
+];
+/// The sections of the rules that words mean, but for those that some step names.
+const FIELDS: [(&str, &[&str]); 2] = [("index fields", &["6", "6.1", "6.2"]), ("its fields", &["7.1"])];
 
 /// The sections and rules of a specification.
 #[derive(Debug)]
 pub(crate) struct Spec {
     /// Number and title, `6.1` and `Segment entry`.
     sections: Vec<(String, String)>,
+    /// The rules that readers check, in the order of the text.
     pub(crate) rules: Vec<SpecRule>,
+    /// The rules that only bind writers.
+    pub(crate) writer_rules: Vec<SpecRule>,
 }
 
-/// A rule that a reader checks.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct SpecRule {
     pub(crate) id: String,
+    /// The error class, or `writer`.
+    class: String,
     /// Number of the section that defines it.
     pub(crate) section: String,
+    /// Where readers check it: steps of section 10 or, for the rules of part 2, of section 19.
+    steps: Vec<String>,
+    /// What it demands, in one line.
+    text: String,
+}
+
+/// A paragraph or an item of a list, in one line.
+#[derive(Debug, Default)]
+struct Block {
+    section: String,
+    /// Numbers of the items that it belongs to: `8.3` for the third below the eighth.
+    step: String,
+    text: String,
 }
 
 impl Spec {
@@ -25,20 +65,13 @@ impl Spec {
     }
 
     fn parse(text: &str) -> Self {
-        let mut spec = Self { sections: Vec::new(), rules: Vec::new() };
-        for line in text.lines() {
-            if let Some(heading) = line.strip_prefix("##") {
-                let heading = heading.trim_start_matches('#').trim();
-                let (number, title) = heading.split_once(' ').unwrap_or((heading, ""));
-                let number = number.trim_end_matches('.');
-                if number.starts_with(|c: char| c.is_ascii_digit()) {
-                    spec.sections.push((number.to_owned(), title.to_owned()));
-                }
-            }
-            let section = spec.sections.last().map_or("", |(number, _)| number);
-            spec.rules.extend(defined_in(line).map(|id| SpecRule { id: id.to_owned(), section: section.to_owned() }));
+        let (sections, blocks) = divide(text);
+        let mut rules: Vec<SpecRule> = blocks.iter().flat_map(defined_in).collect();
+        for rule in rules.iter_mut().filter(|rule| rule.class != WRITER) {
+            rule.steps = steps(rule, &blocks);
         }
-        spec
+        let (writer_rules, rules) = rules.into_iter().partition(|rule| rule.class == WRITER);
+        Self { sections, rules, writer_rules }
     }
 
     /// `section 6.1 (Segment entry)`.
@@ -54,29 +87,184 @@ impl Spec {
     }
 }
 
-/// The rules that a line defines for readers: `**R-IDX-05** (MALFORMED)`. Those for writers have `(writer)` there, and a
-/// mere mention has nothing.
-fn defined_in(line: &str) -> impl Iterator<Item = &str> {
-    line.match_indices("**R-").filter_map(move |(start, _)| {
-        let (id, rest) = line[start + 2..].split_once("**")?;
-        let (class, _) = rest.strip_prefix(" (")?.split_once(')')?;
-        let is_class = class.len() > 1 && class.chars().all(|c| c.is_ascii_uppercase() || c == '_');
-        is_class.then_some(id)
-    })
+/// The sections of a text, and its paragraphs and items.
+fn divide(text: &str) -> (Vec<(String, String)>, Vec<Block>) {
+    let mut sections: Vec<(String, String)> = Vec::new();
+    let mut blocks: Vec<Block> = Vec::new();
+    // The items that are open: how far each is indented, and its number if it has one.
+    let mut items: Vec<(usize, Option<&str>)> = Vec::new();
+    let mut is_open = false;
+    let mut in_code = false;
+    for line in text.lines() {
+        let words = line.trim_start();
+        let indent = line.len() - words.len();
+        in_code ^= words.starts_with("```");
+        if in_code || words.is_empty() || words.starts_with("```") {
+            is_open = false;
+        } else if let Some(heading) = line.strip_prefix("##") {
+            let heading = heading.trim_start_matches('#').trim();
+            let (number, title) = heading.split_once(' ').unwrap_or((heading, ""));
+            let number = number.trim_end_matches('.');
+            if number.starts_with(|c: char| c.is_ascii_digit()) {
+                sections.push((number.to_owned(), title.to_owned()));
+            }
+            items.clear();
+            is_open = false;
+        } else {
+            let number = numbered(words);
+            let is_item = number.is_some() || words.starts_with("- ");
+            if is_item || !is_open {
+                items.retain(|(outer, _)| *outer < indent);
+                items.extend(is_item.then_some((indent, number)));
+                let step: Vec<&str> = items.iter().filter_map(|(_, number)| *number).collect();
+                let section = sections.last().map_or_else(String::new, |(number, _)| number.clone());
+                blocks.push(Block { section, step: step.join("."), text: String::new() });
+                is_open = true;
+            }
+            if let Some(block) = blocks.last_mut() {
+                let blank = if block.text.is_empty() { "" } else { " " };
+                block.text = format!("{}{blank}{}", block.text, words.trim_end());
+            }
+        }
+    }
+    (sections, blocks)
+}
+
+/// The number of an item of a numbered list.
+fn numbered(words: &str) -> Option<&str> {
+    let (number, _) = words.split_once(". ")?;
+    (!number.is_empty() && number.chars().all(|c| c.is_ascii_digit())).then_some(number)
+}
+
+/// The rules that a block defines: `**R-IDX-05** (MALFORMED)`. A mere mention has no class.
+fn defined_in(block: &Block) -> Vec<SpecRule> {
+    let text = block.text.as_str();
+    let mut rules = Vec::new();
+    for (start, _) in text.match_indices("**R-") {
+        let Some((id, rest)) = text[start + 2..].split_once("**") else { continue };
+        let Some((class, rest)) = rest.strip_prefix(" (").and_then(|rest| rest.split_once(')')) else { continue };
+        if class != WRITER && (class.len() < 2 || !class.chars().all(|c| c.is_ascii_uppercase() || c == '_')) {
+            continue;
+        }
+        // A definition stands at the beginning of what it demands, or at the end.
+        let before = text[..start].trim_start_matches("- ");
+        let demands =
+            if before.is_empty() || before.ends_with(". ") { demand_after(rest) } else { demand_before(before) };
+        rules.push(SpecRule {
+            id: id.to_owned(),
+            class: class.to_owned(),
+            section: block.section.clone(),
+            steps: Vec::new(),
+            text: demands,
+        });
+    }
+    rules
+}
+
+/// The sentences until the last one that demands or allows something.
+fn demand_after(text: &str) -> String {
+    let mut end = 0;
+    let mut read = 0;
+    for sentence in text.split_inclusive(". ") {
+        read += sentence.len();
+        if ["MUST", "SHOULD", "MAY"].iter().any(|word| sentence.contains(word)) {
+            end = read;
+        }
+    }
+    text[..if end == 0 { read } else { end }].trim().to_owned()
+}
+
+/// What stands before a definition at its end, without the definitions in it.
+fn demand_before(text: &str) -> String {
+    let text = text.trim_end().trim_end_matches(':');
+    let start = ["; ", ". "].iter().filter_map(|end| text.rfind(end)).max().map_or(0, |place| place + 2);
+    let mut demand = String::new();
+    for (place, part) in text[start..].split("**").enumerate() {
+        // What was between the asterisks is an id; its class follows.
+        if place == 0 {
+            demand.push_str(part.trim_end_matches([':', ' ']));
+        } else if place % 2 == 0 {
+            demand.push_str(part.split_once(')').map_or(part, |(_, rest)| rest));
+        }
+    }
+    let demand = demand.strip_prefix("and ").unwrap_or(&demand);
+    let first = demand.chars().next().map_or(0, char::len_utf8);
+    format!("{}{}.", demand[..first].to_uppercase(), &demand[first..])
+}
+
+/// The steps that name a rule, or mean it.
+fn steps(rule: &SpecRule, blocks: &[Block]) -> Vec<String> {
+    let order = if SECTIONS_OF_CHAINS.contains(&rule.section.as_str()) { OF_CHAINS } else { OF_LINKS };
+    let blocks = blocks.iter().filter(|block| block.section == order && !block.step.is_empty());
+    let steps = |means: &dyn Fn(&str) -> bool| {
+        let mut steps: Vec<String> =
+            blocks.clone().filter(|block| means(&block.text)).map(|block| block.step.clone()).collect();
+        steps.dedup();
+        steps
+    };
+    let begins = |begin: &&str| rule.id.starts_with(begin);
+    let is_meant = |text: &str| IN_WORDS.iter().any(|(words, ids)| text.contains(words) && ids.iter().any(begins));
+    let named = steps(&|text| text.contains(&rule.id) || is_meant(text));
+    if !named.is_empty() {
+        return named;
+    }
+    let in_section = |sections: &[&str]| sections.contains(&rule.section.as_str());
+    steps(&|text| FIELDS.iter().any(|(words, sections)| text.contains(words) && in_section(sections)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SMALL: &str = "\
+# Part 1
+## 1. One
+such as **R-AAA-01** and
+- **R-AAA-01** (CORRUPT) It is
+  small. It MUST be good
+  (always). It is not bad.
+
+  ```
+  **R-AAA-09** (CORRUPT) code
+  ```
+- **R-AAA-05** (writer) May be.
+### 1.2 Two
+1. It MUST be there; it MUST be one: **R-AAA-02** (NOT_DCF), or two: **R-AAA-04** (CHAIN). More
+   (**R-AAA-03**, a gap).
+
+An end. **R-AAA-06** (LIMIT) It MAY be long.
+## 10. Order
+1. magic (R-AAA-01),
+   **R-AAA-02**
+2. segments
+   1. the stream
+   - R-AAA-04
+
+R-AAA-04 is last.
+";
+
+    fn rule(id: &str, class: &str, section: &str, steps: &[&str], text: &str) -> SpecRule {
+        let steps = steps.iter().map(|step| (*step).to_owned()).collect();
+        SpecRule {
+            id: id.to_owned(),
+            class: class.to_owned(),
+            section: section.to_owned(),
+            steps,
+            text: text.to_owned(),
+        }
+    }
+
     #[test]
-    fn rules_belong_to_the_section_that_defines_them() {
-        let spec = Spec::parse(
-            "# Part 1\n## 1. One\nsuch as **R-AAA-01** and\n- **R-AAA-01** (CORRUPT) It MUST.\n### 1.2 Two\n\
-             1. a: **R-AAA-02** (NOT_DCF), **R-AAA-03** (a gap), **R-AAA-04** (CHAIN)\n- **R-AAA-05** (writer) x\n",
-        );
-        let rule = |id: &str, section: &str| SpecRule { id: id.to_owned(), section: section.to_owned() };
-        assert_eq!(spec.rules, [rule("R-AAA-01", "1"), rule("R-AAA-02", "1.2"), rule("R-AAA-04", "1.2")]);
+    fn rules_are_found_with_section_steps_and_demand() {
+        let spec = Spec::parse(SMALL);
+        let expected = [
+            rule("R-AAA-01", "CORRUPT", "1", &["1"], "It is small. It MUST be good (always)."),
+            rule("R-AAA-02", "NOT_DCF", "1.2", &["1"], "It MUST be one."),
+            rule("R-AAA-04", "CHAIN", "1.2", &["2"], "It MUST be one, or two."),
+            rule("R-AAA-06", "LIMIT", "1.2", &[], "It MAY be long."),
+        ];
+        assert_eq!(spec.rules, expected);
+        assert_eq!(spec.writer_rules, [rule("R-AAA-05", "writer", "1", &[], "May be.")]);
         assert_eq!(spec.describe("1.2"), "section 1.2 (Two)");
         assert_eq!(spec.describe("7"), "section 7");
     }
@@ -85,7 +273,11 @@ mod tests {
     fn the_rules_of_the_library_are_there() {
         let spec = Spec::new();
         for rule in deltachain::RULES {
-            assert_eq!(spec.rules.iter().filter(|known| known.id == rule.id).count(), 1, "{}", rule.id);
+            let known: Vec<_> = spec.rules.iter().filter(|known| known.id == rule.id).collect();
+            assert_eq!(known.len(), 1, "{}", rule.id);
+            assert_eq!(known[0].class, rule.class.name(), "{}", rule.id);
+            // Sequences of links and limits of whole segments stand beside the steps.
+            assert!(!known[0].steps.is_empty() || rule.id == "R-APP-06", "{} is in no step", rule.id);
         }
     }
 }

@@ -20,9 +20,10 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Reads the folder, or the nearest `conformance` folder in the current directory and those above it.
+    /// Reads the folder, or the one that this program lies in (a bundle), or the nearest `conformance` folder in the current
+    /// directory and those above it.
     pub(crate) fn load(folder: Option<&Path>) -> Result<Self> {
-        let root = folder.map_or_else(find, |folder| Ok(folder.to_owned()))?;
+        let root = folder.map_or_else(folder_of_vectors, |folder| Ok(folder.to_owned()))?;
         let root = root.canonicalize().map_err(Problem::with_file(&root))?;
         let path = root.join(INDEX);
         let text = fs::read_to_string(&path).map_err(Problem::with_file(&path))?;
@@ -74,11 +75,11 @@ impl Suite {
             Some(Expected::Valid(result)) => result.state.as_ref(),
             _ => None,
         };
-        let shards = match &vector.expect.replay {
-            Some(Expected::Valid(replay)) => replay.shards.as_deref().unwrap_or_default(),
-            _ => &[],
+        let replayed = match &vector.expect.replay {
+            Some(Expected::Valid(replay)) => Some(replay),
+            _ => None,
         };
-        let shards = shards.iter().filter_map(|shard| shard.state.as_ref());
+        let shards = replayed.iter().flat_map(|replay| replay.shards.values()).filter_map(|shard| shard.state.as_ref());
         let held = vector.held.iter().flat_map(|held| &held.shards);
         let base = vector.base.state();
         let mut states = result.into_iter().chain(shards).chain(held).map(String::as_str).chain(base);
@@ -129,10 +130,13 @@ fn sha256(bytes: &[u8]) -> String {
     })
 }
 
-fn find() -> Result<PathBuf> {
+/// The nearest `conformance` folder with an index.
+pub(crate) fn folder_of_vectors() -> Result<PathBuf> {
     let here = std::env::current_dir().map_err(Problem::failed)?;
+    let program = std::env::current_exe().ok();
+    let bundle = program.as_deref().and_then(Path::parent).map(Path::to_owned);
     let folders = here.ancestors().map(|folder| folder.join("conformance"));
-    folders.into_iter().find(|folder| folder.join(INDEX).is_file()).ok_or_else(|| {
-        Problem::usage("there is no conformance/index.json here or above: name its folder with --vectors")
+    bundle.into_iter().chain(folders).find(|folder| folder.join(INDEX).is_file()).ok_or_else(|| {
+        Problem::usage("there is no index.json beside this program, nor conformance/index.json here or above: name its folder with --vectors")
     })
 }

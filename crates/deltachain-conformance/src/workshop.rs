@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::by_rule;
 use crate::cases::{Case, Expectation, Operation};
-use crate::index::Vector;
+use crate::index::{Held, Vector};
 use crate::problem::{Problem, Result};
 use crate::suite::Suite;
 use crate::unpack::unpack;
@@ -87,7 +87,9 @@ impl<'a> Workshop<'a> {
         let vector = case.vector;
         let file = self.suite.path(&vector.file);
         let (name, mut members) = match case.operation {
-            Operation::Check => (None, json!({ "link": text(&file)?, "set_bytes": vector.set_bytes })),
+            Operation::Check | Operation::Patches => {
+                (None, json!({ "link": text(&file)?, "set_bytes": vector.set_bytes }))
+            }
             Operation::Apply => {
                 let then = vector.then.iter().filter_map(|id| self.suite.vector(id));
                 let links = then.map(|link| text(&self.suite.path(&link.file)));
@@ -95,7 +97,6 @@ impl<'a> Workshop<'a> {
                 let base = self.base(vector)?;
                 (Some("result.safetensors"), json!({ "links": links, "base": base, "set_bytes": vector.set_bytes }))
             }
-            Operation::Patches => (None, json!({ "link": text(&file)? })),
             Operation::EncodeCompact | Operation::EncodeDirect => {
                 let Expectation::Encode { target } = case.expectation else {
                     return Err(Problem::failed(format!("{}: nothing to encode", case.id)));
@@ -106,19 +107,28 @@ impl<'a> Workshop<'a> {
             }
             Operation::Document => (None, json!({ "file": text(&file)?, "document": vector.document })),
             Operation::Plan => {
-                let held = vector.held.as_ref();
-                let held = held.map(|held| json!({ "version": held.version, "commit": held.commit }));
-                (None, json!({ "chain": text(&self.chain(vector)?)?, "held": held, "version": vector.version }))
+                let held = vector.held.as_ref().map(held);
+                let chain = text(&self.chain(vector)?)?;
+                let accept = &vector.accept;
+                (None, json!({ "chain": chain, "held": held, "version": vector.version, "accept": accept }))
             }
             Operation::Replay => {
-                let mut held = Value::Null;
-                if let Some(version) = &vector.held {
+                let mut held = vector.held.as_ref().map(held);
+                if let (Some(members), Some(version)) = (&mut held, &vector.held) {
                     let shards = version.shards.iter().map(|shard| text(&self.state(shard)?));
-                    let shards = shards.collect::<Result<Vec<_>>>()?;
-                    held = json!({ "version": version.version, "commit": version.commit, "shards": shards });
+                    members["shards"] = json!(shards.collect::<Result<Vec<_>>>()?);
                 }
-                let chain = text(&self.chain(vector)?)?;
-                (Some("result"), json!({ "chain": chain, "held": held, "version": vector.version }))
+                let take = vector.take.as_ref();
+                let members = json!({
+                    "chain": text(&self.chain(vector)?)?,
+                    "held": held,
+                    "version": vector.version,
+                    "accept": vector.accept,
+                    "shards": take.and_then(|take| take.shards.as_ref()),
+                    "tensors": take.and_then(|take| take.tensors.as_ref()),
+                    "set_bytes": vector.set_bytes,
+                });
+                (Some("result"), members)
             }
         };
         let output = folder.join(name.unwrap_or("nothing"));
@@ -134,6 +144,11 @@ impl<'a> Workshop<'a> {
     fn base(&mut self, vector: &Vector) -> Result<Option<String>> {
         vector.base.state().map(|base| text(&self.state(base)?)).transpose()
     }
+}
+
+/// The version that the reader has, as `plan` names it.
+fn held(held: &Held) -> Value {
+    json!({ "version": held.version, "commit": held.commit, "chain": held.chain })
 }
 
 /// A path as requests hold it.

@@ -20,6 +20,10 @@ pub(crate) const WANTED: u8 = 2;
 pub(crate) const HELD: u8 = 4;
 /// Another commit is recorded for the version held than the one that was read.
 pub(crate) const FORKED: u8 = 8;
+/// Another chain document is recorded for it than the one that was read.
+pub(crate) const MOVED: u8 = 16;
+/// The caller accepts the commit of the version wanted.
+pub(crate) const ACCEPTED: u8 = 32;
 
 /// Kinds of objects: the chain document, a commit, a routes document, a link under its own name, one under the name that
 /// its first 32 bytes say, and something else, of which the text is the name.
@@ -110,7 +114,8 @@ impl Archive {
                     object.kind = MISPLACED;
                     object.text = [digest.0.as_slice(), content].concat();
                 }
-                None => {}
+                // What it holds, no planner reads.
+                Some(ObjectName::Asset(_)) | None => {}
             }
             match object.kind {
                 CHAIN | COMMIT | ROUTES => object.text = shortened(content, &named[..objects.len()]),
@@ -206,7 +211,7 @@ pub fn mutate(
     let other = archive.objects[random.usize(..archive.objects.len())].clone();
     let object = &mut archive.objects[number];
     match random.u8(..16) {
-        0 => archive.flags ^= 1 << random.u8(..4),
+        0 => archive.flags ^= 1 << random.u8(..6),
         1 => (archive.wanted, archive.held) = (other.version, object.version),
         2 => archive.fault = random.u8(..),
         3 => object.kind ^= GONE,
@@ -241,7 +246,7 @@ pub fn mutate(
 /// Links, then the documents that name them, in the order in which they name each other.
 fn place(name: &str) -> u8 {
     match ObjectName::parse(name) {
-        Some(ObjectName::File(_)) => 0,
+        Some(ObjectName::File(_) | ObjectName::Asset(_)) => 0,
         Some(ObjectName::Chain) => 1,
         Some(ObjectName::Commit(_)) => 2,
         Some(ObjectName::Routes { .. }) => 3,
@@ -348,7 +353,7 @@ mod tests {
     fn a_chain_that_was_shortened_is_whole_again() {
         let link = [b"\x89DCF".as_slice(), &[7; 100]].concat();
         let digest = Digest::of_bytes(&link);
-        let chain = br#"{"deltachain":0,"chain":"00112233445566778899aabbccddeeff"}"#.to_vec();
+        let chain = br#"{"deltachain":1,"chain":"00112233445566778899aabbccddeeff"}"#.to_vec();
         let commit = format!(
             "{{\"parent\":\"{}\",\"state\":\"{}\",\"other\":\"{}\",\"digest\":\"{digest}\",\"size\":104}}\u{1}\u{5}",
             Digest::of_bytes(&chain),

@@ -7,15 +7,15 @@ use deltachain::chain::{
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests};
 use deltachain::{Error, Limits, LinkReader, Result, apply};
 
-use crate::archive::{Archive, FORKED, Store};
+use crate::archive::{ACCEPTED, Archive, FORKED, MOVED, Store};
 use crate::memory::peak_of;
 use crate::raw::{limits, refused_by_rule};
 use crate::single_threaded;
 
-/// Any bytes as each kind of document.
+/// Any bytes as each kind of document: refused by a rule, or written again as they were.
 pub fn document(data: &[u8]) {
     let limits = Limits::default();
-    has_one_form(data, || ChainDocument::parse(data, &limits), |document| Ok(document.to_bytes()));
+    has_one_form(data, || ChainDocument::parse(data, &limits), ChainDocument::to_bytes);
     has_one_form(data, || Commit::parse(data, &limits), Commit::to_bytes);
     has_one_form(data, || RoutesDocument::parse(data, &limits), RoutesDocument::to_bytes);
 }
@@ -39,26 +39,34 @@ pub fn chain(data: &[u8]) {
     let held = archive.held().and_then(|version| Reader::new(&before).replay(Some(version), None).ok());
     let held = held.map(|mut held| {
         held.commit.0[0] ^= u8::from(archive.flags & FORKED != 0);
+        held.chain.0[0] ^= u8::from(archive.flags & MOVED != 0);
         held
     });
     let held = held.as_ref();
-    let first = Reader::new(&now).replay(archive.wanted(), held);
+    let reader = Reader::new(&now);
+    let from_nothing = reader.replay(archive.wanted(), None);
+    // Only what is there can be accepted.
+    let accept = from_nothing.as_ref().ok().filter(|_| archive.flags & ACCEPTED != 0).map(|reached| reached.commit);
+    let reader = Reader { accept, ..reader };
+    let first = reader.replay(archive.wanted(), held);
     refused_by_rule(&first);
+    same(&first, &from_nothing);
+    assert!(accept.is_none() || first.is_ok(), "what is accepted cannot be reached: {:?}", first.err());
+    assert!(accept.is_some() || held.is_none() || archive.flags & MOVED == 0 || first.is_err(), "the chain is another");
 
     // Which failure is met first decides about nothing but the error.
-    let backwards = Reader { backwards: true, ..Reader::new(&now) };
+    let backwards = Reader { backwards: true, ..reader };
     let other = backwards.replay(archive.wanted(), held);
     refused_by_rule(&other);
     assert_eq!(first.is_ok(), other.is_ok(), "{:?} or {:?}", first.as_ref().err(), other.as_ref().err());
     same(&first, &other);
 
-    // What is held decides about nothing but the path, and another object at fault about nothing but the outcome.
+    // An object at fault decides about nothing but the outcome.
     let wanted = first.as_ref().map_or(archive.wanted(), |first| Some(first.version));
-    same(&first, &Reader::new(&now).replay(wanted, None));
     let names: Vec<ObjectName> = now.objects.keys().copied().collect();
     let Some(&name) = names.get(usize::from(archive.fault) % names.len().max(1)) else { return };
     for fault in [Fault::Missing, Fault::Damaged] {
-        let failing = Reader { fault: Some((name, fault)), ..Reader::new(&now) };
+        let failing = Reader { fault: Some((name, fault)), ..reader };
         let result = failing.replay(wanted, held);
         refused_by_rule(&result);
         same(&first, &result);
@@ -78,6 +86,7 @@ fn same(first: &Result<Reached>, second: &Result<Reached>) {
 struct Reached {
     version: u64,
     commit: Digest,
+    chain: Digest,
     shards: Vec<MemoryState>,
 }
 
@@ -90,8 +99,10 @@ enum Fault {
 }
 
 /// A reader of a chain in memory.
+#[derive(Clone, Copy)]
 struct Reader<'a> {
     store: &'a Store,
+    accept: Option<Digest>,
     /// Supplies one object at a time, the last first, and looks at the last file first.
     backwards: bool,
     fault: Option<(ObjectName, Fault)>,
@@ -99,7 +110,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(store: &'a Store) -> Self {
-        Self { store, backwards: false, fault: None }
+        Self { store, accept: None, backwards: false, fault: None }
     }
 
     /// Reads an object.
@@ -118,8 +129,8 @@ impl<'a> Reader<'a> {
 
     /// All steps of SPEC section 19.
     fn replay(&self, wanted: Option<u64>, held: Option<&Reached>) -> Result<Reached> {
-        let recorded = held.map(|held| Held { version: held.version, commit: held.commit });
-        let mut planner = Planner::new(wanted, recorded, &limits());
+        let recorded = held.map(|held| Held { version: held.version, commit: held.commit, chain: held.chain });
+        let mut planner = Planner::new(wanted, recorded, self.accept, &limits());
         let bytes: usize = self.store.objects.values().map(Vec::len).sum();
         // Each object is asked for once, as are some that would follow the last; each plan that fails rules out a route.
         let mut patience = 1200 + 4 * self.store.objects.len() + bytes;
@@ -133,7 +144,7 @@ impl<'a> Reader<'a> {
                 Ok(shards) => {
                     let whole = union(&shards);
                     assert_eq!(digests(&whole).state, plan.state, "a wrong state passed as right");
-                    return Ok(Reached { version: plan.version, commit: plan.commit, shards });
+                    return Ok(Reached { version: plan.version, commit: plan.commit, chain: plan.chain, shards });
                 }
                 Err(Failure::File(file, error)) => planner.fail_file(file, error),
                 Err(Failure::Route(hop, error)) => planner.fail_route(hop, error),
@@ -150,7 +161,7 @@ impl<'a> Reader<'a> {
             *patience = patience.checked_sub(cost).expect("the planner does not come to an end");
             match step {
                 Step::Follow(plan) => return Ok(plan),
-                Step::List => planner.list(Listing::new(self.store.names())),
+                Step::List { from } => planner.list(self.list(from)),
                 Step::Fetch(names) => {
                     assert!(!names.is_empty(), "the planner wants nothing");
                     let first = if self.backwards { names.len() - 1 } else { 0 };
@@ -162,6 +173,15 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// What a store lists that is asked for the versions from this one on.
+    fn list(&self, from: u64) -> Listing {
+        let is_listed = |name: &String| match ObjectName::parse(name) {
+            Some(ObjectName::Commit(version) | ObjectName::Routes { version, .. }) => version >= from,
+            _ => true,
+        };
+        Listing::new(self.store.names().into_iter().filter(is_listed))
+    }
+
     /// Checks that a plan is one: routes from nothing or from what is held to the version wanted.
     fn check(&self, plan: &Plan, wanted: Option<u64>, held: Option<&Reached>) {
         assert!(wanted.is_none_or(|wanted| wanted == plan.version));
@@ -171,8 +191,12 @@ impl<'a> Reader<'a> {
         assert_eq!((plan.state, &plan.shards), (commit.state, &commit.shards));
         let sizes = plan.hops.iter().flat_map(|hop| &hop.files).map(|file| u128::from(file.size));
         assert_eq!(plan.bytes, sizes.sum());
-        let mut at = plan.hops.first().map_or(held.map(|held| held.version), |hop| hop.from);
-        assert!(at.is_none() || at == held.map(|held| held.version), "the plan begins somewhere else");
+        let chain = self.get(ObjectName::Chain).expect("there is a chain");
+        assert_eq!((plan.chain, &plan.assets), (Digest::of_bytes(&chain), &commit.assets));
+        let start = held.filter(|_| plan.start.is_some());
+        let shards = start.map(|start| start.shards.iter().map(|shard| digests(shard).state).collect::<Vec<_>>());
+        assert_eq!(plan.start, shards, "the plan starts from something else");
+        let mut at = start.map(|start| start.version);
         for hop in &plan.hops {
             assert!(hop.from == at && hop.from < Some(hop.version));
             assert!(hop.files.len() == hop.shards.len() && hop.shards.len() == plan.shards.len());
@@ -188,8 +212,7 @@ impl<'a> Reader<'a> {
                 self.fetch(file).map_err(|error| Failure::File(file, error))?;
             }
         }
-        let from_nothing = plan.hops.first().is_some_and(|hop| hop.from.is_none());
-        let held = held.filter(|_| !from_nothing).map(|held| held.shards.clone());
+        let held = held.filter(|_| plan.start.is_some()).map(|held| held.shards.clone());
         let mut shards = held.unwrap_or_else(|| vec![MemoryState::new(); plan.shards.len()]);
         for hop in &plan.hops {
             for ((file, target), shard) in hop.files.iter().zip(&hop.shards).zip(&mut shards) {

@@ -15,6 +15,8 @@ pub(crate) struct Parts {
     pub(crate) index: Vec<u8>,
     /// As in the file, as many as the index names and the file has.
     pub(crate) segments: Vec<Vec<u8>>,
+    /// What follows them.
+    pub(crate) extension: Vec<u8>,
 }
 
 impl Parts {
@@ -31,7 +33,7 @@ impl Parts {
             segments.push(segment.to_vec());
             rest = others;
         }
-        Some(Self { header: *header, index, segments })
+        Some(Self { header: *header, index, segments, extension: rest.to_vec() })
     }
 
     /// A file with the right lengths and checksums for these parts.
@@ -50,7 +52,8 @@ impl Parts {
         let stored = packed(&index, compress);
         let mut file = self.header.to_vec();
         let segments = self.segments.concat();
-        for (at, length) in [(88, stored.len()), (96, index.len()), (104, segments.len())] {
+        let lengths = [(88, stored.len()), (96, index.len()), (104, segments.len()), (112, self.extension.len())];
+        for (at, length) in lengths {
             file[at..at + 8].copy_from_slice(&(length as u64).to_le_bytes());
         }
         file[120..124].copy_from_slice(&crc32fast::hash(&stored).to_le_bytes());
@@ -58,6 +61,7 @@ impl Parts {
         file[124..].copy_from_slice(&crc.to_le_bytes());
         file.extend_from_slice(&stored);
         file.extend_from_slice(&segments);
+        file.extend_from_slice(&self.extension);
         file
     }
 
@@ -209,6 +213,7 @@ mod tests {
                 let repacked: Vec<Stream> = streams.iter().map(|stream| Stream::of(&stream.raw(), false)).collect();
                 *segment = join_streams(&repacked);
             }
+            parts.extension = vec![7; 9];
             for compress in [false, true] {
                 let file = parts.join(compress);
                 assert_eq!(Parts::of(&file).unwrap().index, Parts::of(&parts.join(false)).unwrap().index);

@@ -7,12 +7,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use deltachain::format::TensorEntry;
-use deltachain::tensor::{Dtype, LAYOUT_KEY, MemoryState, SafetensorsState, State};
+use deltachain::tensor::{Dtype, LAYOUT_KEY, MemoryState, PIECE_BYTES, SafetensorsState, State};
 use deltachain::{Limits, LinkReader, Profile};
 
 use crate::archive::{Archive, COMMIT, HELD, SEALED};
 use crate::raw::segment_inputs;
-use crate::states::{CONTEXTS, MIXED, link};
+use crate::seal::Parts;
+use crate::states::{CONTEXTS, DESCRIBED, FILE_BASES, MIXED, link};
 
 /// Longest seed of a target: what is longer makes a fuzzer slow. Chains hold several links.
 pub fn most_bytes(target: &str) -> usize {
@@ -107,14 +108,23 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
             seeds.add_links(names[0], &pair[0], &pair[1]);
         }
     }
-    for (name, (base, target)) in [("mixed", &*MIXED), ("contexts", &*CONTEXTS)] {
+    for (name, (base, target)) in [("mixed", &*MIXED), ("contexts", &*CONTEXTS), ("described", &*DESCRIBED)] {
         seeds.add_links(name, base, target);
         seeds.add_links(name, &MemoryState::new(), base);
+        let mut extended = Parts::of(&link(base, target, Profile::Compact)).ok_or_else(|| io::Error::other(name))?;
+        extended.extension = b"of a later version".to_vec();
+        seeds.add_link(name, &extended.join(false));
     }
+    // Two pieces, whose digests stand in the index.
+    let mut long = MemoryState::new();
+    let bytes = PIECE_BYTES + 1;
+    let zeros = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
+    long.insert("t", Dtype::U8, &[bytes], zeros).map_err(io::Error::other)?;
+    seeds.add_links("pieces", &MemoryState::new(), &long);
     for json in [
-        r#"{"files":[{}]}"#,
-        r#"{"files":[{"name":"a.safetensors","metadata":{"format":"pt"},"tensors":["a","b"]},{"name":"b.safetensors","tensors":["c"]}]}"#,
-        r#"{"files":[{"metadata":{"k":"\u0000\ud83d\ude00"},"tensors":["a","b","c"]}]}"#,
+        r#"{"files":[{"name":null,"metadata":null,"tensors":null}]}"#,
+        r#"{"files":[{"name":"a.safetensors","metadata":{"format":"pt"},"tensors":["a","b"]},{"name":"b.safetensors","metadata":null,"tensors":["c"]}]}"#,
+        r#"{"files":[{"name":"x.safetensors","metadata":{"k":"\u0000\n😀"},"tensors":null}]}"#,
     ] {
         seeds.add("layout", "text", format!("a b c\n{json}").into_bytes());
     }
@@ -165,10 +175,10 @@ impl Seeds {
         for target in ["header_index", "link", "reseal"] {
             self.add(target, origin, file.to_vec());
         }
-        for base in 0..3 {
+        for base in 0..u8::try_from(FILE_BASES).unwrap_or(u8::MAX) {
             self.add("apply", origin, [&[base], file].concat());
         }
-        if let Some(parts) = crate::seal::Parts::of(file) {
+        if let Some(parts) = Parts::of(file) {
             self.add("reserialise", origin, [&parts.header[..], &parts.index].concat());
         }
         for input in segment_inputs(file) {

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use arbitrary::Arbitrary;
-use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
+use deltachain::tensor::{DescribedDtype, Dtype, MemoryState, State, StateDigests, TensorInfo};
 use deltachain::{DiffOptions, Profile, diff};
 
 /// Tensors of a state, and tensors that a step adds, at most.
@@ -125,10 +125,10 @@ impl Tensor {
             Shape::Plane(height, width) => vec![(height % 32).into(), (width % 32).into()],
             Shape::Long(length) => vec![(length % 8192).into()],
         };
-        if !dtype.bits().is_multiple_of(8) {
+        if bytes_of(dtype, &[1]).is_none() {
             shape.push(4);
         }
-        let length = bytes_of(dtype, &shape).expect("four packed elements are whole bytes");
+        let length = bytes_of(dtype, &shape).expect("four packed elements are whole lanes");
         let data = match &self.fill {
             Fill::Zeros => vec![0; length],
             Fill::Noise(seed) => noise(*seed, length),
@@ -139,15 +139,21 @@ impl Tensor {
     }
 }
 
+/// Any dtype of the table, and some that are described: elements that are no lanes, and exponents as wide or narrow as can be.
 fn dtype_of(code: u8) -> Dtype {
-    let all = Dtype::all();
-    let count = all.len();
-    all.skip(1).nth(usize::from(code) % count).unwrap_or(Dtype::BOOL)
+    let dtypes: Vec<Dtype> = Dtype::all().chain(described()).collect();
+    dtypes[usize::from(code) % dtypes.len()]
+}
+
+fn described() -> impl Iterator<Item = Dtype> {
+    let all = [("U24", 24, 1, None), ("F12", 12, 2, Some(11)), ("S32", 32, 4, Some(0)), ("F8_E7M0", 8, 1, Some(7))];
+    all.into_iter()
+        .filter_map(|(name, bits, lane, exponent)| DescribedDtype::new(name, bits, lane, exponent))
+        .map(Dtype::Described)
 }
 
 fn bytes_of(dtype: Dtype, shape: &[u64]) -> Option<usize> {
-    let bits = shape.iter().product::<u64>() * dtype.bits();
-    usize::try_from(bits / 8).ok().filter(|_| bits.is_multiple_of(8))
+    TensorInfo::new("", dtype, shape).and_then(|info| usize::try_from(info.bytes()).ok())
 }
 
 /// Bytes that look random, every second one of few values, as in exponents.
@@ -177,10 +183,15 @@ pub(crate) fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -
     file
 }
 
-/// Two states that hold a tensor of every dtype; each is changed, most of them by little.
-pub(crate) static MIXED: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(|| {
+/// Two states that hold a tensor of every dtype of the table; each is changed, most of them by little.
+pub(crate) static MIXED: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(|| mixed(Dtype::all()));
+
+/// The same with described dtypes.
+pub(crate) static DESCRIBED: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(|| mixed(described()));
+
+fn mixed(dtypes: impl Iterator<Item = Dtype>) -> (MemoryState, MemoryState) {
     let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
-    for dtype in Dtype::all() {
+    for dtype in dtypes {
         let length = bytes_of(dtype, &[64]).expect("64 elements are whole bytes");
         let old = noise(dtype.code().into(), length);
         let mut new = old.clone();
@@ -190,7 +201,7 @@ pub(crate) static MIXED: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(||
         }
     }
     (base, target)
-});
+}
 
 /// A pair with contexts: many BF16 lanes, of which those of small exponents change often.
 pub(crate) static CONTEXTS: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(|| {
@@ -211,9 +222,12 @@ pub(crate) static CONTEXTS: LazyLock<(MemoryState, MemoryState)> = LazyLock::new
 
 /// The states that resealed links can have as base, with their digests.
 pub(crate) static BASES: LazyLock<Vec<(MemoryState, StateDigests)>> = LazyLock::new(|| {
-    let states = [MemoryState::new(), MIXED.0.clone(), CONTEXTS.0.clone()];
+    let states = [MemoryState::new(), MIXED.0.clone(), CONTEXTS.0.clone(), DESCRIBED.0.clone()];
     states.into_iter().map(|state| (digests(&state), state)).map(|(digests, state)| (state, digests)).collect()
 });
+
+/// So many of them, from the first on, can stand in safetensors files.
+pub(crate) const FILE_BASES: usize = 3;
 
 fn digests(state: &impl State) -> StateDigests {
     StateDigests::of(state, &()).expect("memory can be read")

@@ -138,7 +138,7 @@ impl World {
         (options.attempts, options.pause) = (2, Duration::ZERO);
         let clean = Store::from_objects(objects, "", options.clone()).expect("threads can be started");
         let store = Store::from_objects(failing, "", options).expect("threads can be started");
-        let chain = ChainDocument { chain: 7 }.to_bytes();
+        let chain = ChainDocument::new(7).to_bytes().expect("it has no metadata");
         assert!(clean.put_if_absent(ObjectName::Chain, &chain).expect("nothing fails"));
         control.plan(move |call| {
             let number = usize::try_from(hash(&format!("{call:?}")) % faults.len() as u64).unwrap_or(0);

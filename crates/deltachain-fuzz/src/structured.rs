@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::raw::{limits, refused_by_rule};
 use crate::reseal::{all_ways, room};
 use crate::single_threaded;
-use crate::states::{BASES, Start, Step, link};
+use crate::states::{BASES, FILE_BASES, Start, Step, link};
 
 /// Any state, and any that follows it.
 pub fn roundtrip(data: &[u8]) {
@@ -80,7 +80,7 @@ fn one_by_one(links: &[&LinkReader<&Vec<u8>>], base: &MemoryState) -> MemoryStat
 pub fn apply(data: &[u8]) {
     single_threaded();
     let Some((&chosen, file)) = data.split_first() else { return };
-    let (base, digests) = &BASES[usize::from(chosen) % BASES.len()];
+    let (base, digests) = &BASES[usize::from(chosen) % FILE_BASES];
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     write(base, digests, &path("base.safetensors")).expect("a state can be written");

@@ -158,7 +158,6 @@ fn put_in_force(store: &Store, version: u64, added: &[Route], limits: &Limits) -
         let is_new = |route: &Route| !added.iter().any(|added| added.from == route.from);
         let mut routes: Vec<Route> = entry.routes.iter().filter(|route| is_new(route)).cloned().collect();
         routes.extend_from_slice(added);
-        routes.sort_by_key(|route| route.from);
         let document = entry.successor(routes);
         let name = ObjectName::Routes { version, generation: document.generation };
         let bytes = document.to_bytes()?;

@@ -17,8 +17,8 @@ const ATTEMPTS: u32 = 5;
 /// # Errors
 /// USAGE if there is a chain already; IO.
 pub fn init(store: &Store) -> Result<ChainDocument> {
-    let document = ChainDocument { chain: rand::random() };
-    let bytes = document.to_bytes();
+    let document = ChainDocument::new(rand::random());
+    let bytes = document.to_bytes()?;
     // The attempt that took the name may have been this one.
     if store.put_if_absent(ObjectName::Chain, &bytes)? || store.get(ObjectName::Chain)?.as_ref() == Some(&bytes) {
         return Ok(document);
@@ -28,7 +28,7 @@ pub fn init(store: &Store) -> Result<ChainDocument> {
 
 /// What the next version follows.
 pub(crate) fn head(store: &Store, limits: &Limits) -> Result<Parent> {
-    let head = store.listing(None)?.head();
+    let head = store.listing(0)?.head();
     parent(store, head, limits)
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn stretch(
         let wanted = |name: &ObjectName| match name {
             ObjectName::Chain => true,
             ObjectName::Commit(version) | ObjectName::Routes { version, .. } => versions.contains(version),
-            ObjectName::File(_) => false,
+            ObjectName::File(_) | ObjectName::Asset(_) => false,
         };
         let names: Vec<ObjectName> = objects.iter().map(|object| object.name).filter(wanted).collect();
         let fetched = store.get_all(&names)?;

@@ -7,16 +7,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use deltachain::chain::FileReference;
-use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Result, Source};
 use futures_util::future::{Either, select};
-use futures_util::{StreamExt, TryStreamExt, stream};
 use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 
 use crate::cache::Cache;
 use crate::observer::{Observer, Phase};
 use crate::store::Store;
+use crate::whole::read_whole;
 
 /// A link comes in about so many parts, so that it can be decoded long before all of it is there.
 const PARTS: u64 = 64;
@@ -170,34 +169,23 @@ impl Source for Download<'_> {
     }
 }
 
-/// Fetches ranges side by side, writes and hashes them in order, and checks that they are the file.
+/// Fetches all of a file and writes it.
 async fn fetch(store: &Store, reference: &FileReference, file: &mut NamedTempFile, shared: &Shared) -> Result<()> {
-    let options = store.options();
-    let part_bytes = reference.size.div_ceil(PARTS).max(LEAST_PART_BYTES).min(options.part_bytes);
-    let count = reference.size.div_ceil(part_bytes);
-    let parts = stream::iter(0..count).map(async |number| {
-        let start = number * part_bytes;
-        let end = reference.size.min(start.saturating_add(part_bytes));
-        let part = store.get_range(reference.name(), start, end).await?;
-        let (bytes, stored) = part.ok_or_else(|| reference.missing())?;
-        // Whatever its digest, an object of another length is another one.
-        reference.check(stored, reference.digest)?;
-        Ok::<_, Error>(bytes)
-    });
-    let mut parts = pin!(parts.buffered(options.parallel));
-    let mut hasher = blake3::Hasher::new();
-    while let Some(bytes) = parts.try_next().await? {
-        hasher.update(&bytes);
-        file.write_all(&bytes).map_err(|error| Error::io("writing", error).in_file(file.path()))?;
+    let part_bytes = reference.size.div_ceil(PARTS).max(LEAST_PART_BYTES).min(store.options().part_bytes);
+    let write = |bytes: &[u8]| {
+        file.write_all(bytes).map_err(|error| Error::io("writing", error).in_file(file.path()))?;
         shared.change(|arrived| arrived.bytes += bytes.len() as u64);
-    }
-    reference.check(reference.size, Digest(*hasher.finalize().as_bytes()))
+        Ok(())
+    };
+    read_whole(store, reference, part_bytes, write).await
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::path::Path;
+
+    use deltachain::tensor::Digest;
 
     use super::*;
     use crate::options::StoreOptions;

@@ -88,9 +88,10 @@ pub fn follow(
 /// How far a version is behind. Nothing depends on it, so that what cannot be found out is left open.
 fn lag(subscriber: &Subscriber, version: u64) -> Lag {
     let store = subscriber.store();
-    let head = store.listing(Some(version)).ok().and_then(|listing| listing.head());
+    let head = store.listing(version).ok().and_then(|listing| listing.head());
     // A web server that does not know says 1970.
-    let stored = store.stored_at(ObjectName::Commit(version)).ok().flatten().filter(|time| *time > UNIX_EPOCH);
+    let stored = store.find(ObjectName::Commit(version)).ok().flatten().map(|commit| commit.stored);
+    let stored = stored.filter(|time| *time > UNIX_EPOCH);
     Lag {
         versions: head.map_or(0, |head| head.saturating_sub(version)),
         // Clocks differ and jump: what would be negative is 0.

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use deltachain::chain::{Entry, FileReference, History, ObjectName, check_base, check_target, unreachable};
+use deltachain::chain::{Asset, Entry, FileReference, History, ObjectName, check_base, check_target, unreachable};
 use deltachain::tensor::Digest;
-use deltachain::{Error, Limits, LinkReader, Result};
+use deltachain::{Error, Limits, LinkReader, Progress, Result};
 use rayon::prelude::*;
 
 use crate::documents::{Stretch, whole};
@@ -13,13 +13,14 @@ use crate::observer::{InPhase, Observer, Phase};
 use crate::prover::Prover;
 use crate::store::{Store, StoredObject};
 use crate::stored_link::StoredLink;
+use crate::whole::read_whole;
 
 /// What is checked.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct FsckOptions {
-    /// Where versions are built to apply every link; `None` if only documents, files and the links' headers and indexes
-    /// are to be checked. What is built there is left there.
+    /// Where versions are built to apply every link; assets are read then, too. `None` if only documents, files, the links'
+    /// headers and indexes, and the sizes of assets are to be checked. What is built there is left there.
     pub deep: Option<PathBuf>,
     /// Limits for documents and links.
     pub limits: Limits,
@@ -37,6 +38,8 @@ pub struct FsckReport {
     pub files: usize,
     /// Their bytes, as the routes say.
     pub bytes: u64,
+    /// Assets that versions name, each counted once.
+    pub assets: usize,
     /// Versions that have been built.
     pub rebuilt: usize,
     /// Files that no route in force names; pruning removes them.
@@ -64,6 +67,8 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     let (files, bytes) = (read.len(), read.iter().map(|(file, _)| file.size).fold(0, u64::saturating_add));
     let bad_files = read.iter().filter(|(_, problem)| problem.is_some()).map(|(file, _)| *file).collect();
     problems.extend(read.into_iter().filter_map(|(_, problem)| problem));
+    let assets = assets_of(&entries);
+    problems.extend(check_assets(store, &objects, &assets, options, observer)?);
     let rebuilt = match &options.deep {
         Some(place) => {
             Prover::new(store, &entries, place, &options.limits, observer, bad_files).prove_all(&mut problems)?
@@ -79,6 +84,7 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         pruned: entries.values().filter(|entry| entry.routes.is_empty()).count(),
         files,
         bytes,
+        assets: assets.len(),
         rebuilt,
         orphans: orphans.len(),
         orphan_bytes: orphans.iter().map(|object| object.size).fold(0, u64::saturating_add),
@@ -131,6 +137,42 @@ fn check_files(
         }
     };
     uses.par_iter().map(check).collect()
+}
+
+/// Every asset that a version names, once for each object and size.
+fn assets_of(entries: &BTreeMap<u64, Entry>) -> BTreeMap<(ObjectName, u64), &Asset> {
+    let assets = entries.values().flat_map(|entry| &entry.commit.assets);
+    assets.map(|asset| ((asset.object_name(), asset.size), asset)).collect()
+}
+
+/// Looks whether assets are there, and if all is to be read, whether they are right. Gives what is wrong.
+fn check_assets(
+    store: &Store,
+    objects: &[StoredObject],
+    assets: &BTreeMap<(ObjectName, u64), &Asset>,
+    options: &FsckOptions,
+    observer: &dyn Observer,
+) -> Result<Vec<Error>> {
+    let sizes: BTreeMap<ObjectName, u64> = objects.iter().map(|object| (object.name, object.size)).collect();
+    let bytes =
+        if options.deep.is_some() { assets.values().map(|asset| asset.size).fold(0, u64::saturating_add) } else { 0 };
+    let progress = InPhase::begin(observer, Phase::Check, bytes);
+    let mut problems = Vec::new();
+    for &asset in assets.values() {
+        let there = sizes.get(&asset.object_name()).ok_or_else(|| asset.missing());
+        let checked = there.and_then(|&size| asset.check(size, asset.digest)).and_then(|()| {
+            if options.deep.is_none() {
+                return Ok(());
+            }
+            let take = |bytes: &[u8]| progress.advance(bytes.len() as u64);
+            store.block_on(read_whole(store, asset, store.options().part_bytes, take))
+        });
+        match checked {
+            Err(error) if error.rule().is_none() => return Err(error),
+            checked => problems.extend(checked.err()),
+        }
+    }
+    Ok(problems)
 }
 
 impl StoredLink<'_> {

@@ -1,8 +1,8 @@
 //! `held.json`: what a version in a subscriber's directory is, for the subscriber itself.
 
 use deltachain::chain::{Held, Plan};
-use deltachain::tensor::{Digest, Layout, StateDigests, TensorInfo};
-use deltachain::{Error, Result};
+use deltachain::tensor::Digest;
+use deltachain::{Error, Result, StateTable};
 use serde::{Deserialize, Serialize};
 
 /// What a version is.
@@ -11,40 +11,51 @@ pub(crate) struct Record {
     pub(crate) version: u64,
     /// Digest of the commit's bytes.
     pub(crate) commit: Digest,
+    /// Digest of the chain document's bytes.
+    pub(crate) chain: Digest,
     /// State digest of the whole version, also if only some shards are here.
     pub(crate) state: Digest,
     /// How many shards the version has.
     pub(crate) of: usize,
     /// Patterns of the tensors that have been taken; all if `None`.
     pub(crate) taken: Option<Vec<String>>,
+    /// Whether the version's assets have been taken.
+    pub(crate) assets: bool,
     /// Those that are here, ascending by number.
     pub(crate) shards: Vec<ShardRecord>,
 }
 
 /// What a shard is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ShardRecord {
     pub(crate) number: usize,
-    /// State digest of the shard.
-    pub(crate) state: Digest,
-    /// State digest of the tensors that are here: the same if these are all.
-    pub(crate) here: Digest,
-    /// Names and digests of its tensors, ascending by name.
-    pub(crate) tensors: Vec<(String, Digest)>,
+    /// All of its tensors, also those that have not been taken.
+    #[serde(with = "crate::table")]
+    pub(crate) table: StateTable,
     /// Its own layout, which need not be that of the directory: a link's layout follows from that of its base.
     pub(crate) layout: String,
 }
 
 impl Record {
-    /// Of a version that a plan led to. Its shards are given by [`ShardRecord::new`].
-    pub(crate) fn new(plan: &Plan, taken: Option<&[String]>, shards: Vec<ShardRecord>) -> Self {
-        let &Plan { version, commit, state, .. } = plan;
-        Self { version, commit, state, of: plan.shards.len(), taken: taken.map(<[String]>::to_vec), shards }
+    /// Of a version that a plan led to.
+    pub(crate) fn new(plan: &Plan, taken: Option<&[String]>, assets: bool, shards: Vec<ShardRecord>) -> Self {
+        let &Plan { version, commit, chain, state, .. } = plan;
+        Self {
+            version,
+            commit,
+            chain,
+            state,
+            of: plan.shards.len(),
+            taken: taken.map(<[String]>::to_vec),
+            assets,
+            shards,
+        }
     }
 
     /// For the planner.
     pub(crate) fn held(&self) -> Held {
-        Held { version: self.version, commit: self.commit }
+        Held { version: self.version, commit: self.commit, chain: self.chain }
     }
 
     /// Whether just these shards are here, and just the tensors that fit these patterns; all of them if `None`.
@@ -67,19 +78,15 @@ impl Record {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
         let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
         let document: Document = serde_json::from_slice(bytes).map_err(unreadable)?;
-        let shard = |shard: ShardDocument| {
-            let tensors = shard.tensors.into_iter().map(|(name, digest)| Ok((name, digest_of(&digest)?)));
-            let tensors = tensors.collect::<Result<_>>()?;
-            let (state, here) = (digest_of(&shard.state)?, digest_of(&shard.here)?);
-            Ok(ShardRecord { number: shard.number, state, here, tensors, layout: shard.layout })
-        };
         Ok(Self {
             version: document.version,
             commit: digest_of(&document.commit)?,
+            chain: digest_of(&document.chain)?,
             state: digest_of(&document.state)?,
             of: document.of,
             taken: document.taken,
-            shards: document.shards.into_iter().map(shard).collect::<Result<_>>()?,
+            assets: document.assets,
+            shards: document.shards,
         })
     }
 
@@ -88,35 +95,17 @@ impl Record {
     /// # Errors
     /// USAGE if it cannot be written as JSON.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
-        let shard = |shard: &ShardRecord| ShardDocument {
-            number: shard.number,
-            state: shard.state.to_string(),
-            here: shard.here.to_string(),
-            tensors: shard.tensors.iter().map(|(name, digest)| (name.clone(), digest.to_string())).collect(),
-            layout: shard.layout.clone(),
-        };
         let document = Document {
             version: self.version,
             commit: self.commit.to_string(),
+            chain: self.chain.to_string(),
             state: self.state.to_string(),
             of: self.of,
             taken: self.taken.clone(),
-            shards: self.shards.iter().map(shard).collect(),
+            assets: self.assets,
+            shards: self.shards.clone(),
         };
         serde_json::to_vec(&document).map_err(|error| Error::usage(error.to_string()))
-    }
-}
-
-impl ShardRecord {
-    pub(crate) fn new(number: usize, tensors: &[TensorInfo], digests: &StateDigests, layout: &Layout) -> Self {
-        let names = tensors.iter().map(|info| info.name().to_owned());
-        Self {
-            number,
-            state: digests.state,
-            here: StateDigests::from_tensors(tensors, digests.tensors.clone()).state,
-            tensors: names.zip(digests.tensors.iter().copied()).collect(),
-            layout: layout.to_json(),
-        }
     }
 }
 
@@ -130,20 +119,12 @@ fn digest_of(text: &str) -> Result<Digest> {
 struct Document {
     version: u64,
     commit: String,
+    chain: String,
     state: String,
     of: usize,
     taken: Option<Vec<String>>,
-    shards: Vec<ShardDocument>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ShardDocument {
-    number: usize,
-    state: String,
-    here: String,
-    tensors: Vec<(String, String)>,
-    layout: String,
+    assets: bool,
+    shards: Vec<ShardRecord>,
 }
 
 #[cfg(test)]
@@ -152,19 +133,16 @@ mod tests {
 
     fn record() -> Record {
         let digest = Digest::of_bytes(b"");
-        let shard = |number| ShardRecord {
-            number,
-            state: digest,
-            here: Digest::of_bytes(b"here"),
-            tensors: vec![("a\n\"".to_owned(), digest), ("b".to_owned(), Digest::of_bytes(b"b"))],
-            layout: "{}".to_owned(),
-        };
+        let shard =
+            |number| ShardRecord { number, table: StateTable::new(Vec::new(), Vec::new()), layout: "{}".to_owned() };
         Record {
             version: 7,
             commit: digest,
+            chain: Digest::of_bytes(b"chain"),
             state: Digest::of_bytes(b"state"),
             of: 3,
             taken: Some(vec!["a*".to_owned(), "b".to_owned()]),
+            assets: true,
             shards: vec![shard(0), shard(2)],
         }
     }

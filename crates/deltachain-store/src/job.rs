@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::thread;
 
-use deltachain::chain::Parent;
+use deltachain::chain::{Asset, Parent};
 use deltachain::tensor::{SafetensorsState, State};
-use deltachain::{Error, Result};
+use deltachain::{Error, Result, StateTable};
 
+use crate::assets::store_assets;
 use crate::documents;
 use crate::kept::Kept;
 use crate::new_link::NewLink;
@@ -51,6 +52,7 @@ impl Job<'_> {
         }
         // Routes lead between versions with equally many shards.
         let head = parent.head().filter(|head| head.shards.len() == self.of).map(|head| head.version);
+        let assets = self.assets()?;
         let work_directory = if let Base::Work(directory) = base { Some(directory) } else { None };
         let mut work = match base {
             Base::Work(directory) => Some(self.keep(Some(directory))?),
@@ -70,9 +72,23 @@ impl Job<'_> {
         if let (Some(work), Some((_, link))) = (&mut work, links.iter().find(|(from, _)| *from == head)) {
             work.remember(link)?;
         }
-        let part = self.part(&parent, &links)?;
+        let part = self.part(&parent, &links, assets)?;
         // What is only there for this once need not get to the new version.
         Ok(Made { part, work: work.filter(|_| work_directory.is_some()) })
+    }
+
+    /// Stores the other files of the directory, before the work that takes long.
+    fn assets(&self) -> Result<Vec<Asset>> {
+        let Self { store, state, shard, options, observer, .. } = *self;
+        if options.assets && shard == 0 {
+            return store_assets(store, state, observer);
+        }
+        let others = state.other_files();
+        if !others.is_empty() {
+            let why = if options.assets { "shard 0 brings the other files" } else { "no other files are wanted" };
+            observer.remark(&format!("not published, because {why}: {}", others.join(", ")));
+        }
+        Ok(Vec::new())
     }
 
     /// Makes links and stores them; one is on its way while the next is being made.
@@ -136,7 +152,7 @@ impl Job<'_> {
         Kept::open(self.store, directory, (self.shard, self.of), &self.options.limits)
     }
 
-    fn part(&self, parent: &Parent, links: &[(Option<u64>, NewLink)]) -> Result<ShardPart> {
+    fn part(&self, parent: &Parent, links: &[(Option<u64>, NewLink)], assets: Vec<Asset>) -> Result<ShardPart> {
         let Some((_, first)) = links.first() else { return Err(Error::usage("no link has been made")) };
         // All links lead to one state, or somebody writes to its files.
         if links.iter().any(|(_, link)| link.report.target != first.report.target) {
@@ -147,8 +163,8 @@ impl Job<'_> {
             parent: parent.digest(),
             shard: self.shard,
             of: self.of,
-            tensors: self.state.tensors().to_vec(),
-            digests: first.report.target.clone(),
+            table: StateTable { tensors: self.state.tensors().to_vec(), digests: first.report.target.clone() },
+            assets,
             routes: links.iter().map(|(from, link)| (*from, link.reference)).collect(),
             changed: first.report.changed,
             elements: first.report.elements,

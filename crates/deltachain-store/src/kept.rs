@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use crate::new_link::NewLink;
 use crate::observer::Observer;
+use crate::other_files::OtherFiles;
 use crate::store::Store;
 use crate::subscriber::{Subscriber, SubscriberOptions};
 
@@ -31,7 +32,9 @@ impl Kept {
         let temporary = if directory.is_none() { Some(temporary()?) } else { None };
         let directory = directory.or(temporary.as_ref().map(TempDir::path)).unwrap_or(Path::new("."));
         let shards = (of > 1).then(|| vec![shard]);
-        let options = SubscriberOptions { limits: *limits, shards, ..SubscriberOptions::default() };
+        // Links are made from tensors alone.
+        let other_files = OtherFiles::None;
+        let options = SubscriberOptions { limits: *limits, shards, other_files, ..SubscriberOptions::default() };
         let subscriber = Subscriber::open(store.clone(), directory, options)?;
         Ok(Self { subscriber, state: None, _temporary: temporary })
     }

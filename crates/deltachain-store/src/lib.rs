@@ -35,6 +35,7 @@
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
 
+mod assets;
 mod cache;
 mod compact;
 mod documents;
@@ -64,7 +65,9 @@ mod shards;
 mod store;
 mod stored_link;
 mod subscriber;
+mod table;
 mod url;
+mod whole;
 
 pub use compact::{CompactOptions, Compacted, compact};
 pub use documents::init;
@@ -73,6 +76,7 @@ pub use fsck::{FsckOptions, FsckReport, fsck};
 pub use log::{LogEntry, log, show};
 pub use observer::{Observer, Phase};
 pub use options::StoreOptions;
+pub use other_files::OtherFiles;
 pub use policy::Snapshots;
 pub use prune::{Keep, PrunePlan, Pruned, plan_prune, prune};
 pub use publisher::{Base, PublishOptions, Published, PublishedRoute, Publisher};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use deltachain::chain::{Entry, History, ObjectName, Route};
+use deltachain::chain::{Asset, Entry, History, ObjectName, Route};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 
@@ -26,6 +26,8 @@ pub struct LogEntry {
     pub shards: Vec<Digest>,
     /// The routes in force; none if the version has been pruned.
     pub routes: Vec<Route>,
+    /// Its assets, ascending by name.
+    pub assets: Vec<Asset>,
     /// The commit's metadata.
     pub metadata: BTreeMap<String, String>,
     /// When the commit was stored, by the store's clock.
@@ -77,6 +79,7 @@ impl LogEntry {
             parent: commit.parent,
             shards: commit.shards,
             routes,
+            assets: commit.assets,
             metadata: commit.metadata,
             stored: place.ok().map(|place| objects[place].stored),
         }

@@ -58,7 +58,7 @@ impl NewLink {
     /// Stores the link. The observer has been told of a phase of uploads; its end is the caller's to tell.
     pub(crate) fn upload(&self, store: &Store, observer: &dyn Observer) -> Result<()> {
         observer.begin(Phase::Upload, self.reference.size);
-        store.upload(self.file.path(), &self.reference, observer)
+        store.upload(self.file.path(), self.reference.name(), self.reference.size, observer)
     }
 }
 

@@ -1,47 +1,78 @@
-//! Files of a model's directory that no link covers: configuration, tokenizer (R-LAY-02).
+//! The files of a model's directory that hold no tensors, such as configuration and tokenizer, and where a subscriber takes
+//! them from.
 
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use deltachain::tensor::{Layout, SafetensorsState};
 use deltachain::{Error, Result};
 
-use crate::model_directory::sync_directory;
+/// Where the other files of every version come from: configuration, tokenizer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum OtherFiles {
+    /// From the chain: they are the assets of the version.
+    #[default]
+    Assets,
+    /// From this directory. They may become second names for the same files, so they are to be replaced rather than changed.
+    Directory(PathBuf),
+    /// From nowhere.
+    None,
+}
 
-/// Puts the other files of the directory `from` into the directory `to`, where they replace files of the same name. Not
-/// taken: folders, hidden files, safetensors files and their index.
+/// The name of the index of a directory of safetensors files.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Whether a file of a directory with this layout belongs to the tensors.
+pub(crate) fn is_of_the_model(layout: &Layout, name: &str) -> bool {
+    name == INDEX || layout.files().iter().any(|file| file.name.as_deref() == Some(name))
+}
+
+/// Makes a directory of the files of a model that hold the tensors.
+///
+/// # Errors
+/// IO.
+pub(crate) fn take_model(from: &SafetensorsState, to: &Path) -> Result<()> {
+    fs::create_dir(to).map_err(failed_with("creating", to))?;
+    take(from.path(), to, |name| is_of_the_model(from.layout(), name))
+}
+
+/// Puts the other files of the directory `from` into the directory `to`. Not taken: folders, hidden files, safetensors
+/// files and their index.
 ///
 /// # Errors
 /// IO.
 pub(crate) fn take_other_files(from: &Path, to: &Path) -> Result<()> {
-    let failed = |error| Error::io("taking other files", error).in_file(from);
-    for entry in fs::read_dir(from).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
+    take(from, to, |name| {
+        let name = name.to_ascii_lowercase();
+        !(name.starts_with('.') || name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"))
+    })
+}
+
+fn take(from: &Path, to: &Path, is_taken: impl Fn(&str) -> bool) -> Result<()> {
+    for entry in fs::read_dir(from).map_err(failed_with("listing", from))? {
+        let entry = entry.map_err(failed_with("listing", from))?;
         let name = entry.file_name();
-        if is_other(&name.to_string_lossy()) && entry.path().is_file() {
-            take(&entry.path(), &to.join(name)).map_err(|error| Error::io("taking", error).in_file(entry.path()))?;
+        if is_taken(&name.to_string_lossy()) && entry.path().is_file() {
+            second_name(&entry.path(), &to.join(name)).map_err(failed_with("taking", &entry.path()))?;
         }
     }
-    sync_directory(to).map_err(|error| Error::io("synchronising", error).in_file(to))
+    Ok(())
 }
 
-fn is_other(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    !(name.starts_with('.') || name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"))
-}
-
-/// A second name for the file where that can be, a copy elsewhere.
-fn take(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::remove_file(to) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+/// A second name for a file where that can be, a copy elsewhere. It has reached the disk then, but for its name.
+pub(crate) fn second_name(from: &Path, to: &Path) -> io::Result<()> {
     // Not a second name for a symbolic link, which may be a relative one.
     let from = fs::canonicalize(from)?;
     if fs::hard_link(&from, to).is_err() {
         fs::copy(&from, to)?;
     }
     File::open(to)?.sync_all()
+}
+
+/// That something failed with a file.
+pub(crate) fn failed_with(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |error| Error::io(what, error).in_file(path)
 }
 
 #[cfg(test)]
@@ -64,7 +95,6 @@ mod tests {
         std::os::unix::fs::symlink("../elsewhere", from.join("linked")).unwrap();
         #[cfg(not(unix))]
         fs::write(from.join("linked"), "behind a link").unwrap();
-        fs::write(to.join("config.json"), "old").unwrap();
         fs::write(to.join("model.safetensors"), "weights").unwrap();
         take_other_files(&from, &to).unwrap();
         let found = fs::read_dir(&to).unwrap().map(|entry| {

@@ -40,8 +40,8 @@ impl Snapshots {
             Self::Every(every) => return Ok(every > 0 && parent.next_version().is_multiple_of(every)),
             Self::Cost(times) => times,
         };
-        let mut planner = Planner::new(parent.head().map(|head| head.version), None, limits);
-        match read::plan(store, &mut planner, None) {
+        let mut planner = Planner::new(parent.head().map(|head| head.version), None, None, limits);
+        match read::plan(store, &mut planner) {
             Ok(plan) => Ok(costs_more(&plan, link, times)),
             // A chain that late joiners cannot read is mended by a snapshot.
             Err(error) if error.rule().is_some() => {

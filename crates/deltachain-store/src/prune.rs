@@ -1,4 +1,4 @@
-//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and files that no route needs are removed.
+//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and files that no route needs are removed. Assets stay.
 //!
 //! The age of a file is reckoned by the store's clock alone: from when the store says that the file was stored to when it
 //! says that a document was stored that this prune has just written. A plan, which writes nothing, takes the newest
@@ -140,7 +140,7 @@ fn plan(objects: &[StoredObject], mut history: History, keep: &Keep) -> Result<P
                     removed.push(*object);
                 }
             }
-            ObjectName::Chain | ObjectName::Commit(_) => {}
+            ObjectName::Chain | ObjectName::Commit(_) | ObjectName::Asset(_) => {}
         }
     }
     let goes = |object: &StoredObject| !is_document(object.name);
@@ -216,7 +216,7 @@ fn generation_of(source: ObjectName) -> u64 {
 }
 
 fn is_document(name: ObjectName) -> bool {
-    !matches!(name, ObjectName::File(_))
+    !matches!(name, ObjectName::File(_) | ObjectName::Asset(_))
 }
 
 /// Whether a file may be needed by somebody who has not said so yet. A time after `now` is none of the past.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use deltachain::chain::Route;
+use deltachain::chain::{Asset, Route};
 use deltachain::tensor::{Digest, SafetensorsState};
 use deltachain::{Limits, Profile, Result};
 
@@ -15,7 +15,7 @@ use crate::shards::commit;
 use crate::store::Store;
 
 /// How versions are published.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PublishOptions {
     /// How values may be coded.
@@ -27,8 +27,24 @@ pub struct PublishOptions {
     /// For each of these distances, a version whose number is a multiple of it gets a link from the version so far before,
     /// for readers that are behind.
     pub skips: Vec<u64>,
+    /// Whether the other files of the model's directory, such as configuration and tokenizer, are published as the version's
+    /// assets. If there are several shards, they are those of shard 0.
+    pub assets: bool,
     /// Limits for documents and links that are read.
     pub limits: Limits,
+}
+
+impl Default for PublishOptions {
+    fn default() -> Self {
+        Self {
+            profile: Profile::default(),
+            metadata: BTreeMap::new(),
+            snapshots: Snapshots::default(),
+            skips: Vec::new(),
+            assets: true,
+            limits: Limits::default(),
+        }
+    }
 }
 
 /// Where a publisher finds the state of the head, to make links from.
@@ -63,6 +79,8 @@ pub struct Published {
     pub commit: Digest,
     /// Its routes, those from nothing first.
     pub routes: Vec<PublishedRoute>,
+    /// Its assets, ascending by name.
+    pub assets: Vec<Asset>,
     /// Lanes that differ from the head that was, or are new.
     pub changed: u64,
     /// Lanes of the version.
@@ -101,8 +119,8 @@ impl Publisher {
     ///
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first; R-CHN and
-    /// R-DOC rules if the head cannot be read; USAGE if the files change while they are read; those of reading the
-    /// states; LIMIT; IO; what the observer wants it to end with.
+    /// R-DOC rules if the head cannot be read; USAGE if the files change while they are read, or if there are more other files
+    /// than assets can be; those of reading the states; LIMIT; IO; what the observer wants it to end with.
     pub fn publish(&mut self, state: &SafetensorsState, base: Base<'_>, observer: &dyn Observer) -> Result<Published> {
         let Self { store, options } = self;
         let Made { part, work } = Job { store, state, shard: 0, of: 1, options, observer }.run(base)?;

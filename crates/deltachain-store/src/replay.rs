@@ -1,13 +1,13 @@
-//! Steps 5 and 6 of SPEC section 19: the links of a plan are applied, one after another. States on the way are single
+//! Steps 5 and 6 of SPEC section 19: the links of a plan are applied, one after another. States on the way are temporary
 //! files; the last one is a model directory.
 
 use std::path::Path;
 
 use deltachain::chain::{Hop, Plan, check_target, check_union};
-use deltachain::tensor::{Layout, StagedSafetensors, State, StateDigests, TensorInfo};
-use deltachain::{Application, Error, Limits, LinkReader, Result, Source};
+use deltachain::tensor::{Layout, LayoutFile, ScratchState, StagedSafetensors, State, StateDigests, TensorInfo};
+use deltachain::{Application, Error, Limits, LinkReader, Result, StateTable};
 
-use crate::held::{Record, ShardRecord};
+use crate::held::ShardRecord;
 use crate::links::{Failure, Link, Links};
 use crate::observer::{InPhase, Observer, Phase};
 use crate::selection::Selection;
@@ -36,8 +36,8 @@ pub(crate) struct Replay<'a> {
 type Applied<'a, 'b> = Application<'a, dyn State + 'a, &'b Link<'b>>;
 
 impl Replay<'_> {
-    /// Makes the model directory; all of it has reached the disk then.
-    pub(crate) fn run(&self, links: &mut Links<'_>) -> Result<Record, Failure> {
+    /// Makes the model directory, and gives what the shards are; all of it has reached the disk then.
+    pub(crate) fn run(&self, links: &mut Links<'_>) -> Result<Vec<ShardRecord>, Failure> {
         let Some((last, between)) = self.plan.hops.split_last() else {
             return Err(Error::usage("the plan has no route to follow").into());
         };
@@ -49,8 +49,7 @@ impl Replay<'_> {
                 *shard = self.step(hop, shard, &link, self.compares_each, links, &building)?;
             }
         }
-        let shards = self.finish(last, &shards, links, &building)?;
-        Ok(Record::new(self.plan, self.selection.map(Selection::patterns), shards))
+        self.finish(last, &shards, links, &building)
     }
 
     /// The shards that the path starts from.
@@ -76,18 +75,18 @@ impl Replay<'_> {
         let apply = || {
             let opened = self.open(hop, shard, link)?;
             let application = self.application(shard, &opened)?;
+            let layout = self.layout(&opened, shard, &application)?;
             let tensors = application.tensors();
-            let layout = self.layout(&opened, shard, tensors)?;
-            let out = self.scratch.join(format!("{}-{}.safetensors", hop.version, shard.number));
-            let staged = StagedSafetensors::create(&out, tensors, &Layout::single_file(tensors), None, false)?;
+            let staged = ScratchState::create_in(self.scratch, tensors)?;
             link.expect(application.segment_bytes());
             self.observer.begin(Phase::Build, application.work());
-            let digests = if is_compared {
-                (application.run(&staged, building)?, Vec::new())
+            let unproven = if is_compared {
+                application.run(&staged, building)?;
+                Vec::new()
             } else {
-                application.run_unproven(&staged, building)?
+                application.run_unproven(&staged, building)?.1
             };
-            Ok(Shard::between(shard.number, staged, digests, layout))
+            Ok(Shard::between(shard.number, staged, application.table().clone(), unproven, layout))
         };
         links.judge(hop, link, apply())
     }
@@ -110,7 +109,7 @@ impl Replay<'_> {
         let mut layouts = Vec::with_capacity(shards.len());
         for ((shard, link), source) in shards.iter().zip(&opened).zip(&sources) {
             let application = self.application(shard, link).and_then(|application| {
-                layouts.push(self.layout(link, shard, application.tensors())?);
+                layouts.push(self.layout(link, shard, &application)?);
                 Ok(application)
             });
             let application = application.map_err(|error| source.blame(hop, error))?;
@@ -124,24 +123,29 @@ impl Replay<'_> {
         if tensors.is_empty() && self.selection.is_some() {
             return Err(Error::usage(format!("version {} has no tensor that is wanted", self.plan.version)).into());
         }
-        let files = layouts.iter().flat_map(Layout::files);
-        let layout = Layout::joined(files.filter(|file| self.selection.is_none() || !file.tensors.is_empty()))?;
+        let files: Vec<LayoutFile> =
+            layouts.iter().flat_map(Layout::files).filter_map(|file| self.taken_of(file)).collect();
+        let layout = Layout::joined(files.iter())?;
         let mut staged = StagedSafetensors::create(self.out, &tensors, &layout, base, false)?;
         // Among them may be safetensors files that this version does not have any more.
         staged.leave_other_files();
         staged.write_back_early()?;
         let work = applications.iter().map(Application::work).fold(0, u64::saturating_add);
         self.observer.begin(Phase::Build, work);
-        let mut digests: Vec<StateDigests> = Vec::with_capacity(shards.len());
         for (application, source) in applications.iter().zip(&sources) {
             let applied = application.run(&PartWriter::new(&staged, application.tensors()), building);
-            digests.push(links.judge(hop, source, applied)?);
+            links.judge(hop, source, applied)?;
         }
-        self.check_union(applications.iter().map(Application::tensors).zip(&digests))?;
+        // One that takes some shards only cannot tell.
+        if self.wanted.len() == self.plan.shards.len() {
+            check_union(self.plan.state, rows(applications.iter().map(Application::table)))?;
+        }
         staged.commit()?;
-        let known = shards.iter().zip(&applications).zip(digests.iter().zip(&layouts));
-        let record = known.map(|((shard, application), (digests, layout))| {
-            ShardRecord::new(shard.number, application.tensors(), digests, layout)
+        let known = shards.iter().zip(&applications).zip(&layouts);
+        let record = known.map(|((shard, application), layout)| ShardRecord {
+            number: shard.number,
+            table: application.table().clone(),
+            layout: layout.to_json(),
         });
         Ok(record.collect())
     }
@@ -162,14 +166,8 @@ impl Replay<'_> {
             Ok(reached) => reached,
             Err(failure) => return failure,
         };
-        let union = check_union(self.plan.state, reached.iter().map(|shard| (shard.state().tensors(), &shard.digests)));
+        let union = check_union(self.plan.state, rows(reached.iter().map(|shard| &shard.table)));
         union.err().unwrap_or_else(|| Error::usage("the shards have changed while they were read")).into()
-    }
-
-    /// R-CHN-12, where all is wanted.
-    fn check_union<'s>(&self, shards: impl Iterator<Item = (&'s [TensorInfo], &'s StateDigests)>) -> Result<()> {
-        let all = self.wanted.len() == self.plan.shards.len() && self.selection.is_none();
-        if all { check_union(self.plan.state, shards) } else { Ok(()) }
     }
 
     fn open<'l>(&self, hop: &Hop, shard: &Shard<'_>, source: &'l Link<'l>) -> Result<LinkReader<&'l Link<'l>>> {
@@ -180,17 +178,32 @@ impl Replay<'_> {
     }
 
     fn application<'s, 'l>(&self, shard: &'s Shard<'_>, link: &'s LinkReader<&'l Link<'l>>) -> Result<Applied<'s, 'l>> {
-        let application = match self.selection {
-            None => Application::new(shard.state(), &shard.digests, link),
-            Some(taken) => Application::of_part(shard.state(), &shard.digests, link, &|name| taken.takes(name)),
-        };
+        let application = Application::of_part(shard.state(), &shard.table, link, &|name| self.takes(name));
         Ok(application?.with_unproven(&shard.unproven))
     }
 
-    fn layout<S: Source>(&self, link: &LinkReader<S>, shard: &Shard<'_>, tensors: &[TensorInfo]) -> Result<Layout> {
-        let of_target = if self.selection.is_none() { Layout::of_target } else { Layout::of_part };
-        of_target(&link.index().metadata, shard.layout.as_ref(), tensors)
+    fn takes(&self, tensor: &str) -> bool {
+        self.selection.is_none_or(|selection| selection.takes(tensor))
     }
+
+    /// The layout of all tensors of the shard, whichever of them are taken.
+    fn layout(&self, link: &LinkReader<&Link<'_>>, shard: &Shard<'_>, application: &Applied<'_, '_>) -> Result<Layout> {
+        Layout::of_target(&link.index().metadata, shard.layout.as_ref(), &application.table().tensors)
+    }
+
+    /// What is taken of a file of a layout, if anything is.
+    fn taken_of(&self, file: &LayoutFile) -> Option<LayoutFile> {
+        let tensors: Vec<String> = file.tensors.iter().filter(|tensor| self.takes(tensor)).cloned().collect();
+        let is_taken = self.selection.is_none() || !tensors.is_empty();
+        is_taken.then(|| LayoutFile { tensors, ..file.clone() })
+    }
+}
+
+/// Tables as [`check_union`] wants them.
+fn rows<'a>(
+    tables: impl Iterator<Item = &'a StateTable>,
+) -> impl Iterator<Item = (&'a [TensorInfo], &'a StateDigests)> {
+    tables.map(|table| (table.tensors.as_slice(), &table.digests))
 }
 
 /// The tensors of all shards, ascending by name; `None` if two have the same name.

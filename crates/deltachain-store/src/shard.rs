@@ -1,20 +1,24 @@
 //! Shards of a version on the way to another: of the version held, of one on the way, or nothing.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use deltachain::tensor::{
-    Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests, StateWriter, TensorInfo,
+    Digest, Layout, MemoryState, SafetensorsState, ScratchState, StagedSafetensors, State, StateDigests, StateWriter,
+    TensorInfo,
 };
-use deltachain::{Error, Result};
+use deltachain::{Error, Result, StateTable};
 
 use crate::held::{Record, ShardRecord};
 use crate::observer::{InPhase, Observer, Phase};
+use crate::selection::Selection;
 
 /// One shard.
 pub(crate) struct Shard<'a> {
     pub(crate) number: usize,
     tensors: Tensors<'a>,
-    pub(crate) digests: StateDigests,
+    /// Of all of its tensors, also those that are not taken.
+    pub(crate) table: StateTable,
     /// As for [`deltachain::Application::with_unproven`].
     pub(crate) unproven: Vec<bool>,
     /// `None` if it comes from nothing.
@@ -24,25 +28,25 @@ pub(crate) struct Shard<'a> {
 enum Tensors<'a> {
     None(MemoryState),
     Held(Part<'a>),
-    /// Never visible.
-    Between(StagedSafetensors),
+    Between(ScratchState),
 }
 
 impl Shard<'_> {
     /// The empty state.
     pub(crate) fn nothing(number: usize) -> Self {
-        let digests = StateDigests::from_tensors(&[], Vec::new());
-        Self { number, tensors: Tensors::None(MemoryState::new()), digests, unproven: Vec::new(), layout: None }
+        let table = StateTable::new(Vec::new(), Vec::new());
+        Self { number, tensors: Tensors::None(MemoryState::new()), table, unproven: Vec::new(), layout: None }
     }
 
     /// A shard of a version on the way.
     pub(crate) fn between(
         number: usize,
-        tensors: StagedSafetensors,
-        (digests, unproven): (StateDigests, Vec<bool>),
+        tensors: ScratchState,
+        table: StateTable,
+        unproven: Vec<bool>,
         layout: Layout,
     ) -> Self {
-        Self { number, tensors: Tensors::Between(tensors), digests, unproven, layout: Some(layout) }
+        Self { number, tensors: Tensors::Between(tensors), table, unproven, layout: Some(layout) }
     }
 
     pub(crate) fn state(&self) -> &dyn State {
@@ -59,8 +63,8 @@ impl Shard<'_> {
 pub(crate) struct HeldModel {
     pub(crate) files: SafetensorsState,
     record: Record,
-    /// Of each shard that is here.
-    digests: Vec<StateDigests>,
+    /// The tensors that are here; all if `None`.
+    selection: Option<Selection>,
 }
 
 impl HeldModel {
@@ -69,32 +73,29 @@ impl HeldModel {
     ///
     /// # Errors
     /// USAGE if they are something else; IO; the observer's.
-    pub(crate) fn open(model: &Path, record: &Record, trust: bool, observer: &dyn Observer) -> Result<Self> {
+    pub(crate) fn open(
+        model: &Path,
+        record: &Record,
+        selection: Option<&Selection>,
+        trust: bool,
+        observer: &dyn Observer,
+    ) -> Result<Self> {
         let files = SafetensorsState::open(model)?;
         let bytes = if trust { 0 } else { files.tensors().iter().map(TensorInfo::bytes).fold(0, u64::saturating_add) };
         let hashing = InPhase::begin(observer, Phase::Hash, bytes);
-        let digests = |shard: &ShardRecord| {
-            let part = Part::of(&files, shard)?;
-            let digests = if trust {
-                StateDigests::from_tensors(&part.infos, shard.tensors.iter().map(|(_, digest)| *digest).collect())
-            } else {
-                StateDigests::of(&part, &hashing)?
-            };
-            if digests.state == shard.here {
-                return Ok(StateDigests { state: shard.state, ..digests });
+        for shard in &record.shards {
+            let part = Part::of(&files, &shard.table, selection)?;
+            if trust {
+                continue;
             }
-            let differs = part
-                .infos
-                .iter()
-                .zip(digests.tensors.iter().zip(&shard.tensors))
-                .find(|(_, (now, (_, was)))| *now != was);
-            let what =
-                differs.map_or_else(|| "the tensors".to_owned(), |(info, _)| format!("the tensor {:?}", info.name()));
-            Err(Error::usage(format!("{what} changed since the version was put here")).in_file(model))
-        };
-        let digests = record.shards.iter().map(digests).collect::<Result<_>>()?;
+            let was: BTreeMap<&str, &Digest> =
+                shard.table.tensors.iter().map(TensorInfo::name).zip(&shard.table.digests.tensors).collect();
+            for (info, now) in part.infos.iter().zip(StateDigests::of(&part, &hashing)?.tensors) {
+                part.check(info, was.get(info.name()) == Some(&&now))?;
+            }
+        }
         drop(hashing);
-        Ok(Self { files, record: record.clone(), digests })
+        Ok(Self { files, record: record.clone(), selection: selection.cloned() })
     }
 
     pub(crate) fn record(&self) -> &Record {
@@ -102,13 +103,13 @@ impl HeldModel {
     }
 
     pub(crate) fn shards(&self) -> Result<Vec<Shard<'_>>> {
-        let shard = |(record, digests): (&ShardRecord, &StateDigests)| {
-            let part = Part::of(&self.files, record)?;
-            let layout = Some(Layout::parse(&record.layout, &part.infos)?);
-            let (digests, unproven) = (digests.clone(), Vec::new());
-            Ok(Shard { number: record.number, tensors: Tensors::Held(part), digests, unproven, layout })
+        let shard = |record: &ShardRecord| {
+            let part = Part::of(&self.files, &record.table, self.selection.as_ref())?;
+            let layout = Some(Layout::parse(&record.layout, &record.table.tensors)?);
+            let (table, unproven) = (record.table.clone(), Vec::new());
+            Ok(Shard { number: record.number, tensors: Tensors::Held(part), table, unproven, layout })
         };
-        self.record.shards.iter().zip(&self.digests).map(shard).collect()
+        self.record.shards.iter().map(shard).collect()
     }
 }
 
@@ -121,14 +122,23 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn of(whole: &'a SafetensorsState, shard: &ShardRecord) -> Result<Self> {
-        let numbers = shard.tensors.iter().map(|(name, _)| {
-            let missing = || Error::usage(format!("the tensor {name:?} is gone")).in_file(whole.path());
-            whole.find(name).ok_or_else(missing)
-        });
-        let numbers = numbers.collect::<Result<Vec<_>>>()?;
-        let infos = numbers.iter().map(|&number| whole.tensors()[number].clone()).collect();
-        Ok(Self { whole, infos, numbers })
+    /// Those tensors of a table that are taken.
+    fn of(whole: &'a SafetensorsState, table: &StateTable, selection: Option<&Selection>) -> Result<Self> {
+        let mut part = Self { whole, infos: Vec::new(), numbers: Vec::new() };
+        for info in &table.tensors {
+            if selection.is_none_or(|selection| selection.takes(info.name())) {
+                let number = whole.find(info.name());
+                part.check(info, number.is_some_and(|number| whole.tensors()[number] == *info))?;
+                part.infos.push(info.clone());
+                part.numbers.extend(number);
+            }
+        }
+        Ok(part)
+    }
+
+    fn check(&self, info: &TensorInfo, is_same: bool) -> Result<()> {
+        let text = || format!("the tensor {:?} changed since the version was put here", info.name());
+        if is_same { Ok(()) } else { Err(Error::usage(text()).in_file(self.whole.path())) }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use deltachain::chain::{FileReference, ObjectName, Route, check_taken, union_of};
-use deltachain::tensor::{Digest, Dtype, SafetensorsState, StateDigests, TensorInfo};
-use deltachain::{Error, Result};
+use deltachain::chain::{Asset, FileReference, ObjectName, Route, check_taken, union_of};
+use deltachain::tensor::{Digest, SafetensorsState};
+use deltachain::{Error, Result, StateTable};
 use serde::{Deserialize, Serialize};
 
 use crate::documents;
@@ -12,6 +12,7 @@ use crate::job::Job;
 use crate::observer::Observer;
 use crate::publisher::{Base, PublishOptions, Published, PublishedRoute};
 use crate::store::Store;
+use crate::whole::check_there;
 
 /// What a commit needs to know of one shard whose links have been stored. A JSON document for serde.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,9 +25,9 @@ pub struct ShardPart {
     pub(crate) shard: usize,
     /// How many shards there are.
     pub(crate) of: usize,
-    /// The shard's tensors, ascending by name.
-    pub(crate) tensors: Vec<TensorInfo>,
-    pub(crate) digests: StateDigests,
+    pub(crate) table: StateTable,
+    /// What it brings of the version's assets.
+    pub(crate) assets: Vec<Asset>,
     /// Where each link comes from.
     pub(crate) routes: Vec<(Option<u64>, FileReference)>,
     pub(crate) changed: u64,
@@ -46,7 +47,7 @@ impl ShardPart {
 
     /// State digest of the shard.
     pub fn state(&self) -> Digest {
-        self.digests.state
+        self.table.digests.state
     }
 }
 
@@ -73,7 +74,7 @@ pub fn publish_shard(
 ///
 /// # Errors
 /// USAGE if parts lack, are there twice, or were made for different versions; R-CHN-12 (`STATE_MISMATCH`) if two have a
-/// tensor of the same name; R-CHN-09 (`CHAIN`) if a file is not in the store; R-PUB-01 (`CHAIN`) if the parts were made to
+/// tensor of the same name; R-CHN-09 or R-CHN-15 (`CHAIN`) if a link or an asset is not in the store; R-PUB-01 (`CHAIN`) if the parts were made to
 /// follow another commit than the head's; R-PUB-03 (`CHAIN`) if another writer was first; R-PUB-04 (`CHAIN`) if no route
 /// has a link for each shard; LIMIT; IO.
 pub fn commit_shards(
@@ -85,11 +86,10 @@ pub fn commit_shards(
     let mut parts = parts.to_vec();
     parts.sort_by_key(|part| part.shard);
     check_complete(&parts)?;
-    for (_, file) in parts.iter().flat_map(|part| &part.routes) {
-        let found = store.block_on(store.get_range(file.name(), 0, 1))?;
-        let Some((_, size)) = found else { return Err(file.missing()) };
-        // Its bytes are what its name says, or no reader will take them.
-        file.check(size, file.digest)?;
+    // Their bytes are what their names say, or no reader will take them.
+    for part in &parts {
+        part.routes.iter().try_for_each(|(_, file)| check_there(store, file))?;
+        part.assets.iter().try_for_each(|asset| check_there(store, asset))?;
     }
     commit(store, &parts, options)
 }
@@ -120,9 +120,10 @@ pub(crate) fn commit(store: &Store, parts: &[ShardPart], options: &PublishOption
     let Some(first) = parts.first() else { return Err(Error::usage("there is no shard to commit")) };
     let parent = documents::parent(store, first.version.checked_sub(1), &options.limits)?;
     parent.check_follows(first.version, first.parent)?;
-    let state = union_of(parts.iter().map(|part| (part.tensors.as_slice(), &part.digests)))?;
+    let state = union_of(parts.iter().map(|part| (part.table.tensors.as_slice(), &part.table.digests)))?;
     let shards = parts.iter().map(ShardPart::state).collect();
-    let commit = parent.next(state, shards, common_routes(parts), options.metadata.clone())?;
+    let assets = parts.iter().flat_map(|part| &part.assets).cloned().collect();
+    let commit = parent.next(state, shards, common_routes(parts), assets, options.metadata.clone())?;
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
     if !store.put_if_absent(name, &bytes)? {
@@ -133,6 +134,7 @@ pub(crate) fn commit(store: &Store, parts: &[ShardPart], options: &PublishOption
         state,
         commit: Digest::of_bytes(&bytes),
         routes: commit.routes.iter().map(PublishedRoute::of).collect(),
+        assets: commit.assets,
         changed: parts.iter().map(|part| part.changed).fold(0, u64::saturating_add),
         elements: parts.iter().map(|part| part.elements).fold(0, u64::saturating_add),
         unchanged_state: parent.head().is_some_and(|head| head.state == state),
@@ -153,14 +155,16 @@ fn common_routes(parts: &[ShardPart]) -> Vec<Route> {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
-    /// 0, the version of this document.
+    /// 1, the version of this document.
     deltachain_part: u64,
     version: u64,
     parent: String,
     shard: usize,
     of: usize,
     state: String,
-    tensors: Vec<TensorDocument>,
+    #[serde(with = "crate::table")]
+    tensors: StateTable,
+    assets: Vec<AssetDocument>,
     routes: Vec<RouteDocument>,
     changed: u64,
     elements: u64,
@@ -168,11 +172,10 @@ struct Document {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TensorDocument {
+struct AssetDocument {
     name: String,
-    dtype: String,
-    shape: Vec<u64>,
     digest: String,
+    size: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -185,11 +188,10 @@ struct RouteDocument {
 
 impl From<ShardPart> for Document {
     fn from(part: ShardPart) -> Self {
-        let tensors = part.tensors.iter().zip(&part.digests.tensors).map(|(info, digest)| TensorDocument {
-            name: info.name().to_owned(),
-            dtype: info.dtype().name().to_owned(),
-            shape: info.shape().to_vec(),
-            digest: digest.to_string(),
+        let assets = part.assets.into_iter().map(|asset| AssetDocument {
+            name: asset.name,
+            digest: asset.digest.to_string(),
+            size: asset.size,
         });
         let routes = part.routes.iter().map(|(from, file)| RouteDocument {
             from: *from,
@@ -197,13 +199,14 @@ impl From<ShardPart> for Document {
             size: file.size,
         });
         Self {
-            deltachain_part: 0,
+            deltachain_part: 1,
             version: part.version,
             parent: part.parent.to_string(),
             shard: part.shard,
             of: part.of,
-            state: part.digests.state.to_string(),
-            tensors: tensors.collect(),
+            state: part.table.digests.state.to_string(),
+            tensors: part.table,
+            assets: assets.collect(),
             routes: routes.collect(),
             changed: part.changed,
             elements: part.elements,
@@ -215,24 +218,17 @@ impl TryFrom<Document> for ShardPart {
     type Error = &'static str;
 
     fn try_from(document: Document) -> Result<Self, Self::Error> {
-        if document.deltachain_part != 0 {
-            return Err("this part was made by a newer program");
+        if document.deltachain_part != 1 {
+            return Err("this part was made by another version of this program");
         }
         let digest = |text: &str| Digest::from_hex(text).ok_or("a digest is none");
-        let mut tensors = Vec::with_capacity(document.tensors.len());
-        let mut digests = Vec::with_capacity(document.tensors.len());
-        for tensor in document.tensors {
-            let dtype = Dtype::from_name(&tensor.dtype).ok_or("a tensor has an unknown dtype")?;
-            tensors.push(TensorInfo::new(tensor.name, dtype, tensor.shape).ok_or("a tensor has an impossible shape")?);
-            digests.push(digest(&tensor.digest)?);
-        }
-        if !tensors.is_sorted_by(|left, right| left.name() < right.name()) {
-            return Err("the tensors are not in ascending order");
-        }
-        let digests = StateDigests::from_tensors(&tensors, digests);
-        if digest(&document.state)? != digests.state {
+        if digest(&document.state)? != document.tensors.digests.state {
             return Err("the part is damaged: its tensors do not have its state digest");
         }
+        let assets = document
+            .assets
+            .into_iter()
+            .map(|asset| Ok(Asset { name: asset.name, digest: digest(&asset.digest)?, size: asset.size }));
         let routes = document
             .routes
             .iter()
@@ -242,8 +238,8 @@ impl TryFrom<Document> for ShardPart {
             parent: digest(&document.parent)?,
             shard: document.shard,
             of: document.of,
-            tensors,
-            digests,
+            table: document.tensors,
+            assets: assets.collect::<Result<_, Self::Error>>()?,
             routes: routes.collect::<Result<_, Self::Error>>()?,
             changed: document.changed,
             elements: document.elements,

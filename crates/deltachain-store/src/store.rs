@@ -8,7 +8,7 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use deltachain::chain::{FileReference, Listing, ObjectName};
+use deltachain::chain::{Listing, ObjectName};
 use deltachain::{Error, FileSource, Result, Source};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
@@ -170,19 +170,20 @@ impl Store {
         Ok(objects)
     }
 
-    /// What a reader has to know of the chain's objects who holds version `above`, if any: the commits from there on, and
-    /// the routes documents of higher versions.
+    /// The commits and routes documents of all versions from this one on. If the store cannot list, the head alone; and that
+    /// only if this version has a commit.
     ///
     /// # Errors
     /// IO.
-    pub fn listing(&self, above: Option<u64>) -> Result<Listing> {
+    pub fn listing(&self, from: u64) -> Result<Listing> {
         if !self.can_list {
-            let head = self.find_head(above.unwrap_or(0))?;
+            let head = self.find_head(from)?;
             return Ok(Listing::new(head.map(|head| ObjectName::Commit(head).to_string())));
         }
-        let commit = above.and_then(|above| above.checked_sub(1)).map(ObjectName::Commit);
+        let before = from.checked_sub(1);
+        let commit = before.map(ObjectName::Commit);
         // No generation is higher.
-        let routes = above.map(|version| ObjectName::Routes { version, generation: 9_999_999_999 });
+        let routes = before.map(|version| ObjectName::Routes { version, generation: 9_999_999_999 });
         let lists = [("commits", commit), ("routes", routes)];
         let lists = self.block_on(async {
             let lists = lists.map(|(folder, after)| self.list(Some(folder), after));
@@ -236,15 +237,17 @@ impl Store {
         Ok(Some(low))
     }
 
-    /// When an object was stored, by the store's clock; `None` if there is no such object.
+    /// One of the chain's objects as a list would show it; `None` if it is not there.
     ///
     /// # Errors
     /// IO.
-    pub fn stored_at(&self, name: ObjectName) -> Result<Option<SystemTime>> {
+    pub fn find(&self, name: ObjectName) -> Result<Option<StoredObject>> {
         let path = self.path(name);
         let head = self.retry(async || match self.objects.head(&path).await {
             Err(StoreError::NotFound { .. }) => Ok(None),
-            result => result.map(|meta| Some(meta.last_modified.into())),
+            result => {
+                result.map(|meta| Some(StoredObject { name, size: meta.size, stored: meta.last_modified.into() }))
+            }
         });
         self.block_on(head).map_err(|error| failed("looking at", error, name))
     }
@@ -274,30 +277,29 @@ impl Store {
         self.block_on(put).map_err(|error| failed("storing", error, name))
     }
 
-    /// Stores a file by an ordinary put, in parts side by side if it is long.
+    /// Stores a file of this size under a name by an ordinary put, in parts side by side if it is long.
     ///
     /// # Errors
     /// IO; what the observer wants it to end with.
-    pub fn upload(&self, file: &FilePath, reference: &FileReference, observer: &dyn Observer) -> Result<()> {
-        let name = reference.name();
+    pub fn upload(&self, file: &FilePath, name: ObjectName, size: u64, observer: &dyn Observer) -> Result<()> {
         let source = FileSource::open(file)?;
-        let part_bytes = self.options.part_bytes.max(LEAST_PART).max(reference.size.div_ceil(MOST_PARTS));
+        let part_bytes = self.options.part_bytes.max(LEAST_PART).max(size.div_ceil(MOST_PARTS));
         let read = |offset: u64| -> Result<PutPayload> {
-            let length = part_bytes.min(reference.size - offset);
+            let length = part_bytes.min(size - offset);
             let mut part = vec![0; usize::try_from(length).map_err(|_| Error::usage("the part is too long"))?];
             source.read_at(offset, &mut part)?;
             Ok(part.into())
         };
         let path = self.path(name);
-        if reference.size <= part_bytes {
+        if size <= part_bytes {
             let payload = read(0)?;
             let put = self.retry(async || self.objects.put(&path, payload.clone()).await.map(drop));
             self.block_on(put).map_err(|error| failed("storing", error, name))?;
-            return observer.advance(Phase::Upload, reference.size);
+            return observer.advance(Phase::Upload, size);
         }
         let mut attempt = 1;
         loop {
-            let uploaded = self.block_on(self.upload_parts(&path, (reference.size, part_bytes), &read, observer));
+            let uploaded = self.block_on(self.upload_parts(&path, (size, part_bytes), &read, observer));
             match uploaded {
                 Err(PartError::Store(error)) if attempt < self.options.attempts && may_pass(&error) => {
                     self.block_on(async { tokio::time::sleep(self.pause(attempt)).await });

@@ -3,11 +3,10 @@
 use std::io;
 
 use deltachain::chain::FileReference;
-use deltachain::tensor::Digest;
 use deltachain::{Error, Progress, Result, Source};
-use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::store::Store;
+use crate::whole::read_whole;
 
 /// A link in a store.
 #[derive(Debug, Clone, Copy)]
@@ -23,22 +22,9 @@ impl<'a> StoredLink<'a> {
 
     /// Reads all of it and checks that it is the file that the route names: R-CHN-09, R-CHN-10.
     pub(crate) fn check_bytes(&self, progress: &dyn Progress) -> Result<()> {
-        let Self { store, file } = *self;
-        let part = store.options().part_bytes;
-        let ends = |start: u64| (start, start.saturating_add(part).min(file.size));
-        let parts = (0..file.size.div_ceil(part)).map(|number| ends(number * part));
-        let read = stream::iter(parts).map(|(start, end)| store.get_range(file.name(), start, end));
-        let hashed = read.buffered(store.options().parallel).try_fold(
-            (blake3::Hasher::new(), 0_u64),
-            async |(mut hasher, _), part| {
-                let (bytes, size) = part.ok_or_else(|| file.missing())?;
-                hasher.update(&bytes);
-                progress.advance(bytes.len() as u64)?;
-                Ok((hasher, size))
-            },
-        );
-        let (hasher, size) = store.block_on(hashed)?;
-        file.check(size, Digest(*hasher.finalize().as_bytes()))
+        let Self { store, file } = self;
+        let take = |bytes: &[u8]| progress.advance(bytes.len() as u64);
+        store.block_on(read_whole(store, file, store.options().part_bytes, take))
     }
 }
 

@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use deltachain::chain::{FileReference, Hop, Plan, Planner};
+use deltachain::chain::{FileReference, Hop, Plan, Planner, check_held};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
+use crate::assets::take_assets;
 use crate::cache::Cache;
 use crate::held::Record;
 use crate::links::{Failure, Links, Received};
-use crate::model_directory::{Current, ModelDirectory};
+use crate::model_directory::{Current, ModelDirectory, sync_directory};
 use crate::observer::{Observer, Phase};
-use crate::other_files::take_other_files;
+use crate::other_files::{OtherFiles, failed_with, take_model, take_other_files};
 use crate::read;
 use crate::replay::Replay;
 use crate::selection::Selection;
@@ -38,9 +39,12 @@ pub struct SubscriberOptions {
     pub cache_bytes: u64,
     /// Do not read the version in the directory at the start to see whether it is what it was.
     pub trust_directory: bool,
-    /// A directory whose other files, such as configuration and tokenizer, every version gets too, besides those of the
-    /// version before. They may become second names for the same files, so they are to be replaced rather than changed.
-    pub other_files: Option<PathBuf>,
+    /// Where the files come from that hold no tensors.
+    pub other_files: OtherFiles,
+    /// Digest of the bytes of a commit that may be reached although the chain is another one than that of the version held, or
+    /// has gone back behind it, or says something else of it. Otherwise R-CHN-13, R-CHN-14 and others are reported, and
+    /// the version held stays.
+    pub accept: Option<Digest>,
 }
 
 impl Default for SubscriberOptions {
@@ -51,7 +55,8 @@ impl Default for SubscriberOptions {
             tensors: None,
             cache_bytes: 1 << 30,
             trust_directory: false,
-            other_files: None,
+            other_files: OtherFiles::default(),
+            accept: None,
         }
     }
 }
@@ -69,6 +74,7 @@ pub struct Subscriber {
     selection: Option<Selection>,
     directory: ModelDirectory,
     cache: Cache,
+    /// What `current` leads to.
     held: Option<Known>,
     /// Why what is in the directory is of no use.
     unusable: Option<Error>,
@@ -79,8 +85,16 @@ pub struct Subscriber {
 struct Known {
     record: Record,
     public: HeldVersion,
-    /// Whether its files are what the record says.
-    is_proven: bool,
+    files: Files,
+}
+
+/// Whether files are what the record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Files {
+    Unread,
+    Proven,
+    /// They are not, or they are not those that are wanted. The record still counts: a chain must not go back behind it.
+    Useless,
 }
 
 /// The version that a subscriber's directory is at.
@@ -159,7 +173,7 @@ pub struct Switched {
     pub directory: PathBuf,
     /// The routes that were taken, each with the version it comes from, if any, and the one it leads to.
     pub routes: Vec<(Option<u64>, u64)>,
-    /// Bytes of links that were fetched.
+    /// Bytes of links and assets that were fetched.
     pub downloaded: u64,
     /// Bytes of links that were in the cache.
     pub from_cache: u64,
@@ -187,7 +201,7 @@ impl Subscriber {
         let directory = ModelDirectory::open(directory)?;
         let cache = Cache::open(directory.cache(), options.cache_bytes)?;
         let (held, unusable) = match directory.current() {
-            Ok(current) => (current.map(|current| Known::new(current, false)), None),
+            Ok(current) => (current.map(|current| Known::new(current, Files::Unread)), None),
             Err(error) => (None, Some(error)),
         };
         Ok(Self { store, options, selection, directory, cache, held, unusable })
@@ -196,7 +210,7 @@ impl Subscriber {
     /// The version that the directory is at. Whether its files are what they were, the first
     /// [`prepare`](Self::prepare) finds out; if not, there is none from then on.
     pub fn held(&self) -> Option<&HeldVersion> {
-        self.held.as_ref().map(|known| &known.public)
+        self.held.as_ref().filter(|known| known.files != Files::Useless).map(|known| &known.public)
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -215,84 +229,83 @@ impl Subscriber {
     /// Those of SPEC section 19, if no path is left; USAGE if a shard is wanted that the version does not have, if it has no
     /// tensor that is wanted, or if its tensors cannot be written as safetensors; IO; what the observer wants it to end with.
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
-        let held = self.open_held(observer)?;
+        let model = self.open_held(observer)?;
         let mut told = BTreeSet::new();
-        let near = held.as_ref().map(|held| held.record().version);
-        if let Some(near) = near.filter(|&near| version.is_none_or(|version| version >= near)) {
-            // Most of the time what lies above is enough, and much less to list. A failure may be due to that.
-            match self.reach(version, Some(near), held.as_ref(), observer, &mut told) {
-                Err(error) if error.rule().is_some() => {}
-                result => return result,
+        match self.reach(version, None, model.as_ref(), observer, &mut told) {
+            // What is held is of use as long as the chain goes on from there.
+            Err(error) if self.options.accept.is_some() && error.rule().is_some() => {
+                self.reach(version, self.options.accept, model.as_ref(), observer, &mut told)
             }
+            result => result,
         }
-        self.reach(version, None, held.as_ref(), observer, &mut told)
     }
 
-    /// The version held, if its files are what they were. They are read when this is asked for the first time.
+    /// The files of the version held, if they are what they were. They are read when this is asked for the first time.
     fn open_held(&mut self, observer: &dyn Observer) -> Result<Option<HeldModel>> {
         if let Some(error) = self.unusable.take() {
             observer.remark(&format!("what is in the directory cannot be used, and is made anew: {error:?}"));
         }
-        let Some(known) = &mut self.held else { return Ok(None) };
+        let Some(known) = self.held.as_mut().filter(|known| known.files != Files::Useless) else { return Ok(None) };
         let record = &known.record;
-        let taken = self.selection.as_ref().map(Selection::patterns);
-        let opened = if record.has_just(self.options.shards.as_deref(), taken) {
-            let trust = self.options.trust_directory || known.is_proven;
-            HeldModel::open(&known.public.directory, record, trust, observer)
+        let selection = self.selection.as_ref();
+        let opened = if record.has_just(self.options.shards.as_deref(), selection.map(Selection::patterns)) {
+            let trust = self.options.trust_directory || known.files == Files::Proven;
+            HeldModel::open(&known.public.directory, record, selection, trust, observer)
         } else {
             Err(Error::usage("it has other shards or tensors than those that are wanted"))
         };
         match opened {
             Ok(model) => {
-                known.is_proven = true;
-                return Ok(Some(model));
+                known.files = Files::Proven;
+                Ok(Some(model))
             }
             // That it is to end says nothing about the files.
-            Err(error) if observer.advance(Phase::Hash, 0).is_err() => return Err(error),
+            Err(error) if observer.advance(Phase::Hash, 0).is_err() => Err(error),
             Err(error) => {
                 let version = record.version;
                 observer
                     .remark(&format!("version {version} in the directory cannot be used, and is made anew: {error:?}"));
+                known.files = Files::Useless;
+                Ok(None)
             }
         }
-        self.held = None;
-        Ok(None)
     }
 
-    /// Plans and follows the plan, and plans again as long as there is another path. `above` is as for [`read::plan`];
-    /// `told` holds what has been remarked.
+    /// Plans and follows the plan, and plans again as long as there is another path. `accept` is as for [`Planner::new`], `model`
+    /// what is of use of the version held; `told` holds what has been remarked.
     fn reach(
         &self,
         version: Option<u64>,
-        above: Option<u64>,
-        held: Option<&HeldModel>,
+        accept: Option<Digest>,
+        model: Option<&HeldModel>,
         observer: &dyn Observer,
         told: &mut BTreeSet<String>,
     ) -> Result<Option<Prepared>> {
-        let mut planner = Planner::new(version, held.map(|held| held.record().held()), &self.options.limits);
+        let held = self.held.as_ref().map(|known| known.record.held());
+        let mut planner = Planner::new(version, held, accept, &self.options.limits);
         let mut received = Received::default();
         let mut times = PhaseTimes::default();
         loop {
             let began = Instant::now();
-            let plan = read::plan(&self.store, &mut planner, above);
+            let plan = read::plan(&self.store, &mut planner);
             times.plan += began.elapsed();
-            let mut tell = |text: String| {
+            for fault in planner.passed_over() {
+                let text = format!("passed over: {fault}");
                 if !told.contains(&text) {
                     observer.remark(&text);
                     told.insert(text);
                 }
-            };
-            planner.passed_over().for_each(|fault| tell(format!("passed over: {fault}")));
-            let plan = plan?;
-            if let Some(held) = held.filter(|held| version.is_none() && held.record().version > plan.version) {
-                let held = held.record().version;
-                tell(format!("the store has gone back: version {held} was there, the newest is {}", plan.version));
             }
-            if plan.hops.is_empty() {
+            let plan = plan?;
+            if let Some(Err(error)) = plan.start.as_deref().map(|shards| check_start(shards, model)) {
+                planner.fail_held(error);
+                continue;
+            }
+            if plan.hops.is_empty() && model.is_none_or(|held| held.record().assets == self.takes_assets(&plan)) {
                 return Ok(None);
             }
             let began = Instant::now();
-            let built = self.build(&plan, held, observer, &mut received);
+            let built = self.build(&plan, model, observer, &mut received);
             times.build += began.elapsed();
             times.download = received.time;
             match built {
@@ -306,6 +319,11 @@ impl Subscriber {
                 Err(Failure::Other(error)) => return Err(error),
             }
         }
+    }
+
+    /// Whether the version has assets and they are wanted.
+    fn takes_assets(&self, plan: &Plan) -> bool {
+        self.options.other_files == OtherFiles::Assets && !plan.assets.is_empty()
     }
 
     /// Follows a plan and puts the version among the others. What has been received is added to `received`.
@@ -339,15 +357,28 @@ impl Subscriber {
             received.add(links.received());
             replayed
         };
-        let record = match replay(false) {
-            // The fault may be that of a link before the one that was refused.
-            Err(Failure::Route(hop, _)) if plan.hops.first() != Some(&hop) => replay(true),
-            replayed => replayed,
-        }?;
-        let before = held.map(|held| held.files.path());
-        for other_files in before.into_iter().chain(self.options.other_files.as_deref()) {
-            take_other_files(other_files, &model)?;
+        let shards = match held.filter(|_| plan.hops.is_empty()) {
+            Some(held) => {
+                take_model(&held.files, &model)?;
+                held.record().shards.clone()
+            }
+            None => match replay(false) {
+                // The fault may be that of a link before the one that was refused.
+                Err(Failure::Route(hop, _)) if plan.hops.first() != Some(&hop) => replay(true),
+                replayed => replayed,
+            }?,
+        };
+        match &self.options.other_files {
+            OtherFiles::Assets => {
+                let before = held.map(|held| held.files.path());
+                received.downloaded += take_assets(&self.store, &plan.assets, before, &model, observer)?;
+            }
+            OtherFiles::Directory(directory) => take_other_files(directory, &model)?,
+            OtherFiles::None => {}
         }
+        sync_directory(&model).map_err(failed_with("synchronising", &model))?;
+        let taken = self.selection.as_ref().map(Selection::patterns);
+        let record = Record::new(plan, taken, self.takes_assets(plan), shards);
         Ok(self.directory.complete(&unfinished, record)?)
     }
 
@@ -373,9 +404,10 @@ impl Subscriber {
         let began = Instant::now();
         self.directory.switch(&made.model)?;
         times.switch = began.elapsed();
-        let known = Known::new(made, true);
+        let known = Known::new(made, Files::Proven);
         let HeldVersion { version, state, commit, directory } = known.public.clone();
-        let from = self.held.replace(known).map(|before| before.public.version);
+        let from = self.held().map(|before| before.version);
+        self.held = Some(known);
         Ok(Switched {
             from,
             version,
@@ -391,10 +423,21 @@ impl Subscriber {
     }
 }
 
+/// Compares the shards held with those that a plan starts from. Without any of use, there are none.
+fn check_start(shards: &[Digest], model: Option<&HeldModel>) -> Result<()> {
+    let record = model.map(HeldModel::record);
+    let held = record.iter().flat_map(|record| &record.shards);
+    check_held(
+        shards,
+        record.map_or(0, |record| record.of),
+        held.map(|shard| (shard.number, shard.table.digests.state)),
+    )
+}
+
 impl Known {
-    fn new(current: Current, is_proven: bool) -> Self {
+    fn new(current: Current, files: Files) -> Self {
         let Current { record, model: directory } = current;
         let public = HeldVersion { version: record.version, state: record.state, commit: record.commit, directory };
-        Self { record, public, is_proven }
+        Self { record, public, files }
     }
 }

@@ -303,7 +303,7 @@ fn a_publisher_may_stop_after_any_write() {
     let scratch = tempfile::tempdir().unwrap();
     let (chain, mut models) = chain(6, scratch.path());
     let mut copy = Models::new(3, 20);
-    let mut work = |store: &Store, _: &Control| match store.listing(None)?.head() {
+    let mut work = |store: &Store, _: &Control| match store.listing(0)?.head() {
         // It did not know whether it had succeeded.
         Some(6) => Ok(()),
         _ => publish(store, &mut copy, 6, scratch.path()).map(drop),
@@ -389,7 +389,7 @@ fn young_files_stay_whatever_the_clock_does() {
         std::fs::write(&file, content).unwrap();
         let reference =
             deltachain::chain::FileReference { digest: Digest::of_bytes(content), size: content.len() as u64 };
-        store.upload(&file, &reference, &()).unwrap();
+        store.upload(&file, reference.name(), reference.size, &()).unwrap();
         control.set_clock(prune_at);
         let before = files(&store);
         for _ in 0..3 {

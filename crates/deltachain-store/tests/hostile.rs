@@ -20,10 +20,11 @@ fn commit() -> (String, String) {
     let digest = Digest::of_bytes(b"link");
     let commit = Commit {
         version: 0,
-        parent: Digest::of_bytes(&ChainDocument { chain: 1 }.to_bytes()),
+        parent: Digest::of_bytes(&ChainDocument::new(1).to_bytes().unwrap()),
         state: Digest::of_empty_state(),
         shards: vec![Digest::of_empty_state()],
         routes: vec![Route { from: None, files: vec![FileReference { digest, size: 4 }] }],
+        assets: Vec::new(),
         metadata: [("step".to_owned(), "1".to_owned())].into(),
     };
     (String::from_utf8(commit.to_bytes().unwrap()).unwrap(), digest.to_string())
@@ -71,6 +72,7 @@ fn no_reference_is_anything_but_a_digest() {
         generation: 1,
         commit: Digest::of_bytes(text.as_bytes()),
         routes: Commit::parse(text.as_bytes(), &Limits::default()).unwrap().routes,
+        metadata: BTreeMap::new(),
     };
     let routes = String::from_utf8(routes.to_bytes().unwrap()).unwrap();
     for name in names(&digest) {
@@ -124,7 +126,7 @@ fn commit_with_layout(store: &Store, version: u8, layout: Option<&str>) {
     let reference = FileReference { digest: Digest::of_bytes(&link), size: link.len() as u64 };
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), &link).unwrap();
-    store.upload(file.path(), &reference, &()).unwrap();
+    store.upload(file.path(), reference.name(), reference.size, &()).unwrap();
     let digest = StateDigests::of(&state(version), &()).unwrap().state;
     let commit = Commit {
         version: version.into(),
@@ -132,6 +134,7 @@ fn commit_with_layout(store: &Store, version: u8, layout: Option<&str>) {
         state: digest,
         shards: vec![digest],
         routes: vec![Route { from: version.checked_sub(1).map(u64::from), files: vec![reference] }],
+        assets: Vec::new(),
         metadata: BTreeMap::new(),
     };
     assert!(store.put_if_absent(ObjectName::Commit(version.into()), &commit.to_bytes().unwrap()).unwrap());
@@ -140,7 +143,7 @@ fn commit_with_layout(store: &Store, version: u8, layout: Option<&str>) {
 /// A chain whose last version has this layout.
 fn chain(versions: u8, layout: &str) -> Store {
     let store = Store::from_objects(std::sync::Arc::new(object_store::memory::InMemory::new()), "", quick()).unwrap();
-    store.put_if_absent(ObjectName::Chain, &ChainDocument { chain: 1 }.to_bytes()).unwrap();
+    store.put_if_absent(ObjectName::Chain, &ChainDocument::new(1).to_bytes().unwrap()).unwrap();
     for version in 0..versions {
         commit_with_layout(&store, version, (version + 1 == versions).then_some(layout));
     }

@@ -32,7 +32,7 @@ fn models() -> Models {
 }
 
 fn head(store: &Store) -> Option<u64> {
-    store.listing(None).unwrap().head()
+    store.listing(0).unwrap().head()
 }
 
 /// Publishes the next version.

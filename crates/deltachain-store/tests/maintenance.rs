@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -111,11 +111,11 @@ fn commit_of(store: &Store, version: u64) -> Commit {
 
 /// The plan of a late joiner.
 fn plan(store: &Store, version: u64) -> Plan {
-    let mut planner = Planner::new(Some(version), None, &Limits::default());
+    let mut planner = Planner::new(Some(version), None, None, &Limits::default());
     loop {
         match planner.step().unwrap() {
             Step::Follow(plan) => return plan,
-            Step::List => planner.list(store.listing(None).unwrap()),
+            Step::List { from } => planner.list(store.listing(from).unwrap()),
             Step::Fetch(names) => {
                 for (name, content) in store.get_all(&names).unwrap() {
                     planner.supply(name, content.as_deref());
@@ -375,7 +375,8 @@ fn documents_are_told_that_do_not_fit() {
     let (place, store) = on_disk(6);
     let path = |name: ObjectName| place.path().join("chain").join(name.to_string());
     let commit = commit_of(&store, 3);
-    let routes = RoutesDocument { version: 3, generation: 2, commit: commit.parent, routes: commit.routes.clone() };
+    let (parent, metadata) = (commit.parent, BTreeMap::new());
+    let routes = RoutesDocument { version: 3, generation: 2, commit: parent, routes: commit.routes.clone(), metadata };
     let name = ObjectName::Routes { version: 3, generation: 2 };
     fs::create_dir_all(path(name).parent().unwrap()).unwrap();
     fs::write(path(name), routes.to_bytes().unwrap()).unwrap();
@@ -408,7 +409,8 @@ fn links_are_told_that_lead_elsewhere() {
     (routes[0].from, routes[1].from) = (Some(1), None);
     routes.reverse();
     let digest = deltachain::tensor::Digest::of_bytes(&store_bytes(&store, ObjectName::Commit(3)));
-    let document = RoutesDocument { version: 3, generation: 1, commit: digest, routes: routes.to_vec() };
+    let metadata = BTreeMap::new();
+    let document = RoutesDocument { version: 3, generation: 1, commit: digest, routes: routes.to_vec(), metadata };
     let name = ObjectName::Routes { version: 3, generation: 1 };
     assert!(store.put_if_absent(name, &document.to_bytes().unwrap()).unwrap());
     for deep in [None, Some(place.path())] {

@@ -57,9 +57,9 @@ fn a_chain_is_begun_once() {
     let error = Publisher::open(store.clone(), PublishOptions::default()).unwrap_err();
     assert_rule(&error, "R-CHN-01");
     let chain = init(&store).unwrap();
-    assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), chain.to_bytes());
+    assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), chain.to_bytes().unwrap());
     assert_eq!(init(&store).unwrap_err().class(), ErrorClass::Usage);
-    assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), chain.to_bytes());
+    assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), chain.to_bytes().unwrap());
     assert!(log(&store, None).unwrap().is_empty());
     assert_rule(&show(&store, None).unwrap_err(), "R-CHN-03");
 }

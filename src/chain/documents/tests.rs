@@ -15,6 +15,7 @@ const LARGEST: u64 = (1 << 53) - 1;
 struct ChainTwin {
     deltachain: u64,
     chain: String,
+    metadata: BTreeMap<String, String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -26,6 +27,7 @@ struct CommitTwin {
     state: String,
     shards: Vec<String>,
     routes: Vec<RouteTwin>,
+    assets: Vec<AssetTwin>,
     metadata: BTreeMap<String, String>,
 }
 
@@ -37,6 +39,7 @@ struct RoutesTwin {
     generation: u64,
     commit: String,
     routes: Vec<RouteTwin>,
+    metadata: BTreeMap<String, String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -49,6 +52,14 @@ struct RouteTwin {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileTwin {
+    digest: String,
+    size: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AssetTwin {
+    name: String,
     digest: String,
     size: u64,
 }
@@ -74,18 +85,21 @@ fn twin_accepts_routes(routes: &[RouteTwin]) -> bool {
 fn twin_accepts_commit(bytes: &[u8]) -> bool {
     twin::<CommitTwin>(bytes).is_some_and(|commit| {
         let digests = [&commit.parent, &commit.state].into_iter().chain(&commit.shards);
-        commit.deltachain == 0
+        let is_asset = |asset: &AssetTwin| is_hexadecimal(&asset.digest, 64) && asset.size <= 1 << 30;
+        commit.deltachain == 1
             && commit.version <= LARGEST
             && digests.into_iter().all(|digest| is_hexadecimal(digest, 64))
             && !commit.shards.is_empty()
             && !commit.routes.is_empty()
             && twin_accepts_routes(&commit.routes)
+            && commit.assets.len() <= 256
+            && commit.assets.iter().all(is_asset)
     })
 }
 
 fn twin_accepts_routes_document(bytes: &[u8]) -> bool {
     twin::<RoutesTwin>(bytes).is_some_and(|document| {
-        document.deltachain == 0
+        document.deltachain == 1
             && document.version <= LARGEST
             && (1..=9_999_999_999).contains(&document.generation)
             && is_hexadecimal(&document.commit, 64)
@@ -94,14 +108,14 @@ fn twin_accepts_routes_document(bytes: &[u8]) -> bool {
 }
 
 fn twin_accepts_chain(bytes: &[u8]) -> bool {
-    twin::<ChainTwin>(bytes).is_some_and(|chain| chain.deltachain == 0 && is_hexadecimal(&chain.chain, 32))
+    twin::<ChainTwin>(bytes).is_some_and(|chain| chain.deltachain == 1 && is_hexadecimal(&chain.chain, 32))
 }
 
 /// Whether a document has the one form: nothing is wrong, or only a later rule.
 fn has_the_form<T>(parsed: &Result<T>) -> bool {
     match parsed {
         Ok(_) => true,
-        Err(error) => ["R-DOC-04", "R-DOC-05", "R-DOC-06"].contains(&error.rule().unwrap()),
+        Err(error) => ["R-DOC-04", "R-DOC-05", "R-DOC-06", "R-DOC-07", "R-DOC-08"].contains(&error.rule().unwrap()),
     }
 }
 
@@ -118,22 +132,30 @@ fn any_text() -> impl Strategy<Value = String> {
 fn any_routes(version: u64, files: usize) -> impl Strategy<Value = Vec<Route>> {
     let file = (any_digest(), 1..=LARGEST).prop_map(|(digest, size)| FileReference { digest, size });
     let from = proptest::option::of(0..version.max(1)).prop_map(move |from| from.filter(|&from| from < version));
-    btree_map(from, vec(file, files), 1..4)
-        .prop_map(|routes| routes.into_iter().map(|(from, files)| Route { from, files }).collect())
+    let route = (from, vec(file, files)).prop_map(|(from, files)| Route { from, files });
+    vec(route, 1..5).prop_map(Route::in_order)
+}
+
+fn any_assets() -> impl Strategy<Value = Vec<Asset>> {
+    btree_map("[a-c]{1,2}( |\\.)[a-z\u{e4}]", (any_digest(), 0..=1_u64 << 30), 0..4)
+        .prop_map(|assets| assets.into_iter().map(|(name, (digest, size))| Asset { name, digest, size }).collect())
+}
+
+fn any_metadata() -> impl Strategy<Value = BTreeMap<String, String>> {
+    btree_map(any_text(), any_text(), 0..4)
 }
 
 fn any_commit() -> impl Strategy<Value = Commit> {
     (prop_oneof![0..3_u64, 0..=LARGEST], 1..4_usize)
         .prop_flat_map(|(version, shards)| {
             let digests = (any_digest(), any_digest(), vec(any_digest(), shards));
-            let metadata = btree_map(any_text(), any_text(), 0..4);
-            (Just(version), digests, any_routes(version, shards), metadata)
+            (Just(version), digests, any_routes(version, shards), any_assets(), any_metadata())
         })
-        .prop_map(|(version, (parent, state, mut shards), routes, metadata)| {
+        .prop_map(|(version, (parent, state, mut shards), routes, assets, metadata)| {
             if shards.len() == 1 {
                 shards[0] = state;
             }
-            Commit { version, parent, state, shards, routes, metadata }
+            Commit { version, parent, state, shards, routes, assets, metadata }
         })
 }
 
@@ -141,13 +163,13 @@ fn any_routes_document() -> impl Strategy<Value = RoutesDocument> {
     let generation = prop_oneof![1..=9_999_999_999_u64, Just(9_999_999_999)];
     (prop_oneof![0..3_u64, 0..=LARGEST], generation, 1..3_usize, any::<bool>(), any_digest())
         .prop_flat_map(|(version, generation, files, pruned, commit)| {
-            (Just((version, generation, pruned, commit)), any_routes(version, files))
+            (Just((version, generation, pruned, commit)), any_routes(version, files), any_metadata())
         })
-        .prop_map(|((version, generation, pruned, commit), mut routes)| {
+        .prop_map(|((version, generation, pruned, commit), mut routes, metadata)| {
             if pruned {
                 routes.clear();
             }
-            RoutesDocument { version, generation, commit, routes }
+            RoutesDocument { version, generation, commit, routes, metadata }
         })
 }
 
@@ -173,16 +195,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn chain_documents_have_one_form(chain in any::<u128>(), how in any_damage()) {
-        let document = ChainDocument { chain };
-        let bytes = document.to_bytes();
+    fn chain_documents_have_one_form(chain in any::<u128>(), metadata in any_metadata(), how in any_damage()) {
+        let document = ChainDocument { chain, metadata };
+        let bytes = document.to_bytes().unwrap();
         prop_assert!(twin_accepts_chain(&bytes));
         prop_assert_eq!(ChainDocument::parse(&bytes, &Limits::default()).unwrap(), document);
         let damaged = damage(&bytes, how);
         let parsed = ChainDocument::parse(&damaged, &Limits::default());
-        prop_assert_eq!(parsed.is_ok(), twin_accepts_chain(&damaged));
+        prop_assert_eq!(has_the_form(&parsed), twin_accepts_chain(&damaged));
         if let Ok(parsed) = parsed {
-            prop_assert_eq!(parsed.to_bytes(), damaged);
+            prop_assert_eq!(parsed.to_bytes().unwrap(), damaged);
         }
     }
 
@@ -213,6 +235,10 @@ proptest! {
     }
 }
 
+fn asset(name: &str, size: u64) -> Asset {
+    Asset { name: name.to_owned(), digest: Digest([9; 32]), size }
+}
+
 fn a_commit() -> Commit {
     let digest = |byte| Digest([byte; 32]);
     let file = |byte| FileReference { digest: digest(byte), size: 7 };
@@ -225,6 +251,7 @@ fn a_commit() -> Commit {
             Route { from: None, files: vec![file(5), file(6)] },
             Route { from: Some(2), files: vec![file(7), file(8)] },
         ],
+        assets: vec![asset("config.json", 9), asset("tokenizer.json", 0)],
         metadata: BTreeMap::from([("a".to_owned(), "\u{1f}é".to_owned()), ("b".to_owned(), String::new())]),
     }
 }
@@ -232,19 +259,25 @@ fn a_commit() -> Commit {
 #[test]
 fn the_form_is_that_of_the_specification() {
     let hex = |digit: &str| digit.repeat(32);
-    let (d1, d2, d3, d4, d5, d6, d7, d8) =
-        (hex("01"), hex("02"), hex("03"), hex("04"), hex("05"), hex("06"), hex("07"), hex("08"));
+    let (d1, d2, d3, d4, d5) = (hex("01"), hex("02"), hex("03"), hex("04"), hex("05"));
+    let (d6, d7, d8, d9) = (hex("06"), hex("07"), hex("08"), hex("09"));
     let expected = format!(
-        "{{\"deltachain\":0,\"version\":3,\"parent\":\"{d1}\",\"state\":\"{d2}\",\"shards\":[\"{d3}\",\"{d4}\"],\"routes\":[\
+        "{{\"deltachain\":1,\"version\":3,\"parent\":\"{d1}\",\"state\":\"{d2}\",\"shards\":[\"{d3}\",\"{d4}\"],\"routes\":[\
          {{\"from\":null,\"files\":[{{\"digest\":\"{d5}\",\"size\":7}},{{\"digest\":\"{d6}\",\"size\":7}}]}},\
          {{\"from\":2,\"files\":[{{\"digest\":\"{d7}\",\"size\":7}},{{\"digest\":\"{d8}\",\"size\":7}}]}}],\
+         \"assets\":[{{\"name\":\"config.json\",\"digest\":\"{d9}\",\"size\":9}},\
+         {{\"name\":\"tokenizer.json\",\"digest\":\"{d9}\",\"size\":0}}],\
          \"metadata\":{{\"a\":\"\\u001fé\",\"b\":\"\"}}}}"
     );
     assert_eq!(String::from_utf8(a_commit().to_bytes().unwrap()).unwrap(), expected);
-    let chain = ChainDocument { chain: 0xab };
-    assert_eq!(chain.to_bytes(), b"{\"deltachain\":0,\"chain\":\"000000000000000000000000000000ab\"}");
-    let routes = RoutesDocument { version: 1, generation: 2, commit: Digest([1; 32]), routes: Vec::new() };
-    let expected = format!("{{\"deltachain\":0,\"version\":1,\"generation\":2,\"commit\":\"{d1}\",\"routes\":[]}}");
+    let metadata = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
+    let chain = ChainDocument { chain: 0xab, metadata: metadata.clone() };
+    let expected = "{\"deltachain\":1,\"chain\":\"000000000000000000000000000000ab\",\"metadata\":{\"a\":\"b\"}}";
+    assert_eq!(String::from_utf8(chain.to_bytes().unwrap()).unwrap(), expected);
+    let routes = RoutesDocument { version: 1, generation: 2, commit: Digest([1; 32]), routes: Vec::new(), metadata };
+    let expected = format!(
+        "{{\"deltachain\":1,\"version\":1,\"generation\":2,\"commit\":\"{d1}\",\"routes\":[],\"metadata\":{{\"a\":\"b\"}}}}"
+    );
     assert_eq!(String::from_utf8(routes.to_bytes().unwrap()).unwrap(), expected);
 }
 
@@ -253,13 +286,14 @@ fn the_first_broken_rule_is_reported() {
     let text = String::from_utf8(a_commit().to_bytes().unwrap()).unwrap();
     let cases = [
         // What comes after an unknown version may be anything.
-        ("{\"deltachain\":0,", "{\"deltachain\":1,\u{0}", "R-DOC-02", Some(14)),
-        ("{\"deltachain\":0,", "{\"deltachain\":9007199254740992,", "R-DOC-01", Some(0)),
-        ("{\"deltachain\":0,", "{\"deltachain\":00,", "R-DOC-01", Some(0)),
-        ("{\"deltachain\":0,", "{\"deltachain\":-0,", "R-DOC-01", Some(0)),
-        ("{\"deltachain\":0,", "{\"deltachain\":\"0\",", "R-DOC-01", Some(0)),
-        ("{\"deltachain\":0,", "{\"deltachain\": 0,", "R-DOC-01", Some(0)),
-        ("{\"deltachain\":0,", "{", "R-DOC-01", Some(0)),
+        ("{\"deltachain\":1,", "{\"deltachain\":0,\u{0}", "R-DOC-02", Some(14)),
+        ("{\"deltachain\":1,", "{\"deltachain\":2,", "R-DOC-02", Some(14)),
+        ("{\"deltachain\":1,", "{\"deltachain\":9007199254740992,", "R-DOC-01", Some(0)),
+        ("{\"deltachain\":1,", "{\"deltachain\":01,", "R-DOC-01", Some(0)),
+        ("{\"deltachain\":1,", "{\"deltachain\":-1,", "R-DOC-01", Some(0)),
+        ("{\"deltachain\":1,", "{\"deltachain\":\"1\",", "R-DOC-01", Some(0)),
+        ("{\"deltachain\":1,", "{\"deltachain\": 1,", "R-DOC-01", Some(0)),
+        ("{\"deltachain\":1,", "{", "R-DOC-01", Some(0)),
         ("\"version\":3", "\"version\":3.0", "R-DOC-03", Some(27)),
         ("\"version\":3", "\"version\":9007199254740992", "R-DOC-03", Some(26)),
         ("\"version\":3", "\"version\":03", "R-DOC-03", Some(26)),
@@ -283,8 +317,10 @@ fn the_first_broken_rule_is_reported() {
         ("\"b\":\"\"", "\"b\":null", "R-DOC-03", None),
         ("\"b\":\"\"}}", "\"b\":\"\"}}\n", "R-DOC-03", Some(text.len() as u64)),
         ("\"b\":\"\"}}", "\"b\":\"\"}", "R-DOC-03", Some(text.len() as u64 - 1)),
+        ("\"name\":\"config.json\",", "", "R-DOC-03", None),
+        ("\"size\":9}", "\"size\":1073741825}", "R-DOC-03", None),
+        ("\"assets\":", "\"assets\":null,\"x\":", "R-DOC-03", None),
         ("\"from\":2", "\"from\":3", "R-DOC-04", None),
-        ("\"from\":null", "\"from\":2", "R-DOC-04", None),
         ("\"from\":null", "\"from\":9007199254740991", "R-DOC-04", None),
     ];
     for (old, new, rule, offset) in cases {
@@ -317,6 +353,114 @@ fn shards_and_files_have_to_agree() {
 }
 
 #[test]
+fn routes_ascend_by_start_bytes_and_digests() {
+    let file = |byte, size| FileReference { digest: Digest([byte; 32]), size };
+    let route = |from, first, second| Route { from, files: vec![first, second] };
+    let ordered = [
+        route(None, file(9, 1), file(9, 1)),
+        route(Some(1), file(9, 4), file(9, 4)),
+        // The sum counts, and it is exact.
+        route(Some(2), file(5, 9), file(6, 1)),
+        route(Some(2), file(5, 2), file(6, 9)),
+        route(Some(2), file(5, 3), file(7, 8)),
+        route(Some(2), file(6, 10), file(1, 1)),
+        route(Some(2), file(1, LARGEST), file(1, LARGEST)),
+    ];
+    let commit = Commit { routes: ordered.to_vec(), ..a_commit() };
+    commit.to_bytes().unwrap();
+    for place in 0..ordered.len() - 1 {
+        let mut swapped = commit.clone();
+        swapped.routes.swap(place, place + 1);
+        assert_eq!(swapped.to_bytes().unwrap_err().rule(), Some("R-DOC-04"), "{place}");
+        assert_eq!(Route::in_order(swapped.routes), ordered);
+    }
+    let mut twice = commit.clone();
+    twice.routes.push(ordered[6].clone());
+    assert_eq!(twice.to_bytes().unwrap_err().rule(), Some("R-DOC-04"));
+    assert_eq!(Route::in_order(twice.routes), ordered);
+    // The same files, of which only the sizes differ, and not their sum.
+    let mut alike = commit;
+    alike.routes.push(route(Some(2), file(1, LARGEST - 1), file(1, LARGEST)));
+    alike.routes[6].files[1].size -= 1;
+    assert_eq!(alike.to_bytes().unwrap_err().rule(), Some("R-DOC-04"));
+}
+
+#[test]
+fn more_than_two_to_the_64_bytes_are_added_up_exactly() {
+    let file = |size| FileReference { digest: Digest([1; 32]), size };
+    let route = |last| Route { from: None, files: [vec![file(LARGEST); 2049], vec![file(last)]].concat() };
+    assert!(route(1).bytes() > u128::from(u64::MAX));
+    assert!(route(1).order(&route(2)).is_lt() && route(2).order(&route(LARGEST)).is_lt());
+}
+
+#[test]
+fn metadata_that_must_be_understood_is_refused() {
+    let metadata = |key: &str| BTreeMap::from([(key.to_owned(), String::new())]);
+    let documents = |key: &str| {
+        let chain = ChainDocument { chain: 1, metadata: metadata(key) };
+        let routes = RoutesDocument {
+            version: 1,
+            generation: 1,
+            commit: Digest([1; 32]),
+            routes: Vec::new(),
+            metadata: metadata(key),
+        };
+        [chain.to_bytes(), Commit { metadata: metadata(key), ..a_commit() }.to_bytes(), routes.to_bytes()]
+    };
+    for key in ["", "deltachain", "deltachain.", "deltachain.x!", "Deltachain!", " deltachain!"] {
+        assert!(documents(key).iter().all(Result::is_ok), "{key}");
+    }
+    for key in ["deltachain!", "deltachain!x"] {
+        for document in documents(key) {
+            let error = document.unwrap_err();
+            assert_eq!((error.rule(), error.class().name()), (Some("R-DOC-07"), "UNSUPPORTED"), "{key}");
+        }
+    }
+    // The rules before and after it.
+    let mut commit = Commit { metadata: metadata("deltachain!"), ..a_commit() };
+    commit.assets[0].name = "..".to_owned();
+    assert_eq!(commit.to_bytes().unwrap_err().rule(), Some("R-DOC-07"));
+    commit.shards.pop();
+    assert_eq!(commit.to_bytes().unwrap_err().rule(), Some("R-DOC-05"));
+}
+
+#[test]
+fn assets_have_names_of_their_own() {
+    let with = |names: &[&str]| {
+        let assets = names.iter().map(|name| asset(name, 1)).collect();
+        Commit { assets, ..a_commit() }.to_bytes()
+    };
+    with(&[]).unwrap();
+    with(&["A.json", "b.json", "\u{c4}", "\u{e4}"]).unwrap();
+    with(&["chat_template.jinja", "deltachain", "model.safetensors.index", "model.safetensors.txt", "safetensors"])
+        .unwrap();
+    for names in [
+        &["b", "a"][..],
+        &["a", "a"],
+        &["A", "a"],
+        &[""],
+        &[".hidden"],
+        &["a/b"],
+        &["nul.txt"],
+        &["a "],
+        &["a."],
+        &["model.safetensors"],
+        &["model.SafeTensors"],
+        &["model.safetensors.index.json"],
+        &["Model.Safetensors.Index.JSON"],
+        &["deltachain.json"],
+        &["DeltaChain."],
+    ] {
+        let error = with(names).unwrap_err();
+        assert_eq!((error.rule(), error.class().name()), (Some("R-DOC-08"), "MALFORMED"), "{names:?}");
+    }
+    let names: Vec<String> = (0..=256).map(|number| format!("{number:03}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    with(&names[..256]).unwrap();
+    assert_eq!(with(&names).unwrap_err().rule(), Some("R-DOC-03"));
+}
+
+#[test]
 fn long_documents_are_refused_unread() {
     let mut commit = a_commit();
     let spare = 1_048_576 - commit.to_bytes().unwrap().len();
@@ -340,6 +484,16 @@ fn files_are_told_by_size_and_digest() {
         assert_eq!((error.rule(), error.class().name()), (Some("R-CHN-10"), "CORRUPT"));
         assert_eq!(error.file(), Some(file.name().to_string().as_str()));
     }
+    let asset = Asset { name: "a".to_owned(), digest: Digest::of_bytes(b"text"), size: 4 };
+    asset.check(4, Digest::of_bytes(b"text")).unwrap();
+    for error in
+        [asset.check(5, Digest::of_bytes(b"text")).unwrap_err(), asset.check(4, Digest::of_bytes(b"txet")).unwrap_err()]
+    {
+        assert_eq!((error.rule(), error.class().name()), (Some("R-CHN-16"), "CORRUPT"));
+        assert_eq!(error.file(), Some(asset.object_name().to_string().as_str()));
+    }
+    assert_eq!(asset.missing().rule(), Some("R-CHN-15"));
+    assert_eq!(asset.missing().file(), Some(format!("assets/{}", Digest::of_bytes(b"text")).as_str()));
     assert_eq!(file.missing().rule(), Some("R-CHN-09"));
     assert_eq!(file.missing().file(), Some(format!("files/{}.dcf", Digest::of_bytes(b"link")).as_str()));
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use deltachain::Result;
-use deltachain::tensor::{State, StateDigests};
+use deltachain::tensor::{Layout, StagedSafetensors, State, StateDigests, TensorInfo};
 use serde_json::json;
 
 use crate::args::ApplyArgs;
@@ -12,8 +12,8 @@ use crate::interrupt;
 use crate::numbers::{counted, grouped};
 use crate::other_files::list;
 use crate::output::{Output, printable_path};
-use crate::output_file::refuse_existing;
-use crate::replay::{Destination, replay};
+use crate::output_file::{parent_of, refuse_existing};
+use crate::replay::replay;
 
 pub(crate) fn run(args: &ApplyArgs, output: Output) -> Result<()> {
     refuse_existing(&args.output, args.force)?;
@@ -61,8 +61,10 @@ pub(crate) struct Built {
 
 /// Applies links to a base and puts the result at `path`.
 pub(crate) fn build(base: &Base, links: &[OpenedLink], path: &Path, replace: bool, output: Output) -> Result<Built> {
-    let destination = Destination { path, replace };
-    let replayed = replay(base, links, Some(destination), path, output)?;
+    let create = |tensors: &[TensorInfo], layout: &Layout| {
+        StagedSafetensors::create(path, tensors, layout, base.files(), replace)
+    };
+    let replayed = replay(base, links, parent_of(path), create, output)?;
     let built = Built {
         bytes: bytes_of(replayed.state.tensors()),
         tensors: replayed.state.tensors().len(),

@@ -1,4 +1,4 @@
-//! `inspect`: shows what a link holds, tensor by tensor.
+//! `inspect`: shows what a link holds, tensor by tensor, and segment by segment where that is asked for.
 
 use std::collections::BTreeSet;
 
@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
+use crate::commands::inspect_segments as segments;
 use crate::inputs::OpenedLink;
 use crate::interrupt;
 use crate::numbers::{bits_each, counted, decimal, grouped, percent, ratio, share_out};
@@ -19,8 +20,25 @@ const SHOWN_CHARACTERS: usize = 160;
 
 pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
     let link = OpenedLink::open(&args.link, &args.limits.limits())?;
-    let rows = rows(&link, output).map_err(|error| error.in_file(&link.path))?;
-    output.result(|| as_text(&link, &rows), || as_json(&link, &rows))
+    let in_file = |error: deltachain::Error| error.in_file(&link.path);
+    let rows = rows(&link, output).map_err(in_file)?;
+    let segments = args.segments.then(|| segments::read(&link, output).map_err(in_file)).transpose()?;
+    output.result(
+        || {
+            let mut text = as_text(&link, &rows);
+            if let Some(segments) = &segments {
+                text.extend(["\n\n", &segments::as_text(segments)]);
+            }
+            text
+        },
+        || {
+            let mut value = as_json(&link, &rows);
+            if let Some(segments) = &segments {
+                value["segment_details"] = segments::as_json(segments);
+            }
+            value
+        },
+    )
 }
 
 /// What the link does to a tensor.
@@ -29,7 +47,7 @@ struct Row<'a> {
     name: &'a str,
     operation: &'static str,
     /// Dtype and shape in the target; none for a removed tensor.
-    dtype: Option<&'static str>,
+    dtype: Option<String>,
     shape: Option<&'a [u64]>,
     lanes: u64,
     /// Lanes that the link holds values of.
@@ -82,7 +100,7 @@ fn start_row(entry: &TensorEntry) -> Row<'_> {
                 Start::Zeros => "set",
                 Start::Base => "patch",
             },
-            dtype: Some(written.info.dtype().name()),
+            dtype: Some(written.info.dtype().to_string()),
             shape: Some(written.info.shape()),
             lanes: written.info.lanes(),
             ..Row::default()
@@ -170,7 +188,7 @@ fn table(rows: &[Row<'_>]) -> String {
         .map(|row| {
             vec![
                 row.operation.to_owned(),
-                row.dtype.unwrap_or("-").to_owned(),
+                row.dtype.as_deref().unwrap_or("-").to_owned(),
                 row.shape.map_or_else(|| "-".to_owned(), shape),
                 grouped(row.coded),
                 percent(row.coded, row.lanes),

@@ -7,6 +7,7 @@ mod demo_chain;
 pub(crate) mod diff;
 pub(crate) mod digest;
 pub(crate) mod inspect;
+mod inspect_segments;
 pub(crate) mod snapshot;
 pub(crate) mod squash;
 pub(crate) mod verify;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use deltachain::tensor::{LAYOUT_KEY, State};
+use deltachain::tensor::{LAYOUT_KEY, Layout, ScratchState, State, TensorInfo};
 use deltachain::{DiffReport, Profile, Result, squash};
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use crate::inputs::{Base, OpenedLink, bytes_of};
 use crate::interrupt;
 use crate::numbers::{counted, grouped};
 use crate::output::{Output, printable_path};
-use crate::output_file::{OutputFile, refuse_existing};
+use crate::output_file::{OutputFile, parent_of, refuse_existing};
 use crate::replay::replay;
 
 pub(crate) fn run(args: &SquashArgs, output: Output) -> Result<()> {
@@ -70,7 +70,9 @@ fn through_states(
     replace: bool,
     output: Output,
 ) -> Result<(DiffReport, u64)> {
-    let replayed = replay(base, links, None, path, output)?;
+    let scratch = parent_of(path);
+    let create = |tensors: &[TensorInfo], _: &Layout| ScratchState::create_in(scratch, tensors);
+    let replayed = replay(base, links, scratch, create, output)?;
     // As the library does it: what a later link says replaces what an earlier one said. The layout is worked out anew.
     let mut metadata = BTreeMap::new();
     for link in links {

@@ -45,6 +45,80 @@ fn inspect_adds_up() {
     }
 }
 
+/// Segments of a link from 5000 bytes to the same with a few changes, as `inspect --segments` shows them.
+fn shown_segments(folder: &Folder, profile: &str, changes: &[(usize, u8)]) -> (Value, String) {
+    let base: Vec<u8> = (0..5000_u32).map(|lane| lane.to_le_bytes()[0] / 2).collect();
+    let mut target = base.clone();
+    changes.iter().for_each(|&(lane, byte)| target[lane] = byte);
+    folder.write("base", bytes_file(&[("evil\u{1b}[2J", &base)]));
+    folder.write("target", bytes_file(&[("evil\u{1b}[2J", &target)]));
+    folder.run(&["diff", "base", "target", "-o", "link", "--profile", profile, "--force"]).good();
+    let mut shown = folder.json(&["inspect", "link", "--segments"]);
+    assert_eq!(shown["segments"], json!(1));
+    (shown["segment_details"][0].take(), folder.run(&["inspect", "link", "--segments"]).good())
+}
+
+#[test]
+fn segments_are_shown_as_they_are_coded() {
+    let folder = Folder::new();
+    let changes = [(3, 0xAB), (7, 0), (1500, 9), (1501, 9), (4999, 0xFF)];
+    let (segment, text) = shown_segments(&folder, "direct", &changes);
+    assert_eq!((&segment["positions"], &segment["values"]), (&json!("sparse"), &json!("absolute")));
+    let part = &segment["parts"][0];
+    assert_eq!((&part["tensor"], &part["piece"], &part["lanes"]), (&json!("evil\u{1b}[2J"), &json!(0), &json!(5000)));
+    // With absolute values there is one context, and lanes are known without the base.
+    let lane = |lane: u64, bits: &str| json!({ "rank": lane, "lane": lane, "bits": bits, "difference": null });
+    let first = [lane(3, "AB"), lane(7, "00"), lane(1500, "09"), lane(1501, "09")];
+    assert_eq!(part["contexts"], json!([{ "count": 5, "coded": 5, "first": first }]));
+    assert!(text.contains("3 AB, 7 00, 1500 09, 1501 09, ...") && text.contains("\\u{1b}[2J"), "{text}");
+    assert!(!text.contains('\u{1b}'), "{text}");
+
+    // The directory names every stream, and what it and they take fills the segment.
+    let streams = segment["streams"].as_array().unwrap();
+    let names: Vec<&str> = streams.iter().map(|stream| stream["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["table", "bitmap", "gap low", "gap high", "gap escape", "plane 0"]);
+    let sum: u64 = streams.iter().map(|stream| stream["stored"].as_u64().unwrap()).sum();
+    assert_eq!(sum + 2 * names.len() as u64, segment["bytes"].as_u64().unwrap());
+
+    let small: Vec<(usize, u8)> = (0..40).map(|i| (i * 100, u8::try_from(i * 100 % 256 / 2 + 1).unwrap())).collect();
+    let (segment, text) = shown_segments(&folder, "compact", &small);
+    assert_eq!((&segment["positions"], &segment["values"]), (&json!("sparse"), &json!("relative small")));
+    let first = &segment["parts"][0]["contexts"][0]["first"];
+    assert_eq!(first[1], json!({ "rank": 100, "lane": 100, "bits": null, "difference": 1 }));
+    assert!(segment["contexts"][0]["symbol_bits"].is_u64() && text.contains("0 +1, 100 +1, 200 +1"), "{text}");
+}
+
+#[test]
+fn contexts_are_shown_with_ranks() {
+    let folder = Folder::new();
+    folder.run(&["diff", &step(0), &step(1), "-o", "link"]).good();
+    let shown = folder.json(&["inspect", "link", "--segments"]);
+    let segments = shown["segment_details"].as_array().unwrap();
+    let number = |value: &Value| value.as_u64().unwrap();
+    let (mut coded, mut several) = (0, 0);
+    for segment in segments {
+        let contexts = segment["contexts"].as_array().unwrap();
+        for part in segment["parts"].as_array().unwrap() {
+            let own = part["contexts"].as_array().unwrap();
+            assert_eq!((own.len(), part["thresholds"].as_array().unwrap().len() + 1), (contexts.len(), contexts.len()));
+            for (context, shape) in own.iter().zip(contexts) {
+                let first = context["first"].as_array().unwrap();
+                coded += number(&context["coded"]);
+                assert_eq!(first.len() as u64, number(&context["coded"]).min(4));
+                // What depends on the base is not claimed to be known.
+                assert!(first.iter().all(|lane| lane["lane"].is_null() == (contexts.len() > 1)), "{context}");
+                assert!(shape["positions"] != "gaps" || context["count"] == context["coded"]);
+            }
+            several += u64::from(contexts.len() > 1);
+        }
+    }
+    assert_eq!(coded, number(&shown["total"]["coded"]));
+    assert!(several > 0);
+    let text = folder.run(&["inspect", "link", "--segments"]).good();
+    assert!(text.contains("gap escape") && text.contains("  r"), "{text}");
+    assert!(folder.json(&["inspect", "link"]).get("segment_details").is_none());
+}
+
 #[test]
 fn colours_are_optional() {
     let folder = Folder::new();

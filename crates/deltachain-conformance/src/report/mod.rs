@@ -157,7 +157,7 @@ impl<'a> Report<'a> {
             let mut coverage = RuleCoverage { rule: &rule.id, section: &rule.section, cases: 0, passed: 0 };
             for result in &results {
                 let Expectation::Refusal(refusal) = result.case.expectation else { continue };
-                if refusal.rule == rule.id {
+                if refusal.rule.as_ref() == Some(&rule.id) {
                     coverage.cases += 1;
                     coverage.passed += usize::from(matches!(result.outcome, Outcome::Right | Outcome::OtherRule(_)));
                 }

@@ -1,18 +1,20 @@
 //! The operations on chains: `document`, `plan`, `replay`, with a reader of chains that lie in a folder.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use deltachain::chain::{
-    ChainDocument, Commit, FileReference, Held, Hop, Listing, Plan, Planner, RoutesDocument, Step, check_target,
-    check_union,
+    Asset, ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, Step,
+    check_held, check_target, check_union,
 };
-use deltachain::tensor::{Digest, Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests};
-use deltachain::{Application, Error, FileSource, Limits, LinkReader, Result, Source};
+use deltachain::tensor::Digest;
+use deltachain::{Error, FileSource, Limits, LinkReader, Result};
 use serde_json::{Value, json};
 
+use crate::testee::link::limits;
 use crate::testee::request::Request;
+use crate::testee::shard::{Shard, Take};
 
 pub(super) fn document(request: &Request<'_>) -> Result<Value> {
     let path = request.path("file")?;
@@ -29,24 +31,36 @@ pub(super) fn document(request: &Request<'_>) -> Result<Value> {
 
 pub(super) fn plan(request: &Request<'_>) -> Result<Value> {
     let chain = Chain(request.path("chain")?);
-    let held = request.object("held").map(|held| version_held(&held)).transpose()?;
-    let mut planner = Planner::new(request.optional_number("version"), held, &Limits::default());
-    let plan = chain.plan(&mut planner)?;
+    let plan = chain.plan(&mut planner(request)?)?;
     let path: Vec<u64> = plan.hops.iter().map(|hop| hop.version).collect();
     let bytes = u64::try_from(plan.bytes).map_err(|_| Error::usage("the sizes add up to more than JSON can say"))?;
     Ok(json!({ "version": plan.version, "bytes": bytes, "path": path }))
 }
 
 pub(super) fn replay(request: &Request<'_>) -> Result<Value> {
-    let chain = Chain(request.path("chain")?);
-    let plan = chain.replay(request)?;
+    let held = request.object("held").map_or(Ok(Vec::new()), |held| held.paths("shards"))?;
+    let shards = request.optional_numbers("shards")?.map(|numbers| numbers.into_iter().collect());
+    let tensors = request.optional_texts("tensors")?.map(|names| names.into_iter().collect());
+    let replay = Replay {
+        chain: Chain(request.path("chain")?),
+        held,
+        take: Take { shards, tensors },
+        limits: limits(request),
+        output: request.path("output")?,
+    };
+    let plan = replay.run(planner(request)?)?;
     Ok(json!({ "version": plan.version, "digest": plan.state.to_string() }))
+}
+
+fn planner(request: &Request<'_>) -> Result<Planner> {
+    let held = request.object("held").map(|held| version_held(&held)).transpose()?;
+    let accept = request.optional_digest("accept")?;
+    Ok(Planner::new(request.optional_number("version"), held, accept, &Limits::default()))
 }
 
 fn version_held(held: &Request<'_>) -> Result<Held> {
     let version = held.optional_number("version").ok_or_else(|| Error::usage("held lacks version"))?;
-    let commit = Digest::from_hex(held.text("commit")?).ok_or_else(|| Error::usage("commit is no digest"))?;
-    Ok(Held { version, commit })
+    Ok(Held { version, commit: held.digest("commit")?, chain: held.digest("chain")? })
 }
 
 fn reading(path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -61,65 +75,30 @@ fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
-/// A shard of a version, on the way to the version wanted.
-struct Shard {
-    tensors: Tensors,
-    digests: StateDigests,
-}
-
-enum Tensors {
-    None(MemoryState),
-    Held(SafetensorsState, PathBuf),
-    /// Not visible yet.
-    Made(StagedSafetensors),
-}
-
-impl Shard {
-    /// The shard of the version held, or the empty state.
-    fn start(held: Option<&Path>) -> Result<Self> {
-        let tensors = match held {
-            Some(path) => Tensors::Held(SafetensorsState::open(path)?, path.to_owned()),
-            None => Tensors::None(MemoryState::new()),
-        };
-        let mut shard = Self { tensors, digests: StateDigests::from_tensors(&[], Vec::new()) };
-        shard.digests = StateDigests::of(shard.state(), &())?;
-        Ok(shard)
-    }
-
-    fn state(&self) -> &dyn State {
-        match &self.tensors {
-            Tensors::None(state) => state,
-            Tensors::Held(state, _) => state,
-            Tensors::Made(state) => state,
-        }
-    }
-
-    /// The shard that a link makes of this one. It will be saved in the file `out`, or be the base of the next.
-    fn apply(&self, link: &LinkReader<impl Source>, out: &Path) -> Result<Self> {
-        let application = Application::new(self.state(), &self.digests, link)?;
-        let tensors = application.tensors();
-        let staged = StagedSafetensors::create(out, tensors, &Layout::single_file(tensors), None, false)?;
-        let digests = application.run(&staged, &())?;
-        Ok(Self { tensors: Tensors::Made(staged), digests })
-    }
-
-    fn save(self, out: &Path) -> Result<()> {
-        match self.tensors {
-            Tensors::Made(staged) => staged.commit(),
-            Tensors::Held(_, path) => fs::copy(path, out).map(drop).map_err(writing(out)),
-            Tensors::None(_) => Err(Error::usage("the version held lacks a shard")),
-        }
-    }
-}
-
-fn file_of(folder: &Path, shard: usize) -> PathBuf {
-    folder.join(format!("{shard}.safetensors"))
-}
-
-/// A chain in a folder.
+/// A chain in a folder. Objects are regular files, and symbolic links to such.
 struct Chain<'a>(&'a Path);
 
 impl Chain<'_> {
+    fn path(&self, name: ObjectName) -> PathBuf {
+        self.0.join(name.to_string())
+    }
+
+    fn open(&self, name: ObjectName) -> Result<Option<File>> {
+        let path = self.path(name);
+        match File::open(&path) {
+            Err(error) if is_missing(&error) => Ok(None),
+            Ok(file) if !file.metadata().map_err(reading(&path))?.is_file() => Ok(None),
+            file => file.map(Some).map_err(reading(&path)),
+        }
+    }
+
+    fn read(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
+        let Some(mut file) = self.open(name)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(reading(&self.path(name)))?;
+        Ok(Some(bytes))
+    }
+
     fn list(&self) -> Result<Listing> {
         let mut names = Vec::new();
         for folder in ["commits", "routes"] {
@@ -130,7 +109,6 @@ impl Chain<'_> {
             };
             for entry in entries {
                 let name = entry.map_err(reading(&path))?.file_name();
-                // A folder is no object, whatever its name.
                 if let Some(name) = name.to_str().filter(|name| path.join(name).is_file()) {
                     names.push(format!("{folder}/{name}"));
                 }
@@ -144,31 +122,56 @@ impl Chain<'_> {
         loop {
             match planner.step()? {
                 Step::Follow(plan) => return Ok(plan),
-                Step::List => planner.list(self.list()?),
+                Step::List { .. } => planner.list(self.list()?),
                 Step::Fetch(names) => {
                     for name in names {
-                        let path = self.0.join(name.to_string());
-                        match fs::read(&path) {
-                            Ok(bytes) => planner.supply(name, Some(&bytes)),
-                            Err(error) if is_missing(&error) => planner.supply(name, None),
-                            Err(error) => return Err(reading(&path)(error)),
-                        }
+                        planner.supply(name, self.read(name)?.as_deref());
                     }
                 }
             }
         }
     }
 
-    /// All steps.
-    fn replay(&self, request: &Request<'_>) -> Result<Plan> {
-        let held = request.object("held");
-        let version = held.as_ref().map(version_held).transpose()?;
-        let held_shards = held.map_or(Ok(Vec::new()), |held| held.paths("shards"))?;
-        let mut planner = Planner::new(request.optional_number("version"), version, &Limits::default());
+    /// Where the link is, if it is the one that the route names: step 5.1.
+    fn link(&self, reference: &FileReference) -> Result<PathBuf> {
+        let path = self.path(reference.name());
+        let file = self.open(reference.name())?.ok_or_else(|| reference.missing())?;
+        let size = file.metadata().map_err(reading(&path))?.len();
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(file).map_err(reading(&path))?;
+        reference.check(size, Digest(*hasher.finalize().as_bytes()))?;
+        Ok(path)
+    }
+
+    /// Step 7.
+    fn asset(&self, asset: &Asset) -> Result<Vec<u8>> {
+        let bytes = self.read(asset.object_name())?.ok_or_else(|| asset.missing())?;
+        asset.check(bytes.len() as u64, Digest::of_bytes(&bytes))?;
+        Ok(bytes)
+    }
+}
+
+fn file_of(folder: &Path, shard: usize) -> PathBuf {
+    folder.join(format!("{shard}.safetensors"))
+}
+
+/// All steps of SPEC section 19.
+struct Replay<'a> {
+    chain: Chain<'a>,
+    /// A file for each shard of the version held.
+    held: Vec<PathBuf>,
+    take: Take,
+    limits: Limits,
+    output: &'a Path,
+}
+
+impl Replay<'_> {
+    fn run(&self, mut planner: Planner) -> Result<Plan> {
         loop {
-            let plan = self.plan(&mut planner)?;
-            match self.build(&plan, &held_shards, request.path("output")?) {
+            let plan = self.chain.plan(&mut planner)?;
+            match self.build(&plan) {
                 Ok(()) => return Ok(plan),
+                Err(Failure::Held(error)) => planner.fail_held(error),
                 Err(Failure::File(file, error)) => planner.fail_file(file, error),
                 Err(Failure::Route(hop, error)) => planner.fail_route(hop, error),
                 Err(Failure::Other(error)) => return Err(error),
@@ -176,35 +179,52 @@ impl Chain<'_> {
         }
     }
 
-    /// Steps 5 and 6. The output appears when everything has been checked.
-    fn build<'p>(&self, plan: &'p Plan, held: &[PathBuf], output: &Path) -> Result<(), Failure<'p>> {
-        let from_nothing = plan.hops.first().is_some_and(|hop| hop.from.is_none());
-        let held = |number: usize| held.get(number).filter(|_| !from_nothing).map(PathBuf::as_path);
-        let mut shards = (0..plan.shards.len()).map(|number| Shard::start(held(number))).collect::<Result<Vec<_>>>()?;
-        let scratch = tempfile::tempdir_in(output.parent().unwrap_or(output)).map_err(writing(output))?;
+    /// Steps 5 to 7. The output appears when everything has been checked.
+    fn build<'p>(&self, plan: &'p Plan) -> Result<(), Failure<'p>> {
+        let folder = self.output.parent().unwrap_or(self.output);
+        let scratch = tempfile::tempdir_in(folder).map_err(writing(self.output))?;
+        let mut shards = self.start(plan)?;
         for hop in &plan.hops {
             self.follow(hop, &mut shards, scratch.path())?;
         }
-        check_union(plan.state, shards.iter().map(|shard| (shard.state().tensors(), &shard.digests)))?;
-        for (number, shard) in shards.into_iter().enumerate() {
-            shard.save(&file_of(scratch.path(), number))?;
+        // Who takes only some shards relies on the commit for the others.
+        if shards.len() == plan.shards.len() {
+            let tables = shards.iter().map(|(_, shard)| (&*shard.table().tensors, &shard.table().digests));
+            check_union(plan.state, tables)?;
         }
-        fs::rename(scratch.path(), output).map_err(writing(output))?;
+        for (number, shard) in &shards {
+            shard.save(&file_of(scratch.path(), *number))?;
+        }
+        self.copy_assets(plan, scratch.path())?;
+        fs::rename(scratch.path(), self.output).map_err(writing(self.output))?;
         // It has another name now, so there is nothing to remove.
         let _ = scratch.keep();
         Ok(())
     }
 
+    /// The shards that are taken, by number, where the path begins: those of the version held, or empty states.
+    fn start<'p>(&self, plan: &Plan) -> Result<Vec<(usize, Shard)>, Failure<'p>> {
+        let taken = (0..plan.shards.len()).filter(|number| self.take.has_shard(*number));
+        let Some(named) = &plan.start else { return Ok(taken.map(|number| (number, Shard::empty())).collect()) };
+        let held = taken.filter_map(|number| Some((number, self.held.get(number)?)));
+        let shards = held.map(|(number, path)| Ok((number, Shard::open(path, &self.take)?)));
+        let shards = shards.collect::<Result<Vec<_>>>()?;
+        let digests = shards.iter().map(|(number, shard)| (*number, shard.digest()));
+        check_held(named, self.held.len(), digests).map_err(Failure::Held)?;
+        Ok(shards)
+    }
+
     /// Follows one route: the shards become those of the version that it leads to.
-    fn follow<'p>(&self, hop: &'p Hop, shards: &mut [Shard], scratch: &Path) -> Result<(), Failure<'p>> {
-        for (number, ((file, target), shard)) in hop.files.iter().zip(&hop.shards).zip(shards).enumerate() {
-            let path = self.fetch(file).map_err(|error| Failure::of(error, |error| Failure::File(file, error)))?;
+    fn follow<'p>(&self, hop: &'p Hop, shards: &mut [(usize, Shard)], scratch: &Path) -> Result<(), Failure<'p>> {
+        for (number, shard) in shards {
+            let (Some(file), Some(target)) = (hop.files.get(*number), hop.shards.get(*number)) else {
+                return Err(Error::usage("a route of the plan lacks a shard").into());
+            };
+            let path = self.chain.link(file).map_err(|error| Failure::of(error, |error| Failure::File(file, error)))?;
             let apply = || {
-                let mut limits = Limits::default();
-                limits.set_bytes = u64::MAX;
-                let link = LinkReader::open(FileSource::open(&path)?, &limits)?;
+                let link = LinkReader::open(FileSource::open(&path)?, &self.limits)?;
                 check_target(link.header(), *target)?;
-                shard.apply(&link, &file_of(scratch, number))
+                shard.apply(&link, &self.take, scratch)
             };
             *shard = apply().map_err(|error| {
                 Failure::of(error.in_file(file.name().to_string()), |error| Failure::Route(hop, error))
@@ -213,23 +233,23 @@ impl Chain<'_> {
         Ok(())
     }
 
-    /// Where the file is, if it is the one that the route names.
-    fn fetch(&self, reference: &FileReference) -> Result<PathBuf> {
-        let path = self.0.join(reference.name().to_string());
-        let file = match File::open(&path) {
-            Err(error) if is_missing(&error) => return Err(reference.missing()),
-            file => file.map_err(reading(&path))?,
-        };
-        let size = file.metadata().map_err(reading(&path))?.len();
-        let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(file).map_err(reading(&path))?;
-        reference.check(size, Digest(*hasher.finalize().as_bytes()))?;
-        Ok(path)
+    fn copy_assets(&self, plan: &Plan, scratch: &Path) -> Result<()> {
+        let folder = scratch.join("assets");
+        if !plan.assets.is_empty() {
+            fs::create_dir(&folder).map_err(writing(&folder))?;
+        }
+        for asset in &plan.assets {
+            let path = folder.join(&asset.name);
+            fs::write(&path, self.chain.asset(asset)?).map_err(writing(&path))?;
+        }
+        Ok(())
     }
 }
 
 /// Why a plan could not be followed.
 enum Failure<'p> {
+    /// What is held is not what its commit names.
+    Held(Error),
     /// A file is missing or another one.
     File(&'p FileReference, Error),
     /// A link was refused.

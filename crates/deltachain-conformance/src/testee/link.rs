@@ -4,17 +4,19 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use deltachain::tensor::{Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests};
+use deltachain::tensor::{Layout, MemoryState, SafetensorsState, ScratchState, State, StateDigests};
 use deltachain::{
-    Application, DiffOptions, Error, FileSource, Limits, LinkReader, Profile, Result, check_sequence, diff,
+    Application, DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Result, StateTable,
+    check_sequence, diff,
 };
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::testee::request::Request;
+use crate::testee::shard::save;
 
 /// The ordinary limits, except that there is none for the bytes of new tensors but the request's.
-fn limits(request: &Request<'_>) -> Limits {
+pub(super) fn limits(request: &Request<'_>) -> Limits {
     let mut limits = Limits::default();
     limits.set_bytes = request.optional_number("set_bytes").unwrap_or(u64::MAX);
     limits.set_bytes_per_file_byte = 0;
@@ -41,26 +43,35 @@ pub(super) fn apply(request: &Request<'_>) -> Result<Value> {
     let empty = MemoryState::new();
     let base: &dyn State = files.as_ref().map_or(&empty, |files| files);
     let mut digests = StateDigests::of(base, &())?;
+
+    // Step 7 of SPEC section 10 for all of them, before the first is applied.
+    let mut table = StateTable::new(base.tensors().to_vec(), digests.tensors.clone());
     let mut layout = files.as_ref().map(|files| files.layout().clone());
-    let output = request.path("output")?;
-    let mut held: Option<StagedSafetensors> = None;
     for link in &links {
-        let state: &dyn State = held.as_ref().map_or(base, |held| held);
-        let application = Application::new(state, &digests, link)?;
-        // R-LAY-01; the answer is one file, whatever the layout.
-        let tensors = application.tensors();
-        layout = Some(Layout::of_target(&link.index().metadata, layout.as_ref(), tensors)?);
-        let staged = StagedSafetensors::create(output, tensors, &Layout::single_file(tensors), None, false)?;
-        digests = application.run(&staged, &())?;
-        // What is held otherwise, between two links, is never committed and leaves nothing.
-        held = Some(staged);
+        table = table.after(link)?;
+        layout = Some(Layout::of_target(&link.index().metadata, layout.as_ref(), &table.tensors)?);
     }
-    held.map_or(Ok(()), StagedSafetensors::commit)?;
+
+    let output = request.path("output")?;
+    let folder = output.parent().unwrap_or(output);
+    let mut made: Option<ScratchState> = None;
+    for link in &links {
+        let state: &dyn State = made.as_ref().map_or(base, |made| made);
+        let application = Application::new(state, &digests, link)?;
+        let scratch = ScratchState::create_in(folder, application.tensors())?;
+        digests = application.run(&scratch, &())?;
+        made = Some(scratch);
+    }
+    save(made.as_ref().map_or(base, |made| made), output)?;
     Ok(json!({ "digest": digests.state.to_string() }))
 }
 
 pub(super) fn patches(request: &Request<'_>) -> Result<Value> {
-    let link = open(request.path("link")?, &Limits::default())?;
+    let link = open(request.path("link")?, &limits(request))?;
+    if !link.is_direct() {
+        // What SPEC section 14 allows a direct reader. The library would ask for the base, which is no class of a file.
+        return Ok(json!({ "result": "invalid", "class": ErrorClass::Unsupported.name() }));
+    }
     // Coded lanes of each tensor, and the hash of them.
     let mut coded: HashMap<String, (u64, blake3::Hasher)> = HashMap::new();
     for patch in link.patches(|_| true, None) {

@@ -6,6 +6,7 @@ mod always;
 mod chain;
 mod link;
 mod request;
+mod shard;
 
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;

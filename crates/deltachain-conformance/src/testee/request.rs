@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use serde_json::Value;
 
@@ -28,9 +29,35 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) fn paths(&self, name: &str) -> Result<Vec<PathBuf>> {
-        let items = self.0[name].as_array().into_iter().flatten();
-        let paths: Option<Vec<PathBuf>> = items.map(|item| item.as_str().map(PathBuf::from)).collect();
-        paths.filter(|paths| !paths.is_empty()).ok_or_else(|| Error::usage(format!("the request lacks {name}")))
+        let paths = self.optional_texts(name)?.ok_or_else(|| Error::usage(format!("the request lacks {name}")))?;
+        Ok(paths.into_iter().map(PathBuf::from).collect())
+    }
+
+    /// An array of strings or null.
+    pub(crate) fn optional_texts(&self, name: &str) -> Result<Option<Vec<String>>> {
+        self.optional_array(name, |item| item.as_str().map(str::to_owned))
+    }
+
+    /// An array of numbers or null.
+    pub(crate) fn optional_numbers(&self, name: &str) -> Result<Option<Vec<u64>>> {
+        self.optional_array(name, Value::as_u64)
+    }
+
+    fn optional_array<T>(&self, name: &str, read: impl Fn(&Value) -> Option<T>) -> Result<Option<Vec<T>>> {
+        if self.0[name].is_null() {
+            return Ok(None);
+        }
+        let items = self.0[name].as_array().and_then(|items| items.iter().map(read).collect());
+        items.map(Some).ok_or_else(|| Error::usage(format!("{name} is not what it should be")))
+    }
+
+    pub(crate) fn digest(&self, name: &str) -> Result<Digest> {
+        Digest::from_hex(self.text(name)?).ok_or_else(|| Error::usage(format!("{name} is no digest")))
+    }
+
+    /// A digest or null.
+    pub(crate) fn optional_digest(&self, name: &str) -> Result<Option<Digest>> {
+        if self.0[name].is_null() { Ok(None) } else { self.digest(name).map(Some) }
     }
 
     /// An object or null.

@@ -69,7 +69,7 @@ impl Vectors {
     pub(crate) fn empty() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("vectors/states")).unwrap();
-        let index = json!({ "format": 1, "spec": "0.2.0", "licence": "CC0-1.0", "states": {}, "vectors": [] });
+        let index = json!({ "format": 2, "spec": "1.0", "licence": "CC0-1.0", "states": {}, "vectors": [] });
         Self { folder, index }
     }
 
@@ -132,7 +132,7 @@ impl Vectors {
         let file = format!("vectors/{id}.{suffix}");
         let mut vector = json!({
             "id": id, "kind": kind, "sha256": self.write(&file, bytes), "file": file, "section": "9", "rules": [],
-            "features": [], "since": "0.2.0", "generator": "conformance/generator/tiny.py:tiny", "reason": "a test",
+            "features": [], "since": "1.0", "generator": "conformance/generator/tiny.py:tiny", "reason": "a test",
             "twin": null, "expect": {},
         });
         edit(&mut vector);

@@ -80,7 +80,7 @@ fn a_refusal_needs_the_class_and_only_on_demand_the_rule() {
 
 #[test]
 fn anything_else_in_an_answer_is_a_failure() {
-    for (name, value) in [("extra", json!(1)), ("rule", json!(null)), ("message", json!(7)), ("result", json!("bad"))] {
+    for (name, value) in [("extra", json!(1)), ("rule", json!(7)), ("message", json!(7)), ("result", json!("bad"))] {
         let mut answer = refusal();
         answer[name] = value;
         with_fake("answer", &answer, "tiny/bad#check").says(1, &["0 passed, 1 failed"]);
@@ -97,6 +97,33 @@ fn anything_else_in_an_answer_is_a_failure() {
 }
 
 #[test]
+fn answers_that_are_no_answers_are_explained() {
+    let say = |text: &str| with_fake("say", &json!(text), "tiny/bad#check");
+    say("certainly").says(1, &["the answer is not JSON: expected value at line 1 column 1 in certainly"]);
+    say("[1]").says(1, &["no JSON object in the answer [1]"]);
+    for (class, meaning) in [
+        ("IO", "IO (the testee says that its own operating system failed): text"),
+        ("USAGE", "USAGE (the testee says that it cannot be asked this): text"),
+        ("BROKEN", "BROKEN (an unknown class; the classes are NOT_DCF, TRUNCATED, CORRUPT,"),
+    ] {
+        let answer = json!({ "result": "invalid", "class": class, "message": "text" });
+        with_fake("answer", &answer, "tiny/bad#check").says(1, &[meaning]);
+    }
+}
+
+#[test]
+fn a_refusal_may_have_to_be_without_a_rule() {
+    let mut vectors = Vectors::tiny();
+    vectors.index["vectors"][1]["expect"]["check"] = json!({ "class": "CORRUPT", "rule": null });
+    let run = |answer: &Value| vectors.run(&fake("answer", answer), &["--only", "tiny/bad#check", "--rules"]);
+    let mut answer = json!({ "result": "invalid", "class": "CORRUPT" });
+    run(&answer).says(0, &["1 passed"]);
+    answer["rule"] = json!(null);
+    run(&answer).says(0, &["1 passed"]);
+    run(&refusal()).says(1, &["expected  invalid, CORRUPT without a rule", "the right class, but R-SEG-01"]);
+}
+
+#[test]
 fn outputs_are_looked_at() {
     with_fake("write-and-answer", &refusal(), "tiny/bad#apply").says(1, &["it has left an output"]);
     with_fake("answer", &refusal(), "tiny/bad#apply").says(0, &["1 passed"]);
@@ -107,7 +134,8 @@ fn outputs_are_looked_at() {
 
 #[test]
 fn a_testee_that_dies_fails_the_case_and_is_started_again() {
-    let ran = with_fake("die", &json!({}), "tiny/bad");
+    let hello = json!({ "testee": "x", "protocol": 2, "operations": ["check", "apply"], "without": [] });
+    let ran = with_fake("die", &hello, "tiny/bad");
     ran.says(1, &["the testee ended: exit", "these are my last words", "2 cases: 0 passed, 2 failed"]);
 }
 
@@ -118,7 +146,7 @@ fn a_silent_testee_is_not_waited_for() {
 
 #[test]
 fn a_testee_must_say_hello() {
-    let mut hello = json!({ "testee": "x", "protocol": 1, "operations": ["check"], "without": [] });
+    let mut hello = json!({ "testee": "x", "protocol": 2, "operations": ["check"], "without": [] });
     with_fake("hello", &hello, "encode").says(0, &["2 skipped"]);
     hello["operations"] = json!(["chek"]);
     with_fake("hello", &hello, "encode").says(1, &["the operation chek, which does not exist"]);
@@ -126,8 +154,8 @@ fn a_testee_must_say_hello() {
     hello["without"] = json!(["zst"]);
     with_fake("hello", &hello, "encode").says(1, &["the feature zst, which does not exist"]);
     hello["without"] = json!([]);
-    hello["protocol"] = json!(2);
-    with_fake("hello", &hello, "encode").says(1, &["protocol 2, not 1"]);
+    hello["protocol"] = json!(1);
+    with_fake("hello", &hello, "encode").says(1, &["protocol 1, not 2"]);
     hello["extra"] = json!(2);
     with_fake("hello", &hello, "encode").says(1, &["unknown field `extra`"]);
     Vectors::tiny().run("/no/such/program", &[]).says(1, &["starting /no/such/program"]);
@@ -140,6 +168,9 @@ fn chains_are_unpacked() {
     let mut header = tar::Header::new_ustar();
     header.set_size(2);
     archive.append_data(&mut header, "chain.json", b"{}".as_slice()).unwrap();
+    header.set_entry_type(tar::EntryType::Symlink);
+    header.set_size(0);
+    archive.append_link(&mut header, "commits/0.json", "../chain.json").unwrap();
     let plan = json!({ "version": 3, "bytes": 70, "path": [0, 3] });
     vectors.add("chains/tiny/good", &archive.into_inner().unwrap(), |vector| {
         vector["expect"] = json!({ "plan": plan });
@@ -149,4 +180,38 @@ fn chains_are_unpacked() {
     vectors.run(&fake("answer", &answer), &[]).says(0, &["chain plan", "1 passed"]);
     answer["path"] = json!([3]);
     vectors.run(&fake("answer", &answer), &[]).says(1, &["path: [3]"]);
+}
+
+#[test]
+fn a_request_has_what_the_vector_says() {
+    let mut vectors = Vectors::empty();
+    vectors.add_state("held", &state(&[1]));
+    let digest = |digit: &str| digit.repeat(64);
+    vectors.add("chains/tiny/good", &tar::Builder::new(Vec::new()).into_inner().unwrap(), |vector| {
+        let shards = ["vectors/states/held.safetensors"];
+        vector["held"] = json!({ "version": 4, "commit": digest("a"), "chain": digest("b"), "shards": shards });
+        vector["accept"] = json!(digest("c"));
+        vector["take"] = json!({ "shards": [0], "tensors": null });
+        vector["set_bytes"] = json!(7);
+        let refusal = json!({ "class": "CHAIN", "rule": "R-CHN-01" });
+        vector["expect"] = json!({ "plan": refusal, "replay": refusal });
+    });
+    let hello = json!({ "testee": "x", "protocol": 2, "operations": ["plan", "replay"], "without": [] });
+    let words = |case: &str| {
+        let ran = vectors.run(&fake("die", &hello), &["--only", case]);
+        let (_, words) = ran.stdout.split_once("my last words: ").unwrap();
+        serde_json::from_str::<Value>(words.lines().next().unwrap()).unwrap()
+    };
+    let (plan, replay) = (words("#plan"), words("#replay"));
+    for request in [&plan, &replay] {
+        assert_eq!((&request["accept"], &request["version"]), (&json!(digest("c")), &json!(null)));
+    }
+    assert_eq!(plan["held"], json!({ "version": 4, "commit": digest("a"), "chain": digest("b") }));
+    let path = vectors.path("vectors/states/held.safetensors").canonicalize().unwrap();
+    let held = json!({ "version": 4, "commit": digest("a"), "chain": digest("b"), "shards": [path] });
+    assert_eq!(replay["held"], held);
+    assert_eq!((&replay["shards"], &replay["tensors"], &replay["set_bytes"]), (&json!([0]), &json!(null), &json!(7)));
+    let members = |request: &Value| request.as_object().unwrap().len();
+    // Case and operation besides; and the output.
+    assert_eq!((members(&plan), members(&replay)), (6, 10));
 }

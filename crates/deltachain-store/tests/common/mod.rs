@@ -48,9 +48,14 @@ impl Chain {
         options.attempts = 1;
         options.part_bytes = 50;
         let store = Store::open(folder.path().to_str().unwrap(), options).unwrap();
-        let document = ChainDocument { chain: 7 }.to_bytes();
+        let document = ChainDocument::new(7).to_bytes().unwrap();
         assert!(store.put_if_absent(ObjectName::Chain, &document).unwrap());
         Self { folder, store, versions: Vec::new(), layout: None, parent: Digest::of_bytes(&document) }
+    }
+
+    /// What is added next follows the chain document as it is now.
+    pub(crate) fn begin_again(&mut self) {
+        self.parent = Digest::of_bytes(&fs::read(self.path(ObjectName::Chain)).unwrap());
     }
 
     /// Adds a version of one shard, with routes from these versions.
@@ -70,8 +75,8 @@ impl Chain {
         self.versions.push(shards);
         let version = self.versions.len() as u64 - 1;
         let routes = from.iter().map(|&from| self.make_route(version, from)).collect();
-        let metadata = BTreeMap::new();
-        let commit = Commit { version, parent: self.parent, state, shards: digests, routes, metadata };
+        let (assets, metadata) = (Vec::new(), BTreeMap::new());
+        let commit = Commit { version, parent: self.parent, state, shards: digests, routes, assets, metadata };
         let bytes = commit.to_bytes().unwrap();
         self.parent = Digest::of_bytes(&bytes);
         assert!(self.store.put_if_absent(ObjectName::Commit(version), &bytes).unwrap());
@@ -117,7 +122,7 @@ impl Chain {
     /// Replaces the routes to a version.
     pub(crate) fn set_routes(&self, version: u64, generation: u64, routes: Vec<Route>) {
         let commit = Digest::of_bytes(&fs::read(self.path(ObjectName::Commit(version))).unwrap());
-        let document = RoutesDocument { version, generation, commit, routes };
+        let document = RoutesDocument { version, generation, commit, routes, metadata: BTreeMap::new() };
         let name = ObjectName::Routes { version, generation };
         assert!(self.store.put_if_absent(name, &document.to_bytes().unwrap()).unwrap());
     }

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod going_back;
 mod selection;
 
 use std::collections::BTreeMap;
@@ -9,11 +10,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use deltachain::chain::{ChainDocument, ObjectName, Route};
+use deltachain::chain::{ObjectName, Route};
 use deltachain::format::{HEADER_BYTES, Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, SafetensorsState, State, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader};
-use deltachain_store::{FollowOptions, Observer, Subscriber, SubscriberOptions, Switched, follow};
+use deltachain_store::{FollowOptions, Observer, OtherFiles, Subscriber, SubscriberOptions, Switched, follow};
 
 use crate::common::{Chain, Notes, state, union};
 
@@ -428,13 +429,13 @@ fn the_layout_is_that_of_the_chain() {
 }
 
 #[test]
-fn other_files_come_along() {
+fn other_files_come_from_a_directory() {
     let chain = long_chain();
     let (folder, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(others.path().join("config.json"), "{}").unwrap();
     fs::write(others.path().join("pretrained.safetensors"), "not that").unwrap();
     let mut options = SubscriberOptions::default();
-    options.other_files = Some(others.path().to_owned());
+    options.other_files = OtherFiles::Directory(others.path().to_owned());
     let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let switched = pull(&mut subscriber, Some(0));
     assert_eq!(names(&switched.directory), ["config.json", "model.safetensors"]);
@@ -443,11 +444,11 @@ fn other_files_come_along() {
     let switched = pull(&mut subscriber, Some(1));
     assert_eq!(files(&switched.directory)["config.json"], b"{\"a\":1}");
     drop(subscriber);
-    // They are those of the version before where nothing else is said.
+    // Nothing comes from the version before.
     let switched = pull(&mut open(&chain, folder.path()), Some(2));
-    assert_eq!(files(&switched.directory)["config.json"], b"{\"a\":1}");
+    assert_eq!(names(&switched.directory), ["model.safetensors"]);
 
-    options.other_files = Some(others.path().join("missing"));
+    options.other_files = OtherFiles::Directory(others.path().join("missing"));
     let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
     assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Io);
     assert_eq!(shown(folder.path()), chain.whole(2));
@@ -656,44 +657,50 @@ fn a_pruned_version_is_told_from_a_missing_one() {
 }
 
 #[test]
-fn a_store_that_goes_back_is_followed_and_told_of() {
-    let chain = long_chain();
+fn routes_documents_of_versions_below_the_one_held_count() {
+    let noise = noise();
+    // The first bytes cannot be compressed, so that a link costs as many.
+    let version = |bytes: usize, number: u8| state(&[("a", &noise[..bytes]), ("b", &[number])]);
+    let mut chain = Chain::new();
+    chain.add(version(300, 0), &[None]);
+    chain.add(version(300, 1), &[None, Some(0)]);
+    chain.add(version(300, 2), &[Some(1)]);
+    chain.add(version(300, 3), &[Some(1), Some(2)]);
+    // Version 1 has been pruned since, and the link from the version held is gone.
+    chain.set_routes(1, 3, Vec::new());
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
-    pull(&mut subscriber, None);
-    for version in [3, 4] {
-        fs::remove_file(chain.path(ObjectName::Commit(version))).unwrap();
-    }
-    let notes = Notes::default();
-    let prepared = subscriber.prepare(None, &notes).unwrap().unwrap();
-    assert!(notes.remarks()[0].contains("gone back"), "{:?}", notes.remarks());
-    subscriber.apply(prepared).unwrap();
+    let withdrawn = chain.path(ObjectName::Routes { version: 1, generation: 3 });
+    let bytes = fs::read(&withdrawn).unwrap();
+    fs::remove_file(&withdrawn).unwrap();
+    pull(&mut subscriber, Some(2));
+    fs::write(&withdrawn, bytes).unwrap();
+    fs::remove_file(chain.path(chain.files(3, Some(2))[0].name())).unwrap();
+    assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-09"));
     assert_eq!(shown(folder.path()), chain.whole(2));
-    assert!(subscriber.prepare(None, &()).unwrap().is_none());
-}
+    let fresh = tempfile::tempdir().unwrap();
+    assert_eq!(open(&chain, fresh.path()).prepare(None, &()).unwrap_err().rule(), Some("R-CHN-08"));
 
-#[test]
-fn another_chain_is_not_followed() {
-    let chain = long_chain();
+    // A way over 0 looks cheaper than the one from the version held, by the routes that 0 had once.
+    let mut chain = Chain::new();
+    chain.add(version(0, 0), &[None]);
+    for (number, from) in [(1, Some(0)), (2, Some(1)), (3, Some(2))] {
+        chain.add(version(0, number), &[from]);
+    }
+    chain.add(version(500, 4), &[Some(3)]);
+    chain.add(version(0, 5), &[Some(0), Some(4)]);
+    let dear = chain.make_link(&MemoryState::new(), &version(2000, 0));
+    chain.set_routes(0, 1, vec![Route { from: None, files: vec![dear] }]);
+    let cost = |version, from| chain.files(version, from)[0].size;
+    assert!(cost(0, None) + cost(5, Some(0)) < cost(4, Some(3)) + cost(5, Some(4)));
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
-    pull(&mut subscriber, Some(0));
-    drop(subscriber);
-    let mut other = Chain::new();
-    other.add(state(&[("a", &[1])]), &[None]);
-    other.add(state(&[("a", &[2])]), &[None, Some(0)]);
-    let mut subscriber = open(&other, folder.path());
-    assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-05"));
-    assert_eq!(shown(folder.path()), chain.whole(0));
-
-    let empty = tempfile::tempdir().unwrap();
-    let store =
-        deltachain_store::Store::open(empty.path().to_str().unwrap(), deltachain_store::StoreOptions::default());
-    let mut subscriber =
-        Subscriber::open(store.unwrap(), &empty.path().join("model"), SubscriberOptions::default()).unwrap();
-    assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-01"));
-    fs::write(empty.path().join("chain.json"), ChainDocument { chain: 1 }.to_bytes()).unwrap();
-    assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-03"));
+    let document = chain.path(ObjectName::Routes { version: 0, generation: 1 });
+    let bytes = fs::read(&document).unwrap();
+    fs::remove_file(&document).unwrap();
+    pull(&mut subscriber, Some(3));
+    fs::write(&document, bytes).unwrap();
+    assert_eq!(pull(&mut subscriber, None).routes, [(Some(3), 4), (Some(4), 5)]);
 }
 
 #[test]

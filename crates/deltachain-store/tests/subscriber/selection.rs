@@ -3,12 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use deltachain::ErrorClass;
-use deltachain::chain::FileReference;
-use deltachain::tensor::{Dtype, MemoryState};
+use deltachain::chain::{FileReference, Route};
+use deltachain::format::{HEADER_BYTES, Header, Index, TensorEntry};
+use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests, TensorInfo};
+use deltachain::{ErrorClass, Limits, LinkReader};
 use deltachain_store::{Subscriber, SubscriberOptions};
 
-use crate::common::{Chain, Notes, state};
+use crate::common::{Chain, Notes, state, union};
 use crate::{files, long_chain, names, noise, pull, shown};
 
 fn options(patterns: &[&str]) -> SubscriberOptions {
@@ -254,5 +255,95 @@ fn patterns_are_looked_at_first() {
     for patterns in [&[][..], &["[a"]] {
         let refused = Subscriber::open(chain.store.clone(), folder.path(), options(patterns));
         assert_eq!(refused.unwrap_err().class(), ErrorClass::Usage);
+    }
+}
+
+/// Bytes of a link that is `link` but for what `change` does to its index. Nothing else tells that.
+fn changed(link: &[u8], change: impl Fn(&mut Index)) -> Vec<u8> {
+    let opened = LinkReader::open(link, &Limits::default()).unwrap();
+    let segments = &link[usize::try_from(HEADER_BYTES + opened.header().index_stored).unwrap()..];
+    let mut index = opened.index().clone();
+    change(&mut index);
+    let index = index.to_bytes();
+    let header = Header {
+        index_stored: index.len() as u64,
+        index_raw: index.len() as u64,
+        index_crc: crc32fast::hash(&index),
+        ..opened.header().clone()
+    };
+    [&header.to_bytes(), index.as_slice(), segments].concat()
+}
+
+#[test]
+fn what_is_not_taken_is_proven_as_far_as_the_index_says() {
+    let shards = |a: u8, c: u8| vec![state(&[("a", &[a]), ("b", &[a])]), state(&[("c", &[c])])];
+    let mut chain = Chain::new();
+    chain.add_shards(shards(1, 1), &[None]);
+    chain.add_shards(shards(2, 2), &[Some(0)]);
+    let right = chain.files(1, Some(0));
+    let link = fs::read(chain.path(right[0].name())).unwrap();
+    let entry = |index: &mut Index, name: &str| index.tensors.iter().position(|entry| entry.name() == name).unwrap();
+    let digest = changed(&link, |index| {
+        let place = entry(index, "a");
+        if let TensorEntry::Write(written) = &mut index.tensors[place] {
+            written.digests = vec![Digest::of_bytes(b"another")];
+        }
+    });
+    let removed = changed(&link, |index| {
+        let place = entry(index, "a");
+        if let TensorEntry::Write(written) = &mut index.tensors[place] {
+            written.info = TensorInfo::new("a", Dtype::I16, [3]).unwrap();
+        }
+    });
+    for (link, rule) in [(digest, "R-APP-05"), (removed, "R-APP-02")] {
+        let file = chain.store_link(&link);
+        let routes = [Route { from: Some(0), files: vec![file, right[1]] }];
+        let generation = if rule == "R-APP-05" { 1 } else { 2 };
+        chain.set_routes(1, generation, routes.to_vec());
+        // Nothing of shard 0 is taken, and of shard 1 all: all tables are complete all the same.
+        let folder = tempfile::tempdir().unwrap();
+        let mut subscriber = open(&chain, folder.path(), &["c"]);
+        pull(&mut subscriber, Some(0));
+        let error = subscriber.prepare(Some(1), &()).unwrap_err();
+        assert_eq!(error.rule(), Some(rule), "{error}");
+        assert_eq!(shown(folder.path()), part(&chain, 0, &["c"]));
+    }
+}
+
+#[test]
+fn all_shards_are_together_the_state_whatever_is_taken_of_them() {
+    let (a, b) = (state(&[("a", &[1])]), state(&[("b", &[2])]));
+    let digest = |state: &MemoryState| StateDigests::of(state, &()).unwrap().state;
+    let mut chain = Chain::new();
+    chain.add_as(digest(&a), vec![a.clone(), b.clone()], &[None]);
+    chain.add_as(digest(&a), vec![a.clone(), union(&[a, b])], &[None]);
+    for version in [0, 1] {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = open(&chain, folder.path(), &["b"]).prepare(Some(version), &());
+        assert_eq!(refused.unwrap_err().rule(), Some("R-CHN-12"));
+        // Of some shards nobody can tell.
+        let mut options = options(&["b"]);
+        options.shards = Some(vec![1]);
+        pull(&mut Subscriber::open(chain.store.clone(), folder.path(), options).unwrap(), Some(version));
+    }
+}
+
+#[test]
+fn a_record_that_is_not_that_of_the_commit_is_of_no_use() {
+    let chain = long_chain();
+    // Of a tensor that is not here, so that only the table tells.
+    for (old, new) in [("\"name\":\"a\"", "\"name\":\"A\""), ("\"shape\":[3]", "\"shape\":[4]")] {
+        let folder = tempfile::tempdir().unwrap();
+        let model = pull(&mut open(&chain, folder.path(), &["b"]), Some(0)).directory;
+        let path = model.parent().unwrap().join("held.json");
+        let record = fs::read_to_string(&path).unwrap();
+        assert!(record.contains(old), "{record}");
+        fs::write(&path, record.replace(old, new)).unwrap();
+        let mut subscriber = open(&chain, folder.path(), &["b"]);
+        let notes = Notes::default();
+        let prepared = subscriber.prepare(Some(1), &notes).unwrap().unwrap();
+        assert!(notes.remarks()[0].contains("R-APP-01"), "{:?}", notes.remarks());
+        assert_eq!(subscriber.apply(prepared).unwrap().routes, [(None, 0), (Some(0), 1)]);
+        assert_eq!(shown(folder.path()), part(&chain, 1, &["b"]));
     }
 }

@@ -9,10 +9,10 @@ use deltachain_store::Store;
 
 /// Builds a version, or the head, of a chain of one shard, from nothing, on the cheapest path.
 pub(crate) fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState> {
-    let mut planner = Planner::new(version, None, &Limits::default());
+    let mut planner = Planner::new(version, None, None, &Limits::default());
     let plan = loop {
         match planner.step()? {
-            Step::List => planner.list(store.listing(None)?),
+            Step::List { from } => planner.list(store.listing(from)?),
             Step::Fetch(names) => {
                 for (name, content) in store.get_all(&names)? {
                     planner.supply(name, content.as_deref());

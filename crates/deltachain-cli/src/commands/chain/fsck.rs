@@ -27,12 +27,13 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
             let mut lines: Vec<String> =
                 report.problems.iter().map(|problem| printable(&problem.to_string())).collect();
             lines.push(format!(
-                "{}: {}, {} of them pruned; {} ({} bytes) read{}; {} that nothing needs ({} bytes); {}",
+                "{}: {}, {} of them pruned; {} ({} bytes) read; {}{}; {} that nothing needs ({} bytes); {}",
                 printable(&args.chain.url),
                 counted(report.versions, "version", "versions"),
                 grouped(report.pruned as u64),
                 counted(report.files, "file", "files"),
                 grouped(report.bytes),
+                counted(report.assets, "asset", "assets"),
                 if args.deep {
                     format!("; {} built", counted(report.rebuilt, "version", "versions"))
                 } else {
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
                 "pruned": report.pruned,
                 "files": report.files,
                 "bytes": report.bytes,
+                "assets": report.assets,
                 "rebuilt": report.rebuilt,
                 "orphans": report.orphans,
                 "orphan_bytes": report.orphan_bytes,

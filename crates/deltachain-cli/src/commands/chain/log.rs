@@ -1,6 +1,7 @@
 //! `log`: lists the versions of a chain.
 
 use deltachain::Result;
+use deltachain::chain::Asset;
 use deltachain_store::LogEntry;
 use serde_json::{Value, json};
 
@@ -71,6 +72,12 @@ pub(crate) fn entry_as_json(entry: &LogEntry) -> Value {
         "shards": entry.shards.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "stored": entry.stored.map(crate::numbers::date),
         "routes": routes.collect::<Vec<_>>(),
+        "assets": assets_as_json(&entry.assets),
         "metadata": entry.metadata,
     })
+}
+
+pub(crate) fn assets_as_json(assets: &[Asset]) -> Value {
+    let object = |asset: &Asset| json!({ "name": asset.name, "digest": asset.digest.to_string(), "size": asset.size });
+    assets.iter().map(object).collect()
 }

@@ -9,9 +9,11 @@ use deltachain_store::{Base, PublishOptions, Published, Publisher, ShardPart, pu
 use serde_json::{Value, json};
 
 use crate::chain_args::PublishArgs;
+use crate::commands::chain::log::assets_as_json;
 use crate::commands::diff::notes;
 use crate::inputs::open_state;
 use crate::numbers::{counted, grouped, percent};
+use crate::other_files::list;
 use crate::output::{Output, printable, printable_path};
 use crate::output_file::{OutputFile, refuse_existing};
 use crate::watcher::Watcher;
@@ -25,6 +27,7 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     options.metadata = notes(&args.notes)?;
     options.snapshots = args.policy.snapshots();
     options.skips = args.policy.skips();
+    options.assets = !args.no_assets;
     options.limits = args.limits.limits();
 
     let given = args.base.as_deref().map(open_state).transpose()?;
@@ -74,6 +77,10 @@ pub(crate) fn describe(url: &str, published: &Published) -> String {
         lines.push(format!("  {from:<12} {} bytes", grouped(route.bytes)));
     }
     lines.push(format!("  state        {state}"));
+    if !published.assets.is_empty() {
+        let names: Vec<String> = published.assets.iter().map(|asset| asset.name.clone()).collect();
+        lines.push(format!("  assets       {}", list(&names)));
+    }
     lines.join("\n")
 }
 
@@ -87,5 +94,6 @@ pub(crate) fn as_json(url: &str, published: &Published) -> Value {
         "changed": published.changed,
         "elements": published.elements,
         "routes": routes.collect::<Vec<_>>(),
+        "assets": assets_as_json(&published.assets),
     })
 }

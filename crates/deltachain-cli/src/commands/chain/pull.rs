@@ -1,7 +1,7 @@
 //! `pull`: brings a directory to a version of a chain. Also what `follow` shares with it.
 
 use deltachain::{Error, Result};
-use deltachain_store::{Store, Subscriber, SubscriberOptions, Switched};
+use deltachain_store::{OtherFiles, Store, Subscriber, SubscriberOptions, Switched};
 use serde_json::{Value, json};
 
 use crate::chain_args::{DirectoryArgs, PullArgs};
@@ -43,7 +43,12 @@ pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Subscriber> {
     options.tensors.clone_from(&args.tensors);
     options.cache_bytes = args.cache;
     options.trust_directory = args.trust_directory;
-    options.other_files.clone_from(&args.with_files);
+    options.other_files = match &args.with_files {
+        Some(directory) => OtherFiles::Directory(directory.clone()),
+        None if args.no_assets => OtherFiles::None,
+        None => OtherFiles::Assets,
+    };
+    options.accept = args.accept;
     Subscriber::open(store, &args.directory, options)
 }
 

@@ -32,6 +32,10 @@ fn as_text(entry: &LogEntry) -> String {
         let files = route.files.iter().map(|file| format!("  {}  {} bytes", file.name(), grouped(file.size)));
         lines.extend(files);
     }
+    for asset in &entry.assets {
+        lines.push(format!("asset    {}", printable(&asset.name)));
+        lines.push(format!("  {}  {} bytes", asset.object_name(), grouped(asset.size)));
+    }
     lines.extend(entry.metadata.iter().map(|(key, value)| printable(&format!("{key}={value}"))));
     lines.join("\n")
 }

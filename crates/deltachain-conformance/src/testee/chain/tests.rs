@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use deltachain::chain::{ObjectName, Route};
-use deltachain::tensor::Dtype;
+use deltachain::chain::Route;
+use deltachain::tensor::{Dtype, LAYOUT_KEY, MemoryState, SafetensorsState, StateDigests};
 use deltachain::{DiffOptions, diff};
 use tempfile::TempDir;
 
@@ -39,7 +39,7 @@ impl Folder {
     fn new() -> Self {
         let versions = (0..3).map(|version| [shard("a", version), shard("b", 10 * version)]).collect();
         let mut folder = Self { folder: tempfile::tempdir().unwrap(), versions };
-        folder.put(ObjectName::Chain, &ChainDocument { chain: 1 }.to_bytes());
+        folder.put(ObjectName::Chain, &ChainDocument::new(1).to_bytes().unwrap());
         for version in 0..3 {
             folder.commit(version, |_| {});
         }
@@ -85,6 +85,7 @@ impl Folder {
             state: union(shards),
             shards: shards.iter().map(digest).collect(),
             routes: from.into_iter().map(route).collect(),
+            assets: Vec::new(),
             metadata: BTreeMap::new(),
         };
         change(&mut commit);
@@ -104,38 +105,57 @@ impl Folder {
                 let mut snapshot = Vec::new();
                 diff(&MemoryState::new(), state, &DiffOptions::default(), &mut snapshot).unwrap();
                 let snapshot = LinkReader::open(snapshot, &Limits::default()).unwrap();
-                Shard::start(None).unwrap().apply(&snapshot, path).unwrap().save(path).unwrap();
+                let made = Shard::empty().apply(&snapshot, &Take::default(), self.folder.path()).unwrap();
+                let _ = fs::remove_file(path);
+                made.save(path).unwrap();
             }
-            let commit = Digest::of_bytes(&self.get(ObjectName::Commit(version))).to_string();
-            json!({ "version": version, "commit": commit, "shards": paths })
+            let digest = |name| Digest::of_bytes(&self.get(name)).to_string();
+            let (commit, chain) = (digest(ObjectName::Commit(version)), digest(ObjectName::Chain));
+            json!({ "version": version, "commit": commit, "chain": chain, "shards": paths })
         });
         let (chain, output) = (self.folder.path().join("chain"), self.folder.path().join("outputs/out"));
         fs::create_dir_all(output.parent().unwrap()).unwrap();
         json!({ "chain": chain, "held": held, "version": null, "output": output })
     }
 
+    /// Answers a request, and gives the shards by number. What else is in the output is left in the folder `rest`.
+    fn ask(&self, request: &Value) -> Result<Vec<(usize, MemoryState)>> {
+        let outcome = replay(&Request::new(request));
+        let outputs = self.folder.path().join("outputs");
+        // Nothing is left of what the output was made from; nor is there an output if the answer is a refusal.
+        assert_eq!(fs::read_dir(&outputs).unwrap().count(), usize::from(outcome.is_ok()));
+        let version = usize::try_from(request["version"].as_u64().unwrap_or(2)).unwrap();
+        assert_eq!(outcome?, json!({ "version": version, "digest": union(&self.versions[version]).to_string() }));
+        let mut shards = Vec::new();
+        for number in 0..2 {
+            let path = file_of(&outputs.join("out"), number);
+            if path.exists() {
+                shards.push((number, MemoryState::copy_of(&SafetensorsState::open(&path).unwrap()).unwrap()));
+                fs::remove_file(path).unwrap();
+            }
+        }
+        let rest = self.folder.path().join("rest");
+        let _ = fs::remove_dir_all(&rest);
+        fs::rename(outputs.join("out"), rest).unwrap();
+        Ok(shards)
+    }
+
     /// Replays the head and compares every shard.
     fn replay(&self, held: Option<u64>) -> Result<()> {
-        let json = self.request(held);
-        let outcome = replay(&Request::new(&json));
-        let outputs = self.folder.path().join("outputs");
-        let answer = match outcome {
-            Ok(answer) => answer,
-            Err(error) => {
-                // Nothing is left, neither the output nor what it was made from.
-                assert_eq!(fs::read_dir(outputs).unwrap().count(), 0);
-                return Err(error);
-            }
-        };
-        assert_eq!(answer, json!({ "version": 2, "digest": union(&self.versions[2]).to_string() }));
-        assert_eq!(fs::read_dir(outputs.join("out")).unwrap().count(), 2);
-        for (number, state) in self.versions[2].iter().enumerate() {
-            let made = SafetensorsState::open(file_of(&outputs.join("out"), number)).unwrap();
-            assert_eq!(&MemoryState::copy_of(&made).unwrap(), state);
-        }
-        assert_eq!(fs::read_dir(&outputs).unwrap().count(), 1);
-        fs::remove_dir_all(outputs).unwrap();
+        let shards = self.ask(&self.request(held))?;
+        assert!(shards.into_iter().eq(self.versions[2].iter().cloned().enumerate()));
+        assert_eq!(self.rest(), Vec::<(String, Vec<u8>)>::new());
         Ok(())
+    }
+
+    /// Names and contents of the assets.
+    fn rest(&self) -> Vec<(String, Vec<u8>)> {
+        let assets = self.folder.path().join("rest/assets");
+        let files = fs::read_dir(&assets).into_iter().flatten().map(|entry| entry.unwrap());
+        let mut files: Vec<_> =
+            files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect();
+        files.sort();
+        files
     }
 
     fn refusal(&self, held: Option<u64>) -> (&'static str, String) {
@@ -214,6 +234,119 @@ fn shards_have_to_be_the_state() {
     folder.versions[2][1] = shard("a", 7);
     folder.commit(2, |_| {});
     assert_eq!(folder.refusal(None).0, "R-CHN-12");
+}
+
+#[test]
+fn a_part_is_taken_and_the_rest_of_it_is_proved_by_tables() {
+    let mut folder = Folder::new();
+    for version in 0..3 {
+        let data = vec![u8::try_from(version).unwrap() + 20];
+        folder.versions[version][0].insert("c", Dtype::U8, &[1], data).unwrap();
+    }
+    (0..3).for_each(|version| folder.commit(version, |_| {}));
+    let mut only_c = folder.versions[2][0].clone();
+    only_c.remove("a");
+    for held in [None, Some(0), Some(2)] {
+        let mut request = folder.request(held);
+        request["shards"] = json!([1]);
+        assert_eq!(folder.ask(&request).unwrap(), [(1, folder.versions[2][1].clone())]);
+        request["shards"] = json!(null);
+        request["tensors"] = json!(["c", "nowhere"]);
+        assert_eq!(folder.ask(&request).unwrap(), [(0, only_c.clone()), (1, MemoryState::new())]);
+    }
+    // Who takes some shards relies on the commit for the others; who takes some tensors does not.
+    folder.commit(2, |commit| commit.state = Digest([0; 32]));
+    let mut request = folder.request(None);
+    request["tensors"] = json!(["c"]);
+    assert_eq!(folder.ask(&request).unwrap_err().rule(), Some("R-CHN-12"));
+    request["tensors"] = json!([1]);
+    assert_eq!(folder.ask(&request).unwrap_err().class().name(), "USAGE");
+}
+
+#[test]
+fn what_is_held_must_be_what_the_commit_names() {
+    let folder = Folder::new();
+    let mut request = folder.request(Some(0));
+    let good = request["held"]["shards"].clone();
+    // From nothing there is a path.
+    for shards in [json!([good[1], good[0]]), json!([good[0]]), json!([]), json!([good[0], good[1], good[0]])] {
+        request["held"]["shards"] = shards;
+        assert_eq!(folder.ask(&request).unwrap()[0].1, folder.versions[2][0]);
+    }
+    fs::remove_file(folder.path(folder.document(0).routes[0].files[0].name())).unwrap();
+    assert_eq!(folder.ask(&request).unwrap_err().rule(), Some("R-APP-01"));
+    request["held"]["shards"] = good;
+    assert_eq!(folder.ask(&request).unwrap()[0].1, folder.versions[2][0]);
+}
+
+#[test]
+fn a_step_back_has_to_be_accepted() {
+    let folder = Folder::new();
+    let mut request = folder.request(Some(2));
+    request["held"]["chain"] = json!(Digest([1; 32]).to_string());
+    assert_eq!(folder.ask(&request).unwrap_err().rule(), Some("R-CHN-13"));
+    request["accept"] = json!(Digest::of_bytes(&folder.get(ObjectName::Commit(1))).to_string());
+    assert_eq!(folder.ask(&request).unwrap_err().rule(), Some("R-CHN-13"));
+    request["accept"] = json!(Digest::of_bytes(&folder.get(ObjectName::Commit(2))).to_string());
+    folder.ask(&request).unwrap();
+    // A version that is asked for by its number may be below.
+    let mut request = folder.request(Some(2));
+    request["version"] = json!(1);
+    folder.ask(&request).unwrap();
+}
+
+#[test]
+fn assets_are_copied_and_checked() {
+    let mut folder = Folder::new();
+    let asset = |name: &str, bytes: &[u8]| Asset {
+        name: name.to_owned(),
+        digest: Digest::of_bytes(bytes),
+        size: bytes.len() as u64,
+    };
+    let assets = vec![asset("config.json", b"{}"), asset("copy.json", b"{}"), asset("empty", b"")];
+    folder.commit(2, |commit| commit.assets.clone_from(&assets));
+    assert_eq!(folder.refusal(None), ("R-CHN-15", assets[0].object_name().to_string()));
+    folder.put(assets[0].object_name(), b"{}");
+    folder.put(assets[2].object_name(), b"x");
+    assert_eq!(folder.refusal(Some(1)), ("R-CHN-16", assets[2].object_name().to_string()));
+    folder.put(assets[2].object_name(), b"");
+    folder.ask(&folder.request(Some(2))).unwrap();
+    let expected = [("config.json", "{}"), ("copy.json", "{}"), ("empty", "")];
+    assert_eq!(folder.rest(), expected.map(|(name, bytes)| (name.to_owned(), bytes.as_bytes().to_owned())));
+}
+
+#[test]
+fn layouts_are_checked_and_do_not_matter() {
+    let mut folder = Folder::new();
+    let layout = |text: &str| BTreeMap::from([(LAYOUT_KEY.to_owned(), text.to_owned())]);
+    let two = r#"{"files":[{"name":"a.safetensors","metadata":null,"tensors":["b"]},{"name":"b.safetensors","metadata":null,"tensors":[]}]}"#;
+    for (metadata, expected) in [(layout(two), None), (layout("{}"), Some("R-LAY-01"))] {
+        let mut link = Vec::new();
+        let options = DiffOptions { metadata, ..DiffOptions::default() };
+        diff(&folder.versions[0][1], &folder.versions[2][1], &options, &mut link).unwrap();
+        let file = FileReference { digest: Digest::of_bytes(&link), size: link.len() as u64 };
+        folder.put(file.name(), &link);
+        folder.commit(2, |commit| {
+            commit.routes.truncate(1);
+            commit.routes[0].files[1] = file;
+        });
+        let refusal = folder.ask(&folder.request(None)).err().and_then(|error| error.rule());
+        assert_eq!(refusal, expected);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn symbolic_links_are_followed() {
+    let folder = Folder::new();
+    for name in [ObjectName::Commit(1), ObjectName::Commit(2), folder.document(2).routes[0].files[0].name()] {
+        let (path, elsewhere) = (folder.path(name), folder.path(ObjectName::Chain).with_extension("moved"));
+        fs::create_dir_all(&elsewhere).unwrap();
+        let moved = elsewhere.join(path.file_name().unwrap());
+        fs::rename(&path, &moved).unwrap();
+        std::os::unix::fs::symlink(moved, path).unwrap();
+    }
+    folder.replay(None).unwrap();
 }
 
 #[test]

@@ -1,0 +1,46 @@
+"""published.sha256: what may never change or disappear. One line, as sha256sum writes it, for each file of a published
+vector, each state, and each entry of the index: an entry's name is index.json# and its id, its digest that of its
+canonical JSON (sorted members, no white space, ASCII)."""
+import hashlib
+import json
+import os
+
+NAME = os.path.normpath(os.path.join(os.path.dirname(__file__), "..", "published.sha256"))
+
+
+def digests(files):
+    """{name: SHA-256} of everything that there is to publish."""
+    index = json.loads(files["index.json"])
+    found = {path: hashlib.sha256(data).hexdigest() for path, data in files.items() if path != "index.json"}
+    for entry in index["vectors"]:
+        canonical = json.dumps(entry, sort_keys=True, separators=(",", ":")).encode()
+        found[f"index.json#{entry['id']}"] = hashlib.sha256(canonical).hexdigest()
+    return found
+
+
+def listed():
+    """{name: SHA-256} of what has been published."""
+    if not os.path.exists(NAME):
+        return {}
+    with open(NAME, encoding="ascii") as file:
+        return {name: digest for digest, name in (line.rstrip("\n").split("  ", 1) for line in file)}
+
+
+def faults(files):
+    """What has changed or disappeared, as lines of text."""
+    there = digests(files)
+    for name, digest in listed().items():
+        if name not in there:
+            yield f"published, and gone: {name}"
+        elif there[name] != digest:
+            yield f"published, and changed: {name}"
+
+
+def add(files):
+    """Adds lines of what is new; lines that are there stay as they are. How many it added."""
+    old = listed()
+    new = {name: digest for name, digest in digests(files).items() if name not in old}
+    with open(NAME, "w", encoding="ascii") as file:
+        for name, digest in sorted((old | new).items()):
+            file.write(f"{digest}  {name}\n")
+    return len(new)

@@ -1,0 +1,154 @@
+//! Chains that are not what they were: gone back, another one, or one that says something else of what is held.
+
+use std::fs;
+use std::path::Path;
+
+use deltachain::chain::{ChainDocument, ObjectName};
+use deltachain::tensor::Digest;
+use deltachain_store::{Store, StoreOptions, Subscriber, SubscriberOptions, follow};
+
+use crate::common::{Chain, Notes, state};
+use crate::{Mending, long_chain, open, pull, quick, shown};
+
+/// Takes a commit out of the way, and gives back its bytes.
+fn take_away(chain: &Chain, version: u64) -> Vec<u8> {
+    let path = chain.path(ObjectName::Commit(version));
+    let bytes = fs::read(&path).unwrap();
+    fs::remove_file(path).unwrap();
+    bytes
+}
+
+fn commit_digest(chain: &Chain, version: u64) -> Digest {
+    Digest::of_bytes(&fs::read(chain.path(ObjectName::Commit(version))).unwrap())
+}
+
+fn accepting(chain: &Chain, directory: &Path, commit: Digest) -> Subscriber {
+    let mut options = SubscriberOptions::default();
+    options.accept = Some(commit);
+    Subscriber::open(chain.store.clone(), directory, options).unwrap()
+}
+
+fn refused(subscriber: &mut Subscriber, version: Option<u64>) -> Option<&'static str> {
+    subscriber.prepare(version, &()).unwrap_err().rule()
+}
+
+#[test]
+fn a_chain_that_has_gone_back_is_not_followed() {
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    let mut subscriber = open(&chain, folder.path());
+    pull(&mut subscriber, None);
+    let (third, fourth) = (take_away(&chain, 3), take_away(&chain, 4));
+    assert_eq!(refused(&mut subscriber, None), Some("R-CHN-14"));
+    drop(subscriber);
+    // Nor by a process that wants other tensors, or finds the files damaged.
+    let mut options = SubscriberOptions::default();
+    options.tensors = Some(vec!["a".to_owned()]);
+    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
+    assert_eq!(refused(&mut subscriber, None), Some("R-CHN-14"));
+    drop(subscriber);
+    let model = folder.path().join("current/model.safetensors");
+    let whole = fs::read(&model).unwrap();
+    fs::write(&model, &whole[..whole.len() - 1]).unwrap();
+    assert_eq!(refused(&mut open(&chain, folder.path()), None), Some("R-CHN-14"));
+    fs::write(&model, whole).unwrap();
+    // An older version is not there any more for one who holds a newer, unless the newer is.
+    let mut subscriber = open(&chain, folder.path());
+    assert_eq!(refused(&mut subscriber, Some(2)), Some("R-CHN-03"));
+    assert_eq!(shown(folder.path()), chain.whole(4));
+    for (version, bytes) in [(3, third), (4, fourth)] {
+        fs::write(chain.path(ObjectName::Commit(version)), bytes).unwrap();
+    }
+    assert_eq!(pull(&mut subscriber, Some(2)).version, 2);
+}
+
+#[test]
+fn a_store_without_any_commit_has_gone_back_too() {
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    pull(&mut open(&chain, folder.path()), Some(0));
+    (0..5).for_each(|version| drop(take_away(&chain, version)));
+    assert_eq!(refused(&mut open(&chain, folder.path()), None), Some("R-CHN-14"));
+    let fresh = tempfile::tempdir().unwrap();
+    assert_eq!(refused(&mut open(&chain, fresh.path()), None), Some("R-CHN-03"));
+}
+
+#[test]
+fn a_step_back_is_taken_if_its_commit_is_accepted() {
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    let mut subscriber = accepting(&chain, folder.path(), commit_digest(&chain, 2));
+    // As long as the chain goes on, this changes nothing.
+    pull(&mut subscriber, Some(3));
+    assert_eq!(pull(&mut subscriber, None).routes, [(Some(3), 4)]);
+    take_away(&chain, 4);
+    assert_eq!(refused(&mut subscriber, None), Some("R-CHN-14"));
+    take_away(&chain, 3);
+    let switched = pull(&mut subscriber, None);
+    assert_eq!((switched.version, switched.routes[0].0), (2, None));
+    assert_eq!(shown(folder.path()), chain.whole(2));
+    assert!(subscriber.prepare(None, &()).unwrap().is_none());
+}
+
+#[test]
+fn another_chain_is_not_followed_unless_its_commit_is_accepted() {
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    pull(&mut open(&chain, folder.path()), Some(0));
+    let mut other = Chain::new();
+    fs::write(other.path(ObjectName::Chain), ChainDocument::new(8).to_bytes().unwrap()).unwrap();
+    other.begin_again();
+    for value in 1..3 {
+        other.add(state(&[("a", &[value])]), &[None]);
+    }
+    assert_eq!(refused(&mut open(&other, folder.path()), None), Some("R-CHN-13"));
+    let mut subscriber = accepting(&other, folder.path(), commit_digest(&other, 0));
+    assert_eq!(refused(&mut subscriber, None), Some("R-CHN-13"));
+    drop(subscriber);
+    assert_eq!(shown(folder.path()), chain.whole(0));
+    let mut subscriber = accepting(&other, folder.path(), commit_digest(&other, 1));
+    assert_eq!(pull(&mut subscriber, None).version, 1);
+    assert_eq!(shown(folder.path()), other.whole(1));
+    // From now on it is the one that is followed.
+    drop(subscriber);
+    other.add(state(&[("a", &[3])]), &[Some(1)]);
+    assert_eq!(pull(&mut open(&other, folder.path()), None).routes, [(Some(1), 2)]);
+}
+
+#[test]
+fn a_chain_that_says_something_else_of_what_is_held_is_not_followed() {
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    pull(&mut open(&chain, folder.path()), Some(0));
+    // Its chain document is the same.
+    let mut fork = Chain::new();
+    fork.add(state(&[("a", &[1])]), &[None]);
+    assert_eq!(refused(&mut open(&fork, folder.path()), None), Some("R-CHN-05"));
+    assert_eq!(shown(folder.path()), chain.whole(0));
+    assert_eq!(pull(&mut accepting(&fork, folder.path(), commit_digest(&fork, 0)), None).version, 0);
+    assert_eq!(shown(folder.path()), fork.whole(0));
+
+    let empty = tempfile::tempdir().unwrap();
+    let store = Store::open(empty.path().to_str().unwrap(), StoreOptions::default()).unwrap();
+    let mut subscriber = Subscriber::open(store, &empty.path().join("model"), SubscriberOptions::default()).unwrap();
+    assert_eq!(refused(&mut subscriber, None), Some("R-CHN-01"));
+    fs::write(empty.path().join("chain.json"), ChainDocument::new(1).to_bytes().unwrap()).unwrap();
+    assert_eq!(refused(&mut subscriber, None), Some("R-CHN-03"));
+}
+
+#[test]
+fn a_mirror_that_lags_behind_is_asked_again() {
+    let mut chain = Chain::new();
+    chain.add(state(&[("a", &[1])]), &[None]);
+    chain.add(state(&[("a", &[2])]), &[Some(0)]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut subscriber = open(&chain, folder.path());
+    pull(&mut subscriber, None);
+    chain.add(state(&[("a", &[3])]), &[Some(1)]);
+    let commits = [1, 2].map(|version| (chain.path(ObjectName::Commit(version)), take_away(&chain, version)));
+    let mend = || commits.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+    let observer = Mending { mend: &mend, notes: Notes::default() };
+    follow(&mut subscriber, &quick(Some(2)), &observer, &mut |_| Ok(())).unwrap();
+    assert_eq!(shown(folder.path()), chain.whole(2));
+    assert!(observer.notes.remarks()[0].contains("R-CHN-14"), "{:?}", observer.notes.remarks());
+}

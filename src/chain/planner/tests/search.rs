@@ -1,0 +1,84 @@
+//! The cheapest path against a search through all paths.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Routes in force, by the version that they lead to.
+type Graph = BTreeMap<u64, Vec<Route>>;
+
+/// What orders paths, and where each starts: bytes, number of routes, versions, and which route of its version's each is.
+type Cost = (u128, usize, Vec<u64>, Vec<usize>);
+
+/// All paths to `wanted` along these routes.
+fn all_paths(graph: &Graph, held: Option<u64>, wanted: u64) -> Vec<(Cost, Option<u64>)> {
+    let mut paths = Vec::new();
+    for (place, route) in graph.get(&wanted).into_iter().flatten().enumerate() {
+        if route.from.is_none() || route.from == held {
+            paths.push(((route.bytes(), 1, vec![wanted], vec![place]), route.from));
+        }
+        for ((bytes, count, mut versions, mut places), start) in
+            route.from.into_iter().flat_map(|from| all_paths(graph, held, from))
+        {
+            versions.push(wanted);
+            places.push(place);
+            paths.push(((bytes + route.bytes(), count + 1, versions, places), start));
+        }
+    }
+    paths
+}
+
+/// For each version its routes: sizes by where they come from. Sizes are small, so that many paths cost the same.
+fn any_routes() -> impl Strategy<Value = Vec<Vec<(Option<u64>, Vec<u64>)>>> {
+    let route = (proptest::option::of(0..7_u64), 1..4_u64, 0..3_u64);
+    proptest::collection::vec(proptest::collection::vec(route, 0..5), 1..8).prop_map(|versions| {
+        let routes = (0..).zip(versions).map(|(version, mut routes)| {
+            routes.retain(|(from, ..)| *from < Some(version));
+            // Routes of equal cost with different files.
+            routes.into_iter().map(|(from, size, other)| (from, vec![size + other, 3 - other])).collect()
+        });
+        routes.collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn the_cheapest_path_is_that_of_a_search_through_all(
+        given in any_routes(),
+        held in proptest::option::of(0..8_u64),
+        failing in proptest::collection::vec(any::<proptest::sample::Index>(), 16),
+    ) {
+        let (mut store, mut graph) = (Store::new(), Graph::new());
+        for (version, routes) in (0..).zip(&given) {
+            // The commit has routes that are not in force, so that all can be given by a document.
+            store = store.add(&[(None, &[1, 1])]);
+            let routes: Vec<_> = routes.iter().map(|(from, sizes)| (*from, sizes.as_slice())).collect();
+            graph.insert(version, routes_of(version, &routes));
+            store = store.with_routes(version, 1, &routes);
+        }
+        let wanted = given.len() as u64 - 1;
+        let held = held.filter(|held| *held < wanted);
+        let mut planner = planner(None, held.and_then(|held| store.held(held)));
+        for (count, which) in failing.iter().enumerate() {
+            let found = store.drive(&mut planner);
+            // Places are those in what is left, which are in the same order.
+            let Some(((bytes, _, versions, places), start)) = all_paths(&graph, held, wanted).into_iter().min() else {
+                let first = if count == 0 { "R-CHN-08" } else { "R-CHN-09" };
+                prop_assert_eq!(found.unwrap_err().rule(), Some(first));
+                break;
+            };
+            let (plan, _) = found.unwrap();
+            prop_assert_eq!((plan.bytes, path(&plan)), (bytes, (start, versions.clone())));
+            prop_assert_eq!(plan.start.is_some(), start.is_some());
+            for ((hop, version), place) in plan.hops.iter().zip(&versions).zip(&places) {
+                let Route { from, files } = &graph[version][*place];
+                prop_assert_eq!((hop.from, &hop.files), (*from, files));
+            }
+            let failed = which.index(plan.hops.len());
+            graph.get_mut(&versions[failed]).unwrap().remove(places[failed]);
+            planner.fail_route(&plan.hops[failed], plan.hops[failed].files[0].missing());
+        }
+    }
+}

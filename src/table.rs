@@ -1,0 +1,238 @@
+//! The table of a state, and what a link makes of it: step 7 of SPEC section 10, for which nothing has to be decoded.
+
+use crate::error::{Error, Result};
+use crate::format::{Start, TensorEntry};
+use crate::link::LinkReader;
+use crate::rules::{self, ensure};
+use crate::source::Source;
+use crate::tensor::{Digest, StateDigests, TensorInfo};
+
+/// The table of a state (SPEC section 2): all that its digest is made from. A reader that holds the data of some tensors only
+/// keeps it for all of them, so that it can check links like one that holds everything (section 9.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateTable {
+    /// Name, dtype and shape of each tensor, ascending by name.
+    pub tensors: Vec<TensorInfo>,
+    /// The digest of each, and that of the state.
+    pub digests: StateDigests,
+}
+
+impl StateTable {
+    /// From the tensors, ascending by name, and the digest of each. Computes the digest of the state, which whoever has read these
+    /// somewhere compares with the one that it should be.
+    pub fn new(tensors: Vec<TensorInfo>, digests: Vec<Digest>) -> Self {
+        let digests = StateDigests::from_tensors(&tensors, digests);
+        Self { tensors, digests }
+    }
+
+    /// The table of the target of a link whose base has this one: step 7 of SPEC section 10, without R-LAY-01.
+    ///
+    /// Links that are applied one after another are checked before the first of them is applied: all of them are opened, then
+    /// comes [`check_sequence`](crate::check_sequence), then this for each in turn, and with it, where files are written,
+    /// [`Layout::of_target`](crate::tensor::Layout::of_target).
+    ///
+    /// # Errors
+    /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; USAGE if there are not as many digests as tensors.
+    pub fn after<S: Source>(&self, link: &LinkReader<S>) -> Result<Self> {
+        target_table(&self.tensors, &self.digests, link).map(|(table, _)| table)
+    }
+}
+
+/// Where a tensor of the target comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Origin {
+    /// The base's tensor with this number, unchanged.
+    Base(usize),
+    /// The link's entry with this number, on top of the base's tensor or of zeros.
+    Link(usize, Option<usize>),
+}
+
+/// The table of the target, and where each of its tensors comes from; `tensors` and `digests` are the base's.
+pub(crate) fn target_table<S: Source>(
+    tensors: &[TensorInfo],
+    digests: &StateDigests,
+    link: &LinkReader<S>,
+) -> Result<(StateTable, Vec<Origin>)> {
+    if tensors.len() != digests.tensors.len() {
+        return Err(Error::usage("the digests are not those of the base's tensors"));
+    }
+    let expected = link.header().base;
+    ensure(digests.state == expected, &rules::APP_01, || {
+        format!("the link is for base {expected}, this base is {}", digests.state)
+    })?;
+    let mut target = Vec::new();
+    let mut origins = Vec::new();
+    let mut bases = tensors.iter().enumerate().peekable();
+    for (entry, change) in link.index().tensors.iter().enumerate() {
+        while let Some((number, info)) = bases.next_if(|(_, info)| info.name() < change.name()) {
+            target.push((info.clone(), digests.tensors[number]));
+            origins.push(Origin::Base(number));
+        }
+        let own = bases.next_if(|(_, info)| info.name() == change.name());
+        let TensorEntry::Write(written) = change else { continue };
+        let start = match written.start {
+            Start::Zeros => None,
+            Start::Base => {
+                ensure(own.is_some_and(|(_, old)| written.info.can_patch(old)), &rules::APP_02, || {
+                    "the base has no such tensor of this dtype and length".into()
+                })
+                .map_err(|error| error.of_tensor(change.name()))?;
+                own.map(|(number, _)| number)
+            }
+        };
+        target.push((written.info.clone(), written.digest()));
+        origins.push(Origin::Link(entry, start));
+    }
+    for (number, info) in bases {
+        target.push((info.clone(), digests.tensors[number]));
+        origins.push(Origin::Base(number));
+    }
+    let (tensors, digests) = target.into_iter().unzip();
+    let table = StateTable::new(tensors, digests);
+    let (reached, promised) = (table.digests.state, link.header().target);
+    ensure(reached == promised, &rules::APP_05, || {
+        format!("the link's tensors give the state {reached}, its header promises {promised}")
+    })?;
+    Ok((table, origins))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::{Application, apply};
+    use crate::diff::{DiffOptions, diff};
+    use crate::format::{HEADER_BYTES, Header, Index};
+    use crate::limits::{Limits, address};
+    use crate::squash::check_sequence;
+    use crate::tensor::{Dtype, MemoryState, PIECE_BYTES, State};
+
+    fn state(tensors: &[(&str, &[u8])]) -> MemoryState {
+        let mut state = MemoryState::new();
+        for (name, data) in tensors {
+            state.insert(name, Dtype::U8, &[data.len() as u64], data.to_vec()).unwrap();
+        }
+        state
+    }
+
+    fn table(state: &MemoryState) -> StateTable {
+        StateTable { tensors: state.tensors().to_vec(), digests: StateDigests::of(state, &()).unwrap() }
+    }
+
+    /// The link from one state to another, with what `edit` makes of its header and index.
+    fn link(
+        (base, target): (&MemoryState, &MemoryState),
+        edit: impl FnOnce(&mut Header, &mut Index),
+    ) -> LinkReader<Vec<u8>> {
+        let mut file = Vec::new();
+        diff(base, target, &DiffOptions::default(), &mut file).unwrap();
+        let link = LinkReader::open(&file, &Limits::default()).unwrap();
+        let (mut header, mut index) = (link.header().clone(), link.index().clone());
+        edit(&mut header, &mut index);
+        let segments = &file[address(HEADER_BYTES + link.header().index_stored).unwrap()..];
+        let stored = index.to_bytes();
+        (header.index_stored, header.index_raw) = (stored.len() as u64, stored.len() as u64);
+        header.index_crc = crc32fast::hash(&stored);
+        let file = [&header.to_bytes()[..], &stored, segments].concat();
+        LinkReader::open(file, &Limits::default()).unwrap()
+    }
+
+    fn written<'a>(index: &'a mut Index, name: &str) -> &'a mut crate::format::WrittenTensor {
+        let number = index.find(name).unwrap();
+        let TensorEntry::Write(written) = &mut index.tensors[number] else { panic!("{name} is removed") };
+        written
+    }
+
+    #[test]
+    fn what_the_index_promises_is_checked_before_anything_is_decoded() {
+        let (base, target) = (state(&[("a", &[1]), ("b", &[2]), ("c", &[3])]), state(&[("a", &[1]), ("b", &[4])]));
+        let good = link((&base, &target), |_, _| ());
+        assert_eq!(table(&base).after(&good).unwrap(), table(&target));
+        let rules = |link: &LinkReader<Vec<u8>>, base: &MemoryState| {
+            let base_table = table(base);
+            let planned = base_table.after(link).err().and_then(|error| error.rule());
+            let application = Application::new(base, &base_table.digests, link);
+            assert_eq!(application.err().and_then(|error| error.rule()), planned);
+            (planned, apply(base, link).err().and_then(|error| error.rule()))
+        };
+        assert_eq!(rules(&good, &base), (None, None));
+        assert_eq!(rules(&good, &target), (Some("R-APP-01"), Some("R-APP-01")));
+        // A digest that leads elsewhere, although the header's is that of the result.
+        let other = link((&base, &target), |_, index| written(index, "b").digests[0].0[0] ^= 1);
+        assert_eq!(rules(&other, &base), (Some("R-APP-05"), Some("R-APP-05")));
+        // Then the header's too: now only the data tell.
+        let consistent = link((&base, &target), |header, index| {
+            let promised = written(index, "b");
+            promised.digests[0] = Digest::of_bytes(&[5]);
+            header.target = table(&state(&[("a", &[1]), ("b", &[5])])).digests.state;
+        });
+        assert_eq!(rules(&consistent, &base), (None, Some("R-APP-04")));
+        // The digest of a tensor without data counts like any other.
+        let empty = state(&[("e", &[])]);
+        let wrong = link((&MemoryState::new(), &empty), |header, index| {
+            let promised = written(index, "e");
+            promised.digests[0] = Digest([1; 32]);
+            header.target = StateTable::new(vec![promised.info.clone()], vec![Digest([1; 32])]).digests.state;
+        });
+        assert_eq!(rules(&wrong, &MemoryState::new()), (None, Some("R-APP-04")));
+        // A patch of what the base does not have comes before the result.
+        let stray = link((&base, &target), |header, index| {
+            written(index, "b").info = TensorInfo::new("b", Dtype::I8, [1]).unwrap();
+            header.target = Digest([1; 32]);
+        });
+        assert_eq!(rules(&stray, &base), (Some("R-APP-02"), Some("R-APP-02")));
+        let few = StateDigests { tensors: Vec::new(), state: table(&base).digests.state };
+        assert_eq!(Application::new(&base, &few, &good).unwrap_err().rule(), None);
+    }
+
+    #[test]
+    fn each_piece_is_compared() {
+        let piece = address(PIECE_BYTES).unwrap();
+        let data = |byte: u8| [vec![1; piece], vec![byte]].concat();
+        let (base, target) = (state(&[("t", &data(2))]), state(&[("t", &data(3))]));
+        assert_eq!(apply(&base, &link((&base, &target), |_, _| ())).unwrap(), target);
+        for number in 0..2 {
+            let wrong = link((&base, &target), |header, index| {
+                let promised = written(index, "t");
+                promised.digests[number].0[0] ^= 1;
+                header.target = StateTable::new(vec![promised.info.clone()], vec![promised.digest()]).digests.state;
+            });
+            assert!(table(&base).after(&wrong).is_ok());
+            assert_eq!(apply(&base, &wrong).unwrap_err().rule(), Some("R-APP-04"), "piece {number}");
+        }
+    }
+
+    #[test]
+    fn a_part_is_checked_by_the_whole_table() {
+        let (base, target) = (state(&[("a", &[1]), ("b", &[2])]), state(&[("a", &[1]), ("b", &[3]), ("c", &[7])]));
+        let (held, expected) = (state(&[("a", &[1])]), state(&[("a", &[1]), ("c", &[7])]));
+        let is_taken = |name: &str| name != "b";
+        let good = link((&base, &target), |_, _| ());
+        let base_table = table(&base);
+        let application = Application::of_part(&held, &base_table, &good, &is_taken).unwrap();
+        let mut out = MemoryState::zeros(application.tensors()).unwrap();
+        application.run(&out.writer(), &()).unwrap();
+        assert_eq!((&out, application.table()), (&expected, &table(&target)));
+        // What concerns the other tensor is found as well.
+        let rule = |edit: &dyn Fn(&mut Header, &mut Index)| {
+            let link = link((&base, &target), |header, index| edit(header, index));
+            Application::of_part(&held, &base_table, &link, &is_taken).unwrap_err().rule()
+        };
+        assert_eq!(rule(&|_, index| written(index, "b").digests[0].0[0] ^= 1), Some("R-APP-05"));
+        let retyped = |index: &mut Index| written(index, "b").info = TensorInfo::new("b", Dtype::I8, [1]).unwrap();
+        assert_eq!(rule(&|_, index| retyped(index)), Some("R-APP-02"));
+    }
+
+    #[test]
+    fn a_sequence_is_checked_by_its_indexes() {
+        let states =
+            [state(&[]), state(&[("a", &[1]), ("b", &[2])]), state(&[("a", &[3]), ("b", &[2])]), state(&[("b", &[2])])];
+        let links: Vec<_> = states.windows(2).map(|pair| link((&pair[0], &pair[1]), |_, _| ())).collect();
+        check_sequence(&links.iter().collect::<Vec<_>>()).unwrap();
+        let mut reached = StateTable::new(Vec::new(), Vec::new());
+        for (link, state) in links.iter().zip(&states[1..]) {
+            reached = reached.after(link).unwrap();
+            assert_eq!(reached, table(state));
+        }
+        assert_eq!(check_sequence(&[&links[0], &links[2]]).unwrap_err().rule(), Some("R-APP-06"));
+    }
+}
