@@ -211,7 +211,8 @@ fn a_model_comes_with_its_configuration() {
     }
     folder.run(&["pull", "chain", "bare", "--no-assets"]).good();
     assert!(!folder.at("bare/current/config.json").exists());
-    folder.run(&["follow", "chain", "bare", "--with-files", "step0", "--until", "1"]).good();
+    folder.run(&["follow", "chain", "mixed", "--with-files", "step0", "--until", "1"]).good();
+    assert_eq!(folder.read("mixed/current/config.json"), b"{}");
     folder.refused(&["pull", "chain", "bare", "--no-assets", "--with-files", "step0"], "USAGE", None);
 
     let ran = folder.run(&["publish", "chain", "step0", "--no-assets"]);
