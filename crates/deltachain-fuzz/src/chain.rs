@@ -267,7 +267,12 @@ mod tests {
         let files = files_below(&folder).unwrap();
         assert!(files.len() >= 25);
         for path in files {
-            let mut archive = Archive::of(unpacked(&std::fs::read(&path).unwrap()));
+            let named = unpacked(&std::fs::read(&path).unwrap());
+            if !named.iter().any(|(name, _)| name.starts_with("files/")) {
+                // For the operation *plan* alone.
+                continue;
+            }
+            let mut archive = Archive::of(named);
             for flags in [0, SEALED] {
                 archive.flags = flags;
                 let archive = Archive::parse(&archive.to_bytes()).unwrap();

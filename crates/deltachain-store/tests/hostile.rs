@@ -10,7 +10,6 @@ use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName, Route,
 use deltachain::tensor::{Digest, Dtype, LAYOUT_KEY, MemoryState, StateDigests};
 use deltachain::{DiffOptions, ErrorClass, Limits, diff};
 use deltachain_store::{Store, Subscriber, SubscriberOptions};
-use serde_json::json;
 
 use crate::support::quick;
 use crate::support::verify::shown;
@@ -174,6 +173,12 @@ fn everything_in(directory: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
     found
 }
 
+/// The layout of a directory with one file.
+fn one_file(name: &str) -> String {
+    let name = serde_json::to_string(name).unwrap();
+    format!(r#"{{"files":[{{"name":{name},"metadata":null,"tensors":null}}]}}"#)
+}
+
 #[test]
 fn no_file_of_a_layout_leads_out_of_the_directory() {
     let long = format!("{}.safetensors", "x".repeat(244));
@@ -200,16 +205,17 @@ fn no_file_of_a_layout_leads_out_of_the_directory() {
         "evil\n.safetensors",
         &long,
     ];
-    let mut layouts: Vec<String> =
-        names.iter().map(|name| json!({ "files": [{ "name": name }] }).to_string()).collect();
+    let mut layouts: Vec<String> = names.iter().map(|name| one_file(name)).collect();
     let twins = |first: &str, second: &str| {
-        json!({ "files": [{ "name": first, "tensors": ["a"] }, { "name": second, "tensors": ["b"] }] }).to_string()
+        format!(
+            r#"{{"files":[{{"name":"{first}","metadata":null,"tensors":["a"]}},{{"name":"{second}","metadata":null,"tensors":["b"]}}]}}"#
+        )
     };
     layouts.push(twins("Model.safetensors", "model.safetensors"));
     layouts.push(twins("model.safetensors", "model.safetensors"));
-    layouts.push(twins("fine.safetensors", "../evil.safetensors"));
+    layouts.push(twins("../evil.safetensors", "fine.safetensors"));
     layouts.push(r#"{"files":[]}"#.to_owned());
-    layouts.push(r#"{"files":[{"name":"x.safetensors","path":"/tmp"}]}"#.to_owned());
+    layouts.push(r#"{"files":[{"name":"x.safetensors","metadata":null,"tensors":null,"path":"/tmp"}]}"#.to_owned());
     layouts.push("../evil".to_owned());
     for layout in layouts {
         for versions in [1, 2] {
@@ -233,7 +239,7 @@ fn no_file_of_a_layout_leads_out_of_the_directory() {
     // The longest name that is allowed, and other scripts.
     for name in [&long[1..], "模型 é.safetensors"] {
         let place = tempfile::tempdir().unwrap();
-        let store = chain(2, &json!({ "files": [{ "name": name }] }).to_string());
+        let store = chain(2, &one_file(name));
         let mut follower = Subscriber::open(store, place.path(), SubscriberOptions::default()).unwrap();
         let prepared = follower.prepare(None, &()).unwrap().unwrap();
         let switched = follower.apply(prepared).unwrap();

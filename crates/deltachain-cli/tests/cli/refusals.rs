@@ -56,7 +56,7 @@ fn links_of_the_future() {
             reseal(link);
         })
     };
-    all_refuse(&set(8, 1), "UNSUPPORTED", "R-HDR-04");
+    all_refuse(&set(8, 2), "UNSUPPORTED", "R-HDR-04");
     all_refuse(&set(12, 0x80), "UNSUPPORTED", "R-HDR-05");
     all_refuse(&set(20, 1), "MALFORMED", "R-HDR-06");
     // Features that may be ignored are.
@@ -178,14 +178,14 @@ fn notes_that_make_no_sense() {
     snapshot("a=b", "a=c");
 }
 
-/// A snapshot of one tensor of 2^40 zero bytes in 64 KiB, made by hand.
+/// A snapshot of one tensor of 2^40 zero bytes in 2 MiB, nearly all of them digests of its pieces, made by hand.
 fn huge() -> Vec<u8> {
     let pieces = 1 << 16;
     let mut index = vec![0, 0, 1, 1, b't', 1, 5, 1];
     // 2^40 in seven-bit groups: five of zeros, then 2^5.
     index.extend([0x80, 0x80, 0x80, 0x80, 0x80, 0x20]);
     index.extend(vec![0; pieces]);
-    index.extend([0; 32]);
+    index.extend(vec![0; 32 * pieces]);
     let folder = Folder::new();
     folder.write("good", bytes_file(&[("t", b"1")]));
     folder.run(&["snapshot", "good", "-o", "good.dcf"]).good();

@@ -79,7 +79,6 @@ fn states_on_the_way_need_not_fit_in_files() {
     }
     folder.run(&["apply", "--base", "base.safetensors", "0.dcf", "1.dcf", "-o", "9.safetensors"]).good();
     assert_eq!(folder.read("9.safetensors"), bytes_file(&[("a", &[9])]));
-    folder.run(&["squash", "--base", "base.safetensors", "0.dcf", "-o", "same.dcf"]).good();
     folder.refused(&["apply", "--base", "base.safetensors", "0.dcf", "-o", "5.safetensors"], "USAGE", None);
     folder.run(&["squash", "--base", "base.safetensors", "0.dcf", "1.dcf", "-o", "both.dcf"]).good();
     folder.run(&["apply", "--base", "base.safetensors", "both.dcf", "-o", "again.safetensors"]).good();

@@ -19,7 +19,7 @@ fn inspect_adds_up() {
             assert_eq!(shown[field], made[field]);
         }
         assert_eq!((&shown["metadata"]["run"], &shown["metadata"]["n"]), (&json!("erster Versuch"), &json!("1")));
-        assert_eq!((&shown["version"], &shown["compatible_features"]), (&json!(0), &json!(0)));
+        assert_eq!((&shown["version"], &shown["compatible_features"]), (&json!(1), &json!(0)));
         assert_eq!((&shown["snapshot"], &shown["direct"]), (&json!(false), &json!(false)));
         let number = |value: &Value| value.as_u64().unwrap();
         let sizes = number(&shown["index_bytes"]) + number(&shown["segments_bytes"]) + 128;

@@ -392,7 +392,7 @@ fn shards_that_are_not_together_the_state_are_refused() {
 
 #[test]
 fn the_layout_is_that_of_the_chain() {
-    const LAYOUT: &str = r#"{"files":[{"name":"x-1.safetensors","metadata":{"format":"pt"},"tensors":["b","c"]},{"name":"x-2.safetensors","tensors":["a"]}]}"#;
+    const LAYOUT: &str = r#"{"files":[{"name":"x-1.safetensors","metadata":{"format":"pt"},"tensors":["b","c"]},{"name":"x-2.safetensors","metadata":null,"tensors":["a"]}]}"#;
     let mut chain = Chain::new();
     let first = state(&[("a", &[1, 2]), ("b", &[3]), ("c", &[])]);
     let second = state(&[("a", &[1, 2]), ("b", &[4]), ("d", &[5])]);

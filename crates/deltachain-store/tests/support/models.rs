@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use deltachain::tensor::{
-    Dtype, Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateWriter, TensorInfo,
+    Dtype, Layout, LayoutFile, MemoryState, SafetensorsState, StagedSafetensors, State, StateWriter, TensorInfo,
 };
-use serde_json::json;
 
 use super::Random;
 
@@ -92,16 +91,22 @@ fn weights(random: &mut Random, count: u64) -> Vec<u8> {
 /// Writes a state as a new directory.
 pub(crate) fn save(state: &MemoryState, path: &Path, in_two: bool) {
     let tensors = state.tensors();
-    let names: Vec<&str> = tensors.iter().map(TensorInfo::name).collect();
-    let (first, second) = names.split_at(names.len() / 2);
-    let metadata = json!({ "format": "pt" });
-    let files = if in_two {
-        let first = json!({ "name": "model-00001-of-00002.safetensors", "metadata": metadata, "tensors": first });
-        json!([first, { "name": "model-00002-of-00002.safetensors", "tensors": second }])
-    } else {
-        json!([{ "name": "model.safetensors", "metadata": metadata }])
+    let names: Vec<String> = tensors.iter().map(|info| info.name().to_owned()).collect();
+    let file = |name: &str, metadata: Option<&str>, tensors: &[String]| LayoutFile {
+        name: Some(name.to_owned()),
+        metadata: metadata.map(|format| [("format".to_owned(), format.to_owned())].into()),
+        tensors: tensors.to_vec(),
     };
-    let layout = Layout::parse(&json!({ "files": files }).to_string(), tensors).unwrap();
+    let (first, second) = names.split_at(names.len() / 2);
+    let files = if in_two {
+        vec![
+            file("model-00001-of-00002.safetensors", Some("pt"), first),
+            file("model-00002-of-00002.safetensors", None, second),
+        ]
+    } else {
+        vec![file("model.safetensors", Some("pt"), &names)]
+    };
+    let layout = Layout::joined(files.iter()).unwrap();
     let staged = StagedSafetensors::create(path, tensors, &layout, None, false).unwrap();
     for (number, (_, data)) in state.iter().enumerate() {
         staged.write(number, 0, data).unwrap();
