@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use deltachain::chain::{FileReference, Route};
-use deltachain::format::{HEADER_BYTES, Header, Index, TensorEntry};
+use deltachain::format::{HEADER_BYTES, Header, Index, Start, TensorEntry};
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests, TensorInfo};
 use deltachain::{ErrorClass, Limits, LinkReader};
 use deltachain_store::{Subscriber, SubscriberOptions};
@@ -289,13 +289,14 @@ fn what_is_not_taken_is_proven_as_far_as_the_index_says() {
             written.digests = vec![Digest::of_bytes(b"another")];
         }
     });
-    let removed = changed(&link, |index| {
+    let longer = changed(&link, |index| {
         let place = entry(index, "a");
         if let TensorEntry::Write(written) = &mut index.tensors[place] {
-            written.info = TensorInfo::new("a", Dtype::I16, [3]).unwrap();
+            written.info = TensorInfo::new("a", Dtype::U8, [2]).unwrap();
+            written.start = Start::Base;
         }
     });
-    for (link, rule) in [(digest, "R-APP-05"), (removed, "R-APP-02")] {
+    for (link, rule) in [(digest, "R-APP-05"), (longer, "R-APP-02")] {
         let file = chain.store_link(&link);
         let routes = [Route { from: Some(0), files: vec![file, right[1]] }];
         let generation = if rule == "R-APP-05" { 1 } else { 2 };
