@@ -73,7 +73,7 @@ def verdict(answer):
 
 
 def members(answer):
-    return {name: value for name, value in answer.items() if name not in ("case", "message")}
+    return {name: value for name, value in answer.items() if name not in ("case", "message") and value is not None}
 
 
 def output(path):

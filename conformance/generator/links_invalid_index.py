@@ -268,6 +268,8 @@ def order_of_segments():
             ("last-first", "tensors-200-own-segments", last_first, "the last tensor is in the first segment"),
             ("pieces", "pieces-two-segments", swap, "two pieces of a tensor"),
             ("interleaved", "order-u8-i8-together", swap, "tensors of one dtype, with another dtype between"),
+            ("set", "order-set", swap, "tensors that are set"),
+            ("set-pieces", "segment-2-full-pieces-apart", swap, "two pieces of a tensor that is set"),
             ("described", "order-described", swap, "tensors of one described dtype")):
         yield spoiled(f"order-{id}", "R-IDX-19", f"segments in another order than the pieces: {reason}", twin, change,
                       "6.2", apply=None if id == "described" else True)

@@ -122,13 +122,14 @@ def strings():
                   metadata(varint(2**26 + 1) + b"k", b"\0"), allocation_ceiling=1 << 20)
     yield spoiled("metadata-value", "R-LIM-01", "a value that is too long together with its key", "metadata-one",
                   metadata(b"\4step", varint(2**26 - 3) + b"v"), allocation_ceiling=1 << 20)
-    half = "v" * 2**25
-
-    def second_half(file):
-        file.metadata = [("a", half), ("b", Raw(varint(2**25 - 1)))]
-        file.index_stored = frame
-    yield spoiled("metadata-sum-of-halves", "R-LIM-01", "two values, half of the limit each: with the keys it is too much",
-                  "metadata-one", second_half)
+    half = "v" * (2**25 - 1)
+    for id, pair, reason in (("halves", ("b", Raw(varint(2**25))), "a value of the other half and a byte"),
+                             ("key", (Raw(varint(2**25 + 1) + b"b"), ""), "a key of the other half and a byte")):
+        def second_half(file):
+            file.metadata = [("a", half), pair]
+            file.index_stored = frame
+        yield spoiled(f"metadata-sum-of-{id}", "R-LIM-01", f"half of the limit that is there, then {reason} that is not",
+                      "metadata-one", second_half)
     yield spoiled("metadata-sum-wraps", "R-LIM-01", "lengths whose sum is small again modulo 2^64", "metadata-one",
                   metadata(b"\4step", varint(HUGE - 3) + b"v"), allocation_ceiling=1 << 20)
 
