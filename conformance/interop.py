@@ -213,7 +213,8 @@ def main():
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         tool = Tool(os.path.abspath(args.tool), folder)
         table, links = matrix(tool, rng, not args.long)
-        check = differential.run(os.path.abspath(runner), folder, rng, links, args.keep, files, 7200 if args.long else 40)
+        check = differential.run(os.path.abspath(runner), folder, rng, links, args.keep, files,
+                                 36000 if args.long else 40)
     kinds = ", ".join(f"{count} {kind}" for kind, count in check.kinds.most_common())
     print(f"\n{check.files} damaged files ({kinds}), {check.answers} answers compared: {check.agreed} agree, "
           f"{check.allowed} differ where they may, {check.failed} differ")

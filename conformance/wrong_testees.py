@@ -45,8 +45,8 @@ def faults():
     return found
 
 
-def report(runner, fault, folder):
-    """Runs the suite against a copy of the Python reader with the fault."""
+def spoil(fault, folder):
+    """A copy of the Python reader with the fault."""
     copy = Path(folder) / fault.name.replace(" ", "-")
     shutil.copytree(PYTHON, copy, ignore=shutil.ignore_patterns("__pycache__", "tests"))
     for file, *pieces in fault.edits:
@@ -56,6 +56,11 @@ def report(runner, fault, folder):
         if text.count(right) != 1:
             raise SystemExit(f"{file} does not hold {right!r} exactly once: mend the fault '{fault.name}'")
         source.write_text(text.replace(right, wrong))
+    return copy
+
+
+def report(runner, fault, copy):
+    """Runs the suite against it."""
     testee = shlex.join([sys.executable, str(copy / "testee.py")])
     command = [runner, "run", "--vectors", str(PYTHON.parent), "--only", fault.only, "--testee", testee]
     return subprocess.run(command, capture_output=True, text=True)
@@ -68,7 +73,8 @@ def main():
     args = parser.parse_args()
     chosen, missed = [fault for fault in faults() if args.only in fault.name], 0
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        reports = pool.map(lambda fault: report(args.runner, fault, folder), chosen)
+        copies = [spoil(fault, folder) for fault in chosen]
+        reports = pool.map(lambda fault, copy: report(args.runner, fault, copy), chosen, copies)
         for fault, done in zip(chosen, reports):
             named = set(re.findall(r"SPEC\.md section (\d+(?:\.\d+)?)", done.stdout))
             summary = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-300:]

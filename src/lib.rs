@@ -9,9 +9,9 @@
 //! | header | index | segment 0 | segment 1 | ... |     one .dcf file
 //! +--------+-------+-----------+-----------+-----+
 //!   digests  which tensors, which     coded pieces of tensors: up to 32 MiB each,
-//!   of base  segments, target's       decoded independently and in parallel
-//!   and      tensor digests
-//!   target
+//!   of base  segments, digests of     decoded independently and in parallel
+//!   and      the target's tensors
+//!   target   and pieces
 //! ```
 //!
 //! # Making and applying a link

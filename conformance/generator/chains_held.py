@@ -36,6 +36,9 @@ def another_chain():
     replaced = line(2).with_object(CHAIN, chain_document(OTHER))
     yield bad("other-chain/only-chain-json", replaced, "R-CHN-13", twin, "all commits are those of the chain that is held",
               held=1)
+    for version in (1, 2):
+        yield bad(f"other-chain/only-chain-json-by-number-{version}", replaced, "R-CHN-13", twin,
+                  "all commits are those of the chain that is held; a version is wanted by number", held=1, version=version)
     yield bad("other-chain/recorded-otherwise", line(2), "R-CHN-13", twin,
               "the reader has recorded the digest of another chain.json", held=Held(1, chain="ab" * 32))
     yield bad("other-chain/newline", line(2).with_object(CHAIN, line(2).document + b"\n"), "R-DOC-03", twin,

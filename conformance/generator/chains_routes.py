@@ -217,6 +217,18 @@ def beyond_64_bits():
 
 
 @makes_vectors
+def one_route_beyond_64_bits():
+    """The same in one route, so that also who searches backwards, and returns with the first path, sees it."""
+    count = 2050
+    sizes = [MOST] * 2048 + [3000] * 2
+    small = named(*[131] * count)
+    chain = Chain().publish([EMPTY] * count, Route(None, named=small), Route(None, named=named(*sizes)))
+    assert sum(sizes) > 2**64 > count * 131 > sum(sizes) % 2**64
+    yield good("valid/route-above-2-64", chain, [0], "two routes from nothing, the second of more than 2^64 bytes, which "
+               "are few in 64 bits", replay=False)
+
+
+@makes_vectors
 def links_of_other_kinds():
     extended = step(whole(0), whole(1))
     extended.extension = b"for later"

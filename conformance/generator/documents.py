@@ -1,6 +1,8 @@
 """Documents of a chain (SPEC section 18): how they are written, and the vectors of single documents.
 
 Invalid ones are valid ones with one run of bytes replaced by another."""
+import json
+
 from .links import CLASSES
 from .registry import MADE, Vector, makes_vectors
 
@@ -248,6 +250,9 @@ def members():
 @makes_vectors
 def spaces():
     yield from spoilt("space", "R-DOC-03", (
+        *((f"dumps-{kind}", kind, MADE[f"documents/valid/{kind}"].file, json.dumps(json.loads(
+            MADE[f"documents/valid/{kind}"].file)).replace(": 1, ", ":1,", 1), "a space after each colon and comma but the "
+          "first, as Python writes JSON") for kind in ("chain", "commit", "routes")),
         ("after-comma", "commit", ',"version"', ', "version"', "white space after a comma"),
         ("before-comma", "commit", '7,"parent"', '7 ,"parent"', "white space before a comma"),
         ("after-colon", "commit", '"version":7', '"version": 7', "white space after a colon"),

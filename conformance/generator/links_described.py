@@ -15,7 +15,8 @@ LANES = [0, 0x8000, 0x0200, 0x8200, 0x7C00, 0xFC00, 0x7DFF, 0xFFFF, 1, 0x8001, 0
 
 def snapshot(dtype, data, shape=None, plan=None):
     """From nothing to one tensor."""
-    return link(EMPTY, State("unused", {"t": tensor(dtype, data, shape)}), *([plan or Plan(DENSE)] if data else []))
+    plans = [plan or Plan(DENSE)] if any(data) else []
+    return link(EMPTY, State("unused", {"t": tensor(dtype, data, shape)}), *plans)
 
 
 @makes_vectors
@@ -36,9 +37,12 @@ def dtypes():
             ("15-bits-of-16", described("E11_2", 16, 2, True, 11), bytes(range(16)), None, "eleven exponent bits of 16"),
             ("lanes-of-4", described("W4", 32, 4), bytes(range(16)), (2, 2), "lanes of four bytes"),
             ("scalar", Q128, bytes(range(16)), (), "a scalar of two lanes"),
-            ("empty", Q128, b"", (0, 2**64 - 1), "no element")):
+            ("empty", Q128, b"", (0, 2**64 - 1), "no element"), ("nothing", FP16X, b"", (0,), "an empty tensor"),
+            ("nothing-of-8-bits", described("E7", 8, 1, True, 7), b"", (0,), "an empty tensor of bytes")):
         yield valid(f"described-{id}", snapshot(dtype, data, shape), "2.1", f"a described dtype: {reason}", ["R-IDX-20"],
                     apply=False)
+    yield valid("described-zeros", snapshot(described("I24", 24, 2), bytes(6), (2,)), "2.1",
+                "a described dtype whose zeros no segment codes", ["R-IDX-09"], apply=False)
     sparse = Plan(SPARSE, coded=[0, 1, 5, 7])
     data = [lane if number in sparse.coded else 0 for number, lane in enumerate(LANES)]
     yield valid("described-sparse", snapshot(FP16X, data, plan=sparse), "8.2", "sparse values of a described dtype",
@@ -90,7 +94,7 @@ def sequences():
                 then=["links/valid/described-unlisted", "links/valid/described-removed-last"])
 
 
-TWIN = "described-sign-magnitude"
+TWIN, WITHOUT_DATA = "described-sign-magnitude", "described-nothing"
 
 
 def spoiled(id, rule, reason, change, twin=TWIN, section="2.1", **members):
@@ -119,7 +123,7 @@ def wrong_descriptions():
             ("name-full-width", "FP\uff18", "a digit beyond ASCII"), ("name-bf16", "BF16", "a name of the table"),
             ("name-bool", "BOOL", "a name of the table"), ("name-f4", "F4", "a name of the table"),
             ("name-f8-e4m3", "F8_E4M3", "a name of the table")):
-        yield spoiled(id, "R-IDX-20", reason, fields(name=name))
+        yield spoiled(id, "R-IDX-20", reason, fields(name=name), WITHOUT_DATA)
     for id, reason, changes in (
             ("bits-0", "elements without bits", dict(bits=0)), ("lanes-0", "lanes of no bytes", dict(lane_bytes=0)),
             ("lanes-3", "lanes of three bytes", dict(lane_bytes=3)), ("lanes-16", "lanes of 16 bytes", dict(lane_bytes=16)),
@@ -131,11 +135,11 @@ def wrong_descriptions():
              dict(sign_magnitude=False, exponent_bits=1)),
             ("exponent-12", "twelve exponent bits", dict(exponent_bits=12)),
             ("exponent-255", "255 exponent bits", dict(exponent_bits=255))):
-        yield spoiled(id, "R-IDX-20", reason, fields(**changes))
+        yield spoiled(id, "R-IDX-20", reason, fields(**changes), WITHOUT_DATA)
     yield spoiled("exponent-8-of-8", "R-IDX-20", "no room for the sign",
-                  fields(name="E7", bits=8, lane_bytes=1, exponent_bits=8), "described-all-exponent")
+                  fields(name="E7", bits=8, lane_bytes=1, exponent_bits=8), "described-nothing-of-8-bits")
     yield spoiled("exponent-12-of-64", "R-IDX-20", "twelve exponent bits of 64",
-                  fields(name="E11", bits=64, lane_bytes=8, exponent_bits=12), "described-11-bits")
+                  fields(name="E11", bits=64, lane_bytes=8, exponent_bits=12), WITHOUT_DATA)
 
 
 @makes_vectors
@@ -154,8 +158,8 @@ def other_faults():
                   section="1")
     yield spoiled("name-65536", "R-LIM-01", "a name longer than any may be", name(varint(65536) + b"A"), section="13",
                   allocation_ceiling=1 << 20)
-    yield spoiled("length-24-bits", "R-IDX-09", "three bytes, in lanes of two", shape(1), "described-24-bits", "2.2")
-    yield spoiled("length-9-bytes", "R-IDX-09", "nine bytes, in lanes of two", shape(3), "described-24-bits", "2.2")
+    for id, elements, reason in (("24-bits", 1, "three bytes, in lanes of two"), ("9-bytes", 3, "nine bytes, in lanes of two")):
+        yield spoiled(f"length-{id}", "R-IDX-09", reason, shape(elements, segments=[0]), "described-zeros", "2.2")
     yield spoiled("length-3-bits", "R-IDX-09", "twelve bits", shape(4), "described-three-bits", "2.2")
     yield spoiled("length-3-bytes", "R-IDX-09", "24 bits, in lanes of two bytes", shape(8), "described-three-bits", "2.2")
     yield spoiled("length-1-bit", "R-IDX-09", "seven bits", shape(7), "described-one-bit", "2.2")

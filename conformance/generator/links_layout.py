@@ -1,5 +1,7 @@
 """Links with the metadata key for layouts of files (SPEC section 12). Only *apply* writes files, so only it is asked;
 it writes one file, whatever the layout says."""
+import json
+
 from .builder import DENSE
 from .coding import Plan, link
 from .documents import text
@@ -47,6 +49,8 @@ def good_layouts():
                "all escapes that there are, and characters that have none")
     yield good("name", files(file("model.safetensors")), "the only file may have a name")
     yield good("two-tensors", ONE_FILE, "a snapshot that says how many files it is", TWO)
+    nothing = link(ONE, EMPTY, metadata=[(KEY, ONE_FILE)])
+    yield valid("layout-of-nothing", nothing, "12", "one file for no tensor", ["R-LAY-01"], features=["layout"])
     yield good("files-without-tensors", files(file("a.safetensors", []), file("b.safetensors", ["a", "b"], {"k": ""}),
                                               file("c.safetensors", [])), "files without tensors", TWO)
 
@@ -56,6 +60,7 @@ def good_names():
     names = sorted((name + ".safetensors" for name in (
         "n" * 243, "\u00e9" * 121 + "n", " con", "a b", "auxiliary", "com", "com10", "com\u2074", "conin", "conout$x",
         "con-", "c\u00f6n", "lpt\u0661", "model..", "nul_", "null", "prn_", "~", "\u00a0", "\u202e",
+        "aux\u00a0", "nul\u3000", "prn\u2003x", "con\u0131n$", "CON\u0130N$", "\u017f",
         "\U0001f600", "'\"?*<>|")), key=str.encode)
     assert {len(name.encode()) for name in names} >= {255}
     listed = [file(name, ["a", "b"] if number == 0 else []) for number, name in enumerate(names)]
@@ -94,6 +99,10 @@ def bad_texts():
             ("deep", '{"files":' + "[" * 100000 + "]" * 100000 + "}", "nested so deep that a careless parser dies"),
             ("deep-open", "[" * 100000, "nested deep, and not closed")):
         yield bad(f"text-{id}", value, reason)
+    spaced = json.dumps(json.loads(ONE_FILE))
+    yield bad("text-spaced", spaced, "a space after each colon and comma, as Python writes JSON")
+    yield bad("text-indented", json.dumps(json.loads(ONE_FILE), indent=1), "a text that is indented")
+    yield bad("text-no-file-for-nothing", '{"files":[]}', "no file for no tensor", "layout-of-nothing")
     yield bad("text-cut", ONE_FILE[:-1], "a text that is cut off")
     yield bad("text-after", ONE_FILE + " {}", "another text after the layout")
     yield bad("text-after-brace", ONE_FILE + "}", "a brace too many")

@@ -122,13 +122,14 @@ def strings():
                   metadata(varint(2**26 + 1) + b"k", b"\0"), allocation_ceiling=1 << 20)
     yield spoiled("metadata-value", "R-LIM-01", "a value that is too long together with its key", "metadata-one",
                   metadata(b"\4step", varint(2**26 - 3) + b"v"), allocation_ceiling=1 << 20)
-    half = "v" * 2**25
-
-    def second_half(file):
-        file.metadata = [("a", half), ("b", Raw(varint(2**25 - 2)))]
-        file.index_stored = frame
-    yield spoiled("metadata-sum-of-halves", "R-LIM-01", "two values, half of the limit each: with the keys it is too much",
-                  "metadata-one", second_half)
+    half = "v" * (2**25 - 1)
+    for id, pair, reason in (("halves", ("b", Raw(varint(2**25))), "a value of the other half and a byte"),
+                             ("key", (Raw(varint(2**25 + 1) + b"b"), ""), "a key of the other half and a byte")):
+        def second_half(file):
+            file.metadata = [("a", half), pair]
+            file.index_stored = frame
+        yield spoiled(f"metadata-sum-of-{id}", "R-LIM-01", f"half of the limit that is there, then {reason} that is not",
+                      "metadata-one", second_half)
     yield spoiled("metadata-sum-wraps", "R-LIM-01", "lengths whose sum is small again modulo 2^64", "metadata-one",
                   metadata(b"\4step", varint(HUGE - 3) + b"v"), allocation_ceiling=1 << 20)
 
@@ -212,11 +213,15 @@ def stored_lengths():
         yield refused(f"segment/as-long-as-may-be-{id}", exact, "R-SEG-02",
                       f"a segment with as many bytes as it may have, most of them too many: {reason}", twin, "7")
 
-    def announced(file):
-        file.segments[0].stored_length = 3 * 2**30
-        file.header = {"segments": 3 * 2**30, "extension": 0}
+    def wraps(file):
+        lengths = [len(segment.encode()) for segment in file.segments[:2]]
+        file.segments[0].stored_length = HUGE
+        file.segments[1].stored_length = sum(lengths) + 1
+    yield spoiled("segment-stored-wraps", "R-LIM-06", "stored lengths whose sum is right modulo 2^64",
+                  "tensors-200-own-segments", wraps)
     huge = copy_of("one-lane")
-    announced(huge)
+    huge.segments[0].stored_length = 3 * 2**30
+    huge.header = {"segments": 3 * 2**30}
     yield refused("header/segment-of-3-gib-is-not-there", huge, "R-HDR-09", "a segment of 3 GiB that is not there",
                   "one-lane", "4.1", allocation_ceiling=1 << 20)
 

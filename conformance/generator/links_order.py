@@ -173,10 +173,10 @@ def after_the_index():
         file.entries[0].segments, file.segments[0].stored_length = [0], 999
 
     def sum_and_snapshot(file):
-        file.entries[0].operation, file.segments[0].stored_length = PATCH, 999
+        file.entries[0].operation, file.segments[0].stored_length = PATCH, 600
 
     def end_and_unused(file):
-        file.entries[0].segments, file.entries[0].digest = [0], [bytes(31)]
+        file.entries[0].segments, file.entries[0].digests = [0], [bytes(31)]
     yield two_faults("tail-then-unused-segment", "R-IDX-02", "the end of the index before its segments", "one-lane",
                      tail_and_unused)
     yield two_faults("end-then-unused-segment", "R-INT-03", "a digest that is cut off before segments", "one-lane",
@@ -184,6 +184,53 @@ def after_the_index():
     yield two_faults("unused-segment-then-sum", "R-IDX-12", "segments before their sum", "one-lane", unused_and_sum)
     yield two_faults("sum-then-snapshot", "R-IDX-14", "the sum before operations on the empty state", "snapshot",
                      sum_and_snapshot)
+
+    def too_long(number):
+        """A segment that is longer than it may be; the sum of all is right."""
+        def change(file):
+            file.segments[number].tail = bytes(2000)
+        return change
+
+    def unused(number):
+        """A segment that nothing names, so that it may have 512 bytes."""
+        def change(file):
+            file.segments.insert(number, copy.deepcopy(file.segments[0]))
+            file.entries[0].segments = [2 - number]
+        return change
+
+    def both(*changes):
+        def change(file):
+            for one in changes:
+                one(file)
+        return change
+
+    def long_and_sum(file):
+        file.segments[0].stored_length = 2000
+
+    def as_patch(file):
+        file.entries[0].operation = PATCH
+    for id, rule, twin, change, reason in (
+            ("long-segment-then-sum", "R-LIM-06", "one-lane", long_and_sum, "a segment's bound before the sum of all"),
+            ("long-segment-then-snapshot", "R-LIM-06", "snapshot", both(as_patch, too_long(0)),
+             "a segment's bound before operations on the empty state"),
+            ("long-segment-then-unused", "R-LIM-06", "one-lane", both(unused(1), too_long(0)),
+             "segments in order: the first is too long, the second unused"),
+            ("unused-then-long-segment", "R-IDX-12", "one-lane", both(unused(0), too_long(1)),
+             "segments in order: the first is unused, the second too long"),
+            ("unused-and-long-segment", "R-IDX-12", "one-lane", both(unused(0), too_long(0)),
+             "a segment that is unused and too long"),
+            ("tail-then-long-segment", "R-IDX-02", "one-lane",
+             both(too_long(0), lambda file: setattr(file, "index_tail", b"\0")), "the end of the index before segments")):
+        yield two_faults(id, rule, reason, twin, change)
+    for id, rule, twin, change, reason in (
+            ("long-segment-then-set-bytes", "R-LIM-06", "snapshot", too_long(0), "a segment's bound"),
+            ("unused-then-set-bytes", "R-IDX-12", "snapshot", unused(1), "an unused segment"),
+            ("sum-then-set-bytes", "R-IDX-14", "snapshot", lambda file: setattr(file.segments[0], "stored_length", 600),
+             "the sum of segments"),
+            ("operations-then-set-bytes", "R-IDX-17", "snapshot",
+             lambda file: file.entries.insert(0, Entry("s", REMOVE)), "a removal from the empty state")):
+        yield two_faults(id, rule, f"{reason}, before the caller's limit", twin, change, features=["set-limit"],
+                         set_bytes=1)
 
     def snapshot_and_limit(file):
         file.entries.append(Entry("u", PATCH, DTYPES["U8"], (0,), [], [bytes(32)]))
@@ -199,6 +246,12 @@ def after_the_index():
                     Plan(pieces=[("t", 0), ("t", 1), ("t", 2)]))
         file.segments.insert(unused, copy.deepcopy(file.segments[0]))
         file.entries[0].segments = [2 - unused] * 3
+        if unused:
+            longer = copy.deepcopy(file)
+            longer.segments.pop()
+            longer.segments[0].stored_length = 2**40
+            yield refused("order/large-segment-then-long", longer, "R-LIM-02", "a segment of too many bytes of pieces, "
+                          "which is too long, too", "segment-2-full-pieces", "10")
         yield refused(f"order/{id}", file, rule, reason, "segment-2-full-pieces", "10")
 
 

@@ -42,6 +42,8 @@ def large_sets():
                                                  + b"\2" * 8)})
     yield valid("segment-2-full-pieces", link(EMPTY, zeros, Plan(SPARSE, ABSOLUTE, [("t", 0), ("t", 1)])), "13",
                 "the most bytes of pieces that a segment may have", ["R-LIM-02"])
+    yield valid("segment-2-full-pieces-apart", link(EMPTY, zeros, *(Plan(pieces=[("t", piece)]) for piece in (0, 1))), "6.2",
+                "two full pieces in segments of their own", ["R-IDX-19"])
     equal = State("one-piece-equal", {"t": Tensor(tensor("U64", b"").dtype, (2**21,), bytes(range(8)) * 2**21)})
     file = link(EMPTY, equal, Plan(DENSE, coded=[]))
     for number in range(8):
@@ -134,6 +136,9 @@ def segment_order():
     yield made("order-codings", four, ["bd", "ac"], "one dtype, two codings: the first segment has the second tensor",
                bd=SMALL)
     yield made("order-shared", four, ["ab", "cd"], "one dtype and one coding: the first two, then the last two")
+    fresh = State("order-set", {name: tensor("U8", b"x") for name in "abcd"})
+    yield valid("order-set", link(EMPTY, fresh, *(Plan(pieces=[(name, 0) for name in pair]) for pair in ("ab", "cd"))),
+                "6.2", "four tensors that are set, in order", ["R-IDX-19"])
     yield made("order-apart", dict.fromkeys("abcde", "U8"), ["a", "bcde"], "one tensor, then four")
     one, two = described("X", 8, 1), described("X", 8, 1, True, 3)
     yield made("order-described-two", {"a": one, "b": two, "c": one, "d": two}, ["bd", "ac"],

@@ -36,7 +36,8 @@ def example(rng, folder):
                 ("a", "U8"), ("b", "BF16"))} for i in range(shards)])
         else:
             result.states.append([change_state(rng, shard, 0.4) for shard in result.states[-1]])
-        starts = {None, *range(version)} if rng.random() < 0.3 else {rng.choice([None, version - 1]) if version else None}
+        starts = {rng.choice([None, version - 1]) if version else None}
+        starts |= {None, *range(version)} if rng.random() < 0.3 else set()
         starts |= {start for start in range(version) if rng.random() < 0.3}
         bases = {start: start if start is None else result.states[start] for start in starts}
         assets = {"config.json": b"{}", f"v{version % 2}": b"", "é": rng.randbytes(5)} if rng.random() < 0.5 else {}
@@ -63,8 +64,7 @@ def damage_object(rng, path):
     elif kind == 2:
         path.write_bytes(damage_bytes(rng, path.read_bytes()))
     elif path.suffix != ".json":
-        other = rng.choice(sorted(path.parent.iterdir()))
-        path.write_bytes(other.read_bytes()) if other.is_file() else None
+        path.write_bytes(rng.choice([other.read_bytes() for other in sorted(path.parent.iterdir()) if other.is_file()]))
     elif kind == 3:
         path.write_bytes(damage_text(rng, path.read_bytes()))
     elif kind == 4:  # a document of another number
@@ -98,11 +98,11 @@ def mend_parents(chain, versions):
 
 
 def damage(rng, chain, versions):
-    for _ in range(rng.choice([0, 1, 1, 2, 3])):
-        objects = [path for path in sorted(chain.rglob("*")) if path.is_file() and not path.is_symlink()]
-        documents = [path for path in objects if path.suffix == ".json"]
-        if objects:
-            damage_object(rng, rng.choice(documents if documents and rng.random() < 0.6 else objects))
+    objects = [path for path in sorted(chain.rglob("*")) if path.is_file()]
+    rng.shuffle(objects)
+    objects.sort(key=lambda path: path.suffix != ".json" and rng.random() < 0.6)  # documents more often
+    for path in objects[:rng.choice([0, 1, 1, 2, 3])]:
+        damage_object(rng, path)
     if rng.random() < 0.3:
         mend_parents(chain, versions)
 
@@ -125,7 +125,8 @@ def question(rng, made, chain):
                 "chain": digest if kind != 3 else "0" * 64, "shards": shards}
     accept = rng.choice([None, None, None, "0" * 64, rng.choice(made.commits)])
     names = [name for parts in made.states[0] for name in parts]
-    shards = rng.choice([None, None, sorted(rng.sample(range(len(made.states[0])), rng.randrange(len(made.states[0]) + 1)))])
+    count = len(made.states[0])
+    shards = rng.choice([None, None, sorted(rng.sample(range(count), rng.randrange(count + 1)))])
     tensors = rng.choice([None, None, rng.sample([*names, "none"], rng.randrange(len(names) + 1))])
-    return {"chain": str(chain), "version": version, "held": held, "accept": accept, "shards": shards, "tensors": tensors,
-            "set_bytes": None}
+    return {"chain": str(chain), "version": version, "held": held, "accept": accept, "shards": shards,
+            "tensors": tensors, "set_bytes": None}

@@ -115,7 +115,8 @@ def damage_structure(rng, raw):
         elif kind == 1 and window:
             window = bytes([rng.choice([0, 1, 8, 0x38, 0x58, 0x78, 0x79, 0xFF])])
         elif kind == 2 and content:
-            content = (int.from_bytes(content, "little") + rng.choice([-1, 1, 256])).to_bytes(9, "little")[:len(content)]
+            number = int.from_bytes(content, "little") + rng.choice([-1, 1, 256])
+            content = number.to_bytes(9, "little")[:len(content)]
         elif kind == 3:
             block[0] ^= 1
         elif kind == 4:

@@ -8,7 +8,7 @@ from deltachain_py import link as dcf
 from deltachain_py.errors import DcfError, Limits
 from deltachain_py.header import MAGIC, SIZE
 from deltachain_py.index import ABSOLUTE, PATCH, PLANES, REMOVE, SMALL, SPARSE, Coding
-from deltachain_py.model import BY_NAME, DESCRIBED, DTYPES, Dtype, Tensor, state_digest
+from deltachain_py.model import BY_NAME, DESCRIBED, DTYPES, Tensor, state_digest
 from deltachain_py.primitives import Reader, crc32, varint
 from deltachain_py.segment import stream_names
 from deltachain_py.streams import read_stream, write_stream
@@ -223,7 +223,7 @@ def damage_structure(rng, draft):
         same = [d for d in DTYPES.values() if d.lane_bytes == entry.dtype.lane_bytes]
         entry.dtype = rng.choice(same if rng.random() < 0.8 else list(DTYPES.values()))
         if rng.random() < 0.4:
-            entry.dtype = describe(rng, entry.dtype)
+            entry.dtype = (describe if rng.random() < 0.7 else damage_description)(rng, entry.dtype)
     elif kind == 3 and entry and entry.segments:
         entry.segments[rng.randrange(len(entry.segments))] = rng.randrange(len(index.segments) + 2)
     elif kind == 4 and entry:
@@ -307,7 +307,8 @@ def promise(data, base):
         link = dcf.parse(data, Limits(set_bytes=SET_BYTES))
         for entry in link.index.tensors:
             old = base.get(entry.name)
-            if entry.operation == PATCH and (old is None or (old.dtype, len(old.data)) != (entry.dtype, entry.byte_length)):
+            if entry.operation == PATCH and (
+                    old is None or (old.dtype, len(old.data)) != (entry.dtype, entry.byte_length)):
                 return None
             entry.digests = entry.digests and Anything()
         state = dcf.build(link, base)
@@ -330,24 +331,25 @@ def reseal(data, **fields):
 
 
 def describe(rng, dtype):
-    """A dtype that brings its description, mostly one that could stand for the other."""
-    exponent = dtype.exponent_bits if dtype.sign_magnitude else 0
-    name = rng.choice(["X", "F16_X", "A" * 32] if rng.random() < 0.9 else ["x", "", "A" * 33, "BF16", "1", "X-", "É"])
-    good = Dtype(DESCRIBED, name, dtype.bits, dtype.lane_bytes, dtype.sign_magnitude, exponent)
-    if rng.random() < 0.8:
-        return good
-    return replace(good, **rng.choice([{"bits": 0}, {"bits": 255}, {"bits": 12}, {"lane_bytes": 3}, {"lane_bytes": 8},
-                                       {"sign_magnitude": 2}, {"exponent_bits": 12}, {"exponent_bits": 11},
-                                       {"exponent_bits": 8 * dtype.lane_bytes - 1}, {"exponent_bits": 1}]))
+    """A dtype that brings its description and could stand for the other."""
+    return replace(dtype, code=DESCRIBED, name=rng.choice(["X", "F16_X", "A" * 32]))
+
+
+def damage_description(rng, dtype):
+    good = describe(rng, dtype)
+    return replace(good, **rng.choice([{"name": name} for name in ("x", "", "A" * 33, "BF16", "1", "X-", "É")] + [
+        {"bits": 0}, {"bits": 255}, {"bits": 12}, {"lane_bytes": 3}, {"lane_bytes": 8}, {"sign_magnitude": 2},
+        *({"exponent_bits": bits} for bits in (1, 11, 12, 8 * dtype.lane_bytes - 1))]))
 
 
 def described(rng, base, data):
     """A link whose dtypes are described, made from one of a state and for a base of the same dtypes."""
     link = dcf.parse(data)
-    wide = {tensor.dtype: describe(rng, tensor.dtype) for tensor in (*base.values(), *link.index.tensors) if tensor.dtype}
-    base = {name: replace(tensor, dtype=wide[tensor.dtype]) for name, tensor in base.items()}
+    dtypes = dict.fromkeys(tensor.dtype for tensor in (*base.values(), *link.index.tensors))
+    other = {dtype: dtype and describe(rng, dtype) for dtype in dtypes}
+    base = {name: replace(tensor, dtype=other[tensor.dtype]) for name, tensor in base.items()}
     for entry in link.index.tensors:
-        entry.dtype = entry.dtype and wide[entry.dtype]
+        entry.dtype = other[entry.dtype]
     draft = take_apart(base, link)
     draft.header["base"] = state_digest(base)
     data = draft.seal()

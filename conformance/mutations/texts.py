@@ -4,13 +4,21 @@ import json
 from .values import damage_bytes
 
 HEX = "0123456789abcdef" * 4
-NAMES = ["a", "A", "b", "é", "É", "K", "\u212a", "ſ", "config.json", "Config.JSON", "con", "NUL.txt", "com1", "lpt²", "COM٣",
-         "conin$", "aux .x", "con\u00a0", ".x", "x.", "x ", "x/y", "x\\y", "x:y", "\x1f", "\x7f", "\x85", "", "n" * 255,
-         "n" * 256, "é" * 127, "é" * 128, "m.safetensors", "M.SAFETENSORS", "m.safetensors.index.json", "deltachain.x",
+NAMES = ["a", "A", "b", "é", "É", "K", "\u212a", "ſ", "config.json", "Config.JSON", "con", "NUL.txt", "com1", "lpt²",
+         "COM٣", "conin$", "aux .x", "con\u00a0", ".x", "x.", "x ", "x/y", "x\\y", "x:y", "\x1f", "\x7f", "\x85", "",
+         "n" * 255, "n" * 256, "é" * 127, "é" * 128, "m.safetensors", "M.SAFETENSORS", "m.safetensors.index.json", "deltachain.x",
          "Deltachain.y", "tokenizer.json", "\u2028", "\U0001f980", "\ufeff", "\u202e"]
-GOOD_NAMES = ["A", "b", "é", "É", "K", "\u212a", "ſ", "config.json", "COM٣", "con\u00a0", "n" * 240, "\u2028", "\U0001f980"]
-KEYS = ["", "a", "b", "deltachain.x", "deltachain!", "deltachain!x", "Deltachain!x", "é", "\U00010000", "\uff5e", "\0", "\""]
+GOOD_NAMES = ["A", "b", "é", "É", "K", "\u212a", "ſ", "config.json", "COM٣", "con\u00a0", "n" * 240, "\u2028",
+              "\U0001f980"]
+KEYS = ["", "a", "b", "deltachain.x", "deltachain!", "deltachain!x", "Deltachain!x", "é", "\U00010000", "\uff5e",
+        "\0", "\""]
 NUMBERS = [0, 1, -1, 2, 3, 255, 256, 2**30, 2**30 + 1, 2**53 - 1, 2**53, 2**64, 10**10 - 1, 10**10, 1.5, 3.0, True]
+# Pieces of texts, and what could be written instead of them.
+SPELLINGS = [("\"", "\\\""), (":", ": "), (",", " ,"), ("1", "01"), ("1", "1.0"), ("1", "1e0"), ("0", "-0"),
+             ("é", "\\u00e9"), ("a", "\\u0061"), ("\\u0000", "\0"), ("\\u001f", "\\u001F"), ("{", "{ "), ("}", "},"),
+             ("null", "NULL"), ("}", "}\n"), ("{", "\ufeff{"), ("[", "[" * 3000), ("\x7f", "\\u007f"), ("/", "\\/"),
+             ("\\\\", "\\"), ('"deltachain":1', '"deltachain":0'), ('"deltachain":1', '"deltachain":2'),
+             ('"deltachain":1,', ""), ("{}", '{"deltachain!x":""}')]
 
 
 def encode(value):
@@ -107,11 +115,7 @@ def damage_text(rng, text):
             return encode(value) if type(value) is dict else text
         return json.dumps(value, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
     if kind < 0.8:
-        old, new = rng.choice([("\"", "\\\""), (":", ": "), (",", " ,"), ("1", "01"), ("1", "1.0"), ("1", "1e0"), ("0", "-0"),
-                               ("é", "\\u00e9"), ("a", "\\u0061"), ("\\u0000", "\0"), ("\\u001f", "\\u001F"), ("{", "{ "),
-                               ("}", "},"), ("null", "NULL"), ("}", "}\n"), ("{", "\ufeff{"), ("[", "[" * 3000),
-                               ("\x7f", "\\u007f"), ("/", "\\/"), ("\\\\", "\\"), ("\"deltachain\":1", "\"deltachain\":0"),
-                               ("\"deltachain\":1", "\"deltachain\":2"), ("\"deltachain\":1,", ""), ("{}", "{\"deltachain!x\":\"\"}")])
+        old, new = rng.choice(SPELLINGS)
         parts = text.decode("utf-8", "surrogatepass").split(old)
         at = rng.randrange(len(parts))
         joined = old.join(parts[:at]) + (new if 0 < at else "") + old.join(parts[at:])

@@ -447,7 +447,7 @@ impl<L: Lane> PartChanges for Changes<'_, L> {
                 Some(PositionCoding::Gaps(_)) => {
                     decoded.check(runs[context].values.is_empty(), &rules::POS_01, || {
                         format!("ranks exceed the {members} members of context {context}")
-                    })?
+                    })?;
                 }
                 Some(PositionCoding::Bitmap) | None => {
                     decoded.check(u64::from(count) == members, &rules::POS_02, || {

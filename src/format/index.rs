@@ -527,7 +527,7 @@ mod tests {
         assert_eq!(read(&[1, 0xFF, 7, 1, 0, 0]), Err(("R-INT-04", false)));
         // The limit of any name comes before the bytes are missed.
         assert_eq!(read(&[0x80, 0x80, 4]), Err(("R-LIM-01", true)));
-        assert_eq!(read(&[0xFF, 0xFF, 3]), Err(("R-INT-03", false)));
+        assert_eq!(read(&[0xFF, 0xFF, 3]), Err(("R-INT-03", true)));
     }
 
     #[test]

@@ -154,7 +154,7 @@ mod tests {
     fn what_the_structure_does_not_show_is_refused_too() {
         // A frame of unknown size with one compressed block: raw literals, no sequences, then in place of these a reserved mode.
         let frame = |content: &[u8]| {
-            let header = (content.len() << 3 | 2 << 1 | 1).to_le_bytes();
+            let header = ((content.len() as u64) << 3 | 2 << 1 | 1).to_le_bytes();
             [&[0x28, 0xB5, 0x2F, 0xFD, 0, 0][..], &header[..3], content].concat()
         };
         let literals: Vec<u8> = [&[20 << 3][..], &[7; 20]].concat();

@@ -77,7 +77,8 @@ def parse(data, kind, where="document"):
     document = one_form(data, KINDS[kind])
     check(document is not None, "R-DOC-03", f"not the one form of a {kind} document", where)
     routes, assets = document.get("routes", []), [asset["name"] for asset in document.get("assets", [])]
-    good = ascending([order(route) for route in routes]) and all(order(route)[0] < document["version"] for route in routes)
+    earlier = all(order(route)[0] < document["version"] for route in routes)
+    good = ascending([order(route) for route in routes]) and earlier
     check(good, "R-DOC-04", "routes are not in order, or come from a later version", where)
     if kind == "commit":
         shards = document["shards"]

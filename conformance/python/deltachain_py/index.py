@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 import re
 
 from .errors import SEGMENT_BYTES, SEGMENT_PIECES, check
-from .model import BY_NAME, DESCRIBED, DTYPES, EMPTY_DIGEST, Dtype, Row, elements, piece_count, piece_range, tensor_digest
+from .model import (BY_NAME, DESCRIBED, DTYPES, EMPTY_DIGEST, Dtype, Row, elements, piece_count, piece_range,
+                    tensor_digest)
 from .primitives import Reader, string, varint
 
 REMOVE, SET, PATCH = 0, 1, 2
@@ -151,8 +152,8 @@ def _read_dtype(reader, limits):
         return DTYPES[code]
     name = reader.string(limits.name_bytes, "name of a dtype")
     bits, lane_bytes, sign, exponent = reader.bytes(4)
-    good = (re.fullmatch("[A-Z][A-Z0-9_]{0,31}", name) and name not in BY_NAME and bits > 0 and lane_bytes in (1, 2, 4, 8)
-            and sign <= 1 and exponent <= (min(8 * lane_bytes - 1, 11) if sign else 0))
+    good = (re.fullmatch("[A-Z][A-Z0-9_]{0,31}", name) and name not in BY_NAME and bits > 0
+            and lane_bytes in (1, 2, 4, 8) and sign <= 1 and exponent <= (min(8 * lane_bytes - 1, 11) if sign else 0))
     reader.check(good, "R-IDX-20", f"no description of a dtype: {name!r}, {bits}, {lane_bytes}, {sign}, {exponent}")
     return Dtype(DESCRIBED, name, bits, lane_bytes, sign == 1, exponent)
 

@@ -49,8 +49,9 @@ def parse_table(raw, coding, parts, where):
     reader.check(k == 1 or coding.values != ABSOLUTE, "R-SEG-04", f"absolute values with {k} contexts")
     table = Table([], [], [], [])
     for _ in range(k if coding.positions == SPARSE else 0):
-        table.positions.append(reader.u8())
-        reader.check(table.positions[-1] in (*range(24), BITMAP), "R-SEG-05", f"position parameter {table.positions[-1]}")
+        parameter = reader.u8()
+        reader.check(parameter in (*range(24), BITMAP), "R-SEG-05", f"position parameter {parameter}")
+        table.positions.append(parameter)
     for _ in range(k if coding.values == SMALL else 0):
         table.widths.append(reader.u8())
         reader.check(table.widths[-1] in (1, 2, 4, 8), "R-SEG-06", f"symbol width {table.widths[-1]}")

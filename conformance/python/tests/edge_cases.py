@@ -73,8 +73,8 @@ def indexes():
         yield f"{size} bytes in {numbers} of {count}", make(Index([], [sparse] * count, [entry]), base=BASE)
     for stored in (512 + 94 + 9 * 5, 512 + 94 + 9 * 5 + 1):  # R-LIM-06
         entry = TensorEntry("a", PATCH, U8, (5,), [1], [bytes(32)])
-        yield f"segment of {stored} bytes", make(Index([], [SegmentEntry(sparse.coding, stored, 0)], [entry]), bytes(stored),
-                                                 base=BASE)
+        index = Index([], [SegmentEntry(sparse.coding, stored, 0)], [entry])
+        yield f"segment of {stored} bytes", make(index, bytes(stored), base=BASE)
     other = SegmentEntry(Coding(1, SPARSE, SMALL), 0, 0)
     for dtypes, codings, numbers in ((["U8", "U8"], [sparse, sparse], [2, 1]), (["U8", "I8"], [sparse, sparse], [2, 1]),
                                      (["U8", "U8"], [sparse, other], [2, 1]), (["U8", "U8"], [sparse, sparse], [1, 2]),
@@ -188,10 +188,12 @@ def frames():
         "good": none + whole(0), "unused bit": b"\x10\0" + whole(0), "reserved bit": b"\x08\0" + whole(0),
         "raw block of 1024": none + block(0, 1024, raw[:1024]) + block(0, size - 1024, raw[1024:], 1),
         "raw block of 1025": none + block(0, 1025, raw[:1025]) + block(0, size - 1025, raw[1025:], 1),
-        "RLE block of 1025": none + block(0, 10, raw[:10]) + block(1, 1025, b"x") + block(0, size - 1035, raw[1035:], 1),
+        "RLE block of 1025": none + block(0, 10, raw[:10]) + block(1, 1025, b"x") + block(
+            0, size - 1035, raw[1035:], 1),
         "RLE block of 2^17": b"\0\x58" + block(1, 1 << 17, b"x", 1), "RLE block of 2^17 + 1": b"\0\x58" + block(
             1, (1 << 17) + 1, b"x", 1),
-        "block of 2^21 - 1": b"\0\x58" + block(0, (1 << 21) - 1, raw), "no last block": none + whole(0)[:-3 - size % 1000],
+        "block of 2^21 - 1": b"\0\x58" + block(0, (1 << 21) - 1, raw),
+        "no last block": none + whole(0)[:-3 - size % 1000],
         "reserved block": none + block(3, 0) + whole(0), "reserved last block": none + whole(3),
         "too little": none + whole(0)[1003:], "too much": none + block(0, 1, b"x") + whole(0),
         "empty blocks": none + block(0, 0) * 3 + block(1, 0, b"y") + whole(0), "bytes after it": none + whole(0) + b"x",

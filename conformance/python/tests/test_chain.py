@@ -290,7 +290,8 @@ class Chains(ChainCase):
         other = writer.diff(self.states[0][0], self.states[1][0], metadata={"x": "y" * 99})
         put(self.store, FILE.format(blake3(other).hexdigest()), other)
         route = Reader(self.store).commit(1)[0]["routes"][1]
-        put_routes(self.store, 1, [route, route | {"files": [{"digest": blake3(other).hexdigest(), "size": len(other)}]}])
+        file = {"digest": blake3(other).hexdigest(), "size": len(other)}
+        put_routes(self.store, 1, [route, route | {"files": [file]}])
         self.remove(self.file(1, 0))
         self.there(1)
         self.remove(FILE.format(blake3(other).hexdigest()))
@@ -308,7 +309,8 @@ class Chains(ChainCase):
 
     def test_layouts(self):
         self.chain([None], [0])
-        for layout, expected in (("{}", "R-LAY-01"), ('{"files":[{"name":null,"metadata":null,"tensors":null}]}', None)):
+        good = '{"files":[{"name":null,"metadata":null,"tensors":null}]}'
+        for layout, expected in (("{}", "R-LAY-01"), (good, None)):
             link = writer.diff(self.states[0][0], self.states[1][0], metadata={"deltachain.layout": layout})
             digest = blake3(link).hexdigest()
             put(self.store, FILE.format(digest), link)
@@ -367,7 +369,8 @@ class Chains(ChainCase):
         for version in range(2):
             self.states.append([{name: one_tensor(dtype, [rng.randrange(256) for _ in range(9)])["t"]
                                  for name, dtype in (("a", "U8"), ("b", "BF16"))}])
-            self.commits.append(publish(self.store, self.states[-1], {0: self.states[0]} if version else {None: None})[1])
+            bases = {0: self.states[0]} if version else {None: None}
+            self.commits.append(publish(self.store, self.states[-1], bases)[1])
 
         def promise_other(index):
             index.tensors[1].digests = [bytes(32)]
@@ -375,8 +378,8 @@ class Chains(ChainCase):
         def damage(bodies):
             bodies[1] = bodies[1][:-1] + bytes([bodies[1][-1] ^ 1])
 
-        for tensors, other, damaged in ((["a"], "R-APP-05", None), (["b"], "R-APP-05", "R-APP-04"), ([], "R-APP-05", None)):
-            self.assertEqual(self.with_link({"change_index": promise_other}, tensors), other)
+        for tensors, damaged in ((["a"], None), (["b"], "R-APP-04"), ([], None)):
+            self.assertEqual(self.with_link({"change_index": promise_other}, tensors), "R-APP-05")
             self.assertEqual(self.with_link({"change_segments": damage}, tensors), damaged)
 
 
@@ -460,7 +463,8 @@ class Cheapest(unittest.TestCase):
                         routes += [{"from": start, "files": [{"digest": f"{i:064}", "size": size}]}
                                    for i, size in enumerate(sizes)]
                     commit = {"deltachain": 1, "version": version, "parent": parent, "state": HEX, "shards": [HEX],
-                              "routes": [{"from": None, "files": [{"digest": HEX, "size": 1}]}], "assets": [], "metadata": {}}
+                              "routes": [{"from": None, "files": [{"digest": HEX, "size": 1}]}], "assets": [],
+                              "metadata": {}}
                     put(store, COMMIT.format(version), documents.encode(commit))
                     digests.append(parent := blake3(store.get(COMMIT.format(version))).hexdigest())
                     put_routes(store, version, routes)

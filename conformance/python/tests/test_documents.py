@@ -12,7 +12,8 @@ HEX = "0123456789abcdef" * 4
 class Documents(unittest.TestCase):
     FILE = {"digest": HEX, "size": 7}
     COMMIT = {"deltachain": 1, "version": 3, "parent": HEX, "state": HEX, "shards": [HEX],
-              "routes": [{"from": None, "files": [FILE]}, {"from": 2, "files": [FILE]}], "assets": [], "metadata": {"a": "é"}}
+              "routes": [{"from": None, "files": [FILE]}, {"from": 2, "files": [FILE]}], "assets": [],
+              "metadata": {"a": "é"}}
     ROUTES = {"deltachain": 1, "version": 3, "generation": 1, "commit": HEX, "routes": [], "metadata": {}}
 
     def refused(self, expected, data, kind="commit"):

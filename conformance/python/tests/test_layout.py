@@ -26,8 +26,8 @@ class Layout(unittest.TestCase):
         one = text(("a.safetensors", {"k": "é\n", "l": ""}, None))
         self.says(None, one, text((None, None, None)), text((None, {}, None)), two("a.safetensors"),
                   text(("a.safetensors", None, []), ("b.safetensors", {}, ["x", "y", "z"])))
-        self.says("R-LAY-01", "", "[]", "{}", '{"files":[]}', '{"files":{}}', "[" * 10**5, one + " ", " " + one, "\ufeff" + one,
-                  one.replace(":", ": ", 1), one.replace("é", "\\u00e9"), one.replace("é", "\\ud800"),
+        self.says("R-LAY-01", "", "[]", "{}", '{"files":[]}', '{"files":{}}', "[" * 10**5, one + " ", " " + one,
+                  "\ufeff" + one, one.replace(":", ": ", 1), one.replace("é", "\\u00e9"), one.replace("é", "\\ud800"),
                   one.replace('"name":"a.safetensors",', ""), one.replace('"metadata":', '"Metadata":'),
                   one.replace(',"tensors":null', ""), one.replace("{\"name", '{"more":0,"name'),
                   one.replace('"k":"é\\n","l":""', '"l":"","k":""'), one.replace('"k":"é\\n"', '"k":1'),
@@ -43,13 +43,15 @@ class Layout(unittest.TestCase):
 
     def test_names(self):
         for name in ("a", "é", "com", "com10", "COM٣", "conin", "con x", "a" * 243, "lpt", "\u212a"):
-            self.says(None, two(f"{name}.safetensors", "\U0010ffff.safetensors"), text((f"{name}.safetensors", None, None)))
+            name += ".safetensors"
+            self.says(None, two(name, "\U0010ffff.safetensors"), text((name, None, None)))
         self.says(None, two("k.safetensors", "\u212a.safetensors"), two("s.safetensors", "ſ.safetensors"),
                   two("É.safetensors", "é.safetensors"))
         self.says("R-LAY-01", two("A.safetensors", "a.safetensors"))
         for name in ("", ".safetensors", "a.SAFETENSORS", "a", "a.safetensors ", "x/a.safetensors", "x\\a.safetensors",
-                     "x:a.safetensors", "\x1f.safetensors", "\x7f.safetensors", "\x85.safetensors", "a" * 244 + ".safetensors",
-                     "é" * 122 + ".safetensors", "con.safetensors", "Aux.x.safetensors", "NUL  .safetensors",
+                     "x:a.safetensors", "\x1f.safetensors", "\x7f.safetensors", "\x85.safetensors",
+                     "a" * 244 + ".safetensors", "é" * 122 + ".safetensors", "con.safetensors", "Aux.x.safetensors",
+                     "NUL  .safetensors",
                      "CONOUT$.safetensors", "com0.safetensors", "lpt¹.safetensors", "COM³ .safetensors"):
             self.says("R-LAY-01", two(name), text((name, None, None)))
 
@@ -65,11 +67,12 @@ class Layout(unittest.TestCase):
         def promised(index):
             index.tensors[0].digests = [bytes(32)]
 
-        segment = remake(writer.diff(base, target | {"u": one_tensor(values=b"x" * 8)["t"]}, metadata={layout.KEY: "{}"}),
-                         change_segments=wrong_segment)
+        other = target | {"u": one_tensor(values=b"x" * 8)["t"]}
+        segment = remake(writer.diff(base, other, metadata={layout.KEY: "{}"}), change_segments=wrong_segment)
         self.assertIsNone(rule_of(dcf.check_link, bad))
-        for files, start, expected in (([bad], base, "R-LAY-01"), ([bad], {}, "R-APP-01"), ([segment], base, "R-LAY-01"),
-                                       ([remake(bad, promised)], base, "R-APP-05"), ([bad, back], base, "R-LAY-01"),
+        for files, start, expected in (([bad], base, "R-LAY-01"), ([bad], {}, "R-APP-01"),
+                                       ([segment], base, "R-LAY-01"), ([remake(bad, promised)], base, "R-APP-05"),
+                                       ([bad, back], base, "R-LAY-01"),
                                        ([good, back, bad], base, "R-LAY-01"), ([bad, good], base, "R-APP-06"),
                                        ([bad, back[:-1]], base, "R-HDR-09"), ([good, good], {}, "R-APP-06"),
                                        ([good, back], {}, "R-APP-01"), ([good, back], base, None)):

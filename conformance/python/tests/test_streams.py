@@ -32,10 +32,12 @@ class Frames(unittest.TestCase):
             self.assertEqual(read_stream(frame, 5924, "test"), RAW + b"x" * 900 + b"y" * 1024)
 
     def test_order_of_checks(self):
-        for frame, expected in ((b"", "R-STR-02"), (MAGIC[:3], "R-STR-02"), (b"\x50\x2a\x4d\x18" + bytes(9), "R-STR-02"),
-                                (MAGIC, "R-STR-02"), (MAGIC + b"\1\xff\0", "R-STR-02"), (MAGIC + b"\0", "R-STR-02"),
-                                (MAGIC + b"\xc0\xff" + bytes(7), "R-STR-02"), (MAGIC + b"\xc0\xff" + bytes(8), "R-STR-03"),
-                                (MAGIC + b"\x08\xff", "R-STR-03"), (MAGIC + b"\x08\0" + bytes(9), "R-STR-02"),
+        for frame, expected in ((b"", "R-STR-02"), (MAGIC[:3], "R-STR-02"),
+                                (b"\x50\x2a\x4d\x18" + bytes(9), "R-STR-02"), (MAGIC, "R-STR-02"),
+                                (MAGIC + b"\1\xff\0", "R-STR-02"), (MAGIC + b"\0", "R-STR-02"),
+                                (MAGIC + b"\xc0\xff" + bytes(7), "R-STR-02"),
+                                (MAGIC + b"\xc0\xff" + bytes(8), "R-STR-03"), (MAGIC + b"\x08\xff", "R-STR-03"),
+                                (MAGIC + b"\x08\0" + bytes(9), "R-STR-02"),
                                 (MAGIC + b"\0\x79", "R-STR-03"), (MAGIC + b"\0\x78", "R-STR-02"),
                                 (MAGIC + b"\xa0" + (2**25 + 1).to_bytes(4, "little"), "R-STR-03")):
             self.says(expected, frame)

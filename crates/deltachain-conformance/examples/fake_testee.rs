@@ -17,7 +17,9 @@ fn main() {
             continue;
         }
         let mut answer = given.clone();
-        answer["case"] = request["case"].clone();
+        if answer.is_object() {
+            answer["case"] = request["case"].clone();
+        }
         match mode {
             "answer" => println!("{answer}"),
             "answer-twice" => println!("{answer}\n{answer}"),

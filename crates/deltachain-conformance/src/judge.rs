@@ -281,7 +281,7 @@ fn holds_just(folder: &Path, expected: &BTreeSet<String>) -> Judged {
     if let Some(name) = expected.difference(&found).next() {
         return Err(format!("the output lacks {name:?}"));
     }
-    match found.difference(&expected).next() {
+    match found.difference(expected).next() {
         Some(name) => Err(format!("the output has {name:?}, which does not belong there")),
         None => Ok(()),
     }

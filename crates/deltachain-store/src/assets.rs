@@ -25,7 +25,7 @@ pub(crate) fn store_assets(store: &Store, state: &SafetensorsState, observer: &d
     if !state.layout().is_directory() {
         return Ok(Vec::new());
     }
-    let (taken, left) = candidates(state)?;
+    let Candidates { taken, left } = candidates(state)?;
     if !left.is_empty() {
         observer.remark(&format!("not published: {}", left.join(", ")));
     }
@@ -37,9 +37,17 @@ pub(crate) fn store_assets(store: &Store, state: &SafetensorsState, observer: &d
     taken.into_iter().map(|(name, path)| store_asset(store, name, &path, observer)).collect()
 }
 
-/// Names of the other files of a directory, ascending, and where they are; and what of the rest the user is to be told.
-fn candidates(state: &SafetensorsState) -> Result<(Vec<(String, PathBuf)>, Vec<String>)> {
-    let (mut taken, mut left) = (Vec::new(), Vec::new());
+/// The other files of a directory.
+#[derive(Default)]
+struct Candidates {
+    /// Names of those that can be assets, ascending, and where they are.
+    taken: Vec<(String, PathBuf)>,
+    /// What the user is to be told of the rest.
+    left: Vec<String>,
+}
+
+fn candidates(state: &SafetensorsState) -> Result<Candidates> {
+    let mut found = Candidates::default();
     let mut entries = fs::read_dir(state.path())
         .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>())
         .map_err(failed_with("listing", state.path()))?;
@@ -63,11 +71,11 @@ fn candidates(state: &SafetensorsState) -> Result<(Vec<(String, PathBuf)>, Vec<S
             }),
         };
         match flaw {
-            Some(flaw) => left.push(format!("{shown} ({flaw})")),
-            None => taken.push((shown, path)),
+            Some(flaw) => found.left.push(format!("{shown} ({flaw})")),
+            None => found.taken.push((shown, path)),
         }
     }
-    Ok((taken, left))
+    Ok(found)
 }
 
 /// Stores a file, unless it is in the store already.

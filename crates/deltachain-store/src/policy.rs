@@ -1,6 +1,6 @@
 //! Which routes a new version gets besides that from the version before.
 
-use deltachain::chain::{Parent, Plan, Planner};
+use deltachain::chain::{Hop, Parent, Planner};
 use deltachain::{Limits, Result};
 
 use crate::observer::Observer;
@@ -42,7 +42,7 @@ impl Snapshots {
         };
         let mut planner = Planner::new(parent.head().map(|head| head.version), None, None, limits);
         match read::plan(store, &mut planner) {
-            Ok(plan) => Ok(costs_more(&plan, link, times)),
+            Ok(plan) => Ok(costs_more(&plan.hops, link, times)),
             // A chain that late joiners cannot read is mended by a snapshot.
             Err(error) if error.rule().is_some() => {
                 observer.remark(&format!("there is no way to the head from nothing, so a snapshot is added: {error}"));
@@ -55,9 +55,11 @@ impl Snapshots {
 
 /// Whether this path, and then a link, cost more than so many times the snapshot that the path begins with.
 #[expect(clippy::cast_precision_loss, reason = "a few bytes more or less decide nothing")]
-fn costs_more(path: &Plan, link: u64, times: f64) -> bool {
-    let snapshot: u128 = path.hops.iter().take(1).flat_map(|hop| &hop.files).map(|file| u128::from(file.size)).sum();
-    (path.bytes + u128::from(link)) as f64 > times * snapshot as f64
+fn costs_more(path: &[Hop], link: u64, times: f64) -> bool {
+    let bytes = |hop: &Hop| hop.files.iter().map(|file| u128::from(file.size)).sum::<u128>();
+    let snapshot = path.first().map_or(0, bytes);
+    let whole: u128 = path.iter().map(bytes).sum();
+    (whole + u128::from(link)) as f64 > times * snapshot as f64
 }
 
 /// The versions from which this one gets a link, given how far apart links of each kind are; the one before is none of
@@ -72,7 +74,7 @@ pub(crate) fn skipped_from(version: u64, skips: &[u64]) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use deltachain::chain::{FileReference, Hop};
+    use deltachain::chain::FileReference;
     use deltachain::tensor::Digest;
 
     use super::*;
@@ -95,8 +97,7 @@ mod tests {
             files: sizes.iter().map(|&size| FileReference { digest, size }).collect(),
             shards: vec![digest; sizes.len()],
         };
-        let hops = vec![hop(3, None, &[60, 40]), hop(4, Some(3), &[30, 20])];
-        let path = Plan { version: 4, commit: digest, state: digest, shards: vec![digest; 2], bytes: 150, hops };
+        let path = [hop(3, None, &[60, 40]), hop(4, Some(3), &[30, 20])];
         assert!(!costs_more(&path, 50, 2.0));
         assert!(costs_more(&path, 51, 2.0));
         assert!(!costs_more(&path, 149, 3.0));

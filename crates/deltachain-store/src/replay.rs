@@ -75,7 +75,7 @@ impl Replay<'_> {
         let apply = || {
             let opened = self.open(hop, shard, link)?;
             let application = self.application(shard, &opened)?;
-            let layout = self.layout(&opened, shard, &application)?;
+            let layout = layout(&opened, shard, &application)?;
             let tensors = application.tensors();
             let staged = ScratchState::create_in(self.scratch, tensors)?;
             link.expect(application.segment_bytes());
@@ -109,7 +109,7 @@ impl Replay<'_> {
         let mut layouts = Vec::with_capacity(shards.len());
         for ((shard, link), source) in shards.iter().zip(&opened).zip(&sources) {
             let application = self.application(shard, link).and_then(|application| {
-                layouts.push(self.layout(link, shard, &application)?);
+                layouts.push(layout(link, shard, &application)?);
                 Ok(application)
             });
             let application = application.map_err(|error| source.blame(hop, error))?;
@@ -186,17 +186,17 @@ impl Replay<'_> {
         self.selection.is_none_or(|selection| selection.takes(tensor))
     }
 
-    /// The layout of all tensors of the shard, whichever of them are taken.
-    fn layout(&self, link: &LinkReader<&Link<'_>>, shard: &Shard<'_>, application: &Applied<'_, '_>) -> Result<Layout> {
-        Layout::of_target(&link.index().metadata, shard.layout.as_ref(), &application.table().tensors)
-    }
-
     /// What is taken of a file of a layout, if anything is.
     fn taken_of(&self, file: &LayoutFile) -> Option<LayoutFile> {
         let tensors: Vec<String> = file.tensors.iter().filter(|tensor| self.takes(tensor)).cloned().collect();
         let is_taken = self.selection.is_none() || !tensors.is_empty();
         is_taken.then(|| LayoutFile { tensors, ..file.clone() })
     }
+}
+
+/// The layout of all tensors of the shard, whichever of them are taken.
+fn layout(link: &LinkReader<&Link<'_>>, shard: &Shard<'_>, application: &Applied<'_, '_>) -> Result<Layout> {
+    Layout::of_target(&link.index().metadata, shard.layout.as_ref(), &application.table().tensors)
 }
 
 /// Tables as [`check_union`] wants them.

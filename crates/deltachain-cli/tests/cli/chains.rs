@@ -177,3 +177,64 @@ fn what_makes_no_sense_is_refused() {
     fs::create_dir(folder.at("empty")).unwrap();
     folder.refused(&["log", "empty"], "CHAIN", Some("R-CHN-01"));
 }
+
+/// Writes a model's directory.
+fn write_model(folder: &Folder, name: &str, config: &str) {
+    folder.write(&format!("{name}/model.safetensors"), bytes_file(&[("a", name.as_bytes())]));
+    folder.write(&format!("{name}/config.json"), config);
+    folder.write(&format!("{name}/tokenizer.json"), "[]");
+}
+
+#[test]
+fn a_model_comes_with_its_configuration() {
+    let folder = Folder::new();
+    write_model(&folder, "step0", "{}");
+    folder.run(&["init", "chain"]).good();
+    let published = folder.json(&["publish", "chain", "step0"]);
+    assert_eq!(published["assets"][0]["name"], "config.json");
+    write_model(&folder, "step1", "{\"a\":1}");
+    folder.write("step1/.hidden", "x");
+    let ran = folder.run(&["publish", "chain", "step1", "--base", "step0"]);
+    assert!(ran.stderr.contains("not published: .hidden ("), "{ran:?}");
+    assert!(ran.good().contains("config.json, tokenizer.json"));
+    let shown = folder.json(&["show", "chain"]);
+    assert_eq!(
+        (shown["assets"][1]["name"].as_str(), shown["assets"][1]["size"].as_u64()),
+        (Some("tokenizer.json"), Some(2))
+    );
+    assert!(folder.run(&["show", "chain"]).good().contains("asset    config.json"));
+    assert_eq!(folder.json(&["fsck", "chain", "--deep"])["assets"], 3);
+
+    folder.run(&["pull", "chain", "model"]).good();
+    for file in ["model.safetensors", "config.json", "tokenizer.json"] {
+        assert_eq!(folder.read(&format!("model/current/{file}")), folder.read(&format!("step1/{file}")), "{file}");
+    }
+    folder.run(&["pull", "chain", "bare", "--no-assets"]).good();
+    assert!(!folder.at("bare/current/config.json").exists());
+    folder.run(&["follow", "chain", "mixed", "--with-files", "step0", "--until", "1"]).good();
+    assert_eq!(folder.read("mixed/current/config.json"), b"{}");
+    folder.refused(&["pull", "chain", "bare", "--no-assets", "--with-files", "step0"], "USAGE", None);
+
+    let ran = folder.run(&["publish", "chain", "step0", "--no-assets"]);
+    assert!(ran.stderr.contains("config.json, tokenizer.json"), "{ran:?}");
+    ran.good();
+    folder.run(&["pull", "chain", "model"]).good();
+    assert!(!folder.at("model/current/config.json").exists(), "the version has none");
+}
+
+#[test]
+fn nobody_goes_back_unasked() {
+    let folder = Folder::new();
+    publish_all(&folder);
+    folder.run(&["pull", "a chain", "model"]).good();
+    let commit = folder.json(&["show", "a chain", "--version", "2"])["commit"].as_str().unwrap().to_owned();
+    fs::remove_file(folder.at("a chain/commits/00000000000000000003.json")).unwrap();
+    let error = folder.refused(&["pull", "a chain", "model"], "CHAIN", Some("R-CHN-14"));
+    assert!(error["advice"].as_str().unwrap().contains("--accept"), "{error}");
+    holds(&folder, "model", 3);
+    let other = "0".repeat(64);
+    folder.refused(&["pull", "a chain", "model", "--accept", &other], "CHAIN", Some("R-CHN-14"));
+    folder.refused(&["pull", "a chain", "model", "--accept", "0"], "USAGE", None);
+    folder.run(&["pull", "a chain", "model", "--accept", &commit]).good();
+    holds(&folder, "model", 2);
+}

@@ -2,6 +2,9 @@
 
 use std::fs;
 
+use deltachain::tensor::{DescribedDtype, Dtype, MemoryState};
+use deltachain::{DiffOptions, diff};
+
 use crate::support::{Folder, bytes_file, excerpt, safetensors, step};
 
 /// Makes the links 0.dcf (a snapshot), 1.dcf, 2.dcf and 3.dcf of the BF16 checkpoints.
@@ -54,6 +57,33 @@ fn figures_are_right() {
     assert_eq!(made["changed"].as_u64(), Some(changed as u64));
     assert_eq!(made["elements"].as_u64(), Some(((new.len() - header) / 2) as u64));
     assert_eq!(made["target_bytes"].as_u64(), Some((new.len() - header) as u64));
+}
+
+#[test]
+fn states_on_the_way_need_not_fit_in_files() {
+    let folder = Folder::new();
+    folder.write("base.safetensors", bytes_file(&[("a", &[1])]));
+    // A tensor of a described dtype comes with the first link and goes with the second.
+    let state = |byte: u8| {
+        let mut state = MemoryState::new();
+        state.insert("a", Dtype::U8, &[1], vec![byte]).unwrap();
+        state
+    };
+    let mut between = state(5);
+    let described = Dtype::Described(DescribedDtype::new("U24", 24, 1, None).unwrap());
+    between.insert("b", described, &[2], vec![6; 6]).unwrap();
+    for (name, base, target) in [("0.dcf", &state(1), &between), ("1.dcf", &between, &state(9))] {
+        let mut link = Vec::new();
+        diff(base, target, &DiffOptions::default(), &mut link).unwrap();
+        folder.write(name, link);
+    }
+    folder.run(&["apply", "--base", "base.safetensors", "0.dcf", "1.dcf", "-o", "9.safetensors"]).good();
+    assert_eq!(folder.read("9.safetensors"), bytes_file(&[("a", &[9])]));
+    folder.run(&["squash", "--base", "base.safetensors", "0.dcf", "-o", "same.dcf"]).good();
+    folder.refused(&["apply", "--base", "base.safetensors", "0.dcf", "-o", "5.safetensors"], "USAGE", None);
+    folder.run(&["squash", "--base", "base.safetensors", "0.dcf", "1.dcf", "-o", "both.dcf"]).good();
+    folder.run(&["apply", "--base", "base.safetensors", "both.dcf", "-o", "again.safetensors"]).good();
+    assert!(folder.read("again.safetensors") == folder.read("9.safetensors"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use deltachain::tensor::{Layout, MemoryState, SafetensorsState, ScratchState, StagedSafetensors, State, StateDigests};
+use deltachain::tensor::{Layout, MemoryState, SafetensorsState, ScratchState, State, StateDigests};
 use deltachain::{
     Application, DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Result, StateTable,
     check_sequence, diff,
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::testee::request::Request;
+use crate::testee::shard::save;
 
 /// The ordinary limits, except that there is none for the bytes of new tensors but the request's.
 pub(super) fn limits(request: &Request<'_>) -> Limits {
@@ -53,24 +54,15 @@ pub(super) fn apply(request: &Request<'_>) -> Result<Value> {
 
     let output = request.path("output")?;
     let folder = output.parent().unwrap_or(output);
-    let mut held: Option<ScratchState> = None;
-    let mut result = None;
-    for (number, link) in (1..).zip(&links) {
-        let state: &dyn State = held.as_ref().map_or(base, |held| held);
+    let mut made: Option<ScratchState> = None;
+    for link in &links {
+        let state: &dyn State = made.as_ref().map_or(base, |made| made);
         let application = Application::new(state, &digests, link)?;
-        let tensors = application.tensors();
-        if number < links.len() {
-            let scratch = ScratchState::create_in(folder, tensors)?;
-            digests = application.run(&scratch, &())?;
-            held = Some(scratch);
-        } else {
-            // One file, whatever the layout.
-            let staged = StagedSafetensors::create(output, tensors, &Layout::single_file(tensors), None, false)?;
-            digests = application.run(&staged, &())?;
-            result = Some(staged);
-        }
+        let scratch = ScratchState::create_in(folder, application.tensors())?;
+        digests = application.run(&scratch, &())?;
+        made = Some(scratch);
     }
-    result.map_or(Ok(()), StagedSafetensors::commit)?;
+    save(made.as_ref().map_or(base, |made| made), output)?;
     Ok(json!({ "digest": digests.state.to_string() }))
 }
 

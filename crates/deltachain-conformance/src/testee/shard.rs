@@ -72,14 +72,18 @@ impl Shard {
         Ok(Self { table, layout: Some(layout), data: Box::new(data) })
     }
 
-    /// Writes what is taken, as one file whatever the layout.
+    /// Writes what is taken.
     pub(super) fn save(&self, out: &Path) -> Result<()> {
-        let tensors = self.data.tensors();
-        let staged = StagedSafetensors::create(out, tensors, &Layout::single_file(tensors), None, false)?;
-        let data = MemoryState::copy_of(&*self.data)?;
-        for (number, (_, bytes)) in data.iter().enumerate() {
-            staged.write(number, 0, bytes)?;
-        }
-        staged.commit()
+        save(&*self.data, out)
     }
+}
+
+/// Writes a state as one file, whatever the layout.
+pub(super) fn save(state: &dyn State, out: &Path) -> Result<()> {
+    let tensors = state.tensors();
+    let staged = StagedSafetensors::create(out, tensors, &Layout::single_file(tensors), None, false)?;
+    for (number, (_, bytes)) in MemoryState::copy_of(state)?.iter().enumerate() {
+        staged.write(number, 0, bytes)?;
+    }
+    staged.commit()
 }
