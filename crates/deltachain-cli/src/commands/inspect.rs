@@ -145,12 +145,16 @@ fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
         format!("base      {}{}", header.base, if is_snapshot(link) { " (the empty state)" } else { "" }),
         format!("target    {}", header.target),
         format!(
-            "bytes     {} = header {HEADER_BYTES} + index {} ({} uncompressed) + {} {}",
+            "bytes     {} = header {HEADER_BYTES} + index {} ({} uncompressed) + {} {}{}",
             grouped(header.file_length()),
             grouped(header.index_stored),
             grouped(header.index_raw),
             counted(link.reader.index().segments.len(), "segment", "segments"),
             grouped(header.segments_length),
+            match header.extension_length {
+                0 => String::new(),
+                length => format!(" + extension area {}", grouped(length)),
+            },
         ),
     ];
     for (key, value) in &link.reader.index().metadata {
@@ -249,6 +253,7 @@ fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {
         "index_bytes": header.index_stored,
         "index_raw_bytes": header.index_raw,
         "segments_bytes": header.segments_length,
+        "extension_bytes": header.extension_length,
         "segments": link.reader.index().segments.len(),
         "metadata": link.reader.index().metadata,
         "tensors": tensors,

@@ -22,7 +22,8 @@ fn inspect_adds_up() {
         assert_eq!((&shown["version"], &shown["compatible_features"]), (&json!(1), &json!(0)));
         assert_eq!((&shown["snapshot"], &shown["direct"]), (&json!(false), &json!(false)));
         let number = |value: &Value| value.as_u64().unwrap();
-        let sizes = number(&shown["index_bytes"]) + number(&shown["segments_bytes"]) + 128;
+        let lengths = ["index_bytes", "segments_bytes", "extension_bytes"].map(|part| number(&shown[part]));
+        let sizes = lengths.iter().sum::<u64>() + 128;
         assert_eq!(sizes, number(&shown["bytes"]));
         let tensors = shown["tensors"].as_array().unwrap();
         assert_eq!(number(&made["tensors"]), tensors.len() as u64);
