@@ -15,7 +15,7 @@ use crate::workspace::{host, root, target};
 use crate::{Result, conformance, no_arguments};
 
 /// Files and folders of the repository, and where they stand in the bundle.
-const CONTENT: [(&str, &str); 13] = [
+const CONTENT: [(&str, &str); 14] = [
     ("LICENSE-APACHE", "LICENSE-APACHE"),
     ("LICENSE-MIT", "LICENSE-MIT"),
     ("SPEC.md", "SPEC.md"),
@@ -24,6 +24,7 @@ const CONTENT: [(&str, &str); 13] = [
     ("conformance/fuzz_example.py", "fuzz_example.py"),
     ("conformance/index.json", "index.json"),
     ("conformance/index.schema.json", "index.schema.json"),
+    ("conformance/published.sha256", "published.sha256"),
     ("conformance/rules.json", "rules.json"),
     ("conformance/vectors", "vectors"),
     // What the examples need.
@@ -31,9 +32,6 @@ const CONTENT: [(&str, &str); 13] = [
     ("conformance/python/deltachain_py", "python/deltachain_py"),
     ("conformance/python/requirements.txt", "python/requirements.txt"),
 ];
-
-/// The same for what is there as soon as vectors have been published.
-const PUBLISHED: (&str, &str) = ("conformance/published.sha256", "published.sha256");
 
 /// `cargo xtask bundle`
 pub(crate) fn run(arguments: &[String]) -> Result {
@@ -56,9 +54,6 @@ fn write() -> Result<PathBuf> {
     let mut files = vec![(program.clone(), runner.clone())];
     for (from, to) in CONTENT {
         add(&root()?.join(from), to, &mut files)?;
-    }
-    if root()?.join(PUBLISHED.0).exists() {
-        add(&root()?.join(PUBLISHED.0), PUBLISHED.1, &mut files)?;
     }
     files.sort();
     // The same files give the same bytes: no times, no owners.

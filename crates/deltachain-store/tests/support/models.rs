@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use deltachain::tensor::{
-    Dtype, Layout, LayoutFile, MemoryState, SafetensorsState, StagedSafetensors, State, StateWriter, TensorInfo,
+    Dtype, Layout, LayoutFile, MemoryState, SafetensorsState, StagedSafetensors, State, StateWriter,
 };
 
 use super::Random;
