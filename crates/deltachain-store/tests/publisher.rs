@@ -437,7 +437,7 @@ fn damaged_parts_are_not_read() {
     let text = serde_json::to_string(&part).unwrap();
     let digest = part.state().to_string();
     for (old, new) in [
-        ("\"deltachain_part\":0", "\"deltachain_part\":1"),
+        ("\"deltachain_part\":1", "\"deltachain_part\":0"),
         ("\"U8\"", "\"U9\""),
         ("[200]", "[201]"),
         ("\"tensor.0\"", "\"tensor.9\""),

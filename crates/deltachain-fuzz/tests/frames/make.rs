@@ -253,10 +253,10 @@ fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
     let literals = Literals::of(content);
     match (rng.u32(..10), literals) {
         (0, Some(literals)) => {
-            literals.set(content, literals.regenerated.wrapping_add_signed(rng.i64(-2..=2)), literals.stored)
+            literals.set(content, literals.regenerated.wrapping_add_signed(rng.i64(-2..=2)), literals.stored);
         }
         (1, Some(literals)) => {
-            literals.set(content, literals.regenerated, literals.stored.wrapping_add_signed(rng.i64(-2..=2)))
+            literals.set(content, literals.regenerated, literals.stored.wrapping_add_signed(rng.i64(-2..=2)));
         }
         // A stream of literals that ends earlier or later than it ought to.
         (2 | 3, Some(literals)) => {
