@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::format::cursor::put_string;
-
 /// What a dtype is, as in a row of the table of SPEC section 2.1.
 struct Row<'a> {
     code: u8,
@@ -125,7 +123,9 @@ impl Dtype {
     pub(crate) fn put(self, out: &mut Vec<u8>) {
         out.push(self.code());
         if let Self::Described(own) = self {
-            put_string(out, own.name());
+            // A length up to 32 is a varint of one byte.
+            out.push(own.name_length);
+            out.extend_from_slice(own.name().as_bytes());
             let Row { bits, lane_bytes, exponent_bits, .. } = own.row();
             out.extend([bits, lane_bytes, exponent_bits.is_some().into(), exponent_bits.unwrap_or(0)]);
         }
@@ -143,6 +143,7 @@ impl fmt::Display for Dtype {
 pub struct DescribedDtype {
     /// The bytes after the name are 0.
     name: [u8; Self::MAX_NAME],
+    name_length: u8,
     bits: u8,
     lane_bytes: u8,
     exponent_bits: Option<u8>,
@@ -156,6 +157,7 @@ impl DescribedDtype {
     /// Bits per element, bytes per lane, and for lanes of sign and magnitude the width of the exponent field. `None` if SPEC
     /// section 6.2 does not allow it (R-IDX-20).
     pub fn new(name: &str, bits: u8, lane_bytes: u8, exponent_bits: Option<u8>) -> Option<Self> {
+        let name_length = u8::try_from(name.len()).ok()?;
         let mut bytes = [0; Self::MAX_NAME];
         bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
         let is_word = name.starts_with(|first: char| first.is_ascii_uppercase())
@@ -164,13 +166,12 @@ impl DescribedDtype {
         let is_size = bits > 0 && matches!(lane_bytes, 1 | 2 | 4 | 8);
         let fits = |exponent: u8| exponent <= Self::MAX_EXPONENT_BITS && exponent < 8 * lane_bytes;
         let is_legal = is_word && is_size && exponent_bits.is_none_or(fits);
-        is_legal.then_some(Self { name: bytes, bits, lane_bytes, exponent_bits })
+        is_legal.then_some(Self { name: bytes, name_length, bits, lane_bytes, exponent_bits })
     }
 
     fn name(&self) -> &str {
-        let length = self.name.iter().position(|&byte| byte == 0).unwrap_or(Self::MAX_NAME);
         // It was a string, and no character of it is longer than a byte.
-        std::str::from_utf8(&self.name[..length]).unwrap_or_default()
+        std::str::from_utf8(&self.name[..usize::from(self.name_length)]).unwrap_or_default()
     }
 
     fn row(&self) -> Row<'_> {
