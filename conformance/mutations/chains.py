@@ -91,7 +91,7 @@ def mend_parents(chain, versions):
         try:
             commit = json.loads(path.read_bytes())
             commit["parent"] = blake3(parent.read_bytes()).hexdigest()
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):  # the last for deep nesting
             return
         path.write_bytes(encode(commit))
         parent = path
