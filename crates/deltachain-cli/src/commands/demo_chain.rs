@@ -1,5 +1,5 @@
 //! The second half of `demo`: a publisher and two followers of a chain in a directory, each in a thread of its own; one
-//! follows from the beginning, the other joins late.
+//! follows from the beginning, the other joins late. A version has a configuration besides its tensors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,9 @@ use crate::watcher::Watcher;
 
 /// Every version whose number is a multiple of this gets a link from so many versions before.
 const SKIP: u64 = 3;
+/// The files of each version.
+const WEIGHTS: &str = "model.safetensors";
+const CONFIGURATION: &str = "config.json";
 
 /// What the followers have seen.
 pub(crate) struct ChainDemo {
@@ -36,15 +39,17 @@ pub(crate) struct ChainDemo {
 }
 
 impl ChainDemo {
-    /// Publishes these states, whose files are there already, in a directory.
+    /// Publishes these states, whose files are there already, as models of a directory.
     pub(crate) fn run(directory: &Path, states: &[PathBuf], watcher: &Watcher) -> Result<Self> {
+        let models = states.iter().enumerate().map(|(step, state)| model(directory, step, state));
+        let models = models.collect::<Result<Vec<_>>>()?;
         let chain = directory.join("chain");
         let url = chain.to_string_lossy().into_owned();
         let store = Store::create(&url, StoreOptions::default())?;
         init(&store)?;
         let subscriber =
             |name: &str| Subscriber::open(store.clone(), &directory.join(name), SubscriberOptions::default());
-        let last = (states.len() as u64).saturating_sub(1);
+        let last = (models.len() as u64).saturating_sub(1);
         let mut early_subscriber = subscriber("early")?;
         let observer = Stoppable { watcher, stopped: AtomicBool::new(false) };
         let (published, early) = thread::scope(|scope| {
@@ -55,13 +60,13 @@ impl ChainDemo {
                 options.until = Some(last);
                 let mut switches = Vec::new();
                 let followed = follow(&mut early_subscriber, &options, &observer, &mut |switched| {
-                    check(switched, &states[position(switched.version)?])?;
+                    check(switched, &models[position(switched.version)?])?;
                     switches.push(switched.clone());
                     Ok(())
                 });
                 followed.map(|()| switches)
             });
-            let published = publish_all(&store, states, watcher);
+            let published = publish_all(&store, &models, watcher);
             if published.is_err() {
                 observer.stopped.store(true, Ordering::Relaxed);
             }
@@ -71,7 +76,7 @@ impl ChainDemo {
         let mut late_subscriber = subscriber("late")?;
         let prepared = late_subscriber.prepare(None, watcher)?.ok_or_else(|| failed("the chain has no version"))?;
         let late = late_subscriber.apply(prepared)?;
-        check(&late, &states[position(late.version)?])?;
+        check(&late, &models[position(late.version)?])?;
         let without_skips = |(published, _): &(Published, Duration)| {
             let steps = published.routes.iter().filter(|route| match route.from {
                 None => published.version == 0,
@@ -113,7 +118,7 @@ impl ChainDemo {
         let title = Style::new().bold();
         let good = AnsiColor::Green.on_default();
         format!(
-            "{title}A chain in a directory{title:#}, with a publisher and two followers\n\n{}\n\n{good}exact{good:#}    follower 2 joined after version {}: {} bytes through {} files; replaying all versions takes {} bytes",
+            "{title}A chain in a directory{title:#}, with a publisher and two followers\n\n{}\n\n{good}exact{good:#}    follower 2 joined after version {}: {} bytes through {} files; replaying all versions takes {} bytes\n{good}exact{good:#}    {CONFIGURATION} came with each version, as an asset",
             layout(&columns, &rows),
             self.late.version,
             grouped(self.late.downloaded),
@@ -160,14 +165,24 @@ impl Observer for Stoppable<'_> {
     }
 }
 
-fn publish_all(store: &Store, states: &[PathBuf], watcher: &Watcher) -> Result<Vec<(Published, Duration)>> {
+/// Makes a model directory of a state's file.
+fn model(directory: &Path, step: usize, state: &Path) -> Result<PathBuf> {
+    let model = directory.join(format!("model{step}"));
+    fs::create_dir(&model)
+        .and_then(|()| fs::copy(state, model.join(WEIGHTS)))
+        .and_then(|_| fs::write(model.join(CONFIGURATION), json!({ "step": step }).to_string()))
+        .map_err(|error| Error::io("writing", error).in_file(&model))?;
+    Ok(model)
+}
+
+fn publish_all(store: &Store, models: &[PathBuf], watcher: &Watcher) -> Result<Vec<(Published, Duration)>> {
     let mut options = PublishOptions::default();
     options.skips = vec![SKIP];
     let mut publisher = Publisher::open(store.clone(), options)?;
     let mut published = Vec::new();
     let mut before: Option<SafetensorsState> = None;
-    for path in states {
-        let state = SafetensorsState::open(path)?;
+    for model in models {
+        let state = SafetensorsState::open(model)?;
         let base = before.as_ref().map_or(Base::Nothing, Base::State);
         let began = Instant::now();
         published.push((publisher.publish(&state, base, watcher)?, began.elapsed()));
@@ -176,14 +191,15 @@ fn publish_all(store: &Store, states: &[PathBuf], watcher: &Watcher) -> Result<V
     Ok(published)
 }
 
-/// Compares the follower's file with the one that was published, byte for byte.
+/// Compares the follower's files with those that were published, byte for byte.
 fn check(switched: &Switched, published: &Path) -> Result<()> {
     let read = |path: &Path| fs::read(path).map_err(|error| Error::io("reading", error).in_file(path));
-    if read(&switched.directory.join("model.safetensors"))? == read(published)? {
-        Ok(())
-    } else {
-        Err(failed("a follower's file is not the one that was published"))
+    for file in [WEIGHTS, CONFIGURATION] {
+        if read(&switched.directory.join(file))? != read(&published.join(file))? {
+            return Err(failed("a follower's file is not the one that was published"));
+        }
     }
+    Ok(())
 }
 
 fn position(version: u64) -> Result<usize> {
