@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use deltachain::tensor::{MemoryState, SafetensorsState, State};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{MemoryState, State};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, apply, diff};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

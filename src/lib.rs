@@ -38,8 +38,8 @@
 //! # }
 //! ```
 //!
-//! States of any size are read and written piecewise: [`tensor::SafetensorsState`] reads a file or a directory of shards,
-//! [`Application`] builds the target into a [`tensor::StateWriter`] such as [`tensor::StagedSafetensors`], whose files
+//! States of any size are read and written piecewise: [`files::SafetensorsState`] reads a file or a directory of shards,
+//! [`Application`] builds the target into a [`tensor::StateWriter`] such as [`files::StagedSafetensors`], whose files
 //! appear only when the result has been proven.
 //!
 //! # Reading changes without building the target
@@ -71,6 +71,7 @@ pub mod chain;
 mod codec;
 mod diff;
 mod error;
+pub mod files;
 pub mod format;
 mod groups;
 mod in_order;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::tensor::read_at;
+use crate::files::read_at;
 
 /// Bytes that can be read by range, from several threads.
 pub trait Source: Sync {

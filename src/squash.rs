@@ -9,6 +9,7 @@ use std::io::Write;
 use crate::codec::encode::{PieceInput, Profile, encode};
 use crate::codec::lane::with_lane;
 use crate::error::{Error, Result};
+use crate::files::{LAYOUT_KEY, Layout};
 use crate::format::stream::Compressor;
 use crate::format::{Index, Start, TensorEntry, WrittenTensor};
 use crate::groups::Groups;
@@ -18,7 +19,7 @@ use crate::link_writer::LinkWriter;
 use crate::patches::Patches;
 use crate::rules::{self, ensure};
 use crate::source::Source;
-use crate::tensor::{Digest, Dtype, LAYOUT_KEY, Layout, TensorInfo};
+use crate::tensor::{Digest, Dtype, TensorInfo};
 
 /// Checks that each link's base is the target of the link before it.
 ///

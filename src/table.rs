@@ -29,7 +29,7 @@ impl StateTable {
     ///
     /// Links that are applied one after another are checked before the first of them is applied: all of them are opened, then
     /// comes [`check_sequence`](crate::check_sequence), then this for each in turn, and with it, where files are written,
-    /// [`Layout::of_target`](crate::tensor::Layout::of_target).
+    /// [`Layout::of_target`](crate::files::Layout::of_target).
     ///
     /// # Errors
     /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; USAGE if there are not as many digests as tensors.

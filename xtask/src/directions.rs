@@ -39,9 +39,10 @@ const LAYERS: &[Layer] = &[
         may_use: &["codec", "error", "format", "limits", "rules", "tensor::Dtype", "tensor::PIECE_BYTES"],
         outside: false,
     },
+    Layer { module: "tensor", may_use: &["error", "limits", "progress", "rules", "tensor"], outside: false },
     Layer {
-        module: "tensor",
-        may_use: &["error", "json", "limits", "plain_name", "progress", "rules", "tensor"],
+        module: "files",
+        may_use: &["error", "files", "json", "limits", "plain_name", "rules", "tensor"],
         outside: true,
     },
     Layer {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput};
-use deltachain::tensor::{MemoryState, SafetensorsState, State, StateDigests};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{MemoryState, State, StateDigests};
 use deltachain::{Application, DiffOptions, Limits, LinkReader, Profile, apply, diff, squash};
 use deltachain_bench::{Pair, Result, many_tensors, output, real_pairs, save, synthetic};
 use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init};

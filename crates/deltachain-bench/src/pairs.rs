@@ -5,9 +5,8 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use deltachain::tensor::{
-    Dtype, Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests, TensorInfo,
-};
+use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
+use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, TensorInfo};
 use deltachain::{Application, DiffOptions, Limits, LinkReader, diff};
 use rayon::prelude::*;
 

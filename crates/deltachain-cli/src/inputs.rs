@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deltachain::tensor::{Layout, MemoryState, SafetensorsState, State, StateDigests, TensorInfo};
+use deltachain::files::{Layout, SafetensorsState};
+use deltachain::tensor::{MemoryState, State, StateDigests, TensorInfo};
 use deltachain::{Error, FileSource, Limits, LinkReader, Result};
 
 use crate::output::Output;

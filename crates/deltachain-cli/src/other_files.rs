@@ -6,7 +6,7 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use deltachain::Result;
-use deltachain::tensor::SafetensorsState;
+use deltachain::files::SafetensorsState;
 use serde_json::{Value, json};
 
 use crate::interrupt;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use deltachain::tensor::{Layout, ScratchState, State, StateDigests, StateWriter, TensorInfo};
+use deltachain::files::{Layout, ScratchState};
+use deltachain::tensor::{State, StateDigests, StateWriter, TensorInfo};
 use deltachain::{Application, Error, Result, StateTable, check_sequence};
 
 use crate::inputs::{Base, OpenedLink, digests_of};

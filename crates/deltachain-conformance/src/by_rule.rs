@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use deltachain::tensor::{Dtype, Layout, StagedSafetensors, StateWriter, TensorInfo};
+use deltachain::files::{Layout, StagedSafetensors};
+use deltachain::tensor::{Dtype, StateWriter, TensorInfo};
 use serde::Deserialize;
 
 use crate::problem::{Problem, Result};
@@ -67,7 +68,8 @@ impl TensorByRule {
 
 #[cfg(test)]
 mod tests {
-    use deltachain::tensor::{MemoryState, SafetensorsState};
+    use deltachain::files::SafetensorsState;
+    use deltachain::tensor::MemoryState;
 
     use super::*;
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use deltachain::tensor::{Digest, MemoryState, SafetensorsState, State, StateDigests, StateWriter, TensorInfo};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, TensorInfo};
 use deltachain::{Application, FileSource, Limits, LinkReader};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -330,7 +331,8 @@ pub(crate) fn wanted(case: &Case<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use deltachain::tensor::{Dtype, Layout, StagedSafetensors};
+    use deltachain::files::{Layout, StagedSafetensors};
+    use deltachain::tensor::Dtype;
 
     use super::*;
     use crate::suite::Suite;

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deltachain::tensor::{Digest, SafetensorsState, StateDigests};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Digest, StateDigests};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

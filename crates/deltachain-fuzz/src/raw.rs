@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use arbitrary::Unstructured;
+use deltachain::files::SafetensorsState;
 use deltachain::format::{Coding, Header, Index, Positions, Values};
-use deltachain::tensor::{DescribedDtype, Dtype, SafetensorsState, State, TensorInfo};
+use deltachain::tensor::{DescribedDtype, Dtype, State, TensorInfo};
 use deltachain::{ErrorClass, Limits, LinkReader, Result, Segment, Source};
 use tempfile::NamedTempFile;
 
@@ -236,7 +237,7 @@ pub fn safetensors(data: &[u8]) {
 
 /// A layout (`deltachain.layout`) for tensors whose names are in the first line; its JSON is the rest.
 pub fn layout(data: &[u8]) {
-    use deltachain::tensor::Layout;
+    use deltachain::files::Layout;
 
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (names, json) = text.split_once('\n').unwrap_or(("", text));

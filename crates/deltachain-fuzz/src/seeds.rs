@@ -6,8 +6,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use deltachain::files::{LAYOUT_KEY, SafetensorsState};
 use deltachain::format::TensorEntry;
-use deltachain::tensor::{Dtype, LAYOUT_KEY, MemoryState, PIECE_BYTES, SafetensorsState, State};
+use deltachain::tensor::{Dtype, MemoryState, PIECE_BYTES, State};
 use deltachain::{Limits, LinkReader, Profile};
 
 use crate::archive::{Archive, COMMIT, HELD, SEALED};

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use arbitrary::{Arbitrary, Unstructured};
 use deltachain::chain::{ChainDocument, Commit, ObjectName};
-use deltachain::tensor::{Digest, MemoryState, SafetensorsState, StateDigests};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
     Base, CompactOptions, FsckOptions, Keep, Observer, Phase, PublishOptions, Published, Publisher, Snapshots, Store,

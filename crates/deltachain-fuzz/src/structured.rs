@@ -3,7 +3,8 @@
 use std::fs;
 
 use arbitrary::{Arbitrary, Unstructured};
-use deltachain::tensor::{Layout, MemoryState, SafetensorsState, StagedSafetensors, State, StateDigests};
+use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
+use deltachain::tensor::{MemoryState, State, StateDigests};
 use deltachain::{Application, ErrorClass, Limits, LinkReader, Profile, Result, squash as join};
 use tempfile::TempDir;
 

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use deltachain::Limits;
 use deltachain::chain::{Commit, FileReference, ObjectName};
-use deltachain::tensor::{Dtype, MemoryState, SafetensorsState};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Dtype, MemoryState};
 use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::local::LocalFileSystem;

@@ -3,7 +3,7 @@
 //! Everything blocks, with tokio inside; nothing may be called from asynchronous code.
 //!
 //! ```
-//! use deltachain::tensor::SafetensorsState;
+//! use deltachain::files::SafetensorsState;
 //! use deltachain_store::{
 //!     Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init,
 //! };
@@ -35,51 +35,23 @@
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
 
-mod assets;
-mod cache;
-mod compact;
-mod documents;
-mod download;
-mod follow;
-mod fsck;
-mod held;
-mod job;
-mod kept;
-mod links;
-mod log;
-mod model_directory;
-mod new_link;
+mod access;
+mod following;
+mod maintenance;
 mod observer;
-mod options;
-mod other_files;
-mod policy;
-mod prover;
-mod prune;
-mod publisher;
-mod ranges;
-mod read;
-mod replay;
-mod selection;
-mod shard;
-mod shards;
-mod store;
-mod stored_link;
-mod subscriber;
-mod table;
-mod url;
-mod whole;
+mod publishing;
 
-pub use compact::{CompactOptions, Compacted, compact};
-pub use documents::init;
-pub use follow::{FollowOptions, follow};
-pub use fsck::{FsckOptions, FsckReport, fsck};
-pub use log::{LogEntry, log, show};
+pub use access::documents::init;
+pub use access::options::StoreOptions;
+pub use access::store::{Store, StoredObject};
+pub use following::follow::{FollowOptions, follow};
+pub use following::other_files::OtherFiles;
+pub use following::subscriber::{HeldVersion, Lag, PhaseTimes, Prepared, Subscriber, SubscriberOptions, Switched};
+pub use maintenance::compact::{CompactOptions, Compacted, compact};
+pub use maintenance::fsck::{FsckOptions, FsckReport, fsck};
+pub use maintenance::log::{LogEntry, log, show};
+pub use maintenance::prune::{Keep, PrunePlan, Pruned, plan_prune, prune};
 pub use observer::{Observer, Phase};
-pub use options::StoreOptions;
-pub use other_files::OtherFiles;
-pub use policy::Snapshots;
-pub use prune::{Keep, PrunePlan, Pruned, plan_prune, prune};
-pub use publisher::{Base, PublishOptions, Published, PublishedRoute, Publisher};
-pub use shards::{ShardPart, commit_shards, publish_shard};
-pub use store::{Store, StoredObject};
-pub use subscriber::{HeldVersion, Lag, PhaseTimes, Prepared, Subscriber, SubscriberOptions, Switched};
+pub use publishing::policy::Snapshots;
+pub use publishing::publisher::{Base, PublishOptions, Published, PublishedRoute, Publisher};
+pub use publishing::shards::{ShardPart, commit_shards, publish_shard};

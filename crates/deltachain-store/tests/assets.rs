@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use deltachain::chain::{Asset, ObjectName};
-use deltachain::tensor::{Digest, MemoryState, SafetensorsState, State};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Digest, MemoryState, State};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
     Base, FsckOptions, Keep, Observer, OtherFiles, Phase, PublishOptions, Published, Publisher, Store, StoreOptions,

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 
 use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName, Route, RoutesDocument};
-use deltachain::tensor::{Digest, Dtype, LAYOUT_KEY, MemoryState, StateDigests};
+use deltachain::files::LAYOUT_KEY;
+use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
 use deltachain::{DiffOptions, ErrorClass, Limits, diff};
 use deltachain_store::{Store, Subscriber, SubscriberOptions};
 

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use deltachain::chain::{Commit, FileReference, ObjectName, Plan, Planner, RoutesDocument, Step};
-use deltachain::tensor::{Dtype, MemoryState, SafetensorsState};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Dtype, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Result};
 use deltachain_store::{
     Base, CompactOptions, Compacted, FsckOptions, FsckReport, Keep, PrunePlan, PublishOptions, Publisher, Snapshots,

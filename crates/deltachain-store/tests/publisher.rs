@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use std::thread;
 
 use deltachain::chain::{Commit, ObjectName};
-use deltachain::tensor::{Dtype, MemoryState, SafetensorsState, StateDigests};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Dtype, MemoryState, StateDigests};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
     Base, Observer, Phase, PublishOptions, Published, Publisher, ShardPart, Snapshots, Store, StoreOptions,

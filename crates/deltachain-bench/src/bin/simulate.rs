@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use deltachain::tensor::{SafetensorsState, State, TensorInfo};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{State, TensorInfo};
 use deltachain_bench::simulation::{Outcome, REGIONS, Scene, simulate};
 use deltachain_bench::{Result, save, synthetic};
 use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init};

@@ -8,7 +8,8 @@
 use std::io::Write;
 use std::time::Instant;
 
-use deltachain::tensor::{MemoryState, SafetensorsState, State, StateDigests};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{MemoryState, State, StateDigests};
 use deltachain::{Application, DiffOptions, Limits, LinkReader, Profile, diff};
 use deltachain_bench::{Result, output};
 use serde_json::json;

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use deltachain::Result;
-use deltachain::tensor::{Layout, StagedSafetensors, State, StateDigests, TensorInfo};
+use deltachain::files::{Layout, StagedSafetensors};
+use deltachain::tensor::{State, StateDigests, TensorInfo};
 use serde_json::json;
 
 use crate::args::ApplyArgs;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
-use deltachain::tensor::SafetensorsState;
+use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
 use deltachain_store::{
     Base, FollowOptions, Observer, Phase, PublishOptions, Published, Publisher, Store, StoreOptions, Subscriber,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use deltachain::tensor::{LAYOUT_KEY, Layout, State};
+use deltachain::files::{LAYOUT_KEY, Layout};
+use deltachain::tensor::State;
 use deltachain::{DiffOptions, DiffReport, Error, Profile, Result, diff};
 use serde_json::{Value, json};
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use deltachain::tensor::{LAYOUT_KEY, Layout, ScratchState, State, TensorInfo};
+use deltachain::files::{LAYOUT_KEY, Layout, ScratchState};
+use deltachain::tensor::{State, TensorInfo};
 use deltachain::{DiffReport, Profile, Result, squash};
 use serde_json::json;
 

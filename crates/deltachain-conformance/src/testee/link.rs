@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use deltachain::tensor::{Layout, MemoryState, SafetensorsState, ScratchState, State, StateDigests};
+use deltachain::files::{Layout, SafetensorsState, ScratchState};
+use deltachain::tensor::{MemoryState, State, StateDigests};
 use deltachain::{
     Application, DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Result, StateTable,
     check_sequence, diff,

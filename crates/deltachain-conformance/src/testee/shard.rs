@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use deltachain::tensor::{
-    Digest, Layout, MemoryState, SafetensorsState, ScratchState, StagedSafetensors, State, StateDigests, StateWriter,
-};
+use deltachain::files::{Layout, SafetensorsState, ScratchState, StagedSafetensors};
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter};
 use deltachain::{Application, LinkReader, Result, Source, StateTable};
 
 /// What is taken of a version.

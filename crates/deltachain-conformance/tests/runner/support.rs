@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use deltachain::tensor::{Dtype, Layout, MemoryState, StagedSafetensors, State, StateDigests, StateWriter};
+use deltachain::files::{Layout, StagedSafetensors};
+use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, StateWriter};
 use deltachain::{DiffOptions, diff};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};

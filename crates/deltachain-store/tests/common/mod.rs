@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
 use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName, Route, RoutesDocument, union_of};
-use deltachain::tensor::{Digest, Dtype, LAYOUT_KEY, MemoryState, State, StateDigests};
+use deltachain::files::LAYOUT_KEY;
+use deltachain::tensor::{Digest, Dtype, MemoryState, State, StateDigests};
 use deltachain::{DiffOptions, Error, diff};
 use deltachain_store::{Observer, Phase, Store, StoreOptions};
 use tempfile::TempDir;

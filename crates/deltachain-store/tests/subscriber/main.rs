@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use deltachain::chain::{ObjectName, Route};
+use deltachain::files::SafetensorsState;
 use deltachain::format::{HEADER_BYTES, Header, Index};
-use deltachain::tensor::{Dtype, MemoryState, SafetensorsState, State, StateDigests};
+use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader};
 use deltachain_store::{FollowOptions, Observer, OtherFiles, Subscriber, SubscriberOptions, Switched, follow};
 
@@ -404,8 +405,9 @@ fn the_layout_is_that_of_the_chain() {
 
     // What a publisher has, by the safetensors crate's own order of tensors.
     let published = tempfile::tempdir().unwrap();
-    let save = |name: &str, state: &MemoryState, layout: &deltachain::tensor::Layout| {
-        use deltachain::tensor::{StagedSafetensors, StateWriter};
+    let save = |name: &str, state: &MemoryState, layout: &deltachain::files::Layout| {
+        use deltachain::files::StagedSafetensors;
+        use deltachain::tensor::StateWriter;
         let out = published.path().join(name);
         let staged = StagedSafetensors::create(&out, state.tensors(), layout, None, false).unwrap();
         for (number, (_, data)) in state.iter().enumerate() {
@@ -414,7 +416,7 @@ fn the_layout_is_that_of_the_chain() {
         staged.commit().unwrap();
         out
     };
-    let layout = deltachain::tensor::Layout::parse(LAYOUT, first.tensors()).unwrap();
+    let layout = deltachain::files::Layout::parse(LAYOUT, first.tensors()).unwrap();
     let first_files = files(&save("0", &first, &layout));
     let second_files = files(&save("1", &second, &layout.carried_over(second.tensors())));
 

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use deltachain::tensor::{
-    Dtype, Layout, LayoutFile, MemoryState, SafetensorsState, StagedSafetensors, State, StateWriter,
-};
+use deltachain::files::{Layout, LayoutFile, SafetensorsState, StagedSafetensors};
+use deltachain::tensor::{Dtype, MemoryState, State, StateWriter};
 
 use super::Random;
 

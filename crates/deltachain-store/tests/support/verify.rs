@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use deltachain::chain::{ChainDocument, Commit, Hop, ObjectName, Planner, Route, Step, check_target};
-use deltachain::tensor::{Digest, MemoryState, SafetensorsState, StateDigests};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Limits, LinkReader, Result, apply};
 use deltachain_store::Store;
 

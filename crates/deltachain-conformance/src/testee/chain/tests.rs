@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use deltachain::chain::Route;
-use deltachain::tensor::{Dtype, LAYOUT_KEY, MemoryState, SafetensorsState, StateDigests};
+use deltachain::files::{LAYOUT_KEY, SafetensorsState};
+use deltachain::tensor::{Dtype, MemoryState, StateDigests};
 use deltachain::{DiffOptions, diff};
 use tempfile::TempDir;
 

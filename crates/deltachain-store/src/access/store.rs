@@ -1,0 +1,485 @@
+//! A store that holds one chain: a directory or a prefix of a bucket (SPEC section 17.1). The only place that talks to
+//! the `object_store` crate; everything beyond it blocks.
+
+use std::fmt;
+use std::fs;
+use std::future::Future;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use deltachain::chain::{Listing, ObjectName};
+use deltachain::{Error, FileSource, Result, Source};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+use object_store::{
+    Error as StoreError, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
+
+use crate::access::options::StoreOptions;
+use crate::access::url::{Opened, open_url};
+use crate::observer::{Observer, Phase};
+
+/// A document is read up to here: one byte more than any may have, so that a longer one is noticed.
+const DOCUMENT_BYTES: u64 = deltachain::limits::MAX_DOCUMENT_BYTES + 1;
+
+/// S3 takes no more parts of one object, and none shorter but the last.
+const MOST_PARTS: u64 = 10_000;
+const LEAST_PART: u64 = 5 << 20;
+
+/// A store that holds one chain. Clones share connections and threads.
+///
+/// All methods block; they must not be called from asynchronous code.
+#[derive(Clone)]
+pub struct Store {
+    objects: Arc<dyn ObjectStore>,
+    prefix: Path,
+    /// A plain web server cannot list.
+    can_list: bool,
+    name: String,
+    options: Arc<StoreOptions>,
+    /// One permit for each request of a range that may be under way; those who wait are served in turn.
+    ranges: Arc<Semaphore>,
+    runtime: Arc<Runtime>,
+}
+
+/// One of a chain's objects as a list shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredObject {
+    /// Its name.
+    pub name: ObjectName,
+    /// Its length in bytes.
+    pub size: u64,
+    /// When it was stored, by the store's clock.
+    pub stored: SystemTime,
+}
+
+impl Store {
+    /// Opens the store that a URL or a path names: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or `http(s)://`,
+    /// which can only be read. Nothing is asked of the store yet.
+    ///
+    /// # Errors
+    /// USAGE if the URL makes no sense, settings lack, or there is no such directory.
+    pub fn open(url: &str, options: StoreOptions) -> Result<Self> {
+        let Opened { objects, prefix, can_list } = open_url(url, &options)?;
+        Self::new(objects, prefix, can_list, url, options)
+    }
+
+    /// As [`open`](Self::open), but makes the directory if the store is one that does not exist.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open); IO.
+    pub fn create(url: &str, options: StoreOptions) -> Result<Self> {
+        if let Some(directory) = crate::access::url::directory_of(url) {
+            fs::create_dir_all(&directory).map_err(|error| Error::io("creating", error).in_file(&directory))?;
+        }
+        Self::open(url, options)
+    }
+
+    /// A store of the caller's own making, below a prefix of it, which may be empty.
+    ///
+    /// # Errors
+    /// USAGE if the prefix is no path; IO if no threads can be started.
+    pub fn from_objects(objects: Arc<dyn ObjectStore>, prefix: &str, options: StoreOptions) -> Result<Self> {
+        let path = Path::parse(prefix).map_err(|error| Error::usage(error.to_string()))?;
+        let name = objects.to_string();
+        Self::new(objects, path, true, &name, options)
+    }
+
+    fn new(
+        objects: Arc<dyn ObjectStore>,
+        prefix: Path,
+        can_list: bool,
+        name: &str,
+        mut options: StoreOptions,
+    ) -> Result<Self> {
+        // With 0 nothing would ever be done.
+        options.parallel = options.parallel.max(1);
+        options.part_bytes = options.part_bytes.max(1);
+        let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("store").enable_all().build();
+        Ok(Self {
+            objects,
+            prefix,
+            can_list,
+            name: name.to_owned(),
+            ranges: Arc::new(Semaphore::new(options.parallel)),
+            options: Arc::new(options),
+            runtime: Arc::new(runtime.map_err(|error| Error::io("starting threads", error))?),
+        })
+    }
+
+    /// Whether the store can list. One that cannot is a web server; it shows the head, but no routes documents.
+    pub fn can_list(&self) -> bool {
+        self.can_list
+    }
+
+    /// The content of a document; `None` if there is none. A document that is too long is cut after the first byte too
+    /// much, for whoever parses it to refuse.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn get(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
+        self.block_on(self.get_document(name))
+    }
+
+    /// The contents of documents, fetched side by side, in any order.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn get_all(&self, names: &[ObjectName]) -> Result<Vec<(ObjectName, Option<Vec<u8>>)>> {
+        let fetched = stream::iter(names.to_vec()).map(async |name| Ok((name, self.get_document(name).await?)));
+        self.block_on(fetched.buffer_unordered(self.options.parallel).try_collect())
+    }
+
+    async fn get_document(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
+        let path = self.path(name);
+        let got = self.retry(async || {
+            // Not a range: a document may be shorter than the range, and then some stores refuse.
+            let result = match self.objects.get(&path).await {
+                Err(StoreError::NotFound { .. }) => return Ok(None),
+                result => result?,
+            };
+            let size = result.meta.size;
+            let mut body = result.into_stream();
+            let mut content = Vec::new();
+            while let Some(chunk) = body.try_next().await? {
+                content.extend_from_slice(&chunk);
+                if content.len() as u64 >= DOCUMENT_BYTES {
+                    content.truncate(usize::try_from(DOCUMENT_BYTES).unwrap_or(usize::MAX));
+                    break;
+                }
+            }
+            all_came(content.len(), size.min(DOCUMENT_BYTES))?;
+            Ok(Some(content))
+        });
+        got.await.map_err(|error| failed("fetching", error, name))
+    }
+
+    /// All of the chain's objects, in ascending order of their names. Other objects are left out.
+    ///
+    /// # Errors
+    /// IO; USAGE if the store cannot list.
+    pub fn objects(&self) -> Result<Vec<StoredObject>> {
+        if !self.can_list {
+            return Err(Error::usage("this store cannot be listed").in_file(&self.name));
+        }
+        let mut objects = self.block_on(self.list(None, None))?;
+        objects.sort_unstable_by_key(|object| object.name);
+        Ok(objects)
+    }
+
+    /// The commits and routes documents of all versions from this one on. If the store cannot list, the head alone; and that
+    /// only if this version has a commit.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn listing(&self, from: u64) -> Result<Listing> {
+        if !self.can_list {
+            let head = self.find_head(from)?;
+            return Ok(Listing::new(head.map(|head| ObjectName::Commit(head).to_string())));
+        }
+        let before = from.checked_sub(1);
+        let commit = before.map(ObjectName::Commit);
+        // No generation is higher.
+        let routes = before.map(|version| ObjectName::Routes { version, generation: 9_999_999_999 });
+        let lists = [("commits", commit), ("routes", routes)];
+        let lists = self.block_on(async {
+            let lists = lists.map(|(folder, after)| self.list(Some(folder), after));
+            futures_util::future::try_join_all(lists).await
+        })?;
+        Ok(Listing::new(lists.iter().flatten().map(|object| object.name.to_string())))
+    }
+
+    /// The chain's objects in one of its folders, beyond a name.
+    async fn list(&self, folder: Option<&str>, after: Option<ObjectName>) -> Result<Vec<StoredObject>> {
+        let prefix = folder.map_or_else(|| self.prefix.clone(), |folder| self.prefix.clone().join(folder));
+        let listed = self.retry(async || {
+            let metas = match after {
+                Some(after) => self.objects.list_with_offset(Some(&prefix), &self.path(after)),
+                None => self.objects.list(Some(&prefix)),
+            };
+            metas.try_collect::<Vec<ObjectMeta>>().await
+        });
+        let metas = listed.await.map_err(|error| Error::io("listing", error.into()).in_file(&self.name))?;
+        Ok(metas.iter().filter_map(|meta| self.stored_object(meta)).collect())
+    }
+
+    fn stored_object(&self, meta: &ObjectMeta) -> Option<StoredObject> {
+        let mut below = meta.location.prefix_match(&self.prefix)?;
+        let mut name = below.next()?.as_ref().to_owned();
+        for part in below {
+            name.push('/');
+            name.push_str(part.as_ref());
+        }
+        Some(StoredObject { name: ObjectName::parse(&name)?, size: meta.size, stored: meta.last_modified.into() })
+    }
+
+    /// The head of a chain that cannot be listed: the last version before the first gap. `known` has a commit, or is 0.
+    fn find_head(&self, known: u64) -> Result<Option<u64>> {
+        let exists = |version: u64| self.get(ObjectName::Commit(version)).map(|commit| commit.is_some());
+        if !exists(known)? {
+            return Ok(None);
+        }
+        let (mut low, mut stride) = (known, 1);
+        while exists(low + stride)? {
+            low += stride;
+            stride *= 2;
+        }
+        // `low` exists, `low + stride` does not.
+        while stride > 1 {
+            stride /= 2;
+            if exists(low + stride)? {
+                low += stride;
+            }
+        }
+        Ok(Some(low))
+    }
+
+    /// One of the chain's objects as a list would show it; `None` if it is not there.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn find(&self, name: ObjectName) -> Result<Option<StoredObject>> {
+        let path = self.path(name);
+        let head = self.retry(async || match self.objects.head(&path).await {
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            result => {
+                result.map(|meta| Some(StoredObject { name, size: meta.size, stored: meta.last_modified.into() }))
+            }
+        });
+        self.block_on(head).map_err(|error| failed("looking at", error, name))
+    }
+
+    /// Creates a document by put-if-absent. `false` if the name is taken, perhaps by an attempt of this very call whose
+    /// success was not seen: whoever needs to know compares what stands there.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn put_if_absent(&self, name: ObjectName, content: &[u8]) -> Result<bool> {
+        let (path, payload) = (self.path(name), PutPayload::from(content.to_vec()));
+        let put = self.retry(async || {
+            let options = PutOptions::from(PutMode::Create);
+            match self.objects.put_opts(&path, payload.clone(), options).await {
+                Ok(_) => Ok(true),
+                // S3 says so too when somebody else is just writing it, who may not succeed.
+                Err(error @ (StoreError::AlreadyExists { .. } | StoreError::Precondition { .. })) => {
+                    match self.objects.head(&path).await {
+                        Ok(_) => Ok(false),
+                        Err(StoreError::NotFound { .. }) => Err(passing("conflict", error.to_string())),
+                        Err(error) => Err(error),
+                    }
+                }
+                Err(error) => Err(error),
+            }
+        });
+        self.block_on(put).map_err(|error| failed("storing", error, name))
+    }
+
+    /// Stores a file of this size under a name by an ordinary put, in parts side by side if it is long.
+    ///
+    /// # Errors
+    /// IO; what the observer wants it to end with.
+    pub fn upload(&self, file: &FilePath, name: ObjectName, size: u64, observer: &dyn Observer) -> Result<()> {
+        let source = FileSource::open(file)?;
+        let part_bytes = self.options.part_bytes.max(LEAST_PART).max(size.div_ceil(MOST_PARTS));
+        let read = |offset: u64| -> Result<PutPayload> {
+            let length = part_bytes.min(size - offset);
+            let mut part = vec![0; usize::try_from(length).map_err(|_| Error::usage("the part is too long"))?];
+            source.read_at(offset, &mut part)?;
+            Ok(part.into())
+        };
+        let path = self.path(name);
+        if size <= part_bytes {
+            let payload = read(0)?;
+            let put = self.retry(async || self.objects.put(&path, payload.clone()).await.map(drop));
+            self.block_on(put).map_err(|error| failed("storing", error, name))?;
+            return observer.advance(Phase::Upload, size);
+        }
+        let mut attempt = 1;
+        loop {
+            let uploaded = self.block_on(self.upload_parts(&path, (size, part_bytes), &read, observer));
+            match uploaded {
+                Err(PartError::Store(error)) if attempt < self.options.attempts && may_pass(&error) => {
+                    self.block_on(async { tokio::time::sleep(self.pause(attempt)).await });
+                    attempt += 1;
+                }
+                Err(PartError::Store(error)) => return Err(failed("storing", error, name)),
+                Err(PartError::Other(error)) => return Err(error),
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+
+    async fn upload_parts(
+        &self,
+        path: &Path,
+        (size, part_bytes): (u64, u64),
+        read: &dyn Fn(u64) -> Result<PutPayload>,
+        observer: &dyn Observer,
+    ) -> Result<(), PartError> {
+        let mut upload = self.in_time(self.objects.put_multipart(path)).await?;
+        let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX);
+        let parts = async {
+            let mut waiting = stream::FuturesUnordered::new();
+            for offset in (0..size).step_by(part_bytes) {
+                let payload = read(offset)?;
+                let length = payload.content_length() as u64;
+                let put = upload.put_part(payload);
+                waiting.push(async move { self.in_time(put).await.map(|()| length) });
+                while waiting.len() >= self.options.parallel {
+                    if let Some(done) = waiting.next().await {
+                        observer.advance(Phase::Upload, done?)?;
+                    }
+                }
+            }
+            while let Some(done) = waiting.next().await {
+                observer.advance(Phase::Upload, done?)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = parts.await {
+            // What is left of it is the store's to clean up; a failure to abort changes nothing for the chain.
+            let _ = self.in_time(upload.abort()).await;
+            return Err(error);
+        }
+        self.in_time(upload.complete()).await?;
+        Ok(())
+    }
+
+    /// Removes objects. One that is not there is removed already.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn delete(&self, names: &[ObjectName]) -> Result<()> {
+        let deletions = stream::iter(names.to_vec()).map(async |name| {
+            let path = self.path(name);
+            let deleted = self.retry(async || match self.objects.delete(&path).await {
+                Err(StoreError::NotFound { .. }) => Ok(()),
+                result => result,
+            });
+            deleted.await.map_err(|error| failed("removing", error, name))
+        });
+        self.block_on(deletions.buffer_unordered(self.options.parallel).try_collect())
+    }
+
+    /// A range of a file, with the length of all of it; `None` if there is no such file. An answer that is shorter than it
+    /// should be is asked for again.
+    pub(crate) async fn get_range(&self, name: ObjectName, start: u64, end: u64) -> Result<Option<(Vec<u8>, u64)>> {
+        let path = self.path(name);
+        // It is never closed.
+        let _permit = self.ranges.acquire().await;
+        let got = self.retry(async || {
+            let options = GetOptions { range: Some(GetRange::Bounded(start..end)), ..GetOptions::default() };
+            let result = match self.objects.get_opts(&path, options).await {
+                Err(StoreError::NotFound { .. }) => return Ok(None),
+                // Beyond the end of an object that is too short there is nothing to get.
+                Err(error) => match self.objects.head(&path).await {
+                    Ok(meta) if meta.size <= start => return Ok(Some((Vec::new(), meta.size))),
+                    _ => return Err(error),
+                },
+                Ok(result) => result,
+            };
+            let size = result.meta.size;
+            let bytes = result.bytes().await?;
+            all_came(bytes.len(), end.min(size).saturating_sub(start))?;
+            Ok(Some((bytes.into(), size)))
+        });
+        got.await.map_err(|error| failed("fetching", error, name))
+    }
+
+    pub(crate) fn options(&self) -> &StoreOptions {
+        &self.options
+    }
+
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    fn path(&self, name: ObjectName) -> Path {
+        // Names of a chain have nothing that would have to be escaped.
+        name.to_string().split('/').fold(self.prefix.clone(), Path::join)
+    }
+
+    /// Tries until it succeeds, fails for good, or has failed as often as it may.
+    async fn retry<T>(&self, mut operation: impl AsyncFnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let mut attempt = 1;
+        loop {
+            match self.in_time(operation()).await {
+                Err(error) if attempt < self.options.attempts && may_pass(&error) => {
+                    tokio::time::sleep(self.pause(attempt)).await;
+                    attempt += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn in_time<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        match tokio::time::timeout(self.options.timeout, operation).await {
+            Ok(result) => result,
+            Err(_) => Err(passing("time-out", format!("no answer within {} s", self.options.timeout.as_secs_f64()))),
+        }
+    }
+
+    /// Between half and all of a time that doubles with each attempt, so that many readers do not come back at once.
+    fn pause(&self, attempt: u32) -> Duration {
+        let longest = self.options.pause.saturating_mul(1 << attempt.saturating_sub(1).min(10));
+        longest.mul_f64(rand::random_range(0.5..1.0))
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Shows the URL or path that it was opened by.
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// Why the upload of parts failed.
+enum PartError {
+    Store(StoreError),
+    Other(Error),
+}
+
+impl From<StoreError> for PartError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Error> for PartError {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// Whether it makes sense to try again.
+fn may_pass(error: &StoreError) -> bool {
+    matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. })
+}
+
+/// A failure that may pass.
+fn passing(store: &'static str, message: String) -> StoreError {
+    StoreError::Generic { store, source: message.into() }
+}
+
+/// That a body ends early is not always an error of its own.
+fn all_came(came: usize, wanted: u64) -> Result<(), StoreError> {
+    if came as u64 == wanted {
+        Ok(())
+    } else {
+        Err(passing("answer", format!("{came} bytes came instead of {wanted}")))
+    }
+}
+
+fn failed(what: &str, error: StoreError, name: ObjectName) -> Error {
+    Error::io(what, error.into()).in_file(name.to_string())
+}

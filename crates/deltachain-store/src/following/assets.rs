@@ -1,0 +1,161 @@
+//! Assets: the other files of a model directory, such as configuration and tokenizer, that a version has besides its
+//! tensors (SPEC sections 18 to 20). A publisher stores them, a subscriber puts them into its directory.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use deltachain::chain::Asset;
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::Digest;
+use deltachain::{Error, Progress, Result};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::access::store::Store;
+use crate::access::whole::read_whole;
+use crate::following::other_files::{failed_with, is_of_the_model, second_name};
+use crate::observer::{InPhase, Observer, Phase};
+
+/// Stores the other files of a model directory, and gives them as a commit names them, ascending by name. The observer is
+/// told of those that cannot be assets (R-LAY-02).
+///
+/// # Errors
+/// USAGE if there are more than a commit can name, or one changes while it is read; IO; the observer's.
+pub(crate) fn store_assets(store: &Store, state: &SafetensorsState, observer: &dyn Observer) -> Result<Vec<Asset>> {
+    if !state.layout().is_directory() {
+        return Ok(Vec::new());
+    }
+    let Candidates { taken, left } = candidates(state)?;
+    if !left.is_empty() {
+        observer.remark(&format!("not published: {}", left.join(", ")));
+    }
+    if taken.len() > Asset::MOST {
+        let message =
+            format!("there are {} files besides the tensors; a version has no more than {}", taken.len(), Asset::MOST);
+        return Err(Error::usage(message).in_file(state.path()));
+    }
+    taken.into_iter().map(|(name, path)| store_asset(store, name, &path, observer)).collect()
+}
+
+/// The other files of a directory.
+#[derive(Default)]
+struct Candidates {
+    /// Names of those that can be assets, ascending, and where they are.
+    taken: Vec<(String, PathBuf)>,
+    /// What the user is to be told of the rest.
+    left: Vec<String>,
+}
+
+fn candidates(state: &SafetensorsState) -> Result<Candidates> {
+    let mut found = Candidates::default();
+    let mut entries = fs::read_dir(state.path())
+        .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>())
+        .map_err(failed_with("listing", state.path()))?;
+    entries.sort_unstable();
+    let mut folded = BTreeSet::new();
+    for name in entries {
+        let path = state.path().join(&name);
+        let shown = name.to_string_lossy().into_owned();
+        if is_of_the_model(state.layout(), &shown) {
+            continue;
+        }
+        // Links are followed: caches of models consist of them.
+        let flaw = match (fs::metadata(&path), name.to_str()) {
+            (Err(_), _) => Some("cannot be read"),
+            (Ok(found), _) if found.is_dir() => Some("is a folder"),
+            (Ok(found), _) if !found.is_file() => Some("is no file"),
+            (Ok(found), _) if found.len() > Asset::MOST_BYTES => Some("is too large"),
+            (_, None) => Some("has a name that is not Unicode"),
+            (_, Some(name)) => Asset::flaw_of_name(name).or_else(|| {
+                (!folded.insert(name.to_ascii_lowercase())).then_some("differs from another in case alone")
+            }),
+        };
+        match flaw {
+            Some(flaw) => found.left.push(format!("{shown} ({flaw})")),
+            None => found.taken.push((shown, path)),
+        }
+    }
+    Ok(found)
+}
+
+/// Stores a file, unless it is in the store already.
+fn store_asset(store: &Store, name: String, path: &Path, observer: &dyn Observer) -> Result<Asset> {
+    let hashing = InPhase::begin(observer, Phase::Hash, 0);
+    let (size, digest) = copy(path, &mut io::sink(), &hashing)?;
+    drop(hashing);
+    let asset = Asset { name, digest, size };
+    if store.find(asset.object_name())?.is_some_and(|stored| stored.size == size) {
+        return Ok(asset);
+    }
+    // A copy, so that what is stored is what has been hashed, whoever writes to the file meanwhile.
+    let mut copied = tempfile::NamedTempFile::new().map_err(failed_with("copying", path))?;
+    let uploading = InPhase::begin(observer, Phase::Upload, size);
+    if copy(path, copied.as_file_mut(), &())? != (size, digest) {
+        return Err(Error::usage("the file has changed while it was read").in_file(path));
+    }
+    store.upload(copied.path(), asset.object_name(), size, observer)?;
+    drop(uploading);
+    Ok(asset)
+}
+
+/// Copies a file, and gives its size and digest. No more is read than an asset can have.
+fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<(u64, Digest)> {
+    let mut file = File::open(from).map_err(failed_with("reading", from))?.take(Asset::MOST_BYTES + 1);
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let count = file.read(&mut buffer).map_err(failed_with("reading", from))?;
+        if count == 0 {
+            return Ok((hasher.count(), Digest(*hasher.finalize().as_bytes())));
+        }
+        hasher.update(&buffer[..count]);
+        to.write_all(&buffer[..count]).map_err(failed_with("copying", from))?;
+        progress.advance(0)?;
+    }
+}
+
+/// Puts the assets of a version into its directory; all of them have reached the disk then. Those that the directory of the
+/// version before has become second names for the same files; the others are fetched. Gives the bytes that were.
+///
+/// # Errors
+/// R-CHN-15, R-CHN-16; IO; the observer's.
+pub(crate) fn take_assets(
+    store: &Store,
+    assets: &[Asset],
+    before: Option<&Path>,
+    to: &Path,
+    observer: &dyn Observer,
+) -> Result<u64> {
+    let mut missing = Vec::new();
+    for asset in assets {
+        let old = before.map(|before| before.join(&asset.name)).filter(|old| is_asset(old, asset));
+        match old {
+            Some(old) => second_name(&old, &to.join(&asset.name)).map_err(failed_with("taking", &old))?,
+            None => missing.push(asset),
+        }
+    }
+    let bytes = missing.iter().map(|asset| asset.size).sum();
+    let downloading = InPhase::begin(observer, Phase::Download, bytes);
+    let fetched = stream::iter(missing).map(|asset| fetch(store, asset, to, &downloading));
+    // In their order, so that the first that fails is the same each time.
+    store.block_on(fetched.buffered(store.options().parallel).try_collect::<()>())?;
+    Ok(bytes)
+}
+
+/// Whether a file is this asset. One that cannot be read is not.
+fn is_asset(path: &Path, asset: &Asset) -> bool {
+    let is_there = fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == asset.size);
+    is_there && copy(path, &mut io::sink(), &()).is_ok_and(|found| found == (asset.size, asset.digest))
+}
+
+async fn fetch(store: &Store, asset: &Asset, to: &Path, progress: &dyn Progress) -> Result<()> {
+    let path = to.join(&asset.name);
+    let mut file = File::create_new(&path).map_err(failed_with("writing", &path))?;
+    let write = |bytes: &[u8]| {
+        file.write_all(bytes).map_err(failed_with("writing", &path))?;
+        progress.advance(bytes.len() as u64)
+    };
+    read_whole(store, asset, store.options().part_bytes, write).await?;
+    file.sync_all().map_err(failed_with("writing", &path))
+}

@@ -1,0 +1,97 @@
+//! Files of a chain that have been fetched, in a directory of their own: `DIGEST.dcf`, as in the store.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use deltachain::chain::FileReference;
+use deltachain::tensor::Digest;
+use deltachain::{Error, FileSource, Result};
+use tempfile::NamedTempFile;
+
+use crate::following::model_directory::{UNFINISHED, remove_unfinished};
+
+/// Fetched files. A file gets its name when its digest has been found right. As it may not reach the disk before a crash,
+/// that is looked at again when it is used.
+#[derive(Debug, Clone)]
+pub(crate) struct Cache {
+    directory: PathBuf,
+    /// How many bytes may stay.
+    limit: u64,
+}
+
+impl Cache {
+    /// Makes the directory if there is none, and removes what has not been finished.
+    pub(crate) fn open(directory: PathBuf, limit: u64) -> Result<Self> {
+        fs::create_dir_all(&directory).map_err(|error| Error::io("creating", error).in_file(&directory))?;
+        remove_unfinished(&directory)?;
+        Ok(Self { directory, limit })
+    }
+
+    fn path(&self, file: &FileReference) -> PathBuf {
+        self.directory.join(format!("{}.dcf", file.digest))
+    }
+
+    /// Whether the file is there. Only its length is looked at.
+    pub(crate) fn has(&self, file: &FileReference) -> bool {
+        fs::metadata(self.path(file)).is_ok_and(|found| found.is_file() && found.len() == file.size)
+    }
+
+    /// A file for bytes that are coming.
+    pub(crate) fn create(&self) -> Result<NamedTempFile> {
+        let created = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.directory);
+        created.map_err(|error| Error::io("creating a file", error).in_file(&self.directory))
+    }
+
+    /// Keeps a file that has the right digest.
+    pub(crate) fn keep(&self, fetched: NamedTempFile, file: &FileReference) -> Result<()> {
+        let path = self.path(file);
+        match fetched.persist(&path) {
+            Ok(_) => Ok(()),
+            Err(failed) => Err(Error::io("renaming", failed.error).in_file(path)),
+        }
+    }
+
+    /// Adds a file that is known to be this one.
+    pub(crate) fn add(&self, from: &Path, file: &FileReference) -> Result<()> {
+        let mut copy = self.create()?;
+        let copied = File::open(from).and_then(|mut from| io::copy(&mut from, copy.as_file_mut()));
+        copied.map_err(|error| Error::io("copying", error).in_file(from))?;
+        self.keep(copy, file)
+    }
+
+    /// The file, if it is there and still has the right digest.
+    pub(crate) fn find(&self, file: &FileReference) -> Result<Option<FileSource>> {
+        if !self.has(file) {
+            return Ok(None);
+        }
+        let path = self.path(file);
+        let mut hasher = blake3::Hasher::new();
+        let hashed = File::open(&path).and_then(|content| hasher.update_reader(content).map(drop));
+        hashed.map_err(|error| Error::io("reading", error).in_file(&path))?;
+        let is_right = file.check(hasher.count(), Digest(*hasher.finalize().as_bytes())).is_ok();
+        if is_right { FileSource::open(path).map(Some) } else { Ok(None) }
+    }
+
+    /// Removes the oldest files until the rest is not more than may stay.
+    pub(crate) fn trim(&self) -> Result<()> {
+        let failed = |error| Error::io("clearing the cache", error).in_file(&self.directory);
+        let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
+        for entry in fs::read_dir(&self.directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let metadata = entry.metadata().map_err(failed)?;
+            files.push((metadata.modified().map_err(failed)?, metadata.len(), entry.path()));
+        }
+        files.sort_unstable();
+        let mut bytes: u64 = files.iter().map(|(_, length, _)| length).sum();
+        for (_, length, path) in files {
+            if bytes <= self.limit {
+                break;
+            }
+            fs::remove_file(path).map_err(failed)?;
+            bytes -= length;
+        }
+        Ok(())
+    }
+}

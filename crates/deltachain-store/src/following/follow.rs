@@ -1,0 +1,113 @@
+//! Staying at the newest version of a chain.
+
+use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use deltachain::chain::ObjectName;
+use deltachain::{ErrorClass, Result};
+
+use crate::following::subscriber::{Lag, Subscriber, Switched};
+use crate::observer::{InPhase, Observer, Phase};
+
+/// Whoever waits looks up so often whether it is still to wait.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// How a chain is followed.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct FollowOptions {
+    /// The shortest pause between two looks at the chain. While there is nothing new, pauses grow. Up to half of each is
+    /// taken off at random, so that many followers do not come at once.
+    pub poll: Duration,
+    /// The longest pause.
+    pub poll_longest: Duration,
+    /// End when this version, or a later one, has been reached.
+    pub until: Option<u64>,
+}
+
+impl Default for FollowOptions {
+    fn default() -> Self {
+        Self { poll: Duration::from_secs(2), poll_longest: Duration::from_secs(30), until: None }
+    }
+}
+
+/// Brings the subscriber to the newest version again and again; `on_switch` is called after each switch. Several new
+/// versions are taken at once, by the cheapest way.
+///
+/// What cannot be reached, is damaged or lacks is told to the observer and tried again after a pause: somebody may mend it.
+/// Meanwhile the directory keeps the version that it has.
+///
+/// # Errors
+/// USAGE, which trying again does not mend; that of `on_switch`; that of the observer, which is asked again after
+/// whatever failed and has to insist.
+pub fn follow(
+    subscriber: &mut Subscriber,
+    options: &FollowOptions,
+    observer: &dyn Observer,
+    on_switch: &mut dyn FnMut(&Switched) -> Result<()>,
+) -> Result<()> {
+    let mut pause = options.poll;
+    let mut last_remark = None;
+    loop {
+        let prepared = subscriber.prepare(None, observer);
+        let switched = prepared.and_then(|prepared| prepared.map(|prepared| subscriber.apply(prepared)).transpose());
+        observer.advance(Phase::Wait, 0)?;
+        match switched {
+            Ok(Some(mut switched)) => {
+                switched.lag = lag(subscriber, switched.version);
+                on_switch(&switched)?;
+                (pause, last_remark) = (options.poll, None);
+                if switched.lag.versions > 0 && options.until.is_none_or(|until| switched.version < until) {
+                    continue;
+                }
+            }
+            Ok(None) => {}
+            Err(error) if error.class() == ErrorClass::Usage => return Err(error),
+            Err(error) => {
+                // A chain without versions is no failure, but one that has lost them is.
+                let text = match error.rule() {
+                    Some("R-CHN-03") if subscriber.held().is_none() => "the chain has no version yet".to_owned(),
+                    _ => format!("tried again later: {error:?}"),
+                };
+                // Once is enough.
+                if last_remark.as_ref() != Some(&text) {
+                    observer.remark(&text);
+                    last_remark = Some(text);
+                }
+            }
+        }
+        let held = subscriber.held().map(|held| held.version);
+        if options.until.is_some_and(|until| held >= Some(until)) {
+            return Ok(());
+        }
+        wait(pause.mul_f64(rand::random_range(0.5..1.0)), observer)?;
+        pause = pause.saturating_mul(2).min(options.poll_longest);
+    }
+}
+
+/// How far a version is behind. Nothing depends on it, so that what cannot be found out is left open.
+fn lag(subscriber: &Subscriber, version: u64) -> Lag {
+    let store = subscriber.store();
+    let head = store.listing(version).ok().and_then(|listing| listing.head());
+    // A web server that does not know says 1970.
+    let stored = store.find(ObjectName::Commit(version)).ok().flatten().map(|commit| commit.stored);
+    let stored = stored.filter(|time| *time > UNIX_EPOCH);
+    Lag {
+        versions: head.map_or(0, |head| head.saturating_sub(version)),
+        // Clocks differ and jump: what would be negative is 0.
+        seconds: stored.map(|time| time.elapsed().unwrap_or_default().as_secs_f64()),
+    }
+}
+
+fn wait(pause: Duration, observer: &dyn Observer) -> Result<()> {
+    let began = Instant::now();
+    let _waiting = InPhase::begin(observer, Phase::Wait, 0);
+    loop {
+        observer.advance(Phase::Wait, 0)?;
+        let left = pause.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(left.min(PATIENCE));
+    }
+}

@@ -1,0 +1,187 @@
+//! `held.json`: what a version in a subscriber's directory is, for the subscriber itself.
+
+use deltachain::chain::{Held, Plan};
+use deltachain::tensor::Digest;
+use deltachain::{Error, Result, StateTable};
+use serde::{Deserialize, Serialize};
+
+/// What a version is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) version: u64,
+    /// Digest of the commit's bytes.
+    pub(crate) commit: Digest,
+    /// Digest of the chain document's bytes.
+    pub(crate) chain: Digest,
+    /// State digest of the whole version, also if only some shards are here.
+    pub(crate) state: Digest,
+    /// How many shards the version has.
+    pub(crate) of: usize,
+    /// Patterns of the tensors that have been taken; all if `None`.
+    pub(crate) taken: Option<Vec<String>>,
+    /// Whether the version's assets have been taken.
+    pub(crate) assets: bool,
+    /// Those that are here, ascending by number.
+    pub(crate) shards: Vec<ShardRecord>,
+}
+
+/// What a shard is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ShardRecord {
+    pub(crate) number: usize,
+    /// All of its tensors, also those that have not been taken.
+    #[serde(with = "crate::access::table")]
+    pub(crate) table: StateTable,
+    /// Its own layout, which need not be that of the directory: a link's layout follows from that of its base.
+    pub(crate) layout: String,
+}
+
+impl Record {
+    /// Of a version that a plan led to.
+    pub(crate) fn new(plan: &Plan, taken: Option<&[String]>, assets: bool, shards: Vec<ShardRecord>) -> Self {
+        let &Plan { version, commit, chain, state, .. } = plan;
+        Self {
+            version,
+            commit,
+            chain,
+            state,
+            of: plan.shards.len(),
+            taken: taken.map(<[String]>::to_vec),
+            assets,
+            shards,
+        }
+    }
+
+    /// For the planner.
+    pub(crate) fn held(&self) -> Held {
+        Held { version: self.version, commit: self.commit, chain: self.chain }
+    }
+
+    /// Whether just these shards are here, and just the tensors that fit these patterns; all of them if `None`.
+    pub(crate) fn has_just(&self, shards: Option<&[usize]>, taken: Option<&[String]>) -> bool {
+        let here = self.shards.iter().map(|shard| shard.number);
+        self.taken.as_deref() == taken
+            && shards.map_or_else(|| here.clone().eq(0..self.of), |shards| here.clone().eq(shards.iter().copied()))
+    }
+
+    /// The name of the version's directory.
+    pub(crate) fn directory_name(&self) -> String {
+        let commit = self.commit.to_string();
+        format!("{:020}-{}", self.version, &commit[..16])
+    }
+
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// USAGE if it is not as [`to_bytes`](Self::to_bytes) writes it.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
+        let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
+        let document: Document = serde_json::from_slice(bytes).map_err(unreadable)?;
+        Ok(Self {
+            version: document.version,
+            commit: digest_of(&document.commit)?,
+            chain: digest_of(&document.chain)?,
+            state: digest_of(&document.state)?,
+            of: document.of,
+            taken: document.taken,
+            assets: document.assets,
+            shards: document.shards,
+        })
+    }
+
+    /// The file's content.
+    ///
+    /// # Errors
+    /// USAGE if it cannot be written as JSON.
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
+        let document = Document {
+            version: self.version,
+            commit: self.commit.to_string(),
+            chain: self.chain.to_string(),
+            state: self.state.to_string(),
+            of: self.of,
+            taken: self.taken.clone(),
+            assets: self.assets,
+            shards: self.shards.clone(),
+        };
+        serde_json::to_vec(&document).map_err(|error| Error::usage(error.to_string()))
+    }
+}
+
+fn digest_of(text: &str) -> Result<Digest> {
+    Digest::from_hex(text).ok_or_else(|| Error::usage("not a digest"))
+}
+
+/// The JSON text.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    version: u64,
+    commit: String,
+    chain: String,
+    state: String,
+    of: usize,
+    taken: Option<Vec<String>>,
+    assets: bool,
+    shards: Vec<ShardRecord>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let digest = Digest::of_bytes(b"");
+        let shard =
+            |number| ShardRecord { number, table: StateTable::new(Vec::new(), Vec::new()), layout: "{}".to_owned() };
+        Record {
+            version: 7,
+            commit: digest,
+            chain: Digest::of_bytes(b"chain"),
+            state: Digest::of_bytes(b"state"),
+            of: 3,
+            taken: Some(vec!["a*".to_owned(), "b".to_owned()]),
+            assets: true,
+            shards: vec![shard(0), shard(2)],
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back() {
+        let record = record();
+        assert_eq!(Record::parse(&record.to_bytes().unwrap()).unwrap(), record);
+        assert_eq!(record.directory_name(), "00000000000000000007-af1349b9f5f9a1a6");
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let bytes = record().to_bytes().unwrap();
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        let digest = Digest::of_bytes(b"").to_string();
+        for other in [
+            String::new(),
+            text[..text.len() - 1].to_owned(),
+            text.replace("\"of\"", "\"off\""),
+            text.replace(&digest, &digest[1..]),
+            text.replace("\"version\":7", "\"version\":-7"),
+        ] {
+            assert!(Record::parse(other.as_bytes()).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_selection_is_compared() {
+        let mut record = record();
+        let taken = record.taken.take();
+        assert!(record.has_just(Some(&[0, 2]), None));
+        assert!([Some(&[0][..]), Some(&[0, 1]), None].iter().all(|shards| !record.has_just(*shards, None)));
+        assert!(!record.has_just(Some(&[0, 2]), taken.as_deref()));
+        record.of = 2;
+        record.shards[1].number = 1;
+        assert!(record.has_just(None, None) && record.has_just(Some(&[0, 1]), None));
+        record.taken = taken;
+        assert!(!record.has_just(None, None) && !record.has_just(None, Some(&["b".to_owned()])));
+        assert!(record.has_just(None, Some(&["a*".to_owned(), "b".to_owned()])));
+    }
+}

@@ -1,0 +1,15 @@
+//! Bringing something to a version of a chain: planning, fetching, building, switching.
+
+pub(crate) mod assets;
+pub(crate) mod cache;
+pub(crate) mod download;
+pub(crate) mod follow;
+pub(crate) mod held;
+pub(crate) mod links;
+pub(crate) mod model_directory;
+pub(crate) mod other_files;
+pub(crate) mod ranges;
+pub(crate) mod replay;
+pub(crate) mod selection;
+pub(crate) mod shard;
+pub(crate) mod subscriber;

@@ -1,0 +1,169 @@
+//! Compaction: new routes to a version, made from the chain itself, so that late joiners and those behind read less.
+
+use std::path::PathBuf;
+
+use deltachain::chain::{Entry, ObjectName, Route};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::Digest;
+use deltachain::{Error, Limits, Profile, Result};
+
+use crate::access::documents::stretch;
+use crate::access::store::Store;
+use crate::observer::{InPhase, Observer, Phase};
+use crate::publishing::kept::Kept;
+use crate::publishing::new_link::NewLink;
+use crate::publishing::publisher::PublishedRoute;
+
+/// Which routes are made, and how.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CompactOptions {
+    /// The version that gets new routes; `None` for the head.
+    pub version: Option<u64>,
+    /// Older versions, from each of which a link is made.
+    pub from: Vec<u64>,
+    /// Whether a snapshot is made.
+    pub snapshot: bool,
+    /// How values may be coded.
+    pub profile: Profile,
+    /// Where states are built: room for two is needed. What is built there is left there.
+    pub scratch: PathBuf,
+    /// Limits for documents and links that are read.
+    pub limits: Limits,
+}
+
+impl CompactOptions {
+    /// For the head, and nothing to be made yet.
+    pub fn new(scratch: impl Into<PathBuf>) -> Self {
+        Self {
+            version: None,
+            from: Vec::new(),
+            snapshot: false,
+            profile: Profile::default(),
+            scratch: scratch.into(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// What a compaction has made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Compacted {
+    /// The version.
+    pub version: u64,
+    /// The new routes, that from nothing first.
+    pub routes: Vec<PublishedRoute>,
+}
+
+/// Adds routes to a version. They come into force together, after all files have been stored; a route from the same
+/// version that was there before is replaced.
+///
+/// # Errors
+/// USAGE if nothing is to be made, or a link is to come from a version that is not older or has another number of shards;
+/// R-CHN-03 (`CHAIN`) if there is no such version; those of building the states; IO; what the observer wants it to end with.
+pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer) -> Result<Compacted> {
+    let target = entry_of(store, options.version, &options.limits)?;
+    let version = target.commit.version;
+    let mut sources = vec![None; usize::from(options.snapshot)];
+    for &from in &options.from {
+        sources.push(Some(check_source(store, from, &target, &options.limits)?));
+    }
+    sources.sort_by_key(|source| source.as_ref().map(|source| source.commit.version));
+    sources.dedup();
+    if sources.is_empty() {
+        return Err(Error::usage("neither a snapshot nor links from older versions are to be made"));
+    }
+
+    let mut routes: Vec<Route> = sources
+        .iter()
+        .map(|source| Route { from: source.as_ref().map(|source| source.commit.version), files: Vec::new() })
+        .collect();
+    let _uploads = InPhase::begin(observer, Phase::Upload, 0);
+    for shard in 0..target.commit.shards.len() {
+        let maker = Maker { store, options, shard, observer };
+        let mut kept = maker.keep("target", &target)?;
+        let state = kept.bring_to(version, observer)?;
+        for (source, route) in sources.iter().zip(&mut routes) {
+            route.files.push(maker.make(source.as_ref(), &target, state)?.reference);
+        }
+    }
+    put_in_force(store, version, &routes, &options.limits)?;
+    Ok(Compacted { version, routes: routes.iter().map(PublishedRoute::of).collect() })
+}
+
+/// A version, or the head, as it is now.
+fn entry_of(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Entry> {
+    let one = |head: Option<u64>| version.or(head).unwrap_or(0);
+    let mut read = stretch(store, |head| one(head)..=one(head), limits)?.history;
+    if let Some(fault) = read.commit_faults.drain(..).next() {
+        return Err(fault);
+    }
+    let version = version.or(read.entries.keys().copied().next()).unwrap_or(0);
+    read.entry(version).cloned()
+}
+
+fn check_source(store: &Store, from: u64, target: &Entry, limits: &Limits) -> Result<Entry> {
+    let version = target.commit.version;
+    if from >= version {
+        return Err(Error::usage(format!("version {from} is not older than version {version}")));
+    }
+    let source = entry_of(store, Some(from), limits)?;
+    let shards = (source.commit.shards.len(), target.commit.shards.len());
+    if shards.0 != shards.1 {
+        return Err(Error::usage(format!(
+            "version {from} has {} shards, version {version} has {}: no link can lead from one to the other",
+            shards.0, shards.1
+        )));
+    }
+    Ok(source)
+}
+
+/// Makes the links of one shard.
+struct Maker<'a> {
+    store: &'a Store,
+    options: &'a CompactOptions,
+    shard: usize,
+    observer: &'a dyn Observer,
+}
+
+impl Maker<'_> {
+    fn keep(&self, name: &str, entry: &Entry) -> Result<Kept> {
+        let directory = self.options.scratch.join(format!("{name}-{}", self.shard));
+        Kept::open(self.store, Some(&directory), (self.shard, entry.commit.shards.len()), &self.options.limits)
+    }
+
+    /// Makes the link from a version, or from nothing, and stores it.
+    fn make(&self, source: Option<&Entry>, target: &Entry, state: &SafetensorsState) -> Result<NewLink> {
+        let Self { options, shard, observer, .. } = *self;
+        let mut kept = source.map(|source| self.keep("source", source)).transpose()?;
+        let base = match (&mut kept, source) {
+            (Some(kept), Some(source)) => Some(kept.bring_to(source.commit.version, observer)?),
+            _ => None,
+        };
+        let link = NewLink::make(base, state, options.profile, Some(&options.scratch), observer)?;
+        let digest_of = |entry: &Entry| entry.commit.shards.get(shard).copied();
+        let base = source.map_or(Some(Digest::of_empty_state()), digest_of);
+        if (Some(link.report.base), Some(link.report.target.state)) != (base, digest_of(target)) {
+            return Err(Error::usage("the states have changed while they were read").in_file(&options.scratch));
+        }
+        link.upload(self.store, observer)?;
+        Ok(link)
+    }
+}
+
+/// Adds routes to those in force: R-PUB-06.
+fn put_in_force(store: &Store, version: u64, added: &[Route], limits: &Limits) -> Result<()> {
+    loop {
+        let entry = entry_of(store, Some(version), limits)?;
+        let is_new = |route: &Route| !added.iter().any(|added| added.from == route.from);
+        let mut routes: Vec<Route> = entry.routes.iter().filter(|route| is_new(route)).cloned().collect();
+        routes.extend_from_slice(added);
+        let document = entry.successor(routes);
+        let name = ObjectName::Routes { version, generation: document.generation };
+        let bytes = document.to_bytes()?;
+        if store.put_if_absent(name, &bytes)? || store.get(name)?.as_ref() == Some(&bytes) {
+            return Ok(());
+        }
+    }
+}

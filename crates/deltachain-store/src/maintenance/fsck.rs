@@ -1,0 +1,191 @@
+//! Checking a chain: documents, files, and that links lead from where to where their routes say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use deltachain::chain::{Asset, Entry, FileReference, History, ObjectName, check_base, check_target, unreachable};
+use deltachain::tensor::Digest;
+use deltachain::{Error, Limits, LinkReader, Progress, Result};
+use rayon::prelude::*;
+
+use crate::access::documents::{Stretch, whole};
+use crate::access::store::{Store, StoredObject};
+use crate::access::stored_link::StoredLink;
+use crate::access::whole::read_whole;
+use crate::maintenance::prover::Prover;
+use crate::observer::{InPhase, Observer, Phase};
+
+/// What is checked.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct FsckOptions {
+    /// Where versions are built to apply every link; assets are read then, too. `None` if only documents, files, the links'
+    /// headers and indexes, and the sizes of assets are to be checked. What is built there is left there.
+    pub deep: Option<PathBuf>,
+    /// Limits for documents and links.
+    pub limits: Limits,
+}
+
+/// What has been found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FsckReport {
+    /// Versions that have a commit which is in order.
+    pub versions: usize,
+    /// Those of them without routes.
+    pub pruned: usize,
+    /// Files that routes in force name.
+    pub files: usize,
+    /// Their bytes, as the routes say.
+    pub bytes: u64,
+    /// Assets that versions name, each counted once.
+    pub assets: usize,
+    /// Versions that have been built.
+    pub rebuilt: usize,
+    /// Files that no route in force names; pruning removes them.
+    pub orphans: usize,
+    /// Their bytes.
+    pub orphan_bytes: u64,
+    /// Every fault that was found, with its object.
+    pub problems: Vec<Error>,
+}
+
+/// Checks a whole chain and goes on after each fault.
+///
+/// # Errors
+/// USAGE if the store cannot list; IO; what the observer wants it to end with. Faults of the chain are no errors of this
+/// function but its result.
+pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Result<FsckReport> {
+    let Stretch { objects, history } = whole(store, &options.limits)?;
+    let History { entries, commit_faults, route_faults } = history;
+    let mut problems: Vec<Error> = commit_faults.into_iter().chain(route_faults).collect();
+    let in_force = entries.iter().map(|(&version, entry)| (version, entry.routes.clone())).collect();
+    problems.extend(unreachable(&in_force));
+
+    let uses = uses_of_files(&entries);
+    let read = check_files(store, &objects, &uses, options, observer)?;
+    let (files, bytes) = (read.len(), read.iter().map(|(file, _)| file.size).fold(0, u64::saturating_add));
+    let bad_files = read.iter().filter(|(_, problem)| problem.is_some()).map(|(file, _)| *file).collect();
+    problems.extend(read.into_iter().filter_map(|(_, problem)| problem));
+    let assets = assets_of(&entries);
+    problems.extend(check_assets(store, &objects, &assets, options, observer)?);
+    let rebuilt = match &options.deep {
+        Some(place) => {
+            Prover::new(store, &entries, place, &options.limits, observer, bad_files).prove_all(&mut problems)?
+        }
+        None => 0,
+    };
+    let named: BTreeSet<ObjectName> = uses.keys().map(FileReference::name).collect();
+    let is_orphan =
+        |object: &&StoredObject| matches!(object.name, ObjectName::File(_)) && !named.contains(&object.name);
+    let orphans: Vec<&StoredObject> = objects.iter().filter(is_orphan).collect();
+    Ok(FsckReport {
+        versions: entries.len(),
+        pruned: entries.values().filter(|entry| entry.routes.is_empty()).count(),
+        files,
+        bytes,
+        assets: assets.len(),
+        rebuilt,
+        orphans: orphans.len(),
+        orphan_bytes: orphans.iter().map(|object| object.size).fold(0, u64::saturating_add),
+        problems,
+    })
+}
+
+/// The two ends of a link: state digests of the shard that its route comes from, if that is known, and of the shard that it
+/// leads to.
+type Ends = (Option<Digest>, Digest);
+
+/// Every file that a route in force names, with the ends that each such route gives it.
+fn uses_of_files(entries: &BTreeMap<u64, Entry>) -> BTreeMap<FileReference, BTreeSet<Ends>> {
+    let mut uses: BTreeMap<FileReference, BTreeSet<Ends>> = BTreeMap::new();
+    for entry in entries.values() {
+        for route in &entry.routes {
+            for ((shard, file), &target) in route.files.iter().enumerate().zip(&entry.commit.shards) {
+                let base = match route.from {
+                    None => Some(Digest::of_empty_state()),
+                    Some(from) => entries.get(&from).and_then(|from| from.commit.shards.get(shard).copied()),
+                };
+                uses.entry(*file).or_default().insert((base, target));
+            }
+        }
+    }
+    uses
+}
+
+/// Reads the files that are there, and gives each with what is wrong with it.
+fn check_files(
+    store: &Store,
+    objects: &[StoredObject],
+    uses: &BTreeMap<FileReference, BTreeSet<Ends>>,
+    options: &FsckOptions,
+    observer: &dyn Observer,
+) -> Result<Vec<(FileReference, Option<Error>)>> {
+    let there: BTreeSet<ObjectName> = objects.iter().map(|object| object.name).collect();
+    let progress =
+        InPhase::begin(observer, Phase::Check, uses.keys().map(|file| file.size).fold(0, u64::saturating_add));
+    let check = |(file, ends): (&FileReference, &BTreeSet<Ends>)| {
+        let checked = if there.contains(&file.name()) {
+            StoredLink::new(store, *file).check(ends, &options.limits, &progress)
+        } else {
+            Err(file.missing())
+        };
+        match checked {
+            Ok(()) => Ok((*file, None)),
+            Err(error) if error.rule().is_some() => Ok((*file, Some(error.in_file(file.name().to_string())))),
+            Err(error) => Err(error),
+        }
+    };
+    uses.par_iter().map(check).collect()
+}
+
+/// Every asset that a version names, once for each object and size.
+fn assets_of(entries: &BTreeMap<u64, Entry>) -> BTreeMap<(ObjectName, u64), &Asset> {
+    let assets = entries.values().flat_map(|entry| &entry.commit.assets);
+    assets.map(|asset| ((asset.object_name(), asset.size), asset)).collect()
+}
+
+/// Looks whether assets are there, and if all is to be read, whether they are right. Gives what is wrong.
+fn check_assets(
+    store: &Store,
+    objects: &[StoredObject],
+    assets: &BTreeMap<(ObjectName, u64), &Asset>,
+    options: &FsckOptions,
+    observer: &dyn Observer,
+) -> Result<Vec<Error>> {
+    let sizes: BTreeMap<ObjectName, u64> = objects.iter().map(|object| (object.name, object.size)).collect();
+    let bytes =
+        if options.deep.is_some() { assets.values().map(|asset| asset.size).fold(0, u64::saturating_add) } else { 0 };
+    let progress = InPhase::begin(observer, Phase::Check, bytes);
+    let mut problems = Vec::new();
+    for &asset in assets.values() {
+        let there = sizes.get(&asset.object_name()).ok_or_else(|| asset.missing());
+        let checked = there.and_then(|&size| asset.check(size, asset.digest)).and_then(|()| {
+            if options.deep.is_none() {
+                return Ok(());
+            }
+            let take = |bytes: &[u8]| progress.advance(bytes.len() as u64);
+            store.block_on(read_whole(store, asset, store.options().part_bytes, take))
+        });
+        match checked {
+            Err(error) if error.rule().is_none() => return Err(error),
+            checked => problems.extend(checked.err()),
+        }
+    }
+    Ok(problems)
+}
+
+impl StoredLink<'_> {
+    /// Reads the file, and opens it as a link that has to lead from one end to the other.
+    fn check(self, ends: &BTreeSet<Ends>, limits: &Limits, progress: &InPhase<'_>) -> Result<()> {
+        self.check_bytes(progress)?;
+        let link = LinkReader::open(self, limits)?;
+        for &(base, target) in ends {
+            check_target(link.header(), target)?;
+            if let Some(base) = base {
+                check_base(link.header(), base)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! What a chain's versions are, for people and tools.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use deltachain::chain::{Asset, Entry, History, ObjectName, Route};
+use deltachain::tensor::Digest;
+use deltachain::{Limits, Result};
+
+use crate::access::documents::{Stretch, stretch};
+use crate::access::store::{Store, StoredObject};
+
+/// A version as a log shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogEntry {
+    /// The version.
+    pub version: u64,
+    /// Its state digest.
+    pub state: Digest,
+    /// Digest of its commit's bytes.
+    pub commit: Digest,
+    /// Digest of the bytes of the commit before, or of the chain document.
+    pub parent: Digest,
+    /// State digest of each shard.
+    pub shards: Vec<Digest>,
+    /// The routes in force; none if the version has been pruned.
+    pub routes: Vec<Route>,
+    /// Its assets, ascending by name.
+    pub assets: Vec<Asset>,
+    /// The commit's metadata.
+    pub metadata: BTreeMap<String, String>,
+    /// When the commit was stored, by the store's clock.
+    pub stored: Option<SystemTime>,
+}
+
+/// The versions of a chain, the newest first; at most `last` of them.
+///
+/// # Errors
+/// CHAIN, MALFORMED, LIMIT or UNSUPPORTED if the chain document or a commit of these versions is at fault; USAGE if the
+/// store cannot list; IO.
+pub fn log(store: &Store, last: Option<u64>) -> Result<Vec<LogEntry>> {
+    let first = |head: Option<u64>| match (head, last) {
+        (Some(head), Some(last)) => (head + 1).saturating_sub(last),
+        _ => 0,
+    };
+    let Stretch { objects, mut history } = stretch(store, |head| first(head)..=u64::MAX, &Limits::default())?;
+    refuse_faults(&mut history)?;
+    let entries = history.entries.into_iter().rev();
+    Ok(entries.map(|(version, entry)| LogEntry::new(version, entry, &objects)).collect())
+}
+
+/// One version, or the head.
+///
+/// # Errors
+/// As for [`log`]; R-CHN-03 (`CHAIN`) if there is no such version.
+pub fn show(store: &Store, version: Option<u64>) -> Result<LogEntry> {
+    // Of a chain without versions, the lowest is the one that lacks.
+    let one = |head: Option<u64>| version.or(head).unwrap_or(0);
+    let mut read = stretch(store, |head| one(head)..=one(head), &Limits::default())?;
+    refuse_faults(&mut read.history)?;
+    let version = version.or(read.history.entries.keys().copied().next()).unwrap_or(0);
+    let entry = read.history.entry(version)?.clone();
+    Ok(LogEntry::new(version, entry, &read.objects))
+}
+
+fn refuse_faults(history: &mut History) -> Result<()> {
+    history.commit_faults.drain(..).next().map_or(Ok(()), Err)
+}
+
+impl LogEntry {
+    fn new(version: u64, entry: Entry, objects: &[StoredObject]) -> Self {
+        let Entry { digest, commit, routes, .. } = entry;
+        let place = objects.binary_search_by_key(&ObjectName::Commit(version), |object| object.name);
+        Self {
+            version,
+            state: commit.state,
+            commit: digest,
+            parent: commit.parent,
+            shards: commit.shards,
+            routes,
+            assets: commit.assets,
+            metadata: commit.metadata,
+            stored: place.ok().map(|place| objects[place].stored),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Proving a chain: every link of every route in force is applied, and what comes of it is compared with the commit.
+//!
+//! One directory per shard goes through the versions that routes come from, in ascending order. From there each link is
+//! applied without anything being written.
+
+use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::path::Path;
+
+use deltachain::chain::{Entry, FileReference, ObjectName, Route, check_target, check_union};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, TensorInfo};
+use deltachain::{Application, Error, Limits, LinkReader, Result};
+
+use crate::access::store::Store;
+use crate::access::stored_link::StoredLink;
+use crate::observer::{InPhase, Observer, Phase};
+use crate::publishing::kept::Kept;
+
+/// Proves routes.
+pub(crate) struct Prover<'a> {
+    store: &'a Store,
+    entries: &'a BTreeMap<u64, Entry>,
+    place: &'a Path,
+    limits: &'a Limits,
+    observer: &'a dyn Observer,
+    /// Files that are known to be damaged or missing.
+    bad_files: BTreeSet<FileReference>,
+    /// By number of the shard, and how many there are.
+    kept: BTreeMap<(usize, usize), Kept>,
+}
+
+/// A route, and the version that it leads to.
+type Proposed<'a> = (&'a Entry, &'a Route);
+
+/// The tensors of a shard that a link has led to.
+type Built = (Vec<TensorInfo>, StateDigests);
+
+impl<'a> Prover<'a> {
+    pub(crate) fn new(
+        store: &'a Store,
+        entries: &'a BTreeMap<u64, Entry>,
+        place: &'a Path,
+        limits: &'a Limits,
+        observer: &'a dyn Observer,
+        bad_files: BTreeSet<FileReference>,
+    ) -> Self {
+        Self { store, entries, place, limits, observer, bad_files, kept: BTreeMap::new() }
+    }
+
+    /// Proves all routes and adds what is wrong to `problems`. Gives the number of versions that could be built.
+    pub(crate) fn prove_all(mut self, problems: &mut Vec<Error>) -> Result<usize> {
+        // By the version that they come from, and the number of shards.
+        let mut groups: BTreeMap<(Option<u64>, usize), Vec<Proposed<'a>>> = BTreeMap::new();
+        for entry in self.entries.values() {
+            let intact = |route: &&Route| !route.files.iter().any(|file| self.bad_files.contains(file));
+            for route in entry.routes.iter().filter(intact) {
+                groups.entry((route.from, route.files.len())).or_default().push((entry, route));
+            }
+        }
+        let mut built = BTreeSet::new();
+        for ((source, of), routes) in groups {
+            let entry = source.and_then(|source| self.entries.get(&source));
+            if let Some(entry) = entry.filter(|entry| entry.routes.is_empty()) {
+                // No fault: whoever still holds the version can take them. Compaction from a version that it holds makes such.
+                let version = entry.commit.version;
+                self.observer.remark(&format!("routes from version {version}, which has been pruned, are not tried"));
+                continue;
+            }
+            let Some(digests) = note(problems, self.bring_all_to(source, of))? else { continue };
+            for (entry, route) in routes {
+                if note(problems, self.prove(entry, route, &digests))?.is_some() {
+                    built.insert(entry.commit.version);
+                }
+            }
+        }
+        Ok(built.len())
+    }
+
+    /// Applies the links of a route to the shards that it comes from, which have these digests.
+    fn prove(&self, entry: &Entry, route: &Route, digests: &[StateDigests]) -> Result<()> {
+        let of = route.files.len();
+        let mut built: Vec<Built> = Vec::with_capacity(of);
+        for (shard, ((file, target), digests)) in route.files.iter().zip(&entry.commit.shards).zip(digests).enumerate()
+        {
+            let nothing = MemoryState::new();
+            let base = match self.kept.get(&(shard, of)).and_then(Kept::state) {
+                Some(state) if route.from.is_some() => state as &dyn State,
+                _ => &nothing,
+            };
+            let applied = self.apply(base, digests, file, *target);
+            built.push(applied.map_err(|error| error.in_file(file.name().to_string()))?);
+        }
+        check_union(entry.commit.state, built.iter().map(|(infos, digests)| (infos.as_slice(), digests)))
+            .map_err(|error| error.in_file(ObjectName::Commit(entry.commit.version).to_string()))
+    }
+
+    /// Brings the directories of all shards to a version, or nothing at all. Gives their digests.
+    fn bring_all_to(&mut self, source: Option<u64>, of: usize) -> Result<Vec<StateDigests>> {
+        let Some(version) = source else { return Ok(vec![StateDigests::from_tensors(&[], Vec::new()); of]) };
+        (0..of)
+            .map(|shard| {
+                let state = self.bring_to(version, shard, of)?;
+                StateDigests::of(state, &())
+            })
+            .collect()
+    }
+
+    fn bring_to(&mut self, version: u64, shard: usize, of: usize) -> Result<&SafetensorsState> {
+        let kept = match self.kept.entry((shard, of)) {
+            btree_map::Entry::Occupied(kept) => kept.into_mut(),
+            btree_map::Entry::Vacant(place) => {
+                let directory = self.place.join(format!("{shard}-of-{of}"));
+                place.insert(Kept::open(self.store, Some(&directory), (shard, of), self.limits)?)
+            }
+        };
+        kept.bring_to(version, self.observer)
+    }
+
+    fn apply(&self, base: &dyn State, digests: &StateDigests, file: &FileReference, target: Digest) -> Result<Built> {
+        let link = LinkReader::open(StoredLink::new(self.store, *file), self.limits)?;
+        check_target(link.header(), target)?;
+        let application = Application::new(base, digests, &link)?;
+        let progress = InPhase::begin(self.observer, Phase::Build, application.work());
+        let digests = application.run(&Nowhere, &progress)?;
+        Ok((application.tensors().to_vec(), digests))
+    }
+}
+
+/// Adds a fault of the chain to `problems`, unless it is known; any other failure ends the work.
+fn note<T>(problems: &mut Vec<Error>, result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.rule().is_some() => {
+            let place = |error: &Error| (error.rule(), error.file().map(str::to_owned));
+            if !problems.iter().any(|known| place(known) == place(&error)) {
+                problems.push(error);
+            }
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Lets what is written go: only its digests are of interest.
+struct Nowhere;
+
+impl StateWriter for Nowhere {
+    fn write(&self, _tensor: usize, _offset: u64, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,8 @@
+//! Adding versions to a chain: links are made and stored, a commit makes them a version.
+
+pub(crate) mod job;
+pub(crate) mod kept;
+pub(crate) mod new_link;
+pub(crate) mod policy;
+pub(crate) mod publisher;
+pub(crate) mod shards;

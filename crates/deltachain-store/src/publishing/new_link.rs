@@ -1,0 +1,86 @@
+//! Links being made: written to a temporary file, named by the digest of their bytes, and stored.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use deltachain::chain::FileReference;
+use deltachain::files::{LAYOUT_KEY, Layout, SafetensorsState};
+use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
+use deltachain::{DiffOptions, DiffReport, Error, Profile, Result, diff};
+use tempfile::NamedTempFile;
+
+use crate::access::store::Store;
+use crate::observer::{InPhase, Observer, Phase};
+
+/// A link in a temporary file.
+#[derive(Debug)]
+pub(crate) struct NewLink {
+    pub(crate) file: NamedTempFile,
+    pub(crate) reference: FileReference,
+    pub(crate) report: DiffReport,
+}
+
+impl NewLink {
+    /// Makes the link from `base`, or from nothing, to `target`. The temporary file is made in `place`, or where the
+    /// system has such files.
+    pub(crate) fn make(
+        base: Option<&SafetensorsState>,
+        target: &SafetensorsState,
+        profile: Profile,
+        place: Option<&Path>,
+        observer: &dyn Observer,
+    ) -> Result<Self> {
+        let base_layout = base.map(SafetensorsState::layout);
+        let layout = Layout::metadata_value(target.layout(), base_layout, target.tensors());
+        let metadata: BTreeMap<String, String> =
+            layout.into_iter().map(|layout| (LAYOUT_KEY.to_owned(), layout)).collect();
+        let nothing = MemoryState::new();
+        let base = base.map_or(&nothing as &dyn State, |base| base);
+        let work = bytes_of(base).saturating_add(bytes_of(target));
+        let progress = InPhase::begin(observer, Phase::Compare, work);
+
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".tmp-");
+        let file = match place {
+            Some(place) => builder.tempfile_in(place),
+            None => builder.tempfile(),
+        };
+        let file = file.map_err(|error| Error::io("creating a temporary file", error))?;
+        let mut out = HashingWriter { file: BufWriter::new(file), hasher: blake3::Hasher::new() };
+        let options = DiffOptions { profile, metadata, progress: &progress, ..DiffOptions::default() };
+        let report = diff(base, target, &options, &mut out)?;
+        let digest = Digest(*out.hasher.finalize().as_bytes());
+        let file = out.file.into_inner().map_err(|error| Error::io("writing a temporary file", error.into_error()))?;
+        let reference = FileReference { digest, size: report.bytes };
+        Ok(Self { file, reference, report })
+    }
+
+    /// Stores the link. The observer has been told of a phase of uploads; its end is the caller's to tell.
+    pub(crate) fn upload(&self, store: &Store, observer: &dyn Observer) -> Result<()> {
+        observer.begin(Phase::Upload, self.reference.size);
+        store.upload(self.file.path(), self.reference.name(), self.reference.size, observer)
+    }
+}
+
+fn bytes_of(state: &dyn State) -> u64 {
+    state.tensors().iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
+}
+
+/// Hashes what is written.
+struct HashingWriter {
+    file: BufWriter<NamedTempFile>,
+    hasher: blake3::Hasher,
+}
+
+impl Write for HashingWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

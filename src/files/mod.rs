@@ -1,0 +1,16 @@
+//! Safetensors files: reading states from them, writing states to them, and how a model is spread over them.
+
+mod disk;
+mod header;
+mod layout;
+mod safetensors;
+mod scratch;
+mod staged;
+mod weight_map;
+mod write_back;
+
+pub(crate) use disk::read_at;
+pub use layout::{LAYOUT_KEY, Layout, LayoutFile};
+pub use safetensors::SafetensorsState;
+pub use scratch::ScratchState;
+pub use staged::StagedSafetensors;
