@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
 
-use crate::codec::encode::{EncodedSegment, PieceInput, Profile, encode};
+use crate::codec::encode::{EncodedSegment, encode};
 use crate::codec::lane::with_lane;
+use crate::codec::piece::{PieceInput, Profile};
 use crate::error::{Error, Result};
 use crate::format::stream::Compressor;
 use crate::format::{Index, Start, TensorEntry, WrittenTensor};

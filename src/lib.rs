@@ -89,10 +89,10 @@ mod table;
 pub mod tensor;
 
 pub use apply::{Application, apply};
-pub use codec::encode::Profile;
 #[cfg(feature = "kernels")]
 #[doc(hidden)]
 pub use codec::kernels;
+pub use codec::piece::Profile;
 pub use diff::{DiffOptions, DiffReport, diff};
 pub use error::{Error, ErrorClass, Result, Section};
 pub use limits::Limits;

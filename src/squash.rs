@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use crate::codec::encode::{PieceInput, Profile, encode};
+use crate::codec::encode::encode;
 use crate::codec::lane::with_lane;
+use crate::codec::piece::{PieceInput, Profile};
 use crate::error::{Error, Result};
 use crate::files::{LAYOUT_KEY, Layout};
 use crate::format::stream::Compressor;

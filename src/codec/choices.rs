@@ -2,8 +2,9 @@
 //! longer links and fail no other test, and a choice that changes makes other bytes of the same states.
 
 use crate::codec::decode::Decoded;
-use crate::codec::encode::{PieceInput, Profile, SplitGaps, encode};
+use crate::codec::encode::{SplitGaps, encode};
 use crate::codec::lane::{Lane, with_lane};
+use crate::codec::piece::{PieceInput, Profile};
 use crate::codec::tests::{Generator, pieces};
 use crate::format::coding::{Positions, Values};
 use crate::format::segment::{PositionCoding, split};

@@ -7,7 +7,8 @@ use crate::codec::bits::{pack, pack_symbols, packed_bytes};
 use crate::codec::choose::{self, Thresholds};
 use crate::codec::escapes;
 use crate::codec::lane::{Kind, Lane, absolute, zigzag};
-use crate::codec::sample::{Lanes, Method, Plan, Rates};
+use crate::codec::piece::{Method, PieceInput, Profile, are_small};
+use crate::codec::sample::{Lanes, Plan, Rates};
 use crate::codec::sort::{CodedContext, Found, Sorted};
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, float};
 use crate::error::Result;
@@ -15,25 +16,6 @@ use crate::format::coding::{Coding, Positions, Values};
 use crate::format::segment::{MAX_SHIFT, PositionCoding, Table, join};
 use crate::format::stream::{Compressor, Effort};
 use crate::tensor::Dtype;
-
-/// Shape of a link: how it may code values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Profile {
-    /// The smallest file: differences, in contexts. Applying it needs the base.
-    #[default]
-    Compact,
-    /// New values only: every part decodes to (index, value) pairs without the base.
-    Direct,
-}
-
-/// A piece to encode: its bytes in base and target, of equal length.
-pub(crate) struct PieceInput<'a> {
-    /// `None` where the tensor starts from zeros.
-    pub(crate) base: Option<&'a [u8]>,
-    pub(crate) target: &'a [u8],
-    /// Only the changed lanes are known; the others must not be coded.
-    pub(crate) sparse: bool,
-}
 
 /// A segment and the numbers of the pieces that are its parts, in order.
 #[derive(Debug)]
@@ -232,12 +214,6 @@ fn prefers_small<L: Lane>(contexts: &[CodedContext<L>]) -> bool {
     let values = || contexts.iter().flat_map(|context| &context.values);
     let long = values().filter(|&&value| absolute(value) > 255).count();
     are_small(long as u64, values().count() as u64)
-}
-
-/// Whether the small coding is the shorter one for so many differences, of which these are longer than a byte, the widest of its
-/// symbols.
-pub(super) fn are_small(long: u64, all: u64) -> bool {
-    long * 16 <= all
 }
 
 /// Compresses runs into one more stream.

@@ -3,9 +3,10 @@
 use crate::codec::blocks::{Compare, STRETCH, Work, dispatch};
 use crate::codec::contexts::{Contexts, Members};
 use crate::codec::decode::Decoded;
-use crate::codec::encode::{EncodedSegment, PieceInput, Profile, encode};
+use crate::codec::encode::{EncodedSegment, encode};
 use crate::codec::lane::{Kind, Lane, with_lane};
-use crate::codec::sort::differing;
+use crate::codec::piece::differing;
+use crate::codec::piece::{PieceInput, Profile};
 use crate::error::Result;
 use crate::format::segment::MAX_CONTEXTS;
 use crate::format::stream::Compressor;

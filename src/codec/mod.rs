@@ -12,6 +12,7 @@ mod escapes;
 #[cfg(feature = "kernels")]
 pub mod kernels;
 pub(crate) mod lane;
+pub(crate) mod piece;
 mod sample;
 mod sort;
 mod statistics;

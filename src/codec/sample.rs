@@ -5,14 +5,10 @@
 
 use crate::codec::blocks::{BLOCK, BLOCKS, Compare, Places, STRETCH, Work, dispatch, padded};
 use crate::codec::choose::OWN_RATES_FROM;
-use crate::codec::encode::{PieceInput, Profile, are_small};
 use crate::codec::lane::{Kind, Lane, absolute, zigzag};
-use crate::codec::sort::differing;
+use crate::codec::piece::{Method, PieceInput, Profile, are_small, differing};
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, entropy_bits, float, subset_bits};
 use crate::format::coding::Positions;
-
-/// How a piece is coded: its positions, and whether values are relative.
-pub(super) type Method = (Positions, bool);
 
 /// A turn looks at so many lanes, if there are twice as many and more, spread over all of them: at every stretch, or small
 /// piece, whose number is a multiple of that of turns, or next to one.

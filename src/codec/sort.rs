@@ -1,10 +1,9 @@
 //! The pass over a piece: finds the lanes that change, and sorts those that are coded into contexts.
 
-use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, Places, STRETCH, Work, dispatch, padded};
+use crate::codec::blocks::{BLOCK, Compare, Places, STRETCH, Work, dispatch};
 use crate::codec::contexts::{Contexts, Members};
-use crate::codec::encode::PieceInput;
 use crate::codec::lane::{Kind, Lane};
-use crate::codec::sample::Method;
+use crate::codec::piece::{Method, PieceInput, differing, old_block};
 use crate::format::coding::Positions;
 use crate::format::segment::MAX_CONTEXTS;
 
@@ -181,24 +180,4 @@ impl<L: Lane> Work for Sort<'_, L> {
             }
         }
     }
-}
-
-/// The lanes that change in each block of a stretch. Without a base they start from zeros.
-#[inline(always)]
-pub(super) fn differing<L: Lane>(
-    compare: impl Compare,
-    base: Option<&[L::Bytes]>,
-    target: &[L::Bytes],
-) -> [u64; BLOCKS] {
-    let mut changes = [0; BLOCKS];
-    for (number, (set, new)) in changes.iter_mut().zip(target.chunks(BLOCK)).enumerate() {
-        *set = compare.differing::<L>(&old_block::<L>(base, number, new.len()), &padded::<L>(new));
-    }
-    changes
-}
-
-/// The block with this number of a stretch's base.
-#[inline(always)]
-fn old_block<L: Lane>(base: Option<&[L::Bytes]>, number: usize, lanes: usize) -> Block<L> {
-    padded::<L>(base.map_or(&[], |base| &base[number * BLOCK..][..lanes]))
 }

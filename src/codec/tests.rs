@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use crate::codec::blocks::{BLOCK, STRETCH};
 use crate::codec::decode::{Decoded, PartChanges};
-use crate::codec::encode::{PieceInput, Profile, SEGMENT_LANES, encode, encode_as};
+use crate::codec::encode::{SEGMENT_LANES, encode, encode_as};
 use crate::codec::lane::{Kind, Lane, with_lane};
+use crate::codec::piece::{PieceInput, Profile};
 use crate::format::coding::{Coding, Positions, Values};
 use crate::format::segment::{PositionCoding, Table, join};
 use crate::format::stream::Compressor;

@@ -1,0 +1,53 @@
+//! A piece that is to be coded, and the ways in which it can be.
+
+use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, padded};
+use crate::codec::lane::Lane;
+use crate::format::coding::Positions;
+
+/// Shape of a link: how it may code values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profile {
+    /// The smallest file: differences, in contexts. Applying it needs the base.
+    #[default]
+    Compact,
+    /// New values only: every part decodes to (index, value) pairs without the base.
+    Direct,
+}
+
+/// A piece to encode: its bytes in base and target, of equal length.
+pub(crate) struct PieceInput<'a> {
+    /// `None` where the tensor starts from zeros.
+    pub(crate) base: Option<&'a [u8]>,
+    pub(crate) target: &'a [u8],
+    /// Only the changed lanes are known; the others must not be coded.
+    pub(crate) sparse: bool,
+}
+
+/// How a piece is coded: its positions, and whether values are relative.
+pub(super) type Method = (Positions, bool);
+
+/// Whether the small coding is the shorter one for so many differences, of which these are longer than a byte, the widest of its
+/// symbols.
+pub(super) fn are_small(long: u64, all: u64) -> bool {
+    long * 16 <= all
+}
+
+/// The lanes that change in each block of a stretch. Without a base they start from zeros.
+#[inline(always)]
+pub(super) fn differing<L: Lane>(
+    compare: impl Compare,
+    base: Option<&[L::Bytes]>,
+    target: &[L::Bytes],
+) -> [u64; BLOCKS] {
+    let mut changes = [0; BLOCKS];
+    for (number, (set, new)) in changes.iter_mut().zip(target.chunks(BLOCK)).enumerate() {
+        *set = compare.differing::<L>(&old_block::<L>(base, number, new.len()), &padded::<L>(new));
+    }
+    changes
+}
+
+/// The block with this number of a stretch's base.
+#[inline(always)]
+pub(super) fn old_block<L: Lane>(base: Option<&[L::Bytes]>, number: usize, lanes: usize) -> Block<L> {
+    padded::<L>(base.map_or(&[], |base| &base[number * BLOCK..][..lanes]))
+}
