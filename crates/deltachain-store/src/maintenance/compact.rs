@@ -83,7 +83,7 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
     for shard in 0..target.commit.shards.len() {
         let maker = Maker { store, options, shard, observer };
         let mut kept = maker.keep("target", &target)?;
-        let state = kept.bring_to(version, observer)?;
+        let state = kept.bring_to(version, None, observer)?;
         for (source, route) in sources.iter().zip(&mut routes) {
             route.files.push(maker.make(source.as_ref(), &target, state)?.reference);
         }
@@ -138,7 +138,7 @@ impl Maker<'_> {
         let Self { options, shard, observer, .. } = *self;
         let mut kept = source.map(|source| self.keep("source", source)).transpose()?;
         let base = match (&mut kept, source) {
-            (Some(kept), Some(source)) => Some(kept.bring_to(source.commit.version, observer)?),
+            (Some(kept), Some(source)) => Some(kept.bring_to(source.commit.version, None, observer)?),
             _ => None,
         };
         let link = NewLink::make(base, state, options.profile, Some(&options.scratch), observer)?;

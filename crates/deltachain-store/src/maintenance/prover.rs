@@ -113,7 +113,7 @@ impl<'a> Prover<'a> {
                 place.insert(Kept::open(self.store, Some(&directory), (shard, of), self.limits)?)
             }
         };
-        kept.bring_to(version, self.observer)
+        kept.bring_to(version, None, self.observer)
     }
 
     fn apply(&self, base: &dyn State, digests: &StateDigests, file: &FileReference, target: Digest) -> Result<Built> {

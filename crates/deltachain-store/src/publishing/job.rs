@@ -16,11 +16,13 @@ use crate::publishing::kept::Kept;
 use crate::publishing::new_link::NewLink;
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
-use crate::publishing::policy::skipped_from;
+use crate::publishing::policy::{PathBytes, Snapshots, skipped_from};
 
 /// The links of one shard of the next version, to be made and stored.
 pub(crate) struct Job<'a> {
     pub(crate) store: &'a Store,
+    /// What the next version follows.
+    pub(crate) parent: &'a Parent,
     pub(crate) state: &'a SafetensorsState,
     pub(crate) shard: usize,
     pub(crate) of: usize,
@@ -31,12 +33,13 @@ pub(crate) struct Job<'a> {
 /// Links that have been stored, and the work directory if there is one.
 pub(crate) struct Made {
     pub(crate) part: ShardPart,
+    /// What the path to the head costs, if it is known.
+    pub(crate) path: Option<PathBytes>,
     pub(crate) work: Option<Kept>,
 }
 
 /// What links are made from.
 struct Bases<'a> {
-    parent: &'a Parent,
     /// The head, and its state.
     head: Option<(u64, &'a SafetensorsState)>,
     work_directory: Option<&'a Path>,
@@ -47,7 +50,7 @@ impl Job<'_> {
         if self.shard >= self.of {
             return Err(Error::usage(format!("of {} shards, none has number {}", self.of, self.shard)));
         }
-        let parent = documents::head(self.store, &self.options.limits)?;
+        let parent = self.parent;
         if let Base::State(_) = base {
             parent.head_for_base()?;
         }
@@ -61,21 +64,31 @@ impl Job<'_> {
             _ => None,
         };
         if let (Some(work), Some(head)) = (&mut work, head) {
-            work.bring_to(head, self.observer)?;
+            work.bring_to(head, Some(parent.digest()), self.observer)?;
         }
         let base_state = match base {
             Base::Nothing => None,
             Base::State(state) => Some(state),
             Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state),
         };
-        let links = self.make_and_store(&Bases { parent: &parent, head: head.zip(base_state), work_directory })?;
+        let path = self.path_to_head()?;
+        let links = self.make_and_store(&Bases { head: head.zip(base_state), work_directory }, path)?;
         // The way to the new version, once it has been committed.
         if let (Some(work), Some((_, link))) = (&mut work, links.iter().find(|(from, _)| *from == head)) {
             work.remember(link)?;
         }
-        let part = self.part(&parent, &links, assets)?;
+        let part = self.part(&links, assets)?;
         // What is only there for this once need not get to the new version.
-        Ok(Made { part, work: work.filter(|_| work_directory.is_some()) })
+        Ok(Made { part, path, work: work.filter(|_| work_directory.is_some()) })
+    }
+
+    fn path_to_head(&self) -> Result<Option<PathBytes>> {
+        let Self { store, parent, options, .. } = *self;
+        match options.snapshots {
+            Snapshots::Cost(_) => PathBytes::to_head(store, parent, &options.limits),
+            // Nothing is read for the next publisher alone.
+            Snapshots::Every(_) | Snapshots::Never => Ok(parent.head().and_then(PathBytes::of)),
+        }
     }
 
     /// Stores the other files of the directory, before the work that takes long.
@@ -93,11 +106,11 @@ impl Job<'_> {
     }
 
     /// Makes links and stores them; one is on its way while the next is being made.
-    fn make_and_store(&self, bases: &Bases<'_>) -> Result<Vec<(Option<u64>, NewLink)>> {
+    fn make_and_store(&self, bases: &Bases<'_>, path: Option<PathBytes>) -> Result<Vec<(Option<u64>, NewLink)>> {
         let _uploads = InPhase::begin(self.observer, Phase::Upload, 0);
         thread::scope(|scope| {
             let mut uploads = Vec::new();
-            self.make_links(bases, &mut |from, link| {
+            self.make_links(bases, path, &mut |from, link| {
                 uploads.push(scope.spawn(move || link.upload(self.store, self.observer).map(|()| (from, link))));
             })?;
             let failed = |_| Err(Error::usage("a thread that stored a link has failed"));
@@ -105,23 +118,28 @@ impl Job<'_> {
         })
     }
 
-    fn make_links(&self, bases: &Bases<'_>, add: &mut dyn FnMut(Option<u64>, NewLink)) -> Result<()> {
-        let Self { shard, of, options, observer, .. } = *self;
+    fn make_links(
+        &self,
+        bases: &Bases<'_>,
+        path: Option<PathBytes>,
+        add: &mut dyn FnMut(Option<u64>, NewLink),
+    ) -> Result<()> {
+        let Self { parent, shard, of, options, observer, .. } = *self;
         let place = bases.work_directory;
         let make = |base: Option<&SafetensorsState>| NewLink::make(base, self.state, options.profile, place, observer);
         let mut needs_snapshot = true;
         if let Some((head, state)) = bases.head {
             let link = make(Some(state))?;
-            bases.parent.check_base(shard, link.report.base)?;
+            parent.check_base(shard, link.report.base)?;
             // Several shards must come to the same result, though each knows its own link only.
             let bytes = if of == 1 { link.reference.size } else { 0 };
             add(Some(head), link);
-            needs_snapshot = options.snapshots.want(self.store, bases.parent, bytes, &options.limits, observer)?;
+            needs_snapshot = options.snapshots.want(parent, path, bytes, observer);
         }
         if needs_snapshot {
             add(None, make(None)?);
         }
-        let version = bases.parent.next_version();
+        let version = parent.next_version();
         for from in skipped_from(version, &options.skips) {
             match self.older(from, version, place) {
                 Ok(None) => {}
@@ -145,7 +163,7 @@ impl Job<'_> {
         }
         let directory = work_directory.map(|work| work.join(format!("skip-{}", next - version)));
         let mut kept = self.keep(directory.as_deref())?;
-        kept.bring_to(version, self.observer)?;
+        kept.bring_to(version, Some(older.digest()), self.observer)?;
         Ok(Some(kept))
     }
 
@@ -153,15 +171,15 @@ impl Job<'_> {
         Kept::open(self.store, directory, (self.shard, self.of), &self.options.limits)
     }
 
-    fn part(&self, parent: &Parent, links: &[(Option<u64>, NewLink)], assets: Vec<Asset>) -> Result<ShardPart> {
+    fn part(&self, links: &[(Option<u64>, NewLink)], assets: Vec<Asset>) -> Result<ShardPart> {
         let Some((_, first)) = links.first() else { return Err(Error::usage("no link has been made")) };
         // All links lead to one state, or somebody writes to its files.
         if links.iter().any(|(_, link)| link.report.target != first.report.target) {
             return Err(Error::usage("the files have changed while they were read").in_file(self.state.path()));
         }
         Ok(ShardPart {
-            version: parent.next_version(),
-            parent: parent.digest(),
+            version: self.parent.next_version(),
+            parent: self.parent.digest(),
             shard: self.shard,
             of: self.of,
             table: StateTable { tensors: self.state.tensors().to_vec(), digests: first.report.target.clone() },
