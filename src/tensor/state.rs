@@ -129,6 +129,24 @@ impl MemoryState {
         place.is_some()
     }
 
+    /// A state of all `tensors`, among which are those of this one; the others are without data.
+    pub(crate) fn among(self, tensors: &[TensorInfo]) -> Self {
+        let mut own = self.infos.into_iter().zip(self.data).peekable();
+        let data =
+            tensors.iter().map(|info| own.next_if(|(own, _)| own == info).map_or_else(Vec::new, |(_, data)| data));
+        Self { data: data.collect(), infos: tensors.to_vec() }
+    }
+
+    /// The bytes of the tensor with this number.
+    pub(crate) fn room_of(&mut self, tensor: usize) -> &mut [u8] {
+        &mut self.data[tensor]
+    }
+
+    /// Name, dtype and shape of each tensor.
+    pub(crate) fn infos_mut(&mut self) -> &mut [TensorInfo] {
+        &mut self.infos
+    }
+
     /// A tensor's description and data.
     pub fn get(&self, name: &str) -> Option<(&TensorInfo, &[u8])> {
         self.find(name).map(|place| (&self.infos[place], self.data[place].as_slice()))
