@@ -120,7 +120,8 @@ impl PatchCollector {
         let info = &self.set.table.tensors[tensor];
         let range = info.piece(piece);
         let lane_bytes = info.dtype().lane_bytes();
-        if changes.lane_bytes != lane_bytes || changes.end > range.end - range.start {
+        if self.set.over[tensor].is_none() || changes.lane_bytes != lane_bytes || changes.end > range.end - range.start
+        {
             return Err(Error::usage("the changes are not those of this piece").of_tensor(info.name()));
         }
         let first_lane = range.start / lane_bytes as u64;

@@ -12,21 +12,23 @@ pub trait StateMemory: State + sealed::Room {}
 impl StateMemory for MemoryState {}
 impl StateMemory for LentState<'_> {}
 
-/// What `exchange` needs; nobody else can implement it, so that it cannot fail.
+/// What an exchange needs. Nobody else can implement it, so that an exchange cannot fail.
 pub(super) mod sealed {
     use std::sync::atomic::AtomicU32;
 
-    use crate::tensor::{MemoryState, TensorInfo};
+    use crate::tensor::MemoryState;
 
+    /// Room for a state.
     pub trait Room {
         /// The bytes of the tensor with this number.
         fn room(&mut self, tensor: usize) -> &mut [u8];
 
-        /// The state, if tensors can come, go and change their size.
-        fn owned(&mut self) -> Option<&mut MemoryState>;
+        /// Whether tensors can come, go and change their size.
+        fn is_owned(&self) -> bool;
 
-        /// Names, dtypes and shapes.
-        fn infos(&mut self) -> &mut [TensorInfo];
+        /// Exchanges all tensors for those of `other`. Of those that both have, `shared` gives the numbers here and there: their
+        /// data stay here.
+        fn switch(&mut self, other: &mut MemoryState, shared: &mut dyn Iterator<Item = (usize, usize)>);
 
         /// Where others see whether the memory is being changed.
         fn mark(&self) -> Option<&AtomicU32>;
@@ -35,15 +37,15 @@ pub(super) mod sealed {
 
 impl sealed::Room for MemoryState {
     fn room(&mut self, tensor: usize) -> &mut [u8] {
-        self.room_of(tensor)
+        self.room(tensor)
     }
 
-    fn owned(&mut self) -> Option<&mut MemoryState> {
-        Some(self)
+    fn is_owned(&self) -> bool {
+        true
     }
 
-    fn infos(&mut self) -> &mut [TensorInfo] {
-        self.infos_mut()
+    fn switch(&mut self, other: &mut MemoryState, shared: &mut dyn Iterator<Item = (usize, usize)>) {
+        self.switch(other, shared);
     }
 
     fn mark(&self) -> Option<&AtomicU32> {
@@ -125,12 +127,12 @@ impl sealed::Room for LentState<'_> {
         self.data[tensor]
     }
 
-    fn owned(&mut self) -> Option<&mut MemoryState> {
-        None
+    fn is_owned(&self) -> bool {
+        false
     }
 
-    fn infos(&mut self) -> &mut [TensorInfo] {
-        &mut self.infos
+    fn switch(&mut self, other: &mut MemoryState, _shared: &mut dyn Iterator<Item = (usize, usize)>) {
+        std::mem::swap(&mut self.infos, other.infos_mut());
     }
 
     fn mark(&self) -> Option<&AtomicU32> {

@@ -9,3 +9,6 @@ pub(crate) use collect::{PatchCollector, PieceChanges};
 pub use exchange::Ready;
 pub use lent::{LentState, StateMemory};
 pub use patch_set::{PatchSet, Run, RunKind};
+
+#[cfg(test)]
+mod tests;

@@ -90,9 +90,8 @@ impl PatchSet {
     /// The tensors that come whole, with their data: no tensor of the base has their name, dtype and byte length. When
     /// the set has been applied, the base's tensors that had to go.
     pub fn whole_tensors(&self) -> impl Iterator<Item = (&TensorInfo, &[u8])> {
-        let mut shared = self.over.iter().enumerate();
-        let shared = std::iter::from_fn(move || shared.find_map(|(own, over)| over.map(|over| (own, over))));
-        let mut shared = shared.map(|(own, over)| if self.is_switched { over } else { own }).peekable();
+        let shared = shared(&self.over).map(|(new, old)| if self.is_switched { old } else { new });
+        let mut shared = shared.peekable();
         self.other.iter().enumerate().filter_map(
             move |(number, tensor)| {
                 if shared.next_if_eq(&number).is_some() { None } else { Some(tensor) }
@@ -108,7 +107,7 @@ impl PatchSet {
 
     /// Lanes that the runs change.
     pub fn lanes(&self) -> u64 {
-        self.runs.iter().map(|run| (run.values.len() / self.lane_bytes(run)) as u64).sum()
+        (0..self.runs.len()).map(|run| self.lanes_of(run) as u64).sum()
     }
 
     /// Bytes that are held: both arenas and the tensors that come whole.
@@ -136,8 +135,14 @@ impl PatchSet {
         })
     }
 
-    /// Bytes per lane of a run's tensor.
-    pub(super) fn lane_bytes(&self, run: &Run) -> usize {
-        self.table.tensors[run.tensor].dtype().lane_bytes()
+    /// Lanes of the run with this number.
+    pub(super) fn lanes_of(&self, run: usize) -> usize {
+        let run = &self.runs[run];
+        run.values.len() / self.table.tensors[run.tensor].dtype().lane_bytes()
     }
+}
+
+/// The tensors that are laid over the base's: their numbers in the target and in the base, ascending.
+pub(super) fn shared(over: &[Option<usize>]) -> impl Iterator<Item = (usize, usize)> {
+    over.iter().enumerate().filter_map(|(new, old)| Some((new, (*old)?)))
 }

@@ -129,7 +129,7 @@ impl MemoryState {
         place.is_some()
     }
 
-    /// A state of all `tensors`, among which are those of this one; the others are without data.
+    /// A state of all `tensors`, which are ascending and among which are those of this state; the others are without data.
     pub(crate) fn among(self, tensors: &[TensorInfo]) -> Self {
         let mut own = self.infos.into_iter().zip(self.data).peekable();
         let data =
@@ -138,13 +138,22 @@ impl MemoryState {
     }
 
     /// The bytes of the tensor with this number.
-    pub(crate) fn room_of(&mut self, tensor: usize) -> &mut [u8] {
+    pub(crate) fn room(&mut self, tensor: usize) -> &mut [u8] {
         &mut self.data[tensor]
     }
 
-    /// Name, dtype and shape of each tensor.
-    pub(crate) fn infos_mut(&mut self) -> &mut [TensorInfo] {
+    /// Name, dtype and shape of each tensor; their data stay as they are.
+    pub(crate) fn infos_mut(&mut self) -> &mut Vec<TensorInfo> {
         &mut self.infos
+    }
+
+    /// Becomes `other` and the reverse, but for the data of some tensors, which stay here: `shared` gives their numbers here and
+    /// there.
+    pub(crate) fn switch(&mut self, other: &mut Self, shared: &mut dyn Iterator<Item = (usize, usize)>) {
+        for (own, others) in shared {
+            std::mem::swap(&mut self.data[own], &mut other.data[others]);
+        }
+        std::mem::swap(self, other);
     }
 
     /// A tensor's description and data.
