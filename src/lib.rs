@@ -78,6 +78,7 @@ mod json;
 pub mod limits;
 mod link;
 mod link_writer;
+pub mod memory;
 mod patches;
 mod plain_name;
 mod progress;
