@@ -99,7 +99,7 @@ pub use limits::Limits;
 pub use link::{LinkReader, Ranks, Segment, StreamLengths};
 pub use patches::{Patch, Patches};
 pub use progress::Progress;
-#[cfg(feature = "rule-switch")]
+#[cfg(deltachain_rule_switch)]
 #[doc(hidden)]
 pub use rules::switch_off;
 pub use rules::{RULES, Rule};
