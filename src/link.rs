@@ -244,6 +244,11 @@ impl Segment {
         each_width!(self, decoded => decoded.apply(part, bytes))
     }
 
+    /// About how many bytes it takes.
+    pub(crate) fn memory(&self) -> usize {
+        each_width!(self, decoded => decoded.memory())
+    }
+
     /// The changes of a part, for whoever applies them to one stretch of its piece after another.
     pub(crate) fn changes(&self, part: usize) -> Box<dyn PartChanges + '_> {
         each_width!(self, decoded => Box::new(decoded.changes(part)))

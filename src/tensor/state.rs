@@ -30,6 +30,24 @@ pub trait State: Sync {
     }
 }
 
+impl<T: State + ?Sized> State for &T {
+    fn tensors(&self) -> &[TensorInfo] {
+        (**self).tensors()
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        (**self).read(tensor, offset, out)
+    }
+
+    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
+        (**self).bytes(tensor, range)
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        (**self).find(name)
+    }
+}
+
 /// Receives the tensors of a state piecewise and from several threads: a file, a directory of shards, memory.
 pub trait StateWriter: Sync {
     /// Puts `bytes` at byte `offset` of tensor number `tensor` in the list of tensors that the writer was created for.

@@ -18,6 +18,7 @@ mod output;
 mod output_file;
 mod progress;
 mod replay;
+mod shared_args;
 mod table;
 mod watcher;
 
