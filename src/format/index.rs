@@ -10,7 +10,7 @@ use crate::format::segment::TABLE_BYTES_PER_PART;
 use crate::format::stream;
 use crate::limits::{
     Limits, MAX_DIMENSIONS, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES, MAX_SEGMENT_BYTES,
-    MAX_SEGMENT_PARTS, MAX_SEGMENTS, MAX_TENSOR_BYTES, MAX_TENSORS,
+    MAX_SEGMENT_PARTS, MAX_SEGMENTS, MAX_TENSOR_BYTES, MAX_TENSORS, address,
 };
 use crate::rules::{self, ensure};
 use crate::tensor::{DescribedDtype, Digest, Dtype, TensorInfo};
@@ -347,9 +347,8 @@ fn read_tensor(
         Error::broken(&rules::IDX_09, "shape and dtype do not give a whole number of lanes").at(cursor.offset())
     })?;
     // Each piece takes at least one byte, so nothing is allocated for pieces that the bytes cannot hold.
-    let count = usize::try_from(info.pieces()).unwrap_or(usize::MAX);
-    let mut pieces = Vec::with_capacity(count.min(cursor.remaining()));
-    for _ in 0..count {
+    let mut pieces = Vec::with_capacity(address(info.pieces().min(cursor.remaining() as u64))?);
+    for _ in 0..info.pieces() {
         let number = read_segment_number(cursor, dtype, start, segments)?;
         if let Some(number) = number {
             let last = last_segments.entry((dtype, segments[number].coding.to_byte())).or_insert(number);

@@ -67,7 +67,7 @@ pub fn follow(
                 // A chain without versions is no failure, but one that has lost them is.
                 let text = match error.rule() {
                     Some("R-CHN-03") if subscriber.held().is_none() => "the chain has no version yet".to_owned(),
-                    _ => format!("tried again later: {error:?}"),
+                    _ => format!("tried again later: {error:#}"),
                 };
                 // Once is enough.
                 if last_remark.as_ref() != Some(&text) {
