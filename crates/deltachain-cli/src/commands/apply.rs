@@ -13,7 +13,7 @@ use crate::interrupt;
 use crate::numbers::{counted, grouped};
 use crate::other_files::list;
 use crate::output::{Output, printable_path};
-use crate::output_file::{parent_of, refuse_existing};
+use crate::output_file::refuse_existing;
 use crate::replay::replay;
 
 pub(crate) fn run(args: &ApplyArgs, output: Output) -> Result<()> {
@@ -65,7 +65,7 @@ pub(crate) fn build(base: &Base, links: &[OpenedLink], path: &Path, replace: boo
     let create = |tensors: &[TensorInfo], layout: &Layout| {
         StagedSafetensors::create(path, tensors, layout, base.files(), replace)
     };
-    let replayed = replay(base, links, parent_of(path), create, output)?;
+    let replayed = replay(base, links, create, output)?;
     let built = Built {
         bytes: bytes_of(replayed.state.tensors()),
         tensors: replayed.state.tensors().len(),

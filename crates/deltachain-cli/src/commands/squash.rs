@@ -73,7 +73,7 @@ fn through_states(
 ) -> Result<(DiffReport, u64)> {
     let scratch = parent_of(path);
     let create = |tensors: &[TensorInfo], _: &Layout| ScratchState::create_in(scratch, tensors);
-    let replayed = replay(base, links, scratch, create, output)?;
+    let replayed = replay(base, links, create, output)?;
     // As the library does it: what a later link says replaces what an earlier one said. The layout is worked out anew.
     let mut metadata = BTreeMap::new();
     for link in links {

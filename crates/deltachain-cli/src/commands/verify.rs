@@ -1,22 +1,13 @@
 //! `verify`: checks a link without writing anything.
 
-use deltachain::tensor::{StateDigests, StateWriter};
-use deltachain::{Application, Result};
+use deltachain::tensor::StateDigests;
+use deltachain::{Replay, Result, StateTable};
 use serde_json::json;
 
 use crate::args::VerifyArgs;
 use crate::inputs::{Base, OpenedLink, digests_of};
 use crate::numbers::grouped;
 use crate::output::{Output, printable_path};
-
-/// Takes what is written to it and keeps nothing: the digests are what is wanted.
-struct Discard;
-
-impl StateWriter for Discard {
-    fn write(&self, _tensor: usize, _offset: u64, _bytes: &[u8]) -> Result<()> {
-        Ok(())
-    }
-}
 
 pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
     let link = OpenedLink::open(&args.link, &args.limits.limits())?;
@@ -58,8 +49,10 @@ pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
 
 /// Applies the link, and throws the result away once its digest is known to be right.
 pub(crate) fn with_base(base: &Base, link: &OpenedLink, output: Output) -> Result<StateDigests> {
-    let digests = digests_of(base.state(), output)?;
-    Application::new(base.state(), &digests, &link.reader)
-        .and_then(|application| application.run(&Discard, &output.meter("verifying", application.work())))
-        .map_err(|error| error.in_file(&link.path))
+    let table = StateTable { tensors: base.state().tensors().to_vec(), digests: digests_of(base.state(), output)? };
+    let mut replay = Replay::new(table);
+    let proven =
+        replay.push(&link.reader).and_then(|()| replay.prove(base.state(), &output.meter("verifying", replay.work())));
+    proven.map_err(|error| error.in_file(&link.path))?;
+    Ok(replay.table().digests.clone())
 }
