@@ -237,7 +237,7 @@ impl Error {
 /// Class, rule, message and place on a line. `{error:#}` also has what the operating system said.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Repr { class, rule, message, section, offset, tensor, file, source } = &*self.0;
+        let Repr { class, rule, message, link, section, offset, tensor, file, source } = &*self.0;
         write!(f, "{class}")?;
         if let Some(rule) = rule {
             write!(f, " {rule}")?;
@@ -247,6 +247,7 @@ impl fmt::Display for Error {
             write!(f, ": {source}")?;
         }
         let places = [
+            link.map(|number| format!("link {number}")),
             file.as_ref().map(|file| format!("file {file}")),
             section.map(|section| section.to_string()),
             offset.map(|offset| format!("offset {offset}")),
@@ -272,9 +273,10 @@ mod tests {
 
     #[test]
     fn an_error_is_a_line_with_its_place_and_if_wanted_its_source() {
-        let error = Error::io("reading", std::io::Error::other("no disk")).in_file("a").at(7).of_tensor("\u{1b}");
-        assert_eq!(format!("{error}"), r#"IO: reading (file a, offset 7, tensor "\u{1b}")"#);
-        assert_eq!(format!("{error:#}"), r#"IO: reading: no disk (file a, offset 7, tensor "\u{1b}")"#);
+        let error =
+            Error::io("reading", std::io::Error::other("no disk")).of_link(2).in_file("a").at(7).of_tensor("\u{1b}");
+        assert_eq!(format!("{error}"), r#"IO: reading (link 2, file a, offset 7, tensor "\u{1b}")"#);
+        assert_eq!(format!("{error:#}"), r#"IO: reading: no disk (link 2, file a, offset 7, tensor "\u{1b}")"#);
         let error = Error::broken(&crate::rules::HDR_01, "no link");
         assert_eq!(format!("{error:#}"), format!("{} R-HDR-01: no link", error.class()));
     }

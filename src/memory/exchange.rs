@@ -6,14 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::codec::lane::{Lane, with_lane};
 use crate::error::{Error, Result};
 use crate::memory::lent::StateMemory;
-use crate::memory::patch_set::{PatchSet, RunKind, shared};
-
-/// How far an exchange has come: lanes of a run, all of those before it.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Cursor {
-    run: usize,
-    lane: usize,
-}
+use crate::memory::patch_set::{Cursor, PatchSet, RunKind, shared};
 
 impl PatchSet {
     /// Checks all that could hinder the exchange; nothing is written yet. The memory must hold the base, bit for bit, or the
