@@ -184,7 +184,7 @@ impl Table {
     }
 
     /// The table's raw bytes.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         // At most 16.
         out.push(u8::try_from(self.contexts).unwrap_or(u8::MAX));
@@ -193,7 +193,7 @@ impl Table {
             PositionCoding::Bitmap => BITMAP,
         }));
         out.extend_from_slice(&self.widths);
-        for (part, counts) in self.counts.chunks_exact(self.contexts).enumerate() {
+        for (part, counts) in self.counts.chunks_exact(self.contexts.max(1)).enumerate() {
             let mut last = 0;
             for &threshold in self.thresholds(part) {
                 put_varint(&mut out, u64::from(threshold - last));
