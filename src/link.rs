@@ -256,7 +256,7 @@ impl Segment {
         each_width!(self, decoded => decoded.memory())
     }
 
-    /// The changes of a part, for whoever applies them to one stretch of its piece after another.
+    /// The changes of a part, to be applied to one stretch of its piece after another.
     pub(crate) fn changes(&self, part: usize) -> Box<dyn PartChanges + '_> {
         each_width!(self, decoded => Box::new(decoded.changes(part)))
     }

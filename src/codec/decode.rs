@@ -199,7 +199,7 @@ impl<L: Lane> Decoded<L> {
         let relative = self.coding.is_relative();
         for (byte, plane) in (0..).zip(planes) {
             let plane = read_exact(plane, total as u64)?;
-            // Not before, because only now so many are known to be there.
+            // Not before: only now it is known that there are that many.
             self.values.resize(total, L::default());
             for (value, &bits) in self.values.iter_mut().zip(&*plane) {
                 *value = value.xor(L::from_u64(u64::from(bits) << (8 * byte)));

@@ -267,7 +267,7 @@ impl Index {
     }
 }
 
-/// R-LIM-06: the bytes that a segment may have whose parts have so many bytes together.
+/// R-LIM-06: the most bytes of a segment whose parts have `bytes` bytes together.
 fn most_stored(parts: u64, bytes: u64, lane_bytes: u64) -> u64 {
     let of_lanes = (lane_bytes + 8).saturating_mul(bytes / lane_bytes);
     of_lanes.saturating_add(512 + TABLE_BYTES_PER_PART.saturating_mul(parts))

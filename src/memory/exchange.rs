@@ -48,7 +48,7 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
         self.exchange(u64::MAX);
     }
 
-    /// Goes on for at most so many lanes, for callers who cannot pause for long. Whether the memory holds the target now; until
+    /// Goes on for at most `lanes` lanes, for callers who cannot pause for long. Whether the memory holds the target now; until
     /// then it holds neither state.
     pub fn exchange(&mut self, lanes: u64) -> bool {
         if self.set.is_switched {
@@ -128,7 +128,7 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
     /// After the last write.
     fn clear_mark(&mut self) {
         if let (Some(mark), Some(_)) = (self.memory.mark(), self.set.marked.take()) {
-            // Whoever sees that it is even sees all that has been written.
+            // A reader that sees an even mark sees all that has been written.
             mark.fetch_add(1, Ordering::Release);
         }
     }

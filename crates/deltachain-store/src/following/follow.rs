@@ -9,7 +9,7 @@ use deltachain::{ErrorClass, Result};
 use crate::following::subscriber::{Lag, Subscriber, Switched};
 use crate::observer::{InPhase, Observer, Phase};
 
-/// Whoever waits looks up so often whether it is still to wait.
+/// How often a waiting thread checks whether to go on waiting.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// How a chain is followed.

@@ -64,7 +64,7 @@ impl Default for SubscriberOptions {
 /// Keeps a directory at a version of a chain.
 ///
 /// The model's files are in `DIR/current`, a symbolic link to the directory of a version. It is switched when a version is
-/// complete and on disk; until then, and whatever fails, it stays as it was. Whoever opens several files should resolve
+/// complete and on disk; until then, and whatever fails, it stays as it was. If you open several files, resolve
 /// the link first: the directory that it leads to stays until the version after the next is being built.
 #[derive(Debug)]
 pub struct Subscriber {
