@@ -26,8 +26,7 @@ pub(crate) struct PieceInput<'a> {
 /// How a piece is coded: its positions, and whether values are relative.
 pub(super) type Method = (Positions, bool);
 
-/// Whether the small coding is the shorter one for so many differences, of which these are longer than a byte, the widest of its
-/// symbols.
+/// Whether the small coding is the shorter one for `all` differences, of which `long` do not fit a byte, its widest symbol.
 pub(super) fn are_small(long: u64, all: u64) -> bool {
     long * 16 <= all
 }
