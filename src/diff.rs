@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::codec::encode::{EncodedSegment, encode};
 use crate::codec::lane::with_lane;
-use crate::codec::piece::{PieceInput, Profile};
+use crate::codec::piece::{PieceInput, PieceSink, Profile};
 use crate::error::{Error, Result};
 use crate::format::stream::Compressor;
 use crate::format::{Index, Start, TensorEntry, WrittenTensor};
@@ -111,11 +111,11 @@ pub fn diff(
     let groups = groups(target, &bases);
     let encode_one = |context: &mut Context, group: &Vec<Compared>| encode_group(base, target, group, options, context);
     in_order(&groups, Context::default, encode_one, |group, encoded| {
-        changed += encoded.changed;
-        for (compared, (new, old)) in group.iter().zip(encoded.digests) {
+        for (compared, seen) in group.iter().zip(encoded.pieces) {
             let Compared { tensor, piece, .. } = *compared;
-            new_digests.set(tensor, piece, new)?;
-            if let Some(old) = old {
+            changed += seen.changed;
+            new_digests.set(tensor, piece, seen.new)?;
+            if let Some(old) = seen.old {
                 old_digests.set(tensor, piece, old)?;
             }
         }
@@ -182,9 +182,43 @@ fn groups(target: &(impl State + ?Sized), bases: &[Option<usize>]) -> Vec<Vec<Co
 
 struct EncodedGroup {
     segments: Vec<EncodedSegment>,
+    pieces: Vec<Seen>,
+}
+
+/// What is known of a piece that has been encoded.
+struct Seen {
+    /// Lanes that differ from the base's, or are new.
     changed: u64,
-    /// Of each piece: in the target, and in the base if it is compared with one.
-    digests: Vec<(Digest, Option<Digest>)>,
+    /// Digest in the target.
+    new: Digest,
+    /// Digest in the base, if it is asked for and there is a base.
+    old: Option<Digest>,
+}
+
+/// Hashes a piece of the target while it is compared with the base's.
+struct Look<'a> {
+    piece: &'a PieceInput<'a>,
+    lane_bytes: usize,
+    /// Whether the base's digests are known.
+    is_base_known: bool,
+    hasher: blake3::Hasher,
+}
+
+impl PieceSink for Look<'_> {
+    type Seen = Seen;
+
+    fn passed(&mut self, _base: Option<&[u8]>, target: &[u8]) {
+        self.hasher.update(target);
+    }
+
+    fn end(self, changed: u64) -> Seen {
+        let PieceInput { base, target, .. } = *self.piece;
+        let new = Digest::of_hashed(&self.hasher);
+        let hash_old = |old| if changed == 0 { new } else { Digest::of_bytes(old) };
+        let old = base.filter(|_| !self.is_base_known).map(hash_old);
+        let changed = if base.is_some() { changed } else { (target.len() / self.lane_bytes) as u64 };
+        Seen { changed, new, old }
+    }
 }
 
 /// What a thread uses again for each group: fresh memory of megabytes costs more, page by page, than what is done with it.
@@ -217,34 +251,15 @@ fn encode_group(
     }
     let info = |compared: &Compared| &target.tensors()[compared.tensor];
     let Some(dtype) = group.first().map(|compared| info(compared).dtype()) else {
-        return Ok(EncodedGroup { segments: Vec::new(), changed: 0, digests: Vec::new() });
+        return Ok(EncodedGroup { segments: Vec::new(), pieces: Vec::new() });
     };
-    // The target is hashed while it is compared, piece by piece.
-    let mut new_digests: Vec<Digest> = Vec::with_capacity(group.len());
-    let (mut hasher, mut hashed) = (blake3::Hasher::new(), 0);
-    let mut hash = |number: usize, bytes: &[u8]| {
-        hasher.update(bytes);
-        hashed += bytes.len();
-        if hashed == inputs[number].target.len() {
-            new_digests.push(Digest::of_hashed(&hasher));
-            hasher.reset();
-            hashed = 0;
-        }
-    };
-    let (segments, changed) = with_lane!(dtype.lane_bytes(), L => {
-        encode::<L>(dtype, &inputs, options.profile, &mut context.compressor, &mut hash)
+    let lane_bytes = dtype.lane_bytes();
+    let is_base_known = options.base_digests.is_some();
+    let look = |piece| Look { piece, lane_bytes, is_base_known, hasher: blake3::Hasher::new() };
+    let (segments, pieces) = with_lane!(lane_bytes, L => {
+        encode::<L, _>(dtype, &inputs, options.profile, &mut context.compressor, look)
     })?;
-    let mut digests = Vec::with_capacity(group.len());
-    for ((input, new), &changed) in inputs.iter().zip(new_digests).zip(&changed) {
-        let old = input.base.filter(|_| options.base_digests.is_none());
-        let hash_old = |old| if changed == 0 { new } else { Digest::of_bytes(old) };
-        digests.push((new, old.map(hash_old)));
-    }
-    let lanes = |piece: &PieceInput<'_>| (piece.target.len() / dtype.lane_bytes()) as u64;
-    let changed =
-        inputs.iter().zip(changed).map(|(piece, changed)| if piece.base.is_some() { changed } else { lanes(piece) });
-    let changed = changed.sum();
-    Ok(EncodedGroup { segments, changed, digests })
+    Ok(EncodedGroup { segments, pieces })
 }
 
 /// Pieces of a state, read one after another into a buffer unless they are in memory anyway.

@@ -195,7 +195,7 @@ fn encode_group(dtype: Dtype, group: &[Composed], writer: &mut LinkWriter, entri
         .collect();
     let compressor = &mut Compressor::default();
     let (segments, _) = with_lane!(dtype.lane_bytes(), L => {
-        encode::<L>(dtype, &inputs, Profile::Direct, compressor, &mut |_, _| ())
+        encode::<L, ()>(dtype, &inputs, Profile::Direct, compressor, |_| ())
     })?;
     for segment in segments {
         let number = writer.push(segment.coding, segment.bytes)?;
