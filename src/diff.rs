@@ -15,10 +15,11 @@ use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link_writer::LinkWriter;
 use crate::progress::Progress;
-use crate::tensor::{Digest, PieceDigests, State, StateDigests, TensorInfo, digests_of};
+use crate::tensor::{Digest, PieceDigests, State, StateDigests, TensorInfo, digests_of, total_bytes};
 
 /// How a link is to be made.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct DiffOptions<'a> {
     /// Smallest file, or values that can be used without the base.
     pub profile: Profile,
@@ -34,6 +35,15 @@ pub struct DiffOptions<'a> {
 impl Default for DiffOptions<'_> {
     fn default() -> Self {
         Self { profile: Profile::default(), base_digests: None, metadata: BTreeMap::new(), progress: &() }
+    }
+}
+
+impl<'a> DiffOptions<'a> {
+    crate::setters! {
+        profile: Profile,
+        base_digests: Option<&'a StateDigests>,
+        metadata: BTreeMap<String, String>,
+        progress: &'a dyn Progress,
     }
 }
 
@@ -53,6 +63,8 @@ pub struct DiffReport {
     pub target: StateDigests,
     /// Length of the link in bytes.
     pub bytes: u64,
+    /// Bytes of the target's tensors.
+    pub target_bytes: u64,
     /// Lanes of the target. A lane is an element, or a byte of a packed type.
     pub elements: u64,
     /// Lanes of the target that differ from the base's, or are new.
@@ -152,8 +164,15 @@ pub fn diff(
 
     let index = Index { metadata: options.metadata.clone(), segments: Vec::new(), tensors };
     let bytes = writer.finish(base_digests.state, target_digests.state, index, out)?;
-    let elements = target.tensors().iter().map(TensorInfo::lanes).sum();
-    Ok(DiffReport { base: base_digests.state, target: target_digests, bytes, elements, changed, tensors: listed })
+    Ok(DiffReport {
+        base: base_digests.state,
+        target: target_digests,
+        bytes,
+        target_bytes: total_bytes(target.tensors()),
+        elements: target.tensors().iter().map(TensorInfo::lanes).sum(),
+        changed,
+        tensors: listed,
+    })
 }
 
 /// For each tensor of the target the base's tensor of the same name.

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::files::disk::reading;
 use crate::files::header::{MAX_HEADER_BYTES, UniqueStrings, printable};
 use crate::files::{Layout, SafetensorsState};
-use crate::tensor::{State, TensorInfo};
+use crate::tensor::{State, TensorInfo, total_bytes};
 
 /// Name of the file.
 pub(super) const INDEX_NAME: &str = "model.safetensors.index.json";
@@ -62,10 +62,6 @@ pub(super) fn index_text(
         weight_map: BTreeMap<&'a str, &'a str>,
     }
 
-    fn total_size(tensors: &[TensorInfo]) -> u64 {
-        tensors.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
-    }
-
     let mut weight_map = BTreeMap::new();
     for file in layout.files() {
         for tensor in &file.tensors {
@@ -76,13 +72,13 @@ pub(super) fn index_text(
     if let Some((base, index)) = base.and_then(|base| Some((base, base.index()?))) {
         let theirs = index.weight_map.iter().map(|(tensor, file)| (tensor.as_str(), file.as_str()));
         if weight_map.iter().map(|(tensor, file)| (*tensor, *file)).eq(theirs)
-            && total_size(base.tensors()) == total_size(tensors)
+            && total_bytes(base.tensors()) == total_bytes(tensors)
         {
             return Ok(index.bytes.clone());
         }
         metadata.extend(index.metadata.iter().map(|(key, value)| (key.as_str(), value.clone())));
     }
-    metadata.insert("total_size", Value::from(total_size(tensors)));
+    metadata.insert("total_size", Value::from(total_bytes(tensors)));
     let mut text = serde_json::to_vec_pretty(&IndexJson { metadata, weight_map })?;
     text.push(b'\n');
     Ok(text)

@@ -15,9 +15,7 @@ mod interrupt;
 mod numbers;
 mod other_files;
 mod output;
-mod output_file;
 mod progress;
-mod replay;
 mod table;
 mod watcher;
 
