@@ -88,12 +88,7 @@ pub fn apply(
 ///
 /// # Errors
 /// As for [`apply`] and [`diff`].
-pub fn squash(
-    base: &Path,
-    links: &[impl AsRef<Path>],
-    out: &Path,
-    options: &FileOptions<'_>,
-) -> Result<DiffReport> {
+pub fn squash(base: &Path, links: &[impl AsRef<Path>], out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
     refuse_existing(out, options.replace)?;
     let links = Links::open(links, options)?;
     let base = Base::open(Some(base))?;

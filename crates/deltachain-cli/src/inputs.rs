@@ -34,8 +34,7 @@ pub(crate) fn open_state(path: &Path) -> Result<SafetensorsState> {
 
 /// A path that leads nowhere is the user's mistake, not the operating system's.
 pub(crate) fn require<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
-    let is_missing =
-        |path: &&Path| fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    let is_missing = |path: &&Path| fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
     match paths.into_iter().find(is_missing) {
         Some(path) => Err(Error::usage("there is no such file or directory").in_file(path)),
         None => Ok(()),

@@ -24,7 +24,6 @@ impl Meter {
         }
         Self(bar)
     }
-
 }
 
 /// Progress bars below each other, for work that is done side by side.

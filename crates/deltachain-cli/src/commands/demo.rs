@@ -280,7 +280,8 @@ fn flipped_bit(paths: &Paths<'_>) -> Result<Refusal> {
     }
     let path = paths.link("0-1-damaged");
     fs::write(&path, bytes).map_err(|error| Error::io("writing", error).in_file(&path))?;
-    let result = OpenedLink::open(&path, &Limits::default()).and_then(|link| with_base(&paths.step(0), &link, Output::silent()));
+    let result =
+        OpenedLink::open(&path, &Limits::default()).and_then(|link| with_base(&paths.step(0), &link, Output::silent()));
     refused("the link of step 0 -> 1 with one bit flipped", result)
 }
 
