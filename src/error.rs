@@ -114,6 +114,7 @@ struct Repr {
     offset: Option<u64>,
     tensor: Option<String>,
     file: Option<String>,
+    link: Option<usize>,
     source: Option<std::io::Error>,
 }
 
@@ -127,6 +128,7 @@ impl Error {
             offset: None,
             tensor: None,
             file: None,
+            link: None,
             source: None,
         }))
     }
@@ -174,6 +176,13 @@ impl Error {
         self
     }
 
+    /// Names the link of a sequence, by its number counted from 0, unless one is named already.
+    #[must_use]
+    pub fn of_link(mut self, number: usize) -> Self {
+        self.0.link.get_or_insert(number);
+        self
+    }
+
     /// Names the file, unless one is named already.
     #[must_use]
     pub fn in_file(mut self, file: impl AsRef<Path>) -> Self {
@@ -210,6 +219,11 @@ impl Error {
     /// The file concerned, if known.
     pub fn file(&self) -> Option<&str> {
         self.0.file.as_deref()
+    }
+
+    /// Of several links that are applied one after another, the number of the one that is at fault, counted from 0, if known.
+    pub fn link(&self) -> Option<usize> {
+        self.0.link
     }
 
     /// The bare message, without class, rule and place.

@@ -39,7 +39,7 @@
 //! ```
 //!
 //! States of any size are read and written piecewise: [`files::SafetensorsState`] reads a file or a directory of shards,
-//! [`Application`] builds the target into a [`tensor::StateWriter`] such as [`files::StagedSafetensors`], whose files
+//! [`Replay`] applies any number of links in one pass and builds the target into a [`tensor::StateWriter`] such as [`files::StagedSafetensors`], whose files
 //! appear only when the result has been proven.
 //!
 //! # Files
@@ -95,7 +95,6 @@
     deny(clippy::unwrap_used, clippy::panic, clippy::dbg_macro, clippy::print_stdout, clippy::print_stderr)
 )]
 
-mod apply;
 pub mod chain;
 mod codec;
 mod diff;
@@ -108,17 +107,18 @@ mod json;
 pub mod limits;
 mod link;
 mod link_writer;
+pub mod memory;
 mod options;
 mod patches;
 mod plain_name;
 mod progress;
+mod replay;
 mod rules;
 mod source;
 mod squash;
 mod table;
 pub mod tensor;
 
-pub use apply::{Application, apply};
 #[cfg(feature = "kernels")]
 #[doc(hidden)]
 pub use codec::kernels;
@@ -129,6 +129,7 @@ pub use limits::Limits;
 pub use link::{LinkReader, Ranks, Segment, StreamLengths};
 pub use patches::{Patch, Patches};
 pub use progress::Progress;
+pub use replay::{Replay, apply};
 #[cfg(feature = "rule-switch")]
 #[doc(hidden)]
 pub use rules::switch_off;

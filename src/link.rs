@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use crate::codec::decode::{Decoded, PartChanges};
-use crate::codec::lane::{Lane, with_lane};
+use crate::codec::lane::Lane;
 use crate::error::{Error, Result, Section};
 use crate::format::{Coding, HEADER_BYTES, Header, Index, Part, Table, WrittenTensor};
 use crate::limits::{Limits, address};
@@ -244,6 +244,11 @@ impl Segment {
         each_width!(self, decoded => decoded.apply(part, bytes))
     }
 
+    /// About how many bytes it takes.
+    pub(crate) fn memory(&self) -> usize {
+        each_width!(self, decoded => decoded.memory())
+    }
+
     /// The changes of a part, for whoever applies them to one stretch of its piece after another.
     pub(crate) fn changes(&self, part: usize) -> Box<dyn PartChanges + '_> {
         each_width!(self, decoded => Box::new(decoded.changes(part)))
@@ -265,19 +270,4 @@ impl Segment {
         }
         each_width!(self, decoded => bytes(decoded, part, first))
     }
-}
-
-/// Lanes in which two pieces of equal length differ: numbers, counted from `first` on, and new values.
-pub(crate) fn differing_lanes(old: &[u8], new: &[u8], lane_bytes: usize, first: u64) -> (Vec<u64>, Vec<u8>) {
-    with_lane!(lane_bytes, L => {
-        let mut indices = Vec::new();
-        let mut values = Vec::new();
-        for ((index, old), new) in (first..).zip(L::chunks(old)).zip(L::chunks(new)) {
-            if old != new {
-                indices.push(index);
-                values.extend_from_slice(new);
-            }
-        }
-        (indices, values)
-    })
 }

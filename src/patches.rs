@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::codec::changes::append_changes;
 use crate::error::{Error, Result};
 use crate::format::{Start, WrittenTensor};
 use crate::limits::address;
-use crate::link::{LinkReader, Segment, differing_lanes};
+use crate::link::{LinkReader, Segment};
 use crate::source::Source;
 use crate::tensor::{Dtype, State, TensorInfo, read_piece};
 
@@ -147,8 +148,9 @@ impl<'a, S: Source> Patches<'a, S> {
             read_piece(base, tensor, piece, &mut old)?;
             let mut new = old.clone();
             link.locate(number, part, segment.apply(part, &mut new))?;
-            let (indices, values) = differing_lanes(&old, &new, coding.lane_bytes, first);
-            (Some(indices), values)
+            let (mut numbers, mut values) = (Vec::new(), Vec::new());
+            append_changes(coding.lane_bytes, 0, (&old, &new), &mut numbers, &mut values);
+            (Some(numbers.into_iter().map(|number| first + u64::from(number)).collect()), values)
         } else {
             link.locate(number, part, segment.coded(part, first))?
         };

@@ -68,6 +68,12 @@ impl<L: Lane> Decoded<L> {
         self.table.contexts
     }
 
+    /// Bytes of its lists.
+    pub(crate) fn memory(&self) -> usize {
+        let counted = size_of_val(&*self.table.counts) + size_of_val(&*self.table.thresholds);
+        counted + size_of_val(&*self.runs) + size_of_val(&*self.gaps) + size_of_val(&*self.values)
+    }
+
     /// Sets the runs from the coded lanes of each part and context; returns the number of all coded lanes.
     fn set_runs(&mut self, coded: &[u32]) -> usize {
         let contexts = self.contexts();

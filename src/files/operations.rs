@@ -218,11 +218,11 @@ mod tests {
     use crate::codec::piece::Profile;
     use crate::files::header::file_of;
 
-    /// A directory of two files, an index-less one, with a configuration; `byte` is what changes.
+    /// A directory of two files and a configuration; `byte` is what changes.
     fn model(folder: &Path, name: &str, byte: u8) -> PathBuf {
         let path = folder.join(name);
         fs::create_dir(&path).unwrap();
-        let header = |tensor: &str| format!(r#"{{"{tensor}":{{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}}}"#);
+        let header = |tensor: &str| format!(r#"{{"{tensor}":{{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}}}   "#);
         fs::write(path.join("a.safetensors"), file_of(&header("a"), &[1, byte])).unwrap();
         fs::write(path.join("b.safetensors"), file_of(&header("b"), &[2, 2])).unwrap();
         fs::write(path.join("config.json"), "{}").unwrap();

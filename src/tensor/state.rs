@@ -30,6 +30,24 @@ pub trait State: Sync {
     }
 }
 
+impl<T: State + ?Sized> State for &T {
+    fn tensors(&self) -> &[TensorInfo] {
+        (**self).tensors()
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        (**self).read(tensor, offset, out)
+    }
+
+    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
+        (**self).bytes(tensor, range)
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        (**self).find(name)
+    }
+}
+
 /// Receives the tensors of a state piecewise and from several threads: a file, a directory of shards, memory.
 pub trait StateWriter: Sync {
     /// Puts `bytes` at byte `offset` of tensor number `tensor` in the list of tensors that the writer was created for.
@@ -127,6 +145,33 @@ impl MemoryState {
             self.data.remove(place);
         }
         place.is_some()
+    }
+
+    /// A state of all `tensors`, which are ascending and among which are those of this state; the others are without data.
+    pub(crate) fn among(self, tensors: &[TensorInfo]) -> Self {
+        let mut own = self.infos.into_iter().zip(self.data).peekable();
+        let data =
+            tensors.iter().map(|info| own.next_if(|(own, _)| own == info).map_or_else(Vec::new, |(_, data)| data));
+        Self { data: data.collect(), infos: tensors.to_vec() }
+    }
+
+    /// The bytes of the tensor with this number.
+    pub(crate) fn room(&mut self, tensor: usize) -> &mut [u8] {
+        &mut self.data[tensor]
+    }
+
+    /// Name, dtype and shape of each tensor; their data stay as they are.
+    pub(crate) fn infos_mut(&mut self) -> &mut Vec<TensorInfo> {
+        &mut self.infos
+    }
+
+    /// Becomes `other` and the reverse, but for the data of some tensors, which stay here: `shared` gives their numbers here and
+    /// there.
+    pub(crate) fn switch(&mut self, other: &mut Self, shared: &mut dyn Iterator<Item = (usize, usize)>) {
+        for (own, others) in shared {
+            std::mem::swap(&mut self.data[own], &mut other.data[others]);
+        }
+        std::mem::swap(self, other);
     }
 
     /// A tensor's description and data.

@@ -46,6 +46,11 @@ const LAYERS: &[Layer] = &[
         outside: true,
     },
     Layer {
+        module: "memory",
+        may_use: &["codec::changes", "codec::lane", "error", "memory", "progress", "rules", "table", "tensor"],
+        outside: false,
+    },
+    Layer {
         module: "chain",
         may_use: &[
             "chain",

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
-use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, TensorInfo};
-use deltachain::{Application, DiffOptions, Limits, LinkReader, diff};
+use deltachain::tensor::{Dtype, MemoryState, State, TensorInfo};
+use deltachain::{DiffOptions, Limits, LinkReader, Replay, StateTable, diff};
 use rayon::prelude::*;
 
 use crate::Result;
@@ -148,11 +148,11 @@ pub fn save(file: &Path, state: &MemoryState) -> Result {
     let mut link = Vec::new();
     diff(&empty, state, &DiffOptions::default(), &mut link)?;
     let link = LinkReader::open(&link, &Limits::unlimited())?;
-    let digests = StateDigests::of(&empty, &())?;
-    let application = Application::new(&empty, &digests, &link)?;
+    let mut replay = Replay::new(StateTable::of(&empty, &())?);
+    replay.push(&link)?;
     let layout = Layout::single_file(state.tensors());
-    let staged = StagedSafetensors::create(file, application.tensors(), &layout, None, true)?;
-    application.run(&staged, &())?;
+    let staged = StagedSafetensors::create(file, &replay.tensors(), &layout, None, true)?;
+    replay.run(&empty, &staged, &())?;
     Ok(staged.commit()?)
 }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{MemoryState, State, StateDigests};
-use deltachain::{Application, DiffOptions, Limits, LinkReader, Profile, diff};
+use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, diff};
 use deltachain_bench::{Result, output};
 use serde_json::json;
 
@@ -55,7 +55,10 @@ fn main() -> Result {
                         output::patch(&output, target.tensors(), &patch?)?;
                     }
                 } else {
-                    Application::new(&base, &digests, &link)?.run(&output, &())?;
+                    let mut replay =
+                        Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
+                    replay.push(&link)?;
+                    replay.run(&base, &output, &())?;
                 }
                 json!({ "seconds": start.elapsed().as_secs_f64() })
             }

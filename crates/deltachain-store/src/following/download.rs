@@ -137,6 +137,14 @@ impl<'a> Download<'a> {
         }
     }
 
+    /// Waits for the end, however it is.
+    ///
+    /// # Errors
+    /// The observer's.
+    pub(crate) fn wait_for_end(&self) -> Result<()> {
+        self.wait(u64::MAX).map(drop)
+    }
+
     /// Whether it has ended, and badly.
     pub(crate) fn has_failed(&self) -> bool {
         self.shared.lock().end.as_ref().is_some_and(|(_, result)| result.is_err())
