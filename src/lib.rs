@@ -123,7 +123,7 @@ pub mod tensor;
 #[doc(hidden)]
 pub use codec::kernels;
 pub use codec::piece::Profile;
-pub use diff::{DiffOptions, DiffReport, diff};
+pub use diff::{DiffOptions, DiffReport, diff, diff_with_patches};
 pub use error::{Error, ErrorClass, Result, Section};
 pub use limits::Limits;
 pub use link::{LinkReader, Ranks, Segment, StreamLengths};
