@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
-use deltachain::tensor::{Dtype, MemoryState, State, TensorInfo};
+use deltachain::tensor::{Dtype, MemoryState, State, TensorInfo, total_bytes};
 use deltachain::{DiffOptions, Limits, LinkReader, Replay, StateTable, diff};
 use rayon::prelude::*;
 
@@ -26,7 +26,7 @@ pub struct Pair<S = MemoryState> {
 impl<S: State> Pair<S> {
     /// Bytes of the target's tensors.
     pub fn bytes(&self) -> u64 {
-        self.target.tensors().iter().map(TensorInfo::bytes).sum()
+        total_bytes(self.target.tensors())
     }
 }
 
@@ -189,10 +189,10 @@ fn limit(value: f64) -> u32 {
 }
 
 /// The `SplitMix64` generator.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
