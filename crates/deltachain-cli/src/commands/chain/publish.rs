@@ -22,13 +22,13 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     let watcher = Watcher::new(output);
     let store = args.chain.open()?;
     let state = open_state(&args.state)?;
-    let mut options = PublishOptions::default();
-    options.profile = args.profile.into();
-    options.metadata = notes(&args.notes)?;
-    options.snapshots = args.policy.snapshots();
-    options.skips = args.policy.skips();
-    options.assets = !args.no_assets;
-    options.limits = args.limits.limits();
+    let options = PublishOptions::default()
+        .profile(args.profile.into())
+        .metadata(notes(&args.notes)?)
+        .snapshots(args.policy.snapshots())
+        .skips(args.policy.skips())
+        .assets(!args.no_assets)
+        .limits(args.limits.limits());
 
     let given = args.base.as_deref().map(open_state).transpose()?;
     let base = match (&given, &args.work) {
