@@ -130,10 +130,10 @@ pub use link::{LinkReader, Ranks, Segment, StreamLengths};
 pub use patches::{Patch, Patches};
 pub use progress::Progress;
 pub use replay::{Replay, apply};
-#[cfg(feature = "rule-switch")]
+#[cfg(deltachain_rule_switch)]
 #[doc(hidden)]
 pub use rules::switch_off;
 pub use rules::{RULES, Rule};
 pub use source::{FileSource, Source};
-pub use squash::{check_sequence, squash};
-pub use table::StateTable;
+pub use squash::squash;
+pub use table::{StateTable, check_sequence};

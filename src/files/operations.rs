@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::diff::{DiffOptions, DiffReport};
 use crate::error::{Error, Result};
 use crate::files::disk::{parent_of, refuse_existing};
 use crate::files::{FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState, ScratchState, StagedSafetensors};
@@ -9,10 +10,8 @@ use crate::link::LinkReader;
 use crate::progress::Progress;
 use crate::replay::Replay;
 use crate::source::FileSource;
-use crate::squash::check_sequence;
-use crate::table::StateTable;
+use crate::table::{StateTable, check_sequence};
 use crate::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, total_bytes};
-use crate::{DiffOptions, DiffReport};
 
 /// What [`apply`] has built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,7 +140,7 @@ fn write_link(
     bytes.iter().for_each(|&bytes| options.progress.expect(bytes));
     let link = DiffOptions { profile: options.profile, base_digests: None, metadata, progress: options.progress };
     // An error that names no file is one of writing: those of reading name theirs.
-    let report = crate::diff(base.state(), target, &link, &mut file).map_err(|error| error.in_file(out))?;
+    let report = crate::diff::diff(base.state(), target, &link, &mut file).map_err(|error| error.in_file(out))?;
     options.progress.advance(0)?;
     file.commit()?;
     Ok(report)

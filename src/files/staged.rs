@@ -104,8 +104,9 @@ impl StagedSafetensors {
         };
 
         let base_directory = base.filter(|base| layout.is_directory() && base.layout().is_directory());
-        let index = if layout.files().len() > 1 || base_directory.is_some_and(|base| base.index().is_some()) {
-            Some(index_text(layout, &tensors, base_directory).map_err(|error| usage(error.to_string()))?)
+        let base_index = base_directory.and_then(|base| Some((base.index()?, base.tensors())));
+        let index = if layout.files().len() > 1 || base_index.is_some() {
+            Some(index_text(layout, &tensors, base_index).map_err(|error| usage(error.to_string()))?)
         } else {
             None
         };

@@ -13,10 +13,11 @@ mod tests;
 
 use crate::error::{Error, Result};
 use crate::link::LinkReader;
+use crate::memory::{PatchCollector, PatchSet};
 use crate::progress::Progress;
 use crate::replay::build::{Built, Pass};
 use crate::replay::lineage::Lineages;
-use crate::replay::output::{Nowhere, Output, Writing};
+use crate::replay::output::{Nowhere, Output, Patching, Writing};
 use crate::source::Source;
 use crate::table::StateTable;
 use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo};
@@ -132,6 +133,57 @@ impl<'a, S: Source> Replay<'a, S> {
     ) -> Result<StateDigests> {
         self.pass(held, &Writing(out), progress)?;
         Ok(self.table.digests.clone())
+    }
+
+    /// Builds and proves the target as [`run`](Self::run) does, and keeps what has to change in `over` to make the target of it: prove first,
+    /// patch then. `over` is the base, or, where links start from nothing, any state; nothing is written to it. Memory: what
+    /// the set [holds](PatchSet::bytes), which `budget` bounds, and per thread the decoded segments of a group of pieces.
+    ///
+    /// ```
+    /// use deltachain::tensor::{Dtype, MemoryState};
+    /// use deltachain::{DiffOptions, Limits, LinkReader, Replay, StateTable, diff};
+    ///
+    /// # fn main() -> deltachain::Result<()> {
+    /// let (mut weights, mut target) = (MemoryState::new(), MemoryState::new());
+    /// weights.insert("weight", Dtype::U8, &[4], vec![1, 2, 3, 4])?;
+    /// target.insert("weight", Dtype::U8, &[4], vec![1, 2, 3, 9])?;
+    /// let mut file = Vec::new();
+    /// diff(&weights, &target, &DiffOptions::default(), &mut file)?;
+    /// let link = LinkReader::open(file, &Limits::default())?;
+    ///
+    /// let mut replay = Replay::new(StateTable::of(&weights, &())?);
+    /// replay.push(&link)?;
+    /// let mut patches = replay.patches(&weights, &weights, u64::MAX, &())?;
+    /// // Everything that can fail is done. Now one value is exchanged.
+    /// patches.fit(&mut weights)?.apply();
+    /// assert_eq!(weights, target);
+    /// patches.fit(&mut weights)?.undo();
+    /// assert_ne!(weights, target);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run); USAGE if the budget is exceeded.
+    pub fn patches(
+        &self,
+        held: &dyn State,
+        over: &dyn State,
+        budget: u64,
+        progress: &dyn Progress,
+    ) -> Result<PatchSet> {
+        let rows = self.table.tensors.iter().zip(&self.table.digests.tensors);
+        let (tensors, digests) = rows.filter(|(info, _)| self.takes(info.name())).map(|(i, d)| (i.clone(), *d)).unzip();
+        let target = StateTable::new(tensors, digests);
+        let collector = PatchCollector::new(over.tensors(), &target, budget)?;
+        let is_new = |(number, _): &(usize, &TensorInfo)| collector.over(*number).is_none();
+        let new: Vec<TensorInfo> =
+            target.tensors.iter().enumerate().filter(is_new).map(|(_, info)| info.clone()).collect();
+        let mut new = MemoryState::zeros(&new)?;
+        let patching = Patching::new(over, target.tensors, new.writer(), collector);
+        self.pass(held, &patching, progress)?;
+        let collector = patching.finish();
+        collector.finish(new)
     }
 
     /// Does what [`run`](Self::run) does, but keeps nothing of the result.

@@ -1,10 +1,12 @@
-//! Where the pieces that are built go: to a writer, or nowhere.
+//! Where the pieces that are built go: to a writer, into patches, or nowhere.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::limits::address;
-use crate::tensor::StateWriter;
+use crate::memory::{PatchCollector, PieceChanges};
+use crate::tensor::{MemoryWriter, PIECE_BYTES, State, StateWriter, TensorInfo};
 
 /// Puts the bytes of a stretch of a tensor into the room that it is given.
 pub(super) type Make<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<()>;
@@ -61,6 +63,104 @@ impl<W: StateWriter + ?Sized> Output for Writing<'_, W> {
 
     fn take(&self, _tensor: usize, _piece: u64, (): ()) -> Result<()> {
         Ok(())
+    }
+}
+
+/// Collects what differs from a state in memory.
+pub(super) struct Patching<'a> {
+    over: &'a dyn State,
+    /// The tensors of the target, and what each is laid over: a tensor of `over`, or, if it is new, room.
+    tensors: Vec<(TensorInfo, Over)>,
+    /// Room for the new tensors.
+    new: MemoryWriter<'a>,
+    collector: Mutex<PatchCollector>,
+}
+
+/// A tensor by its number: of the state in memory, or among those that are new.
+#[derive(Clone, Copy)]
+enum Over {
+    Held(usize),
+    New(usize),
+}
+
+/// What differs in a piece, and room for the bytes of the state in memory, if these have to be read.
+pub(super) struct Compared {
+    changes: PieceChanges,
+    old: Vec<u8>,
+}
+
+impl<'a> Patching<'a> {
+    /// `new` is room for the new tensors among those of the target.
+    pub(super) fn new(
+        over: &'a dyn State,
+        target: Vec<TensorInfo>,
+        new: MemoryWriter<'a>,
+        collector: PatchCollector,
+    ) -> Self {
+        let mut count = 0;
+        let place = |(number, info)| {
+            let new = Over::New(count);
+            let place = collector.over(number).map_or(new, Over::Held);
+            count += usize::from(matches!(place, Over::New(_)));
+            (info, place)
+        };
+        let tensors = target.into_iter().enumerate().map(place).collect();
+        Self { over, tensors, new, collector: Mutex::new(collector) }
+    }
+
+    /// All that has been collected.
+    pub(super) fn finish(self) -> PatchCollector {
+        self.collector.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Output for Patching<'_> {
+    type Piece = Compared;
+
+    const TAKES_UNCHANGED: bool = false;
+
+    fn starts_as_zeros(&self, tensor: usize) -> bool {
+        matches!(self.tensors[tensor].1, Over::New(_))
+    }
+
+    fn begin(&self, tensor: usize, _piece: u64) -> Compared {
+        Compared { changes: PieceChanges::new(self.tensors[tensor].0.dtype().lane_bytes()), old: Vec::new() }
+    }
+
+    fn put(
+        &self,
+        piece: &mut Compared,
+        tensor: usize,
+        range: Range<u64>,
+        buffer: &mut Vec<u8>,
+        make: Make<'_>,
+    ) -> Result<()> {
+        let number = match self.tensors[tensor].1 {
+            Over::Held(number) => number,
+            Over::New(place) => {
+                let filled = self.new.fill(place, range, make);
+                return filled.unwrap_or_else(|| Err(Error::usage("no such range in the state")));
+            }
+        };
+        make_in(buffer, &range, make)?;
+        let old = match self.over.bytes(number, range.clone()) {
+            Some(old) => old,
+            None => {
+                piece.old.resize(buffer.len(), 0);
+                self.over.read(number, range.start, &mut piece.old)?;
+                &piece.old
+            }
+        };
+        piece.changes.add(range.start % PIECE_BYTES, old, buffer);
+        Ok(())
+    }
+
+    fn take(&self, tensor: usize, piece: u64, made: Compared) -> Result<()> {
+        if self.starts_as_zeros(tensor) {
+            return Ok(());
+        }
+        let mut collector = self.collector.lock().unwrap_or_else(PoisonError::into_inner);
+        collector.add(tensor, piece, made.changes)
     }
 }
 

@@ -3,10 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::limits::MAX_SEGMENT_BYTES;
 use crate::tensor::Dtype;
 
 /// Bytes of a full piece: 2^24.
 pub const PIECE_BYTES: u64 = 1 << 24;
+const _: () = assert!(MAX_SEGMENT_BYTES == 2 * PIECE_BYTES);
 
 /// Name, dtype and shape of a tensor, with its byte length computed and checked. Copies share name and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]

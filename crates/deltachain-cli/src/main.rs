@@ -16,6 +16,7 @@ mod numbers;
 mod other_files;
 mod output;
 mod progress;
+mod shared_args;
 mod table;
 mod watcher;
 
