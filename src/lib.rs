@@ -39,8 +39,37 @@
 //! ```
 //!
 //! States of any size are read and written piecewise: [`files::SafetensorsState`] reads a file or a directory of shards,
-//! [`Application`] builds the target into a [`tensor::StateWriter`] such as [`files::StagedSafetensors`], whose files
+//! [`Replay`] applies any number of links in one pass and builds the target into a [`tensor::StateWriter`] such as [`files::StagedSafetensors`], whose files
 //! appear only when the result has been proven.
+//!
+//! # Files
+//!
+//! The functions of [`files`] do the same with safetensors files, or directories of them, and take care of the rest: how a
+//! model is spread over files, its other files, and that nobody sees a file that is not complete.
+//!
+//! ```
+//! use std::fs;
+//!
+//! use deltachain::files::{self, FileOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let model = |name: &str, last| {
+//! #     let header = br#"{"weight":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
+//! #     let path = folder.path().join(name);
+//! #     fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header, &[7, last]].concat()).map(|()| path)
+//! # };
+//! let (base, target) = (model("step 1", 1)?, model("step 2", 2)?); // two safetensors files
+//! let (link, result) = (folder.path().join("1-2.dcf"), folder.path().join("result"));
+//! let report = files::diff(&base, &target, &link, &FileOptions::default())?;
+//! assert_eq!((report.changed, report.elements), (1, 2));
+//!
+//! let built = files::apply(Some(&base), &[link], &result, &FileOptions::default())?;
+//! assert_eq!(built.target, report.target);
+//! assert_eq!(fs::read(&result)?, fs::read(&target)?);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Reading changes without building the target
 //!
@@ -51,7 +80,7 @@
 //! # Chains
 //!
 //! [`chain`] knows the objects of a chain of versions in a bucket or a directory, and finds out which links lead to a
-//! version. It does no IO: whoever has a store fetches what it asks for.
+//! version. It does no IO: the caller has the store and fetches what it asks for.
 //!
 //! # Guarantees
 //!
@@ -66,7 +95,6 @@
     deny(clippy::unwrap_used, clippy::panic, clippy::dbg_macro, clippy::print_stdout, clippy::print_stderr)
 )]
 
-mod apply;
 pub mod chain;
 mod codec;
 mod diff;
@@ -79,30 +107,33 @@ mod json;
 pub mod limits;
 mod link;
 mod link_writer;
+pub mod memory;
+mod options;
 mod patches;
 mod plain_name;
 mod progress;
+mod replay;
 mod rules;
 mod source;
 mod squash;
 mod table;
 pub mod tensor;
 
-pub use apply::{Application, apply};
 #[cfg(feature = "kernels")]
 #[doc(hidden)]
 pub use codec::kernels;
 pub use codec::piece::Profile;
-pub use diff::{DiffOptions, DiffReport, diff};
+pub use diff::{DiffOptions, DiffReport, diff, diff_with_patches};
 pub use error::{Error, ErrorClass, Result, Section};
 pub use limits::Limits;
 pub use link::{LinkReader, Ranks, Segment, StreamLengths};
 pub use patches::{Patch, Patches};
 pub use progress::Progress;
-#[cfg(feature = "rule-switch")]
+pub use replay::{Replay, apply};
+#[cfg(deltachain_rule_switch)]
 #[doc(hidden)]
 pub use rules::switch_off;
 pub use rules::{RULES, Rule};
 pub use source::{FileSource, Source};
-pub use squash::{check_sequence, squash};
-pub use table::StateTable;
+pub use squash::squash;
+pub use table::{StateTable, check_sequence};

@@ -2,7 +2,6 @@
 
 use crate::error::{Error, Result};
 use crate::rules;
-use crate::tensor::PIECE_BYTES;
 
 /// No index is longer, in raw bytes.
 pub const MAX_INDEX_BYTES: u64 = 1 << 30;
@@ -20,8 +19,8 @@ pub const MAX_TENSORS: u64 = 1 << 24;
 pub const MAX_SEGMENTS: u64 = 1 << 24;
 /// No tensor is longer, in bytes.
 pub const MAX_TENSOR_BYTES: u64 = 1 << 60;
-/// The pieces of a segment never hold more bytes together.
-pub const MAX_SEGMENT_BYTES: u64 = 2 * PIECE_BYTES;
+/// The pieces of a segment never hold more bytes together: two of [`PIECE_BYTES`](crate::tensor::PIECE_BYTES).
+pub const MAX_SEGMENT_BYTES: u64 = 1 << 25;
 /// No segment codes more pieces.
 pub const MAX_SEGMENT_PARTS: u64 = 1 << 16;
 /// No document of a chain is longer, in bytes.
@@ -65,6 +64,14 @@ impl Default for Limits {
 }
 
 impl Limits {
+    crate::setters! {
+        index_bytes: u64,
+        index_bytes_per_file_byte: u64,
+        set_bytes: u64,
+        set_bytes_per_file_byte: u64,
+        document_bytes: u64,
+    }
+
     /// Only the maxima of the format: for trusted sources.
     pub fn unlimited() -> Self {
         Self {

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::codec::changes::append_changes;
 use crate::error::{Error, Result};
 use crate::format::{Start, WrittenTensor};
 use crate::limits::address;
-use crate::link::{LinkReader, Segment, differing_lanes};
+use crate::link::{LinkReader, Segment};
 use crate::source::Source;
 use crate::tensor::{Dtype, State, TensorInfo, read_piece};
 
@@ -60,7 +61,7 @@ impl<S: Source> LinkReader<S> {
     /// Absolute values need no base. With relative values `base` gives the old lanes; a patch then names the lanes that
     /// differ from it. Memory: a few segments.
     ///
-    /// The base's digest is not checked here: use [`Application`](crate::Application) where the result must be proven.
+    /// The base's digest is not checked here: use [`Replay`](crate::Replay) where the result must be proven.
     ///
     /// ```
     /// use deltachain::tensor::{Dtype, MemoryState};
@@ -71,7 +72,7 @@ impl<S: Source> LinkReader<S> {
     /// base.insert("w", Dtype::U8, &[5], vec![0, 1, 2, 3, 4])?;
     /// target.insert("w", Dtype::U8, &[5], vec![0, 9, 2, 3, 8])?;
     /// let mut file = Vec::new();
-    /// diff(&base, &target, &DiffOptions { profile: Profile::Direct, ..DiffOptions::default() }, &mut file)?;
+    /// diff(&base, &target, &DiffOptions::default().profile(Profile::Direct), &mut file)?;
     ///
     /// let link = LinkReader::open(file, &Limits::default())?;
     /// for patch in link.patches(|name| name == "w", None) {
@@ -147,8 +148,9 @@ impl<'a, S: Source> Patches<'a, S> {
             read_piece(base, tensor, piece, &mut old)?;
             let mut new = old.clone();
             link.locate(number, part, segment.apply(part, &mut new))?;
-            let (indices, values) = differing_lanes(&old, &new, coding.lane_bytes, first);
-            (Some(indices), values)
+            let (mut numbers, mut values) = (Vec::new(), Vec::new());
+            append_changes(coding.lane_bytes, 0, (&old, &new), &mut numbers, &mut values);
+            (Some(numbers.into_iter().map(|number| first + u64::from(number)).collect()), values)
         } else {
             link.locate(number, part, segment.coded(part, first))?
         };

@@ -18,7 +18,7 @@ pub(crate) fn ensure(holds: bool, rule: &'static Rule, message: impl FnOnce() ->
     if holds || is_off(rule) { Ok(()) } else { Err(Error::broken(rule, message())) }
 }
 
-#[cfg(feature = "rule-switch")]
+#[cfg(deltachain_rule_switch)]
 static SWITCHED_OFF: std::sync::OnceLock<&'static Rule> = std::sync::OnceLock::new();
 
 /// Stops checking the rule with this id, for good: to see whether any test notices. Where the library cannot go on
@@ -26,20 +26,20 @@ static SWITCHED_OFF: std::sync::OnceLock<&'static Rule> = std::sync::OnceLock::n
 ///
 /// # Errors
 /// USAGE if there is no such rule, or another one has been switched off before.
-#[cfg(feature = "rule-switch")]
+#[cfg(deltachain_rule_switch)]
 pub fn switch_off(id: &str) -> Result<()> {
     let rule = RULES.iter().find(|rule| rule.id == id).ok_or_else(|| Error::usage(format!("there is no rule {id}")))?;
     SWITCHED_OFF.set(rule).map_err(|_| Error::usage("only one rule can be switched off"))
 }
 
 /// Whether the rule is not to be checked: never, but in tests of tests.
-#[cfg(feature = "rule-switch")]
+#[cfg(deltachain_rule_switch)]
 pub(crate) fn is_off(rule: &Rule) -> bool {
     SWITCHED_OFF.get().is_some_and(|off| off.id == rule.id)
 }
 
 /// Whether the rule is not to be checked: never.
-#[cfg(not(feature = "rule-switch"))]
+#[cfg(not(deltachain_rule_switch))]
 pub(crate) const fn is_off(_: &Rule) -> bool {
     false
 }

@@ -3,9 +3,10 @@
 use crate::error::{Error, Result};
 use crate::format::{Start, TensorEntry};
 use crate::link::LinkReader;
+use crate::progress::Progress;
 use crate::rules::{self, ensure};
 use crate::source::Source;
-use crate::tensor::{Digest, StateDigests, TensorInfo};
+use crate::tensor::{Digest, State, StateDigests, TensorInfo};
 
 /// The table of a state (SPEC section 2): all that its digest is made from. A reader that holds the data of some tensors only
 /// keeps it for all of them, so that it can check links like one that holds everything (section 9.1).
@@ -18,11 +19,19 @@ pub struct StateTable {
 }
 
 impl StateTable {
-    /// From the tensors, ascending by name, and the digest of each. Computes the digest of the state, which whoever has read these
-    /// somewhere compares with the one that it should be.
+    /// From the tensors, ascending by name, and the digest of each. Computes the digest of the state; if the others come from
+    /// outside, compare it with the one that you expect.
     pub fn new(tensors: Vec<TensorInfo>, digests: Vec<Digest>) -> Self {
         let digests = StateDigests::from_tensors(&tensors, digests);
         Self { tensors, digests }
+    }
+
+    /// The table of a state, all of which is read and hashed; `progress` is told its bytes.
+    ///
+    /// # Errors
+    /// Those of reading the state, and of `progress`.
+    pub fn of(state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<Self> {
+        Ok(Self { tensors: state.tensors().to_vec(), digests: StateDigests::of(state, progress)? })
     }
 
     /// The table of the target of a link whose base has this one: step 7 of SPEC section 10, without R-LAY-01.
@@ -96,15 +105,29 @@ pub(crate) fn target_table<S: Source>(
     Ok((table, origins))
 }
 
+/// Checks that each link's base is the target of the link before it.
+///
+/// # Errors
+/// R-APP-06 (`WRONG_BASE`), of the link that does not follow the one before it.
+pub fn check_sequence<S: Source>(links: &[&LinkReader<S>]) -> Result<()> {
+    for (number, pair) in links.windows(2).enumerate() {
+        let (reached, base) = (pair[0].header().target, pair[1].header().base);
+        ensure(reached == base, &rules::APP_06, || {
+            format!("link {} leads to {reached}, link {} starts from {base}", number + 1, number + 2)
+        })
+        .map_err(|error| error.of_link(number + 1))?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apply::{Application, apply};
     use crate::diff::{DiffOptions, diff};
     use crate::format::{HEADER_BYTES, Header, Index};
     use crate::limits::{Limits, address};
-    use crate::squash::check_sequence;
-    use crate::tensor::{Dtype, MemoryState, PIECE_BYTES, State};
+    use crate::replay::{Replay, apply};
+    use crate::tensor::{Dtype, MemoryState, PIECE_BYTES};
 
     fn state(tensors: &[(&str, &[u8])]) -> MemoryState {
         let mut state = MemoryState::new();
@@ -115,7 +138,7 @@ mod tests {
     }
 
     fn table(state: &MemoryState) -> StateTable {
-        StateTable { tensors: state.tensors().to_vec(), digests: StateDigests::of(state, &()).unwrap() }
+        StateTable::of(state, &()).unwrap()
     }
 
     /// The link from one state to another, with what `edit` makes of its header and index.
@@ -150,8 +173,8 @@ mod tests {
         let rules = |link: &LinkReader<Vec<u8>>, base: &MemoryState| {
             let base_table = table(base);
             let planned = base_table.after(link).err().and_then(|error| error.rule());
-            let application = Application::new(base, &base_table.digests, link);
-            assert_eq!(application.err().and_then(|error| error.rule()), planned);
+            let pushed = Replay::new(base_table).push(link);
+            assert_eq!(pushed.err().and_then(|error| error.rule()), planned);
             (planned, apply(base, link).err().and_then(|error| error.rule()))
         };
         assert_eq!(rules(&good, &base), (None, None));
@@ -181,7 +204,8 @@ mod tests {
         });
         assert_eq!(rules(&stray, &base), (Some("R-APP-02"), Some("R-APP-02")));
         let few = StateDigests { tensors: Vec::new(), state: table(&base).digests.state };
-        assert_eq!(Application::new(&base, &few, &good).unwrap_err().rule(), None);
+        let few = StateTable { digests: few, ..table(&base) };
+        assert_eq!(Replay::new(few).push(&good).unwrap_err().rule(), None);
     }
 
     #[test]
@@ -208,14 +232,15 @@ mod tests {
         let is_taken = |name: &str| name != "b";
         let good = link((&base, &target), |_, _| ());
         let base_table = table(&base);
-        let application = Application::of_part(&held, &base_table, &good, &is_taken).unwrap();
-        let mut out = MemoryState::zeros(application.tensors()).unwrap();
-        application.run(&out.writer(), &()).unwrap();
-        assert_eq!((&out, application.table()), (&expected, &table(&target)));
+        let mut replay = Replay::of_part(base_table.clone(), &is_taken);
+        replay.push(&good).unwrap();
+        let mut out = MemoryState::zeros(&replay.tensors()).unwrap();
+        replay.run(&held, &out.writer(), &()).unwrap();
+        assert_eq!((&out, replay.table()), (&expected, &table(&target)));
         // What concerns the other tensor is found as well.
         let rule = |edit: &dyn Fn(&mut Header, &mut Index)| {
             let link = link((&base, &target), |header, index| edit(header, index));
-            Application::of_part(&held, &base_table, &link, &is_taken).unwrap_err().rule()
+            Replay::of_part(base_table.clone(), &is_taken).push(&link).unwrap_err().rule()
         };
         assert_eq!(rule(&|_, index| written(index, "b").digests[0].0[0] ^= 1), Some("R-APP-05"));
         let retyped = |index: &mut Index| written(index, "b").info = TensorInfo::new("b", Dtype::I8, [1]).unwrap();

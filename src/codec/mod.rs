@@ -4,6 +4,7 @@
 
 pub(crate) mod bits;
 mod blocks;
+pub(crate) mod changes;
 mod choose;
 mod contexts;
 pub(crate) mod decode;

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::files::Layout;
 use crate::files::disk::reading;
 use crate::files::header::{MAX_HEADER_BYTES, UniqueStrings, printable};
-use crate::files::{Layout, SafetensorsState};
-use crate::tensor::{State, TensorInfo};
+use crate::tensor::{TensorInfo, total_bytes};
 
 /// Name of the file.
 pub(super) const INDEX_NAME: &str = "model.safetensors.index.json";
@@ -50,20 +50,17 @@ impl Index {
     }
 }
 
-/// The index of a directory: the base's if that says the same, otherwise a new one with the base's remarks.
+/// The index of a directory: the base's if that says the same, otherwise a new one with the base's remarks. `base`: its
+/// index and its tensors.
 pub(super) fn index_text(
     layout: &Layout,
     tensors: &[TensorInfo],
-    base: Option<&SafetensorsState>,
+    base: Option<(&Index, &[TensorInfo])>,
 ) -> Result<Vec<u8>, serde_json::Error> {
     #[derive(Serialize)]
     struct IndexJson<'a> {
         metadata: BTreeMap<&'a str, Value>,
         weight_map: BTreeMap<&'a str, &'a str>,
-    }
-
-    fn total_size(tensors: &[TensorInfo]) -> u64 {
-        tensors.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
     }
 
     let mut weight_map = BTreeMap::new();
@@ -73,16 +70,16 @@ pub(super) fn index_text(
         }
     }
     let mut metadata = BTreeMap::new();
-    if let Some((base, index)) = base.and_then(|base| Some((base, base.index()?))) {
+    if let Some((index, base)) = base {
         let theirs = index.weight_map.iter().map(|(tensor, file)| (tensor.as_str(), file.as_str()));
         if weight_map.iter().map(|(tensor, file)| (*tensor, *file)).eq(theirs)
-            && total_size(base.tensors()) == total_size(tensors)
+            && total_bytes(base) == total_bytes(tensors)
         {
             return Ok(index.bytes.clone());
         }
         metadata.extend(index.metadata.iter().map(|(key, value)| (key.as_str(), value.clone())));
     }
-    metadata.insert("total_size", Value::from(total_size(tensors)));
+    metadata.insert("total_size", Value::from(total_bytes(tensors)));
     let mut text = serde_json::to_vec_pretty(&IndexJson { metadata, weight_map })?;
     text.push(b'\n');
     Ok(text)

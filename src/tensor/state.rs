@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::limits::address;
-use crate::tensor::{Dtype, PIECE_BYTES, TensorInfo};
+use crate::tensor::{Dtype, PIECE_BYTES, PIECE_LENGTH, TensorInfo};
 
 /// A set of tensors that can be read piecewise and from several threads: a file, a directory of shards, memory.
 pub trait State: Sync {
@@ -27,6 +27,24 @@ pub trait State: Sync {
     /// The number of the tensor with this name.
     fn find(&self, name: &str) -> Option<usize> {
         self.tensors().binary_search_by(|info| info.name().cmp(name)).ok()
+    }
+}
+
+impl<T: State + ?Sized> State for &T {
+    fn tensors(&self) -> &[TensorInfo] {
+        (**self).tensors()
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        (**self).read(tensor, offset, out)
+    }
+
+    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
+        (**self).bytes(tensor, range)
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        (**self).find(name)
     }
 }
 
@@ -91,10 +109,8 @@ impl MemoryState {
     /// Lets several threads write the tensors' bytes. They are what they were where nothing is written.
     pub fn writer(&mut self) -> MemoryWriter<'_> {
         let mut writer = MemoryWriter { pieces: Vec::with_capacity(self.data.len()), begins: vec![0] };
-        // A piece that the address space cannot hold does not occur.
-        let piece_bytes = usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX);
         for data in &mut self.data {
-            writer.pieces.extend(data.chunks_mut(piece_bytes).map(Mutex::new));
+            writer.pieces.extend(data.chunks_mut(PIECE_LENGTH).map(Mutex::new));
             writer.begins.push(writer.pieces.len());
         }
         writer
@@ -127,6 +143,33 @@ impl MemoryState {
             self.data.remove(place);
         }
         place.is_some()
+    }
+
+    /// A state of all `tensors`, which are ascending and among which are those of this state; the others are without data.
+    pub(crate) fn among(self, tensors: &[TensorInfo]) -> Self {
+        let mut own = self.infos.into_iter().zip(self.data).peekable();
+        let data =
+            tensors.iter().map(|info| own.next_if(|(own, _)| own == info).map_or_else(Vec::new, |(_, data)| data));
+        Self { data: data.collect(), infos: tensors.to_vec() }
+    }
+
+    /// The bytes of the tensor with this number.
+    pub(crate) fn room(&mut self, tensor: usize) -> &mut [u8] {
+        &mut self.data[tensor]
+    }
+
+    /// Name, dtype and shape of each tensor; their data stay as they are.
+    pub(crate) fn infos_mut(&mut self) -> &mut Vec<TensorInfo> {
+        &mut self.infos
+    }
+
+    /// Becomes `other` and the reverse, but for the data of some tensors, which stay here: `shared` gives their numbers here and
+    /// there.
+    pub(crate) fn switch(&mut self, other: &mut Self, shared: &mut dyn Iterator<Item = (usize, usize)>) {
+        for (own, others) in shared {
+            std::mem::swap(&mut self.data[own], &mut other.data[others]);
+        }
+        std::mem::swap(self, other);
     }
 
     /// A tensor's description and data.
@@ -185,7 +228,7 @@ impl StateWriter for MemoryWriter<'_> {
         let mut offset = offset;
         let mut bytes = bytes;
         while !bytes.is_empty() {
-            let left = usize::try_from(PIECE_BYTES - offset % PIECE_BYTES).unwrap_or(usize::MAX);
+            let left = address(PIECE_BYTES - offset % PIECE_BYTES)?;
             let (now, later) = bytes.split_at(left.min(bytes.len()));
             let end = offset.saturating_add(now.len() as u64);
             let written = self.with(tensor, offset..end, |own| own.copy_from_slice(now));

@@ -2,8 +2,8 @@
 //! it reaches the result. Broken content behind good checksums is refused too.
 
 use crate::states::{PROFILES, link, noise, open, special_pair};
-use deltachain::tensor::{Dtype, MemoryState, StateDigests};
-use deltachain::{Application, Error, ErrorClass, Limits, LinkReader, Profile, apply};
+use deltachain::tensor::{Dtype, MemoryState};
+use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Replay, StateTable, apply};
 
 /// Opens, checks and applies; whether and why it was refused.
 fn verdict(base: &MemoryState, file: &[u8]) -> Result<MemoryState, Error> {
@@ -90,8 +90,7 @@ fn a_wrong_base_is_refused_before_anything_is_written() {
     let (base, target) = special_pair();
     let file = link(&base, &target, Profile::Compact);
     let reader = open(&file);
-    let digests = StateDigests::of(&target, &()).unwrap();
-    let error = Application::new(&target, &digests, &reader).unwrap_err();
+    let error = Replay::new(StateTable::of(&target, &()).unwrap()).push(&reader).unwrap_err();
     assert_eq!((error.class(), error.rule()), (ErrorClass::WrongBase, Some("R-APP-01")));
     // A second application of the same link is a wrong base as well.
     let error = apply(&apply(&base, &reader).unwrap(), &reader).unwrap_err();

@@ -7,7 +7,7 @@ use crate::states::{PROFILES, link, noise, open, special_pair, state, successor}
 use deltachain::format::{Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, TensorInfo};
 use deltachain::{
-    Application, DiffOptions, ErrorClass, Limits, LinkReader, Profile, Source, StateTable, apply, diff, squash,
+    DiffOptions, ErrorClass, Limits, LinkReader, Profile, Replay, Source, StateTable, apply, diff, squash,
 };
 use proptest::prelude::*;
 
@@ -117,82 +117,24 @@ proptest! {
         let (base_part, target_part) = (part_of(&a, is_taken), part_of(&target, is_taken));
         let file = link(&a, &target, Profile::Compact);
         let reader = open(&file);
-        let table = |state: &MemoryState| StateTable {
-            tensors: state.tensors().to_vec(),
-            digests: StateDigests::of(state, &()).unwrap(),
-        };
+        let table = |state: &MemoryState| StateTable::of(state, &()).unwrap();
         let base = table(&a);
-        let application = Application::of_part(&base_part, &base, &reader, &is_taken).unwrap();
-        prop_assert_eq!(application.table(), &table(&target));
-        let mut out = MemoryState::zeros(application.tensors()).unwrap();
-        prop_assert_eq!(&application.run(&out.writer(), &()).unwrap(), &application.table().digests);
+        let mut replay = Replay::of_part(base.clone(), &is_taken);
+        replay.push(&reader).unwrap();
+        prop_assert_eq!(replay.table(), &table(&target));
+        let mut out = MemoryState::zeros(&replay.tensors()).unwrap();
+        prop_assert_eq!(&replay.run(&base_part, &out.writer(), &()).unwrap(), &replay.table().digests);
         prop_assert_eq!(out, target_part);
-        prop_assert!(application.segment_bytes() <= file.len() as u64);
+        prop_assert!(replay.segment_bytes(0) <= file.len() as u64);
         // Another base, and other tensors of this one than those that are taken.
         let other = table(&b);
         if other.digests != base.digests {
-            let held = part_of(&b, is_taken);
-            let refused = Application::of_part(&held, &other, &reader, &is_taken);
+            let refused = Replay::of_part(other, &is_taken).push(&reader);
             prop_assert_eq!(refused.unwrap_err().rule(), Some("R-APP-01"));
         }
         if base_part != a {
-            let refused = Application::of_part(&a, &base, &reader, &is_taken).unwrap_err();
+            let refused = replay.prove(&a, &()).unwrap_err();
             prop_assert_eq!(refused.class(), ErrorClass::Usage);
-        }
-    }
-
-    #[test]
-    fn states_on_the_way_can_be_proven_in_the_end(a in state(), b in state(), seeds: [u64; 3], wrong: u64) {
-        let mut states = vec![a];
-        for seed in seeds {
-            states.push(successor(states.last().unwrap(), seed, 10, &b));
-        }
-        let links: Vec<Vec<u8>> = states.windows(2).map(|pair| link(&pair[0], &pair[1], Profile::Compact)).collect();
-        let (last, between) = links.split_last().unwrap();
-        let mut state = states[0].clone();
-        let (mut digests, mut unproven) = (StateDigests::of(&state, &()).unwrap(), Vec::new());
-        for (file, expected) in between.iter().zip(&states[1..]) {
-            let reader = open(file);
-            let application = Application::new(&state, &digests, &reader).unwrap().with_unproven(&unproven);
-            let mut out = MemoryState::zeros(application.tensors()).unwrap();
-            let (reached, still_unproven) = application.run_unproven(&out.writer(), &()).unwrap();
-            prop_assert_eq!(&out, expected);
-            prop_assert_eq!(&reached, &StateDigests::of(expected, &()).unwrap());
-            let written = |name: &str| reader.index().find(name).is_some();
-            let since = |(info, flag): (&TensorInfo, &bool)| *flag == (written(info.name()) || {
-                state.find(info.name()).is_some_and(|number| unproven.get(number) == Some(&true))
-            });
-            prop_assert!(out.tensors().iter().zip(&still_unproven).all(since));
-            (state, digests, unproven) = (out, reached, still_unproven);
-        }
-        // One byte of one tensor is wrong; if it is not among those that are unproven, it is taken on trust.
-        let bytes: Vec<usize> = (0..state.tensors().len()).filter(|&n| state.tensors()[n].bytes() > 0).collect();
-        let damaged = bytes.get(usize::try_from(wrong).unwrap_or(0) % bytes.len().max(1)).map(|&number| {
-            let info = state.tensors()[number].clone();
-            let mut data = state.get(info.name()).unwrap().1.to_vec();
-            data[0] ^= 1;
-            let mut damaged = state.clone();
-            damaged.insert(info.name(), info.dtype(), info.shape(), data).unwrap();
-            (number, info, damaged)
-        });
-        let reader = open(last);
-        let finish = |state: &MemoryState| {
-            let application = Application::new(state, &digests, &reader).unwrap().with_unproven(&unproven);
-            let mut out = MemoryState::zeros(application.tensors()).unwrap();
-            let reached = application.run(&out.writer(), &());
-            (reached, out)
-        };
-        let (reached, built) = finish(&state);
-        prop_assert_eq!(reached.unwrap(), StateDigests::of(&states[3], &()).unwrap());
-        prop_assert_eq!(&built, &states[3]);
-        if let Some((number, info, damaged)) = damaged {
-            let (reached, built) = finish(&damaged);
-            if built != states[3] && unproven[number] {
-                // Another rule if the last link meets lanes that it cannot change.
-                let error = reached.unwrap_err();
-                prop_assert!(error.rule().is_some());
-                prop_assert_eq!(error.tensor(), Some(info.name()));
-            }
         }
     }
 
@@ -298,7 +240,7 @@ fn the_link_is_the_same_wherever_states_are_and_whatever_is_known_of_them() {
     let (base, target) = special_pair();
     let expected = link(&base, &target, Profile::Compact);
     let made = |base: &dyn State, target: &dyn State, digests: Option<&StateDigests>| {
-        let options = DiffOptions { base_digests: digests, ..DiffOptions::default() };
+        let options = DiffOptions::default().base_digests(digests);
         let mut file = Vec::new();
         diff(base, target, &options, &mut file).map(|_| file)
     };

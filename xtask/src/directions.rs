@@ -1,20 +1,21 @@
-//! Which module of the library may use which: dependencies point one way (ARCHITECTURE.md).
+//! Which file may use which: dependencies point one way (ARCHITECTURE.md).
 //!
-//! The lower modules have a list of what they may use. Tests may use anything.
+//! The lower modules of the library have a list of what they may use, and no files of a crate use each other in a circle.
+//! Tests may use anything.
 
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 use crate::Result;
+use crate::sources::{Crate, Module};
 use crate::workspace::root;
 
 /// A module with what it may use of its own crate.
 struct Layer {
-    /// Folder below `src`.
     module: &'static str,
     /// Paths below `crate`; everything below them is allowed too.
     may_use: &'static [&'static str],
-    /// Whether it may use the parts of `std` that reach outside the program.
+    /// Whether it may use what reaches outside the program.
     outside: bool,
 }
 
@@ -42,8 +43,28 @@ const LAYERS: &[Layer] = &[
     Layer { module: "tensor", may_use: &["error", "limits", "progress", "rules", "tensor"], outside: false },
     Layer {
         module: "files",
-        may_use: &["error", "files", "json", "limits", "plain_name", "rules", "tensor"],
+        may_use: &[
+            "codec::piece::Profile",
+            "diff",
+            "error",
+            "files",
+            "json",
+            "limits",
+            "link::LinkReader",
+            "plain_name",
+            "progress",
+            "replay::Replay",
+            "rules",
+            "source::FileSource",
+            "table",
+            "tensor",
+        ],
         outside: true,
+    },
+    Layer {
+        module: "memory",
+        may_use: &["codec::changes", "codec::lane", "error", "memory", "progress", "rules", "table", "tensor"],
+        outside: false,
     },
     Layer {
         module: "chain",
@@ -63,170 +84,257 @@ const LAYERS: &[Layer] = &[
     },
 ];
 
-/// The parts of `std` that reach outside the program.
-const OUTSIDE: &[&str] = &["env", "fs", "io", "net", "process", "time"];
+/// What reaches outside the program.
+const OUTSIDE: &[&str] = &[
+    "std::env",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::os",
+    "std::path",
+    "std::process",
+    "std::thread",
+    "std::time",
+    "tempfile",
+];
 
-/// Checks the sources of the library.
+/// The crates in which circles are looked for, by their root files.
+const ROOTS: &[&str] = &["src/lib.rs", "crates/deltachain-store/src/lib.rs", "crates/deltachain-cli/src/main.rs"];
+
+/// Files or folders, without `.rs`, that may use each other.
+struct Circle {
+    members: &'static [&'static str],
+    /// Why it does no harm.
+    #[expect(dead_code, reason = "for people")]
+    reason: &'static str,
+}
+
+const CIRCLES: &[Circle] = &[
+    Circle {
+        members: &["src/error", "src/rules"],
+        reason: "an error names its rule, and the check of a rule makes the error",
+    },
+    Circle {
+        members: &["src/codec/blocks", "src/codec/x86"],
+        reason: "one kernel, in plain code and in that of a processor, which fall back on each other",
+    },
+    Circle {
+        members: &[
+            "crates/deltachain-store/src/publishing/job",
+            "crates/deltachain-store/src/publishing/publisher",
+            "crates/deltachain-store/src/publishing/shards",
+        ],
+        reason: "to be mended with the publisher that has a memory (issue 18)",
+    },
+];
+
+/// Checks the sources of the library, the store and the tool.
 pub(crate) fn check() -> Result {
     let root = root()?;
-    let mut files = 0;
     let mut flaws = Vec::new();
-    for layer in LAYERS {
-        for file in sources(&root.join("src").join(layer.module))? {
-            let text = fs::read_to_string(&file)?;
-            let shown = file.strip_prefix(&root)?.display().to_string();
-            flaws.extend(flaws_of(layer, &text).into_iter().map(|(line, flaw)| format!("{shown}:{line}: {flaw}")));
-            files += 1;
+    let mut modules = 0;
+    let mut circles = Vec::new();
+    for file in ROOTS {
+        let read = Crate::read(&root.join(file))?;
+        modules += read.modules.len();
+        circles.extend(Graph::of(&read, true).circles());
+        circles.extend(Graph::of(&read, false).circles());
+        if *file == ROOTS[0] {
+            for layer in LAYERS {
+                flaws.extend(flaws_of(layer, &read));
+            }
         }
     }
+    flaws.extend(flaws_of_circles(&circles, CIRCLES, &root));
     for flaw in &flaws {
-        println!("{flaw}");
+        println!("{}", flaw.replace(&format!("{}/", root.display()), ""));
     }
     if flaws.is_empty() {
-        println!("{files} files use what they may");
+        println!("{modules} modules use what they may");
         Ok(())
     } else {
         Err(format!("{} uses against the directions in ARCHITECTURE.md", flaws.len()).into())
     }
 }
 
-/// The files of a module that are no tests, in order.
-fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let entries = fs::read_dir(folder).map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
-    for entry in entries {
-        let path = entry?.path();
-        if path.is_dir() {
-            files.extend(sources(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
-            files.push(path);
+/// What the modules of this layer use although they must not.
+fn flaws_of(layer: &Layer, read: &Crate) -> Vec<String> {
+    let mut flaws = Vec::new();
+    let mut modules = 0;
+    for (number, Module { path, file, uses, .. }) in read.modules.iter().enumerate() {
+        if path.first().is_none_or(|first| first != layer.module) {
+            continue;
+        }
+        modules += 1;
+        for found in uses {
+            let full = read.full_path(number, &found.path).join("::");
+            let is_below = |start: &str| full == start || full.starts_with(&format!("{start}::"));
+            let allowed = if is_below("crate") {
+                layer.may_use.iter().any(|may| is_below(&format!("crate::{may}")))
+            } else {
+                layer.outside || !OUTSIDE.iter().any(|outside| is_below(outside))
+            };
+            if !allowed {
+                flaws.push(format!("{}:{}: `{}` must not use `{full}`", file.display(), found.line, layer.module));
+            }
         }
     }
-    files.sort();
-    Ok(files)
-}
-
-/// What a source of this layer uses although it must not, with line numbers.
-fn flaws_of(layer: &Layer, text: &str) -> Vec<(usize, String)> {
-    let mut flaws = Vec::new();
-    for (line, path) in used_paths(text) {
-        let allowed = match path.split_once("::") {
-            Some(("crate", rest)) => {
-                layer.may_use.iter().any(|may| rest == *may || rest.starts_with(&format!("{may}::")))
-            }
-            Some((_, rest)) => {
-                layer.outside || !OUTSIDE.iter().any(|out| rest == *out || rest.starts_with(&format!("{out}::")))
-            }
-            None => true,
-        };
-        if !allowed {
-            flaws.push((line, format!("`{}` must not use `{path}`", layer.module)));
-        }
+    if modules == 0 {
+        flaws.push(format!("there is no module `{}`", layer.module));
     }
     flaws
 }
 
-/// All paths of a source that begin with `crate` or `std`, in `use` or elsewhere, with line numbers. Comments do not
-/// count, nor does what follows `#[cfg(test)]` at the start of a line.
-fn used_paths(text: &str) -> Vec<(usize, String)> {
-    let mut code = String::new();
-    for line in text.lines().take_while(|line| *line != "#[cfg(test)]") {
-        // A `//` in a string hides the rest of its line, in which no path is likely.
-        code += line.split("//").next().unwrap_or_default();
-        code.push('\n');
-    }
-    let mut paths = Vec::new();
-    let mut rest = code.as_str();
-    while let Some(place) = next_root(rest) {
-        let line = 1 + code[..code.len() - rest.len() + place].matches('\n').count();
-        rest = &rest[place..];
-        let mut found = Vec::new();
-        rest = path_tree(rest, "", &mut found);
-        paths.extend(found.into_iter().map(|path| (line, path)));
-    }
-    paths
+/// Files or folders of a crate, each with those that it uses and the place of a use.
+struct Graph(BTreeMap<PathBuf, BTreeMap<PathBuf, String>>);
+
+/// Files or folders that all use each other in the end, and in words a shortest way round.
+struct FoundCircle {
+    members: BTreeSet<PathBuf>,
+    shown: String,
 }
 
-/// Where the next `crate::` or `std::` begins that is not the end of a longer name.
-fn next_root(text: &str) -> Option<usize> {
-    let begins = |root: &'static str| {
-        text.match_indices(root).map(|(place, _)| place).find(|&place| !text[..place].ends_with(is_word))
-    };
-    [begins("crate::"), begins("std::")].into_iter().flatten().min()
-}
-
-fn is_word(character: char) -> bool {
-    character.is_alphanumeric() || character == '_'
-}
-
-/// Reads `a::b::{c, d::e}` into the paths that it stands for, each with `prefix` before it. Returns what follows.
-fn path_tree<'a>(text: &'a str, prefix: &str, paths: &mut Vec<String>) -> &'a str {
-    let text = text.trim_start();
-    let name_end = text.find(|character| !is_word(character)).unwrap_or(text.len());
-    let (name, rest) = text.split_at(name_end);
-    let path = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}::{name}") };
-    let Some(below) = rest.strip_prefix("::") else {
-        paths.push(path);
-        return rest;
-    };
-    let Some(mut list) = below.trim_start().strip_prefix('{') else {
-        return path_tree(below, &path, paths);
-    };
-    loop {
-        // What is between names: commas, `as`, `*`, `self`.
-        list = list.trim_start();
-        if list.starts_with(is_word) {
-            list = path_tree(list, &path, paths);
-        } else if let Some(after) = list.strip_prefix('}') {
-            return after;
-        } else if let Some(character) = list.chars().next() {
-            list = &list[character.len_utf8()..];
-        } else {
-            return list;
+impl Graph {
+    /// The crate's files, or what is directly in the folder of its root; without `.rs`, so that files and folders look
+    /// alike. What a file passes on by `pub use` counts for those that use it, not for the file.
+    fn of(read: &Crate, by_file: bool) -> Self {
+        let folder = read.modules[0].file.parent().unwrap_or(Path::new(""));
+        let member = |module: &Module| match module.path.first() {
+            Some(top) if !by_file => folder.join(top),
+            _ => module.file.with_extension(""),
+        };
+        let mut members: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+        for (number, module) in read.modules.iter().enumerate() {
+            let uses = members.entry(member(module)).or_default();
+            for found in module.uses.iter().filter(|found| !found.is_reexport) {
+                let used = read.definer(number, &found.path).map(|definer| member(&read.modules[definer]));
+                if let Some(used) = used.filter(|used| *used != member(module)) {
+                    uses.entry(used).or_insert_with(|| format!("{}:{}", module.file.display(), found.line));
+                }
+            }
         }
+        Self(members)
     }
+
+    fn circles(&self) -> Vec<FoundCircle> {
+        let mut circles: Vec<FoundCircle> = Vec::new();
+        for member in self.0.keys() {
+            if circles.iter().any(|circle| circle.members.contains(member)) {
+                continue;
+            }
+            let uses_it = |other: &&PathBuf| self.ways(other).contains_key(member);
+            let members: BTreeSet<_> = self.ways(member).into_keys().filter(uses_it).cloned().collect();
+            if let Some(way) = members.iter().map(|member| self.way_round(member)).min_by_key(Vec::len) {
+                circles.push(FoundCircle { members, shown: format!("a circle: {}", way.join(", ")) });
+            }
+        }
+        circles
+    }
+
+    /// What this member uses in the end, each with the one before it on a shortest way there.
+    fn ways<'a>(&'a self, member: &'a PathBuf) -> BTreeMap<&'a PathBuf, &'a PathBuf> {
+        let mut ways = BTreeMap::new();
+        let mut waiting = VecDeque::from([member]);
+        while let Some(at) = waiting.pop_front() {
+            for next in self.0[at].keys() {
+                ways.entry(next).or_insert_with(|| {
+                    waiting.push_back(next);
+                    at
+                });
+            }
+        }
+        ways
+    }
+
+    /// The uses of a shortest circle through a member.
+    fn way_round(&self, member: &PathBuf) -> Vec<String> {
+        let ways = self.ways(member);
+        let mut uses = Vec::new();
+        let mut at = member;
+        while uses.is_empty() || at != member {
+            let before = ways[at];
+            uses.insert(0, format!("{} uses {}", self.0[before][at], at.display()));
+            at = before;
+        }
+        uses
+    }
+}
+
+/// The circles that are not allowed, and what is allowed in vain.
+fn flaws_of_circles(found: &[FoundCircle], allowed: &[Circle], root: &Path) -> Vec<String> {
+    let allowed: Vec<BTreeSet<PathBuf>> =
+        allowed.iter().map(|circle| circle.members.iter().map(|file| root.join(file)).collect()).collect();
+    let too_many = found.iter().filter(|circle| !allowed.contains(&circle.members)).map(|circle| circle.shown.clone());
+    let is_found = |members: &&BTreeSet<PathBuf>| found.iter().any(|circle| circle.members == **members);
+    let in_vain =
+        allowed.iter().filter(|members| !is_found(members)).map(|members| format!("no circle any more: {members:?}"));
+    too_many.chain(in_vain).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::tests::crate_of;
 
-    fn paths(text: &str) -> Vec<String> {
-        used_paths(text).into_iter().map(|(_, path)| path).collect()
-    }
+    const LAYER: Layer = Layer { module: "a", may_use: &["a", "b::C"], outside: false };
 
-    #[test]
-    fn paths_are_found_wherever_they_are() {
-        assert_eq!(paths("use crate::error::{Error, Result};"), ["crate::error::Error", "crate::error::Result"]);
-        assert_eq!(
-            paths("use crate::{\n    a::{b, c::d},\n    e,\n};\nfn f(x: std::io::Error) {}"),
-            ["crate::a::b", "crate::a::c::d", "crate::e", "std::io::Error"]
-        );
-        assert_eq!(paths("let x: Vec<crate::a::B<std::c::D>>;"), ["crate::a::B", "std::c::D"]);
-    }
-
-    #[test]
-    fn comments_tests_and_other_names_do_not_count() {
-        assert_eq!(paths("/// [`crate::diff`]\nuse mystd::io; // std::fs"), Vec::<String>::new());
-        assert_eq!(paths("use crate::a;\n#[cfg(test)]\nmod tests { use crate::b; }"), ["crate::a"]);
+    fn flaws(text: &str) -> Vec<String> {
+        let files = [("lib.rs", "mod a; mod b;"), ("a.rs", "mod x;"), ("a/x.rs", text), ("b.rs", "")];
+        let flaws = flaws_of(&LAYER, &crate_of(&files).unwrap());
+        flaws.iter().map(|flaw| flaw.split("x.rs:").last().unwrap().to_owned()).collect()
     }
 
     #[test]
     fn a_use_against_the_directions_is_named_with_its_line() {
-        let format = &LAYERS[0];
-        assert_eq!(flaws_of(format, "use crate::tensor::{Dtype, TensorInfo};\nuse std::fmt;"), []);
+        assert_eq!(flaws("use crate::b::C;\nuse crate::a::y;\nuse std::fmt;"), Vec::<String>::new());
         assert_eq!(
-            flaws_of(
-                format,
-                "use crate::error::Result;\nuse crate::tensor::{Dtype, State};\nuse std::{fmt, fs::File};"
-            ),
-            [
-                (2, "`format` must not use `crate::tensor::State`".to_owned()),
-                (3, "`format` must not use `std::fs::File`".to_owned()),
-            ]
+            flaws("use crate::b::{\nC,\nD};\nuse std::{fmt, fs::File};"),
+            ["3: `a` must not use `crate::b::D`", "4: `a` must not use `std::fs::File`"]
         );
-        assert_eq!(flaws_of(&LAYERS[1], "crate::links::f();").len(), 1);
-        assert_eq!(flaws_of(&LAYERS[1], "use crate::format;\nuse crate::errors;").len(), 1);
-        assert_eq!(flaws_of(&LAYERS[2], "use std::fs;"), []);
+        assert_eq!(flaws("use crate::b::Cd;").len(), 1);
+        assert_eq!(flaws("use super::super::b;").len(), 1);
+        let other = Layer { module: "c", ..LAYER };
+        assert_eq!(flaws_of(&other, &crate_of(&[("lib.rs", "")]).unwrap()), ["there is no module `c`"]);
+    }
+
+    fn circles(files: &[(&str, &str)]) -> Vec<String> {
+        let circles = Graph::of(&crate_of(files).unwrap(), true).circles();
+        let names = |circle: &FoundCircle| {
+            let names = circle.members.iter().map(|file| file.file_stem().unwrap().to_string_lossy());
+            names.collect::<Vec<_>>().join(" ")
+        };
+        circles.iter().map(names).collect()
+    }
+
+    #[test]
+    fn circles_are_found_through_what_is_passed_on() {
+        let root = ("lib.rs", "mod a; mod b; mod c; mod d; pub use a::A;");
+        let (a, c) = (("a.rs", "use crate::b::B;"), ("c.rs", "use crate::A;"));
+        assert_eq!(circles(&[root, a, ("b.rs", "use crate::c::C;"), c, ("d.rs", "use crate::A;")]), ["a b c"]);
+        assert_eq!(circles(&[root, a, ("b.rs", "#[cfg(test)] mod t { use crate::c::C; }"), c, ("d.rs", "")]), [""; 0]);
+        // Folders have circles that files do not have.
+        let files =
+            [("lib.rs", "mod a; mod b;"), ("a.rs", "mod c; mod d;"), ("a/c.rs", "use crate::b;"), ("a/d.rs", "")];
+        let files: Vec<_> = files.into_iter().chain([("b.rs", "use crate::a::d;")]).collect();
+        assert_eq!(circles(&files), [""; 0]);
+        assert_eq!(Graph::of(&crate_of(&files).unwrap(), false).circles().len(), 1);
+        // A module that passes on what is below it is in no circle with it, one that uses it is.
+        assert_eq!(circles(&[("lib.rs", "mod a; pub use a::A; pub struct B;"), ("a.rs", "use crate::B;")]), [""; 0]);
+        assert_eq!(circles(&[("lib.rs", "mod a; use a::A; pub struct B;"), ("a.rs", "use crate::B;")]), ["a lib"]);
+    }
+
+    #[test]
+    fn an_allowed_circle_must_be_there_as_it_is() {
+        let files = [("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b;"), ("b.rs", "use crate::a;")];
+        let found = Graph::of(&crate_of(&files).unwrap(), true).circles();
+        let root = found[0].members.first().unwrap().parent().unwrap().to_owned();
+        let allowing = |members: &'static [&'static str]| {
+            let circle = Circle { members, reason: "" };
+            flaws_of_circles(&found, &[circle], &root).len()
+        };
+        assert_eq!(allowing(&["a", "b"]), 0);
+        assert_eq!(allowing(&["a", "b", "c"]), 2);
+        let shown = found[0].shown.replace(&format!("{}/", root.display()), "");
+        assert_eq!(shown, "a circle: a.rs:1 uses b, b.rs:1 uses a");
     }
 }

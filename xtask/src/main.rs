@@ -16,6 +16,7 @@ mod memory;
 mod mutants;
 mod python;
 mod rivals;
+mod sources;
 mod steps;
 mod synthetic;
 mod test;

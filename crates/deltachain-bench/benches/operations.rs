@@ -12,7 +12,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{MemoryState, State, StateDigests};
-use deltachain::{Application, DiffOptions, Limits, LinkReader, Profile, apply, diff, squash};
+use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff, squash};
 use deltachain_bench::{Pair, Result, many_tensors, output, real_pairs, save, synthetic};
 use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -127,7 +127,7 @@ impl<S: State> Group<'_, S> {
         let called = if profile == Profile::Compact { "compact" } else { "direct" };
         // As for a trainer, which has them from the link before.
         let digests = StateDigests::of(base, &())?;
-        let options = DiffOptions { profile, base_digests: Some(&digests), ..DiffOptions::default() };
+        let options = DiffOptions::default().profile(profile).base_digests(Some(&digests));
         let make = || {
             let mut file = Vec::new();
             diff(base, target, &options, &mut file).map(|_| file)
@@ -137,15 +137,18 @@ impl<S: State> Group<'_, S> {
         let open = || LinkReader::open(&file, &Limits::unlimited());
         let mut room = MemoryState::zeros(target.tensors())?;
         let output = room.writer();
-        let run = || Application::new(base, &digests, &open()?)?.run(&output, &());
+        let table = StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() };
+        let run = || {
+            let link = open()?;
+            let mut replay = Replay::new(table.clone());
+            replay.push(&link)?;
+            replay.run(base, &output, &())
+        };
         self.time(pool, &format!("apply {called}, with result digest"), run);
         run()?;
         if !output::holds(&room, target) {
             return Err(format!("{name}: the result of {called} is not exact").into());
         }
-        let output = room.writer();
-        let run = || Application::new(base, &digests, &open()?)?.run_unproven(&output, &());
-        self.time(pool, &format!("apply {called}, without result digest"), run);
         // Iterating uses one thread, whatever the pool.
         if profile == Profile::Direct && pool.current_num_threads() == 1 {
             let patches =
@@ -176,7 +179,7 @@ impl Group<'_> {
         }
         // Only absolute values can be squashed without the base.
         let direct = |base: &MemoryState, target: &MemoryState| {
-            let options = DiffOptions { profile: Profile::Direct, ..DiffOptions::default() };
+            let options = DiffOptions::default().profile(Profile::Direct);
             let mut file = Vec::new();
             diff(base, target, &options, &mut file).map(|_| file)
         };

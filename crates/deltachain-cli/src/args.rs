@@ -1,16 +1,15 @@
 //! The command line: what can be asked for, and the help that goes with it.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
-use deltachain::{Limits, Profile};
+use clap::{Args, Parser, Subcommand};
 
 use crate::chain_args::{
     CommitArgs, CompactArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs, ShowArgs,
 };
 use crate::failure;
+use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,24 +38,6 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Options that every command takes.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Global options")]
-pub(crate) struct Global {
-    /// Print JSON objects on standard output, each on a line: the result, for errors too, and events of long work
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-    /// Print no progress, remarks or summaries: only what was asked for, and errors
-    #[arg(long, short, global = true)]
-    pub(crate) quiet: bool,
-    /// Number of threads [default: one per processor]
-    #[arg(long, global = true, value_name = "N")]
-    pub(crate) threads: Option<NonZeroUsize>,
-    /// Whether to use colours
-    #[arg(long, global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
-    pub(crate) color: ColorChoice,
 }
 
 #[derive(Debug, Subcommand)]
@@ -251,55 +232,6 @@ pub(crate) struct NewLink {
     pub(crate) force: bool,
 }
 
-/// How values may be coded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProfileArg {
-    /// The smallest file; applying it needs the base
-    Compact,
-    /// New values only, which can be read without the base
-    Direct,
-}
-
-impl From<ProfileArg> for Profile {
-    fn from(profile: ProfileArg) -> Self {
-        match profile {
-            ProfileArg::Compact => Self::Compact,
-            ProfileArg::Direct => Self::Direct,
-        }
-    }
-}
-
-/// What a link may make this program allocate and write.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Limits for links from strangers")]
-pub(crate) struct LimitArgs {
-    /// Longest index, uncompressed [default: 16M or 64 times the link's length, whichever is more]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) max_index_bytes: Option<u64>,
-    /// Bytes of new tensors [default: 256M or 1024 times the link's length, whichever is more]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) max_new_bytes: Option<u64>,
-    /// No limits but those of the format, for links from a source that you trust
-    #[arg(long, conflicts_with_all = ["max_index_bytes", "max_new_bytes"])]
-    pub(crate) trusted: bool,
-}
-
-impl LimitArgs {
-    pub(crate) fn limits(&self) -> Limits {
-        if self.trusted {
-            return Limits::unlimited();
-        }
-        let mut limits = Limits::default();
-        if let Some(most) = self.max_index_bytes {
-            (limits.index_bytes, limits.index_bytes_per_file_byte) = (most, 0);
-        }
-        if let Some(most) = self.max_new_bytes {
-            (limits.set_bytes, limits.set_bytes_per_file_byte) = (most, 0);
-        }
-        limits
-    }
-}
-
 /// Parses the command line. `Err` is the code to exit with, after help or an error has been printed.
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
@@ -315,31 +247,6 @@ pub(crate) fn parse() -> Result<Cli, ExitCode> {
     })
 }
 
-pub(crate) fn parse_note(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("there is no = in it")?;
-    if key.starts_with("deltachain.") {
-        return Err("keys that begin with deltachain. are reserved".to_owned());
-    }
-    Ok((key.to_owned(), value.to_owned()))
-}
-
-/// A number of bytes: `1000`, `64K`, `2G`; the letters are powers of 1024.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = text[digits.len()..].to_ascii_uppercase();
-    let unit = unit.trim_end_matches("IB").trim_end_matches('B');
-    let shift = match unit {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err("a size is a number that may end in K, M, G or T".to_owned()),
-    };
-    let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -349,24 +256,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        for (text, size) in
-            [("0", 0), ("12", 12), ("3k", 3 << 10), ("2MiB", 2 << 20), ("1GB", 1 << 30), ("1T", 1 << 40)]
-        {
-            assert_eq!(parse_size(text), Ok(size), "{text}");
-        }
-        for text in ["", "G", "-1", "1.5G", "1X", "99999999999T"] {
-            assert!(parse_size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn notes_are_pairs() {
-        assert_eq!(parse_note("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
-        assert!(parse_note("a").is_err());
-        assert!(parse_note("deltachain.layout=x").is_err());
     }
 }

@@ -9,7 +9,7 @@ use deltachain::Result;
 use deltachain::tensor::Digest;
 use deltachain_store::{Snapshots, Store, StoreOptions};
 
-use crate::args::{LimitArgs, ProfileArg, parse_note, parse_size};
+use crate::shared_args::{LimitArgs, ProfileArg, parse_note, parse_size};
 
 /// The chain and how to talk to the store that it is in.
 #[derive(Debug, Args)]

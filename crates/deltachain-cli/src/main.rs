@@ -15,9 +15,8 @@ mod interrupt;
 mod numbers;
 mod other_files;
 mod output;
-mod output_file;
 mod progress;
-mod replay;
+mod shared_args;
 mod table;
 mod watcher;
 

@@ -7,8 +7,8 @@ use clap::ColorChoice;
 use deltachain::{Error, Result};
 use serde_json::Value;
 
-use crate::args::Global;
 use crate::progress::{Meter, Meters};
+use crate::shared_args::Global;
 
 /// How to talk to whoever started the program.
 #[derive(Debug, Clone, Copy)]

@@ -18,7 +18,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     Testee(TesteeArgs),
     Rules(RulesArgs),
-    #[cfg(feature = "adequacy")]
+    #[cfg(deltachain_rule_switch)]
     Adequacy(AdequacyArgs),
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct TesteeArgs {
     #[arg(long, value_name = "RESULT")]
     pub(crate) always: Option<Always>,
     /// Do not check this rule
-    #[cfg(feature = "adequacy")]
+    #[cfg(deltachain_rule_switch)]
     #[arg(long, value_name = "ID", conflicts_with = "always")]
     pub(crate) without_rule: Option<String>,
 }
@@ -98,7 +98,7 @@ pub(crate) struct RulesArgs {
 ///
 /// Runs the vectors of each rule against the reference library with that rule switched off. At least one of them must
 /// then be answered otherwise.
-#[cfg(feature = "adequacy")]
+#[cfg(deltachain_rule_switch)]
 #[derive(Debug, Args)]
 pub(crate) struct AdequacyArgs {
     /// Compare the table in README.md with what came out, instead of writing it there

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use deltachain::files::SafetensorsState;
-use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, TensorInfo};
-use deltachain::{Application, FileSource, Limits, LinkReader};
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo};
+use deltachain::{FileSource, Limits, LinkReader, Replay, StateTable};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -206,7 +206,7 @@ fn read(path: &Path) -> Judged<(Vec<TensorInfo>, StateDigests)> {
     }
     SafetensorsState::open(path)
         .and_then(|state| Ok((state.tensors().to_vec(), StateDigests::of(&state, &())?)))
-        .map_err(|error| format!("the output cannot be read: {error:?}"))
+        .map_err(|error| format!("the output cannot be read: {error:#}"))
 }
 
 /// Compares a state that was written with what it should be. Its digest covers names, types, shapes and all bytes.
@@ -290,14 +290,6 @@ fn holds_just(folder: &Path, expected: &BTreeSet<String>) -> Judged {
 
 /// Applies a link that a testee has made, and compares the result with the target.
 fn check_link(link: &Path, base: Option<&Path>, target: Digest, direct: bool) -> deltachain::Result<()> {
-    /// The digests are what is wanted.
-    struct Discard;
-    impl StateWriter for Discard {
-        fn write(&self, _tensor: usize, _offset: u64, _bytes: &[u8]) -> deltachain::Result<()> {
-            Ok(())
-        }
-    }
-
     let link = LinkReader::open(FileSource::open(link)?, &Limits::default())?;
     if direct && !link.is_direct() {
         return Err(deltachain::Error::usage("relative values in a link of the direct profile"));
@@ -305,13 +297,11 @@ fn check_link(link: &Path, base: Option<&Path>, target: Digest, direct: bool) ->
     let files = base.map(SafetensorsState::open).transpose()?;
     let empty = MemoryState::new();
     let base: &dyn State = files.as_ref().map_or(&empty, |files| files);
-    let digests = StateDigests::of(base, &())?;
-    let result = Application::new(base, &digests, &link)?.run(&Discard, &())?;
-    if result.state == target {
-        Ok(())
-    } else {
-        Err(deltachain::Error::usage(format!("its target is {}", result.state)))
-    }
+    let mut replay = Replay::new(StateTable::of(base, &())?);
+    replay.push(&link)?;
+    replay.prove(base, &())?;
+    let reached = replay.table().digests.state;
+    if reached == target { Ok(()) } else { Err(deltachain::Error::usage(format!("its target is {reached}"))) }
 }
 
 /// What an answer should have been, in words.

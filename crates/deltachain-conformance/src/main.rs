@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-#[cfg(feature = "adequacy")]
+#[cfg(deltachain_rule_switch)]
 mod adequacy;
 mod args;
 mod by_rule;
@@ -17,15 +17,13 @@ mod judge;
 mod problem;
 mod process;
 mod report;
-#[cfg(any(feature = "adequacy", test))]
+#[cfg(any(deltachain_rule_switch, test))]
 mod rule_vectors;
 mod rules_file;
 mod run;
 mod session;
 mod spec;
 mod suite;
-// The tables of this program look like those of the tool.
-#[path = "../../deltachain-cli/src/table.rs"]
 mod table;
 mod testee;
 mod unpack;
@@ -44,7 +42,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Testee(args) => testee::serve(&args),
         Command::Rules(args) => rules_file::run(&args),
-        #[cfg(feature = "adequacy")]
+        #[cfg(deltachain_rule_switch)]
         Command::Adequacy(args) => adequacy::run(&args),
     };
     result.unwrap_or_else(|problem| {

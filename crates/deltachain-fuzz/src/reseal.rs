@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use deltachain::format::Start;
 use deltachain::tensor::{Digest, MemoryState, MemoryWriter, State, StateDigests, StateWriter, TensorInfo};
-use deltachain::{Application, Limits, LinkReader, Patch, Result};
+use deltachain::{Limits, LinkReader, Patch, Replay, Result, StateTable};
 
 use crate::raw::{limits, refused_by_rule};
 use crate::seal::{Parts, Stream, join_streams, streams};
@@ -101,13 +101,16 @@ pub fn reseal(data: &[u8]) {
 
 /// Compares the ways of applying a link to its base, of which `passed` says whether check accepts it.
 fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &StateDigests) {
-    let application = Application::new(base, digests, link);
-    refused_by_rule(&application);
-    let Ok(application) = application else { return };
-    assert_eq!(application.table().digests.state, link.header().target, "another state was planned");
-    let mut written = room(application.tensors());
+    let mut replay = Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
+    let pushed = replay.push(link);
+    refused_by_rule(&pushed);
+    if pushed.is_err() {
+        return;
+    }
+    assert_eq!(replay.table().digests.state, link.header().target, "another state was planned");
+    let mut written = room(&replay.tensors());
     let counted = Counted { writer: written.writer(), bytes: AtomicU64::new(0) };
-    let result = application.run(&counted, &());
+    let result = replay.run(base, &counted, &());
     refused_by_rule(&result);
     match &result {
         Ok(reached) => assert_eq!(reached.state, link.header().target, "a wrong state passed as right"),
@@ -117,7 +120,7 @@ fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &S
     }
     assert!(passed, "a link was applied that check refuses");
     // No byte is written twice. Zeros of new tensors need not be written at all.
-    let bytes: u64 = application.tensors().iter().map(TensorInfo::bytes).sum();
+    let bytes: u64 = replay.work();
     let times = counted.bytes.into_inner();
     assert!(times <= bytes, "for {bytes} bytes {times} were written");
     if result.is_ok() {
@@ -211,9 +214,10 @@ pub(crate) fn all_ways(file: &[u8], base: &MemoryState, target: &MemoryState) {
     let link = LinkReader::open(file, &Limits::default()).expect("a written link can be opened");
     link.verify(&()).expect("a written link passes");
     let digests = StateDigests::of(base, &()).expect("memory can be read");
-    let application = Application::new(base, &digests, &link).expect("the link belongs to its base");
-    let mut written = room(application.tensors());
-    let reached = application.run(&written.writer(), &()).expect("the link can be applied");
+    let mut replay = Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
+    replay.push(&link).expect("the link belongs to its base");
+    let mut written = room(&replay.tensors());
+    let reached = replay.run(base, &written.writer(), &()).expect("the link can be applied");
     assert!(written == *target, "the result differs from the target");
     assert_eq!(reached, StateDigests::of(target, &()).expect("memory can be read"));
     agree(&link, true, base, &digests);

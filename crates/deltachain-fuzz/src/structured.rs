@@ -5,7 +5,7 @@ use std::fs;
 use arbitrary::{Arbitrary, Unstructured};
 use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
 use deltachain::tensor::{MemoryState, State, StateDigests};
-use deltachain::{Application, ErrorClass, Limits, LinkReader, Profile, Result, squash as join};
+use deltachain::{ErrorClass, Limits, LinkReader, Profile, Replay, Result, StateTable, squash as join};
 use tempfile::TempDir;
 
 use crate::raw::{limits, refused_by_rule};
@@ -54,27 +54,19 @@ pub fn squash(data: &[u8]) {
             }
         }
         all_ways(&file, base, last);
-        assert!(one_by_one(&links, base) == *last, "proven in the end, links lead elsewhere");
+        assert!(at_once(&links, base) == *last, "in one pass, links lead elsewhere");
     }
 }
 
-/// Applies links, and compares digests in the end only.
-fn one_by_one(links: &[&LinkReader<&Vec<u8>>], base: &MemoryState) -> MemoryState {
-    let mut state = base.clone();
-    let mut digests = StateDigests::of(base, &()).expect("memory can be read");
-    let mut unproven = Vec::new();
-    for (number, link) in links.iter().enumerate() {
-        let application = Application::new(&state, &digests, link).expect("the links fit").with_unproven(&unproven);
-        let mut written = room(application.tensors());
-        let reached = if number + 1 == links.len() {
-            application.run(&written.writer(), &()).map(|digests| (digests, Vec::new()))
-        } else {
-            application.run_unproven(&written.writer(), &())
-        };
-        (digests, unproven) = reached.expect("a written link can be applied");
-        state = written;
+/// Applies links in one pass.
+fn at_once(links: &[&LinkReader<&Vec<u8>>], base: &MemoryState) -> MemoryState {
+    let mut replay = Replay::new(StateTable::of(base, &()).expect("memory can be read"));
+    for link in links {
+        replay.push(link).expect("the links fit");
     }
-    state
+    let mut written = room(&replay.tensors());
+    replay.run(base, &written.writer(), &()).expect("written links can be applied");
+    written
 }
 
 /// Any bytes as a link, applied to a base in a file: the first byte chooses the base.
@@ -108,12 +100,13 @@ pub fn apply(data: &[u8]) {
 fn apply_files(file: &[u8], base: &std::path::Path, out: &std::path::Path) -> Result<deltachain::tensor::Digest> {
     let link = LinkReader::open(file, &limits())?;
     let base = SafetensorsState::open(base)?;
-    let digests = StateDigests::of(&base, &())?;
-    let application = Application::new(&base, &digests, &link)?;
+    let mut replay = Replay::new(StateTable::of(&base, &())?);
+    replay.push(&link)?;
     let metadata = &link.index().metadata;
-    let layout = Layout::of_target(metadata, Some(base.layout()), application.tensors())?;
-    let staged = StagedSafetensors::create(out, application.tensors(), &layout, Some(&base), false)?;
-    let reached = application.run(&staged, &())?;
+    let tensors = replay.tensors();
+    let layout = Layout::of_target(metadata, Some(base.layout()), &tensors)?;
+    let staged = StagedSafetensors::create(out, &tensors, &layout, Some(&base), false)?;
+    let reached = replay.run(&base, &staged, &())?;
     staged.commit()?;
     Ok(reached.state)
 }
@@ -129,8 +122,9 @@ pub(crate) fn write(state: &MemoryState, digests: &StateDigests, out: &std::path
     let staged = StagedSafetensors::create(out, state.tensors(), &layout, None, false)?;
     let file = link(&MemoryState::new(), state, Profile::Direct);
     let empty = MemoryState::new();
-    let nothing = StateDigests::of(&empty, &())?;
     let link = LinkReader::open(&file, &Limits::default())?;
-    assert_eq!(Application::new(&empty, &nothing, &link)?.run(&staged, &())?, *digests);
-    staged.commit()
+    let mut replay = Replay::new(StateTable::of(&empty, &())?);
+    replay.push(&link)?;
+    assert_eq!(replay.run(&empty, &staged, &())?, *digests);
+    staged.commit().map(drop)
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{MemoryState, State, StateDigests};
-use deltachain::{Application, DiffOptions, Limits, LinkReader, Profile, diff};
+use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, diff};
 use deltachain_bench::{Result, output};
 use serde_json::json;
 
@@ -39,7 +39,7 @@ fn main() -> Result {
         let answer = match request?.trim() {
             "encode" => {
                 link.clear();
-                let options = DiffOptions { profile, base_digests: Some(&digests), ..DiffOptions::default() };
+                let options = DiffOptions::default().profile(profile).base_digests(Some(&digests));
                 diff(&base, &target, &options, &mut link)?;
                 json!({ "seconds": start.elapsed().as_secs_f64(), "bytes": link.len() })
             }
@@ -55,7 +55,10 @@ fn main() -> Result {
                         output::patch(&output, target.tensors(), &patch?)?;
                     }
                 } else {
-                    Application::new(&base, &digests, &link)?.run(&output, &())?;
+                    let mut replay =
+                        Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
+                    replay.push(&link)?;
+                    replay.run(&base, &output, &())?;
                 }
                 json!({ "seconds": start.elapsed().as_secs_f64() })
             }

@@ -184,8 +184,8 @@ impl Replay<'_> {
         let folder = self.output.parent().unwrap_or(self.output);
         let scratch = tempfile::tempdir_in(folder).map_err(writing(self.output))?;
         let mut shards = self.start(plan)?;
-        for hop in &plan.hops {
-            self.follow(hop, &mut shards, scratch.path())?;
+        for (number, shard) in &mut shards {
+            *shard = self.follow(plan, *number, shard, scratch.path())?;
         }
         // Who takes only some shards relies on the commit for the others.
         if shards.len() == plan.shards.len() {
@@ -214,23 +214,30 @@ impl Replay<'_> {
         Ok(shards)
     }
 
-    /// Follows one route: the shards become those of the version that it leads to.
-    fn follow<'p>(&self, hop: &'p Hop, shards: &mut [(usize, Shard)], scratch: &Path) -> Result<(), Failure<'p>> {
-        for (number, shard) in shards {
-            let (Some(file), Some(target)) = (hop.files.get(*number), hop.shards.get(*number)) else {
+    /// Follows the routes of a plan: a shard becomes that of the version that they lead to.
+    fn follow<'p>(&self, plan: &'p Plan, number: usize, shard: &Shard, scratch: &Path) -> Result<Shard, Failure<'p>> {
+        let refused = |hop: &'p Hop, error: Error| {
+            Failure::of(error.in_file(hop.files[number].name().to_string()), |error| Failure::Route(hop, error))
+        };
+        let mut links = Vec::with_capacity(plan.hops.len());
+        for hop in &plan.hops {
+            let (Some(file), Some(target)) = (hop.files.get(number), hop.shards.get(number)) else {
                 return Err(Error::usage("a route of the plan lacks a shard").into());
             };
             let path = self.chain.link(file).map_err(|error| Failure::of(error, |error| Failure::File(file, error)))?;
-            let apply = || {
+            let open = || {
                 let link = LinkReader::open(FileSource::open(&path)?, &self.limits)?;
                 check_target(link.header(), *target)?;
-                shard.apply(&link, &self.take, scratch)
+                Ok(link)
             };
-            *shard = apply().map_err(|error| {
-                Failure::of(error.in_file(file.name().to_string()), |error| Failure::Route(hop, error))
-            })?;
+            links.push(open().map_err(|error| refused(hop, error))?);
         }
-        Ok(())
+        shard.follow(&links, &self.take, scratch).map_err(|error| {
+            match error.link().and_then(|link| plan.hops.get(link)) {
+                Some(hop) => refused(hop, error),
+                None => Failure::Other(error),
+            }
+        })
     }
 
     fn copy_assets(&self, plan: &Plan, scratch: &Path) -> Result<()> {

@@ -4,17 +4,17 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use deltachain::files::{Layout, SafetensorsState, ScratchState};
-use deltachain::tensor::{MemoryState, State, StateDigests};
+use deltachain::files::{Layout, SafetensorsState};
+use deltachain::tensor::{MemoryState, State};
 use deltachain::{
-    Application, DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Result, StateTable,
+    DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Replay, Result, StateTable,
     check_sequence, diff,
 };
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::testee::request::Request;
-use crate::testee::shard::save;
+use crate::testee::shard::stage;
 
 /// The ordinary limits, except that there is none for the bytes of new tensors but the request's.
 pub(super) fn limits(request: &Request<'_>) -> Limits {
@@ -43,27 +43,15 @@ pub(super) fn apply(request: &Request<'_>) -> Result<Value> {
     let files = request.optional_path("base")?.map(SafetensorsState::open).transpose()?;
     let empty = MemoryState::new();
     let base: &dyn State = files.as_ref().map_or(&empty, |files| files);
-    let mut digests = StateDigests::of(base, &())?;
-
-    // Step 7 of SPEC section 10 for all of them, before the first is applied.
-    let mut table = StateTable::new(base.tensors().to_vec(), digests.tensors.clone());
+    let mut replay = Replay::new(StateTable::of(base, &())?);
     let mut layout = files.as_ref().map(|files| files.layout().clone());
     for link in &links {
-        table = table.after(link)?;
-        layout = Some(Layout::of_target(&link.index().metadata, layout.as_ref(), &table.tensors)?);
+        replay.push(link)?;
+        layout = Some(Layout::of_target(&link.index().metadata, layout.as_ref(), &replay.table().tensors)?);
     }
-
-    let output = request.path("output")?;
-    let folder = output.parent().unwrap_or(output);
-    let mut made: Option<ScratchState> = None;
-    for link in &links {
-        let state: &dyn State = made.as_ref().map_or(base, |made| made);
-        let application = Application::new(state, &digests, link)?;
-        let scratch = ScratchState::create_in(folder, application.tensors())?;
-        digests = application.run(&scratch, &())?;
-        made = Some(scratch);
-    }
-    save(made.as_ref().map_or(base, |made| made), output)?;
+    let staged = stage(&replay.tensors(), request.path("output")?)?;
+    let digests = replay.run(base, &staged, &())?;
+    staged.commit()?;
     Ok(json!({ "digest": digests.state.to_string() }))
 }
 
@@ -108,7 +96,7 @@ pub(super) fn encode(request: &Request<'_>) -> Result<Value> {
     let output = request.path("output")?;
     let failed = |error: io::Error| Error::io("writing", error).in_file(output);
     let mut file = NamedTempFile::new_in(output.parent().unwrap_or(output)).map_err(failed)?;
-    diff(base, &target, &DiffOptions { profile, ..DiffOptions::default() }, &mut file)?;
+    diff(base, &target, &DiffOptions::default().profile(profile), &mut file)?;
     file.flush().map_err(failed)?;
     file.persist_noclobber(output).map_err(|refused| failed(refused.error))?;
     Ok(json!({}))

@@ -35,7 +35,7 @@ const SUPPORTED: [(&str, Operation); 7] = [
 
 /// Answers requests until there are no more.
 pub(crate) fn serve(args: &TesteeArgs) -> Result<ExitCode> {
-    #[cfg(feature = "adequacy")]
+    #[cfg(deltachain_rule_switch)]
     if let Some(rule) = &args.without_rule {
         deltachain::switch_off(rule).map_err(Problem::usage)?;
     }
@@ -75,7 +75,7 @@ fn answer(name: &str, request: &Value) -> Value {
 }
 
 fn refusal(error: &Error) -> Value {
-    let mut answer = json!({ "result": "invalid", "class": error.class().name(), "message": format!("{error:?}") });
+    let mut answer = json!({ "result": "invalid", "class": error.class().name(), "message": format!("{error:#}") });
     if let Some(rule) = error.rule() {
         answer["rule"] = json!(rule);
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use deltachain::files::{Layout, SafetensorsState, ScratchState, StagedSafetensors};
-use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter};
-use deltachain::{Application, LinkReader, Result, Source, StateTable};
+use deltachain::tensor::{Digest, MemoryState, State, StateWriter, TensorInfo};
+use deltachain::{LinkReader, Replay, Result, Source, StateTable};
 
 /// What is taken of a version.
 #[derive(Debug, Default)]
@@ -42,12 +42,11 @@ impl Shard {
     /// A shard of the version held, whose state is in a file.
     pub(super) fn open(path: &Path, take: &Take) -> Result<Self> {
         let state = SafetensorsState::open(path)?;
-        let digests = StateDigests::of(&state, &())?;
+        let table = StateTable::of(&state, &())?;
         let mut data = MemoryState::copy_of(&state)?;
         for info in state.tensors().iter().filter(|info| !take.has_tensor(info.name())) {
             data.remove(info.name());
         }
-        let table = StateTable::new(state.tensors().to_vec(), digests.tensors);
         Ok(Self { table, layout: Some(state.layout().clone()), data: Box::new(data) })
     }
 
@@ -60,29 +59,33 @@ impl Shard {
         &self.table
     }
 
-    /// The shard that a link makes of this one: steps 7 to 9 of SPEC section 10.
-    pub(super) fn apply(&self, link: &LinkReader<impl Source>, take: &Take, scratch: &Path) -> Result<Self> {
-        let application = Application::of_part(&*self.data, &self.table, link, &|name| take.has_tensor(name))?;
-        let table = application.table().clone();
-        // R-LAY-01.
-        let layout = Layout::of_target(&link.index().metadata, self.layout.as_ref(), &table.tensors)?;
-        let data = ScratchState::create_in(scratch, application.tensors())?;
-        application.run(&data, &())?;
-        Ok(Self { table, layout: Some(layout), data: Box::new(data) })
+    /// The shard that links make of this one, one after another: steps 7 to 9 of SPEC section 10.
+    pub(super) fn follow(&self, links: &[LinkReader<impl Source>], take: &Take, scratch: &Path) -> Result<Self> {
+        let is_taken = |name: &str| take.has_tensor(name);
+        let mut replay = Replay::of_part(self.table.clone(), &is_taken);
+        let mut layout = self.layout.clone();
+        for (number, link) in links.iter().enumerate() {
+            replay.push(link)?;
+            // R-LAY-01.
+            let of_target = Layout::of_target(&link.index().metadata, layout.as_ref(), &replay.table().tensors);
+            layout = Some(of_target.map_err(|error| error.of_link(number))?);
+        }
+        let data = ScratchState::create_in(scratch, &replay.tensors())?;
+        replay.run(&*self.data, &data, &())?;
+        Ok(Self { table: replay.table().clone(), layout, data: Box::new(data) })
     }
 
     /// Writes what is taken.
     pub(super) fn save(&self, out: &Path) -> Result<()> {
-        save(&*self.data, out)
+        let staged = stage(self.data.tensors(), out)?;
+        for (number, (_, bytes)) in MemoryState::copy_of(&*self.data)?.iter().enumerate() {
+            staged.write(number, 0, bytes)?;
+        }
+        staged.commit().map(drop)
     }
 }
 
-/// Writes a state as one file, whatever the layout.
-pub(super) fn save(state: &dyn State, out: &Path) -> Result<()> {
-    let tensors = state.tensors();
-    let staged = StagedSafetensors::create(out, tensors, &Layout::single_file(tensors), None, false)?;
-    for (number, (_, bytes)) in MemoryState::copy_of(state)?.iter().enumerate() {
-        staged.write(number, 0, bytes)?;
-    }
-    staged.commit()
+/// Room for a state in one file, whatever the layout.
+pub(super) fn stage(tensors: &[TensorInfo], out: &Path) -> Result<StagedSafetensors> {
+    StagedSafetensors::create(out, tensors, &Layout::single_file(tensors), None, false)
 }

@@ -1,7 +1,7 @@
 //! Tests of the runner from outside: tiny vectors that each test makes, and testees that err in every way that a run has to
 //! notice; then all vectors of the repository.
 
-#[cfg(feature = "adequacy")]
+#[cfg(deltachain_rule_switch)]
 mod adequacy;
 mod committed;
 mod indexes;

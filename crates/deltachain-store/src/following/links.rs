@@ -1,4 +1,4 @@
-//! The links of a plan, in the order in which they are needed; the next ones come while the present one is applied.
+//! The links of a plan, on their way from the store.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -32,16 +32,11 @@ impl From<Error> for Failure {
     }
 }
 
-/// Links that will be needed.
+/// The links of a plan.
 pub(crate) struct Links<'a> {
-    store: &'a Store,
-    cache: &'a Cache,
-    observer: &'a dyn Observer,
-    /// All of each link is needed.
-    whole: bool,
-    waiting: VecDeque<FileReference>,
-    coming: VecDeque<Link<'a>>,
-    received: Received,
+    hops: &'a [Hop],
+    /// Of each shard that is wanted, one for each route.
+    shards: Vec<Vec<Link<'a>>>,
     began: Instant,
     _phase: InPhase<'a>,
 }
@@ -58,10 +53,21 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    pub(crate) fn add(&mut self, more: Self) {
-        self.downloaded += more.downloaded;
-        self.from_cache += more.from_cache;
-        self.time += more.time;
+    /// Adds a link that has been found to be the right one. The phase of downloads began then.
+    fn add(&mut self, link: &Link<'_>, began: Instant) -> Result<(), Failure> {
+        match &link.bytes {
+            Bytes::Here(_) => self.from_cache += link.reference.size,
+            Bytes::Coming(download) => {
+                let end = download.verdict().map_err(|error| link.misses(error))?;
+                self.downloaded += link.reference.size;
+                self.time = self.time.max(end.saturating_duration_since(began));
+            }
+            Bytes::InStore(ranges) => {
+                self.downloaded += ranges.fetched();
+                self.time = began.elapsed();
+            }
+        }
+        Ok(())
     }
 }
 
@@ -78,64 +84,101 @@ enum Bytes<'a> {
 }
 
 impl<'a> Links<'a> {
-    pub(crate) fn new(
-        store: &'a Store,
-        cache: &'a Cache,
-        observer: &'a dyn Observer,
-        whole: bool,
-        files: impl Iterator<Item = FileReference>,
-    ) -> Self {
-        let phase = InPhase::begin(observer, Phase::Download, 0);
-        let (coming, received) = (VecDeque::new(), Received::default());
-        let waiting: VecDeque<FileReference> = files.collect();
-        let links =
-            Self { store, cache, observer, whole, waiting, coming, received, began: Instant::now(), _phase: phase };
-        let to_fetch = links.waiting.iter().filter(|file| !cache.has(file) && links.is_fetched_whole(file));
+    /// Fetches the links of these routes for the shards that are wanted: first those of all routes but the first, until they
+    /// are there; then those of the first route, the long ones if the path begins with a snapshot. These are read while they come. With
+    /// `in_parts`, only what is read is fetched of links that are longer than one request.
+    pub(crate) fn fetch(
+        (store, cache, observer): (&'a Store, &'a Cache, &'a dyn Observer),
+        in_parts: bool,
+        hops: &'a [Hop],
+        wanted: &[usize],
+        received: &mut Received,
+    ) -> Result<Self, Failure> {
+        // What is a single request anyway is fetched as a whole, so that its digest can be checked.
+        let is_whole = |file: &FileReference| !in_parts || file.size <= store.options().part_bytes;
+        let mut links = Self {
+            hops,
+            shards: wanted.iter().map(|_| Vec::new()).collect(),
+            began: Instant::now(),
+            _phase: InPhase::begin(observer, Phase::Download, 0),
+        };
+        let files = |hop: &'a Hop| wanted.iter().map(move |&shard| hop.files.get(shard).copied());
+        let all = hops.iter().flat_map(files).flatten();
+        let to_fetch = all.filter(|file| !cache.has(file) && is_whole(file));
         observer.begin(Phase::Download, to_fetch.map(|file| file.size).fold(0, u64::saturating_add));
-        links
-    }
 
-    /// A link that is a single request anyway is fetched as a whole, so that its digest can be checked.
-    fn is_fetched_whole(&self, file: &FileReference) -> bool {
-        self.whole || file.size <= self.store.options().part_bytes
-    }
-
-    /// The next link. Those after it begin to come.
-    pub(crate) fn next(&mut self) -> Result<Link<'a>> {
-        while self.coming.len() < FILES_AT_ONCE {
-            let Some(reference) = self.waiting.pop_front() else { break };
-            let bytes = match self.cache.find(&reference)? {
+        let start = |file: Option<FileReference>| {
+            let reference = file.ok_or_else(|| Error::usage("a route of the plan lacks a shard"))?;
+            let bytes = match cache.find(&reference)? {
                 Some(file) => Bytes::Here(file),
-                None if !self.is_fetched_whole(&reference) => {
-                    Bytes::InStore(Ranges::new(self.store, reference, self.observer))
-                }
-                None => Bytes::Coming(Download::start(self.store, reference, self.cache, self.observer)?),
+                None if is_whole(&reference) => Bytes::Coming(Download::start(store, reference, cache, observer)?),
+                None => Bytes::InStore(Ranges::new(store, reference, observer)),
             };
-            self.coming.push_back(Link { reference, bytes });
+            Ok::<_, Error>(Link { reference, bytes })
+        };
+        let Some((first, later)) = hops.split_first() else { return Ok(links) };
+        let mut coming: VecDeque<(usize, Link<'a>)> = VecDeque::new();
+        let mut settle = |links: &mut Self, (place, link): (usize, Link<'a>)| -> Result<(), Failure> {
+            if !matches!(link.bytes, Bytes::InStore(_)) {
+                received.add(&link, links.began)?;
+            }
+            links.shards[place].push(link);
+            Ok(())
+        };
+        for (place, file) in later.iter().flat_map(|hop| files(hop).enumerate()) {
+            if coming.len() == FILES_AT_ONCE
+                && let Some(oldest) = coming.pop_front()
+            {
+                settle(&mut links, oldest)?;
+            }
+            coming.push_back((place, start(file)?));
         }
-        self.coming.pop_front().ok_or_else(|| Error::usage("the plan has no more links"))
+        coming.into_iter().try_for_each(|link| settle(&mut links, link))?;
+        for (place, file) in files(first).enumerate() {
+            if let Some(before) = place.checked_sub(FILES_AT_ONCE) {
+                links.shards[before][0].wait()?;
+            }
+            links.shards[place].insert(0, start(file)?);
+        }
+        Ok(links)
     }
 
-    /// What comes of applying a link of a route. What counts first is whether it is the file that the route names.
-    pub(crate) fn judge<T>(&mut self, hop: &Hop, link: &Link<'_>, applied: Result<T>) -> Result<T, Failure> {
-        let result = applied.map_err(|error| link.blame(hop, error))?;
-        match &link.bytes {
-            Bytes::Here(_) => self.received.from_cache += link.reference.size,
-            Bytes::Coming(download) => {
-                let end = download.verdict().map_err(|error| link.misses(error))?;
-                self.received.downloaded += link.reference.size;
-                self.received.time = self.received.time.max(end.saturating_duration_since(self.began));
-            }
-            Bytes::InStore(ranges) => {
-                self.received.downloaded += ranges.fetched();
-                self.received.time = self.began.elapsed();
-            }
-        }
-        Ok(result)
+    /// Those of a shard, by its place among those that are wanted.
+    pub(crate) fn of_shard(&self, place: usize) -> &[Link<'a>] {
+        &self.shards[place]
     }
 
-    pub(crate) fn received(&self) -> Received {
-        self.received
+    /// After everything has been built: whether the links that were read while they came are those that the routes name.
+    pub(crate) fn settle(&self, received: &mut Received) -> Result<(), Failure> {
+        for links in &self.shards {
+            for (number, link) in links.iter().enumerate() {
+                if number == 0 || matches!(link.bytes, Bytes::InStore(_)) {
+                    received.add(link, self.began)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Why the links of a shard could not be opened or applied. What counts first is whether those that came are the right ones.
+    pub(crate) fn blame(&self, place: usize, error: Error) -> Failure {
+        // An error without a rule is no fault of a link, unless it says that the link did not come.
+        if let Some(link) = self.shards[place].first()
+            && let Bytes::Coming(download) = &link.bytes
+            && (error.rule().is_some() || download.has_failed())
+            && let Err(fault) = download.verdict()
+        {
+            return link.misses(fault);
+        }
+        let at_fault = error.link().and_then(|number| Some((self.shards[place].get(number)?, self.hops.get(number)?)));
+        match (error.rule(), at_fault) {
+            // Only what is fetched in ranges is found out about in the middle of it.
+            (Some("R-CHN-09" | "R-CHN-10"), Some((link, _))) => link.misses(error),
+            (Some(_), Some((link, hop))) => {
+                Failure::Route(hop.clone(), error.in_file(link.reference.name().to_string()))
+            }
+            _ => Failure::Other(error),
+        }
     }
 }
 
@@ -147,21 +190,9 @@ impl Link<'_> {
         }
     }
 
-    /// Why the link could not be opened or applied.
-    pub(crate) fn blame(&self, hop: &Hop, error: Error) -> Failure {
-        // An error without a rule is no fault of the link, unless it says that the link did not come.
-        if let Bytes::Coming(download) = &self.bytes
-            && (error.rule().is_some() || download.has_failed())
-            && let Err(fault) = download.verdict()
-        {
-            return self.misses(fault);
-        }
-        match error.rule() {
-            // Only what is fetched in ranges is found out about in the middle of it.
-            Some("R-CHN-09" | "R-CHN-10") => self.misses(error),
-            Some(_) => Failure::Route(hop.clone(), error.in_file(self.reference.name().to_string())),
-            None => Failure::Other(error),
-        }
+    /// Waits until all of it has come, or it is known that it does not.
+    fn wait(&self) -> Result<()> {
+        if let Bytes::Coming(download) = &self.bytes { download.wait_for_end() } else { Ok(()) }
     }
 
     /// Why the file did not come.

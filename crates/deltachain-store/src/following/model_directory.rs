@@ -169,11 +169,6 @@ impl Unfinished {
         self.version().join(MODEL)
     }
 
-    /// A place for things that are needed on the way.
-    pub(crate) fn scratch(&self) -> &Path {
-        self.0.path()
-    }
-
     fn version(&self) -> PathBuf {
         self.0.path().join("version")
     }

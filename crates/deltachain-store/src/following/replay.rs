@@ -1,186 +1,150 @@
-//! Steps 5 and 6 of SPEC section 19: the links of a plan are applied, one after another. States on the way are temporary
-//! files; the last one is a model directory.
+//! Steps 5 and 6 of SPEC section 19: the links of a plan are opened and applied, all of a shard in one pass.
 
-use std::path::Path;
-
-use deltachain::chain::{Hop, Plan, check_target, check_union};
-use deltachain::files::{Layout, LayoutFile, ScratchState, StagedSafetensors};
-use deltachain::tensor::{State, StateDigests, TensorInfo};
-use deltachain::{Application, Error, Limits, LinkReader, Result, StateTable};
+use deltachain::chain::{Plan, check_target, check_union};
+use deltachain::files::{Layout, LayoutFile, StagedSafetensors};
+use deltachain::tensor::{StateDigests, TensorInfo};
+use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
 use crate::following::held::ShardRecord;
-use crate::following::links::{Failure, Link, Links};
+use crate::following::links::{Failure, Link, Links, Received};
 use crate::following::selection::Selection;
 use crate::following::shard::{HeldModel, PartWriter, Shard};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// A plan being followed.
-pub(crate) struct Replay<'a> {
+pub(crate) struct Following<'a> {
     pub(crate) plan: &'a Plan,
     /// The shards that are wanted, ascending.
     pub(crate) wanted: &'a [usize],
     /// The tensors that are taken; all if `None`.
     pub(crate) selection: Option<&'a Selection>,
     pub(crate) limits: &'a Limits,
-    /// The version held. Even if nothing is built on it, files that stay the same get the same headers.
-    pub(crate) held: Option<&'a HeldModel>,
-    /// A directory for states on the way.
-    pub(crate) scratch: &'a Path,
-    /// Where the model directory is to be made.
-    pub(crate) out: &'a Path,
-    /// The result of each link is compared with its digests, so that a fault is blamed on the right one. Otherwise all of that
-    /// is done in the end, which saves hashing tensors that the next link changes again (SPEC section 9).
-    pub(crate) compares_each: bool,
     pub(crate) observer: &'a dyn Observer,
 }
 
-type Applied<'a, 'b> = Application<'a, dyn State + 'a, &'b Link<'b>>;
+/// A shard whose links have been pushed.
+pub(crate) struct Pushed<'a> {
+    pub(crate) shard: &'a Shard<'a>,
+    pub(crate) replay: Replay<'a, &'a Link<'a>>,
+    /// Of all its tensors, whichever of them are taken.
+    pub(crate) layout: Layout,
+}
 
-impl Replay<'_> {
-    /// Makes the model directory, and gives what the shards are; all of it has reached the disk then.
-    pub(crate) fn run(&self, links: &mut Links<'_>) -> Result<Vec<ShardRecord>, Failure> {
-        let Some((last, between)) = self.plan.hops.split_last() else {
-            return Err(Error::usage("the plan has no route to follow").into());
-        };
-        let mut shards = self.start()?;
-        let building = InPhase::begin(self.observer, Phase::Build, 0);
-        for hop in between {
-            for shard in &mut shards {
-                let link = links.next()?;
-                *shard = self.step(hop, shard, &link, self.compares_each, links, &building)?;
-            }
-        }
-        self.finish(last, &shards, links, &building)
+/// What keeps a plan from being followed: something with the links of a shard, by its place among those that are wanted, or
+/// something else.
+pub(crate) enum Trouble {
+    Shard(usize, Error),
+    Other(Error),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
     }
+}
 
-    /// The shards that the path starts from.
-    fn start(&self) -> Result<Vec<Shard<'_>>> {
-        let from = self.plan.hops.first().and_then(|hop| hop.from);
-        match self.held {
-            Some(held) if from == Some(held.record().version) => held.shards(),
-            None | Some(_) if from.is_none() => Ok(self.wanted.iter().map(|&number| Shard::nothing(number)).collect()),
-            _ => Err(Error::usage("the plan starts from a version that is not held")),
-        }
-    }
-
-    /// Follows a route to a version on the way, for one shard.
-    fn step(
+impl Following<'_> {
+    /// Opens the links, lets `build` make something of them, and says what the shards are then. All that `build` makes has been proven when this
+    /// has returned without error, and not before.
+    pub(crate) fn run<T>(
         &self,
-        hop: &Hop,
-        shard: &Shard<'_>,
-        link: &Link<'_>,
-        is_compared: bool,
-        links: &mut Links<'_>,
-        building: &InPhase<'_>,
-    ) -> Result<Shard<'static>, Failure> {
-        let apply = || {
-            let opened = self.open(hop, shard, link)?;
-            let application = self.application(shard, &opened)?;
-            let layout = layout(&opened, shard, &application)?;
-            let tensors = application.tensors();
-            let staged = ScratchState::create_in(self.scratch, tensors)?;
-            link.expect(application.segment_bytes());
-            self.observer.begin(Phase::Build, application.work());
-            let unproven = if is_compared {
-                application.run(&staged, building)?;
-                Vec::new()
-            } else {
-                application.run_unproven(&staged, building)?.1
-            };
-            Ok(Shard::between(shard.number, staged, application.table().clone(), unproven, layout))
-        };
-        links.judge(hop, link, apply())
-    }
-
-    /// Follows the last route, into the model directory.
-    fn finish(
-        &self,
-        hop: &Hop,
         shards: &[Shard<'_>],
-        links: &mut Links<'_>,
-        building: &InPhase<'_>,
-    ) -> Result<Vec<ShardRecord>, Failure> {
-        // The tensors of all shards have to be known before the first file can be begun.
-        let sources = shards.iter().map(|_| links.next()).collect::<Result<Vec<_>>>()?;
+        links: &Links<'_>,
+        received: &mut Received,
+        build: impl FnOnce(&[Pushed<'_>]) -> Result<T, Trouble>,
+    ) -> Result<(T, Vec<ShardRecord>), Failure> {
+        let is_taken = |name: &str| self.takes(name);
         let mut opened = Vec::with_capacity(shards.len());
-        for (shard, source) in shards.iter().zip(&sources) {
-            opened.push(self.open(hop, shard, source).map_err(|error| source.blame(hop, error))?);
+        for (place, shard) in shards.iter().enumerate() {
+            let readers = self.open(shard, links.of_shard(place));
+            opened.push(readers.map_err(|error| links.blame(place, error))?);
         }
-        let mut applications: Vec<Applied<'_, '_>> = Vec::with_capacity(shards.len());
-        let mut layouts = Vec::with_capacity(shards.len());
-        for ((shard, link), source) in shards.iter().zip(&opened).zip(&sources) {
-            let application = self.application(shard, link).and_then(|application| {
-                layouts.push(layout(link, shard, &application)?);
-                Ok(application)
-            });
-            let application = application.map_err(|error| source.blame(hop, error))?;
-            source.expect(application.segment_bytes());
-            applications.push(application);
+        let mut pushed = Vec::with_capacity(shards.len());
+        for (place, (shard, readers)) in shards.iter().zip(&opened).enumerate() {
+            let made = push(shard, readers, &is_taken).map_err(|error| links.blame(place, error))?;
+            for (number, link) in links.of_shard(place).iter().enumerate() {
+                link.expect(made.replay.segment_bytes(number));
+            }
+            pushed.push(made);
         }
-        let Some(tensors) = union(applications.iter().map(Application::tensors)) else {
-            return Err(self.tell_apart(hop, shards, &sources, links, building));
-        };
-        let base = self.held.map(|held| &held.files);
-        if tensors.is_empty() && self.selection.is_some() {
+        let built = build(&pushed).map_err(|trouble| match trouble {
+            Trouble::Shard(place, error) => links.blame(place, error),
+            Trouble::Other(error) => error.into(),
+        })?;
+        links.settle(received)?;
+        let record = pushed.iter().map(|Pushed { shard, replay, layout }| ShardRecord {
+            number: shard.number,
+            table: replay.table().clone(),
+            layout: layout.to_json(),
+        });
+        Ok((built, record.collect()))
+    }
+
+    /// Writes the model directory at `out`; all of it has reached the disk then. `held` is the version held: even if nothing is
+    /// built on it, files that stay the same get the same headers.
+    pub(crate) fn write(
+        &self,
+        pushed: &[Pushed<'_>],
+        held: Option<&HeldModel>,
+        out: &std::path::Path,
+    ) -> Result<(), Trouble> {
+        let building = InPhase::begin(self.observer, Phase::Build, 0);
+        let tensors: Vec<Vec<TensorInfo>> = pushed.iter().map(|shard| shard.replay.tensors()).collect();
+        let Some(union) = union(&tensors) else { return Err(self.tell_apart(pushed, &building)) };
+        if union.is_empty() && self.selection.is_some() {
             return Err(Error::usage(format!("version {} has no tensor that is wanted", self.plan.version)).into());
         }
-        let files: Vec<LayoutFile> =
-            layouts.iter().flat_map(Layout::files).filter_map(|file| self.taken_of(file)).collect();
+        let layouts = pushed.iter().map(|shard| &shard.layout);
+        let files: Vec<LayoutFile> = layouts.flat_map(Layout::files).filter_map(|file| self.taken_of(file)).collect();
         let layout = Layout::joined(files.iter())?;
-        let mut staged = StagedSafetensors::create(self.out, &tensors, &layout, base, false)?;
+        let mut staged = StagedSafetensors::create(out, &union, &layout, held.map(|held| &held.files), false)?;
         // Among them may be safetensors files that this version does not have any more.
         staged.leave_other_files();
         staged.write_back_early()?;
-        let work = applications.iter().map(Application::work).fold(0, u64::saturating_add);
+        let work = pushed.iter().map(|shard| shard.replay.work()).fold(0, u64::saturating_add);
         self.observer.begin(Phase::Build, work);
-        for (application, source) in applications.iter().zip(&sources) {
-            let applied = application.run(&PartWriter::new(&staged, application.tensors()), building);
-            links.judge(hop, source, applied)?;
+        for (place, (Pushed { shard, replay, .. }, tensors)) in pushed.iter().zip(&tensors).enumerate() {
+            let built = replay.run(shard.state(), &PartWriter::new(&staged, tensors), &building);
+            built.map_err(|error| Trouble::Shard(place, error))?;
         }
-        // One that takes some shards only cannot tell.
-        if self.wanted.len() == self.plan.shards.len() {
-            check_union(self.plan.state, rows(applications.iter().map(Application::table)))?;
-        }
+        self.check_union(pushed)?;
         staged.commit()?;
-        let known = shards.iter().zip(&applications).zip(&layouts);
-        let record = known.map(|((shard, application), layout)| ShardRecord {
-            number: shard.number,
-            table: application.table().clone(),
-            layout: layout.to_json(),
-        });
-        Ok(record.collect())
+        Ok(())
+    }
+
+    /// Whether the shards are together what the commit names. One that takes some shards only cannot tell.
+    fn check_union(&self, pushed: &[Pushed<'_>]) -> Result<()> {
+        if self.wanted.len() < self.plan.shards.len() {
+            return Ok(());
+        }
+        check_union(self.plan.state, rows(pushed.iter().map(|shard| shard.replay.table())))
     }
 
     /// Two shards have a tensor of the same name, so they cannot share a directory. The fault is that of the commit, unless
     /// one of the links turns out not to lead where it says.
-    fn tell_apart(
-        &self,
-        hop: &Hop,
-        shards: &[Shard<'_>],
-        sources: &[Link<'_>],
-        links: &mut Links<'_>,
-        building: &InPhase<'_>,
-    ) -> Failure {
-        let step = |(shard, source)| self.step(hop, shard, source, true, links, building);
-        let reached = shards.iter().zip(sources).map(step);
-        let reached = match reached.collect::<Result<Vec<_>, _>>() {
-            Ok(reached) => reached,
-            Err(failure) => return failure,
-        };
-        let union = check_union(self.plan.state, rows(reached.iter().map(|shard| &shard.table)));
-        union.err().unwrap_or_else(|| Error::usage("the shards have changed while they were read")).into()
+    fn tell_apart(&self, pushed: &[Pushed<'_>], building: &InPhase<'_>) -> Trouble {
+        for (place, Pushed { shard, replay, .. }) in pushed.iter().enumerate() {
+            if let Err(error) = replay.prove(shard.state(), building) {
+                return Trouble::Shard(place, error);
+            }
+        }
+        let union = check_union(self.plan.state, rows(pushed.iter().map(|shard| shard.replay.table())));
+        union.err().unwrap_or_else(|| Error::usage("two shards have a tensor of the same name")).into()
     }
 
-    fn open<'l>(&self, hop: &Hop, shard: &Shard<'_>, source: &'l Link<'l>) -> Result<LinkReader<&'l Link<'l>>> {
-        let link = LinkReader::open(source, self.limits)?;
-        let target = hop.shards.get(shard.number).ok_or_else(|| Error::usage("the route has no such shard"))?;
-        check_target(link.header(), *target)?;
-        Ok(link)
-    }
-
-    fn application<'s, 'l>(&self, shard: &'s Shard<'_>, link: &'s LinkReader<&'l Link<'l>>) -> Result<Applied<'s, 'l>> {
-        let application = Application::of_part(shard.state(), &shard.table, link, &|name| self.takes(name));
-        Ok(application?.with_unproven(&shard.unproven))
+    /// Opens the links of a shard.
+    fn open<'l>(&self, shard: &Shard<'_>, links: &'l [Link<'l>]) -> Result<Vec<LinkReader<&'l Link<'l>>>> {
+        let hops = self.plan.hops.iter().zip(links).enumerate();
+        let readers = hops.map(|(number, (hop, link))| {
+            let open = || {
+                let reader = LinkReader::open(link, self.limits)?;
+                let target = hop.shards.get(shard.number).ok_or_else(|| Error::usage("the route has no such shard"))?;
+                check_target(reader.header(), *target)?;
+                Ok(reader)
+            };
+            open().map_err(|error: Error| error.of_link(number))
+        });
+        readers.collect()
     }
 
     fn takes(&self, tensor: &str) -> bool {
@@ -195,9 +159,21 @@ impl Replay<'_> {
     }
 }
 
-/// The layout of all tensors of the shard, whichever of them are taken.
-fn layout(link: &LinkReader<&Link<'_>>, shard: &Shard<'_>, application: &Applied<'_, '_>) -> Result<Layout> {
-    Layout::of_target(&link.index().metadata, shard.layout.as_ref(), &application.table().tensors)
+/// Step 7 of SPEC section 10 for the links of a shard, one after another.
+fn push<'a>(
+    shard: &'a Shard<'_>,
+    readers: &'a [LinkReader<&'a Link<'a>>],
+    is_taken: &'a (dyn Fn(&str) -> bool + Sync),
+) -> Result<Pushed<'a>> {
+    let mut replay = Replay::of_part(shard.table.clone(), is_taken);
+    let mut layout = shard.layout.clone();
+    for (number, reader) in readers.iter().enumerate() {
+        replay.push(reader)?;
+        let of_target = Layout::of_target(&reader.index().metadata, layout.as_ref(), &replay.table().tensors);
+        layout = Some(of_target.map_err(|error| error.of_link(number))?);
+    }
+    let layout = layout.ok_or_else(|| Error::usage("the plan has no route to follow"))?;
+    Ok(Pushed { shard, replay, layout })
 }
 
 /// Tables as [`check_union`] wants them.
@@ -208,8 +184,8 @@ fn rows<'a>(
 }
 
 /// The tensors of all shards, ascending by name; `None` if two have the same name.
-fn union<'a>(shards: impl Iterator<Item = &'a [TensorInfo]>) -> Option<Vec<TensorInfo>> {
-    let mut all: Vec<TensorInfo> = shards.flatten().cloned().collect();
+fn union(shards: &[Vec<TensorInfo>]) -> Option<Vec<TensorInfo>> {
+    let mut all: Vec<TensorInfo> = shards.iter().flatten().cloned().collect();
     all.sort_unstable_by(|left, right| left.name().cmp(right.name()));
     all.is_sorted_by(|left, right| left.name() < right.name()).then_some(all)
 }

@@ -1,9 +1,9 @@
-//! Shards of a version on the way to another: of the version held, of one on the way, or nothing.
+//! The shards that a plan starts from: those of the version held, or nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use deltachain::files::{Layout, SafetensorsState, ScratchState, StagedSafetensors};
+use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, TensorInfo};
 use deltachain::{Error, Result, StateTable};
 
@@ -17,8 +17,6 @@ pub(crate) struct Shard<'a> {
     tensors: Tensors<'a>,
     /// Of all of its tensors, also those that are not taken.
     pub(crate) table: StateTable,
-    /// As for [`deltachain::Application::with_unproven`].
-    pub(crate) unproven: Vec<bool>,
     /// `None` if it comes from nothing.
     pub(crate) layout: Option<Layout>,
 }
@@ -26,32 +24,19 @@ pub(crate) struct Shard<'a> {
 enum Tensors<'a> {
     None(MemoryState),
     Held(Part<'a>),
-    Between(ScratchState),
 }
 
 impl Shard<'_> {
     /// The empty state.
     pub(crate) fn nothing(number: usize) -> Self {
         let table = StateTable::new(Vec::new(), Vec::new());
-        Self { number, tensors: Tensors::None(MemoryState::new()), table, unproven: Vec::new(), layout: None }
-    }
-
-    /// A shard of a version on the way.
-    pub(crate) fn between(
-        number: usize,
-        tensors: ScratchState,
-        table: StateTable,
-        unproven: Vec<bool>,
-        layout: Layout,
-    ) -> Self {
-        Self { number, tensors: Tensors::Between(tensors), table, unproven, layout: Some(layout) }
+        Self { number, tensors: Tensors::None(MemoryState::new()), table, layout: None }
     }
 
     pub(crate) fn state(&self) -> &dyn State {
         match &self.tensors {
             Tensors::None(state) => state,
             Tensors::Held(state) => state,
-            Tensors::Between(state) => state,
         }
     }
 }
@@ -104,8 +89,7 @@ impl HeldModel {
         let shard = |record: &ShardRecord| {
             let part = Part::of(&self.files, &record.table, self.selection.as_ref())?;
             let layout = Some(Layout::parse(&record.layout, &record.table.tensors)?);
-            let (table, unproven) = (record.table.clone(), Vec::new());
-            Ok(Shard { number: record.number, tensors: Tensors::Held(part), table, unproven, layout })
+            Ok(Shard { number: record.number, tensors: Tensors::Held(part), table: record.table.clone(), layout })
         };
         self.record.shards.iter().map(shard).collect()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use deltachain::chain::{FileReference, Hop, Plan, Planner, check_held};
+use deltachain::chain::{FileReference, Plan, Planner, check_held};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
@@ -16,9 +16,9 @@ use crate::following::held::Record;
 use crate::following::links::{Failure, Links, Received};
 use crate::following::model_directory::{Current, ModelDirectory, sync_directory};
 use crate::following::other_files::{OtherFiles, failed_with, take_model, take_other_files};
-use crate::following::replay::Replay;
+use crate::following::replay::Following;
 use crate::following::selection::Selection;
-use crate::following::shard::HeldModel;
+use crate::following::shard::{HeldModel, Shard};
 use crate::observer::{Observer, Phase};
 
 /// How a subscriber works.
@@ -61,10 +61,22 @@ impl Default for SubscriberOptions {
     }
 }
 
+impl SubscriberOptions {
+    deltachain::setters! {
+        limits: Limits,
+        shards: Option<Vec<usize>>,
+        tensors: Option<Vec<String>>,
+        cache_bytes: u64,
+        trust_directory: bool,
+        other_files: OtherFiles,
+        accept: Option<Digest>,
+    }
+}
+
 /// Keeps a directory at a version of a chain.
 ///
 /// The model's files are in `DIR/current`, a symbolic link to the directory of a version. It is switched when a version is
-/// complete and on disk; until then, and whatever fails, it stays as it was. Whoever opens several files should resolve
+/// complete and on disk; until then, and whatever fails, it stays as it was. If you open several files, resolve
 /// the link first: the directory that it leads to stays until the version after the next is being built.
 #[derive(Debug)]
 pub struct Subscriber {
@@ -243,7 +255,7 @@ impl Subscriber {
     /// The files of the version held, if they are what they were. They are read when this is asked for the first time.
     fn open_held(&mut self, observer: &dyn Observer) -> Result<Option<HeldModel>> {
         if let Some(error) = self.unusable.take() {
-            observer.remark(&format!("what is in the directory cannot be used, and is made anew: {error:?}"));
+            observer.remark(&format!("what is in the directory cannot be used, and is made anew: {error:#}"));
         }
         let Some(known) = self.held.as_mut().filter(|known| known.files != Files::Useless) else { return Ok(None) };
         let record = &known.record;
@@ -264,7 +276,7 @@ impl Subscriber {
             Err(error) => {
                 let version = record.version;
                 observer
-                    .remark(&format!("version {version} in the directory cannot be used, and is made anew: {error:?}"));
+                    .remark(&format!("version {version} in the directory cannot be used, and is made anew: {error:#}"));
                 known.files = Files::Useless;
                 Ok(None)
             }
@@ -310,7 +322,7 @@ impl Subscriber {
             times.download = received.time;
             match built {
                 Ok(made) => {
-                    self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:?}")));
+                    self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
                     let routes = plan.hops.iter().map(|hop| (hop.from, hop.version)).collect();
                     return Ok(Some(Prepared { made, routes, received, times }));
                 }
@@ -337,36 +349,19 @@ impl Subscriber {
         let wanted = self.wanted(plan)?;
         let unfinished = self.directory.begin()?;
         let model = unfinished.model();
-        let mut replay = |compares_each: bool| {
-            let files =
-                |hop: &Hop| wanted.iter().filter_map(|&shard| hop.files.get(shard).copied()).collect::<Vec<_>>();
-            let files = plan.hops.iter().flat_map(files);
-            let mut links = Links::new(&self.store, &self.cache, observer, self.selection.is_none(), files);
-            let replay = Replay {
-                plan,
-                wanted: &wanted,
-                selection: self.selection.as_ref(),
-                limits: &self.options.limits,
-                held,
-                scratch: unfinished.scratch(),
-                out: &model,
-                compares_each,
-                observer,
-            };
-            let replayed = replay.run(&mut links);
-            received.add(links.received());
-            replayed
-        };
         let shards = match held.filter(|_| plan.hops.is_empty()) {
             Some(held) => {
                 take_model(&held.files, &model)?;
                 held.record().shards.clone()
             }
-            None => match replay(false) {
-                // The fault may be that of a link before the one that was refused.
-                Err(Failure::Route(hop, _)) if plan.hops.first() != Some(&hop) => replay(true),
-                replayed => replayed,
-            }?,
+            None => {
+                let (selection, limits) = (self.selection.as_ref(), &self.options.limits);
+                let following = Following { plan, wanted: &wanted, selection, limits, observer };
+                let access = (&self.store, &self.cache, observer);
+                let links = Links::fetch(access, selection.is_some(), &plan.hops, &wanted, received)?;
+                let shards = start(plan, &wanted, held)?;
+                following.run(&shards, &links, received, |pushed| following.write(pushed, held, &model))?.1
+            }
         };
         match &self.options.other_files {
             OtherFiles::Assets => {
@@ -420,6 +415,16 @@ impl Subscriber {
             times,
             lag: Lag::default(),
         })
+    }
+}
+
+/// The shards that a plan starts from.
+fn start<'a>(plan: &Plan, wanted: &[usize], held: Option<&'a HeldModel>) -> Result<Vec<Shard<'a>>> {
+    let from = plan.hops.first().and_then(|hop| hop.from);
+    match held {
+        Some(held) if from == Some(held.record().version) => held.shards(),
+        None | Some(_) if from.is_none() => Ok(wanted.iter().map(|&number| Shard::nothing(number)).collect()),
+        _ => Err(Error::usage("the plan starts from a version that is not held")),
     }
 }
 

@@ -33,6 +33,14 @@ pub struct CompactOptions {
 }
 
 impl CompactOptions {
+    deltachain::setters! {
+        version: Option<u64>,
+        from: Vec<u64>,
+        snapshot: bool,
+        profile: Profile,
+        limits: Limits,
+    }
+
     /// For the head, and nothing to be made yet.
     pub fn new(scratch: impl Into<PathBuf>) -> Self {
         Self {

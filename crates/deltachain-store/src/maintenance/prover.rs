@@ -8,8 +8,8 @@ use std::path::Path;
 
 use deltachain::chain::{Entry, FileReference, ObjectName, Route, check_target, check_union};
 use deltachain::files::SafetensorsState;
-use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, TensorInfo};
-use deltachain::{Application, Error, Limits, LinkReader, Result};
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests};
+use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
 use crate::access::store::Store;
 use crate::access::stored_link::StoredLink;
@@ -31,9 +31,6 @@ pub(crate) struct Prover<'a> {
 
 /// A route, and the version that it leads to.
 type Proposed<'a> = (&'a Entry, &'a Route);
-
-/// The tensors of a shard that a link has led to.
-type Built = (Vec<TensorInfo>, StateDigests);
 
 impl<'a> Prover<'a> {
     pub(crate) fn new(
@@ -61,7 +58,7 @@ impl<'a> Prover<'a> {
         for ((source, of), routes) in groups {
             let entry = source.and_then(|source| self.entries.get(&source));
             if let Some(entry) = entry.filter(|entry| entry.routes.is_empty()) {
-                // No fault: whoever still holds the version can take them. Compaction from a version that it holds makes such.
+                // No fault: who still holds the version can take them. Compaction from a held version makes such routes.
                 let version = entry.commit.version;
                 self.observer.remark(&format!("routes from version {version}, which has been pruned, are not tried"));
                 continue;
@@ -79,7 +76,7 @@ impl<'a> Prover<'a> {
     /// Applies the links of a route to the shards that it comes from, which have these digests.
     fn prove(&self, entry: &Entry, route: &Route, digests: &[StateDigests]) -> Result<()> {
         let of = route.files.len();
-        let mut built: Vec<Built> = Vec::with_capacity(of);
+        let mut built: Vec<StateTable> = Vec::with_capacity(of);
         for (shard, ((file, target), digests)) in route.files.iter().zip(&entry.commit.shards).zip(digests).enumerate()
         {
             let nothing = MemoryState::new();
@@ -90,7 +87,7 @@ impl<'a> Prover<'a> {
             let applied = self.apply(base, digests, file, *target);
             built.push(applied.map_err(|error| error.in_file(file.name().to_string()))?);
         }
-        check_union(entry.commit.state, built.iter().map(|(infos, digests)| (infos.as_slice(), digests)))
+        check_union(entry.commit.state, built.iter().map(|table| (table.tensors.as_slice(), &table.digests)))
             .map_err(|error| error.in_file(ObjectName::Commit(entry.commit.version).to_string()))
     }
 
@@ -116,13 +113,19 @@ impl<'a> Prover<'a> {
         kept.bring_to(version, None, self.observer)
     }
 
-    fn apply(&self, base: &dyn State, digests: &StateDigests, file: &FileReference, target: Digest) -> Result<Built> {
+    fn apply(
+        &self,
+        base: &dyn State,
+        digests: &StateDigests,
+        file: &FileReference,
+        target: Digest,
+    ) -> Result<StateTable> {
         let link = LinkReader::open(StoredLink::new(self.store, *file), self.limits)?;
         check_target(link.header(), target)?;
-        let application = Application::new(base, digests, &link)?;
-        let progress = InPhase::begin(self.observer, Phase::Build, application.work());
-        let digests = application.run(&Nowhere, &progress)?;
-        Ok((application.tensors().to_vec(), digests))
+        let mut replay = Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
+        replay.push(&link)?;
+        replay.prove(base, &InPhase::begin(self.observer, Phase::Build, replay.work()))?;
+        Ok(replay.table().clone())
     }
 }
 
@@ -138,14 +141,5 @@ fn note<T>(problems: &mut Vec<Error>, result: Result<T>) -> Result<Option<T>> {
             Ok(None)
         }
         Err(error) => Err(error),
-    }
-}
-
-/// Lets what is written go: only its digests are of interest.
-struct Nowhere;
-
-impl StateWriter for Nowhere {
-    fn write(&self, _tensor: usize, _offset: u64, _bytes: &[u8]) -> Result<()> {
-        Ok(())
     }
 }

@@ -41,6 +41,17 @@ impl Default for PublishOptions {
     }
 }
 
+impl PublishOptions {
+    deltachain::setters! {
+        profile: Profile,
+        metadata: BTreeMap<String, String>,
+        snapshots: Snapshots,
+        skips: Vec<u64>,
+        assets: bool,
+        limits: Limits,
+    }
+}
+
 /// Where a publisher finds the state of the head, to make links from.
 #[derive(Debug, Clone, Copy)]
 pub enum Base<'a> {

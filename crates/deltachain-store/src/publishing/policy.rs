@@ -19,7 +19,7 @@ const LOOK_BACK: u64 = 4;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Snapshots {
-    /// Every so many versions.
+    /// Each time after this many versions.
     Every(u64),
     /// When a late joiner would have to read more than this many times the last snapshot.
     Cost(f64),

@@ -106,7 +106,7 @@ impl Folder {
                 let mut snapshot = Vec::new();
                 diff(&MemoryState::new(), state, &DiffOptions::default(), &mut snapshot).unwrap();
                 let snapshot = LinkReader::open(snapshot, &Limits::default()).unwrap();
-                let made = Shard::empty().apply(&snapshot, &Take::default(), self.folder.path()).unwrap();
+                let made = Shard::empty().follow(&[snapshot], &Take::default(), self.folder.path()).unwrap();
                 let _ = fs::remove_file(path);
                 made.save(path).unwrap();
             }
@@ -323,7 +323,7 @@ fn layouts_are_checked_and_do_not_matter() {
     let two = r#"{"files":[{"name":"a.safetensors","metadata":null,"tensors":["b"]},{"name":"b.safetensors","metadata":null,"tensors":[]}]}"#;
     for (metadata, expected) in [(layout(two), None), (layout("{}"), Some("R-LAY-01"))] {
         let mut link = Vec::new();
-        let options = DiffOptions { metadata, ..DiffOptions::default() };
+        let options = DiffOptions::default().metadata(metadata);
         diff(&folder.versions[0][1], &folder.versions[2][1], &options, &mut link).unwrap();
         let file = FileReference { digest: Digest::of_bytes(&link), size: link.len() as u64 };
         folder.put(file.name(), &link);

@@ -1,0 +1,222 @@
+//! Collecting what differs between two states: stretch by stretch within a piece, piece by piece within a set.
+
+use crate::codec::changes::append_changes;
+use crate::error::{Error, Result};
+use crate::memory::patch_set::{Cursor, PatchSet, Run, RunKind};
+use crate::table::StateTable;
+use crate::tensor::{MemoryState, State, StateDigests, TensorInfo};
+
+/// Runs begin at multiples of this in the arena of values.
+const ALIGNMENT: usize = 8;
+
+/// Numbers of lanes count from a multiple of this.
+const LANES_PER_BLOCK: u64 = 1 << 32;
+
+/// What changes in one piece. Takes no more bytes than the piece has, and what one stretch takes.
+#[derive(Debug)]
+pub(crate) struct PieceChanges {
+    lane_bytes: usize,
+    /// Where the last stretch ended.
+    end: u64,
+    spans: Vec<Span>,
+    /// Lanes within the piece.
+    numbers: Vec<u32>,
+    values: Vec<u8>,
+}
+
+/// Changes of one kind.
+#[derive(Debug)]
+enum Span {
+    /// The next numbers, as many as this.
+    Lanes(usize),
+    /// All bytes from here on, as many as that.
+    Whole(u64, usize),
+}
+
+impl PieceChanges {
+    /// Nothing has changed yet in a piece of a tensor with lanes of `lane_bytes` bytes.
+    pub(crate) fn new(lane_bytes: usize) -> Self {
+        Self { lane_bytes, end: 0, spans: Vec::new(), numbers: Vec::new(), values: Vec::new() }
+    }
+
+    /// Compares the next stretch of whole lanes, which begins at byte `begin` of the piece: its bytes in base and target. Where the
+    /// new bytes are not longer than numbers and values, they are kept as they are.
+    pub(crate) fn add(&mut self, begin: u64, old: &[u8], new: &[u8]) {
+        self.end = begin + new.len() as u64;
+        let (numbers, values) = (self.numbers.len(), self.values.len());
+        // Lanes of a piece are 2^24 at most.
+        let first = u32::try_from(begin / self.lane_bytes as u64).unwrap_or(u32::MAX);
+        append_changes(self.lane_bytes, first, (old, new), &mut self.numbers, &mut self.values);
+        let changed = self.numbers.len() - numbers;
+        if changed * (size_of::<u32>() + self.lane_bytes) < new.len() {
+            match self.spans.last_mut() {
+                _ if changed == 0 => {}
+                Some(Span::Lanes(count)) => *count += changed,
+                _ => self.spans.push(Span::Lanes(changed)),
+            }
+        } else if changed > 0 {
+            self.numbers.truncate(numbers);
+            self.values.truncate(values);
+            self.values.extend_from_slice(new);
+            match self.spans.last_mut() {
+                Some(Span::Whole(first, length)) if *first + *length as u64 == begin => *length += new.len(),
+                _ => self.spans.push(Span::Whole(begin, new.len())),
+            }
+        }
+    }
+}
+
+/// Makes a [`PatchSet`] from the changes of pieces.
+#[derive(Debug)]
+pub(crate) struct PatchCollector {
+    set: PatchSet,
+    budget: u64,
+    /// Bytes of the new tensors.
+    new_bytes: u64,
+}
+
+impl PatchCollector {
+    /// Nothing changes yet between tensors, ascending by name, and a target. `budget` bounds [`PatchSet::bytes`].
+    ///
+    /// # Errors
+    /// USAGE if the target's new tensors exceed the budget.
+    pub(crate) fn new(base: &[TensorInfo], target: &StateTable, budget: u64) -> Result<Self> {
+        let over = |info: &TensorInfo| {
+            let number = base.binary_search_by(|old| old.name().cmp(info.name())).ok()?;
+            info.can_patch(&base[number]).then_some(number)
+        };
+        let over: Vec<_> = target.tensors.iter().map(over).collect();
+        let new = target.tensors.iter().zip(&over).filter(|(_, over)| over.is_none());
+        let new_bytes = new.fold(0_u64, |sum, (info, _)| sum.saturating_add(info.bytes()));
+        let set = PatchSet {
+            base: base.to_vec(),
+            table: target.clone(),
+            over,
+            runs: Vec::new(),
+            numbers: Vec::new(),
+            values: Vec::new(),
+            other: MemoryState::new(),
+            cursor: Cursor::default(),
+            is_switched: false,
+            marked: None,
+        };
+        let collector = Self { set, budget, new_bytes };
+        collector.check_budget()?;
+        Ok(collector)
+    }
+
+    /// The base's tensor that a target's tensor is laid over: of the same name, dtype and byte length. `None` if it is new.
+    pub(crate) fn over(&self, tensor: usize) -> Option<usize> {
+        self.set.over(tensor)
+    }
+
+    /// Appends the changes of a piece of a tensor that is laid over one of the base. Pieces of a tensor ascend; tensors may
+    /// alternate.
+    ///
+    /// # Errors
+    /// USAGE if all that has been added exceeds the budget, or the changes are not those of such a piece.
+    pub(crate) fn add(&mut self, tensor: usize, piece: u64, changes: PieceChanges) -> Result<()> {
+        let info = &self.set.table.tensors[tensor];
+        let range = info.piece(piece);
+        let lane_bytes = info.dtype().lane_bytes();
+        if self.set.over[tensor].is_none() || changes.lane_bytes != lane_bytes || changes.end > range.end - range.start
+        {
+            return Err(Error::usage("the changes are not those of this piece").of_tensor(info.name()));
+        }
+        let first_lane = range.start / lane_bytes as u64;
+        let (mut numbers, mut values) = (changes.numbers.as_slice(), changes.values.as_slice());
+        for span in changes.spans {
+            let length = match span {
+                Span::Lanes(count) => {
+                    let now;
+                    (now, numbers) = numbers.split_at(count);
+                    self.add_lanes(tensor, first_lane, now);
+                    count * lane_bytes
+                }
+                Span::Whole(begin, length) => {
+                    self.add_whole(tensor, first_lane + begin / lane_bytes as u64, lane_bytes);
+                    length
+                }
+            };
+            let now;
+            (now, values) = values.split_at(length);
+            self.set.values.extend_from_slice(now);
+            if let Some(run) = self.set.runs.last_mut() {
+                run.values.end = self.set.values.len();
+            }
+        }
+        self.check_budget()
+    }
+
+    /// Appends numbers, which count from this lane, to the last run or to a new one, whose values follow.
+    fn add_lanes(&mut self, tensor: usize, first_lane: u64, numbers: &[u32]) {
+        let (block, offset) = split(first_lane);
+        let begin = self.set.numbers.len();
+        self.set.numbers.extend(numbers.iter().map(|number| offset + number));
+        let end = self.set.numbers.len();
+        match self.set.runs.last_mut() {
+            Some(Run { tensor: last, first_lane, kind: RunKind::Lanes(range), .. })
+                if (*last, *first_lane) == (tensor, block) =>
+            {
+                range.end = end;
+            }
+            _ => self.begin(tensor, block, RunKind::Lanes(begin..end)),
+        }
+    }
+
+    /// Goes on with a whole run that ends at this lane, or begins one.
+    fn add_whole(&mut self, tensor: usize, first_lane: u64, lane_bytes: usize) {
+        let goes_on = self.set.runs.last().is_some_and(|run| {
+            let end = run.first_lane + (run.values.len() / lane_bytes) as u64;
+            (run.tensor, &run.kind, end) == (tensor, &RunKind::Whole, first_lane)
+        });
+        if !goes_on {
+            self.begin(tensor, first_lane, RunKind::Whole);
+        }
+    }
+
+    fn begin(&mut self, tensor: usize, first_lane: u64, kind: RunKind) {
+        let begin = self.set.values.len().next_multiple_of(ALIGNMENT);
+        self.set.values.resize(begin, 0);
+        self.set.runs.push(Run { tensor, first_lane, kind, values: begin..begin });
+    }
+
+    fn check_budget(&self) -> Result<()> {
+        let arenas = (size_of_val(self.set.numbers.as_slice()) + self.set.values.len()) as u64;
+        let needed = arenas.saturating_add(self.new_bytes);
+        if needed > self.budget {
+            let budget = self.budget;
+            return Err(Error::usage(format!("the changes take {needed} bytes so far, {budget} are allowed")));
+        }
+        Ok(())
+    }
+
+    /// As [`finish`](Self::finish), where the digests of the target have not been known before.
+    pub(crate) fn finish_with(mut self, digests: StateDigests, new: MemoryState) -> Result<PatchSet> {
+        self.set.table.digests = digests;
+        self.finish(new)
+    }
+
+    /// The set, with the new tensors, which are exactly those of `new`.
+    ///
+    /// # Errors
+    /// USAGE if `new` holds other tensors.
+    pub(crate) fn finish(self, new: MemoryState) -> Result<PatchSet> {
+        let mut set = self.set;
+        let expected = set.table.tensors.iter().zip(&set.over).filter(|(_, over)| over.is_none()).map(|(info, _)| info);
+        if !expected.eq(new.tensors()) {
+            return Err(Error::usage("the new tensors are not those of the target"));
+        }
+        set.other = new.among(&set.table.tensors);
+        set.runs.sort_by_key(|run| run.tensor);
+        set.numbers.shrink_to_fit();
+        set.values.shrink_to_fit();
+        Ok(set)
+    }
+}
+
+/// The lane that the number of this one counts from, and the number.
+fn split(lane: u64) -> (u64, u32) {
+    let number = lane % LANES_PER_BLOCK;
+    (lane - number, u32::try_from(number).unwrap_or(0))
+}

@@ -1,0 +1,154 @@
+//! Exchanging values between a set and memory: what fails is found out before, and there is a way back from wherever it stops.
+
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::codec::lane::{Lane, with_lane};
+use crate::error::{Error, Result};
+use crate::memory::lent::StateMemory;
+use crate::memory::patch_set::{Cursor, PatchSet, RunKind, shared};
+
+impl PatchSet {
+    /// Checks all that could hinder the exchange; nothing is written yet. The memory must hold the base, bit for bit, or the
+    /// target if the set has been applied, or what this set has made of it so far: that its bytes are those that were
+    /// proven, and are left alone meanwhile, the caller vouches for.
+    ///
+    /// # Errors
+    /// USAGE if the memory holds other tensors than the base, by name, dtype or shape; if tensors come, go or change their
+    /// size, and the memory is [lent](super::LentState); if its mark says that somebody else has changed a part of it.
+    pub fn fit<'m, M: StateMemory + ?Sized>(&'m mut self, memory: &'m mut M) -> Result<Ready<'m, M>> {
+        let expected = if self.is_switched { &self.table.tensors } else { &self.base };
+        if memory.tensors() != expected {
+            return Err(Error::usage("the memory does not hold the tensors that the changes are for"));
+        }
+        if !memory.is_owned() && (self.over.len() != self.base.len() || self.over.contains(&None)) {
+            return Err(Error::usage("tensors come, go or change their size, for which lent memory has no room"));
+        }
+        let marked = memory.mark().map(|mark| mark.load(Ordering::Acquire)).filter(|mark| mark % 2 == 1);
+        if marked != self.marked {
+            return Err(Error::usage("a change of the memory has begun and not come to its end: it holds no version"));
+        }
+        Ok(Ready { set: self, memory })
+    }
+}
+
+/// A set and memory that it fits: nothing that can be done now fails or allocates.
+///
+/// Dropped half way, it leaves memory that holds parts of both states. The set knows how far it came:
+/// [`fit`](PatchSet::fit) it again to go on or back.
+#[derive(Debug)]
+pub struct Ready<'m, M: ?Sized> {
+    set: &'m mut PatchSet,
+    memory: &'m mut M,
+}
+
+impl<M: StateMemory + ?Sized> Ready<'_, M> {
+    /// Makes the memory hold the target, from however far it has come. Nothing happens if it does already.
+    pub fn apply(&mut self) {
+        self.exchange(u64::MAX);
+    }
+
+    /// Goes on for at most `lanes` lanes, for callers who cannot pause for long. Whether the memory holds the target now; until
+    /// then it holds neither state.
+    pub fn exchange(&mut self, lanes: u64) -> bool {
+        if self.set.is_switched {
+            return true;
+        }
+        self.set_mark();
+        let mut left = usize::try_from(lanes).unwrap_or(usize::MAX);
+        while self.set.cursor.run < self.set.runs.len() {
+            if left == 0 {
+                return false;
+            }
+            let Cursor { run, lane } = self.set.cursor;
+            let all = self.set.lanes_of(run);
+            let end = all.min(lane.saturating_add(left));
+            self.exchange_values(run, lane..end);
+            left -= end - lane;
+            self.set.cursor = if end == all { Cursor { run: run + 1, lane: 0 } } else { Cursor { run, lane: end } };
+        }
+        let PatchSet { over, other, .. } = &mut *self.set;
+        self.memory.switch(other, &mut shared(over).map(|(new, old)| (old, new)));
+        self.set.is_switched = true;
+        self.clear_mark();
+        true
+    }
+
+    /// Makes the memory hold the base again, bit for bit, from however far it has come.
+    pub fn undo(&mut self) {
+        self.set_mark();
+        if self.set.is_switched {
+            let PatchSet { over, other, .. } = &mut *self.set;
+            self.memory.switch(other, &mut shared(over));
+            self.set.is_switched = false;
+        }
+        let Cursor { run: last, lane } = self.set.cursor;
+        self.exchange_values(last, 0..lane);
+        for run in (0..last).rev() {
+            self.set.cursor = Cursor { run, lane: 0 };
+            self.exchange_values(run, 0..self.set.lanes_of(run));
+        }
+        self.set.cursor = Cursor::default();
+        self.clear_mark();
+    }
+
+    /// Exchanges some lanes of a run.
+    fn exchange_values(&mut self, run: usize, lanes: Range<usize>) {
+        if lanes.is_empty() {
+            return;
+        }
+        let PatchSet { runs, numbers, values, over, table, .. } = &mut *self.set;
+        let run = &runs[run];
+        // Runs are for tensors that are laid over the base's.
+        let Some(tensor) = over[run.tensor] else { return };
+        let lane_bytes = table.tensors[run.tensor].dtype().lane_bytes();
+        let room = self.memory.room(tensor);
+        // What is in memory is within the address space.
+        let first = usize::try_from(run.first_lane).unwrap_or(usize::MAX);
+        let values = &mut values[run.values.clone()][lane_bytes * lanes.start..lane_bytes * lanes.end];
+        match &run.kind {
+            RunKind::Lanes(range) => {
+                let numbers = &numbers[range.clone()][lanes];
+                let room = &mut room[lane_bytes * first..];
+                with_lane!(lane_bytes, L => exchange_lanes::<L>(room, numbers, values));
+            }
+            RunKind::Whole => room[lane_bytes * (first + lanes.start)..][..values.len()].swap_with_slice(values),
+        }
+    }
+
+    /// Before the first write.
+    fn set_mark(&mut self) {
+        if let (Some(mark), None) = (self.memory.mark(), self.set.marked) {
+            self.set.marked = Some(mark.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
+            // Nobody sees a write that follows without the mark.
+            fence(Ordering::Release);
+        }
+    }
+
+    /// After the last write.
+    fn clear_mark(&mut self) {
+        if let (Some(mark), Some(_)) = (self.memory.mark(), self.set.marked.take()) {
+            // A reader that sees an even mark sees all that has been written.
+            mark.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+/// Lanes that are exchanged together.
+const AT_ONCE: usize = 256;
+
+/// Exchanges the lanes of these numbers with values. Many are read before any is written: reads that miss the cache do not wait
+/// for each other, writes do.
+fn exchange_lanes<L: Lane>(room: &mut [u8], numbers: &[u32], values: &mut [u8]) {
+    let room = L::chunks_mut(room);
+    let mut held = [L::default().store(); AT_ONCE];
+    for (numbers, values) in numbers.chunks(AT_ONCE).zip(L::chunks_mut(values).chunks_mut(AT_ONCE)) {
+        for (held, &number) in held.iter_mut().zip(numbers) {
+            *held = room[number as usize];
+        }
+        for (value, &number) in values.iter().zip(numbers) {
+            room[number as usize] = *value;
+        }
+        values.copy_from_slice(&held[..values.len()]);
+    }
+}

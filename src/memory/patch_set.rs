@@ -1,0 +1,154 @@
+//! What turns one state into another in place: new values of lanes, and whole tensors.
+
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::progress::Progress;
+use crate::rules::{self, ensure};
+use crate::table::StateTable;
+use crate::tensor::{MemoryState, State, StateDigests, TensorInfo};
+
+/// All in which a state, the target, differs from another, the base, whatever links lie between them. Numbers and values stand in
+/// two arenas, which can go to a device as they are.
+///
+/// A set that has been applied holds what the base had in these places: it is the way back.
+#[derive(Debug)]
+pub struct PatchSet {
+    /// The tensors of the base.
+    pub(super) base: Vec<TensorInfo>,
+    pub(super) table: StateTable,
+    /// The base's tensor that each of the target's is laid over; `None` if it is new. Ascending: both are sorted by name.
+    pub(super) over: Vec<Option<usize>>,
+    pub(super) runs: Vec<Run>,
+    pub(super) numbers: Vec<u32>,
+    pub(super) values: Vec<u8>,
+    /// The other state's tensors; those that are laid over each other have no data here.
+    pub(super) other: MemoryState,
+    /// Up to where values have been exchanged.
+    pub(super) cursor: Cursor,
+    /// Whether the tensors have been exchanged, which comes last.
+    pub(super) is_switched: bool,
+    /// The memory's mark while it is being changed.
+    pub(super) marked: Option<u32>,
+}
+
+/// How far an exchange has come: lanes of a run, all of those before it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cursor {
+    pub(super) run: usize,
+    pub(super) lane: usize,
+}
+
+/// New values of some lanes of one tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// The tensor's number in the table of the target.
+    pub tensor: usize,
+    /// The lane that numbers count from, a multiple of 2^32; of a whole run the first lane.
+    pub first_lane: u64,
+    /// Which lanes.
+    pub kind: RunKind,
+    /// Where the values stand in [`PatchSet::values`]: lane by lane, little-endian. It begins at a multiple of 8.
+    pub values: Range<usize>,
+}
+
+/// The lanes of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunKind {
+    /// Those whose numbers stand here in [`PatchSet::numbers`], strictly ascending.
+    Lanes(Range<usize>),
+    /// All from the first one on, as many as there are values.
+    Whole,
+}
+
+impl PatchSet {
+    /// The table of the target.
+    pub fn table(&self) -> &StateTable {
+        &self.table
+    }
+
+    /// The tensors of the base.
+    pub fn base_tensors(&self) -> &[TensorInfo] {
+        &self.base
+    }
+
+    /// The base's tensor that a tensor of the target is laid over, by its number: it has the same name, dtype and byte length.
+    /// `None` if the tensor is new.
+    pub fn over(&self, tensor: usize) -> Option<usize> {
+        self.over[tensor]
+    }
+
+    /// What changes within tensors: ascending by tensor and lane.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Numbers of lanes; which run they belong to, the runs say.
+    pub fn numbers(&self) -> &[u32] {
+        &self.numbers
+    }
+
+    /// Values of lanes: those of the target, or of the base where they have been exchanged.
+    pub fn values(&self) -> &[u8] {
+        &self.values
+    }
+
+    /// The tensors that come whole, with their data: no tensor of the base has their name, dtype and byte length. When
+    /// the set has been applied, the base's tensors that had to go.
+    pub fn whole_tensors(&self) -> impl Iterator<Item = (&TensorInfo, &[u8])> {
+        let shared = shared(&self.over).map(|(new, old)| if self.is_switched { old } else { new });
+        let mut shared = shared.peekable();
+        self.other.iter().enumerate().filter_map(
+            move |(number, tensor)| {
+                if shared.next_if_eq(&number).is_some() { None } else { Some(tensor) }
+            },
+        )
+    }
+
+    /// The names of the base's tensors that the target does not have.
+    pub fn removed(&self) -> impl Iterator<Item = &str> {
+        let is_left = |name: &str| self.table.tensors.binary_search_by(|info| info.name().cmp(name)).is_ok();
+        self.base.iter().map(TensorInfo::name).filter(move |name| !is_left(name))
+    }
+
+    /// Lanes that the runs change.
+    pub fn lanes(&self) -> u64 {
+        (0..self.runs.len()).map(|run| self.lanes_of(run) as u64).sum()
+    }
+
+    /// Bytes that are held: both arenas and the tensors that come whole.
+    pub fn bytes(&self) -> u64 {
+        let whole: usize = self.whole_tensors().map(|(_, data)| data.len()).sum();
+        (size_of_val(self.numbers.as_slice()) + self.values.len() + whole) as u64
+    }
+
+    /// Hashes a state that the set has been applied to, and compares it with the table of the target. Reports bytes read to
+    /// `progress`.
+    ///
+    /// # Errors
+    /// R-APP-04 if the state is another one; those of reading it, and of `progress`.
+    pub fn verify(&self, state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<()> {
+        let found = StateDigests::of(state, progress)?;
+        let wrong =
+            state.tensors().iter().zip(&found.tensors).zip(self.table.tensors.iter().zip(&self.table.digests.tensors));
+        let wrong = wrong.into_iter().find(|((info, digest), expected)| (*info, *digest) != *expected);
+        ensure(found == self.table.digests, &rules::APP_04, || {
+            format!("the memory holds the state {}, not {}", found.state, self.table.digests.state)
+        })
+        .map_err(|error| match wrong {
+            Some(((info, _), _)) => error.of_tensor(info.name()),
+            None => error,
+        })
+    }
+
+    /// Lanes of the run with this number.
+    pub(super) fn lanes_of(&self, run: usize) -> usize {
+        let run = &self.runs[run];
+        run.values.len() / self.table.tensors[run.tensor].dtype().lane_bytes()
+    }
+}
+
+/// The tensors that are laid over the base's: their numbers in the target and in the base, ascending.
+pub(super) fn shared(over: &[Option<usize>]) -> impl Iterator<Item = (usize, usize)> {
+    over.iter().enumerate().filter_map(|(new, old)| Some((new, (*old)?)))
+}

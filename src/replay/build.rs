@@ -1,0 +1,461 @@
+//! The pass that builds pieces: all links' parts of a piece are applied stretch by stretch, in the order of the links, while the
+//! stretch is in the cache; it is hashed and handed on once.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use crate::codec::decode::PartChanges;
+use crate::error::{Error, Result};
+use crate::format::WrittenTensor;
+use crate::groups::Groups;
+use crate::in_order::in_order;
+use crate::limits::address;
+use crate::link::{LinkReader, Segment};
+use crate::progress::Progress;
+use crate::replay::lineage::{Lineage, Place};
+use crate::replay::output::{Output, make_in};
+use crate::replay::segments::{SegmentNumber, Segments};
+use crate::rules::{self, ensure};
+use crate::source::Source;
+use crate::tensor::{Digest, PieceDigests, State};
+
+/// Bytes that are read, changed, hashed and handed on before the next: what a core keeps to itself. Whole blocks of the codec.
+const STRETCH_BYTES: usize = 1 << 17;
+
+/// A pass over the pieces of a sequence of links.
+pub(super) struct Pass<'a, S, O> {
+    pub(super) links: &'a [&'a LinkReader<S>],
+    /// Of each link, the segments that are read.
+    pub(super) wanted: &'a [Vec<usize>],
+    /// What is held of the base, and the number there of each tensor of the base's table.
+    pub(super) held: &'a dyn State,
+    pub(super) held_numbers: &'a [usize],
+    pub(super) lineages: &'a [Built<'a>],
+    pub(super) out: &'a O,
+    /// Whether the result of each link is compared with its digests, and the least failure looked for. Otherwise any failure
+    /// ends the pass.
+    pub(super) compares_each: bool,
+    /// Bytes that the decoded segments of a group may take. Where they take more, the group's own bytes, 32 MiB at most, are kept
+    /// from one batch of links to the next.
+    pub(super) open_bytes: usize,
+    pub(super) progress: &'a dyn Progress,
+}
+
+/// A lineage that is taken.
+pub(super) struct Built<'a> {
+    pub(super) lineage: &'a Lineage,
+    /// What the output knows it by, and its digest; `None` if it has ended.
+    pub(super) target: Option<(usize, Digest)>,
+}
+
+/// A piece of a lineage, by their numbers.
+type Item = (usize, u64);
+
+/// Pieces that are built together, and the segments with parts of them, ascending.
+struct Group {
+    items: Vec<Item>,
+    segments: Vec<SegmentNumber>,
+}
+
+/// The segments that are open for a group, ascending; `None` if one cannot be decoded.
+type Open = Vec<(SegmentNumber, Option<Arc<Segment>>)>;
+
+/// A broken rule, and where: the link, the step of SPEC section 10, the segment or the entry, the part or the piece.
+pub(super) struct Failure {
+    place: (usize, u8, usize, u64),
+    error: Error,
+}
+
+impl Failure {
+    fn new(place: (usize, u8, usize, u64), error: Error) -> Self {
+        Self { place, error: error.of_link(place.0) }
+    }
+
+    pub(super) fn into_error(self) -> Error {
+        self.error
+    }
+
+    /// The lesser one, if any.
+    fn least(left: Option<Self>, right: Option<Self>) -> Option<Self> {
+        left.into_iter().chain(right).min_by_key(|failure| failure.place)
+    }
+}
+
+/// What a link does to a piece.
+struct Step<'a> {
+    place: Place,
+    /// The segment and the number of the part in it, and what it changes; `None` if the link leaves the piece as it is.
+    part: Option<(usize, usize, Box<dyn PartChanges + 'a>)>,
+    /// Of what the piece is after it, if that is compared.
+    hasher: Option<Box<blake3::Hasher>>,
+}
+
+/// What a thread uses for one piece after another.
+#[derive(Default)]
+struct Room<'a> {
+    steps: Vec<Step<'a>>,
+    buffer: Vec<u8>,
+}
+
+/// A piece of a group on its way.
+struct Piece<P> {
+    item: Item,
+    /// What the output has gathered; `None` if the lineage has ended.
+    made: Option<P>,
+    /// Its bytes, between two batches of links.
+    bytes: Option<Vec<u8>>,
+    failure: Option<Failure>,
+}
+
+impl<S: Source, O: Output> Pass<'_, S, O> {
+    /// Builds what is wanted, and proves it: steps 8 and 9 of SPEC section 10. The least failure, if each link is compared.
+    pub(super) fn run(&self) -> Result<Option<Failure>> {
+        let mut least = self.check_empty()?;
+        let (first, groups) = self.items()?;
+        // These need no segment, which may still be on its way.
+        self.carry_over(&first)?;
+        let segments = Segments::of(self.links);
+        groups.iter().flat_map(|group| &group.segments).for_each(|&number| segments.expect(number));
+        let others = self.wanted.iter().enumerate().flat_map(|(link, wanted)| wanted.iter().map(move |&n| (link, n)));
+        let others: Vec<SegmentNumber> = others.filter(|&number| !segments.is_expected(number)).collect();
+
+        let build = |(): &mut (), group: &Group| self.build_group(group, &segments);
+        in_order(
+            &groups,
+            || (),
+            build,
+            |_, (pieces, failure)| {
+                least = Failure::least(least.take(), failure);
+                for Piece { item: (number, piece), made, failure, .. } in pieces {
+                    least = Failure::least(least.take(), failure);
+                    if let Some(((target, _), made)) = self.lineages[number].target.zip(made) {
+                        self.out.take(target, piece, made)?;
+                    }
+                }
+                Ok(())
+            },
+        )?;
+        // Every segment is proven, also where what it says does not matter any more.
+        let prove = |(): &mut (), &(link, number): &SegmentNumber| {
+            let failure = self.links[link].segment(number).err().map(|error| Failure::new((link, 8, number, 0), error));
+            self.note(failure)
+        };
+        in_order(
+            &others,
+            || (),
+            prove,
+            |_, failure| {
+                least = Failure::least(least.take(), failure);
+                Ok(())
+            },
+        )?;
+        Ok(least)
+    }
+
+    /// A failure is kept if the least is looked for, and otherwise ends the pass. So does one that breaks no rule.
+    fn note(&self, failure: Option<Failure>) -> Result<Option<Failure>> {
+        match failure {
+            Some(failure) if !self.compares_each || failure.error.rule().is_none() => Err(failure.error),
+            failure => Ok(failure),
+        }
+    }
+
+    fn written(&self, (link, entry): Place) -> Result<&WrittenTensor> {
+        // Lineages are made of written tensors only.
+        self.links[link].index().tensors[entry].written().ok_or_else(|| Error::usage("the tensor is removed"))
+    }
+
+    /// The segment that has a part of a piece.
+    fn segment_of(&self, (link, entry): Place, piece: u64) -> Result<Option<SegmentNumber>> {
+        let segment = self.written((link, entry))?.pieces.get(address(piece)?).copied().flatten();
+        Ok(segment.map(|segment| (link, segment)))
+    }
+
+    /// R-APP-04 for what an entry says of a piece, of which the hasher has the bytes.
+    fn compare(&self, place: Place, piece: u64, hasher: &blake3::Hasher) -> Result<Option<Failure>> {
+        let written = self.written(place)?;
+        let is_promised = written.digests.get(address(piece)?) == Some(&Digest::of_hashed(hasher));
+        let compared = ensure(is_promised, &rules::APP_04, || "the result differs from what the link promises".into());
+        let failed = |error: Error| Failure::new((place.0, 9, place.1, piece), error.of_tensor(written.info.name()));
+        Ok(compared.err().map(failed))
+    }
+
+    /// R-APP-04 for tensors without data.
+    fn check_empty(&self) -> Result<Option<Failure>> {
+        let mut least = None;
+        for Built { lineage, target } in self.lineages.iter().filter(|built| built.lineage.info.bytes() == 0) {
+            let skipped = if self.compares_each { 0 } else { lineage.entries.len().saturating_sub(1) };
+            let is_compared = self.compares_each || target.is_some();
+            for &place in lineage.entries.iter().skip(skipped).filter(|_| is_compared) {
+                let failure = self.compare(place, 0, &blake3::Hasher::new())?;
+                least = Failure::least(least.take(), self.note(failure)?);
+            }
+        }
+        Ok(least)
+    }
+
+    /// The pieces that are built without any segment, and the others in groups.
+    fn items(&self) -> Result<(Vec<Item>, Vec<Group>)> {
+        let (mut first, mut groups) = (Vec::new(), Vec::new());
+        let mut open = Groups::new();
+        for (number, Built { lineage, target }) in self.lineages.iter().enumerate() {
+            let Lineage { info, entries, .. } = lineage;
+            if entries.is_empty() && !O::TAKES_UNCHANGED {
+                self.progress.advance(info.bytes())?;
+                continue;
+            }
+            for piece in 0..info.pieces() {
+                let (mut has_part, mut needs_base) = (false, false);
+                for &place in entries {
+                    if let Some((link, segment)) = self.segment_of(place, piece)? {
+                        has_part = true;
+                        needs_base |= self.links[link].index().segments[segment].coding.is_relative();
+                    }
+                }
+                if !has_part && O::TAKES_UNCHANGED && target.is_some() {
+                    first.push((number, piece));
+                } else if target.is_some() || needs_base || self.compares_each {
+                    // Of what has ended, the positions of relative values are still to be checked.
+                    let range = info.piece(piece);
+                    groups.extend(open.push(info.dtype(), range.end - range.start, (number, piece)));
+                }
+            }
+        }
+        groups.extend(open.finish().map(|(_, group)| group));
+        let groups = groups.into_iter().map(|items| {
+            let mut segments = Vec::new();
+            for &(number, piece) in &items {
+                for &place in &self.lineages[number].lineage.entries {
+                    // Those of one group come one after another, or nearly so.
+                    segments.extend(self.segment_of(place, piece)?.filter(|segment| segments.last() != Some(segment)));
+                }
+            }
+            segments.sort_unstable();
+            segments.dedup();
+            Ok(Group { items, segments })
+        });
+        Ok((first, groups.collect::<Result<_>>()?))
+    }
+
+    /// Builds pieces that need no segment.
+    fn carry_over(&self, items: &[Item]) -> Result<()> {
+        if !O::TAKES_UNCHANGED {
+            return Ok(());
+        }
+        let none = Open::new();
+        let hashed = items.par_iter().map_init(Room::default, |room, &item| {
+            let mut piece = self.begin(item);
+            let digest = self.finish_piece(&mut piece, &none, 0..0, room)?;
+            Ok((item, digest))
+        });
+        let hashed = hashed.collect::<Result<Vec<_>>>()?;
+        // Of those that no link writes, only the digest of the whole tensor is known.
+        let is_unwritten = |built: &&Built<'_>| built.lineage.entries.is_empty();
+        let unwritten = || self.lineages.iter().filter(is_unwritten);
+        let mut digests = PieceDigests::new(unwritten().map(|built| &built.lineage.info))?;
+        let mut places = vec![0; self.lineages.len()];
+        let numbers = (0..self.lineages.len()).filter(|&number| is_unwritten(&&self.lineages[number]));
+        numbers.enumerate().for_each(|(place, number)| places[number] = place);
+        for ((number, piece), digest) in hashed {
+            if is_unwritten(&&self.lineages[number]) {
+                digests.set(places[number], piece, digest)?;
+            }
+        }
+        for (place, built) in unwritten().enumerate() {
+            let is_same = built.target.is_none_or(|(_, known)| Digest::of_pieces(digests.of_tensor(place)) == known);
+            ensure(is_same, &rules::APP_01, || "the tensor is not the base's any more".into())
+                .map_err(|error| error.of_tensor(built.lineage.info.name()))?;
+        }
+        Ok(())
+    }
+
+    fn begin(&self, item: Item) -> Piece<O::Piece> {
+        let made = self.lineages[item.0].target.map(|(target, _)| self.out.begin(target, item.1));
+        Piece { item, made, bytes: None, failure: None }
+    }
+
+    /// Builds the pieces of a group. Its segments are opened link by link; where they take too much room, what is open is applied
+    /// before more is opened.
+    fn build_group(
+        &self,
+        group: &Group,
+        segments: &Segments<'_, S>,
+    ) -> Result<(Vec<Piece<O::Piece>>, Option<Failure>)> {
+        let mut pieces: Vec<Piece<O::Piece>> = group.items.iter().map(|&item| self.begin(item)).collect();
+        let (mut open, mut open_bytes, mut first) = (Open::new(), 0, 0);
+        let mut least = None;
+        let mut room_was_short = false;
+        for of_link in group.segments.chunk_by(|left, right| left.0 == right.0) {
+            let link = of_link.first().map_or(0, |number| number.0);
+            if open_bytes > self.open_bytes {
+                room_was_short = true;
+                let advanced = pieces
+                    .par_iter_mut()
+                    .map_init(Room::default, |room, piece| self.advance_piece(piece, &open, first..link, room));
+                // The first failure in the order of pieces, whatever the threads did.
+                advanced.collect::<Vec<Result<()>>>().into_iter().collect::<Result<()>>()?;
+                open.drain(..).for_each(|(number, _)| segments.close(number, true));
+                (open_bytes, first) = (0, link);
+            }
+            for &number in of_link {
+                let opened = segments.open(number);
+                let failed = |error| Failure::new((number.0, 8, number.1, 0), error);
+                let (segment, failure) = match opened {
+                    Ok(segment) => (Some(segment), None),
+                    Err(error) => (None, Some(failed(error))),
+                };
+                least = Failure::least(least, self.note(failure)?);
+                open_bytes += segment.as_ref().map_or(0, |segment| segment.memory());
+                open.push((number, segment));
+            }
+        }
+        let finished = pieces.par_iter_mut().map_init(Room::default, |room, piece| {
+            self.finish_piece(piece, &open, first..self.links.len(), room).map(|_| ())
+        });
+        finished.collect::<Vec<Result<()>>>().into_iter().collect::<Result<()>>()?;
+        open.drain(..).for_each(|(number, _)| segments.close(number, room_was_short));
+        Ok((pieces, least))
+    }
+
+    /// What some links do to a piece; up to the first whose segment cannot be decoded.
+    fn steps<'o>(&'o self, item: Item, open: &'o Open, links: &Range<usize>, steps: &mut Vec<Step<'o>>) -> Result<()> {
+        let (number, piece) = item;
+        for &place in self.lineages[number].lineage.entries.iter().filter(|(link, _)| links.contains(link)) {
+            let part = match self.segment_of(place, piece)? {
+                None if !self.compares_each => continue,
+                None => None,
+                Some(segment) => {
+                    let found = open.binary_search_by_key(&segment, |(number, _)| *number);
+                    let Some(decoded) = found.ok().and_then(|found| open[found].1.as_ref()) else { return Ok(()) };
+                    let parts = self.links[segment.0].parts(segment.1);
+                    let part = parts.partition_point(|part| (part.entry, part.piece) < (place.1, piece));
+                    Some((segment.1, part, decoded.changes(part)))
+                }
+            };
+            let hasher = self.compares_each.then(Box::default);
+            steps.push(Step { place, part, hasher });
+        }
+        Ok(())
+    }
+
+    /// The first failure of a piece that has gone through these steps.
+    fn judge(&self, (_, piece): Item, steps: &[Step<'_>]) -> Result<Option<Failure>> {
+        for Step { place, part, hasher } in steps {
+            if let Some((segment, part, changes)) = part
+                && let Err(error) = self.links[place.0].locate(*segment, *part, changes.finish())
+            {
+                return Ok(Some(Failure::new((place.0, 8, *segment, 1 + *part as u64), error)));
+            }
+            if let Some(hasher) = hasher
+                && let Some(failure) = self.compare(*place, piece, hasher)?
+            {
+                return Ok(Some(failure));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads what a piece starts from.
+    fn read_start(&self, number: usize, begin: u64, bytes: &mut [u8]) -> Result<()> {
+        match self.lineages[number].lineage.start {
+            Some(start) => self.held.read(self.held_numbers[start], begin, bytes),
+            None => {
+                bytes.fill(0);
+                Ok(())
+            }
+        }
+    }
+
+    /// Applies a batch of links to a piece, whose bytes are kept for the next batch.
+    fn advance_piece<'o>(
+        &'o self,
+        piece: &mut Piece<O::Piece>,
+        open: &'o Open,
+        links: Range<usize>,
+        room: &mut Room<'o>,
+    ) -> Result<()> {
+        let (number, index) = piece.item;
+        let mut bytes = match piece.bytes.take() {
+            Some(bytes) => bytes,
+            None => {
+                let range = self.lineages[number].lineage.info.piece(index);
+                let mut bytes = vec![0; address(range.end - range.start)?];
+                self.read_start(number, range.start, &mut bytes)?;
+                bytes
+            }
+        };
+        room.steps.clear();
+        self.steps(piece.item, open, &links, &mut room.steps)?;
+        bytes.chunks_mut(STRETCH_BYTES).for_each(|stretch| apply(&mut room.steps, stretch));
+        let failure = self.note(self.judge(piece.item, &room.steps)?)?;
+        piece.failure = Failure::least(piece.failure.take(), failure);
+        piece.bytes = Some(bytes);
+        Ok(())
+    }
+
+    /// Applies the last batch of links to a piece and hands it on. Its digest, if that is not compared here.
+    fn finish_piece<'o>(
+        &'o self,
+        piece: &mut Piece<O::Piece>,
+        open: &'o Open,
+        links: Range<usize>,
+        room: &mut Room<'o>,
+    ) -> Result<Digest> {
+        let (number, index) = piece.item;
+        let Built { lineage, target } = &self.lineages[number];
+        let Room { steps, buffer } = room;
+        steps.clear();
+        self.steps(piece.item, open, &links, steps)?;
+        let kept = piece.bytes.take();
+        let is_zero = lineage.start.is_none() && kept.is_none() && steps.is_empty();
+        let mut hasher = blake3::Hasher::new();
+        let is_hashed = !self.compares_each && target.is_some();
+        let whole = lineage.info.piece(index);
+        for begin in whole.clone().step_by(STRETCH_BYTES) {
+            let range = begin..whole.end.min(begin + STRETCH_BYTES as u64);
+            let mut make = |bytes: &mut [u8]| {
+                match &kept {
+                    Some(kept) => bytes.copy_from_slice(stretch_of(kept, begin - whole.start, bytes.len())?),
+                    None => self.read_start(number, begin, bytes)?,
+                }
+                apply(steps, bytes);
+                if is_hashed {
+                    hasher.update(bytes);
+                }
+                Ok(())
+            };
+            match (target, &mut piece.made) {
+                (&Some((target, _)), Some(made)) if !(is_zero && self.out.starts_as_zeros(target)) => {
+                    self.out.put(made, target, range.clone(), buffer, &mut make)?;
+                    self.progress.advance(range.end - range.start)?;
+                }
+                _ => make_in(buffer, &range, &mut make)?,
+            }
+        }
+        let mut failure = self.judge(piece.item, steps)?;
+        if is_hashed && let Some(&last) = lineage.entries.last() {
+            failure = failure.or(self.compare(last, index, &hasher)?);
+        }
+        piece.failure = Failure::least(piece.failure.take(), self.note(failure)?);
+        Ok(Digest::of_hashed(&hasher))
+    }
+}
+
+/// Lets each step change a stretch in turn.
+fn apply(steps: &mut [Step<'_>], bytes: &mut [u8]) {
+    for Step { part, hasher, .. } in steps {
+        if let Some((.., changes)) = part {
+            changes.apply(bytes);
+        }
+        if let Some(hasher) = hasher {
+            hasher.update(bytes);
+        }
+    }
+}
+
+fn stretch_of(bytes: &[u8], begin: u64, length: usize) -> Result<&[u8]> {
+    let begin = address(begin)?;
+    bytes.get(begin..begin + length).ok_or_else(|| Error::usage("no such range in the piece"))
+}

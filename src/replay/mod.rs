@@ -1,0 +1,270 @@
+//! Applying links: the one engine, for any number of them in one pass (SPEC sections 9 and 10).
+//!
+//! Links are pushed one after another, which checks what indexes can prove: step 7. Then each piece is built once, whatever the number
+//! of links, and proven once (`build.rs`). If anything fails, the same pass runs again without an output and compares after
+//! each link, so that the right one is blamed.
+
+mod build;
+mod lineage;
+mod output;
+mod segments;
+#[cfg(test)]
+mod tests;
+
+use crate::error::{Error, Result};
+use crate::link::LinkReader;
+use crate::memory::{PatchCollector, PatchSet};
+use crate::progress::Progress;
+use crate::replay::build::{Built, Pass};
+use crate::replay::lineage::Lineages;
+use crate::replay::output::{Nowhere, Output, Patching, Writing};
+use crate::source::Source;
+use crate::table::StateTable;
+use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo};
+
+/// Bytes that the decoded segments of a group of pieces may take.
+const OPEN_BYTES: usize = 1 << 25;
+
+/// Links that lead from a base to a target, one after another, and are applied in one pass. States on the way are never built.
+///
+/// ```
+/// use deltachain::tensor::{Dtype, MemoryState, StateDigests};
+/// use deltachain::{DiffOptions, Limits, LinkReader, Replay, StateTable, diff};
+///
+/// # fn main() -> deltachain::Result<()> {
+/// let mut states = [0, 1, 2].map(|step| (step, MemoryState::new()));
+/// for (step, state) in &mut states {
+///     state.insert("weight", Dtype::U8, &[2], vec![7, *step])?;
+/// }
+/// let link = |base, target| {
+///     let mut file = Vec::new();
+///     diff(base, target, &DiffOptions::default(), &mut file)?;
+///     LinkReader::open(file, &Limits::default())
+/// };
+/// let links = [link(&states[0].1, &states[1].1)?, link(&states[1].1, &states[2].1)?];
+///
+/// let mut replay = Replay::new(StateTable::of(&states[0].1, &())?);
+/// for link in &links {
+///     replay.push(link)?;
+/// }
+/// let mut target = MemoryState::zeros(&replay.tensors())?;
+/// replay.run(&states[0].1, &target.writer(), &())?;
+/// assert_eq!(target, states[2].1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Replay<'a, S> {
+    base: Vec<TensorInfo>,
+    links: Vec<&'a LinkReader<S>>,
+    table: StateTable,
+    lineages: Lineages,
+    /// Which tensors are taken; all if `None`.
+    is_taken: Option<&'a (dyn Fn(&str) -> bool + Sync)>,
+    open_bytes: usize,
+}
+
+impl<'a, S: Source> Replay<'a, S> {
+    /// From a base with this table; no link has been pushed.
+    pub fn new(base: StateTable) -> Self {
+        let lineages = Lineages::of_base(&base.tensors);
+        let (base, table) = (base.tensors.clone(), base);
+        Self { base, links: Vec::new(), table, lineages, is_taken: None, open_bytes: OPEN_BYTES }
+    }
+
+    /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken` chooses (SPEC section 9.1).
+    ///
+    /// `base` is the table of the whole base, and links are checked against all of it, as if all were taken. What is held has
+    /// the data of just those tensors that are taken, and so has the result. Segments without a part of one of these are not
+    /// read. What [`table`](Self::table) gives is to be kept for the next link.
+    pub fn of_part(base: StateTable, is_taken: &'a (dyn Fn(&str) -> bool + Sync)) -> Self {
+        Self { is_taken: Some(is_taken), ..Self::new(base) }
+    }
+
+    /// Adds the next link: step 7 of SPEC section 10, for which nothing is decoded. R-LAY-01 is the caller's to check, with the
+    /// [`table`](Self::table) that this leads to, and so is R-APP-06, before the first link is pushed
+    /// ([`check_sequence`](crate::check_sequence)).
+    ///
+    /// # Errors
+    /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; USAGE if the base's table has not as many digests as tensors. The error says
+    /// which link it is about. Nothing has changed then.
+    pub fn push(&mut self, link: &'a LinkReader<S>) -> Result<()> {
+        let number = self.links.len();
+        self.table = self.lineages.push(&self.table, number, link).map_err(|error| error.of_link(number))?;
+        self.links.push(link);
+        Ok(())
+    }
+
+    /// The table of the state that the links lead to: of all its tensors, whichever of them are taken.
+    pub fn table(&self) -> &StateTable {
+        &self.table
+    }
+
+    /// The tensors that are built, ascending by name: those of the target, or those of them that are taken.
+    pub fn tensors(&self) -> Vec<TensorInfo> {
+        self.table.tensors.iter().filter(|info| self.takes(info.name())).cloned().collect()
+    }
+
+    /// Bytes that are reported to the progress of [`run`](Self::run): all of [`tensors`](Self::tensors).
+    pub fn work(&self) -> u64 {
+        let taken = self.table.tensors.iter().filter(|info| self.takes(info.name()));
+        taken.map(TensorInfo::bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of the segments of a link that are read: all of them, unless only some tensors are taken.
+    pub fn segment_bytes(&self, link: usize) -> u64 {
+        let Some(link) = self.links.get(link) else { return 0 };
+        let entries = &link.index().segments;
+        self.wanted_of(link).into_iter().map(|number| entries[number].stored_length).fold(0, u64::saturating_add)
+    }
+
+    /// Builds the target and proves it: steps 8 and 9 of SPEC section 10 for every link. `held` is the base, or what is taken of
+    /// it. `out` has been created for [`tensors`](Self::tensors) and reads as zeros where nothing is written. What it holds must not
+    /// be made visible before this has returned without error. Memory: per thread the decoded segments of a group of pieces.
+    ///
+    /// # Errors
+    /// What applying link by link would report first, with the link's number: classes and rules of steps 8 and 9; R-APP-01 if the base has
+    /// changed since its digests were found; those of reading, writing and `progress`; USAGE if `held` has others than the base's
+    /// tensors that are taken.
+    pub fn run(
+        &self,
+        held: &dyn State,
+        out: &(impl StateWriter + ?Sized),
+        progress: &dyn Progress,
+    ) -> Result<StateDigests> {
+        self.pass(held, &Writing(out), progress)?;
+        Ok(self.table.digests.clone())
+    }
+
+    /// Builds and proves the target as [`run`](Self::run) does, and keeps what has to change in `over` to make the target of it: prove first,
+    /// patch then. `over` is the base, or, where links start from nothing, any state; nothing is written to it. Memory: what
+    /// the set [holds](PatchSet::bytes), which `budget` bounds, and per thread the decoded segments of a group of pieces.
+    ///
+    /// ```
+    /// use deltachain::tensor::{Dtype, MemoryState};
+    /// use deltachain::{DiffOptions, Limits, LinkReader, Replay, StateTable, diff};
+    ///
+    /// # fn main() -> deltachain::Result<()> {
+    /// let (mut weights, mut target) = (MemoryState::new(), MemoryState::new());
+    /// weights.insert("weight", Dtype::U8, &[4], vec![1, 2, 3, 4])?;
+    /// target.insert("weight", Dtype::U8, &[4], vec![1, 2, 3, 9])?;
+    /// let mut file = Vec::new();
+    /// diff(&weights, &target, &DiffOptions::default(), &mut file)?;
+    /// let link = LinkReader::open(file, &Limits::default())?;
+    ///
+    /// let mut replay = Replay::new(StateTable::of(&weights, &())?);
+    /// replay.push(&link)?;
+    /// let mut patches = replay.patches(&weights, &weights, u64::MAX, &())?;
+    /// // Everything that can fail is done. Now one value is exchanged.
+    /// patches.fit(&mut weights)?.apply();
+    /// assert_eq!(weights, target);
+    /// patches.fit(&mut weights)?.undo();
+    /// assert_ne!(weights, target);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run); USAGE if the budget is exceeded.
+    pub fn patches(
+        &self,
+        held: &dyn State,
+        over: &dyn State,
+        budget: u64,
+        progress: &dyn Progress,
+    ) -> Result<PatchSet> {
+        let rows = self.table.tensors.iter().zip(&self.table.digests.tensors);
+        let (tensors, digests) = rows.filter(|(info, _)| self.takes(info.name())).map(|(i, d)| (i.clone(), *d)).unzip();
+        let target = StateTable::new(tensors, digests);
+        let collector = PatchCollector::new(over.tensors(), &target, budget)?;
+        let is_new = |(number, _): &(usize, &TensorInfo)| collector.over(*number).is_none();
+        let new: Vec<TensorInfo> =
+            target.tensors.iter().enumerate().filter(is_new).map(|(_, info)| info.clone()).collect();
+        let mut new = MemoryState::zeros(&new)?;
+        let patching = Patching::new(over, target.tensors, new.writer(), collector);
+        self.pass(held, &patching, progress)?;
+        let collector = patching.finish();
+        collector.finish(new)
+    }
+
+    /// Does what [`run`](Self::run) does, but keeps nothing of the result.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    pub fn prove(&self, held: &dyn State, progress: &dyn Progress) -> Result<()> {
+        self.pass(held, &Nowhere, progress)
+    }
+
+    /// Builds all that is taken; if that fails, finds out which link is at fault.
+    fn pass<O: Output>(&self, held: &dyn State, out: &O, progress: &dyn Progress) -> Result<()> {
+        let Err(error) = self.build(held, out, false, progress) else { return Ok(()) };
+        if error.rule().is_none() {
+            return Err(error);
+        }
+        let least = self.build(held, &Nowhere, true, &|_| progress.advance(0))?;
+        Err(least.map_or(error, build::Failure::into_error))
+    }
+
+    fn build<O: Output>(
+        &self,
+        held: &dyn State,
+        out: &O,
+        compares_each: bool,
+        progress: &dyn Progress,
+    ) -> Result<Option<build::Failure>> {
+        let mut held_numbers = Vec::with_capacity(self.base.len());
+        let mut count = 0;
+        for info in &self.base {
+            held_numbers.push(count);
+            count += usize::from(self.takes(info.name()));
+        }
+        if !held.tensors().iter().eq(self.base.iter().filter(|info| self.takes(info.name()))) {
+            return Err(Error::usage("what is held are not the tensors of the base that are taken"));
+        }
+        let mut alive = self.table.digests.tensors.iter();
+        let mut targets = 0;
+        let mut lineages = Vec::new();
+        for lineage in self.lineages.by_name() {
+            let digest = if lineage.is_alive { alive.next() } else { None };
+            if self.takes(lineage.info.name()) {
+                lineages.push(Built { lineage, target: digest.map(|&digest| (targets, digest)) });
+                targets += usize::from(lineage.is_alive);
+            }
+        }
+        let wanted: Vec<Vec<usize>> = self.links.iter().map(|link| self.wanted_of(link)).collect();
+        let (links, wanted) = (&self.links, &wanted);
+        let (held_numbers, lineages) = (&held_numbers, &lineages);
+        let open_bytes = self.open_bytes;
+        Pass { links, wanted, held, held_numbers, lineages, out, compares_each, open_bytes, progress }.run()
+    }
+
+    /// The segments of a link that are read.
+    fn wanted_of(&self, link: &LinkReader<S>) -> Vec<usize> {
+        let entries = &link.index().tensors;
+        let is_wanted = |number: &usize| {
+            self.is_taken.is_none() || link.parts(*number).iter().any(|part| self.takes(entries[part.entry].name()))
+        };
+        (0..link.index().segments.len()).filter(is_wanted).collect()
+    }
+
+    fn takes(&self, tensor: &str) -> bool {
+        self.is_taken.is_none_or(|is_taken| is_taken(tensor))
+    }
+}
+
+impl<S> std::fmt::Debug for Replay<'_, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replay").field("links", &self.links.len()).field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+/// Applies a link to a base, both of which fit in memory. The base's digest is computed here.
+///
+/// # Errors
+/// As for [`Replay::push`] and [`Replay::run`].
+pub fn apply<S: Source>(base: &(impl State + ?Sized), link: &LinkReader<S>) -> Result<MemoryState> {
+    let mut replay = Replay::new(StateTable::of(base, &())?);
+    replay.push(link)?;
+    let mut target = MemoryState::zeros(&replay.tensors())?;
+    replay.run(&base, &target.writer(), &())?;
+    Ok(target)
+}

@@ -1,0 +1,194 @@
+//! Where the pieces that are built go: to a writer, into patches, or nowhere.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::limits::address;
+use crate::memory::{PatchCollector, PieceChanges};
+use crate::tensor::{MemoryWriter, PIECE_BYTES, State, StateWriter, TensorInfo};
+
+/// Puts the bytes of a stretch of a tensor into the room that it is given.
+pub(super) type Make<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<()>;
+
+/// Takes what is built, piece by piece and from several threads.
+pub(super) trait Output: Sync {
+    /// What is gathered of a piece.
+    type Piece: Send;
+
+    /// Whether tensors that no link writes are built too.
+    const TAKES_UNCHANGED: bool;
+
+    /// Whether all is as it should be where zeros of this tensor are not put.
+    fn starts_as_zeros(&self, tensor: usize) -> bool;
+
+    /// Begins a piece of the tensor with this number.
+    fn begin(&self, tensor: usize, piece: u64) -> Self::Piece;
+
+    /// Lets `make` build the next stretch of a piece; `buffer` is room that may be used for it.
+    fn put(
+        &self,
+        piece: &mut Self::Piece,
+        tensor: usize,
+        range: Range<u64>,
+        buffer: &mut Vec<u8>,
+        make: Make<'_>,
+    ) -> Result<()>;
+
+    /// Is told of the pieces that have been proven. Those of a tensor come in order, if they are not unchanged.
+    fn take(&self, tensor: usize, piece: u64, made: Self::Piece) -> Result<()>;
+}
+
+/// Writes what is built.
+pub(super) struct Writing<'a, W: ?Sized>(pub(super) &'a W);
+
+impl<W: StateWriter + ?Sized> Output for Writing<'_, W> {
+    type Piece = ();
+
+    const TAKES_UNCHANGED: bool = true;
+
+    fn starts_as_zeros(&self, _tensor: usize) -> bool {
+        true
+    }
+
+    fn begin(&self, _tensor: usize, _piece: u64) {}
+
+    fn put(&self, (): &mut (), tensor: usize, range: Range<u64>, buffer: &mut Vec<u8>, make: Make<'_>) -> Result<()> {
+        if let Some(filled) = self.0.fill(tensor, range.clone(), make) {
+            return filled;
+        }
+        make_in(buffer, &range, make)?;
+        self.0.write(tensor, range.start, buffer)
+    }
+
+    fn take(&self, _tensor: usize, _piece: u64, (): ()) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Collects what differs from a state in memory.
+pub(super) struct Patching<'a> {
+    over: &'a dyn State,
+    /// The tensors of the target, and what each is laid over: a tensor of `over`, or, if it is new, room.
+    tensors: Vec<(TensorInfo, Over)>,
+    /// Room for the new tensors.
+    new: MemoryWriter<'a>,
+    collector: Mutex<PatchCollector>,
+}
+
+/// A tensor by its number: of the state in memory, or among those that are new.
+#[derive(Clone, Copy)]
+enum Over {
+    Held(usize),
+    New(usize),
+}
+
+/// What differs in a piece, and room for the bytes of the state in memory, if these have to be read.
+pub(super) struct Compared {
+    changes: PieceChanges,
+    old: Vec<u8>,
+}
+
+impl<'a> Patching<'a> {
+    /// `new` is room for the new tensors among those of the target.
+    pub(super) fn new(
+        over: &'a dyn State,
+        target: Vec<TensorInfo>,
+        new: MemoryWriter<'a>,
+        collector: PatchCollector,
+    ) -> Self {
+        let mut count = 0;
+        let place = |(number, info)| {
+            let new = Over::New(count);
+            let place = collector.over(number).map_or(new, Over::Held);
+            count += usize::from(matches!(place, Over::New(_)));
+            (info, place)
+        };
+        let tensors = target.into_iter().enumerate().map(place).collect();
+        Self { over, tensors, new, collector: Mutex::new(collector) }
+    }
+
+    /// All that has been collected.
+    pub(super) fn finish(self) -> PatchCollector {
+        self.collector.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Output for Patching<'_> {
+    type Piece = Compared;
+
+    const TAKES_UNCHANGED: bool = false;
+
+    fn starts_as_zeros(&self, tensor: usize) -> bool {
+        matches!(self.tensors[tensor].1, Over::New(_))
+    }
+
+    fn begin(&self, tensor: usize, _piece: u64) -> Compared {
+        Compared { changes: PieceChanges::new(self.tensors[tensor].0.dtype().lane_bytes()), old: Vec::new() }
+    }
+
+    fn put(
+        &self,
+        piece: &mut Compared,
+        tensor: usize,
+        range: Range<u64>,
+        buffer: &mut Vec<u8>,
+        make: Make<'_>,
+    ) -> Result<()> {
+        let number = match self.tensors[tensor].1 {
+            Over::Held(number) => number,
+            Over::New(place) => {
+                let filled = self.new.fill(place, range, make);
+                return filled.unwrap_or_else(|| Err(Error::usage("no such range in the state")));
+            }
+        };
+        make_in(buffer, &range, make)?;
+        let old = match self.over.bytes(number, range.clone()) {
+            Some(old) => old,
+            None => {
+                piece.old.resize(buffer.len(), 0);
+                self.over.read(number, range.start, &mut piece.old)?;
+                &piece.old
+            }
+        };
+        piece.changes.add(range.start % PIECE_BYTES, old, buffer);
+        Ok(())
+    }
+
+    fn take(&self, tensor: usize, piece: u64, made: Compared) -> Result<()> {
+        if self.starts_as_zeros(tensor) {
+            return Ok(());
+        }
+        let mut collector = self.collector.lock().unwrap_or_else(PoisonError::into_inner);
+        collector.add(tensor, piece, made.changes)
+    }
+}
+
+/// Lets what is built go: only whether it is right is of interest.
+pub(super) struct Nowhere;
+
+impl Output for Nowhere {
+    type Piece = ();
+
+    const TAKES_UNCHANGED: bool = false;
+
+    fn starts_as_zeros(&self, _tensor: usize) -> bool {
+        true
+    }
+
+    fn begin(&self, _tensor: usize, _piece: u64) {}
+
+    fn put(&self, (): &mut (), _tensor: usize, range: Range<u64>, buffer: &mut Vec<u8>, make: Make<'_>) -> Result<()> {
+        make_in(buffer, &range, make)
+    }
+
+    fn take(&self, _tensor: usize, _piece: u64, (): ()) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Builds a stretch in a buffer.
+pub(super) fn make_in(buffer: &mut Vec<u8>, range: &Range<u64>, make: Make<'_>) -> Result<()> {
+    buffer.resize(address(range.end - range.start)?, 0);
+    make(buffer)
+}

@@ -1,0 +1,68 @@
+//! The decoded segments of several links: each is decoded when its first part is needed, and let go after its last one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::Result;
+use crate::link::{LinkReader, Segment};
+use crate::source::Source;
+
+/// A segment of a sequence of links: the number of the link, and of the segment in it.
+pub(super) type SegmentNumber = (usize, usize);
+
+/// The segments of links.
+#[derive(Debug)]
+pub(super) struct Segments<'a, S> {
+    links: &'a [&'a LinkReader<S>],
+    /// Of each link, those of its segments.
+    slots: Vec<Vec<Mutex<Slot>>>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// How many groups will still ask for it.
+    uses: usize,
+    segment: Option<Arc<Segment>>,
+}
+
+impl<'a, S: Source> Segments<'a, S> {
+    /// None is decoded.
+    pub(super) fn of(links: &'a [&'a LinkReader<S>]) -> Self {
+        let slots = |link: &&LinkReader<S>| link.index().segments.iter().map(|_| Mutex::default()).collect();
+        Self { links, slots: links.iter().map(slots).collect() }
+    }
+
+    fn slot(&self, (link, number): SegmentNumber) -> MutexGuard<'_, Slot> {
+        // What a thread was doing when it failed does not matter: the work ends then.
+        self.slots[link][number].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more group will ask for the segment.
+    pub(super) fn expect(&self, number: SegmentNumber) {
+        self.slot(number).uses += 1;
+    }
+
+    /// Whether any group asks for the segment.
+    pub(super) fn is_expected(&self, number: SegmentNumber) -> bool {
+        self.slot(number).uses > 0
+    }
+
+    /// The decoded segment: steps 8.1 to 8.4 of SPEC section 10. Other threads that want it wait meanwhile.
+    pub(super) fn open(&self, number: SegmentNumber) -> Result<Arc<Segment>> {
+        let mut slot = self.slot(number);
+        if let Some(segment) = &slot.segment {
+            return Ok(segment.clone());
+        }
+        let segment = self.links[number.0].segment(number.1).map_err(|error| error.of_link(number.0))?;
+        Ok(slot.segment.insert(Arc::new(segment)).clone())
+    }
+
+    /// A group is done with the segment. It is let go if no other group will ask for it, or if `room_is_short`: then it may be
+    /// decoded again.
+    pub(super) fn close(&self, number: SegmentNumber, room_is_short: bool) {
+        let mut slot = self.slot(number);
+        slot.uses = slot.uses.saturating_sub(1);
+        if slot.uses == 0 || room_is_short {
+            slot.segment = None;
+        }
+    }
+}
