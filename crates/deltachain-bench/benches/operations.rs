@@ -223,7 +223,7 @@ fn chain(criterion: &mut Criterion, real: &Path) -> Result {
             bencher.iter(|| {
                 let (old, new) = (&states[turn % 2], &states[(turn + 1) % 2]);
                 turn += 1;
-                let published = publisher.publish(new, Base::State(old), &())?;
+                let published = publisher.publish(new, Base::State(old.into()), &())?;
                 let switched = follow()?;
                 if switched.state == published.state {
                     Ok(())

@@ -89,7 +89,7 @@ impl Chain {
 
     /// Publishes the next version, and says how many requests that took since they were counted last.
     fn publish(&mut self, publisher: &mut Publisher) -> (Published, u64) {
-        let published = publisher.publish(&self.state, Base::State(&self.state), &()).unwrap();
+        let published = publisher.publish(&self.state, Base::State((&self.state).into()), &()).unwrap();
         let requests = self.objects.requests();
         self.parent = published.commit;
         self.versions = published.version + 1;

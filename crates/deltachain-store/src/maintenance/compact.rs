@@ -11,6 +11,7 @@ use crate::access::documents::stretch;
 use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::kept::Kept;
+use crate::publishing::model::End;
 use crate::publishing::new_link::NewLink;
 use crate::publishing::published::PublishedRoute;
 
@@ -149,7 +150,7 @@ impl Maker<'_> {
             (Some(kept), Some(source)) => Some(kept.bring_to(source.commit.version, None, observer)?),
             _ => None,
         };
-        let link = NewLink::make(base, state, options.profile, Some(&options.scratch), observer)?;
+        let link = NewLink::make(base.map(End::from), state.into(), options.profile, Some(&options.scratch), observer)?;
         let digest_of = |entry: &Entry| entry.commit.shards.get(shard).copied();
         let base = source.map_or(Some(Digest::of_empty_state()), digest_of);
         if (Some(link.report.base), Some(link.report.target.state)) != (base, digest_of(target)) {

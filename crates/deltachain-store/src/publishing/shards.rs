@@ -12,20 +12,21 @@ use crate::access::store::Store;
 use crate::access::whole::check_there;
 use crate::observer::Observer;
 use crate::publishing::job::Job;
+use crate::publishing::model::{End, Model};
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
 use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
 use crate::publishing::published::{Published, PublishedRoute};
 
 /// Makes and stores the links of one shard of the version after the head: shard number `shard` of `of`, which consists of
-/// the tensors of `state`. The base is the same shard of the head. If the head has another number of shards, the shard is
+/// the tensors of `model`. The base is the same shard of the head. If the head has another number of shards, the shard is
 /// made from nothing. Nothing becomes visible before [`commit_shards`].
 ///
 /// # Errors
 /// As for [`Publisher::publish`](crate::Publisher::publish), but R-PUB-03.
-pub fn publish_shard(
+pub fn publish_shard<'m>(
     store: &Store,
-    state: &SafetensorsState,
+    model: impl Into<Model<'m>>,
     base: Base<'_>,
     shard: usize,
     of: usize,
@@ -33,7 +34,10 @@ pub fn publish_shard(
     observer: &dyn Observer,
 ) -> Result<ShardPart> {
     let parent = documents::head(store, store.get(ObjectName::Chain)?.as_deref(), None, &options.limits)?;
-    Ok(Job { store, parent: &parent, state, shard, of, options, observer }.run(base)?.part)
+    let model = model.into();
+    let (files, lent) = (model.files(), model.lent());
+    let target = End { state: &lent, layout: files.map(SafetensorsState::layout), digests: None };
+    Ok(Job { store, parent: &parent, target, files, shard, of, options, observer }.run(base, None)?.part)
 }
 
 /// Makes a version of all its shards, in any order: all of them become visible, or none. To be called again with the same
@@ -121,6 +125,7 @@ pub(crate) fn commit(
         version: commit.version,
         state,
         commit: Digest::of_bytes(&bytes),
+        shards: parts.iter().map(|part| part.table.digests.clone()).collect(),
         routes: commit.routes.iter().map(PublishedRoute::of).collect(),
         assets: commit.assets,
         changed: parts.iter().map(|part| part.changed).fold(0, u64::saturating_add),
