@@ -134,6 +134,7 @@ fn files_keep_their_layout_and_the_copy_knows_it() {
 /// What happens to a publish.
 #[derive(Debug, Clone, Copy)]
 enum Accident {
+    HeadIsNotRead,
     LinkIsNotStored,
     CommitIsNotStored,
     SuccessIsNotSeen,
@@ -166,6 +167,7 @@ impl Accident {
     fn happen(self, store: &Store, control: &Control, publisher: &mut Publisher, state: &MemoryState) -> Error {
         let fails = |what: fn(Operation) -> Option<Fault>| control.plan(move |call| what(call.operation));
         match self {
+            Self::HeadIsNotRead => fails(|operation| (operation == Operation::List).then_some(Fault::FailBefore)),
             Self::LinkIsNotStored => fails(|operation| (operation == Operation::Put).then_some(Fault::FailBefore)),
             Self::CommitIsNotStored => fails(|operation| (operation == Operation::Create).then_some(Fault::FailBefore)),
             Self::SuccessIsNotSeen => fails(|operation| (operation == Operation::Create).then_some(Fault::FailAfter)),
@@ -184,7 +186,8 @@ impl Accident {
 
 #[test]
 fn after_an_accident_the_next_version_is_right() {
-    for accident in [Accident::LinkIsNotStored, Accident::CommitIsNotStored, Accident::AnotherIsFirst] {
+    use Accident::{AnotherIsFirst, CommitIsNotStored, HeadIsNotRead, LinkIsNotStored};
+    for accident in [HeadIsNotRead, LinkIsNotStored, CommitIsNotStored, AnotherIsFirst] {
         let (store, control) = new_chain();
         let mut models = Models::new(3, 10);
         let mut publisher = keeping(&store);
@@ -204,7 +207,7 @@ fn after_an_accident_the_next_version_is_right() {
             failing.insert("fails", Dtype::U8, &[2], vec![1, 2]).unwrap();
             failing.remove("norm");
             let error = accident.happen(&store, &control, &mut publisher, &failing);
-            is_lost = matches!(accident, Accident::AnotherIsFirst);
+            is_lost = matches!(accident, AnotherIsFirst);
             if is_lost {
                 assert_eq!(error.rule(), Some("R-PUB-03"), "{error}");
                 let mut rivals = MemoryState::new();

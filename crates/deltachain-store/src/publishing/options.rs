@@ -26,7 +26,8 @@ pub struct PublishOptions {
     /// assets. If there are several shards, they are those of shard 0.
     pub assets: bool,
     /// Whether the publisher keeps a copy of what it has published last in memory, for [`Base::Chain`]: the base of the next
-    /// version is there then, with its digests, and need be neither read nor hashed. Not for single shards.
+    /// version is there then, with its digests, and need be neither read nor hashed. Another base, or another writer, ends
+    /// that copy; the next version that is published gives a new one. Not for single shards.
     pub keep_head: bool,
     /// Limits for documents and links that are read.
     pub limits: Limits,

@@ -86,10 +86,10 @@ impl Publisher {
 
     fn publish_next(&mut self, mut target: Target<'_>, base: Base<'_>, observer: &dyn Observer) -> Result<Published> {
         let Self { store, options, chain, .. } = self;
-        // Whatever ends this early, a panic even, leaves no copy that might not be the head.
-        let copy = self.copy.take();
         let parent = documents::head(store, Some(chain), self.head, &options.limits)?;
         self.head = parent.head().map(|head| head.version);
+        // Whatever ends this early from here on, a panic even, leaves no copy that might not be the head.
+        let copy = self.copy.take();
         let mut copy = copy.filter(|copy| copy.commit == parent.digest() && matches!(base, Base::Chain));
         let files = if let Target::Lent(model) = target { model.files() } else { None };
         if let (Target::Lent(model), None, true) = (&target, &copy, options.keep_head) {
