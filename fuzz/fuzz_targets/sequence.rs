@@ -1,5 +1,5 @@
-//! Any sequence of states: the links between them, joined, give the last state, as applying them in order does,
-//! with or without comparing digests on the way.
+//! Any sequence of links, good or damaged: applied one by one, in one pass, or as patches of memory, they give the same
+//! state or the same fault, and memory goes there and back.
 
 #![no_main]
 
