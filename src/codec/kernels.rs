@@ -7,7 +7,7 @@ use crate::codec::encode::{EncodedSegment, encode};
 use crate::codec::lane::{Kind, Lane, with_lane};
 use crate::codec::piece::differing;
 use crate::codec::piece::{PieceInput, Profile};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::segment::MAX_CONTEXTS;
 use crate::format::stream::Compressor;
 use crate::tensor::Dtype;
@@ -71,8 +71,8 @@ impl Piece {
         let input = [PieceInput { base: Some(base), target, sparse: false }];
         let width = dtype.lane_bytes();
         let (segments, _) =
-            with_lane!(width, L => encode::<L>(dtype, &input, profile, &mut Compressor::default(), &mut |_, _| ()))?;
-        let lanes = u32::try_from(target.len() / width).unwrap_or(u32::MAX);
+            with_lane!(width, L => encode::<L, ()>(dtype, &input, profile, &mut Compressor::default(), |_| ()))?;
+        let lanes = u32::try_from(target.len() / width).map_err(|_| Error::usage("a piece has at most 2^24 lanes"))?;
         Ok(Self { dtype, lanes, segments })
     }
 

@@ -2,10 +2,9 @@
 
 use crate::codec::changes::append_changes;
 use crate::error::{Error, Result};
-use crate::memory::exchange::Cursor;
-use crate::memory::patch_set::{PatchSet, Run, RunKind};
+use crate::memory::patch_set::{Cursor, PatchSet, Run, RunKind};
 use crate::table::StateTable;
-use crate::tensor::{MemoryState, State, TensorInfo};
+use crate::tensor::{MemoryState, State, StateDigests, TensorInfo};
 
 /// Runs begin at multiples of this in the arena of values.
 const ALIGNMENT: usize = 8;
@@ -35,7 +34,7 @@ enum Span {
 }
 
 impl PieceChanges {
-    /// Nothing has changed yet in a piece of a tensor that has lanes of so many bytes.
+    /// Nothing has changed yet in a piece of a tensor with lanes of `lane_bytes` bytes.
     pub(crate) fn new(lane_bytes: usize) -> Self {
         Self { lane_bytes, end: 0, spans: Vec::new(), numbers: Vec::new(), values: Vec::new() }
     }
@@ -190,6 +189,12 @@ impl PatchCollector {
             return Err(Error::usage(format!("the changes take {needed} bytes so far, {budget} are allowed")));
         }
         Ok(())
+    }
+
+    /// As [`finish`](Self::finish), where the digests of the target have not been known before.
+    pub(crate) fn finish_with(mut self, digests: StateDigests, new: MemoryState) -> Result<PatchSet> {
+        self.set.table.digests = digests;
+        self.finish(new)
     }
 
     /// The set, with the new tensors, which are exactly those of `new`.

@@ -9,6 +9,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use deltachain_testkit::Random;
+
 /// Regions, the first of which has the bucket.
 pub const REGIONS: usize = 4;
 
@@ -107,9 +109,9 @@ struct Region {
 
 /// The same scene always gives the same outcome.
 pub fn simulate(scene: &Scene) -> Outcome {
-    let mut random = scene.seed;
+    let mut random = Random(scene.seed);
     let mut events: BinaryHeap<Reverse<(Moment, usize, Event)>> = (0..scene.followers)
-        .map(|follower| Reverse((Moment(scene.poll * unit(&mut random)), follower, Event::Poll)))
+        .map(|follower| Reverse((Moment(scene.poll * random.unit()), follower, Event::Poll)))
         .collect();
     let mut held = vec![0_u32; scene.followers];
     let mut regions: [Region; REGIONS] = Default::default();
@@ -215,16 +217,6 @@ fn share(scene: &Scene, regions: &mut [Region; REGIONS]) {
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
 fn count(number: usize) -> f64 {
     number as f64
-}
-
-/// A number from 0 to 1, by `SplitMix64`.
-#[expect(clippy::cast_precision_loss, reason = "53 bits")]
-fn unit(state: &mut u64) -> f64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 #[cfg(test)]
