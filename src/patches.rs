@@ -61,7 +61,7 @@ impl<S: Source> LinkReader<S> {
     /// Absolute values need no base. With relative values `base` gives the old lanes; a patch then names the lanes that
     /// differ from it. Memory: a few segments.
     ///
-    /// The base's digest is not checked here: use [`Application`](crate::Application) where the result must be proven.
+    /// The base's digest is not checked here: use [`Replay`](crate::Replay) where the result must be proven.
     ///
     /// ```
     /// use deltachain::tensor::{Dtype, MemoryState};
