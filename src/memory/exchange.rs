@@ -134,10 +134,21 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
     }
 }
 
-/// Exchanges the lanes of these numbers with values.
+/// Lanes that are exchanged together.
+const AT_ONCE: usize = 256;
+
+/// Exchanges the lanes of these numbers with values. Many are read before any is written: reads that miss the cache do not wait
+/// for each other, writes do.
 fn exchange_lanes<L: Lane>(room: &mut [u8], numbers: &[u32], values: &mut [u8]) {
     let room = L::chunks_mut(room);
-    for (&number, value) in numbers.iter().zip(L::chunks_mut(values)) {
-        std::mem::swap(&mut room[number as usize], value);
+    let mut held = [L::default().store(); AT_ONCE];
+    for (numbers, values) in numbers.chunks(AT_ONCE).zip(L::chunks_mut(values).chunks_mut(AT_ONCE)) {
+        for (held, &number) in held.iter_mut().zip(numbers) {
+            *held = room[number as usize];
+        }
+        for (value, &number) in values.iter().zip(numbers) {
+            room[number as usize] = *value;
+        }
+        values.copy_from_slice(&held[..values.len()]);
     }
 }
