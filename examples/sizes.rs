@@ -92,7 +92,7 @@ impl Pair {
         let mut changed = 0;
         let make = median(|| {
             file.clear();
-            let options = DiffOptions { profile, ..DiffOptions::default() };
+            let options = DiffOptions::default().profile(profile);
             changed = diff(base, &self.target, &options, &mut file)?.changed;
             Ok(())
         })?;

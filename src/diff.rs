@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::codec::encode::{EncodedSegment, encode};
 use crate::codec::lane::with_lane;
-use crate::codec::piece::{PieceInput, Profile};
+use crate::codec::piece::{PieceInput, PieceSink, Profile};
 use crate::error::{Error, Result};
 use crate::format::stream::Compressor;
 use crate::format::{Index, Start, TensorEntry, WrittenTensor};
@@ -14,11 +14,16 @@ use crate::groups::Groups;
 use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link_writer::LinkWriter;
+use crate::memory::{PatchCollector, PatchSet, PieceChanges};
 use crate::progress::Progress;
-use crate::tensor::{Digest, PieceDigests, State, StateDigests, TensorInfo, digests_of};
+use crate::table::StateTable;
+use crate::tensor::{
+    Digest, MemoryState, PieceDigests, State, StateDigests, StateWriter, TensorInfo, digests_of, total_bytes,
+};
 
 /// How a link is to be made.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct DiffOptions<'a> {
     /// Smallest file, or values that can be used without the base.
     pub profile: Profile,
@@ -34,6 +39,15 @@ pub struct DiffOptions<'a> {
 impl Default for DiffOptions<'_> {
     fn default() -> Self {
         Self { profile: Profile::default(), base_digests: None, metadata: BTreeMap::new(), progress: &() }
+    }
+}
+
+impl<'a> DiffOptions<'a> {
+    crate::setters! {
+        profile: Profile,
+        base_digests: Option<&'a StateDigests>,
+        metadata: BTreeMap<String, String>,
+        progress: &'a dyn Progress,
     }
 }
 
@@ -53,6 +67,8 @@ pub struct DiffReport {
     pub target: StateDigests,
     /// Length of the link in bytes.
     pub bytes: u64,
+    /// Bytes of the target's tensors.
+    pub target_bytes: u64,
     /// Lanes of the target. A lane is an element, or a byte of a packed type.
     pub elements: u64,
     /// Lanes of the target that differ from the base's, or are new.
@@ -82,6 +98,65 @@ pub fn diff(
     options: &DiffOptions<'_>,
     out: &mut dyn Write,
 ) -> Result<DiffReport> {
+    make(&base, &target, options, None, out)
+}
+
+/// As [`diff()`], for a publisher that keeps the base in memory: also gives what changes its copy to the target.
+///
+/// Each byte of the target is [read](State::read) once, and link, digests and changes are made from what was read. So they agree
+/// with each other, whoever writes to the target meanwhile. `budget` bounds the bytes of the changes
+/// ([`PatchSet::bytes`]).
+///
+/// # Errors
+/// As for [`diff()`]; USAGE if the changes take more than `budget`.
+pub fn diff_with_patches(
+    base: &(impl State + ?Sized),
+    target: &(impl State + ?Sized),
+    options: &DiffOptions<'_>,
+    budget: u64,
+    out: &mut dyn Write,
+) -> Result<(DiffReport, PatchSet)> {
+    let infos = target.tensors();
+    // The digests are known in the end.
+    let digests = StateDigests { tensors: Vec::new(), state: Digest::of_empty_state() };
+    let table = StateTable { tensors: infos.to_vec(), digests };
+    let mut collector = PatchCollector::new(base.tensors(), &table, budget)?;
+    let new: Vec<usize> = (0..infos.len()).filter(|&tensor| collector.over(tensor).is_none()).collect();
+    let mut room = MemoryState::zeros(&new.iter().map(|&tensor| infos[tensor].clone()).collect::<Vec<_>>())?;
+    let new = NewTensors { numbers: new, room: &room.writer() };
+    let report = make(&base, &ReadOnce(&target), options, Some((&mut collector, new)), out)?;
+    let set = collector.finish_with(report.target.clone(), room)?;
+    Ok((report, set))
+}
+
+/// A state that is read, never looked at where it is.
+struct ReadOnce<'a>(&'a dyn State);
+
+impl State for ReadOnce<'_> {
+    fn tensors(&self) -> &[TensorInfo] {
+        self.0.tensors()
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.0.read(tensor, offset, out)
+    }
+}
+
+/// Room for the tensors that no tensor of the base can become.
+struct NewTensors<'a> {
+    /// Their numbers in the target, ascending.
+    numbers: Vec<usize>,
+    room: &'a dyn StateWriter,
+}
+
+/// Makes the link; also collects what changes, if that is wanted.
+fn make(
+    base: &dyn State,
+    target: &dyn State,
+    options: &DiffOptions<'_>,
+    patches: Option<(&mut PatchCollector, NewTensors<'_>)>,
+    out: &mut dyn Write,
+) -> Result<DiffReport> {
     let mut base_digests: Vec<Option<Digest>> = match options.base_digests {
         None => vec![None; base.tensors().len()],
         Some(known) if known.tensors.len() == base.tensors().len() => known.tensors.iter().copied().map(Some).collect(),
@@ -109,25 +184,34 @@ pub fn diff(
     let mut new_digests = PieceDigests::new(target.tensors().iter())?;
     let mut old_digests = PieceDigests::new(target.tensors().iter())?;
     let groups = groups(target, &bases);
-    let encode_one = |context: &mut Context, group: &Vec<Compared>| encode_group(base, target, group, options, context);
-    in_order(&groups, Context::default, encode_one, |group, encoded| {
-        changed += encoded.changed;
-        for (compared, (new, old)) in group.iter().zip(encoded.digests) {
-            let Compared { tensor, piece, .. } = *compared;
-            new_digests.set(tensor, piece, new)?;
-            if let Some(old) = old {
-                old_digests.set(tensor, piece, old)?;
+    let (mut collector, new_tensors) = patches.unzip();
+    let job = Job { base, target, options, new_tensors };
+    in_order(
+        &groups,
+        Context::default,
+        |context, group| job.encode(group, context),
+        |group, encoded| {
+            for (compared, seen) in group.iter().zip(encoded.pieces) {
+                let Compared { tensor, piece, .. } = *compared;
+                changed += seen.changed;
+                new_digests.set(tensor, piece, seen.new)?;
+                if let Some(old) = seen.old {
+                    old_digests.set(tensor, piece, old)?;
+                }
+                if let (Some(collector), Some(changes)) = (&mut collector, seen.changes) {
+                    collector.add(tensor, piece, changes)?;
+                }
             }
-        }
-        for segment in encoded.segments {
-            let number = writer.push(segment.coding, segment.bytes)?;
-            for piece in segment.pieces {
-                let Compared { tensor, piece, .. } = group[piece];
-                entries[tensor].pieces[address(piece)?] = Some(number);
+            for segment in encoded.segments {
+                let number = writer.push(segment.coding, segment.bytes)?;
+                for piece in segment.pieces {
+                    let Compared { tensor, piece, .. } = group[piece];
+                    entries[tensor].pieces[address(piece)?] = Some(number);
+                }
             }
-        }
-        Ok(())
-    })?;
+            Ok(())
+        },
+    )?;
 
     for (tensor, (entry, base)) in entries.iter_mut().zip(&bases).enumerate() {
         entry.digests = new_digests.of_tensor(tensor).to_vec();
@@ -152,8 +236,15 @@ pub fn diff(
 
     let index = Index { metadata: options.metadata.clone(), segments: Vec::new(), tensors };
     let bytes = writer.finish(base_digests.state, target_digests.state, index, out)?;
-    let elements = target.tensors().iter().map(TensorInfo::lanes).sum();
-    Ok(DiffReport { base: base_digests.state, target: target_digests, bytes, elements, changed, tensors: listed })
+    Ok(DiffReport {
+        base: base_digests.state,
+        target: target_digests,
+        bytes,
+        target_bytes: total_bytes(target.tensors()),
+        elements: target.tensors().iter().map(TensorInfo::lanes).sum(),
+        changed,
+        tensors: listed,
+    })
 }
 
 /// For each tensor of the target the base's tensor of the same name.
@@ -167,7 +258,7 @@ fn same_names(base: &[TensorInfo], target: &[TensorInfo]) -> Vec<Option<usize>> 
 }
 
 /// The target's pieces in groups that fit a segment each; `bases` are the tensors that they are compared with.
-fn groups(target: &(impl State + ?Sized), bases: &[Option<usize>]) -> Vec<Vec<Compared>> {
+fn groups(target: &dyn State, bases: &[Option<usize>]) -> Vec<Vec<Compared>> {
     let mut done = Vec::new();
     let mut groups = Groups::new();
     for (tensor, (info, &base)) in target.tensors().iter().zip(bases).enumerate() {
@@ -182,9 +273,52 @@ fn groups(target: &(impl State + ?Sized), bases: &[Option<usize>]) -> Vec<Vec<Co
 
 struct EncodedGroup {
     segments: Vec<EncodedSegment>,
+    pieces: Vec<Seen>,
+}
+
+/// What is known of a piece that has been encoded.
+struct Seen {
+    /// Lanes that differ from the base's, or are new.
     changed: u64,
-    /// Of each piece: in the target, and in the base if it is compared with one.
-    digests: Vec<(Digest, Option<Digest>)>,
+    /// Digest in the target.
+    new: Digest,
+    /// Digest in the base, if it is asked for and there is a base.
+    old: Option<Digest>,
+    /// What differs from the base, if that is asked for and there is a base.
+    changes: Option<PieceChanges>,
+}
+
+/// Hashes a piece of the target while it is compared with the base's, and keeps what changes.
+struct Look<'a> {
+    piece: &'a PieceInput<'a>,
+    lane_bytes: usize,
+    /// Whether the base's digests are known.
+    is_base_known: bool,
+    hasher: blake3::Hasher,
+    /// Bytes that have been looked at.
+    passed: u64,
+    changes: Option<PieceChanges>,
+}
+
+impl PieceSink for Look<'_> {
+    type Seen = Seen;
+
+    fn passed(&mut self, base: Option<&[u8]>, target: &[u8]) {
+        self.hasher.update(target);
+        if let (Some(changes), Some(base)) = (&mut self.changes, base) {
+            changes.add(self.passed, base, target);
+        }
+        self.passed += target.len() as u64;
+    }
+
+    fn end(self, changed: u64) -> Seen {
+        let PieceInput { base, target, .. } = *self.piece;
+        let new = Digest::of_hashed(&self.hasher);
+        let hash_old = |old| if changed == 0 { new } else { Digest::of_bytes(old) };
+        let old = base.filter(|_| !self.is_base_known).map(hash_old);
+        let changed = if base.is_some() { changed } else { (target.len() / self.lane_bytes) as u64 };
+        Seen { changed, new, old, changes: self.changes }
+    }
 }
 
 /// What a thread uses again for each group: fresh memory of megabytes costs more, page by page, than what is done with it.
@@ -196,66 +330,66 @@ struct Context {
     new: Vec<u8>,
 }
 
-fn encode_group(
-    base: &(impl State + ?Sized),
-    target: &(impl State + ?Sized),
-    group: &[Compared],
-    options: &DiffOptions<'_>,
-    context: &mut Context,
-) -> Result<EncodedGroup> {
-    let range = |compared: &Compared| target.tensors()[compared.tensor].piece(compared.piece);
-    let olds = group.iter().filter_map(|compared| Some((compared.base?, range(compared))));
-    let news = group.iter().map(|compared| (compared.tensor, range(compared)));
-    let mut olds = Reading::of(base, olds, &mut context.old)?;
-    let mut news = Reading::of(target, news, &mut context.new)?;
-    let mut inputs = Vec::with_capacity(group.len());
-    for compared in group {
-        let new = news.next(compared.tensor, range(compared))?;
-        let old = compared.base.map(|number| olds.next(number, range(compared))).transpose()?;
-        options.progress.advance((new.len() + old.map_or(0, <[u8]>::len)) as u64)?;
-        inputs.push(PieceInput { base: old, target: new, sparse: false });
-    }
-    let info = |compared: &Compared| &target.tensors()[compared.tensor];
-    let Some(dtype) = group.first().map(|compared| info(compared).dtype()) else {
-        return Ok(EncodedGroup { segments: Vec::new(), changed: 0, digests: Vec::new() });
-    };
-    // The target is hashed while it is compared, piece by piece.
-    let mut new_digests: Vec<Digest> = Vec::with_capacity(group.len());
-    let (mut hasher, mut hashed) = (blake3::Hasher::new(), 0);
-    let mut hash = |number: usize, bytes: &[u8]| {
-        hasher.update(bytes);
-        hashed += bytes.len();
-        if hashed == inputs[number].target.len() {
-            new_digests.push(Digest::of_hashed(&hasher));
-            hasher.reset();
-            hashed = 0;
+/// What is done with each group.
+struct Job<'a> {
+    base: &'a dyn State,
+    target: &'a dyn State,
+    options: &'a DiffOptions<'a>,
+    /// If what changes is asked for.
+    new_tensors: Option<NewTensors<'a>>,
+}
+
+impl Job<'_> {
+    fn encode(&self, group: &[Compared], context: &mut Context) -> Result<EncodedGroup> {
+        let Self { base, target, options, new_tensors } = self;
+        let range = |compared: &Compared| target.tensors()[compared.tensor].piece(compared.piece);
+        let olds = group.iter().filter_map(|compared| Some((compared.base?, range(compared))));
+        let news = group.iter().map(|compared| (compared.tensor, range(compared)));
+        let mut olds = Reading::of(*base, olds, &mut context.old)?;
+        let mut news = Reading::of(*target, news, &mut context.new)?;
+        let mut inputs = Vec::with_capacity(group.len());
+        for compared in group {
+            let new = news.next(compared.tensor, range(compared))?;
+            let old = compared.base.map(|number| olds.next(number, range(compared))).transpose()?;
+            options.progress.advance((new.len() + old.map_or(0, <[u8]>::len)) as u64)?;
+            if let Some(NewTensors { numbers, room }) = new_tensors
+                && let Ok(number) = numbers.binary_search(&compared.tensor)
+            {
+                room.write(number, range(compared).start, new)?;
+            }
+            inputs.push(PieceInput { base: old, target: new, sparse: false });
         }
-    };
-    let (segments, changed) = with_lane!(dtype.lane_bytes(), L => {
-        encode::<L>(dtype, &inputs, options.profile, &mut context.compressor, &mut hash)
-    })?;
-    let mut digests = Vec::with_capacity(group.len());
-    for ((input, new), &changed) in inputs.iter().zip(new_digests).zip(&changed) {
-        let old = input.base.filter(|_| options.base_digests.is_none());
-        let hash_old = |old| if changed == 0 { new } else { Digest::of_bytes(old) };
-        digests.push((new, old.map(hash_old)));
+        let Some(dtype) = group.first().map(|compared| target.tensors()[compared.tensor].dtype()) else {
+            return Ok(EncodedGroup { segments: Vec::new(), pieces: Vec::new() });
+        };
+        let lane_bytes = dtype.lane_bytes();
+        let (segments, pieces) = with_lane!(lane_bytes, L => {
+            encode::<L, _>(dtype, &inputs, options.profile, &mut context.compressor, |piece| Look {
+                piece,
+                lane_bytes,
+                is_base_known: options.base_digests.is_some(),
+                hasher: blake3::Hasher::new(),
+                passed: 0,
+                changes: piece.base.and(new_tensors.as_ref()).map(|_| PieceChanges::new(lane_bytes)),
+            })
+        })?;
+        Ok(EncodedGroup { segments, pieces })
     }
-    let lanes = |piece: &PieceInput<'_>| (piece.target.len() / dtype.lane_bytes()) as u64;
-    let changed =
-        inputs.iter().zip(changed).map(|(piece, changed)| if piece.base.is_some() { changed } else { lanes(piece) });
-    let changed = changed.sum();
-    Ok(EncodedGroup { segments, changed, digests })
 }
 
 /// Pieces of a state, read one after another into a buffer unless they are in memory anyway.
-struct Reading<'a, S: ?Sized> {
-    state: &'a S,
+struct Reading<'a> {
+    state: &'a dyn State,
     room: &'a mut [u8],
 }
 
-impl<'a, S: State + ?Sized> Reading<'a, S> {
+impl<'a> Reading<'a> {
     /// For these ranges of tensors.
-    fn of(state: &'a S, ranges: impl Iterator<Item = (usize, Range<u64>)>, buffer: &'a mut Vec<u8>) -> Result<Self> {
+    fn of(
+        state: &'a dyn State,
+        ranges: impl Iterator<Item = (usize, Range<u64>)>,
+        buffer: &'a mut Vec<u8>,
+    ) -> Result<Self> {
         let read = ranges.filter(|(tensor, range)| state.bytes(*tensor, range.clone()).is_none());
         buffer.resize(address(read.map(|(_, range)| range.end - range.start).sum())?, 0);
         Ok(Self { state, room: buffer })
@@ -275,13 +409,116 @@ impl<'a, S: State + ?Sized> Reading<'a, S> {
 }
 
 /// Digests of the base's tensors that were not compared: removed, retyped or resized ones.
-fn fill_missing(
-    base: &(impl State + ?Sized),
-    known: Vec<Option<Digest>>,
-    progress: &dyn Progress,
-) -> Result<StateDigests> {
+fn fill_missing(base: &dyn State, known: Vec<Option<Digest>>, progress: &dyn Progress) -> Result<StateDigests> {
     let missing: Vec<usize> = known.iter().enumerate().filter(|(_, digest)| digest.is_none()).map(|(n, _)| n).collect();
     let mut hashed = digests_of(base, &missing, progress)?.into_iter();
     let all = known.into_iter().map(|digest| digest.or_else(|| hashed.next()).unwrap_or(Digest([0; 32]))).collect();
     Ok(StateDigests::from_tensors(base.tensors(), all))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::*;
+    use crate::limits::Limits;
+    use crate::link::LinkReader;
+    use crate::replay::apply;
+    use crate::tensor::{Dtype, PIECE_BYTES};
+
+    fn state(tensors: &[(&str, Dtype, Vec<u8>)]) -> MemoryState {
+        let mut state = MemoryState::new();
+        for (name, dtype, data) in tensors {
+            let elements = data.len() as u64 * 8 / dtype.bits();
+            state.insert(name, *dtype, &[elements], data.clone()).unwrap();
+        }
+        state
+    }
+
+    /// Tensors of which some change in few lanes, in many and in none, one has two pieces, and others come, go and become others.
+    fn pair() -> (MemoryState, MemoryState) {
+        let ramp = |count: usize, times: usize| (0..count).map(|byte| (byte * times % 251) as u8).collect::<Vec<u8>>();
+        let long = address(PIECE_BYTES).unwrap() + 40_000;
+        let mut changed = ramp(long, 1);
+        for byte in [0, 5, long - 20_000, long - 1] {
+            changed[byte] ^= 0x11;
+        }
+        let base = state(&[
+            ("few", Dtype::BF16, ramp(long, 1)),
+            ("gone", Dtype::U8, ramp(10, 1)),
+            ("many", Dtype::F32, ramp(80_000, 1)),
+            ("other", Dtype::F32, ramp(8, 1)),
+            ("same", Dtype::U8, ramp(100_000, 1)),
+        ]);
+        let target = state(&[
+            ("empty", Dtype::U8, Vec::new()),
+            ("few", Dtype::BF16, changed),
+            ("many", Dtype::F32, ramp(80_000, 3)),
+            ("new", Dtype::F16, ramp(long, 7)),
+            ("other", Dtype::I32, ramp(8, 1)),
+            ("same", Dtype::U8, ramp(100_000, 1)),
+        ]);
+        (base, target)
+    }
+
+    #[test]
+    fn changes_make_the_base_the_target() {
+        let (base, target) = pair();
+        let digests = StateDigests::of(&base, &()).unwrap();
+        for known in [None, Some(&digests)] {
+            let options = DiffOptions::default().base_digests(known);
+            let (mut plain, mut link) = (Vec::new(), Vec::new());
+            let expected = diff(&base, &target, &options, &mut plain).unwrap();
+            let (report, mut set) = diff_with_patches(&base, &target, &options, u64::MAX, &mut link).unwrap();
+            assert_eq!((&report, &link), (&expected, &plain));
+            assert_eq!(set.table(), &StateTable::of(&target, &()).unwrap());
+            let mut copy = base.clone();
+            set.fit(&mut copy).unwrap().apply();
+            assert_eq!(copy, target);
+            set.fit(&mut copy).unwrap().undo();
+            assert_eq!(copy, base);
+        }
+        let options = DiffOptions::default();
+        let needed = diff_with_patches(&base, &target, &options, u64::MAX, &mut Vec::new()).unwrap().1.bytes();
+        assert!(diff_with_patches(&base, &target, &options, needed, &mut Vec::new()).is_ok());
+        assert!(diff_with_patches(&base, &target, &options, needed - 1, &mut Vec::new()).is_err());
+    }
+
+    /// Other bytes at each reading: those of a state that somebody writes to.
+    struct Restless(MemoryState, AtomicU8);
+
+    impl State for Restless {
+        fn tensors(&self) -> &[TensorInfo] {
+            self.0.tensors()
+        }
+
+        fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+            self.0.read(tensor, offset, out)?;
+            let times = self.1.fetch_add(1, Ordering::Relaxed);
+            out.iter_mut().step_by(1000).for_each(|byte| *byte = byte.wrapping_add(times));
+            Ok(())
+        }
+
+        fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
+            self.0.bytes(tensor, range)
+        }
+    }
+
+    #[test]
+    fn who_writes_meanwhile_cannot_make_link_and_changes_disagree() {
+        let (base, target) = pair();
+        let restless = Restless(target, AtomicU8::new(1));
+        for profile in [Profile::Compact, Profile::Direct] {
+            let mut file = Vec::new();
+            let options = DiffOptions::default().profile(profile);
+            let (report, mut set) = diff_with_patches(&base, &restless, &options, u64::MAX, &mut file).unwrap();
+            let built = apply(&base, &LinkReader::open(file, &Limits::default()).unwrap()).unwrap();
+            assert!(built != restless.0);
+            assert_eq!(StateDigests::of(&built, &()).unwrap(), report.target);
+            let mut copy = base.clone();
+            set.fit(&mut copy).unwrap().apply();
+            assert!(copy == built);
+            assert_eq!(set.table().digests, report.target);
+        }
+    }
 }

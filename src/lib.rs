@@ -42,6 +42,35 @@
 //! [`Replay`] applies any number of links in one pass and builds the target into a [`tensor::StateWriter`] such as [`files::StagedSafetensors`], whose files
 //! appear only when the result has been proven.
 //!
+//! # Files
+//!
+//! The functions of [`files`] do the same with safetensors files, or directories of them, and take care of the rest: how a
+//! model is spread over files, its other files, and that nobody sees a file that is not complete.
+//!
+//! ```
+//! use std::fs;
+//!
+//! use deltachain::files::{self, FileOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let model = |name: &str, last| {
+//! #     let header = br#"{"weight":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
+//! #     let path = folder.path().join(name);
+//! #     fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header, &[7, last]].concat()).map(|()| path)
+//! # };
+//! let (base, target) = (model("step 1", 1)?, model("step 2", 2)?); // two safetensors files
+//! let (link, result) = (folder.path().join("1-2.dcf"), folder.path().join("result"));
+//! let report = files::diff(&base, &target, &link, &FileOptions::default())?;
+//! assert_eq!((report.changed, report.elements), (1, 2));
+//!
+//! let built = files::apply(Some(&base), &[link], &result, &FileOptions::default())?;
+//! assert_eq!(built.target, report.target);
+//! assert_eq!(fs::read(&result)?, fs::read(&target)?);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Reading changes without building the target
 //!
 //! [`LinkReader::patches`] iterates over sorted lane numbers and new values, tensor by tensor, for engines that patch memory;
@@ -79,6 +108,7 @@ pub mod limits;
 mod link;
 mod link_writer;
 pub mod memory;
+mod options;
 mod patches;
 mod plain_name;
 mod progress;
@@ -93,7 +123,7 @@ pub mod tensor;
 #[doc(hidden)]
 pub use codec::kernels;
 pub use codec::piece::Profile;
-pub use diff::{DiffOptions, DiffReport, diff};
+pub use diff::{DiffOptions, DiffReport, diff, diff_with_patches};
 pub use error::{Error, ErrorClass, Result, Section};
 pub use limits::Limits;
 pub use link::{LinkReader, Ranks, Segment, StreamLengths};
@@ -105,5 +135,5 @@ pub use replay::{Replay, apply};
 pub use rules::switch_off;
 pub use rules::{RULES, Rule};
 pub use source::{FileSource, Source};
-pub use squash::{check_sequence, squash};
-pub use table::StateTable;
+pub use squash::squash;
+pub use table::{StateTable, check_sequence};

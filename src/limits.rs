@@ -64,6 +64,14 @@ impl Default for Limits {
 }
 
 impl Limits {
+    crate::setters! {
+        index_bytes: u64,
+        index_bytes_per_file_byte: u64,
+        set_bytes: u64,
+        set_bytes_per_file_byte: u64,
+        document_bytes: u64,
+    }
+
     /// Only the maxima of the format: for trusted sources.
     pub fn unlimited() -> Self {
         Self {

@@ -72,7 +72,7 @@ impl<S: Source> LinkReader<S> {
     /// base.insert("w", Dtype::U8, &[5], vec![0, 1, 2, 3, 4])?;
     /// target.insert("w", Dtype::U8, &[5], vec![0, 9, 2, 3, 8])?;
     /// let mut file = Vec::new();
-    /// diff(&base, &target, &DiffOptions { profile: Profile::Direct, ..DiffOptions::default() }, &mut file)?;
+    /// diff(&base, &target, &DiffOptions::default().profile(Profile::Direct), &mut file)?;
     ///
     /// let link = LinkReader::open(file, &Limits::default())?;
     /// for patch in link.patches(|name| name == "w", None) {

@@ -9,6 +9,10 @@ pub trait Progress: Sync {
     /// # Errors
     /// Whatever the implementer wants the work to end with.
     fn advance(&self, bytes: u64) -> Result<()>;
+
+    /// As many more bytes than known before are to be dealt with. Only functions that find that out themselves tell it, such as
+    /// those of [`files`](crate::files).
+    fn expect(&self, _bytes: u64) {}
 }
 
 /// Nobody watches.

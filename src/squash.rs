@@ -18,23 +18,9 @@ use crate::limits::address;
 use crate::link::LinkReader;
 use crate::link_writer::LinkWriter;
 use crate::patches::Patches;
-use crate::rules::{self, ensure};
 use crate::source::Source;
+use crate::table::check_sequence;
 use crate::tensor::{Digest, Dtype, TensorInfo};
-
-/// Checks that each link's base is the target of the link before it.
-///
-/// # Errors
-/// R-APP-06 (`WRONG_BASE`).
-pub fn check_sequence<S: Source>(links: &[&LinkReader<S>]) -> Result<()> {
-    for (number, pair) in links.windows(2).enumerate() {
-        let (reached, base) = (pair[0].header().target, pair[1].header().base);
-        ensure(reached == base, &rules::APP_06, || {
-            format!("link {} leads to {reached}, link {} starts from {base}", number + 1, number + 2)
-        })?;
-    }
-    Ok(())
-}
 
 /// Joins links that follow one another into one link of the direct profile, from the first one's base to the last one's
 /// target. Metadata of later links replaces that of earlier ones. Returns the new link's length.
@@ -195,7 +181,7 @@ fn encode_group(dtype: Dtype, group: &[Composed], writer: &mut LinkWriter, entri
         .collect();
     let compressor = &mut Compressor::default();
     let (segments, _) = with_lane!(dtype.lane_bytes(), L => {
-        encode::<L>(dtype, &inputs, Profile::Direct, compressor, &mut |_, _| ())
+        encode::<L, ()>(dtype, &inputs, Profile::Direct, compressor, |_| ())
     })?;
     for segment in segments {
         let number = writer.push(segment.coding, segment.bytes)?;

@@ -105,6 +105,21 @@ pub(crate) fn target_table<S: Source>(
     Ok((table, origins))
 }
 
+/// Checks that each link's base is the target of the link before it.
+///
+/// # Errors
+/// R-APP-06 (`WRONG_BASE`), of the link that does not follow the one before it.
+pub fn check_sequence<S: Source>(links: &[&LinkReader<S>]) -> Result<()> {
+    for (number, pair) in links.windows(2).enumerate() {
+        let (reached, base) = (pair[0].header().target, pair[1].header().base);
+        ensure(reached == base, &rules::APP_06, || {
+            format!("link {} leads to {reached}, link {} starts from {base}", number + 1, number + 2)
+        })
+        .map_err(|error| error.of_link(number + 1))?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,7 +127,6 @@ mod tests {
     use crate::format::{HEADER_BYTES, Header, Index};
     use crate::limits::{Limits, address};
     use crate::replay::{Replay, apply};
-    use crate::squash::check_sequence;
     use crate::tensor::{Dtype, MemoryState, PIECE_BYTES};
 
     fn state(tensors: &[(&str, &[u8])]) -> MemoryState {

@@ -76,7 +76,7 @@ fn damaged_files_cannot() {
     for (from, profile) in [(&base, Profile::Compact), (&base, Profile::Direct), (&MemoryState::new(), Profile::Direct)]
     {
         let mut file = Vec::new();
-        diff(from, &target, &DiffOptions { profile, ..DiffOptions::default() }, &mut file).unwrap();
+        diff(from, &target, &DiffOptions::default().profile(profile), &mut file).unwrap();
         files.push(((*from).clone(), file));
     }
     let mut limits = Limits::default();

@@ -19,7 +19,7 @@ fn choices(dtype: Dtype, parts: &[(Vec<u8>, Vec<u8>)], profile: Profile) -> Vec<
 fn choices_of<L: Lane>(dtype: Dtype, parts: &[(Vec<u8>, Vec<u8>)], profile: Profile) -> Vec<String> {
     let inputs: Vec<PieceInput<'_>> =
         parts.iter().map(|(base, target)| PieceInput { base: Some(base), target, sparse: false }).collect();
-    let (segments, _) = encode::<L>(dtype, &inputs, profile, &mut Compressor::default(), &mut |_, _| ()).unwrap();
+    let (segments, _) = encode::<L, ()>(dtype, &inputs, profile, &mut Compressor::default(), |_| ()).unwrap();
     let mut words = Vec::new();
     for segment in segments {
         let lanes = |&piece: &usize| (dtype, u32::try_from(parts[piece].0.len() / size_of::<L>()).unwrap());
@@ -68,7 +68,7 @@ fn rates(lanes: usize, rarity: u64, reach: u64) -> (Vec<u8>, Vec<u8>) {
 fn method(dtype: Dtype, piece: &(Vec<u8>, Vec<u8>), profile: Profile) -> char {
     with_lane!(dtype.lane_bytes(), L => {
         let input = PieceInput { base: Some(&piece.0), target: &piece.1, sparse: false };
-        let (segments, _) = encode::<L>(dtype, &[input], profile, &mut Compressor::default(), &mut |_, _| ()).unwrap();
+        let (segments, _) = encode::<L, ()>(dtype, &[input], profile, &mut Compressor::default(), |_| ()).unwrap();
         match segments.first().map(|segment| segment.coding) {
             None => '-',
             Some(coding) => match (coding.positions, coding.values) {

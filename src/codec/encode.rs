@@ -7,7 +7,7 @@ use crate::codec::bits::{pack, pack_symbols, packed_bytes};
 use crate::codec::choose::{self, Thresholds};
 use crate::codec::escapes;
 use crate::codec::lane::{Kind, Lane, absolute, zigzag};
-use crate::codec::piece::{Method, PieceInput, Profile, are_small};
+use crate::codec::piece::{Method, PieceInput, PieceSink, Profile, are_small};
 use crate::codec::sample::{Lanes, Plan, Rates};
 use crate::codec::sort::{CodedContext, Found, Sorted};
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, float};
@@ -32,15 +32,15 @@ pub(super) const SEGMENT_LANES: usize = 1 << 18;
 const METHODS: [Method; 4] =
     [(Positions::Sparse, true), (Positions::Dense, true), (Positions::Sparse, false), (Positions::Dense, false)];
 
-/// Encodes pieces of one dtype. Also returns the number of changed lanes of each piece. `passed` is told of each piece in turn,
-/// by its number, the stretches of the target that have just been looked at and are still in the cache.
-pub(crate) fn encode<L: Lane>(
+/// Encodes pieces of one dtype. Each piece is shown to a sink of its own, which `sink` makes when its turn comes; also returns
+/// what these have seen.
+pub(crate) fn encode<'a, L: Lane, S: PieceSink>(
     dtype: Dtype,
-    pieces: &[PieceInput<'_>],
+    pieces: &'a [PieceInput<'a>],
     profile: Profile,
     compressor: &mut Compressor,
-    passed: &mut dyn FnMut(usize, &[u8]),
-) -> Result<(Vec<EncodedSegment>, Vec<u64>)> {
+    sink: impl FnMut(&'a PieceInput<'a>) -> S,
+) -> Result<(Vec<EncodedSegment>, Vec<S::Seen>)> {
     let kind = Kind::<L>::of(dtype);
     let mut found = Found::new();
     let small = Rates::of_small(kind, pieces, profile, &mut found.places);
@@ -49,7 +49,7 @@ pub(crate) fn encode<L: Lane>(
         (!lanes.are_few()).then(|| lanes.plan(&mut found.places))
     };
     let plans = pieces.iter().map(plan).collect();
-    Planned { kind, pieces, profile, plans, small }.encode(&mut found, compressor, passed)
+    Planned { kind, pieces, profile, plans, small }.encode(&mut found, compressor, sink)
 }
 
 /// Encodes pieces of one dtype, which have a base where values are relative, as one segment by the given method.
@@ -77,7 +77,7 @@ pub(crate) fn encode_as<L: Lane>(
     let planned = Planned { kind, pieces: &pieces, profile, plans, small };
     let mut open = planned.begin(method);
     for number in 0..pieces.len() {
-        planned.add(&mut open, number, &mut found, &mut |_, _| ());
+        planned.add(&mut open, number, &mut found, &mut ());
     }
     let segment = encode_segment(kind, open.sorted, compressor)?;
     Ok((segment.coding, segment.bytes))
@@ -101,16 +101,17 @@ struct Open<L> {
     shared: Vec<u16>,
 }
 
-impl<L: Lane> Planned<'_, L> {
-    /// Sorts the lanes of the pieces by method, and encodes them. Also returns how many of them change in each piece.
-    fn encode(
+impl<'a, L: Lane> Planned<'a, L> {
+    /// Sorts the lanes of the pieces by method, and encodes them. Also returns what the sinks have seen.
+    fn encode<S: PieceSink>(
         &self,
         found: &mut Found,
         compressor: &mut Compressor,
-        passed: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(Vec<EncodedSegment>, Vec<u64>)> {
+        mut sink: impl FnMut(&'a PieceInput<'a>) -> S,
+    ) -> Result<(Vec<EncodedSegment>, Vec<S::Seen>)> {
         let mut all_open = METHODS.map(|method| self.begin(method));
         let mut changed = Vec::with_capacity(self.pieces.len());
+        let mut seen = Vec::with_capacity(self.pieces.len());
         let mut segments = Vec::new();
         let mut close = |open: &mut Open<L>, changed: &[u64]| {
             let next = Sorted::new(open.sorted.method, open.sorted.contexts.len());
@@ -129,18 +130,20 @@ impl<L: Lane> Planned<'_, L> {
                 Some(plan) => plan.method,
                 None => Lanes::of(self.kind, piece, self.profile).method(&mut found.places),
             };
-            let Some(open) = all_open.iter_mut().find(|open| method == Some(open.sorted.method)) else {
-                passed(number, piece.target);
+            let mut sink = sink(piece);
+            if let Some(open) = all_open.iter_mut().find(|open| method == Some(open.sorted.method)) {
+                changed.push(self.add(open, number, found, &mut sink));
+                if open.sorted.coded() >= SEGMENT_LANES {
+                    close(open, &changed)?;
+                }
+            } else {
+                sink.passed(piece.base, piece.target);
                 changed.push(0);
-                continue;
-            };
-            changed.push(self.add(open, number, found, passed));
-            if open.sorted.coded() >= SEGMENT_LANES {
-                close(open, &changed)?;
             }
+            seen.push(sink.end(changed[number]));
         }
         all_open.iter_mut().try_for_each(|open| close(open, &changed))?;
-        Ok((segments, changed))
+        Ok((segments, seen))
     }
 
     fn begin(&self, method: Method) -> Open<L> {
@@ -155,11 +158,11 @@ impl<L: Lane> Planned<'_, L> {
     }
 
     /// Adds the piece with this number; returns how many of its lanes change.
-    fn add(&self, open: &mut Open<L>, number: usize, found: &mut Found, passed: &mut dyn FnMut(usize, &[u8])) -> u64 {
+    fn add(&self, open: &mut Open<L>, number: usize, found: &mut Found, sink: &mut impl PieceSink) -> u64 {
         let has_own = self.plans[number].as_ref().is_some_and(|plan| plan.rates.is_some());
         let own = if has_own { open.own.next() } else { None };
         let thresholds = own.as_ref().unwrap_or(&open.shared);
-        open.sorted.add(self.kind, number, &self.pieces[number], thresholds, found, &mut |bytes| passed(number, bytes))
+        open.sorted.add(self.kind, number, &self.pieces[number], thresholds, found, sink)
     }
 }
 

@@ -71,7 +71,7 @@ impl Piece {
         let input = [PieceInput { base: Some(base), target, sparse: false }];
         let width = dtype.lane_bytes();
         let (segments, _) =
-            with_lane!(width, L => encode::<L>(dtype, &input, profile, &mut Compressor::default(), &mut |_, _| ()))?;
+            with_lane!(width, L => encode::<L, ()>(dtype, &input, profile, &mut Compressor::default(), |_| ()))?;
         let lanes = u32::try_from(target.len() / width).map_err(|_| Error::usage("a piece has at most 2^24 lanes"))?;
         Ok(Self { dtype, lanes, segments })
     }

@@ -23,6 +23,29 @@ pub(crate) struct PieceInput<'a> {
     pub(crate) sparse: bool,
 }
 
+/// Looks at a piece while it is compared: its stretches are shown while they are in the cache.
+pub(crate) trait PieceSink {
+    /// What it knows of the piece in the end.
+    type Seen;
+
+    /// The next stretch of the piece, whole lanes of base, if it has one, and target.
+    fn passed(&mut self, base: Option<&[u8]>, target: &[u8]);
+
+    /// All stretches have been shown; this many lanes of the piece change.
+    fn end(self, changed: u64) -> Self::Seen;
+}
+
+/// Nothing but how many lanes change.
+impl PieceSink for () {
+    type Seen = u64;
+
+    fn passed(&mut self, _base: Option<&[u8]>, _target: &[u8]) {}
+
+    fn end(self, changed: u64) -> u64 {
+        changed
+    }
+}
+
 /// How a piece is coded: its positions, and whether values are relative.
 pub(super) type Method = (Positions, bool);
 

@@ -3,11 +3,11 @@
 use crate::codec::blocks::{BLOCK, Compare, Places, STRETCH, Work, dispatch};
 use crate::codec::contexts::{Contexts, Members};
 use crate::codec::lane::{Kind, Lane};
-use crate::codec::piece::{Method, PieceInput, differing, old_block};
+use crate::codec::piece::{Method, PieceInput, PieceSink, differing, old_block};
 use crate::format::coding::Positions;
 use crate::format::segment::MAX_CONTEXTS;
 
-/// Lanes that are sorted before `passed` is told of them. Whole stretches.
+/// Lanes that are sorted before the sink is shown them. Whole stretches.
 const PASSED: usize = 1 << 14;
 
 /// The coded lanes of a segment, by context and then in order of parts and lanes.
@@ -48,8 +48,7 @@ impl<L: Lane> Sorted<L> {
         Self { method, contexts: (0..contexts).map(|_| none()).collect(), pieces: Vec::new(), thresholds: Vec::new() }
     }
 
-    /// Sorts the lanes of a piece, which has this number, as one more part; returns how many change. `passed` is told of the
-    /// stretches of the target that have just been looked at and are still in the cache.
+    /// Sorts the lanes of a piece, which has this number, as one more part, and shows them to `sink`; returns how many change.
     pub(super) fn add(
         &mut self,
         kind: Kind<L>,
@@ -57,7 +56,7 @@ impl<L: Lane> Sorted<L> {
         piece: &PieceInput<'_>,
         thresholds: &[u16],
         found: &mut Found,
-        passed: &mut dyn FnMut(&[u8]),
+        sink: &mut impl PieceSink,
     ) -> u64 {
         let (base, target) = (piece.base.map(L::chunks), L::chunks(piece.target));
         let contexts = &Contexts::new(kind, thresholds);
@@ -71,7 +70,7 @@ impl<L: Lane> Sorted<L> {
             let target = &target[begin..target.len().min(begin + PASSED)];
             let base = base.map(|base| &base[begin..begin + target.len()]);
             dispatch(Sort { kind, base, target, contexts, found, begun: &mut begun, sorted: self });
-            passed(L::flat(target));
+            sink.passed(base.map(L::flat), L::flat(target));
         }
         let Begun { changed, members, .. } = begun;
         for ((context, members), before) in self.contexts.iter_mut().zip(members).zip(coded_before) {

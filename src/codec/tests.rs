@@ -6,7 +6,7 @@ use crate::codec::blocks::{BLOCK, STRETCH};
 use crate::codec::decode::{Decoded, PartChanges};
 use crate::codec::encode::{SEGMENT_LANES, encode, encode_as};
 use crate::codec::lane::{Kind, Lane, with_lane};
-use crate::codec::piece::{PieceInput, Profile};
+use crate::codec::piece::{PieceInput, PieceSink, Profile};
 use crate::format::coding::{Coding, Positions, Values};
 use crate::format::segment::{PositionCoding, Table, join};
 use crate::format::stream::Compressor;
@@ -180,8 +180,7 @@ fn extreme_differences_survive() {
 fn the_cheapest_method_is_chosen() {
     let chosen = |dtype: Dtype, base: Option<&[u8]>, target: &[u8], profile| {
         let input = PieceInput { base, target, sparse: false };
-        let (segments, _) =
-            encode::<u16>(dtype, &[input], profile, &mut Compressor::default(), &mut |_, _| ()).unwrap();
+        let (segments, _) = encode::<u16, ()>(dtype, &[input], profile, &mut Compressor::default(), |_| ()).unwrap();
         segments.first().map(|segment| segment.coding.describe())
     };
     let (base, target) = pieces::<u16>(3, 50_000, 100, 2);
@@ -348,6 +347,26 @@ fn described_dtypes_are_coded_like_others() {
     }
 }
 
+/// What a sink is shown.
+#[derive(Default)]
+struct Bytes {
+    base: Vec<u8>,
+    target: Vec<u8>,
+}
+
+impl PieceSink for Bytes {
+    type Seen = (Self, u64);
+
+    fn passed(&mut self, base: Option<&[u8]>, target: &[u8]) {
+        self.base.extend_from_slice(base.unwrap_or_default());
+        self.target.extend_from_slice(target);
+    }
+
+    fn end(self, changed: u64) -> Self::Seen {
+        (self, changed)
+    }
+}
+
 #[test]
 fn changes_outside_the_sample_are_coded() {
     // Large enough to be looked at in 13 turns, of which the first three are made.
@@ -360,16 +379,15 @@ fn changes_outside_the_sample_are_coded() {
     let unchanged = PieceInput { base: Some(&same), target: &same, sparse: false };
     let changed = PieceInput { base: Some(&base), target: &target, sparse: false };
     let large = PieceInput { base: Some(&base), target: &base, sparse: false };
-    let mut passed = [0; 3];
-    let (segments, counts) = encode::<u16>(
-        Dtype::BF16,
-        &[unchanged, large, changed],
-        Profile::Compact,
-        &mut Compressor::default(),
-        &mut |number, bytes| passed[number] += bytes.len(),
-    )
-    .unwrap();
-    assert_eq!((counts, passed), (vec![0, 0, 3], [same.len(), base.len(), base.len()]));
+    let pieces = [unchanged, large, changed];
+    let sink = |_: &_| Bytes::default();
+    let compressor = &mut Compressor::default();
+    let (segments, seen) = encode::<u16, _>(Dtype::BF16, &pieces, Profile::Compact, compressor, sink).unwrap();
+    // Each sink is shown all of its piece, in order.
+    for ((shown, changed), (piece, expected)) in seen.iter().zip(pieces.iter().zip([0, 0, 3])) {
+        assert_eq!((shown.base.as_slice(), *changed), (piece.base.unwrap(), expected));
+        assert!(shown.target == piece.target);
+    }
     let [segment] = &segments[..] else { panic!("{} segments", segments.len()) };
     assert_eq!(segment.pieces, [2]);
     let lanes = u32::try_from(base.len() / 2).unwrap();
@@ -386,7 +404,7 @@ fn a_segment_is_closed_when_it_has_many_coded_lanes() {
     let piece = || PieceInput { base: Some(&base), target: &target, sparse: false };
     let pieces: Vec<PieceInput<'_>> = (0..5).map(|_| piece()).collect();
     let compressor = &mut Compressor::default();
-    let (segments, changed) = encode::<u8>(Dtype::U8, &pieces, Profile::Direct, compressor, &mut |_, _| ()).unwrap();
+    let (segments, changed) = encode::<u8, ()>(Dtype::U8, &pieces, Profile::Direct, compressor, |_| ()).unwrap();
     assert_eq!(changed, [target.iter().filter(|&&byte| byte != 0).count() as u64; 5]);
     assert_eq!(segments.iter().map(|segment| &segment.pieces[..]).collect::<Vec<_>>(), [&[0, 1][..], &[2, 3], &[4]]);
     for segment in segments {

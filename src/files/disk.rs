@@ -6,6 +6,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
 
+use tempfile::NamedTempFile;
+
 use crate::error::{Error, Result};
 
 /// Fills `buffer` from the bytes at `offset`, whatever other threads do with the file.
@@ -37,11 +39,12 @@ pub(crate) fn read_at(_file: &File, _buffer: &mut [u8], _offset: u64) -> io::Res
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Copies a file's content, to the disk.
-pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
+/// Copies a file's content, to the disk; returns how many bytes it has.
+pub(super) fn copy(from: &Path, to: &Path) -> io::Result<u64> {
     let mut copy = create_file(to)?;
-    io::copy(&mut File::open(from)?, &mut copy)?;
-    copy.sync_all()
+    let bytes = io::copy(&mut File::open(from)?, &mut copy)?;
+    copy.sync_all()?;
+    Ok(bytes)
 }
 
 /// Writes `bytes` at `offset`, whatever other threads do with the file.
@@ -73,6 +76,59 @@ pub(super) fn write_at(_file: &File, _bytes: &[u8], _offset: u64) -> io::Result<
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// Whether there is nothing at `path`, not even a link that leads nowhere.
+pub(super) fn is_absent(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Refuses an output that has no name, or exists and is not to be replaced.
+pub(super) fn refuse_existing(out: &Path, replace: bool) -> Result<()> {
+    if out.file_name().is_none() {
+        return Err(Error::usage("the output has no name").in_file(out));
+    }
+    if replace || is_absent(out) { Ok(()) } else { Err(exists(out)) }
+}
+
+/// Refuses an output that is not to be or cannot be replaced: before any work, and again before renaming.
+pub(super) fn check_out(out: &Path, directory: bool, replace: bool) -> Result<()> {
+    let usage = |flaw: &str| Err(Error::usage(flaw).in_file(out));
+    refuse_existing(out, replace)?;
+    if is_absent(out) {
+        return Ok(());
+    }
+    if !directory {
+        return if out.is_file() { Ok(()) } else { usage("only a file can be replaced by a file") };
+    }
+    if !out.is_dir() {
+        return usage("only a directory can be replaced by a directory");
+    }
+    // Replacing removes all of the directory. That is not what somebody wants who gave a whole working tree.
+    for entry in fs::read_dir(out).map_err(|error| reading(error, out))? {
+        let entry = entry.map_err(|error| reading(error, out))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with('.') || entry.path().is_dir() {
+            return usage(&format!("the directory holds {name:?}, which replacing it would remove"));
+        }
+    }
+    Ok(())
+}
+
+/// Makes a complete file visible at `out`, after its bytes have reached the disk.
+pub(super) fn persist(file: NamedTempFile, out: &Path, replace: bool) -> Result<()> {
+    file.as_file().sync_all().map_err(|error| writing(error, out))?;
+    check_out(out, false, replace)?;
+    let renamed = if replace { file.persist(out) } else { file.persist_noclobber(out) };
+    renamed.map_err(|failed| match failed.error.kind() {
+        io::ErrorKind::AlreadyExists => exists(out),
+        _ => writing(failed.error, out),
+    })?;
+    sync_directory(parent_of(out))
+}
+
+fn exists(out: &Path) -> Error {
+    Error::usage("the output exists").in_file(out)
+}
+
 /// Makes renames inside a directory survive a power cut. Only Unix can open a directory for that.
 pub(super) fn sync_directory(directory: &Path) -> Result<()> {
     if cfg!(unix) {
@@ -82,6 +138,7 @@ pub(super) fn sync_directory(directory: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The directory that holds `out`.
 pub(super) fn parent_of(out: &Path) -> &Path {
     match out.parent() {
         Some(parent) if parent != Path::new("") => parent,

@@ -3,6 +3,9 @@
 mod disk;
 mod header;
 mod layout;
+mod operations;
+mod options;
+mod output_file;
 mod safetensors;
 mod scratch;
 mod staged;
@@ -11,6 +14,9 @@ mod write_back;
 
 pub(crate) use disk::read_at;
 pub use layout::{LAYOUT_KEY, Layout, LayoutFile};
+pub use operations::{ApplyReport, apply, diff, snapshot, squash};
+pub use options::FileOptions;
+pub use output_file::OutputFile;
 pub use safetensors::SafetensorsState;
 pub use scratch::ScratchState;
 pub use staged::StagedSafetensors;

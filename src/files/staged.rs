@@ -7,12 +7,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::error::{Error, Result};
 use crate::files::disk::{
-    copy, create_file, parent_of, read_at, reading, replace_directory, sync_directory, temporary, write_at, writing,
+    check_out, copy, create_file, is_absent, parent_of, persist, read_at, reading, replace_directory, sync_directory,
+    temporary, write_at, writing,
 };
 use crate::files::header::Header;
 use crate::files::safetensors::{Place, gather, locate};
@@ -39,6 +41,8 @@ pub struct StagedSafetensors {
     /// Files to copy from the base's directory.
     other_files: Vec<PathBuf>,
     write_back: Option<WriteBack>,
+    /// Bytes given to the files so far.
+    written: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -116,7 +120,9 @@ impl StagedSafetensors {
             .filter(|(name, _)| !name.to_str().is_some_and(|name| taken.contains(&fold_case(name))))
             .map(|(_, path)| path)
             .collect();
-        Ok(Self { out: out.to_owned(), replace, staging, tensors, places, index, other_files, write_back: None })
+        let written = AtomicU64::new(headers.iter().map(|header| header.bytes.len() as u64).sum());
+        let out = out.to_owned();
+        Ok(Self { out, replace, staging, tensors, places, index, other_files, write_back: None, written })
     }
 
     /// Names of the files of the base's directory that [`commit`](Self::commit) copies, which no link covers.
@@ -145,28 +151,20 @@ impl StagedSafetensors {
         Ok(())
     }
 
-    /// Makes the state visible at `out`, at once and completely, after everything has reached the disk.
+    /// Makes the state visible at `out`, at once and completely, after everything has reached the disk. Returns how many bytes
+    /// have been written to all its files; where tensors are zero, nothing is.
     ///
     /// # Errors
     /// IO if something cannot be written, synchronised, copied or renamed; USAGE if meanwhile there is something at
     /// `out`. Then `out` is as it was, unless all that failed is to synchronise its directory after the renaming, or to
     /// remove what was replaced.
-    pub fn commit(self) -> Result<()> {
-        let parent = parent_of(&self.out);
+    pub fn commit(self) -> Result<u64> {
+        let mut written = self.written.into_inner();
         if let Some(write_back) = self.write_back {
             write_back.finish().map_err(|error| writing(error, &self.out))?;
         }
         match self.staging {
-            Staging::File(file) => {
-                file.as_file().sync_all().map_err(|error| writing(error, &self.out))?;
-                check_out(&self.out, false, self.replace)?;
-                let renamed = if self.replace { file.persist(&self.out) } else { file.persist_noclobber(&self.out) };
-                renamed.map_err(|failed| match failed.error.kind() {
-                    io::ErrorKind::AlreadyExists => exists(&self.out),
-                    _ => writing(failed.error, &self.out),
-                })?;
-                sync_directory(parent)
-            }
+            Staging::File(file) => persist(file, &self.out, self.replace)?,
             Staging::Directory { directory, shards } => {
                 for (name, file) in shards {
                     file.sync_all().map_err(|error| writing(error, &self.out.join(name)))?;
@@ -175,24 +173,25 @@ impl StagedSafetensors {
                     create_file(&directory.path().join(INDEX_NAME))
                         .and_then(|mut file| file.write_all(index).and_then(|()| file.sync_all()))
                         .map_err(|error| writing(error, &self.out.join(INDEX_NAME)))?;
+                    written += index.len() as u64;
                 }
                 for path in &self.other_files {
-                    copy(path, &directory.path().join(path.file_name().unwrap_or_default()))
+                    written += copy(path, &directory.path().join(path.file_name().unwrap_or_default()))
                         .map_err(|error| Error::io("copying", error).in_file(path))?;
                 }
                 sync_directory(directory.path())?;
                 check_out(&self.out, true, self.replace)?;
                 if is_absent(&self.out) {
                     fs::rename(directory.path(), &self.out).map_err(|error| writing(error, &self.out))?;
-                    sync_directory(parent)?;
+                    sync_directory(parent_of(&self.out))?;
                 } else {
                     replace_directory(directory.path(), &self.out)?;
                 }
                 // It has another name now, so there is nothing to remove.
                 let _ = directory.keep();
-                Ok(())
             }
         }
+        Ok(written)
     }
 
     fn file(&self, place: Place) -> Result<&File> {
@@ -216,6 +215,7 @@ impl StateWriter for StagedSafetensors {
     fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         let (place, offset) = locate(&self.tensors, &self.places, tensor, offset, bytes.len())?;
         write_at(self.file(place)?, bytes, offset).map_err(|error| writing(error, &self.final_path(place)))?;
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         if let Some(write_back) = &self.write_back {
             write_back.note(place.file, bytes.len() as u64);
         }
@@ -235,48 +235,10 @@ impl State for StagedSafetensors {
     }
 }
 
-/// Whether there is nothing at `path`, not even a link that leads nowhere.
-fn is_absent(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-}
-
-/// Refuses an `out` that is not to be or cannot be replaced: before any work, and again before renaming.
-fn check_out(out: &Path, directory: bool, replace: bool) -> Result<()> {
-    let usage = |flaw: &str| Err(Error::usage(flaw).in_file(out));
-    if out.file_name().is_none() {
-        return usage("the output has no name");
-    }
-    if is_absent(out) {
-        return Ok(());
-    }
-    if !replace {
-        return Err(exists(out));
-    }
-    if !directory {
-        return if out.is_file() { Ok(()) } else { usage("only a file can be replaced by a file") };
-    }
-    if !out.is_dir() {
-        return usage("only a directory can be replaced by a directory");
-    }
-    // Replacing removes all of the directory. That is not what somebody wants who gave a whole working tree.
-    for entry in fs::read_dir(out).map_err(|error| reading(error, out))? {
-        let entry = entry.map_err(|error| reading(error, out))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with('.') || entry.path().is_dir() {
-            return usage(&format!("the directory holds {name:?}, which replacing it would remove"));
-        }
-    }
-    Ok(())
-}
-
 /// Writes the header and gives the file its length; the data is zero until written.
 fn begin(file: &File, header: &Header) -> io::Result<()> {
     write_at(file, &header.bytes, 0)?;
     file.set_len(header.file_bytes)
-}
-
-fn exists(out: &Path) -> Error {
-    Error::usage("the output exists; use --force to replace it").in_file(out)
 }
 
 #[cfg(test)]
@@ -297,7 +259,7 @@ mod tests {
         r#"{"weight_map": {"a":"2.safetensors", "b":"1.safetensors"}, "metadata":{"total_size":3,"note":[1]}}"#;
 
     /// Writes all of `state`, in small steps, and commits.
-    fn write(state: &impl State, staged: StagedSafetensors) -> Result<()> {
+    fn write(state: &impl State, staged: StagedSafetensors) -> Result<u64> {
         for (number, info) in state.tensors().iter().enumerate() {
             for offset in 0..info.bytes() {
                 let mut byte = [0];
@@ -309,7 +271,7 @@ mod tests {
         staged.commit()
     }
 
-    fn rewrite(base: &SafetensorsState, out: &Path, replace: bool) -> Result<()> {
+    fn rewrite(base: &SafetensorsState, out: &Path, replace: bool) -> Result<u64> {
         write(base, StagedSafetensors::create(out, base.tensors(), base.layout(), Some(base), replace)?)
     }
 
@@ -485,8 +447,8 @@ mod tests {
         fs::remove_dir(&out).unwrap();
         let staged = create(false).unwrap();
         fs::write(&out, "precious").unwrap();
-        refused(staged.commit(), "exists; use --force");
-        refused(create(false), "exists; use --force");
+        refused(staged.commit(), "exists");
+        refused(create(false), "exists");
         assert_eq!(fs::read(&out).unwrap(), b"precious");
         assert_eq!(contents(folder.path()).len(), 2);
 
@@ -511,8 +473,8 @@ mod tests {
 
         let staged = create(false).unwrap();
         fs::create_dir(&out).unwrap();
-        refused(staged.commit(), "exists; use --force");
-        refused(create(false), "exists; use --force");
+        refused(staged.commit(), "exists");
+        refused(create(false), "exists");
         fs::write(out.join("old.txt"), "").unwrap();
         let staged = create(true).unwrap();
         fs::create_dir(out.join("sub")).unwrap();

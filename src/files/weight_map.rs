@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::files::Layout;
 use crate::files::disk::reading;
 use crate::files::header::{MAX_HEADER_BYTES, UniqueStrings, printable};
-use crate::tensor::TensorInfo;
+use crate::tensor::{TensorInfo, total_bytes};
 
 /// Name of the file.
 pub(super) const INDEX_NAME: &str = "model.safetensors.index.json";
@@ -63,10 +63,6 @@ pub(super) fn index_text(
         weight_map: BTreeMap<&'a str, &'a str>,
     }
 
-    fn total_size(tensors: &[TensorInfo]) -> u64 {
-        tensors.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
-    }
-
     let mut weight_map = BTreeMap::new();
     for file in layout.files() {
         for tensor in &file.tensors {
@@ -77,13 +73,13 @@ pub(super) fn index_text(
     if let Some((index, base)) = base {
         let theirs = index.weight_map.iter().map(|(tensor, file)| (tensor.as_str(), file.as_str()));
         if weight_map.iter().map(|(tensor, file)| (*tensor, *file)).eq(theirs)
-            && total_size(base) == total_size(tensors)
+            && total_bytes(base) == total_bytes(tensors)
         {
             return Ok(index.bytes.clone());
         }
         metadata.extend(index.metadata.iter().map(|(key, value)| (key.as_str(), value.clone())));
     }
-    metadata.insert("total_size", Value::from(total_size(tensors)));
+    metadata.insert("total_size", Value::from(total_bytes(tensors)));
     let mut text = serde_json::to_vec_pretty(&IndexJson { metadata, weight_map })?;
     text.push(b'\n');
     Ok(text)

@@ -94,6 +94,11 @@ impl TensorInfo {
     }
 }
 
+/// Bytes of all these tensors together.
+pub fn total_bytes(tensors: &[TensorInfo]) -> u64 {
+    tensors.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -240,7 +240,7 @@ fn the_link_is_the_same_wherever_states_are_and_whatever_is_known_of_them() {
     let (base, target) = special_pair();
     let expected = link(&base, &target, Profile::Compact);
     let made = |base: &dyn State, target: &dyn State, digests: Option<&StateDigests>| {
-        let options = DiffOptions { base_digests: digests, ..DiffOptions::default() };
+        let options = DiffOptions::default().base_digests(digests);
         let mut file = Vec::new();
         diff(base, target, &options, &mut file).map(|_| file)
     };

@@ -10,7 +10,7 @@ pub(crate) const PROFILES: [Profile; 2] = [Profile::Compact, Profile::Direct];
 /// The link from `base` to `target`.
 pub(crate) fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -> Vec<u8> {
     let mut file = Vec::new();
-    diff(base, target, &DiffOptions { profile, ..DiffOptions::default() }, &mut file).unwrap();
+    diff(base, target, &DiffOptions::default().profile(profile), &mut file).unwrap();
     file
 }
 

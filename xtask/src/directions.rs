@@ -43,7 +43,22 @@ const LAYERS: &[Layer] = &[
     Layer { module: "tensor", may_use: &["error", "limits", "progress", "rules", "tensor"], outside: false },
     Layer {
         module: "files",
-        may_use: &["error", "files", "json", "limits", "plain_name", "rules", "tensor"],
+        may_use: &[
+            "codec::piece::Profile",
+            "diff",
+            "error",
+            "files",
+            "json",
+            "limits",
+            "link::LinkReader",
+            "plain_name",
+            "progress",
+            "replay::Replay",
+            "rules",
+            "source::FileSource",
+            "table",
+            "tensor",
+        ],
         outside: true,
     },
     Layer {

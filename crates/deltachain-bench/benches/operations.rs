@@ -127,7 +127,7 @@ impl<S: State> Group<'_, S> {
         let called = if profile == Profile::Compact { "compact" } else { "direct" };
         // As for a trainer, which has them from the link before.
         let digests = StateDigests::of(base, &())?;
-        let options = DiffOptions { profile, base_digests: Some(&digests), ..DiffOptions::default() };
+        let options = DiffOptions::default().profile(profile).base_digests(Some(&digests));
         let make = || {
             let mut file = Vec::new();
             diff(base, target, &options, &mut file).map(|_| file)
@@ -179,7 +179,7 @@ impl Group<'_> {
         }
         // Only absolute values can be squashed without the base.
         let direct = |base: &MemoryState, target: &MemoryState| {
-            let options = DiffOptions { profile: Profile::Direct, ..DiffOptions::default() };
+            let options = DiffOptions::default().profile(Profile::Direct);
             let mut file = Vec::new();
             diff(base, target, &options, &mut file).map(|_| file)
         };

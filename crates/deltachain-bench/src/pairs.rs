@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
-use deltachain::tensor::{Dtype, MemoryState, State, TensorInfo};
+use deltachain::tensor::{Dtype, MemoryState, State, TensorInfo, total_bytes};
 use deltachain::{DiffOptions, Limits, LinkReader, Replay, StateTable, diff};
 use deltachain_testkit::Random;
 use rayon::prelude::*;
@@ -27,7 +27,7 @@ pub struct Pair<S = MemoryState> {
 impl<S: State> Pair<S> {
     /// Bytes of the target's tensors.
     pub fn bytes(&self) -> u64 {
-        self.target.tensors().iter().map(TensorInfo::bytes).sum()
+        total_bytes(self.target.tensors())
     }
 }
 
@@ -154,7 +154,8 @@ pub fn save(file: &Path, state: &MemoryState) -> Result {
     let layout = Layout::single_file(state.tensors());
     let staged = StagedSafetensors::create(file, &replay.tensors(), &layout, None, true)?;
     replay.run(&empty, &staged, &())?;
-    Ok(staged.commit()?)
+    staged.commit()?;
+    Ok(())
 }
 
 /// Exponent field of the largest numbers: they are below 2^-3.

@@ -26,7 +26,9 @@ pub(crate) struct NotCovered {
 
 impl NotCovered {
     /// Looks for the other files of the target, and compares them with the base's if both are directories.
-    pub(crate) fn by_link(base: Option<&SafetensorsState>, target: &SafetensorsState) -> Result<Self> {
+    pub(crate) fn by_link(base: Option<&Path>, target: &Path) -> Result<Self> {
+        let base = base.map(SafetensorsState::open).transpose()?;
+        let target = SafetensorsState::open(target)?;
         let names = target.other_files();
         let mut differing = Vec::new();
         if let Some(base) = base.filter(|base| base.layout().is_directory() && target.layout().is_directory()) {

@@ -24,11 +24,6 @@ impl Meter {
         }
         Self(bar)
     }
-
-    /// There is more to do than was known.
-    pub(crate) fn extend(&self, bytes: u64) {
-        self.0.inc_length(bytes);
-    }
 }
 
 /// Progress bars below each other, for work that is done side by side.
@@ -60,6 +55,10 @@ impl Progress for Meter {
         interrupt::check()?;
         self.0.inc(bytes);
         Ok(())
+    }
+
+    fn expect(&self, bytes: u64) {
+        self.0.inc_length(bytes);
     }
 }
 

@@ -48,7 +48,7 @@ fn name(phase: Phase) -> Option<&'static str> {
 impl Observer for Watcher {
     fn begin(&self, phase: Phase, bytes: u64) {
         let Some(name) = name(phase) else { return };
-        let known = self.with_meter(phase, |meter| meter.map(|meter| meter.extend(bytes)).is_some());
+        let known = self.with_meter(phase, |meter| meter.map(|meter| meter.expect(bytes)).is_some());
         if !known {
             let meter = self.meters.add(name, bytes);
             self.under_way.lock().unwrap_or_else(PoisonError::into_inner).push((phase, meter));

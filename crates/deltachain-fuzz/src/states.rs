@@ -179,7 +179,7 @@ fn move_lanes(data: &mut [u8], dtype: Dtype, seed: u32, rarity: u8, reach: u16) 
 /// The link from `base` to `target`.
 pub(crate) fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -> Vec<u8> {
     let mut file = Vec::new();
-    diff(base, target, &DiffOptions { profile, ..DiffOptions::default() }, &mut file).expect("a state has a link");
+    diff(base, target, &DiffOptions::default().profile(profile), &mut file).expect("a state has a link");
     file
 }
 

@@ -120,7 +120,7 @@ fn commit_with_layout(store: &Store, version: u8, layout: Option<&str>) {
         Some(before) => (state(before), ObjectName::Commit(before.into())),
     };
     let metadata = layout.map(|layout| (LAYOUT_KEY.to_owned(), layout.to_owned())).into_iter().collect();
-    let options = DiffOptions { metadata, ..DiffOptions::default() };
+    let options = DiffOptions::default().metadata(metadata);
     let mut link = Vec::new();
     diff(&base, &state(version), &options, &mut link).unwrap();
     let reference = FileReference { digest: Digest::of_bytes(&link), size: link.len() as u64 };

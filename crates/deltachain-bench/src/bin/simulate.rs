@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deltachain::files::SafetensorsState;
-use deltachain::tensor::{State, TensorInfo};
 use deltachain_bench::simulation::{Outcome, REGIONS, Scene, simulate};
 use deltachain_bench::{Result, save, synthetic};
 use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init};
@@ -203,7 +202,7 @@ fn check() -> Result {
     real.sort_by(f64::total_cmp);
 
     let link = f64::from(u32::try_from(links.iter().copied().max().unwrap_or(0))?);
-    let bytes: u64 = pair.target.tensors().iter().map(TensorInfo::bytes).sum();
+    let bytes: u64 = pair.bytes();
     let scene = Scene {
         followers: FOLLOWERS,
         versions: VERSIONS,

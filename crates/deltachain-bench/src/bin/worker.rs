@@ -39,7 +39,7 @@ fn main() -> Result {
         let answer = match request?.trim() {
             "encode" => {
                 link.clear();
-                let options = DiffOptions { profile, base_digests: Some(&digests), ..DiffOptions::default() };
+                let options = DiffOptions::default().profile(profile).base_digests(Some(&digests));
                 diff(&base, &target, &options, &mut link)?;
                 json!({ "seconds": start.elapsed().as_secs_f64(), "bytes": link.len() })
             }

@@ -1,45 +1,45 @@
 //! `apply`: builds a state from links.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use deltachain::Result;
-use deltachain::files::{Layout, StagedSafetensors};
-use deltachain::tensor::{State, StateDigests, TensorInfo};
+use deltachain::files::{self, FileOptions};
 use serde_json::json;
 
 use crate::args::ApplyArgs;
-use crate::inputs::{Base, OpenedLink, bytes_of};
-use crate::interrupt;
+use crate::inputs::{refuse_existing, require};
 use crate::numbers::{counted, grouped};
 use crate::other_files::list;
 use crate::output::{Output, printable_path};
-use crate::output_file::refuse_existing;
-use crate::replay::replay;
 
 pub(crate) fn run(args: &ApplyArgs, output: Output) -> Result<()> {
     refuse_existing(&args.output, args.force)?;
-    let links = OpenedLink::open_all(&args.links, &args.limits.limits())?;
-    let base = Base::open(args.base.as_deref())?;
-    let built = build(&base, &links, &args.output, args.force, output)?;
+    require(args.links.iter().chain(&args.base).map(PathBuf::as_path))?;
+    let meter = output.meter("applying", 0);
+    let options = FileOptions::default().replace(args.force).limits(args.limits.limits()).progress(&meter);
+    let built = files::apply(args.base.as_deref(), &args.links, &args.output, &options)?;
+    drop(meter);
+    let links = args.links.len();
     output.summary(
         || {
             format!(
                 "{}: {} bytes in {}, exactly as promised by {}\n  state  {}",
                 printable_path(&args.output),
-                grouped(built.bytes),
-                counted(built.tensors, "tensor", "tensors"),
-                counted(links.len(), "link", "links"),
-                built.digests.state,
+                grouped(built.target_bytes),
+                counted(built.target.tensors.len(), "tensor", "tensors"),
+                counted(links, "link", "links"),
+                built.target.state,
             )
         },
         || {
             json!({
                 "output": args.output.to_string_lossy(),
-                "state": built.digests.state.to_string(),
-                "base": built.base.state.to_string(),
-                "bytes": built.bytes,
-                "tensors": built.tensors,
-                "links": links.len(),
+                "state": built.target.state.to_string(),
+                "base": built.base.to_string(),
+                "bytes": built.target_bytes,
+                "written": built.written,
+                "tensors": built.target.tensors.len(),
+                "links": links,
                 "copied": built.copied,
             })
         },
@@ -48,32 +48,4 @@ pub(crate) fn run(args: &ApplyArgs, output: Output) -> Result<()> {
         output.remark(&format!("note: copied from the base, since links carry tensors only: {}", list(&built.copied)));
     }
     Ok(())
-}
-
-/// A state that has been built and is visible.
-pub(crate) struct Built {
-    pub(crate) digests: StateDigests,
-    pub(crate) base: StateDigests,
-    pub(crate) bytes: u64,
-    pub(crate) tensors: usize,
-    /// Names of files copied from the base's directory.
-    pub(crate) copied: Vec<String>,
-}
-
-/// Applies links to a base and puts the result at `path`.
-pub(crate) fn build(base: &Base, links: &[OpenedLink], path: &Path, replace: bool, output: Output) -> Result<Built> {
-    let create = |tensors: &[TensorInfo], layout: &Layout| {
-        StagedSafetensors::create(path, tensors, layout, base.files(), replace)
-    };
-    let replayed = replay(base, links, create, output)?;
-    let built = Built {
-        bytes: bytes_of(replayed.state.tensors()),
-        tensors: replayed.state.tensors().len(),
-        copied: replayed.state.copied_files(),
-        digests: replayed.digests,
-        base: replayed.base_digests,
-    };
-    interrupt::check()?;
-    replayed.state.commit()?;
-    Ok(built)
 }

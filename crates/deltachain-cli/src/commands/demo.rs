@@ -5,17 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
-use deltachain::tensor::State;
+use deltachain::files::{self, FileOptions};
+use deltachain::tensor::{State, total_bytes};
 use deltachain::{DiffReport, Error, Limits, Profile, Result};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::args::DemoArgs;
-use crate::commands::apply::build;
 use crate::commands::demo_chain::ChainDemo;
-use crate::commands::diff::{Job, make};
 use crate::commands::verify::with_base;
-use crate::inputs::{Base, OpenedLink, bytes_of, open_state};
+use crate::inputs::{OpenedLink, open_state};
 use crate::numbers::{bits_each, decimal, grouped, percent, ratio, time};
 use crate::output::{Output, printable_path};
 use crate::table::{Align, layout};
@@ -77,7 +76,6 @@ struct Row {
     what: String,
     profile: &'static str,
     report: DiffReport,
-    state_bytes: u64,
     made: Duration,
     applied: Duration,
     exact: bool,
@@ -132,12 +130,12 @@ impl Demo {
         let names = ["0", "0-1", "1-2", "2-3"];
         let links: Vec<PathBuf> = names.iter().map(|name| paths.link(name)).collect();
         let all = paths.applied("chain");
-        build(&Base::open(None)?, &OpenedLink::open_all(&links, &Limits::default())?, &all, false, Output::silent())?;
+        files::apply(None, &links, &all, &FileOptions::default())?;
         let chain_bytes = rows.iter().take(names.len()).map(|row| row.report.bytes).sum();
         let states: Vec<PathBuf> = (0..STEPS.len()).map(|step| paths.step(step)).collect();
         let demo = Self {
             in_store: ChainDemo::run(directory, &states, &Watcher::new(output))?,
-            state_bytes: bytes_of(open_state(&paths.step(0))?.tensors()),
+            state_bytes: total_bytes(open_state(&paths.step(0))?.tensors()),
             chain: (chain_bytes, read(&all)? == STEPS[3]),
             refusals: vec![wrong_base(&paths)?, flipped_bit(&paths)?],
             rows,
@@ -218,8 +216,8 @@ impl Row {
             self.what.clone(),
             self.profile.to_owned(),
             grouped(bytes),
-            percent(bytes, self.state_bytes),
-            ratio(self.state_bytes, bytes).map_or_else(String::new, |times| format!("{times:.1}x")),
+            percent(bytes, self.report.target_bytes),
+            ratio(self.report.target_bytes, bytes).map_or_else(String::new, |times| format!("{times:.1}x")),
             percent(self.report.changed, self.report.elements),
             decimal(bits_each(bytes, self.report.changed)),
             time(self.made),
@@ -233,7 +231,7 @@ impl Row {
             "link": self.what,
             "profile": self.profile,
             "bytes": self.report.bytes,
-            "state_bytes": self.state_bytes,
+            "state_bytes": self.report.target_bytes,
             "changed": self.report.changed,
             "elements": self.report.elements,
             "bits_per_change": bits_each(self.report.bytes, self.report.changed),
@@ -246,41 +244,32 @@ impl Row {
 
 /// Makes a link, applies it, and compares the result with the original.
 fn one_link(paths: &Paths<'_>, name: &str, from: Option<usize>, to: usize, profile: Profile) -> Result<Row> {
-    let base = Base::open(from.map(|step| paths.step(step)).as_deref())?;
-    let target = open_state(&paths.step(to))?;
-    let path = paths.link(name);
+    let (target, path) = (paths.step(to), paths.link(name));
+    let options = FileOptions::default().profile(profile).metadata([("step".to_owned(), to.to_string())].into());
     let started = Instant::now();
-    let job = Job {
-        base: base.state(),
-        base_layout: base.layout(),
-        target: &target,
-        target_layout: target.layout(),
-        profile,
-        metadata: [("step".to_owned(), to.to_string())].into(),
-        path: &path,
-        replace: false,
+    let base = from.map(|step| paths.step(step));
+    let report = match &base {
+        Some(base) => files::diff(base, &target, &path, &options)?,
+        None => files::snapshot(&target, &path, &options)?,
     };
-    let report = make(job, Output::silent())?;
     let made = started.elapsed();
 
     let result = paths.applied(name);
     let started = Instant::now();
-    let link = OpenedLink::open(&path, &Limits::default())?;
-    let built = build(&base, &[link], &result, false, Output::silent())?;
+    let built = files::apply(base.as_deref(), &[path], &result, &options)?;
     let applied = started.elapsed();
-    let exact = read(&result)? == STEPS[to] && built.digests == report.target;
+    let exact = read(&result)? == STEPS[to] && built.target == report.target;
     let (what, profile) = match (from, profile) {
         (None, _) => (format!("step {to}, complete"), "snapshot"),
         (Some(from), Profile::Compact) => (format!("step {from} -> {to}"), "compact"),
         (Some(from), Profile::Direct) => (format!("step {from} -> {to}"), "direct"),
     };
-    Ok(Row { what, profile, report, state_bytes: bytes_of(target.tensors()), made, applied, exact })
+    Ok(Row { what, profile, report, made, applied, exact })
 }
 
 fn wrong_base(paths: &Paths<'_>) -> Result<Refusal> {
     let link = OpenedLink::open(&paths.link("1-2"), &Limits::default())?;
-    let base = Base::open(Some(&paths.step(0)))?;
-    refused("the link of step 1 -> 2 applied to step 0", with_base(&base, &link, Output::silent()))
+    refused("the link of step 1 -> 2 applied to step 0", with_base(&paths.step(0), &link, Output::silent()))
 }
 
 fn flipped_bit(paths: &Paths<'_>) -> Result<Refusal> {
@@ -291,8 +280,8 @@ fn flipped_bit(paths: &Paths<'_>) -> Result<Refusal> {
     }
     let path = paths.link("0-1-damaged");
     fs::write(&path, bytes).map_err(|error| Error::io("writing", error).in_file(&path))?;
-    let base = Base::open(Some(&paths.step(0)))?;
-    let result = OpenedLink::open(&path, &Limits::default()).and_then(|link| with_base(&base, &link, Output::silent()));
+    let result =
+        OpenedLink::open(&path, &Limits::default()).and_then(|link| with_base(&paths.step(0), &link, Output::silent()));
     refused("the link of step 0 -> 1 with one bit flipped", result)
 }
 

@@ -1,12 +1,18 @@
 //! `snapshot`: a link that holds all of a state; the difference to the empty one.
 
+use deltachain::files::{self, FileOptions};
 use deltachain::{Profile, Result};
 
 use crate::args::SnapshotArgs;
-use crate::commands::diff::run_with_base;
+use crate::commands::diff::make;
+use crate::inputs::require;
 use crate::output::Output;
 
 pub(crate) fn run(args: &SnapshotArgs, output: Output) -> Result<()> {
+    require([args.state.as_path()])?;
     // A snapshot has nothing to be relative to, so the profile makes no difference.
-    run_with_base(None, &args.state, &args.link, Profile::Direct, output)
+    let options = FileOptions::default().profile(Profile::Direct);
+    make(&args.link, (None, &args.state), options, output, |options| {
+        files::snapshot(&args.state, &args.link.output, options)
+    })
 }

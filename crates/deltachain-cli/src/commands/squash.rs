@@ -1,34 +1,31 @@
 //! `squash`: joins links into one.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use deltachain::files::{LAYOUT_KEY, Layout, ScratchState};
-use deltachain::tensor::{State, TensorInfo};
-use deltachain::{DiffReport, Profile, Result, squash};
+use deltachain::files::{self, FileOptions, OutputFile};
+use deltachain::{Profile, Result, squash};
 use serde_json::json;
 
 use crate::args::SquashArgs;
-use crate::commands::diff::{Job, describe, make, report_as_json};
-use crate::inputs::{Base, OpenedLink, bytes_of};
+use crate::commands::diff::{describe, report_as_json};
+use crate::inputs::{OpenedLink, refuse_existing, require};
 use crate::interrupt;
 use crate::numbers::{counted, grouped};
 use crate::output::{Output, printable_path};
-use crate::output_file::{OutputFile, parent_of, refuse_existing};
-use crate::replay::replay;
 
 pub(crate) fn run(args: &SquashArgs, output: Output) -> Result<()> {
     refuse_existing(&args.output, args.force)?;
-    let links = OpenedLink::open_all(&args.links, &args.limits.limits())?;
+    require(args.links.iter().chain(&args.base).map(PathBuf::as_path))?;
+    let limits = args.limits.limits();
     if let Some(base) = &args.base {
-        let base = Base::open(Some(base))?;
         let profile = args.profile.map_or_else(Profile::default, Into::into);
-        let (report, target_bytes) = through_states(&base, &links, profile, &args.output, args.force, output)?;
-        return output.summary(
-            || describe(&args.output, &report, target_bytes),
-            || report_as_json(&args.output, &report, target_bytes),
-        );
+        let meter = output.meter("squashing", 0);
+        let options = FileOptions::default().replace(args.force).profile(profile).limits(limits).progress(&meter);
+        let report = files::squash(base, &args.links, &args.output, &options)?;
+        drop(meter);
+        return output.summary(|| describe(&args.output, &report), || report_as_json(&args.output, &report));
     }
+    let links = args.links.iter().map(|path| OpenedLink::open(path, &limits)).collect::<Result<Vec<_>>>()?;
     let bytes = without_states(&links, &args.output, args.force)?;
     let ends =
         links.first().zip(links.last()).map(|(first, last)| (first.reader.header().base, last.reader.header().target));
@@ -60,35 +57,4 @@ fn without_states(links: &[OpenedLink], path: &Path, replace: bool) -> Result<u6
     interrupt::check()?;
     file.commit()?;
     Ok(bytes)
-}
-
-/// Applies the links and compares the result with the base. Returns also the bytes of the result.
-fn through_states(
-    base: &Base,
-    links: &[OpenedLink],
-    profile: Profile,
-    path: &Path,
-    replace: bool,
-    output: Output,
-) -> Result<(DiffReport, u64)> {
-    let scratch = parent_of(path);
-    let create = |tensors: &[TensorInfo], _: &Layout| ScratchState::create_in(scratch, tensors);
-    let replayed = replay(base, links, create, output)?;
-    // As the library does it: what a later link says replaces what an earlier one said. The layout is worked out anew.
-    let mut metadata = BTreeMap::new();
-    for link in links {
-        metadata.extend(link.reader.index().metadata.clone());
-    }
-    metadata.remove(LAYOUT_KEY);
-    let job = Job {
-        base: base.state(),
-        base_layout: base.layout(),
-        target: &replayed.state,
-        target_layout: &replayed.layout,
-        profile,
-        metadata,
-        path,
-        replace,
-    };
-    Ok((make(job, output)?, bytes_of(replayed.state.tensors())))
 }

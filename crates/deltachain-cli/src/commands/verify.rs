@@ -1,19 +1,20 @@
 //! `verify`: checks a link without writing anything.
 
-use deltachain::tensor::StateDigests;
+use std::path::Path;
+
+use deltachain::tensor::State;
 use deltachain::{Replay, Result, StateTable};
 use serde_json::json;
 
 use crate::args::VerifyArgs;
-use crate::inputs::{Base, OpenedLink, digests_of};
+use crate::inputs::{OpenedLink, digests_of, open_state};
 use crate::numbers::grouped;
 use crate::output::{Output, printable_path};
 
 pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
     let link = OpenedLink::open(&args.link, &args.limits.limits())?;
     if let Some(path) = &args.base {
-        let base = Base::open(Some(path))?;
-        with_base(&base, &link, output)?;
+        with_base(path, &link, output)?;
     } else {
         let meter = output.meter("checking", link.reader.header().segments_length);
         link.reader.verify(&meter).map_err(|error| error.in_file(&link.path))?;
@@ -47,12 +48,13 @@ pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
     )
 }
 
-/// Applies the link, and throws the result away once its digest is known to be right.
-pub(crate) fn with_base(base: &Base, link: &OpenedLink, output: Output) -> Result<StateDigests> {
-    let table = StateTable { tensors: base.state().tensors().to_vec(), digests: digests_of(base.state(), output)? };
+/// Applies the link to a state, and keeps nothing of the result but that it is right.
+pub(crate) fn with_base(base: &Path, link: &OpenedLink, output: Output) -> Result<()> {
+    let base = open_state(base)?;
+    let table = StateTable { tensors: base.tensors().to_vec(), digests: digests_of(&base, output)? };
     let mut replay = Replay::new(table);
-    let proven =
-        replay.push(&link.reader).and_then(|()| replay.prove(base.state(), &output.meter("verifying", replay.work())));
-    proven.map_err(|error| error.in_file(&link.path))?;
-    Ok(replay.table().digests.clone())
+    let pushed = replay.push(&link.reader);
+    pushed
+        .and_then(|()| replay.prove(&base, &output.meter("verifying", replay.work())))
+        .map_err(|error| error.in_file(&link.path))
 }

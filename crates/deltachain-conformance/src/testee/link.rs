@@ -96,7 +96,7 @@ pub(super) fn encode(request: &Request<'_>) -> Result<Value> {
     let output = request.path("output")?;
     let failed = |error: io::Error| Error::io("writing", error).in_file(output);
     let mut file = NamedTempFile::new_in(output.parent().unwrap_or(output)).map_err(failed)?;
-    diff(base, &target, &DiffOptions { profile, ..DiffOptions::default() }, &mut file)?;
+    diff(base, &target, &DiffOptions::default().profile(profile), &mut file)?;
     file.flush().map_err(failed)?;
     file.persist_noclobber(output).map_err(|refused| failed(refused.error))?;
     Ok(json!({}))

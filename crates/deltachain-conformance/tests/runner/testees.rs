@@ -31,7 +31,7 @@ fn states_by_rule_and_sequences_of_links_work() {
     let states = [state(&[1, 3, 1]), state(&[1, 3, 2]), state(&[1, 4, 2])];
     for (number, id) in [(0, "links/a/first"), (1, "links/a/second")] {
         let mut link = Vec::new();
-        let options = DiffOptions { profile: Profile::Direct, ..DiffOptions::default() };
+        let options = DiffOptions::default().profile(Profile::Direct);
         diff(&states[number], &states[number + 1], &options, &mut link).unwrap();
         vectors.add(id, &link, |vector| {
             let (base, target) = (digest(&states[number]), digest(&states[number + 1]));

@@ -33,3 +33,14 @@ impl Default for StoreOptions {
         }
     }
 }
+
+impl StoreOptions {
+    deltachain::setters! {
+        settings: Vec<(String, String)>,
+        attempts: u32,
+        pause: Duration,
+        timeout: Duration,
+        parallel: usize,
+        part_bytes: u64,
+    }
+}

@@ -31,6 +31,14 @@ impl Default for FollowOptions {
     }
 }
 
+impl FollowOptions {
+    deltachain::setters! {
+        poll: Duration,
+        poll_longest: Duration,
+        until: Option<u64>,
+    }
+}
+
 /// Brings the subscriber to the newest version again and again; `on_switch` is called after each switch. Several new
 /// versions are taken at once, by the cheapest way.
 ///

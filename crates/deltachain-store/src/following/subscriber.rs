@@ -61,6 +61,18 @@ impl Default for SubscriberOptions {
     }
 }
 
+impl SubscriberOptions {
+    deltachain::setters! {
+        limits: Limits,
+        shards: Option<Vec<usize>>,
+        tensors: Option<Vec<String>>,
+        cache_bytes: u64,
+        trust_directory: bool,
+        other_files: OtherFiles,
+        accept: Option<Digest>,
+    }
+}
+
 /// Keeps a directory at a version of a chain.
 ///
 /// The model's files are in `DIR/current`, a symbolic link to the directory of a version. It is switched when a version is

@@ -12,7 +12,7 @@ use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::kept::Kept;
 use crate::publishing::new_link::NewLink;
-use crate::publishing::publisher::PublishedRoute;
+use crate::publishing::published::PublishedRoute;
 
 /// Which routes are made, and how.
 #[derive(Debug, Clone)]
@@ -33,6 +33,14 @@ pub struct CompactOptions {
 }
 
 impl CompactOptions {
+    deltachain::setters! {
+        version: Option<u64>,
+        from: Vec<u64>,
+        snapshot: bool,
+        profile: Profile,
+        limits: Limits,
+    }
+
     /// For the head, and nothing to be made yet.
     pub fn new(scratch: impl Into<PathBuf>) -> Self {
         Self {

@@ -26,6 +26,13 @@ pub struct FsckOptions {
     pub limits: Limits,
 }
 
+impl FsckOptions {
+    deltachain::setters! {
+        deep: Option<PathBuf>,
+        limits: Limits,
+    }
+}
+
 /// What has been found.
 #[derive(Debug)]
 #[non_exhaustive]

@@ -48,7 +48,7 @@ impl NewLink {
         };
         let file = file.map_err(|error| Error::io("creating a temporary file", error))?;
         let mut out = HashingWriter { file: BufWriter::new(file), hasher: blake3::Hasher::new() };
-        let options = DiffOptions { profile, metadata, progress: &progress, ..DiffOptions::default() };
+        let options = DiffOptions::default().profile(profile).metadata(metadata).progress(&progress);
         let report = diff(base, target, &options, &mut out)?;
         let digest = Digest(*out.hasher.finalize().as_bytes());
         let file = out.file.into_inner().map_err(|error| Error::io("writing a temporary file", error.into_error()))?;

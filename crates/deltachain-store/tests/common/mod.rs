@@ -101,7 +101,7 @@ impl Chain {
     /// Makes and stores a link.
     pub(crate) fn make_link(&self, base: &MemoryState, target: &MemoryState) -> FileReference {
         let layout = self.layout.map(|layout| (LAYOUT_KEY.to_owned(), layout.to_owned()));
-        let options = DiffOptions { metadata: layout.into_iter().collect(), ..DiffOptions::default() };
+        let options = DiffOptions::default().metadata(layout.into_iter().collect());
         let mut link = Vec::new();
         diff(base, target, &options, &mut link).unwrap();
         self.store_link(&link)

@@ -12,8 +12,7 @@ use crate::watcher::Watcher;
 pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
     let parts = args.parts.iter().map(|path| read_part(path)).collect::<Result<Vec<ShardPart>>>()?;
-    let mut options = PublishOptions::default();
-    options.metadata = notes(&args.notes)?;
+    let options = PublishOptions::default().metadata(notes(&args.notes)?);
     let watcher = Watcher::new(output);
     let published = commit_shards(&store, &parts, &options, &watcher)?;
     drop(watcher);

@@ -15,12 +15,12 @@ use crate::watcher::Watcher;
 pub(crate) fn run(args: &CompactArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
     let place = scratch(args.scratch.as_deref().map(Path::new))?;
-    let mut options = CompactOptions::new(place.path());
-    options.version = args.version;
-    options.from.clone_from(&args.from);
-    options.snapshot = args.snapshot;
-    options.profile = args.profile.into();
-    options.limits = args.limits.limits();
+    let options = CompactOptions::new(place.path())
+        .version(args.version)
+        .from(args.from.clone())
+        .snapshot(args.snapshot)
+        .profile(args.profile.into())
+        .limits(args.limits.limits());
     let watcher = Watcher::new(output);
     let compacted = compact(&store, &options, &watcher)?;
     drop(watcher);

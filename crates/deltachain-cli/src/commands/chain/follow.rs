@@ -15,10 +15,10 @@ use crate::watcher::Watcher;
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let watcher = Watcher::new(output);
     let mut subscriber = open(args.chain.open()?, &args.directory)?;
-    let mut options = FollowOptions::default();
-    options.poll = Duration::from_secs_f64(args.poll);
-    options.poll_longest = Duration::from_secs_f64(args.poll_longest.max(args.poll));
-    options.until = args.until;
+    let options = FollowOptions::default()
+        .poll(Duration::from_secs_f64(args.poll))
+        .poll_longest(Duration::from_secs_f64(args.poll_longest.max(args.poll)))
+        .until(args.until);
     let result = follow(&mut subscriber, &options, &watcher, &mut |switched| {
         watcher.suspend(|| {
             output.summary(

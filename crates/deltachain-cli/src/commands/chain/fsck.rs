@@ -16,9 +16,8 @@ use crate::watcher::Watcher;
 pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
     let store = args.chain.open()?;
     let place = if args.deep { Some(scratch(args.scratch.as_deref())?) } else { None };
-    let mut options = FsckOptions::default();
-    options.deep = place.as_ref().map(|place| place.path().to_owned());
-    options.limits = args.limits.limits();
+    let deep = place.as_ref().map(|place| place.path().to_owned());
+    let options = FsckOptions::default().deep(deep).limits(args.limits.limits());
     let watcher = Watcher::new(output);
     let report = fsck(&store, &options, &watcher)?;
     drop(watcher);

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use deltachain::files::OutputFile;
 use deltachain::{Error, Result};
 use deltachain_store::{Base, PublishOptions, Published, Publisher, ShardPart, publish_shard};
 use serde_json::{Value, json};
@@ -11,24 +12,23 @@ use serde_json::{Value, json};
 use crate::chain_args::PublishArgs;
 use crate::commands::chain::log::assets_as_json;
 use crate::commands::diff::notes;
-use crate::inputs::open_state;
+use crate::inputs::{open_state, refuse_existing};
 use crate::numbers::{counted, grouped, percent};
 use crate::other_files::list;
 use crate::output::{Output, printable, printable_path};
-use crate::output_file::{OutputFile, refuse_existing};
 use crate::watcher::Watcher;
 
 pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     let watcher = Watcher::new(output);
     let store = args.chain.open()?;
     let state = open_state(&args.state)?;
-    let mut options = PublishOptions::default();
-    options.profile = args.profile.into();
-    options.metadata = notes(&args.notes)?;
-    options.snapshots = args.policy.snapshots();
-    options.skips = args.policy.skips();
-    options.assets = !args.no_assets;
-    options.limits = args.limits.limits();
+    let options = PublishOptions::default()
+        .profile(args.profile.into())
+        .metadata(notes(&args.notes)?)
+        .snapshots(args.policy.snapshots())
+        .skips(args.policy.skips())
+        .assets(!args.no_assets)
+        .limits(args.limits.limits());
 
     let given = args.base.as_deref().map(open_state).transpose()?;
     let base = match (&given, &args.work) {

@@ -37,18 +37,19 @@ pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
 }
 
 pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Subscriber> {
-    let mut options = SubscriberOptions::default();
-    options.limits = args.limits.limits();
-    options.shards.clone_from(&args.shards);
-    options.tensors.clone_from(&args.tensors);
-    options.cache_bytes = args.cache;
-    options.trust_directory = args.trust_directory;
-    options.other_files = match &args.with_files {
+    let other_files = match &args.with_files {
         Some(directory) => OtherFiles::Directory(directory.clone()),
         None if args.no_assets => OtherFiles::None,
         None => OtherFiles::Assets,
     };
-    options.accept = args.accept;
+    let options = SubscriberOptions::default()
+        .limits(args.limits.limits())
+        .shards(args.shards.clone())
+        .tensors(args.tensors.clone())
+        .cache_bytes(args.cache)
+        .trust_directory(args.trust_directory)
+        .other_files(other_files)
+        .accept(args.accept);
     Subscriber::open(store, &args.directory, options)
 }
 

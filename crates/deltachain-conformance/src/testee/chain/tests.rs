@@ -323,7 +323,7 @@ fn layouts_are_checked_and_do_not_matter() {
     let two = r#"{"files":[{"name":"a.safetensors","metadata":null,"tensors":["b"]},{"name":"b.safetensors","metadata":null,"tensors":[]}]}"#;
     for (metadata, expected) in [(layout(two), None), (layout("{}"), Some("R-LAY-01"))] {
         let mut link = Vec::new();
-        let options = DiffOptions { metadata, ..DiffOptions::default() };
+        let options = DiffOptions::default().metadata(metadata);
         diff(&folder.versions[0][1], &folder.versions[2][1], &options, &mut link).unwrap();
         let file = FileReference { digest: Digest::of_bytes(&link), size: link.len() as u64 };
         folder.put(file.name(), &link);

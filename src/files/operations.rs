@@ -1,0 +1,331 @@
+//! Files in, files out: links made of models, and models built from links, with layout, digests and staging done right.
+
+use std::path::{Path, PathBuf};
+
+use crate::diff::{DiffOptions, DiffReport};
+use crate::error::{Error, Result};
+use crate::files::disk::{parent_of, refuse_existing};
+use crate::files::{FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState, ScratchState, StagedSafetensors};
+use crate::link::LinkReader;
+use crate::progress::Progress;
+use crate::replay::Replay;
+use crate::source::FileSource;
+use crate::table::{StateTable, check_sequence};
+use crate::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, total_bytes};
+
+/// What [`apply`] has built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ApplyReport {
+    /// State digest of the base.
+    pub base: Digest,
+    /// Digests of the state that has been built.
+    pub target: StateDigests,
+    /// Bytes of its tensors.
+    pub target_bytes: u64,
+    /// Bytes that have been written to disk.
+    pub written: u64,
+    /// Names of the files that have been copied from the base's directory, since no link carries them.
+    pub copied: Vec<String>,
+}
+
+/// Writes to `out` the link from one model to another, each of which is a safetensors file or a directory of them. The link
+/// appears when it is complete and on disk. It states the target's layout where that is needed (SPEC section 12); other files
+/// of the directories are not in it.
+///
+/// # Errors
+/// As for [`SafetensorsState::open`], [`diff`](crate::diff()) and [`OutputFile`].
+pub fn diff(base: &Path, target: &Path, out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
+    make(Some(base), target, out, options)
+}
+
+/// Writes to `out` a link that needs no base: a model as a whole. All else as for [`diff`].
+///
+/// # Errors
+/// As for [`diff`].
+pub fn snapshot(state: &Path, out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
+    make(None, state, out, options)
+}
+
+fn make(base: Option<&Path>, target: &Path, out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
+    refuse_existing(out, options.replace)?;
+    let base = Base::open(base)?;
+    let target = SafetensorsState::open(target)?;
+    write_link(&base, &target, target.layout(), out, options)
+}
+
+/// Applies links one after another to a model, or to nothing, and writes the result to `out`. It is spread over files as the
+/// links say, or else as the base is; other files of the base's directory are copied. Everything that can be checked without
+/// decoding the links is checked first, and the result appears when all of it has been proven and is on disk. States on the
+/// way are not built.
+///
+/// # Errors
+/// The first check that fails, in the order of SPEC section 10, with the link's file; USAGE if there is no link; as for
+/// [`SafetensorsState::open`] and [`StagedSafetensors::create`].
+pub fn apply(
+    base: Option<&Path>,
+    links: &[impl AsRef<Path>],
+    out: &Path,
+    options: &FileOptions<'_>,
+) -> Result<ApplyReport> {
+    refuse_existing(out, options.replace)?;
+    let links = Links::open(links, options)?;
+    let base = Base::open(base)?;
+    let checked = links.check(&base, options.progress)?;
+    let tensors = checked.replay.tensors();
+    let staged = StagedSafetensors::create(out, &tensors, &checked.layout, base.files.as_ref(), options.replace)?;
+    let target = checked.build(&base, &staged, options.progress)?;
+    let copied = staged.copied_files();
+    options.progress.advance(0)?;
+    let written = staged.commit()?;
+    Ok(ApplyReport { base: checked.base, target, target_bytes: total_bytes(&tensors), written, copied })
+}
+
+/// Joins links into one, of any profile, with the base at hand: what they lead to is built in a temporary file beside `out` and
+/// compared with the base. Metadata of later links replaces that of earlier ones, and that of `options` both. Without the base,
+/// direct links can be joined by [`squash`](crate::squash()).
+///
+/// # Errors
+/// As for [`apply`] and [`diff`].
+pub fn squash(base: &Path, links: &[impl AsRef<Path>], out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
+    refuse_existing(out, options.replace)?;
+    let links = Links::open(links, options)?;
+    let base = Base::open(Some(base))?;
+    let checked = links.check(&base, options.progress)?;
+    let scratch = ScratchState::create_in(parent_of(out), &checked.replay.tensors())?;
+    checked.build(&base, &scratch, options.progress)?;
+    let mut all = options.clone();
+    all.metadata = links.readers.iter().flat_map(|link| link.index().metadata.clone()).collect();
+    all.metadata.extend(options.metadata.clone());
+    write_link(&base, &scratch, &checked.layout, out, &all)
+}
+
+/// A model's files, or nothing: what a snapshot starts from.
+struct Base {
+    files: Option<SafetensorsState>,
+    nothing: MemoryState,
+}
+
+impl Base {
+    fn open(path: Option<&Path>) -> Result<Self> {
+        Ok(Self { files: path.map(SafetensorsState::open).transpose()?, nothing: MemoryState::new() })
+    }
+
+    fn state(&self) -> &dyn State {
+        match &self.files {
+            Some(files) => files,
+            None => &self.nothing,
+        }
+    }
+
+    fn layout(&self) -> Option<&Layout> {
+        self.files.as_ref().map(SafetensorsState::layout)
+    }
+}
+
+fn write_link(
+    base: &Base,
+    target: &dyn State,
+    layout: &Layout,
+    out: &Path,
+    options: &FileOptions<'_>,
+) -> Result<DiffReport> {
+    let mut metadata = options.metadata.clone();
+    metadata.remove(LAYOUT_KEY);
+    if let Some(text) = Layout::metadata_value(layout, base.layout(), target.tensors()) {
+        metadata.insert(LAYOUT_KEY.to_owned(), text);
+    }
+    let mut file = OutputFile::create(out, options.replace)?;
+    let bytes = [base.state(), target].map(|state| total_bytes(state.tensors()));
+    bytes.iter().for_each(|&bytes| options.progress.expect(bytes));
+    let link = DiffOptions { profile: options.profile, base_digests: None, metadata, progress: options.progress };
+    // An error that names no file is one of writing: those of reading name theirs.
+    let report = crate::diff::diff(base.state(), target, &link, &mut file).map_err(|error| error.in_file(out))?;
+    options.progress.advance(0)?;
+    file.commit()?;
+    Ok(report)
+}
+
+/// Links that are to be applied one after another.
+struct Links {
+    paths: Vec<PathBuf>,
+    readers: Vec<LinkReader<FileSource>>,
+}
+
+/// Links that lead from a base to a target, by all that their indexes say.
+struct Checked<'a> {
+    links: &'a Links,
+    replay: Replay<'a, FileSource>,
+    base: Digest,
+    /// Of the target.
+    layout: Layout,
+}
+
+impl Links {
+    fn open(paths: &[impl AsRef<Path>], options: &FileOptions<'_>) -> Result<Self> {
+        let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+        let open = |path: &PathBuf| {
+            let link = FileSource::open(path).and_then(|source| LinkReader::open(source, &options.limits));
+            link.map_err(|error| error.in_file(path))
+        };
+        Ok(Self { readers: paths.iter().map(open).collect::<Result<_>>()?, paths })
+    }
+
+    /// What can be checked before anything is decoded: that the links follow one another, then link by link step 7 of SPEC
+    /// section 10 and the layout.
+    fn check(&self, base: &Base, progress: &dyn Progress) -> Result<Checked<'_>> {
+        if self.readers.is_empty() {
+            return Err(Error::usage("no link to apply"));
+        }
+        check_sequence(&self.readers.iter().collect::<Vec<_>>()).map_err(|error| self.named(error))?;
+        progress.expect(total_bytes(base.state().tensors()));
+        let table = StateTable::of(base.state(), progress)?;
+        let digest = table.digests.state;
+        let mut replay = Replay::new(table);
+        let mut layout = base.layout().cloned();
+        for (link, path) in self.readers.iter().zip(&self.paths) {
+            replay.push(link).map_err(|error| error.in_file(path))?;
+            let stated = Layout::of_target(&link.index().metadata, layout.as_ref(), &replay.table().tensors);
+            layout = Some(stated.map_err(|error| error.in_file(path))?);
+        }
+        let layout = layout.unwrap_or_else(|| Layout::single_file(&[]));
+        Ok(Checked { links: self, replay, base: digest, layout })
+    }
+
+    /// Names the file of the link that an error is about.
+    fn named(&self, error: Error) -> Error {
+        match error.link().and_then(|link| self.paths.get(link)) {
+            Some(path) => error.in_file(path),
+            None => error,
+        }
+    }
+}
+
+impl Checked<'_> {
+    fn build(&self, base: &Base, out: &impl StateWriter, progress: &dyn Progress) -> Result<StateDigests> {
+        progress.expect(self.replay.work());
+        self.replay.run(base.state(), out, progress).map_err(|error| self.links.named(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::codec::piece::Profile;
+    use crate::files::header::file_of;
+
+    /// A directory of two files and a configuration; `byte` is what changes.
+    fn model(folder: &Path, name: &str, byte: u8) -> PathBuf {
+        let path = folder.join(name);
+        fs::create_dir(&path).unwrap();
+        let header = |tensor: &str| format!(r#"{{"{tensor}":{{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}}}   "#);
+        fs::write(path.join("a.safetensors"), file_of(&header("a"), &[1, byte])).unwrap();
+        fs::write(path.join("b.safetensors"), file_of(&header("b"), &[2, 2])).unwrap();
+        fs::write(path.join("config.json"), "{}").unwrap();
+        path
+    }
+
+    fn assert_same(left: &Path, right: &Path) {
+        for entry in fs::read_dir(left).unwrap() {
+            let name = entry.unwrap().file_name();
+            assert_eq!(fs::read(left.join(&name)).unwrap(), fs::read(right.join(&name)).unwrap(), "{name:?}");
+        }
+    }
+
+    /// Counts what is to be done, and what has been.
+    #[derive(Default)]
+    struct Count(AtomicU64, AtomicU64);
+
+    impl Progress for Count {
+        fn advance(&self, bytes: u64) -> Result<()> {
+            self.1.fetch_add(bytes, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn expect(&self, bytes: u64) {
+            self.0.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn models_come_back_with_layout_and_other_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let states = [7, 8, 9].map(|byte| model(folder.path(), &format!("step {byte}"), byte));
+        let (count, options) = (Count::default(), FileOptions::default());
+        let counted = options.clone().progress(&count);
+        let whole = snapshot(&states[0], &at("0"), &counted).unwrap();
+        let first = diff(&states[0], &states[1], &at("1"), &counted).unwrap();
+        let second = diff(&states[1], &states[2], &at("2"), &counted).unwrap();
+        assert_eq!((whole.target_bytes, first.changed), (4, 1));
+        assert_eq!((whole.target.state, first.target.state), (first.base, second.base));
+
+        let built = apply(None, &["0", "1", "2"].map(at), &at("built"), &counted).unwrap();
+        assert_eq!((built.target, built.target_bytes, built.copied.len()), (second.target.clone(), 4, 0));
+        assert_same(&at("built"), &states[2]);
+        let built = apply(Some(&states[0]), &["1", "2"].map(at), &at("copied"), &counted).unwrap();
+        assert_eq!((built.base, &built.copied[..]), (first.base, &["config.json".to_owned()][..]));
+        assert_same(&states[2], &at("copied"));
+        // Headers, tensors, index and configuration: each once.
+        let files = fs::read_dir(at("copied")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+        assert_eq!(built.written, files.sum::<u64>());
+        assert_eq!(count.0.into_inner(), count.1.into_inner());
+
+        let note = [("note".to_owned(), "x".to_owned())].into();
+        let joined = squash(&states[0], &["1", "2"].map(at), &at("joined"), &options.clone().metadata(note)).unwrap();
+        assert_eq!((joined.base, &joined.target), (first.base, &second.target));
+        apply(Some(&states[0]), &[at("joined")], &at("again"), &options).unwrap();
+        assert_same(&states[2], &at("again"));
+    }
+
+    #[test]
+    fn the_link_at_fault_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let states = [7, 8, 9].map(|byte| model(folder.path(), &format!("step {byte}"), byte));
+        let options = FileOptions::default().profile(Profile::Direct);
+        diff(&states[0], &states[1], &at("1"), &options).unwrap();
+        diff(&states[1], &states[2], &at("2"), &options).unwrap();
+        let refused = |links: &[&str], rule, file: &str| {
+            let links: Vec<PathBuf> = links.iter().map(|link| at(link)).collect();
+            let error = apply(Some(&states[0]), &links, &at("out"), &options).unwrap_err();
+            assert_eq!((error.rule(), error.file()), (rule, at(file).to_str()), "{error}");
+            assert!(!at("out").exists());
+        };
+        refused(&["2"], Some("R-APP-01"), "2");
+        refused(&["1", "1"], Some("R-APP-06"), "1");
+        refused(&["1", "2", "1"], Some("R-APP-06"), "1");
+        let mut bytes = fs::read(at("2")).unwrap();
+        let end = bytes.len() - 1;
+        bytes[end] ^= 1;
+        fs::write(at("damaged"), bytes).unwrap();
+        refused(&["1", "damaged"], Some("R-SEG-01"), "damaged");
+        refused(&["1", "missing"], None, "missing");
+        assert!(apply(Some(&states[0]), &[] as &[&Path], &at("out"), &options).is_err());
+    }
+
+    #[test]
+    fn outputs_are_replaced_only_where_that_is_wanted() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = model(folder.path(), "state", 1);
+        let out = folder.path().join("out");
+        fs::write(&out, "precious").unwrap();
+        let options = FileOptions::default();
+        let error = snapshot(&state, &out, &options).unwrap_err();
+        assert_eq!((error.message(), error.file()), ("the output exists", out.to_str()));
+        assert!(apply(None, &[&out], &out, &options).unwrap_err().message().contains("exists"));
+        assert_eq!(fs::read(&out).unwrap(), b"precious");
+        let options = options.replace(true);
+        snapshot(&state, &out, &options).unwrap();
+        apply(None, &[&out], &state, &options).unwrap();
+        assert!(!state.join("config.json").exists());
+        // Who watches can stop all of it, in the end too.
+        let stop = |bytes| if bytes == 0 { Err(Error::usage("stopped")) } else { Ok(()) };
+        let before = fs::read(&out).unwrap();
+        let stopped = snapshot(&state, &out, &options.clone().profile(Profile::Direct).progress(&stop)).unwrap_err();
+        assert_eq!((stopped.message(), fs::read(&out).unwrap()), ("stopped", before));
+    }
+}

@@ -1,0 +1,92 @@
+//! A new file that nobody sees before it is complete: written next to its place, brought to disk, renamed.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::error::Result;
+use crate::files::disk::{check_out, parent_of, persist, temporary, writing};
+
+/// A file being written. [`commit`](Self::commit) makes it visible; dropped without, it leaves nothing behind.
+#[derive(Debug)]
+pub struct OutputFile {
+    path: PathBuf,
+    replace: bool,
+    file: BufWriter<NamedTempFile>,
+}
+
+impl OutputFile {
+    /// Prepares to write `path`; with `replace`, a file that is there will be replaced.
+    ///
+    /// # Errors
+    /// USAGE if there is something that is not to be or cannot be replaced; IO.
+    pub fn create(path: &Path, replace: bool) -> Result<Self> {
+        check_out(path, false, replace)?;
+        let file = temporary(0o666).tempfile_in(parent_of(path)).map_err(|error| writing(error, path))?;
+        Ok(Self { path: path.to_owned(), replace, file: BufWriter::new(file) })
+    }
+
+    /// Makes the file visible, at once and completely, after its bytes have reached the disk.
+    ///
+    /// # Errors
+    /// IO; USAGE if meanwhile there is something at the path.
+    pub fn commit(self) -> Result<()> {
+        let file = self.file.into_inner().map_err(|error| writing(error.into_error(), &self.path))?;
+        persist(file, &self.path, self.replace)
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn count(directory: &Path) -> usize {
+        fs::read_dir(directory).unwrap().count()
+    }
+
+    #[test]
+    fn a_file_appears_complete_or_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ein Link.dcf");
+        let mut file = OutputFile::create(&path, false).unwrap();
+        file.write_all(b"new").unwrap();
+        assert!(!path.exists());
+        drop(file);
+        assert_eq!(count(directory.path()), 0);
+
+        let mut file = OutputFile::create(&path, false).unwrap();
+        file.write_all(b"new").unwrap();
+        file.commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(count(directory.path()), 1);
+    }
+
+    #[test]
+    fn what_exists_stays_unless_it_is_to_be_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("link");
+        let late = OutputFile::create(&path, false).unwrap();
+        fs::write(&path, "precious").unwrap();
+        assert!(late.commit().is_err());
+        assert!(OutputFile::create(&path, false).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        OutputFile::create(&path, true).unwrap().commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        assert!(OutputFile::create(directory.path(), true).is_err());
+        assert!(OutputFile::create(Path::new(".."), true).is_err());
+        assert_eq!(count(directory.path()), 1);
+    }
+}
