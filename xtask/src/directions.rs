@@ -118,14 +118,6 @@ const CIRCLES: &[Circle] = &[
         members: &["src/codec/blocks", "src/codec/x86"],
         reason: "one kernel, in plain code and in that of a processor, which fall back on each other",
     },
-    Circle {
-        members: &[
-            "crates/deltachain-store/src/publishing/job",
-            "crates/deltachain-store/src/publishing/publisher",
-            "crates/deltachain-store/src/publishing/shards",
-        ],
-        reason: "to be mended with the publisher that has a memory (issue 18)",
-    },
 ];
 
 /// Checks the sources of the library, the store and the tool.
