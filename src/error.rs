@@ -104,8 +104,10 @@ impl fmt::Display for Section {
 }
 
 /// Why something was refused or failed. One word wide; ask [`Error::class`] and [`Error::rule`], never the text.
+#[derive(Debug)]
 pub struct Error(Box<Repr>);
 
+#[derive(Debug)]
 struct Repr {
     class: ErrorClass,
     rule: Option<&'static str>,
@@ -232,15 +234,20 @@ impl Error {
     }
 }
 
+/// Class, rule, message and place on a line. `{error:#}` also has what the operating system said.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Repr { class, rule, message, section, offset, tensor, file, .. } = &*self.0;
+        let Repr { class, rule, message, link, section, offset, tensor, file, source } = &*self.0;
         write!(f, "{class}")?;
         if let Some(rule) = rule {
             write!(f, " {rule}")?;
         }
         write!(f, ": {message}")?;
+        if let Some(source) = source.as_ref().filter(|_| f.alternate()) {
+            write!(f, ": {source}")?;
+        }
         let places = [
+            link.map(|number| format!("link {number}")),
             file.as_ref().map(|file| format!("file {file}")),
             section.map(|section| section.to_string()),
             offset.map(|offset| format!("offset {offset}")),
@@ -252,16 +259,6 @@ impl fmt::Display for Error {
     }
 }
 
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")?;
-        match &self.0.source {
-            Some(source) => write!(f, ": {source}"),
-            None => Ok(()),
-        }
-    }
-}
-
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_ref().map(|source| source as _)
@@ -269,3 +266,18 @@ impl std::error::Error for Error {
 }
 
 const _: () = assert!(size_of::<Error>() == size_of::<usize>());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_a_line_with_its_place_and_if_wanted_its_source() {
+        let error =
+            Error::io("reading", std::io::Error::other("no disk")).of_link(2).in_file("a").at(7).of_tensor("\u{1b}");
+        assert_eq!(format!("{error}"), r#"IO: reading (link 2, file a, offset 7, tensor "\u{1b}")"#);
+        assert_eq!(format!("{error:#}"), r#"IO: reading: no disk (link 2, file a, offset 7, tensor "\u{1b}")"#);
+        let error = Error::broken(&crate::rules::HDR_01, "no link");
+        assert_eq!(format!("{error:#}"), format!("{} R-HDR-01: no link", error.class()));
+    }
+}

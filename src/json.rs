@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
         Some(character)
     }
 
-    /// Reads an array of so many items.
+    /// Reads an array with a given number of items.
     pub(crate) fn array<T>(
         &mut self,
         count: RangeInclusive<usize>,

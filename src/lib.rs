@@ -80,7 +80,7 @@
 //! # Chains
 //!
 //! [`chain`] knows the objects of a chain of versions in a bucket or a directory, and finds out which links lead to a
-//! version. It does no IO: whoever has a store fetches what it asks for.
+//! version. It does no IO: the caller has the store and fetches what it asks for.
 //!
 //! # Guarantees
 //!

@@ -86,9 +86,9 @@ impl<S: Source> LinkReader<S> {
         &self.index
     }
 
-    /// The parts of a segment, in the order in which it codes them.
+    /// The parts of a segment, in the order in which it codes them; none if there is no such segment.
     pub fn parts(&self, segment: usize) -> &[Part] {
-        &self.parts[segment]
+        self.parts.get(segment).map_or(&[], Vec::as_slice)
     }
 
     /// Whether every segment has absolute values, so that patches can be read without a base (SPEC section 9.2).
@@ -105,8 +105,11 @@ impl<S: Source> LinkReader<S> {
     /// Reads, checks and decodes a segment: step 8 of SPEC section 10 as far as it does not need the base.
     ///
     /// # Errors
-    /// The class and rule of the first check that fails; IO.
+    /// The class and rule of the first check that fails; IO; USAGE if there is no such segment.
     pub fn segment(&self, number: usize) -> Result<Segment> {
+        if number >= self.offsets.len() {
+            return Err(Error::usage(format!("the link has no segment {number}")));
+        }
         self.read_segment(number).map_err(|error| error.in_section(Section::Segment(number)).at(self.offsets[number]))
     }
 
@@ -153,6 +156,7 @@ impl<S: Source> LinkReader<S> {
 /// Lanes of a piece; at most 2^24.
 fn part_lanes(info: &TensorInfo, piece: u64) -> u32 {
     let range = info.piece(piece);
+    // Never more: a piece has 2^24 bytes.
     u32::try_from((range.end - range.start) / info.dtype().lane_bytes() as u64).unwrap_or(u32::MAX)
 }
 
@@ -222,7 +226,7 @@ impl Segment {
 
     /// The coded lanes of a part, for each context: the rank among the context's members (with one context, the lane's
     /// number in its piece), and the value, which is the new lane, or, if the coding is relative, the difference of
-    /// SPEC section 8.3 modulo 2^W.
+    /// SPEC section 8.3 modulo 2^W. Nothing if there is no such part.
     pub fn ranks(&self, part: usize) -> Vec<Ranks<'_>> {
         fn boxed<L: Lane>(decoded: &Decoded<L>, part: usize) -> Vec<Ranks<'_>> {
             let ranks = decoded.ranks(part);
@@ -231,7 +235,7 @@ impl Segment {
         each_width!(self, decoded => boxed(decoded, part))
     }
 
-    /// Number of coded lanes of a part.
+    /// Number of coded lanes of a part; 0 if there is no such part.
     pub fn coded_lanes(&self, part: usize) -> u64 {
         each_width!(self, decoded => decoded.coded(part))
     }
@@ -239,8 +243,11 @@ impl Segment {
     /// Applies a part to the bytes of its piece, which hold what the tensor starts from.
     ///
     /// # Errors
-    /// R-POS-01 or R-POS-02 if the part does not fit these bytes.
+    /// R-POS-01 or R-POS-02 if the part does not fit these bytes; USAGE if there is no such part.
     pub fn apply(&self, part: usize, bytes: &mut [u8]) -> Result<()> {
+        if part >= each_width!(self, decoded => decoded.parts()) {
+            return Err(Error::usage(format!("the segment has no part {part}")));
+        }
         each_width!(self, decoded => decoded.apply(part, bytes))
     }
 
@@ -249,7 +256,7 @@ impl Segment {
         each_width!(self, decoded => decoded.memory())
     }
 
-    /// The changes of a part, for whoever applies them to one stretch of its piece after another.
+    /// The changes of a part, to be applied to one stretch of its piece after another.
     pub(crate) fn changes(&self, part: usize) -> Box<dyn PartChanges + '_> {
         each_width!(self, decoded => Box::new(decoded.changes(part)))
     }

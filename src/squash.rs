@@ -106,7 +106,7 @@ impl<S: Source> Squasher<'_, S> {
     fn add(&mut self, history: &[(usize, usize)], last: &WrittenTensor) -> Result<()> {
         let links = self.links;
         let written = |&(link, entry): &(usize, usize)| links[link].index().tensors[entry].written();
-        // Only what follows the last *set* matters.
+        // Only what follows the last *set* matters; everything, if there is none.
         let set = history.iter().rposition(|place| written(place).is_some_and(|w| w.start == Start::Zeros));
         let relevant = &history[set.unwrap_or(0)..];
         let start = if set.is_some() { Start::Zeros } else { Start::Base };

@@ -19,8 +19,8 @@ pub struct StateTable {
 }
 
 impl StateTable {
-    /// From the tensors, ascending by name, and the digest of each. Computes the digest of the state, which whoever has read these
-    /// somewhere compares with the one that it should be.
+    /// From the tensors, ascending by name, and the digest of each. Computes the digest of the state; if the others come from
+    /// outside, compare it with the one that you expect.
     pub fn new(tensors: Vec<TensorInfo>, digests: Vec<Digest>) -> Self {
         let digests = StateDigests::from_tensors(&tensors, digests);
         Self { tensors, digests }

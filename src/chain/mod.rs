@@ -1,5 +1,5 @@
 //! Chains of links (SPEC part 2): names, documents, and which files lead to a version. Nothing here reads or writes:
-//! whoever has a store drives the [`Planner`], fetches what it asks for, and applies the links of its [`Plan`].
+//! a program that has a store drives the [`Planner`], fetches what it asks for, and applies the links of its [`Plan`].
 //!
 //! ```
 //! use std::collections::BTreeMap;

@@ -78,6 +78,7 @@ pub(crate) fn unpack(run: &[u8], width: u32, items: usize) -> impl Iterator<Item
                 }
             }
         }
+        // The mask has at most 32 bits.
         let item = u32::try_from(pending & mask).unwrap_or(0);
         pending >>= width;
         bits -= width;

@@ -99,7 +99,7 @@ pub(crate) fn padded<L: Lane>(lanes: &[L::Bytes]) -> Block<L> {
     })
 }
 
-/// The set of the first lanes, as many as `length`, which is at most [`BLOCK`].
+/// The set of the first lanes, as many as `length`, which is at most [`BLOCK`]. A shift by 64 gives nothing: the empty set.
 #[inline(always)]
 pub(crate) fn first(length: usize) -> u64 {
     u64::MAX.checked_shr(u32::try_from(BLOCK - length).unwrap_or(0)).unwrap_or(0)
@@ -162,6 +162,7 @@ impl Places {
         for (&set, begin) in sets.iter().take(BLOCKS).zip((0_u16..).step_by(BLOCK)) {
             let mut left = set;
             let mut next = || {
+                // At most 64.
                 let lane = u16::try_from(left.trailing_zeros()).unwrap_or(0);
                 left &= left.wrapping_sub(1);
                 begin + lane

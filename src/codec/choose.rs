@@ -43,6 +43,7 @@ pub(crate) fn thresholds(parts: &[&ExponentStatistics], small: &ExponentStatisti
         }
     }
     let boundaries = merge(by_level.into_iter().collect());
+    // No exponent field has more than 11 bits.
     let highest = u16::try_from(small.all.len()).unwrap_or(u16::MAX);
     let thresholds = |list: &Levels| -> Vec<u16> {
         let of = |boundary: &i32| list.levels.iter().position(|level| level >= boundary);

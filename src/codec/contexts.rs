@@ -83,6 +83,7 @@ impl<L: Lane> Contexts<L> {
         let Members { keys, from, counts, absent } = found;
         let from = &mut from[..self.ended + 2];
         for (from, &end) in from[1..].iter_mut().zip(&self.ends[..self.ended]) {
+            // No set has more than 64 members, here and below.
             let mut sum = 0;
             let (sums, without) = from.sums.split_at_mut(blocks);
             for ((set, sum_until), keys) in from.sets.iter_mut().zip(sums).zip(&*keys) {

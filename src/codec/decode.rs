@@ -12,6 +12,7 @@ use crate::codec::lane::{Kind, Lane, unzigzag};
 use crate::error::{Error, Result};
 use crate::format::coding::{Coding, Values};
 use crate::format::segment::{MAX_CONTEXTS, PositionCoding, StoredStream, Table, split};
+use crate::limits::address;
 use crate::rules::{self, Rule, ensure};
 use crate::tensor::Dtype;
 
@@ -134,6 +135,7 @@ impl<L: Lane> Decoded<L> {
                     let mut begin = 0;
                     for index in parts {
                         let (before, end) = (gaps.len(), begin + coded[index] as usize);
+                        // Places and their number are below the count, which is a `u32`.
                         for_each_one(bits[context], begin..end, |place| {
                             gaps.push(u32::try_from(place - begin).unwrap_or(u32::MAX));
                             begin = place + 1;
@@ -143,11 +145,13 @@ impl<L: Lane> Decoded<L> {
                     }
                 }
                 PositionCoding::Gaps(shift) => {
-                    let count = usize::try_from(per_context[context]).unwrap_or(0);
+                    // Each has a symbol in memory.
+                    let count = address(per_context[context])?;
                     let mut low = unpack(low_bits[context], u32::from(shift), count);
                     for index in parts {
                         let (_, lanes) = self.parts[index / contexts];
-                        // R-POS-01 as far as it does not need the base.
+                        // R-POS-01 as far as it does not need the base. Symbols and low bits are there for all, by R-STR-04,
+                        // and gaps are below the number of lanes, which is a `u32`.
                         let mut free = u64::from(lanes);
                         for _ in 0..coded[index] {
                             let symbol = high.next().copied().unwrap_or(0);
@@ -184,7 +188,7 @@ impl<L: Lane> Decoded<L> {
         let contexts = self.table.positions.iter().zip(counts);
         let runs = contexts.map(|(position, &count)| match width(*position) {
             None => Ok(&[][..]),
-            // If an item has bits, they are there, so the count fits.
+            // If an item has bits, they are there, so the count fits. If it has none, nothing is taken for any count.
             Some(width) => take(&mut bytes, u32::from(width), usize::try_from(count).unwrap_or(0)),
         });
         runs.collect::<Result<_>>().map_err(|error| error.at(stream.offset))
@@ -195,7 +199,7 @@ impl<L: Lane> Decoded<L> {
         let relative = self.coding.is_relative();
         for (byte, plane) in (0..).zip(planes) {
             let plane = read_exact(plane, total as u64)?;
-            // Not before, because only now so many are known to be there.
+            // Not before: only now it is known that there are that many.
             self.values.resize(total, L::default());
             for (value, &bits) in self.values.iter_mut().zip(&*plane) {
                 *value = value.xor(L::from_u64(u64::from(bits) << (8 * byte)));
@@ -285,7 +289,8 @@ impl<L: Lane> Decoded<L> {
     /// The values and gaps of part number `part`, one run per context.
     fn runs(&self, part: usize) -> impl Iterator<Item = Run<'_, L>> {
         let contexts = self.contexts();
-        self.runs[part * contexts..(part + 1) * contexts].iter().map(|&(begin, length)| {
+        let runs = self.runs.chunks_exact(contexts).nth(part).unwrap_or(&[]);
+        runs.iter().map(|&(begin, length)| {
             let end = begin + length as usize;
             Run { gaps: self.gaps.get(begin..end).unwrap_or(&[]), values: &self.values[begin..end] }
         })
@@ -338,11 +343,17 @@ impl<L: Lane> Decoded<L> {
         self.runs(part).map(|run| {
             let mut next = 0;
             run.values.iter().enumerate().map(move |(index, &value)| {
+                // Dense positions have no gaps.
                 let rank = next + u64::from(run.gaps.get(index).copied().unwrap_or(0));
                 next = rank + 1;
                 (rank, value)
             })
         })
+    }
+
+    /// Number of parts.
+    pub(crate) fn parts(&self) -> usize {
+        self.parts.len()
     }
 
     /// Raw and stored length of each stream.
@@ -510,6 +521,7 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
                 while rank < count
                     && let ([_, other_gaps @ ..], [value, other_values @ ..]) = (gaps, values)
                 {
+                    // It is below the number of lanes of a stretch, which is a `u16`.
                     let lane = own.lane(u16::try_from(rank).unwrap_or(0));
                     change(kind, true, &mut stretch[lane], *value);
                     (gaps, values) = (other_gaps, other_values);

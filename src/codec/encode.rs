@@ -25,8 +25,8 @@ pub(crate) struct EncodedSegment {
     pub(crate) pieces: Vec<usize>,
 }
 
-/// A segment with so many coded lanes gets no more parts: its statistics cost little beside them, and what is found of them
-/// stays in the cache until it is compressed.
+/// A segment gets no more parts once it has this many coded lanes. Then its tables are small beside them, and what has been
+/// found is still in the cache when it is compressed.
 pub(super) const SEGMENT_LANES: usize = 1 << 18;
 
 const METHODS: [Method; 4] =

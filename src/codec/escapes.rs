@@ -31,7 +31,7 @@ pub(crate) fn read(raw: &[u8], offset: u64) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || cursor.varint().ok())
 }
 
-/// The value of a symbol; `escapes` yields the next varint of the escape stream.
+/// The value of a symbol; `escapes` yields the next varint of the escape stream, which [`check`] has found to be there.
 pub(crate) fn value(symbol: u8, greatest: u8, escapes: &mut impl Iterator<Item = u64>) -> u64 {
     let symbol_value = u64::from(symbol);
     if symbol == greatest { symbol_value.saturating_add(escapes.next().unwrap_or(0)) } else { symbol_value }

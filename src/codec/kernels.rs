@@ -7,7 +7,7 @@ use crate::codec::encode::{EncodedSegment, encode};
 use crate::codec::lane::{Kind, Lane, with_lane};
 use crate::codec::piece::differing;
 use crate::codec::piece::{PieceInput, Profile};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::segment::MAX_CONTEXTS;
 use crate::format::stream::Compressor;
 use crate::tensor::Dtype;
@@ -72,7 +72,7 @@ impl Piece {
         let width = dtype.lane_bytes();
         let (segments, _) =
             with_lane!(width, L => encode::<L, ()>(dtype, &input, profile, &mut Compressor::default(), |_| ()))?;
-        let lanes = u32::try_from(target.len() / width).unwrap_or(u32::MAX);
+        let lanes = u32::try_from(target.len() / width).map_err(|_| Error::usage("a piece has at most 2^24 lanes"))?;
         Ok(Self { dtype, lanes, segments })
     }
 

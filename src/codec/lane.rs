@@ -163,7 +163,7 @@ impl<L: Lane> Kind<L> {
         lane.and(self.magnitude_mask)
     }
 
-    /// The exponent field.
+    /// The exponent field, which has at most 11 bits.
     #[inline]
     pub(crate) fn exponent(&self, lane: L) -> usize {
         usize::try_from(self.magnitude(lane).to_u64() >> self.mantissa_bits).unwrap_or(0)

@@ -49,8 +49,7 @@ impl PieceSink for () {
 /// How a piece is coded: its positions, and whether values are relative.
 pub(super) type Method = (Positions, bool);
 
-/// Whether the small coding is the shorter one for so many differences, of which these are longer than a byte, the widest of its
-/// symbols.
+/// Whether the small coding is the shorter one for `all` differences, of which `long` do not fit a byte, its widest symbol.
 pub(super) fn are_small(long: u64, all: u64) -> bool {
     long * 16 <= all
 }
@@ -63,8 +62,20 @@ pub(super) fn differing<L: Lane>(
     target: &[L::Bytes],
 ) -> [u64; BLOCKS] {
     let mut changes = [0; BLOCKS];
-    for (number, (set, new)) in changes.iter_mut().zip(target.chunks(BLOCK)).enumerate() {
-        *set = compare.differing::<L>(&old_block::<L>(base, number, new.len()), &padded::<L>(new));
+    let (blocks, rest) = target.as_chunks::<BLOCK>();
+    // Whole blocks are compared where they are.
+    if let Some(base) = base {
+        for (set, (old, new)) in changes.iter_mut().zip(base.as_chunks::<BLOCK>().0.iter().zip(blocks)) {
+            *set = compare.differing::<L>(old, new);
+        }
+    } else {
+        for (set, new) in changes.iter_mut().zip(blocks) {
+            *set = compare.differing::<L>(&padded::<L>(&[]), new);
+        }
+    }
+    if !rest.is_empty() {
+        let number = blocks.len();
+        changes[number] = compare.differing::<L>(&old_block::<L>(base, number, rest.len()), &padded::<L>(rest));
     }
     changes
 }

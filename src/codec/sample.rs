@@ -10,14 +10,14 @@ use crate::codec::piece::{Method, PieceInput, Profile, are_small, differing};
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, entropy_bits, float, subset_bits};
 use crate::format::coding::Positions;
 
-/// A turn looks at so many lanes, if there are twice as many and more, spread over all of them: at every stretch, or small
-/// piece, whose number is a multiple of that of turns, or next to one.
+/// Lanes that are looked at in one turn, if the pieces have at least twice as many. They are spread over all lanes: each turn
+/// takes every n-th stretch (or small piece), n being the number of turns, and the next turn the stretches beside these.
 const TURN: usize = 1 << 16;
 
-/// Odd, as all numbers of turns, so that it is not always the same columns of a matrix.
+/// The number of turns is odd, so that a turn does not always meet the same columns of a matrix.
 const MOST_TURNS: usize = 17;
 
-/// There are no more turns once so many changes have been seen.
+/// After this many changes there are no more turns.
 const ENOUGH: u64 = 2048;
 
 /// How a piece is to be coded.
@@ -252,8 +252,8 @@ impl<'a, L: Lane> Lanes<'a, L> {
     }
 }
 
-/// What lanes are, other than whether they change, is counted on some of their blocks: so many lanes say enough. Odd, for the
-/// same reason as turns.
+/// Everything but whether a lane changes is counted on every n-th block only: 2^16 lanes say enough. Odd, for the same reason
+/// as the number of turns.
 fn block_stride(lanes: usize) -> usize {
     lanes >> 16 | 1
 }
@@ -303,7 +303,7 @@ impl<L: Lane> Work for Look<'_, L> {
     }
 }
 
-/// Counts the exponents of these blocks, each lane as so many.
+/// Counts the exponents of these blocks. Each lane counts as often as its weight says.
 #[inline(always)]
 fn count_exponents<'a, L: Lane>(
     kind: Kind<L>,

@@ -99,7 +99,7 @@ impl<L: Lane> Sorted<L> {
     }
 }
 
-/// Keeps the items of some pieces, each of which has so many.
+/// Keeps the items of some pieces. Every piece has `each` items.
 fn keep<T>(items: &mut Vec<T>, each: usize, kept: &[bool]) {
     let mut kept = kept.iter().flat_map(|kept| std::iter::repeat_n(kept, each));
     items.retain(|_| kept.next() == Some(&true));

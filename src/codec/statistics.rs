@@ -71,6 +71,7 @@ pub(crate) fn subset_bits(chosen: u64, all: u64) -> f64 {
 /// plus a polynomial in its mantissa, off by less than 0.0001.
 pub(crate) fn log2(value: f64) -> f64 {
     let bits = value.to_bits();
+    // Eleven bits always fit.
     let exponent = f64::from(i32::try_from((bits >> 52) & 0x7FF).unwrap_or(0) - 1023);
     let mantissa = f64::from_bits((bits & ((1 << 52) - 1)) | (1023 << 52));
     // atanh series: log2(m) = 2 / ln 2 * (x + x^3/3 + x^5/5 + ...), x = (m - 1) / (m + 1) <= 1/3.

@@ -10,7 +10,7 @@ use crate::format::segment::TABLE_BYTES_PER_PART;
 use crate::format::stream;
 use crate::limits::{
     Limits, MAX_DIMENSIONS, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES, MAX_SEGMENT_BYTES,
-    MAX_SEGMENT_PARTS, MAX_SEGMENTS, MAX_TENSOR_BYTES, MAX_TENSORS,
+    MAX_SEGMENT_PARTS, MAX_SEGMENTS, MAX_TENSOR_BYTES, MAX_TENSORS, address,
 };
 use crate::rules::{self, ensure};
 use crate::tensor::{DescribedDtype, Digest, Dtype, TensorInfo};
@@ -267,7 +267,7 @@ impl Index {
     }
 }
 
-/// R-LIM-06: the bytes that a segment may have whose parts have so many bytes together.
+/// R-LIM-06: the most bytes of a segment whose parts have `bytes` bytes together.
 fn most_stored(parts: u64, bytes: u64, lane_bytes: u64) -> u64 {
     let of_lanes = (lane_bytes + 8).saturating_mul(bytes / lane_bytes);
     of_lanes.saturating_add(512 + TABLE_BYTES_PER_PART.saturating_mul(parts))
@@ -347,9 +347,8 @@ fn read_tensor(
         Error::broken(&rules::IDX_09, "shape and dtype do not give a whole number of lanes").at(cursor.offset())
     })?;
     // Each piece takes at least one byte, so nothing is allocated for pieces that the bytes cannot hold.
-    let count = usize::try_from(info.pieces()).unwrap_or(usize::MAX);
-    let mut pieces = Vec::with_capacity(count.min(cursor.remaining()));
-    for _ in 0..count {
+    let mut pieces = Vec::with_capacity(address(info.pieces().min(cursor.remaining() as u64))?);
+    for _ in 0..info.pieces() {
         let number = read_segment_number(cursor, dtype, start, segments)?;
         if let Some(number) = number {
             let last = last_segments.entry((dtype, segments[number].coding.to_byte())).or_insert(number);

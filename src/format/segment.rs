@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::format::coding::{Coding, Positions, Values};
 use crate::format::cursor::{Cursor, put_varint};
 use crate::format::stream;
+use crate::limits::address;
 use crate::rules::{self, ensure};
 use crate::tensor::Dtype;
 
@@ -53,7 +54,7 @@ pub(crate) fn split(segment: &[u8], offset: u64, coding: Coding) -> Result<Vec<S
         .map(|(raw_length, stored)| {
             let offset = cursor.offset();
             // R-SEG-02 has made sure that the stored length fits.
-            let bytes = cursor.take(usize::try_from(stored).unwrap_or(usize::MAX))?;
+            let bytes = cursor.take(address(stored)?)?;
             Ok(StoredStream { raw_length, bytes, offset })
         })
         .collect()
@@ -98,14 +99,14 @@ pub struct Table {
 }
 
 impl Table {
-    /// Thresholds of part number `part`.
+    /// Thresholds of part number `part`; none if there is no such part.
     pub fn thresholds(&self, part: usize) -> &[u16] {
-        &self.thresholds[part * (self.contexts - 1)..(part + 1) * (self.contexts - 1)]
+        of_part(&self.thresholds, self.contexts.saturating_sub(1), part)
     }
 
-    /// Counts of part number `part`.
+    /// Counts of part number `part`; none if there is no such part.
     pub fn counts(&self, part: usize) -> &[u32] {
-        &self.counts[part * self.contexts..(part + 1) * self.contexts]
+        of_part(&self.counts, self.contexts, part)
     }
 
     /// Parses a table; `parts` gives dtype and lanes of each part.
@@ -169,6 +170,7 @@ impl Table {
             let count = cursor.varint()?;
             let count = u32::try_from(count).ok();
             left = left.zip(count).and_then(|(left, count)| left.checked_sub(count));
+            // R-SEG-08 refuses a count that does not fit, because then nothing is left.
             self.counts.push(count.unwrap_or(0));
         }
         cursor.ensure(if all_members { left == Some(0) } else { left.is_some() }, &rules::SEG_08, || {
@@ -191,7 +193,7 @@ impl Table {
             PositionCoding::Bitmap => BITMAP,
         }));
         out.extend_from_slice(&self.widths);
-        for (part, counts) in self.counts.chunks_exact(self.contexts).enumerate() {
+        for (part, counts) in self.counts.chunks_exact(self.contexts.max(1)).enumerate() {
             let mut last = 0;
             for &threshold in self.thresholds(part) {
                 put_varint(&mut out, u64::from(threshold - last));
@@ -203,6 +205,12 @@ impl Table {
         }
         out
     }
+}
+
+/// What a part has of a list with `each` items for every part.
+fn of_part<T>(all: &[T], each: usize, part: usize) -> &[T] {
+    let begin = part.saturating_mul(each);
+    all.get(begin..begin.saturating_add(each)).unwrap_or(&[])
 }
 
 #[cfg(test)]

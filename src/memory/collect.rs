@@ -2,8 +2,7 @@
 
 use crate::codec::changes::append_changes;
 use crate::error::{Error, Result};
-use crate::memory::exchange::Cursor;
-use crate::memory::patch_set::{PatchSet, Run, RunKind};
+use crate::memory::patch_set::{Cursor, PatchSet, Run, RunKind};
 use crate::table::StateTable;
 use crate::tensor::{MemoryState, State, StateDigests, TensorInfo};
 
@@ -35,7 +34,7 @@ enum Span {
 }
 
 impl PieceChanges {
-    /// Nothing has changed yet in a piece of a tensor that has lanes of so many bytes.
+    /// Nothing has changed yet in a piece of a tensor with lanes of `lane_bytes` bytes.
     pub(crate) fn new(lane_bytes: usize) -> Self {
         Self { lane_bytes, end: 0, spans: Vec::new(), numbers: Vec::new(), values: Vec::new() }
     }

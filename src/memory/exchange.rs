@@ -6,14 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::codec::lane::{Lane, with_lane};
 use crate::error::{Error, Result};
 use crate::memory::lent::StateMemory;
-use crate::memory::patch_set::{PatchSet, RunKind, shared};
-
-/// How far an exchange has come: lanes of a run, all of those before it.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Cursor {
-    run: usize,
-    lane: usize,
-}
+use crate::memory::patch_set::{Cursor, PatchSet, RunKind, shared};
 
 impl PatchSet {
     /// Checks all that could hinder the exchange; nothing is written yet. The memory must hold the base, bit for bit, or the
@@ -55,7 +48,7 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
         self.exchange(u64::MAX);
     }
 
-    /// Goes on for at most so many lanes, for callers who cannot pause for long. Whether the memory holds the target now; until
+    /// Goes on for at most `lanes` lanes, for callers who cannot pause for long. Whether the memory holds the target now; until
     /// then it holds neither state.
     pub fn exchange(&mut self, lanes: u64) -> bool {
         if self.set.is_switched {
@@ -135,16 +128,27 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
     /// After the last write.
     fn clear_mark(&mut self) {
         if let (Some(mark), Some(_)) = (self.memory.mark(), self.set.marked.take()) {
-            // Whoever sees that it is even sees all that has been written.
+            // A reader that sees an even mark sees all that has been written.
             mark.fetch_add(1, Ordering::Release);
         }
     }
 }
 
-/// Exchanges the lanes of these numbers with values.
+/// Lanes that are exchanged together.
+const AT_ONCE: usize = 256;
+
+/// Exchanges the lanes of these numbers with values. Many are read before any is written: reads that miss the cache do not wait
+/// for each other, writes do.
 fn exchange_lanes<L: Lane>(room: &mut [u8], numbers: &[u32], values: &mut [u8]) {
     let room = L::chunks_mut(room);
-    for (&number, value) in numbers.iter().zip(L::chunks_mut(values)) {
-        std::mem::swap(&mut room[number as usize], value);
+    let mut held = [L::default().store(); AT_ONCE];
+    for (numbers, values) in numbers.chunks(AT_ONCE).zip(L::chunks_mut(values).chunks_mut(AT_ONCE)) {
+        for (held, &number) in held.iter_mut().zip(numbers) {
+            *held = room[number as usize];
+        }
+        for (value, &number) in values.iter().zip(numbers) {
+            room[number as usize] = *value;
+        }
+        values.copy_from_slice(&held[..values.len()]);
     }
 }

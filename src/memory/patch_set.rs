@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::memory::exchange::Cursor;
 use crate::progress::Progress;
 use crate::rules::{self, ensure};
 use crate::table::StateTable;
@@ -31,6 +30,13 @@ pub struct PatchSet {
     pub(super) is_switched: bool,
     /// The memory's mark while it is being changed.
     pub(super) marked: Option<u32>,
+}
+
+/// How far an exchange has come: lanes of a run, all of those before it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cursor {
+    pub(super) run: usize,
+    pub(super) lane: usize,
 }
 
 /// New values of some lanes of one tensor.

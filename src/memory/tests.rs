@@ -112,7 +112,7 @@ fn states(fates: &[(Fate, Dtype, u64, u64)]) -> (MemoryState, MemoryState) {
         let name = &format!("tensor {number}");
         let width = dtype.lane_bytes();
         let old = noise(seed, lanes * width as u64);
-        let mut put = |state: &mut MemoryState, dtype: Dtype, shape: &[u64], data: &[u8]| {
+        let put = |state: &mut MemoryState, dtype: Dtype, shape: &[u64], data: &[u8]| {
             state.insert(name, dtype, shape, data.to_vec()).unwrap();
         };
         if !matches!(fate, Fate::New) {

@@ -22,7 +22,7 @@ use crate::source::Source;
 use crate::tensor::{Digest, PieceDigests, State};
 
 /// Bytes that are read, changed, hashed and handed on before the next: what a core keeps to itself. Whole blocks of the codec.
-const STRETCH_BYTES: usize = 1 << 18;
+const STRETCH_BYTES: usize = 1 << 17;
 
 /// A pass over the pieces of a sequence of links.
 pub(super) struct Pass<'a, S, O> {

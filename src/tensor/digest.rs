@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::error::Result;
 use crate::limits::address;
 use crate::progress::Progress;
-use crate::tensor::{PIECE_BYTES, State, TensorInfo};
+use crate::tensor::{PIECE_LENGTH, State, TensorInfo};
 
 /// Context string of the state digest.
 pub(crate) const STATE_DIGEST_CONTEXT: &str = "deltachain 2026-11-21 state digest v1";
@@ -32,8 +32,7 @@ impl Digest {
 
     /// Digest of a tensor with this data.
     pub fn of_tensor(data: &[u8]) -> Self {
-        // A piece that the address space cannot hold does not occur.
-        let pieces = data.chunks(usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX));
+        let pieces = data.chunks(PIECE_LENGTH);
         Self::of_pieces(&pieces.map(Self::of_bytes).collect::<Vec<_>>())
     }
 
@@ -207,7 +206,7 @@ mod tests {
 
     #[test]
     fn several_pieces_are_hashed_again() {
-        let piece = usize::try_from(PIECE_BYTES).unwrap();
+        let piece = PIECE_LENGTH;
         for length in [0, 1, piece - 1, piece, piece + 1, 2 * piece, 2 * piece + 1] {
             let data: Vec<u8> = (0..length).map(|i| u8::try_from(i % 251).unwrap()).collect();
             let pieces: Vec<u8> = data.chunks(piece).flat_map(|piece| *blake3::hash(piece).as_bytes()).collect();

@@ -127,6 +127,7 @@ impl Dtype {
             out.push(own.name_length);
             out.extend_from_slice(own.name().as_bytes());
             let Row { bits, lane_bytes, exponent_bits, .. } = own.row();
+            // SPEC section 2.1: the width is 0 where there is no exponent field.
             out.extend([bits, lane_bytes, exponent_bits.is_some().into(), exponent_bits.unwrap_or(0)]);
         }
     }

@@ -8,7 +8,9 @@ use crate::tensor::Dtype;
 
 /// Bytes of a full piece: 2^24.
 pub const PIECE_BYTES: u64 = 1 << 24;
-const _: () = assert!(MAX_SEGMENT_BYTES == 2 * PIECE_BYTES);
+/// The same, for slices.
+pub(crate) const PIECE_LENGTH: usize = 1 << 24;
+const _: () = assert!(PIECE_LENGTH as u64 == PIECE_BYTES && MAX_SEGMENT_BYTES == 2 * PIECE_BYTES);
 
 /// Name, dtype and shape of a tensor, with its byte length computed and checked. Copies share name and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]

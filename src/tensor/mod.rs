@@ -8,5 +8,6 @@ mod state;
 pub use digest::{Digest, StateDigests};
 pub(crate) use digest::{PieceDigests, digests_of, read_piece};
 pub use dtype::{DescribedDtype, Dtype};
+pub(crate) use info::PIECE_LENGTH;
 pub use info::{PIECE_BYTES, TensorInfo, total_bytes};
 pub use state::{MemoryState, MemoryWriter, State, StateWriter};

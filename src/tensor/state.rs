@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::limits::address;
-use crate::tensor::{Dtype, PIECE_BYTES, TensorInfo};
+use crate::tensor::{Dtype, PIECE_BYTES, PIECE_LENGTH, TensorInfo};
 
 /// A set of tensors that can be read piecewise and from several threads: a file, a directory of shards, memory.
 pub trait State: Sync {
@@ -109,10 +109,8 @@ impl MemoryState {
     /// Lets several threads write the tensors' bytes. They are what they were where nothing is written.
     pub fn writer(&mut self) -> MemoryWriter<'_> {
         let mut writer = MemoryWriter { pieces: Vec::with_capacity(self.data.len()), begins: vec![0] };
-        // A piece that the address space cannot hold does not occur.
-        let piece_bytes = usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX);
         for data in &mut self.data {
-            writer.pieces.extend(data.chunks_mut(piece_bytes).map(Mutex::new));
+            writer.pieces.extend(data.chunks_mut(PIECE_LENGTH).map(Mutex::new));
             writer.begins.push(writer.pieces.len());
         }
         writer
@@ -230,7 +228,7 @@ impl StateWriter for MemoryWriter<'_> {
         let mut offset = offset;
         let mut bytes = bytes;
         while !bytes.is_empty() {
-            let left = usize::try_from(PIECE_BYTES - offset % PIECE_BYTES).unwrap_or(usize::MAX);
+            let left = address(PIECE_BYTES - offset % PIECE_BYTES)?;
             let (now, later) = bytes.split_at(left.min(bytes.len()));
             let end = offset.saturating_add(now.len() as u64);
             let written = self.with(tensor, offset..end, |own| own.copy_from_slice(now));

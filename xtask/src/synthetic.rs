@@ -33,11 +33,11 @@ pub(crate) fn write_pair(base: &Path, target: &Path, mebibytes: u64, change: Cha
     old_file.write_all(&header)?;
     new_file.write_all(&header)?;
 
-    let mut random = Random(0);
+    let mut random = fastrand::Rng::with_seed(0);
     let mut changed = 0_u64;
     let lanes = rows * ROW_LANES;
     for _ in 0..lanes {
-        let bits = random.next();
+        let bits = random.u64(..);
         let [b0, b1, b2, b3, b4, b5, b6, b7] = bits.to_le_bytes();
         // Half of the numbers get exponent 0 below the top, a quarter 1, and so on.
         let below = u16::from_le_bytes([b0, b1]).leading_zeros();
@@ -90,19 +90,6 @@ fn header(tensors: &[(String, u64)]) -> Vec<u8> {
     let mut json = format!("{{{}}}", entries.join(",")).into_bytes();
     json.resize(json.len().next_multiple_of(8), b' ');
     [&(json.len() as u64).to_le_bytes(), json.as_slice()].concat()
-}
-
-/// The `SplitMix64` generator.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
 }
 
 #[cfg(test)]

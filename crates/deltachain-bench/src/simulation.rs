@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::pairs::Random;
+use deltachain_testkit::Random;
 
 /// Regions, the first of which has the bucket.
 pub const REGIONS: usize = 4;
@@ -111,7 +111,7 @@ struct Region {
 pub fn simulate(scene: &Scene) -> Outcome {
     let mut random = Random(scene.seed);
     let mut events: BinaryHeap<Reverse<(Moment, usize, Event)>> = (0..scene.followers)
-        .map(|follower| Reverse((Moment(scene.poll * unit(&mut random)), follower, Event::Poll)))
+        .map(|follower| Reverse((Moment(scene.poll * random.unit()), follower, Event::Poll)))
         .collect();
     let mut held = vec![0_u32; scene.followers];
     let mut regions: [Region; REGIONS] = Default::default();
@@ -217,12 +217,6 @@ fn share(scene: &Scene, regions: &mut [Region; REGIONS]) {
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
 fn count(number: usize) -> f64 {
     number as f64
-}
-
-/// A number from 0 to 1.
-#[expect(clippy::cast_precision_loss, reason = "53 bits")]
-fn unit(random: &mut Random) -> f64 {
-    (random.next() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 #[cfg(test)]

@@ -206,7 +206,7 @@ fn read(path: &Path) -> Judged<(Vec<TensorInfo>, StateDigests)> {
     }
     SafetensorsState::open(path)
         .and_then(|state| Ok((state.tensors().to_vec(), StateDigests::of(&state, &())?)))
-        .map_err(|error| format!("the output cannot be read: {error:?}"))
+        .map_err(|error| format!("the output cannot be read: {error:#}"))
 }
 
 /// Compares a state that was written with what it should be. Its digest covers names, types, shapes and all bytes.

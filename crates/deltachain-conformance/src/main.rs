@@ -24,8 +24,6 @@ mod run;
 mod session;
 mod spec;
 mod suite;
-// The tables of this program look like those of the tool.
-#[path = "../../deltachain-cli/src/table.rs"]
 mod table;
 mod testee;
 mod unpack;

@@ -40,6 +40,6 @@ impl Display for Problem {
 impl From<deltachain::Error> for Problem {
     fn from(error: deltachain::Error) -> Self {
         // The alternate form has what the operating system said.
-        Self::Failed(format!("{error:?}"))
+        Self::Failed(format!("{error:#}"))
     }
 }

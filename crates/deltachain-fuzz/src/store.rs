@@ -16,22 +16,14 @@ use deltachain_store::{
     Base, CompactOptions, FsckOptions, Keep, Observer, Phase, PublishOptions, Published, Publisher, Snapshots, Store,
     StoreOptions, Subscriber, SubscriberOptions, compact, fsck, plan_prune, prune,
 };
+use deltachain_testkit::faulty::{Control, Fault, FaultyStore, hash};
+use deltachain_testkit::verify::{rebuild, shown};
 use object_store::memory::InMemory;
 use tempfile::TempDir;
 
 use crate::single_threaded;
 use crate::states::{Start, Step};
 use crate::structured::{folder, write};
-
-#[allow(dead_code, reason = "the store's tests use the rest")]
-#[path = "../../deltachain-store/tests/support/faulty.rs"]
-mod faulty;
-#[allow(dead_code, reason = "the store's tests use the rest")]
-#[path = "../../deltachain-store/tests/support/verify.rs"]
-mod verify;
-
-use faulty::{Control, Fault, FaultyStore, hash};
-use verify::{rebuild, shown};
 
 /// Rounds that are played, at most.
 const ROUNDS: usize = 10;

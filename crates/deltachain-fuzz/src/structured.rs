@@ -126,5 +126,5 @@ pub(crate) fn write(state: &MemoryState, digests: &StateDigests, out: &std::path
     let mut replay = Replay::new(StateTable::of(&empty, &())?);
     replay.push(&link)?;
     assert_eq!(replay.run(&empty, &staged, &())?, *digests);
-    staged.commit()
+    staged.commit().map(drop)
 }

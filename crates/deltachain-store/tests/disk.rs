@@ -62,7 +62,7 @@ fn chain() -> (tempfile::TempDir, Models) {
 fn assert_refused(error: &Error) {
     assert_eq!(error.class(), ErrorClass::Io, "{error:?}");
     // Some errors of the operating system say where by themselves.
-    assert!(error.file().is_some() || format!("{error:?}").contains("at path"), "{error:?}");
+    assert!(error.file().is_some() || format!("{error:#}").contains("at path"), "{error:?}");
     // For the parent.
     println!("refused: {error:?}");
 }

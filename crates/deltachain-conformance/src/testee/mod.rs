@@ -75,7 +75,7 @@ fn answer(name: &str, request: &Value) -> Value {
 }
 
 fn refusal(error: &Error) -> Value {
-    let mut answer = json!({ "result": "invalid", "class": error.class().name(), "message": format!("{error:?}") });
+    let mut answer = json!({ "result": "invalid", "class": error.class().name(), "message": format!("{error:#}") });
     if let Some(rule) = error.rule() {
         answer["rule"] = json!(rule);
     }

@@ -81,7 +81,7 @@ impl Shard {
         for (number, (_, bytes)) in MemoryState::copy_of(&*self.data)?.iter().enumerate() {
             staged.write(number, 0, bytes)?;
         }
-        staged.commit()
+        staged.commit().map(drop)
     }
 }
 

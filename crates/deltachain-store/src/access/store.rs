@@ -116,7 +116,7 @@ impl Store {
     }
 
     /// The content of a document; `None` if there is none. A document that is too long is cut after the first byte too
-    /// much, for whoever parses it to refuse.
+    /// much, so that the parser refuses it.
     ///
     /// # Errors
     /// IO.
@@ -253,7 +253,7 @@ impl Store {
     }
 
     /// Creates a document by put-if-absent. `false` if the name is taken, perhaps by an attempt of this very call whose
-    /// success was not seen: whoever needs to know compares what stands there.
+    /// success was not seen: to know, compare what stands there.
     ///
     /// # Errors
     /// IO.

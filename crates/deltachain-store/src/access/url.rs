@@ -55,7 +55,7 @@ fn settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
     });
     let mut settings: Vec<(String, String)> = environment.collect();
     settings.extend(options.settings.iter().map(|(key, value)| (key.to_ascii_lowercase(), value.clone())));
-    // Whoever names a server without encryption wants it.
+    // Who names a server without encryption wants it so.
     let is_plain = |(key, value): &(String, String)| key.contains("endpoint") && value.starts_with("http://");
     if url.scheme() == "http" || settings.iter().any(is_plain) {
         settings.insert(0, ("allow_http".to_owned(), "true".to_owned()));

@@ -17,13 +17,13 @@ use crate::access::whole::read_whole;
 use crate::following::cache::Cache;
 use crate::observer::{Observer, Phase};
 
-/// A link comes in about so many parts, so that it can be decoded long before all of it is there.
+/// A link is fetched in about this many parts, so that decoding begins long before all of it is there.
 const PARTS: u64 = 64;
 
-/// Parts are not made smaller than this: each is a request.
+/// No part is smaller: each is a request.
 const LEAST_PART_BYTES: u64 = 256 << 10;
 
-/// Whoever waits looks up so often whether it is still to wait.
+/// How often a waiting thread checks for new data.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A link that is being fetched. When all of it has come and is right, it is put into the cache. Dropped, it stops.
@@ -115,7 +115,7 @@ impl<'a> Download<'a> {
         Ok(Self { reference, observer, source, shared, fetcher })
     }
 
-    /// Waits until so many bytes are there, or it has ended. Tells the observer what has come.
+    /// Waits until the first `bytes` bytes are there, or the download has ended. Tells the observer what has come.
     fn wait(&self, bytes: u64) -> Result<MutexGuard<'_, Arrived>> {
         let mut arrived = self.shared.lock();
         loop {

@@ -9,7 +9,7 @@ use deltachain::{ErrorClass, Result};
 use crate::following::subscriber::{Lag, Subscriber, Switched};
 use crate::observer::{InPhase, Observer, Phase};
 
-/// Whoever waits looks up so often whether it is still to wait.
+/// How often a waiting thread checks whether to go on waiting.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// How a chain is followed.
@@ -75,7 +75,7 @@ pub fn follow(
                 // A chain without versions is no failure, but one that has lost them is.
                 let text = match error.rule() {
                     Some("R-CHN-03") if subscriber.held().is_none() => "the chain has no version yet".to_owned(),
-                    _ => format!("tried again later: {error:?}"),
+                    _ => format!("tried again later: {error:#}"),
                 };
                 // Once is enough.
                 if last_remark.as_ref() != Some(&text) {

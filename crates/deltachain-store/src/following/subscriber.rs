@@ -76,7 +76,7 @@ impl SubscriberOptions {
 /// Keeps a directory at a version of a chain.
 ///
 /// The model's files are in `DIR/current`, a symbolic link to the directory of a version. It is switched when a version is
-/// complete and on disk; until then, and whatever fails, it stays as it was. Whoever opens several files should resolve
+/// complete and on disk; until then, and whatever fails, it stays as it was. If you open several files, resolve
 /// the link first: the directory that it leads to stays until the version after the next is being built.
 #[derive(Debug)]
 pub struct Subscriber {
@@ -255,7 +255,7 @@ impl Subscriber {
     /// The files of the version held, if they are what they were. They are read when this is asked for the first time.
     fn open_held(&mut self, observer: &dyn Observer) -> Result<Option<HeldModel>> {
         if let Some(error) = self.unusable.take() {
-            observer.remark(&format!("what is in the directory cannot be used, and is made anew: {error:?}"));
+            observer.remark(&format!("what is in the directory cannot be used, and is made anew: {error:#}"));
         }
         let Some(known) = self.held.as_mut().filter(|known| known.files != Files::Useless) else { return Ok(None) };
         let record = &known.record;
@@ -276,7 +276,7 @@ impl Subscriber {
             Err(error) => {
                 let version = record.version;
                 observer
-                    .remark(&format!("version {version} in the directory cannot be used, and is made anew: {error:?}"));
+                    .remark(&format!("version {version} in the directory cannot be used, and is made anew: {error:#}"));
                 known.files = Files::Useless;
                 Ok(None)
             }
@@ -322,7 +322,7 @@ impl Subscriber {
             times.download = received.time;
             match built {
                 Ok(made) => {
-                    self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:?}")));
+                    self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
                     let routes = plan.hops.iter().map(|hop| (hop.from, hop.version)).collect();
                     return Ok(Some(Prepared { made, routes, received, times }));
                 }

@@ -12,7 +12,7 @@ use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::kept::Kept;
 use crate::publishing::new_link::NewLink;
-use crate::publishing::publisher::PublishedRoute;
+use crate::publishing::published::PublishedRoute;
 
 /// Which routes are made, and how.
 #[derive(Debug, Clone)]

@@ -58,7 +58,7 @@ impl<'a> Prover<'a> {
         for ((source, of), routes) in groups {
             let entry = source.and_then(|source| self.entries.get(&source));
             if let Some(entry) = entry.filter(|entry| entry.routes.is_empty()) {
-                // No fault: whoever still holds the version can take them. Compaction from a version that it holds makes such.
+                // No fault: who still holds the version can take them. Compaction from a held version makes such routes.
                 let version = entry.commit.version;
                 self.observer.remark(&format!("routes from version {version}, which has been pruned, are not tried"));
                 continue;

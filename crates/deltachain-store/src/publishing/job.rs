@@ -14,9 +14,9 @@ use crate::following::assets::store_assets;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::kept::Kept;
 use crate::publishing::new_link::NewLink;
+use crate::publishing::options::{Base, PublishOptions};
+use crate::publishing::part::ShardPart;
 use crate::publishing::policy::skipped_from;
-use crate::publishing::publisher::{Base, PublishOptions};
-use crate::publishing::shards::ShardPart;
 
 /// The links of one shard of the next version, to be made and stored.
 pub(crate) struct Job<'a> {

@@ -3,6 +3,9 @@
 pub(crate) mod job;
 pub(crate) mod kept;
 pub(crate) mod new_link;
+pub(crate) mod options;
+pub(crate) mod part;
 pub(crate) mod policy;
+pub(crate) mod published;
 pub(crate) mod publisher;
 pub(crate) mod shards;

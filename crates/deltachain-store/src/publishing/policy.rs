@@ -11,7 +11,7 @@ use crate::observer::Observer;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Snapshots {
-    /// Every so many versions.
+    /// Each time after this many versions.
     Every(u64),
     /// When a late joiner would have to read more than this many times the last snapshot.
     Cost(f64),
@@ -53,7 +53,7 @@ impl Snapshots {
     }
 }
 
-/// Whether this path, and then a link, cost more than so many times the snapshot that the path begins with.
+/// Whether this path and a link after it cost more than `times` the snapshot that the path begins with.
 #[expect(clippy::cast_precision_loss, reason = "a few bytes more or less decide nothing")]
 fn costs_more(path: &[Hop], link: u64, times: f64) -> bool {
     let bytes = |hop: &Hop| hop.files.iter().map(|file| u128::from(file.size)).sum::<u128>();

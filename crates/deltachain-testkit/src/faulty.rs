@@ -18,7 +18,7 @@ use object_store::{
 
 /// What can happen to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// An error, and nothing was done.
     FailBefore,
     /// An error, and yet it was done.
@@ -41,7 +41,7 @@ pub(crate) enum Fault {
 
 /// What a call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Operation {
+pub enum Operation {
     Get,
     List,
     Put,
@@ -56,17 +56,17 @@ pub(crate) enum Operation {
 
 /// A call of the store.
 #[derive(Debug)]
-pub(crate) struct Call<'a> {
-    pub(crate) operation: Operation,
-    pub(crate) path: &'a str,
+pub struct Call<'a> {
+    pub operation: Operation,
+    pub path: &'a str,
     /// How many calls with this operation and path there were before.
-    pub(crate) number: u64,
+    pub number: u64,
 }
 
 type Plan = Box<dyn Fn(&Call<'_>) -> Option<Fault> + Send + Sync>;
 
 /// Says what fails, and knows what did.
-pub(crate) struct Control {
+pub struct Control {
     plan: Mutex<Plan>,
     calls: Mutex<BTreeMap<(Operation, String), u64>>,
     injected: Mutex<BTreeMap<Fault, u64>>,
@@ -81,14 +81,14 @@ pub(crate) struct Control {
 }
 
 #[derive(Debug)]
-pub(crate) struct FaultyStore {
+pub struct FaultyStore {
     inner: Arc<dyn ObjectStore>,
     control: Arc<Control>,
 }
 
 impl FaultyStore {
     /// A store in which nothing fails yet, and what changes that.
-    pub(crate) fn new(inner: Arc<dyn ObjectStore>) -> (Arc<Self>, Arc<Control>) {
+    pub fn new(inner: Arc<dyn ObjectStore>) -> (Arc<Self>, Arc<Control>) {
         let control = Arc::new(Control {
             plan: Mutex::new(Box::new(|_| None)),
             calls: Mutex::default(),
@@ -106,7 +106,7 @@ impl FaultyStore {
 
 /// Faults drawn for each call by its own name, so that a seed gives the same ones whatever the order of the calls is. The
 /// rates are per thousand.
-pub(crate) fn seeded(seed: u64, rates: Vec<(Fault, u64)>) -> impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync {
+pub fn seeded(seed: u64, rates: Vec<(Fault, u64)>) -> impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync {
     move |call| {
         let mut drawn = hash(&format!("{seed} {call:?}")) % 1000;
         let hit = rates.iter().find(|(_, rate)| {
@@ -119,51 +119,51 @@ pub(crate) fn seeded(seed: u64, rates: Vec<(Fault, u64)>) -> impl Fn(&Call<'_>) 
 }
 
 /// A number that seems to be drawn, and follows from the text.
-pub(crate) fn hash(text: &str) -> u64 {
+pub fn hash(text: &str) -> u64 {
     blake3::hash(text.as_bytes()).as_bytes()[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 impl Control {
     /// From now on, faults come as this says.
-    pub(crate) fn plan(&self, plan: impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync + 'static) {
+    pub fn plan(&self, plan: impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync + 'static) {
         *self.plan.lock().unwrap() = Box::new(plan);
     }
 
     /// From now on, after so many more writes every call is refused, as after a crash: only what was written stays.
-    pub(crate) fn stop_after(&self, writes: u64) {
+    pub fn stop_after(&self, writes: u64) {
         self.writes.store(0, Ordering::SeqCst);
         self.last_write.store(writes, Ordering::SeqCst);
         self.stopped.store(writes == 0, Ordering::SeqCst);
     }
 
     /// Nothing fails any more.
-    pub(crate) fn heal(&self) {
+    pub fn heal(&self) {
         self.plan(|_| None);
         self.stop_after(u64::MAX);
     }
 
     /// How many writes took effect since [`stop_after`](Self::stop_after).
-    pub(crate) fn writes(&self) -> u64 {
+    pub fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst).min(self.last_write.load(Ordering::SeqCst))
     }
 
     /// From now on, the store's clock is so many hours ahead of ours, as the times show that objects are stored at.
-    pub(crate) fn set_clock(&self, hours: i64) {
+    pub fn set_clock(&self, hours: i64) {
         self.hours.store(hours, Ordering::SeqCst);
     }
 
     /// What was not stored by this store shows times that are so many hours ahead.
-    pub(crate) fn set_other_stamps(&self, hours: i64) {
+    pub fn set_other_stamps(&self, hours: i64) {
         self.other_stamps.store(hours, Ordering::SeqCst);
     }
 
     /// How often each fault came.
-    pub(crate) fn injected(&self) -> BTreeMap<Fault, u64> {
+    pub fn injected(&self) -> BTreeMap<Fault, u64> {
         self.injected.lock().unwrap().clone()
     }
 
     /// How many calls of an operation there were for a path.
-    pub(crate) fn calls(&self, operation: Operation, path: &str) -> u64 {
+    pub fn calls(&self, operation: Operation, path: &str) -> u64 {
         self.calls.lock().unwrap().get(&(operation, path.to_owned())).copied().unwrap_or_default()
     }
 

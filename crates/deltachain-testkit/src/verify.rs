@@ -9,7 +9,10 @@ use deltachain::{Limits, LinkReader, Result, apply};
 use deltachain_store::Store;
 
 /// Builds a version, or the head, of a chain of one shard, from nothing, on the cheapest path.
-pub(crate) fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState> {
+///
+/// # Errors
+/// Those of the store, of the plan and of applying the links.
+pub fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState> {
     let mut planner = Planner::new(version, None, None, &Limits::default());
     let plan = loop {
         match planner.step()? {
@@ -35,7 +38,7 @@ pub(crate) fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState
 
 /// Checks that the versions of a chain of one shard are without gap and fork and that each route of each of them leads to
 /// the state that the commit names. Gives the states. The files must be short enough to be read as documents.
-pub(crate) fn prove(store: &Store) -> Vec<MemoryState> {
+pub fn prove(store: &Store) -> Vec<MemoryState> {
     let mut states: Vec<MemoryState> = Vec::new();
     let chain = store.get(ObjectName::Chain).unwrap().expect("chain.json");
     ChainDocument::parse(&chain, &Limits::default()).unwrap();
@@ -68,7 +71,7 @@ fn travel(store: &Store, route: &Route, states: &[MemoryState]) -> MemoryState {
 }
 
 /// The state of the model that a subscriber's directory shows, if it shows one.
-pub(crate) fn shown(directory: &Path) -> Option<MemoryState> {
+pub fn shown(directory: &Path) -> Option<MemoryState> {
     let current = directory.join("current");
     current.exists().then(|| MemoryState::copy_of(&SafetensorsState::open(current).unwrap()).unwrap())
 }

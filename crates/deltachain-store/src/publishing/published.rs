@@ -1,0 +1,41 @@
+//! What is said of a version that has been published.
+
+use deltachain::chain::{Asset, Route};
+use deltachain::tensor::Digest;
+
+/// A version that has been published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Published {
+    /// The version.
+    pub version: u64,
+    /// Its state digest.
+    pub state: Digest,
+    /// Digest of its commit's bytes.
+    pub commit: Digest,
+    /// Its routes, those from nothing first.
+    pub routes: Vec<PublishedRoute>,
+    /// Its assets, ascending by name.
+    pub assets: Vec<Asset>,
+    /// Lanes that differ from the head that was, or are new.
+    pub changed: u64,
+    /// Lanes of the version.
+    pub elements: u64,
+    /// Whether the state is that of the head that was.
+    pub unchanged_state: bool,
+}
+
+/// A route to a version that has been published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublishedRoute {
+    /// The version that it comes from; `None` for nothing.
+    pub from: Option<u64>,
+    /// Bytes of its files.
+    pub bytes: u64,
+}
+
+impl PublishedRoute {
+    pub(crate) fn of(route: &Route) -> Self {
+        Self { from: route.from, bytes: u64::try_from(route.bytes()).unwrap_or(u64::MAX) }
+    }
+}
