@@ -109,6 +109,9 @@ struct Piece<P> {
     failure: Option<Failure>,
 }
 
+/// The pieces of a group, and the least failure of its segments.
+type BuiltGroup<P> = (Vec<Piece<P>>, Option<Failure>);
+
 impl<S: Source, O: Output> Pass<'_, S, O> {
     /// Builds what is wanted, and proves it: steps 8 and 9 of SPEC section 10. The least failure, if each link is compared.
     pub(super) fn run(&self) -> Result<Option<Failure>> {
@@ -278,11 +281,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
 
     /// Builds the pieces of a group. Its segments are opened link by link; where they take too much room, what is open is applied
     /// before more is opened.
-    fn build_group(
-        &self,
-        group: &Group,
-        segments: &Segments<'_, S>,
-    ) -> Result<(Vec<Piece<O::Piece>>, Option<Failure>)> {
+    fn build_group(&self, group: &Group, segments: &Segments<'_, S>) -> Result<BuiltGroup<O::Piece>> {
         let mut pieces: Vec<Piece<O::Piece>> = group.items.iter().map(|&item| self.begin(item)).collect();
         let (mut open, mut open_bytes, mut first) = (Open::new(), 0, 0);
         let mut least = None;
