@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use crate::diff::{DiffOptions, DiffReport};
 use crate::error::{Error, Result};
 use crate::files::disk::{parent_of, refuse_existing};
+use crate::files::file_source::FileSource;
 use crate::files::{FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState, ScratchState, StagedSafetensors};
 use crate::link::LinkReader;
 use crate::progress::Progress;
 use crate::replay::Replay;
-use crate::source::FileSource;
 use crate::table::{StateTable, check_sequence};
 use crate::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, total_bytes};
 
