@@ -122,11 +122,11 @@ fn files_keep_their_layout_and_the_copy_knows_it() {
     let mut plain = Publisher::open(other.clone(), options()).unwrap();
     // From version 6 on there are two files.
     let states: Vec<SafetensorsState> = (4..9).map(|version| models.save(version, place.path())).collect();
+    let mut base = Base::Nothing;
     for (version, state) in (0..).zip(&states) {
-        let base = version.checked_sub(1).map_or(Base::Nothing, |before: usize| Base::State((&states[before]).into()));
         plain.publish(state, base, &()).unwrap();
         keeping.publish(state, Base::Chain, &()).unwrap();
-        let version = version as u64;
+        base = Base::State(state.into());
         assert_eq!(commit_of(&store, version).routes, commit_of(&other, version).routes, "version {version}");
     }
 }

@@ -62,10 +62,11 @@ pub fn follow(
         observer.advance(Phase::Wait, 0)?;
         match switched {
             Ok(Some(mut switched)) => {
-                switched.lag = lag(subscriber, switched.version);
+                let lag = lag(subscriber, switched.version);
+                switched.lag = Some(lag);
                 on_switch(&switched)?;
                 (pause, last_remark) = (options.poll, None);
-                if switched.lag.versions > 0 && options.until.is_none_or(|until| switched.version < until) {
+                if lag.versions > 0 && options.until.is_none_or(|until| switched.version < until) {
                     continue;
                 }
             }

@@ -191,8 +191,8 @@ pub struct Switched {
     pub from_cache: u64,
     /// How long it took.
     pub times: PhaseTimes,
-    /// How far it was behind. Only [`follow`](crate::follow()) asks for it.
-    pub lag: Lag,
+    /// How far it was behind. `None` unless [`follow`](crate::follow()) has found out.
+    pub lag: Option<Lag>,
 }
 
 impl Subscriber {
@@ -413,7 +413,7 @@ impl Subscriber {
             downloaded: received.downloaded,
             from_cache: received.from_cache,
             times,
-            lag: Lag::default(),
+            lag: None,
         })
     }
 }

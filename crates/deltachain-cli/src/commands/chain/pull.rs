@@ -87,7 +87,7 @@ pub(crate) fn as_json(switched: &Switched) -> Value {
         "download_seconds": switched.times.download.as_secs_f64(),
         "build_seconds": switched.times.build.as_secs_f64(),
         "switch_seconds": switched.times.switch.as_secs_f64(),
-        "lag_versions": switched.lag.versions,
-        "lag_seconds": switched.lag.seconds,
+        "lag_versions": switched.lag.map(|lag| lag.versions),
+        "lag_seconds": switched.lag.and_then(|lag| lag.seconds),
     })
 }
