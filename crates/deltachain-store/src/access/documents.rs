@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use deltachain::chain::{ChainDocument, History, ObjectName, Parent};
+use deltachain::chain::{ChainDocument, Commit, Held, History, ObjectName, Parent};
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::{Store, StoredObject};
@@ -37,6 +37,18 @@ pub(crate) fn parent(store: &Store, version: Option<u64>, limits: &Limits) -> Re
     let chain = store.get(ObjectName::Chain)?;
     let head = version.map(|version| Ok((version, store.get(ObjectName::Commit(version))?))).transpose()?;
     Parent::read(chain.as_deref(), head.as_ref().map(|(version, content)| (*version, content.as_deref())), limits)
+}
+
+/// The commit of a version, and what a reader records that holds this version.
+///
+/// # Errors
+/// R-CHN-01 to R-CHN-04, R-LIM-05, R-DOC-01 to R-DOC-08; IO.
+pub(crate) fn commit_of(store: &Store, version: u64, limits: &Limits) -> Result<(Held, Commit)> {
+    let (chain, content) = (store.get(ObjectName::Chain)?, store.get(ObjectName::Commit(version))?);
+    let read = |commit| Parent::read(chain.as_deref(), commit, limits);
+    let (start, found) = (read(None)?, read(Some((version, content.as_deref())))?);
+    let commit = found.head_for_base()?.clone();
+    Ok((Held { version, commit: found.digest(), chain: start.digest() }, commit))
 }
 
 /// A stretch of a chain, with all objects of the store.

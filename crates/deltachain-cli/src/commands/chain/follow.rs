@@ -19,7 +19,7 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
         .poll(Duration::from_secs_f64(args.poll))
         .poll_longest(Duration::from_secs_f64(args.poll_longest.max(args.poll)))
         .until(args.until);
-    let result = follow(&mut subscriber, &options, &watcher, &mut |switched| {
+    let result = follow(&mut subscriber, &options, &watcher, &mut |_, switched| {
         watcher.suspend(|| {
             output.summary(
                 || describe_with_lag(switched),
@@ -40,7 +40,8 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
 }
 
 fn describe_with_lag(switched: &Switched) -> String {
-    let behind = match (switched.lag.versions, switched.lag.seconds) {
+    let lag = switched.lag.unwrap_or_default();
+    let behind = match (lag.versions, lag.seconds) {
         (0, Some(seconds)) => format!("the newest, {seconds:.1} s after its commit"),
         (0, None) => "the newest".to_owned(),
         (versions, _) => format!("{versions} behind the newest"),
