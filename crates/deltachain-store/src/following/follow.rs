@@ -148,7 +148,9 @@ pub fn follow<F: Follower>(
             Err(error) => {
                 // A chain without versions is no failure, but one that has lost them is.
                 let text = match error.rule() {
-                    Some("R-CHN-03") if subscriber.held_version().is_none() => "the chain has no version yet".to_owned(),
+                    Some("R-CHN-03") if subscriber.held_version().is_none() => {
+                        "the chain has no version yet".to_owned()
+                    }
                     _ => format!("tried again later: {error:#}"),
                 };
                 // Once is enough.

@@ -272,8 +272,7 @@ impl<M: StateMemory> MemorySubscriber<M> {
         if wanted.len() == of { check_union(commit.state, tables) } else { union_of(tables).map(drop) }?;
         let taken = choice.patterns().map(<[String]>::to_vec);
         let (state, assets) = (commit.state, false);
-        self.held =
-            Some(Record { version, commit: held.commit, chain: held.chain, state, of, taken, assets, shards });
+        self.held = Some(Record { version, commit: held.commit, chain: held.chain, state, of, taken, assets, shards });
         self.memories = weights.into_iter().map(|weights| weights.memory).collect();
         Ok(())
     }
@@ -309,11 +308,7 @@ impl<M: StateMemory> MemorySubscriber<M> {
     /// Those of SPEC section 19, if no path is left; USAGE if a shard is wanted that the version does not have, if it has no tensor
     /// that is wanted, if the changes take more than the [budget](MemoryOptions::budget), or if tensors or shards come, go
     /// or change their size, for which lent memory has no room; IO; what the observer wants it to end with.
-    pub fn prepare(
-        &mut self,
-        version: Option<u64>,
-        observer: &dyn Observer,
-    ) -> Result<Option<PreparedPatches<M>>> {
+    pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<PreparedPatches<M>>> {
         let known = self.held.as_ref().map(Record::held);
         let Some((made, trip)) = self.reader.prepare(version, known, self, observer)? else { return Ok(None) };
         let Made { record, memories, mut sets } = made;
@@ -436,9 +431,8 @@ impl<M: StateMemory> Destination for MemorySubscriber<M> {
         };
         let over = memories.as_ref().unwrap_or(&self.memories);
         let budget = if self.held.is_some() { self.budget } else { u64::MAX };
-        let patch = reader.follow(plan, self, observer, received, |following, pushed| {
-            following.patch(pushed, over, budget)
-        });
+        let patch =
+            reader.follow(plan, self, observer, received, |following, pushed| following.patch(pushed, over, budget));
         let (sets, shards) = patch?;
         received.written += sets.iter().map(PatchSet::bytes).sum::<u64>();
         Ok(Made { record: Record::new(plan, reader.choice.patterns(), false, shards), memories, sets })
@@ -471,6 +465,7 @@ fn found_table(
     }
     let mut found = found.tensors.into_iter();
     let rows = whole.tensors.iter().zip(&whole.digests.tensors);
-    let digests = rows.map(|(info, &digest)| if choice.takes(info.name()) { found.next() } else { None }.unwrap_or(digest));
+    let digests =
+        rows.map(|(info, &digest)| if choice.takes(info.name()) { found.next() } else { None }.unwrap_or(digest));
     Ok(StateTable::new(whole.tensors.clone(), digests.collect()))
 }

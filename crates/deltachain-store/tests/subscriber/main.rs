@@ -802,7 +802,8 @@ fn following_ends_when_it_is_to() {
     let mut subscriber = open(&chain, folder.path());
     // By the observer: while building, and while waiting.
     for stop_at in [3, 500] {
-        let error = follow(&mut subscriber, &quick(None), &Notes::stopping_at(stop_at), &mut |_, _| Ok(())).unwrap_err();
+        let error =
+            follow(&mut subscriber, &quick(None), &Notes::stopping_at(stop_at), &mut |_, _| Ok(())).unwrap_err();
         assert_eq!(error.message(), "stopped by the test");
     }
     assert_eq!(shown(folder.path()), chain.whole(4));
