@@ -437,7 +437,9 @@ mod tests {
 
     /// Tensors of which some change in few lanes, in many and in none, one has two pieces, and others come, go and become others.
     fn pair() -> (MemoryState, MemoryState) {
-        let ramp = |count: usize, times: usize| (0..count).map(|byte| (byte * times % 251) as u8).collect::<Vec<u8>>();
+        let ramp = |count: usize, times: usize| {
+            (0..count).map(|byte| u8::try_from(byte * times % 251).unwrap()).collect::<Vec<u8>>()
+        };
         let long = address(PIECE_BYTES).unwrap() + 40_000;
         let mut changed = ramp(long, 1);
         for byte in [0, 5, long - 20_000, long - 1] {

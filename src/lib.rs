@@ -125,6 +125,7 @@ pub use codec::kernels;
 pub use codec::piece::Profile;
 pub use diff::{DiffOptions, DiffReport, diff, diff_with_patches};
 pub use error::{Error, ErrorClass, Result, Section};
+pub use files::file_source::FileSource;
 pub use limits::Limits;
 pub use link::{LinkReader, Ranks, Segment, StreamLengths};
 pub use patches::{Patch, Patches};
@@ -134,6 +135,6 @@ pub use replay::{Replay, apply};
 #[doc(hidden)]
 pub use rules::switch_off;
 pub use rules::{RULES, Rule};
-pub use source::{FileSource, Source};
+pub use source::Source;
 pub use squash::squash;
 pub use table::{StateTable, check_sequence};

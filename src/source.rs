@@ -1,10 +1,6 @@
-//! Where the bytes of a link come from: anything that gives ranges. The only place of the reader that does IO.
-
-use std::fs::File;
-use std::path::{Path, PathBuf};
+//! Where the bytes of a link come from: anything that gives ranges.
 
 use crate::error::{Error, Result};
-use crate::files::read_at;
 
 /// Bytes that can be read by range, from several threads.
 pub trait Source: Sync {
@@ -55,36 +51,5 @@ impl<S: Source + ?Sized> Source for &S {
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         (**self).read_at(offset, out)
-    }
-}
-
-/// A file that is read by position.
-#[derive(Debug)]
-pub struct FileSource {
-    file: File,
-    path: PathBuf,
-}
-
-impl FileSource {
-    /// Opens a file for reading.
-    ///
-    /// # Errors
-    /// IO.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let file = File::open(path).map_err(|error| Error::io("opening", error).in_file(path))?;
-        Ok(Self { file, path: path.to_owned() })
-    }
-}
-
-impl Source for FileSource {
-    fn length(&self) -> Result<u64> {
-        let metadata = self.file.metadata().map_err(|error| Error::io("reading", error).in_file(&self.path))?;
-        // A directory opens like a file, but has no bytes.
-        if metadata.is_file() { Ok(metadata.len()) } else { Err(Error::usage("not a file").in_file(&self.path)) }
-    }
-
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        read_at(&self.file, out, offset).map_err(|error| Error::io("reading", error).in_file(&self.path))
     }
 }

@@ -37,7 +37,7 @@ impl StateTable {
     /// The table of the target of a link whose base has this one: step 7 of SPEC section 10, without R-LAY-01.
     ///
     /// Links that are applied one after another are checked before the first of them is applied: all of them are opened, then
-    /// comes [`check_sequence`](crate::check_sequence), then this for each in turn, and with it, where files are written,
+    /// comes [`check_sequence`], then this for each in turn, and with it, where files are written,
     /// [`Layout::of_target`](crate::files::Layout::of_target).
     ///
     /// # Errors

@@ -1,11 +1,11 @@
 //! Sizes in a file are claims: whatever a small file says, reading it allocates no more than a bound that follows from its
-//! length and the caller's limits. Measured with a counting allocator, hence a program of its own with a single test.
+//! length and the caller's limits; and memory is changed in place without any. Measured with a counting allocator, hence a program of its own with a single test.
 
 use std::ops::Range;
 use std::time::Instant;
 
-use deltachain::tensor::{Dtype, MemoryState, State};
-use deltachain::{DiffOptions, Error, ErrorClass, Limits, LinkReader, Profile, apply, diff};
+use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
+use deltachain::{DiffOptions, Error, ErrorClass, Limits, LinkReader, Profile, Replay, StateTable, apply, diff};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -23,6 +23,7 @@ fn peak_of<T>(work: impl FnOnce() -> T) -> (T, u64) {
 fn small_files_cannot_ask_for_much() {
     damaged_files_cannot();
     files_made_for_it_cannot();
+    changing_memory_allocates_nothing();
 }
 
 /// For each segment of a good file, whose index is stored as it is: where its checksum stands, and its bytes.
@@ -257,4 +258,35 @@ fn files_made_for_it_cannot() {
         assert!(peak <= bound, "{name}: {length} bytes made the reader allocate {peak}, at most {bound}");
         assert!(length > 1024 || peak < 1 << 30, "{name}: {length} bytes made the reader allocate {peak}");
     }
+}
+
+/// What has been prepared is exchanged without the allocator, which may fail while nobody serves.
+fn changing_memory_allocates_nothing() {
+    let state = |number: u8, own: &str| {
+        let mut state = MemoryState::new();
+        let sparse = (0..1 << 16).map(|byte| if byte % 400 == 0 { number } else { 0 }).collect();
+        state.insert("sparse", Dtype::BF16, &[1 << 15], sparse).unwrap();
+        state.insert("dense", Dtype::F32, &[1 << 12], vec![number; 1 << 14]).unwrap();
+        state.insert(own, Dtype::U8, &[1 << 12], vec![number; 1 << 12]).unwrap();
+        state
+    };
+    let (base, target) = (state(1, "removed"), state(2, "new"));
+    let mut file = Vec::new();
+    diff(&base, &target, &DiffOptions::default(), &mut file).unwrap();
+    let link = LinkReader::open(&file, &Limits::default()).unwrap();
+    let digests = StateDigests::of(&base, &()).unwrap();
+    let mut replay = Replay::new(StateTable { tensors: base.tensors().to_vec(), digests });
+    replay.push(&link).unwrap();
+    let mut set = replay.patches(&base, &base, u64::MAX, &()).unwrap();
+    assert!(set.runs().len() == 2 && set.whole_tensors().count() == 1);
+
+    let mut memory = base.clone();
+    let mut ready = set.fit(&mut memory).unwrap();
+    let ((), peak) = peak_of(|| {
+        ready.apply();
+        ready.undo();
+        ready.exchange(100);
+        ready.apply();
+    });
+    assert_eq!((peak, memory), (0, target));
 }

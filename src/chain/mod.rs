@@ -56,9 +56,14 @@ mod retention;
 
 pub use checks::{check_base, check_held, check_target, check_union, union_of};
 pub use documents::{Asset, ChainDocument, Commit, FileReference, Route, RoutesDocument};
-pub use history::{Entry, History};
 pub use names::ObjectName;
 pub use plan::{Held, Hop, Listing, Plan, Step};
 pub use planner::Planner;
+
+// For deltachain-store, which writes chains, and the conformance kit; no part of the stable interface.
+#[doc(hidden)]
+pub use history::{Entry, History};
+#[doc(hidden)]
 pub use publishing::{Parent, check_taken, routes_taken};
+#[doc(hidden)]
 pub use retention::{retain, unreachable};

@@ -1,6 +1,7 @@
 //! Safetensors files: reading states from them, writing states to them, and how a model is spread over them.
 
 mod disk;
+pub(crate) mod file_source;
 mod header;
 mod layout;
 mod operations;
@@ -12,7 +13,6 @@ mod staged;
 mod weight_map;
 mod write_back;
 
-pub(crate) use disk::read_at;
 pub use layout::{LAYOUT_KEY, Layout, LayoutFile};
 pub use operations::{ApplyReport, apply, diff, snapshot, squash};
 pub use options::FileOptions;

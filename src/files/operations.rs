@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use crate::diff::{DiffOptions, DiffReport};
 use crate::error::{Error, Result};
 use crate::files::disk::{parent_of, refuse_existing};
+use crate::files::file_source::FileSource;
 use crate::files::{FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState, ScratchState, StagedSafetensors};
 use crate::link::LinkReader;
 use crate::progress::Progress;
 use crate::replay::Replay;
-use crate::source::FileSource;
 use crate::table::{StateTable, check_sequence};
 use crate::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, total_bytes};
 
@@ -228,10 +228,9 @@ mod tests {
         path
     }
 
-    fn assert_same(left: &Path, right: &Path) {
-        for entry in fs::read_dir(left).unwrap() {
-            let name = entry.unwrap().file_name();
-            assert_eq!(fs::read(left.join(&name)).unwrap(), fs::read(right.join(&name)).unwrap(), "{name:?}");
+    fn assert_same(left: &Path, right: &Path, names: &[&str]) {
+        for name in names {
+            assert_eq!(fs::read(left.join(name)).unwrap(), fs::read(right.join(name)).unwrap(), "{name}");
         }
     }
 
@@ -255,6 +254,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let states = [7, 8, 9].map(|byte| model(folder.path(), &format!("step {byte}"), byte));
+        let weights = ["a.safetensors", "b.safetensors"];
         let (count, options) = (Count::default(), FileOptions::default());
         let counted = options.clone().progress(&count);
         let whole = snapshot(&states[0], &at("0"), &counted).unwrap();
@@ -265,10 +265,10 @@ mod tests {
 
         let built = apply(None, &["0", "1", "2"].map(at), &at("built"), &counted).unwrap();
         assert_eq!((built.target, built.target_bytes, built.copied.len()), (second.target.clone(), 4, 0));
-        assert_same(&at("built"), &states[2]);
+        assert_same(&at("built"), &states[2], &weights);
         let built = apply(Some(&states[0]), &["1", "2"].map(at), &at("copied"), &counted).unwrap();
         assert_eq!((built.base, &built.copied[..]), (first.base, &["config.json".to_owned()][..]));
-        assert_same(&states[2], &at("copied"));
+        assert_same(&at("copied"), &states[2], &[weights[0], weights[1], "config.json"]);
         // Headers, tensors, index and configuration: each once.
         let files = fs::read_dir(at("copied")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
         assert_eq!(built.written, files.sum::<u64>());
@@ -278,7 +278,7 @@ mod tests {
         let joined = squash(&states[0], &["1", "2"].map(at), &at("joined"), &options.clone().metadata(note)).unwrap();
         assert_eq!((joined.base, &joined.target), (first.base, &second.target));
         apply(Some(&states[0]), &[at("joined")], &at("again"), &options).unwrap();
-        assert_same(&states[2], &at("again"));
+        assert_same(&at("again"), &states[2], &weights);
     }
 
     #[test]

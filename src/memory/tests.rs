@@ -277,7 +277,7 @@ fn numbers_of_large_tensors_begin_anew() {
     let info = TensorInfo::new("t", Dtype::U8, [1_u64 << 33]).unwrap();
     let digests = StateDigests { tensors: Vec::new(), state: crate::tensor::Digest([0; 32]) };
     let table = StateTable { tensors: vec![info.clone()], digests };
-    let mut collector = PatchCollector::new(&[info.clone()], &table, u64::MAX).unwrap();
+    let mut collector = PatchCollector::new(std::slice::from_ref(&info), &table, u64::MAX).unwrap();
     let block = (1_u64 << 32) / PIECE_BYTES;
     for (piece, lane) in [(0, 3), (block - 1, PIECE_BYTES - 1), (block, 5), (2 * block - 1, 9)] {
         let mut changes = PieceChanges::new(1);

@@ -19,7 +19,7 @@ use crate::replay::output::{Output, make_in};
 use crate::replay::segments::{SegmentNumber, Segments};
 use crate::rules::{self, ensure};
 use crate::source::Source;
-use crate::tensor::{Digest, PieceDigests, State};
+use crate::tensor::{Digest, State};
 
 /// Bytes that are read, changed, hashed and handed on before the next: what a core keeps to itself. Whole blocks of the codec.
 const STRETCH_BYTES: usize = 1 << 17;
@@ -46,8 +46,8 @@ pub(super) struct Pass<'a, S, O> {
 /// A lineage that is taken.
 pub(super) struct Built<'a> {
     pub(super) lineage: &'a Lineage,
-    /// What the output knows it by, and its digest; `None` if it has ended.
-    pub(super) target: Option<(usize, Digest)>,
+    /// What the output knows it by; `None` if it has ended.
+    pub(super) target: Option<usize>,
 }
 
 /// A piece of a lineage, by their numbers.
@@ -109,6 +109,9 @@ struct Piece<P> {
     failure: Option<Failure>,
 }
 
+/// The pieces of a group, and the least failure of opening its segments.
+type BuiltGroup<P> = (Vec<Piece<P>>, Option<Failure>);
+
 impl<S: Source, O: Output> Pass<'_, S, O> {
     /// Builds what is wanted, and proves it: steps 8 and 9 of SPEC section 10. The least failure, if each link is compared.
     pub(super) fn run(&self) -> Result<Option<Failure>> {
@@ -130,7 +133,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 least = Failure::least(least.take(), failure);
                 for Piece { item: (number, piece), made, failure, .. } in pieces {
                     least = Failure::least(least.take(), failure);
-                    if let Some(((target, _), made)) = self.lineages[number].target.zip(made) {
+                    if let Some((target, made)) = self.lineages[number].target.zip(made) {
                         self.out.take(target, piece, made)?;
                     }
                 }
@@ -241,48 +244,21 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
 
     /// Builds pieces that need no segment.
     fn carry_over(&self, items: &[Item]) -> Result<()> {
-        if !O::TAKES_UNCHANGED {
-            return Ok(());
-        }
         let none = Open::new();
-        let hashed = items.par_iter().map_init(Room::default, |room, &item| {
-            let mut piece = self.begin(item);
-            let digest = self.finish_piece(&mut piece, &none, 0..0, room)?;
-            Ok((item, digest))
-        });
-        let hashed = hashed.collect::<Result<Vec<_>>>()?;
-        // Of those that no link writes, only the digest of the whole tensor is known.
-        let is_unwritten = |built: &&Built<'_>| built.lineage.entries.is_empty();
-        let unwritten = || self.lineages.iter().filter(is_unwritten);
-        let mut digests = PieceDigests::new(unwritten().map(|built| &built.lineage.info))?;
-        let mut places = vec![0; self.lineages.len()];
-        let numbers = (0..self.lineages.len()).filter(|&number| is_unwritten(&&self.lineages[number]));
-        numbers.enumerate().for_each(|(place, number)| places[number] = place);
-        for ((number, piece), digest) in hashed {
-            if is_unwritten(&&self.lineages[number]) {
-                digests.set(places[number], piece, digest)?;
-            }
-        }
-        for (place, built) in unwritten().enumerate() {
-            let is_same = built.target.is_none_or(|(_, known)| Digest::of_pieces(digests.of_tensor(place)) == known);
-            ensure(is_same, &rules::APP_01, || "the tensor is not the base's any more".into())
-                .map_err(|error| error.of_tensor(built.lineage.info.name()))?;
-        }
-        Ok(())
+        let built = items
+            .par_iter()
+            .map_init(Room::default, |room, &item| self.finish_piece(&mut self.begin(item), &none, 0..0, room));
+        built.collect()
     }
 
     fn begin(&self, item: Item) -> Piece<O::Piece> {
-        let made = self.lineages[item.0].target.map(|(target, _)| self.out.begin(target, item.1));
+        let made = self.lineages[item.0].target.map(|target| self.out.begin(target, item.1));
         Piece { item, made, bytes: None, failure: None }
     }
 
     /// Builds the pieces of a group. Its segments are opened link by link; where they take too much room, what is open is applied
     /// before more is opened.
-    fn build_group(
-        &self,
-        group: &Group,
-        segments: &Segments<'_, S>,
-    ) -> Result<(Vec<Piece<O::Piece>>, Option<Failure>)> {
+    fn build_group(&self, group: &Group, segments: &Segments<'_, S>) -> Result<BuiltGroup<O::Piece>> {
         let mut pieces: Vec<Piece<O::Piece>> = group.items.iter().map(|&item| self.begin(item)).collect();
         let (mut open, mut open_bytes, mut first) = (Open::new(), 0, 0);
         let mut least = None;
@@ -311,9 +287,9 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 open.push((number, segment));
             }
         }
-        let finished = pieces.par_iter_mut().map_init(Room::default, |room, piece| {
-            self.finish_piece(piece, &open, first..self.links.len(), room).map(|_| ())
-        });
+        let finished = pieces
+            .par_iter_mut()
+            .map_init(Room::default, |room, piece| self.finish_piece(piece, &open, first..self.links.len(), room));
         finished.collect::<Vec<Result<()>>>().into_iter().collect::<Result<()>>()?;
         open.drain(..).for_each(|(number, _)| segments.close(number, room_was_short));
         Ok((pieces, least))
@@ -395,14 +371,15 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         Ok(())
     }
 
-    /// Applies the last batch of links to a piece and hands it on. Its digest, if that is not compared here.
+    /// Applies the last batch of links to a piece, proves it and hands it on. What no link writes is the base's, whose digest is
+    /// known.
     fn finish_piece<'o>(
         &'o self,
         piece: &mut Piece<O::Piece>,
         open: &'o Open,
         links: Range<usize>,
         room: &mut Room<'o>,
-    ) -> Result<Digest> {
+    ) -> Result<()> {
         let (number, index) = piece.item;
         let Built { lineage, target } = &self.lineages[number];
         let Room { steps, buffer } = room;
@@ -411,7 +388,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         let kept = piece.bytes.take();
         let is_zero = lineage.start.is_none() && kept.is_none() && steps.is_empty();
         let mut hasher = blake3::Hasher::new();
-        let is_hashed = !self.compares_each && target.is_some();
+        let last = lineage.entries.last().filter(|_| !self.compares_each && target.is_some());
         let whole = lineage.info.piece(index);
         for begin in whole.clone().step_by(STRETCH_BYTES) {
             let range = begin..whole.end.min(begin + STRETCH_BYTES as u64);
@@ -421,13 +398,13 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                     None => self.read_start(number, begin, bytes)?,
                 }
                 apply(steps, bytes);
-                if is_hashed {
+                if last.is_some() {
                     hasher.update(bytes);
                 }
                 Ok(())
             };
             match (target, &mut piece.made) {
-                (&Some((target, _)), Some(made)) if !(is_zero && self.out.starts_as_zeros(target)) => {
+                (&Some(target), Some(made)) if !(is_zero && self.out.starts_as_zeros(target)) => {
                     self.out.put(made, target, range.clone(), buffer, &mut make)?;
                     self.progress.advance(range.end - range.start)?;
                 }
@@ -435,11 +412,11 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
             }
         }
         let mut failure = self.judge(piece.item, steps)?;
-        if is_hashed && let Some(&last) = lineage.entries.last() {
+        if let Some(&last) = last {
             failure = failure.or(self.compare(last, index, &hasher)?);
         }
         piece.failure = Failure::least(piece.failure.take(), self.note(failure)?);
-        Ok(Digest::of_hashed(&hasher))
+        Ok(())
     }
 }
 

@@ -122,8 +122,7 @@ impl<'a, S: Source> Replay<'a, S> {
     /// be made visible before this has returned without error. Memory: per thread the decoded segments of a group of pieces.
     ///
     /// # Errors
-    /// What applying link by link would report first, with the link's number: classes and rules of steps 8 and 9; R-APP-01 if the base has
-    /// changed since its digests were found; those of reading, writing and `progress`; USAGE if `held` has others than the base's
+    /// What applying link by link would report first, with the link's number: classes and rules of steps 8 and 9; those of reading, writing and `progress`; USAGE if `held` has others than the base's
     /// tensors that are taken.
     pub fn run(
         &self,
@@ -220,15 +219,11 @@ impl<'a, S: Source> Replay<'a, S> {
         if !held.tensors().iter().eq(self.base.iter().filter(|info| self.takes(info.name()))) {
             return Err(Error::usage("what is held are not the tensors of the base that are taken"));
         }
-        let mut alive = self.table.digests.tensors.iter();
-        let mut targets = 0;
         let mut lineages = Vec::new();
-        for lineage in self.lineages.by_name() {
-            let digest = if lineage.is_alive { alive.next() } else { None };
-            if self.takes(lineage.info.name()) {
-                lineages.push(Built { lineage, target: digest.map(|&digest| (targets, digest)) });
-                targets += usize::from(lineage.is_alive);
-            }
+        let mut targets = 0..;
+        for lineage in self.lineages.by_name().into_iter().filter(|lineage| self.takes(lineage.info.name())) {
+            let target = if lineage.is_alive { targets.next() } else { None };
+            lineages.push(Built { lineage, target });
         }
         let wanted: Vec<Vec<usize>> = self.links.iter().map(|link| self.wanted_of(link)).collect();
         let (links, wanted) = (&self.links, &wanted);

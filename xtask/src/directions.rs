@@ -55,7 +55,8 @@ const LAYERS: &[Layer] = &[
             "progress",
             "replay::Replay",
             "rules",
-            "source::FileSource",
+            "setters",
+            "source",
             "table",
             "tensor",
         ],
@@ -117,14 +118,6 @@ const CIRCLES: &[Circle] = &[
     Circle {
         members: &["src/codec/blocks", "src/codec/x86"],
         reason: "one kernel, in plain code and in that of a processor, which fall back on each other",
-    },
-    Circle {
-        members: &[
-            "crates/deltachain-store/src/publishing/job",
-            "crates/deltachain-store/src/publishing/publisher",
-            "crates/deltachain-store/src/publishing/shards",
-        ],
-        reason: "to be mended with the publisher that has a memory (issue 18)",
     },
 ];
 

@@ -11,6 +11,7 @@ mod raw;
 mod reseal;
 mod seal;
 pub mod seeds;
+mod sequence;
 mod states;
 mod store;
 mod structured;
@@ -20,6 +21,7 @@ pub use chain::{chain, document};
 pub use memory::peak_of;
 pub use raw::{header_index, layout, link, reserialise, safetensors, segment};
 pub use reseal::{mutate, reseal};
+pub use sequence::sequence;
 pub use store::{Played, play, store};
 pub use structured::{apply, roundtrip, squash};
 
@@ -45,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "roundtrip", run: roundtrip },
     Target { name: "safetensors", run: safetensors },
     Target { name: "segment", run: segment },
+    Target { name: "sequence", run: sequence },
     Target { name: "squash", run: squash },
     Target { name: "store", run: store },
 ];

@@ -48,6 +48,7 @@ const EXPECTED: &[(&str, usize)] = &[
     ("roundtrip", 16),
     ("safetensors", 180),
     ("segment", 500),
+    ("sequence", 16),
     ("squash", 16),
     ("store", 48),
 ];
@@ -130,7 +131,9 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
         seeds.add("layout", "text", format!("a b c\n{json}").into_bytes());
     }
     // Structured inputs are made of any bytes.
-    for (number, target) in (0..16).flat_map(|number| [(number, "roundtrip"), (number, "squash")]) {
+    for (number, target) in
+        (0..16).flat_map(|number| ["roundtrip", "sequence", "squash"].map(|target| (number, target)))
+    {
         let mut bytes = vec![0; 64 << (number % 5)];
         fastrand::Rng::with_seed(number).fill(&mut bytes);
         seeds.add(target, "noise", bytes);

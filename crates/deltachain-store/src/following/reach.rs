@@ -122,7 +122,7 @@ impl Reader {
             trip.times.download = trip.received.time;
             match made {
                 Ok(made) => {
-                    self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:?}")));
+                    self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
                     trip.routes = plan.hops.iter().map(|hop| (hop.from, hop.version)).collect();
                     return Ok(Some((made, trip)));
                 }

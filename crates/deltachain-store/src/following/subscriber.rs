@@ -175,7 +175,7 @@ impl Subscriber {
     /// The files of the version held, if they are what they were. They are read when this is asked for the first time.
     fn open_held(&mut self, observer: &dyn Observer) -> Result<Option<HeldModel>> {
         if let Some(error) = self.unusable.take() {
-            observer.remark(&format!("what is in the directory cannot be used, and is made anew: {error:?}"));
+            observer.remark(&format!("what is in the directory cannot be used, and is made anew: {error:#}"));
         }
         let Some(known) = self.held.as_mut().filter(|known| known.files != Files::Useless) else { return Ok(None) };
         let record = &known.record;
@@ -196,7 +196,7 @@ impl Subscriber {
             Err(error) => {
                 let version = record.version;
                 observer
-                    .remark(&format!("version {version} in the directory cannot be used, and is made anew: {error:?}"));
+                    .remark(&format!("version {version} in the directory cannot be used, and is made anew: {error:#}"));
                 known.files = Files::Useless;
                 Ok(None)
             }

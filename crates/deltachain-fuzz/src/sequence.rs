@@ -1,0 +1,113 @@
+//! Sequences of links, good and damaged: all ways of applying them agree, and memory goes there and back.
+
+use arbitrary::{Arbitrary, Unstructured};
+use deltachain::tensor::{MemoryState, State};
+use deltachain::{Error, Limits, LinkReader, Profile, Replay, Result, StateTable};
+
+use crate::raw::refused_by_rule;
+use crate::seal::Parts;
+use crate::single_threaded;
+use crate::states::{Start, Step, link};
+
+/// Up to six links in a row.
+#[derive(Debug, Arbitrary)]
+struct Sequence {
+    start: Start,
+    steps: Vec<(Step, bool)>,
+    /// A link, a segment of it, a byte there, and what is added to it.
+    damage: Option<(u8, u8, u16, u8)>,
+    /// After so many exchanged lanes memory goes back.
+    stop: u16,
+}
+
+/// Links that are applied one by one, in one pass, and as patches of memory.
+pub fn sequence(data: &[u8]) {
+    single_threaded();
+    let Ok(sequence) = Sequence::arbitrary_take_rest(Unstructured::new(data)) else { return };
+    let base = sequence.start.state();
+    let mut files = Vec::new();
+    let mut last = base.clone();
+    for (step, is_direct) in sequence.steps.iter().take(6) {
+        let next = step.after(&last);
+        files.push(link(&last, &next, if *is_direct { Profile::Direct } else { Profile::Compact }));
+        last = next;
+    }
+    if let Some((number, segment, place, change)) = sequence.damage
+        && let Some(file) = files.get_mut(usize::from(number) % 6)
+        && let Some(mut parts) = Parts::of(file)
+    {
+        let count = parts.segments.len().max(1);
+        if let Some(segment) = parts.segments.get_mut(usize::from(segment) % count) {
+            let length = segment.len().max(1);
+            segment
+                .iter_mut()
+                .nth(usize::from(place) % length)
+                .into_iter()
+                .for_each(|byte| *byte = byte.wrapping_add(change));
+            *file = parts.join(false);
+        }
+    }
+    let open = |file| LinkReader::open(file, &Limits::default());
+    let Ok(links) = files.iter().map(open).collect::<Result<Vec<LinkReader<&Vec<u8>>>>>() else { return };
+
+    let expected = one_by_one(&links, &base);
+    let mut replay = Replay::new(table_of(&base));
+    if links.iter().try_for_each(|link| replay.push(link)).is_err() {
+        return;
+    }
+    let mut written = MemoryState::zeros(&replay.tensors()).expect("it fits in memory");
+    let built = replay.run(&base, &written.writer(), &());
+    refused_by_rule(&built);
+    let mut memory = base.clone();
+    let patches = replay.patches(&base, &memory, u64::MAX, &());
+    assert!(memory == base, "memory has changed before it was patched");
+    match (built, patches, expected) {
+        (Ok(_), Ok(mut set), Ok(state)) => {
+            assert!(written == state, "in one pass, links lead elsewhere");
+            assert!(sequence.damage.is_some() || state == last, "links lead elsewhere");
+            let mut ready = set.fit(&mut memory).expect("the set was made for this memory");
+            ready.exchange(sequence.stop.into());
+            ready.undo();
+            drop(ready);
+            assert!(memory == base, "the way back leads elsewhere");
+            set.fit(&mut memory).expect("memory is what it was").apply();
+            assert!(memory == state, "patched memory is another state");
+        }
+        (Err(built), Err(patched), Err((link, one))) => {
+            for found in [built, patched] {
+                assert_eq!((found.link(), place_of(&found)), (Some(link), place_of(&one)), "another fault was found");
+            }
+        }
+        // SPEC section 9: a digest on the way is wrong, and no tensor of the result shows it.
+        (Ok(_), Ok(_), Err((link, one))) => {
+            assert!(one.rule() == Some("R-APP-04") && link + 1 < links.len(), "missed: {one}");
+        }
+        (built, patches, expected) => {
+            let results = (built.err(), patches.err(), expected.err());
+            panic!("the ways of applying links disagree: {results:?}");
+        }
+    }
+}
+
+fn table_of(state: &MemoryState) -> StateTable {
+    StateTable::of(state, &()).expect("memory can be read")
+}
+
+fn place_of(error: &Error) -> (Option<&str>, Option<u64>, Option<&str>) {
+    (error.rule(), error.offset(), error.tensor())
+}
+
+/// Applies one link after another, and compares digests after each. A failure comes with the number of the link.
+fn one_by_one(links: &[LinkReader<&Vec<u8>>], base: &MemoryState) -> Result<MemoryState, (usize, Error)> {
+    let mut state = base.clone();
+    for (number, link) in links.iter().enumerate() {
+        let apply = || {
+            let mut replay = Replay::new(table_of(&state));
+            replay.push(link)?;
+            let mut next = MemoryState::zeros(&replay.tensors())?;
+            replay.run(&state, &next.writer(), &()).map(|_| next)
+        };
+        state = apply().map_err(|error| (number, error))?;
+    }
+    Ok(state)
+}
