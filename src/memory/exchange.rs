@@ -43,6 +43,12 @@ pub struct Ready<'m, M: ?Sized> {
 }
 
 impl<M: StateMemory + ?Sized> Ready<'_, M> {
+    /// Sets the mark of the memory, which [`apply`](Self::apply) and [`undo`](Self::undo) take away when they are done. Not needed
+    /// before these, but where several memories hold one version together: all are marked before any is written.
+    pub fn begin(&mut self) {
+        self.set_mark();
+    }
+
     /// Makes the memory hold the target, from however far it has come. Nothing happens if it does already.
     pub fn apply(&mut self) {
         self.exchange(u64::MAX);
@@ -52,6 +58,7 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
     /// then it holds neither state.
     pub fn exchange(&mut self, lanes: u64) -> bool {
         if self.set.is_switched {
+            self.clear_mark();
             return true;
         }
         self.set_mark();

@@ -1,15 +1,33 @@
 //! Memory that can be changed in place: that of the library, and that of others.
 
 use std::ops::Range;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{Error, Result};
 use crate::tensor::{MemoryState, State, TensorInfo};
 
 /// A state whose bytes a [`PatchSet`](super::PatchSet) can change where they are: [`MemoryState`] and [`LentState`].
-pub trait StateMemory: State + sealed::Room {}
+pub trait StateMemory: State + sealed::Room {
+    /// Memory without tensors that tensors can come to; `None` if this kind has no room of its own.
+    fn nothing() -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
 
-impl StateMemory for MemoryState {}
+    /// Whether its mark says that a change has begun and not come to its end, so that it holds no version.
+    fn is_being_changed(&self) -> bool {
+        self.mark().is_some_and(|mark| mark.load(Ordering::Acquire) % 2 == 1)
+    }
+}
+
+impl StateMemory for MemoryState {
+    fn nothing() -> Option<Self> {
+        Some(Self::new())
+    }
+}
+
 impl StateMemory for LentState<'_> {}
 
 /// What an exchange needs. Nobody else can implement it, so that an exchange cannot fail.

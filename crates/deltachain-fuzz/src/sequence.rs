@@ -1,7 +1,7 @@
 //! Sequences of links, good and damaged: all ways of applying them agree, and memory goes there and back.
 
 use arbitrary::{Arbitrary, Unstructured};
-use deltachain::tensor::{MemoryState, State};
+use deltachain::tensor::MemoryState;
 use deltachain::{Error, Limits, LinkReader, Profile, Replay, Result, StateTable};
 
 use crate::raw::refused_by_rule;

@@ -32,7 +32,7 @@ fn catch_up(store: &Store, directory: &Path, until: u64) -> Vec<Switched> {
     let mut options = FollowOptions::default();
     options.poll = Duration::from_millis(1);
     options.until = Some(until);
-    let mut note = |switched: &Switched| {
+    let mut note = |_: &Subscriber, switched: &Switched| {
         switches.push(switched.clone());
         Ok(())
     };

@@ -59,7 +59,7 @@ impl ChainDemo {
                 options.poll_longest = options.poll;
                 options.until = Some(last);
                 let mut switches = Vec::new();
-                let followed = follow(&mut early_subscriber, &options, &observer, &mut |switched| {
+                let followed = follow(&mut early_subscriber, &options, &observer, &mut |_, switched| {
                     check(switched, &models[position(switched.version)?])?;
                     switches.push(switched.clone());
                     Ok(())

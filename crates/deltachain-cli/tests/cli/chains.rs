@@ -36,6 +36,9 @@ fn versions_come_back() {
     let pulled = folder.json(&["pull", "a chain", "Modell \u{1F9EE}"]);
     assert_eq!((pulled["version"].as_u64(), pulled["from"].as_u64()), (Some(3), Some(1)));
     assert_eq!(pulled["routes"].as_array().unwrap().len(), 2);
+    let file = fs::read(step(3)).unwrap();
+    let header = u64::from_le_bytes(*file.first_chunk().unwrap());
+    assert_eq!(pulled["written"].as_u64(), Some(file.len() as u64 - 8 - header), "once, by however many links");
     holds(&folder, "Modell \u{1F9EE}", 3);
     // Back to an older version, from nothing; and nothing to do.
     folder.json(&["pull", "a chain", "Modell \u{1F9EE}", "--version", "0"]);

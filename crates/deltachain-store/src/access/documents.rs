@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use deltachain::chain::{ChainDocument, Commit, History, ObjectName, Parent};
+use deltachain::chain::{ChainDocument, Commit, Held, History, ObjectName, Parent};
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::{Store, StoredObject};
@@ -46,6 +46,18 @@ fn follow(store: &Store, chain: Option<&[u8]>, version: Option<u64>, limits: &Li
 pub(crate) fn usable_commit(store: &Store, version: u64, limits: &Limits) -> Result<Option<Commit>> {
     let content = store.get(ObjectName::Commit(version))?;
     Ok(content.and_then(|bytes| Commit::parse(&bytes, limits).ok()).filter(|commit| commit.version == version))
+}
+
+/// The commit of a version, and what a reader records that holds this version.
+///
+/// # Errors
+/// R-CHN-01 to R-CHN-04, R-LIM-05, R-DOC-01 to R-DOC-08; IO.
+pub(crate) fn commit_of(store: &Store, version: u64, limits: &Limits) -> Result<(Held, Commit)> {
+    let (chain, content) = (store.get(ObjectName::Chain)?, store.get(ObjectName::Commit(version))?);
+    let read = |commit| Parent::read(chain.as_deref(), commit, limits);
+    let (start, found) = (read(None)?, read(Some((version, content.as_deref())))?);
+    let commit = found.head_for_base()?.clone();
+    Ok((Held { version, commit: found.digest(), chain: start.digest() }, commit))
 }
 
 /// A stretch of a chain, with all objects of the store.

@@ -1,12 +1,17 @@
 //! Staying at the newest version of a chain.
 
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use deltachain::chain::ObjectName;
+use deltachain::memory::StateMemory;
 use deltachain::{ErrorClass, Result};
 
-use crate::following::subscriber::{Lag, Subscriber, Switched};
+use crate::access::store::Store;
+use crate::following::memory::{MemorySubscriber, PreparedPatches};
+use crate::following::subscriber::{Prepared, Subscriber};
+use crate::following::switched::{Lag, Switched};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// How often a waiting thread checks whether to go on waiting.
@@ -39,32 +44,100 @@ impl FollowOptions {
     }
 }
 
-/// Brings the subscriber to the newest version again and again; `on_switch` is called after each switch. Several new
+/// What [`follow`] keeps at the newest version: a [`Subscriber`] or a [`MemorySubscriber`].
+pub trait Follower {
+    /// A version that has been prepared.
+    type Prepared;
+    /// Where a version is, as [`Switched`] says it.
+    type Place;
+
+    /// The chain's store.
+    fn store(&self) -> &Store;
+
+    /// The version held.
+    fn held_version(&self) -> Option<u64>;
+
+    /// Prepares the head.
+    ///
+    /// # Errors
+    /// Those of the subscriber's own function.
+    fn prepare_head(&mut self, observer: &dyn Observer) -> Result<Option<Self::Prepared>>;
+
+    /// Switches to what has been prepared.
+    ///
+    /// # Errors
+    /// Those of the subscriber's own function.
+    fn switch(&mut self, prepared: Self::Prepared) -> Result<Switched<Self::Place>>;
+}
+
+impl Follower for Subscriber {
+    type Prepared = Prepared;
+    type Place = PathBuf;
+
+    fn store(&self) -> &Store {
+        self.store()
+    }
+
+    fn held_version(&self) -> Option<u64> {
+        self.held().map(|held| held.version)
+    }
+
+    fn prepare_head(&mut self, observer: &dyn Observer) -> Result<Option<Prepared>> {
+        self.prepare(None, observer)
+    }
+
+    fn switch(&mut self, prepared: Prepared) -> Result<Switched> {
+        self.apply(prepared)
+    }
+}
+
+impl<M: StateMemory> Follower for MemorySubscriber<M> {
+    type Prepared = PreparedPatches<M>;
+    type Place = ();
+
+    fn store(&self) -> &Store {
+        self.store()
+    }
+
+    fn held_version(&self) -> Option<u64> {
+        self.held().map(|held| held.version)
+    }
+
+    fn prepare_head(&mut self, observer: &dyn Observer) -> Result<Option<PreparedPatches<M>>> {
+        self.prepare(None, observer)
+    }
+
+    fn switch(&mut self, mut prepared: PreparedPatches<M>) -> Result<Switched<()>> {
+        self.apply(&mut prepared)
+    }
+}
+
+/// Brings a subscriber to the newest version again and again; `on_switch` is called after each switch. Several new
 /// versions are taken at once, by the cheapest way.
 ///
 /// What cannot be reached, is damaged or lacks is told to the observer and tried again after a pause: somebody may mend it.
-/// Meanwhile the directory keeps the version that it has.
+/// Meanwhile the subscriber keeps the version that it has.
 ///
 /// # Errors
 /// USAGE, which trying again does not mend; that of `on_switch`; that of the observer, which is asked again after
 /// whatever failed and has to insist.
-pub fn follow(
-    subscriber: &mut Subscriber,
+pub fn follow<F: Follower>(
+    subscriber: &mut F,
     options: &FollowOptions,
     observer: &dyn Observer,
-    on_switch: &mut dyn FnMut(&Switched) -> Result<()>,
+    on_switch: &mut dyn FnMut(&F, &Switched<F::Place>) -> Result<()>,
 ) -> Result<()> {
     let mut pause = options.poll;
     let mut last_remark = None;
     loop {
-        let prepared = subscriber.prepare(None, observer);
-        let switched = prepared.and_then(|prepared| prepared.map(|prepared| subscriber.apply(prepared)).transpose());
+        let prepared = subscriber.prepare_head(observer);
+        let switched = prepared.and_then(|prepared| prepared.map(|prepared| subscriber.switch(prepared)).transpose());
         observer.advance(Phase::Wait, 0)?;
         match switched {
             Ok(Some(mut switched)) => {
-                let lag = lag(subscriber, switched.version);
+                let lag = lag(subscriber.store(), switched.version);
                 switched.lag = Some(lag);
-                on_switch(&switched)?;
+                on_switch(subscriber, &switched)?;
                 (pause, last_remark) = (options.poll, None);
                 if lag.versions > 0 && options.until.is_none_or(|until| switched.version < until) {
                     continue;
@@ -75,7 +148,9 @@ pub fn follow(
             Err(error) => {
                 // A chain without versions is no failure, but one that has lost them is.
                 let text = match error.rule() {
-                    Some("R-CHN-03") if subscriber.held().is_none() => "the chain has no version yet".to_owned(),
+                    Some("R-CHN-03") if subscriber.held_version().is_none() => {
+                        "the chain has no version yet".to_owned()
+                    }
                     _ => format!("tried again later: {error:#}"),
                 };
                 // Once is enough.
@@ -85,8 +160,7 @@ pub fn follow(
                 }
             }
         }
-        let held = subscriber.held().map(|held| held.version);
-        if options.until.is_some_and(|until| held >= Some(until)) {
+        if options.until.is_some_and(|until| subscriber.held_version() >= Some(until)) {
             return Ok(());
         }
         wait(pause.mul_f64(rand::random_range(0.5..1.0)), observer)?;
@@ -95,8 +169,7 @@ pub fn follow(
 }
 
 /// How far a version is behind. Nothing depends on it, so that what cannot be found out is left open.
-fn lag(subscriber: &Subscriber, version: u64) -> Lag {
-    let store = subscriber.store();
+fn lag(store: &Store, version: u64) -> Lag {
     let head = store.listing(version).ok().and_then(|listing| listing.head());
     // A web server that does not know says 1970.
     let stored = store.find(ObjectName::Commit(version)).ok().flatten().map(|commit| commit.stored);

@@ -41,13 +41,15 @@ pub(crate) struct Links<'a> {
     _phase: InPhase<'a>,
 }
 
-/// What has been fetched.
+/// What has been fetched and made.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Received {
     /// Bytes of links that came from the store.
     pub(crate) downloaded: u64,
     /// Bytes of links that were there already.
     pub(crate) from_cache: u64,
+    /// Bytes of tensors that were made from them.
+    pub(crate) written: u64,
     /// From the beginning to the last byte that came.
     pub(crate) time: Duration,
 }

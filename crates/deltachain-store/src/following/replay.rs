@@ -2,6 +2,7 @@
 
 use deltachain::chain::{Plan, check_target, check_union};
 use deltachain::files::{Layout, LayoutFile, StagedSafetensors};
+use deltachain::memory::{PatchSet, StateMemory};
 use deltachain::tensor::{StateDigests, TensorInfo};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
@@ -80,20 +81,16 @@ impl Following<'_> {
         Ok((built, record.collect()))
     }
 
-    /// Writes the model directory at `out`; all of it has reached the disk then. `held` is the version held: even if nothing is
-    /// built on it, files that stay the same get the same headers.
+    /// Writes the model directory at `out`, and gives the bytes of its tensors; all of it has reached the disk then. `held` is the version
+    /// held: even if nothing is built on it, files that stay the same get the same headers.
     pub(crate) fn write(
         &self,
         pushed: &[Pushed<'_>],
         held: Option<&HeldModel>,
         out: &std::path::Path,
-    ) -> Result<(), Trouble> {
+    ) -> Result<u64, Trouble> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
-        let tensors: Vec<Vec<TensorInfo>> = pushed.iter().map(|shard| shard.replay.tensors()).collect();
-        let Some(union) = union(&tensors) else { return Err(self.tell_apart(pushed, &building)) };
-        if union.is_empty() && self.selection.is_some() {
-            return Err(Error::usage(format!("version {} has no tensor that is wanted", self.plan.version)).into());
-        }
+        let (tensors, union) = self.tensors(pushed, &building)?;
         let layouts = pushed.iter().map(|shard| &shard.layout);
         let files: Vec<LayoutFile> = layouts.flat_map(Layout::files).filter_map(|file| self.taken_of(file)).collect();
         let layout = Layout::joined(files.iter())?;
@@ -101,15 +98,48 @@ impl Following<'_> {
         // Among them may be safetensors files that this version does not have any more.
         staged.leave_other_files();
         staged.write_back_early()?;
-        let work = pushed.iter().map(|shard| shard.replay.work()).fold(0, u64::saturating_add);
-        self.observer.begin(Phase::Build, work);
         for (place, (Pushed { shard, replay, .. }, tensors)) in pushed.iter().zip(&tensors).enumerate() {
-            let built = replay.run(shard.state(), &PartWriter::new(&staged, tensors), &building);
+            let built = replay.run(&*shard.state, &PartWriter::new(&staged, tensors), &building);
             built.map_err(|error| Trouble::Shard(place, error))?;
         }
         self.check_union(pushed)?;
         staged.commit()?;
-        Ok(())
+        Ok(union.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add))
+    }
+
+    /// Prepares what has to change in memory: `over` is that of each shard. What is prepared takes `budget` bytes at most.
+    pub(crate) fn patch<M: StateMemory>(
+        &self,
+        pushed: &[Pushed<'_>],
+        over: &[M],
+        budget: u64,
+    ) -> Result<Vec<PatchSet>, Trouble> {
+        let building = InPhase::begin(self.observer, Phase::Build, 0);
+        self.tensors(pushed, &building)?;
+        let mut sets: Vec<PatchSet> = Vec::with_capacity(pushed.len());
+        for (place, (Pushed { shard, replay, .. }, over)) in pushed.iter().zip(over).enumerate() {
+            let left = budget.saturating_sub(sets.iter().map(PatchSet::bytes).sum());
+            let set = replay.patches(&*shard.state, over, left, &building);
+            sets.push(set.map_err(|error| Trouble::Shard(place, error))?);
+        }
+        self.check_union(pushed)?;
+        Ok(sets)
+    }
+
+    /// The tensors of each shard that are built, and those of all, ascending by name. The observer is told how much that is.
+    fn tensors(
+        &self,
+        pushed: &[Pushed<'_>],
+        building: &InPhase<'_>,
+    ) -> Result<(Vec<Vec<TensorInfo>>, Vec<TensorInfo>), Trouble> {
+        let tensors: Vec<Vec<TensorInfo>> = pushed.iter().map(|shard| shard.replay.tensors()).collect();
+        let Some(union) = union(&tensors) else { return Err(self.tell_apart(pushed, building)) };
+        if union.is_empty() && self.selection.is_some() {
+            return Err(Error::usage(format!("version {} has no tensor that is wanted", self.plan.version)).into());
+        }
+        let work = pushed.iter().map(|shard| shard.replay.work()).fold(0, u64::saturating_add);
+        self.observer.begin(Phase::Build, work);
+        Ok((tensors, union))
     }
 
     /// Whether the shards are together what the commit names. One that takes some shards only cannot tell.
@@ -124,7 +154,7 @@ impl Following<'_> {
     /// one of the links turns out not to lead where it says.
     fn tell_apart(&self, pushed: &[Pushed<'_>], building: &InPhase<'_>) -> Trouble {
         for (place, Pushed { shard, replay, .. }) in pushed.iter().enumerate() {
-            if let Err(error) = replay.prove(shard.state(), building) {
+            if let Err(error) = replay.prove(&*shard.state, building) {
                 return Trouble::Shard(place, error);
             }
         }
@@ -177,7 +207,7 @@ fn push<'a>(
 }
 
 /// Tables as [`check_union`] wants them.
-fn rows<'a>(
+pub(crate) fn rows<'a>(
     tables: impl Iterator<Item = &'a StateTable>,
 ) -> impl Iterator<Item = (&'a [TensorInfo], &'a StateDigests)> {
     tables.map(|table| (table.tensors.as_slice(), &table.digests))

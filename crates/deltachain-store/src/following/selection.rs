@@ -1,7 +1,56 @@
-//! Which tensors a subscriber takes.
+//! Which shards and tensors a subscriber takes.
 
 use deltachain::{Error, Result};
 use globset::{Glob, GlobSet, GlobSetBuilder};
+
+/// The shards and tensors that a subscriber takes.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    /// Ascending, each once; all if `None`.
+    pub(crate) numbers: Option<Vec<usize>>,
+    /// All tensors if `None`.
+    pub(crate) selection: Option<Selection>,
+}
+
+impl Choice {
+    /// Of these shards, and of the tensors that fit these patterns.
+    ///
+    /// # Errors
+    /// USAGE if no shard or tensor is wanted, or a pattern is none.
+    pub(crate) fn new(mut numbers: Option<Vec<usize>>, patterns: Option<Vec<String>>) -> Result<Self> {
+        if let Some(numbers) = &mut numbers {
+            numbers.sort_unstable();
+            numbers.dedup();
+            if numbers.is_empty() {
+                return Err(Error::usage("no shard is wanted"));
+            }
+        }
+        Ok(Self { numbers, selection: patterns.map(Selection::new).transpose()? })
+    }
+
+    /// The shards of a version, which has so many, that are wanted.
+    ///
+    /// # Errors
+    /// USAGE if it does not have one of them.
+    pub(crate) fn shards(&self, version: u64, of: usize) -> Result<Vec<usize>> {
+        let Some(wanted) = &self.numbers else { return Ok((0..of).collect()) };
+        match wanted.iter().find(|&&shard| shard >= of) {
+            Some(shard) => {
+                Err(Error::usage(format!("shard {shard} is wanted, version {version} has {of}, counted from 0")))
+            }
+            None => Ok(wanted.clone()),
+        }
+    }
+
+    /// The patterns of the tensors.
+    pub(crate) fn patterns(&self) -> Option<&[String]> {
+        self.selection.as_ref().map(Selection::patterns)
+    }
+
+    pub(crate) fn takes(&self, tensor: &str) -> bool {
+        self.selection.as_ref().is_none_or(|selection| selection.takes(tensor))
+    }
+}
 
 /// Tensors whose names fit one of several patterns.
 #[derive(Debug, Clone)]

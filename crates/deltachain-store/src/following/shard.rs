@@ -14,30 +14,25 @@ use crate::observer::{InPhase, Observer, Phase};
 /// One shard.
 pub(crate) struct Shard<'a> {
     pub(crate) number: usize,
-    tensors: Tensors<'a>,
+    /// The tensors that are here.
+    pub(crate) state: Box<dyn State + 'a>,
     /// Of all of its tensors, also those that are not taken.
     pub(crate) table: StateTable,
     /// `None` if it comes from nothing.
     pub(crate) layout: Option<Layout>,
 }
 
-enum Tensors<'a> {
-    None(MemoryState),
-    Held(Part<'a>),
-}
-
-impl Shard<'_> {
+impl<'a> Shard<'a> {
     /// The empty state.
     pub(crate) fn nothing(number: usize) -> Self {
         let table = StateTable::new(Vec::new(), Vec::new());
-        Self { number, tensors: Tensors::None(MemoryState::new()), table, layout: None }
+        Self { number, state: Box::new(MemoryState::new()), table, layout: None }
     }
 
-    pub(crate) fn state(&self) -> &dyn State {
-        match &self.tensors {
-            Tensors::None(state) => state,
-            Tensors::Held(state) => state,
-        }
+    /// One that is held.
+    pub(crate) fn held(record: &ShardRecord, state: Box<dyn State + 'a>) -> Result<Self> {
+        let layout = Some(Layout::parse(&record.layout, &record.table.tensors)?);
+        Ok(Self { number: record.number, state, table: record.table.clone(), layout })
     }
 }
 
@@ -88,15 +83,14 @@ impl HeldModel {
     pub(crate) fn shards(&self) -> Result<Vec<Shard<'_>>> {
         let shard = |record: &ShardRecord| {
             let part = Part::of(&self.files, &record.table, self.selection.as_ref())?;
-            let layout = Some(Layout::parse(&record.layout, &record.table.tensors)?);
-            Ok(Shard { number: record.number, tensors: Tensors::Held(part), table: record.table.clone(), layout })
+            Shard::held(record, Box::new(part))
         };
         self.record.shards.iter().map(shard).collect()
     }
 }
 
 /// The tensors of one shard among those of all.
-struct Part<'a> {
+pub(crate) struct Part<'a> {
     whole: &'a SafetensorsState,
     infos: Vec<TensorInfo>,
     /// Their numbers in the whole.
@@ -105,7 +99,7 @@ struct Part<'a> {
 
 impl<'a> Part<'a> {
     /// Those tensors of a table that are taken.
-    fn of(whole: &'a SafetensorsState, table: &StateTable, selection: Option<&Selection>) -> Result<Self> {
+    pub(crate) fn of(whole: &'a SafetensorsState, table: &StateTable, selection: Option<&Selection>) -> Result<Self> {
         let mut part = Self { whole, infos: Vec::new(), numbers: Vec::new() };
         for info in &table.tensors {
             if selection.is_none_or(|selection| selection.takes(info.name())) {

@@ -1,24 +1,22 @@
 //! Bringing a directory to versions of a chain (SPEC section 19).
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
-use deltachain::chain::{FileReference, Plan, Planner, check_held};
+use deltachain::chain::{FileReference, Plan};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
-use crate::access::read;
 use crate::access::store::Store;
 use crate::following::assets::take_assets;
-use crate::following::cache::Cache;
 use crate::following::held::Record;
-use crate::following::links::{Failure, Links, Received};
+use crate::following::links::{Failure, Received};
 use crate::following::model_directory::{Current, ModelDirectory, sync_directory};
 use crate::following::other_files::{OtherFiles, failed_with, take_model, take_other_files};
-use crate::following::replay::Following;
-use crate::following::selection::Selection;
+use crate::following::reach::{Destination, Reader};
+use crate::following::selection::Choice;
 use crate::following::shard::{HeldModel, Shard};
+use crate::following::switched::{HeldVersion, Switched, Trip};
 use crate::observer::{Observer, Phase};
 
 /// How a subscriber works.
@@ -80,12 +78,10 @@ impl SubscriberOptions {
 /// the link first: the directory that it leads to stays until the version after the next is being built.
 #[derive(Debug)]
 pub struct Subscriber {
-    store: Store,
-    options: SubscriberOptions,
-    /// The tensors to take.
-    selection: Option<Selection>,
+    reader: Reader,
     directory: ModelDirectory,
-    cache: Cache,
+    trust_directory: bool,
+    other_files: OtherFiles,
     /// What `current` leads to.
     held: Option<Known>,
     /// Why what is in the directory is of no use.
@@ -109,28 +105,12 @@ enum Files {
     Useless,
 }
 
-/// The version that a subscriber's directory is at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HeldVersion {
-    /// The version.
-    pub version: u64,
-    /// State digest of the whole version, also if only some shards or tensors are here.
-    pub state: Digest,
-    /// Digest of the commit's bytes.
-    pub commit: Digest,
-    /// The directory of its files: the one that `current` leads to.
-    pub directory: PathBuf,
-}
-
 /// A version that is complete in the subscriber's directory, and on disk. Nothing but the switch is left to do. Dropped, or
 /// followed by another [`Subscriber::prepare`], it is removed when that begins to write.
 #[derive(Debug)]
 pub struct Prepared {
     made: Current,
-    routes: Vec<(Option<u64>, u64)>,
-    received: Received,
-    times: PhaseTimes,
+    trip: Trip,
 }
 
 impl Prepared {
@@ -145,78 +125,22 @@ impl Prepared {
     }
 }
 
-/// How long the phases took. Downloading and building overlap.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PhaseTimes {
-    /// Listing and reading documents.
-    pub plan: Duration,
-    /// Until the last byte came.
-    pub download: Duration,
-    /// Until everything was decoded, checked, written and on disk.
-    pub build: Duration,
-    /// The switch.
-    pub switch: Duration,
-}
-
-/// How far a version is behind.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-#[non_exhaustive]
-pub struct Lag {
-    /// Versions between it and the head.
-    pub versions: u64,
-    /// Seconds since its commit was stored, as far as the clocks agree; `None` if the store does not tell.
-    pub seconds: Option<f64>,
-}
-
-/// What a switch has changed.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Switched {
-    /// The version that the directory was at.
-    pub from: Option<u64>,
-    /// The version that it is at now.
-    pub version: u64,
-    /// Its state digest.
-    pub state: Digest,
-    /// Digest of its commit's bytes.
-    pub commit: Digest,
-    /// The directory of its files: the one that `current` leads to.
-    pub directory: PathBuf,
-    /// The routes that were taken, each with the version it comes from, if any, and the one it leads to.
-    pub routes: Vec<(Option<u64>, u64)>,
-    /// Bytes of links and assets that were fetched.
-    pub downloaded: u64,
-    /// Bytes of links that were in the cache.
-    pub from_cache: u64,
-    /// How long it took.
-    pub times: PhaseTimes,
-    /// How far it was behind. `None` unless [`follow`](crate::follow()) has found out.
-    pub lag: Option<Lag>,
-}
-
 impl Subscriber {
     /// Opens or makes a directory. No other process may be keeping it at the same time.
     ///
     /// # Errors
     /// USAGE if another process keeps it, if `current` in it is no symbolic link, or if no shard or tensor is
     /// wanted or a pattern is none; IO.
-    pub fn open(store: Store, directory: &Path, mut options: SubscriberOptions) -> Result<Self> {
-        if let Some(shards) = &mut options.shards {
-            shards.sort_unstable();
-            shards.dedup();
-            if shards.is_empty() {
-                return Err(Error::usage("no shard is wanted"));
-            }
-        }
-        let selection = options.tensors.take().map(Selection::new).transpose()?;
+    pub fn open(store: Store, directory: &Path, options: SubscriberOptions) -> Result<Self> {
+        let SubscriberOptions { limits, shards, tensors, cache_bytes, trust_directory, other_files, accept } = options;
+        let choice = Choice::new(shards, tensors)?;
         let directory = ModelDirectory::open(directory)?;
-        let cache = Cache::open(directory.cache(), options.cache_bytes)?;
+        let reader = Reader::open(store, (directory.cache(), cache_bytes), choice, limits, accept)?;
         let (held, unusable) = match directory.current() {
             Ok(current) => (current.map(|current| Known::new(current, Files::Unread)), None),
             Err(error) => (None, Some(error)),
         };
-        Ok(Self { store, options, selection, directory, cache, held, unusable })
+        Ok(Self { reader, directory, trust_directory, other_files, held, unusable })
     }
 
     /// The version that the directory is at. Whether its files are what they were, the first
@@ -226,12 +150,12 @@ impl Subscriber {
     }
 
     pub(crate) fn store(&self) -> &Store {
-        &self.store
+        &self.reader.store
     }
 
     /// Adds a link to the cache that is known to be this one, so that it need not be fetched.
     pub(crate) fn remember(&self, link: &Path, reference: &FileReference) -> Result<()> {
-        self.cache.add(link, reference)
+        self.reader.cache.add(link, reference)
     }
 
     /// Fetches, checks and builds a version, or the head. Everything that can fail happens here; `current` stays as it is.
@@ -242,14 +166,10 @@ impl Subscriber {
     /// tensor that is wanted, or if its tensors cannot be written as safetensors; IO; what the observer wants it to end with.
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
         let model = self.open_held(observer)?;
-        let mut told = BTreeSet::new();
-        match self.reach(version, None, model.as_ref(), observer, &mut told) {
-            // What is held is of use as long as the chain goes on from there.
-            Err(error) if self.options.accept.is_some() && error.rule().is_some() => {
-                self.reach(version, self.options.accept, model.as_ref(), observer, &mut told)
-            }
-            result => result,
-        }
+        let known = self.held.as_ref().map(|known| known.record.held());
+        let to = InDirectory { directory: &self.directory, other_files: &self.other_files, held: model.as_ref() };
+        let prepared = self.reader.prepare(version, known, &to, observer)?;
+        Ok(prepared.map(|(made, trip)| Prepared { made, trip }))
     }
 
     /// The files of the version held, if they are what they were. They are read when this is asked for the first time.
@@ -259,10 +179,10 @@ impl Subscriber {
         }
         let Some(known) = self.held.as_mut().filter(|known| known.files != Files::Useless) else { return Ok(None) };
         let record = &known.record;
-        let selection = self.selection.as_ref();
-        let opened = if record.has_just(self.options.shards.as_deref(), selection.map(Selection::patterns)) {
-            let trust = self.options.trust_directory || known.files == Files::Proven;
-            HeldModel::open(&known.public.directory, record, selection, trust, observer)
+        let Choice { numbers, selection } = &self.reader.choice;
+        let opened = if record.has_just(numbers.as_deref(), self.reader.choice.patterns()) {
+            let trust = self.trust_directory || known.files == Files::Proven;
+            HeldModel::open(&known.public.directory, record, selection.as_ref(), trust, observer)
         } else {
             Err(Error::usage("it has other shards or tensors than those that are wanted"))
         };
@@ -283,166 +203,92 @@ impl Subscriber {
         }
     }
 
-    /// Plans and follows the plan, and plans again as long as there is another path. `accept` is as for [`Planner::new`], `model`
-    /// what is of use of the version held; `told` holds what has been remarked.
-    fn reach(
-        &self,
-        version: Option<u64>,
-        accept: Option<Digest>,
-        model: Option<&HeldModel>,
-        observer: &dyn Observer,
-        told: &mut BTreeSet<String>,
-    ) -> Result<Option<Prepared>> {
-        let held = self.held.as_ref().map(|known| known.record.held());
-        let mut planner = Planner::new(version, held, accept, &self.options.limits);
-        let mut received = Received::default();
-        let mut times = PhaseTimes::default();
-        loop {
-            let began = Instant::now();
-            let plan = read::plan(&self.store, &mut planner);
-            times.plan += began.elapsed();
-            for fault in planner.passed_over() {
-                let text = format!("passed over: {fault}");
-                if !told.contains(&text) {
-                    observer.remark(&text);
-                    told.insert(text);
-                }
-            }
-            let plan = plan?;
-            if let Some(Err(error)) = plan.start.as_deref().map(|shards| check_start(shards, model)) {
-                planner.fail_held(error);
-                continue;
-            }
-            if plan.hops.is_empty() && model.is_none_or(|held| held.record().assets == self.takes_assets(&plan)) {
-                return Ok(None);
-            }
-            let began = Instant::now();
-            let built = self.build(&plan, model, observer, &mut received);
-            times.build += began.elapsed();
-            times.download = received.time;
-            match built {
-                Ok(made) => {
-                    self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
-                    let routes = plan.hops.iter().map(|hop| (hop.from, hop.version)).collect();
-                    return Ok(Some(Prepared { made, routes, received, times }));
-                }
-                Err(Failure::File(file, error)) => planner.fail_file(&file, error),
-                Err(Failure::Route(hop, error)) => planner.fail_route(&hop, error),
-                Err(Failure::Other(error)) => return Err(error),
-            }
-        }
-    }
-
-    /// Whether the version has assets and they are wanted.
-    fn takes_assets(&self, plan: &Plan) -> bool {
-        self.options.other_files == OtherFiles::Assets && !plan.assets.is_empty()
-    }
-
-    /// Follows a plan and puts the version among the others. What has been received is added to `received`.
-    fn build(
-        &self,
-        plan: &Plan,
-        held: Option<&HeldModel>,
-        observer: &dyn Observer,
-        received: &mut Received,
-    ) -> Result<Current, Failure> {
-        let wanted = self.wanted(plan)?;
-        let unfinished = self.directory.begin()?;
-        let model = unfinished.model();
-        let shards = match held.filter(|_| plan.hops.is_empty()) {
-            Some(held) => {
-                take_model(&held.files, &model)?;
-                held.record().shards.clone()
-            }
-            None => {
-                let (selection, limits) = (self.selection.as_ref(), &self.options.limits);
-                let following = Following { plan, wanted: &wanted, selection, limits, observer };
-                let access = (&self.store, &self.cache, observer);
-                let links = Links::fetch(access, selection.is_some(), &plan.hops, &wanted, received)?;
-                let shards = start(plan, &wanted, held)?;
-                following.run(&shards, &links, received, |pushed| following.write(pushed, held, &model))?.1
-            }
-        };
-        match &self.options.other_files {
-            OtherFiles::Assets => {
-                let before = held.map(|held| held.files.path());
-                received.downloaded += take_assets(&self.store, &plan.assets, before, &model, observer)?;
-            }
-            OtherFiles::Directory(directory) => take_other_files(directory, &model)?,
-            OtherFiles::None => {}
-        }
-        sync_directory(&model).map_err(failed_with("synchronising", &model))?;
-        let taken = self.selection.as_ref().map(Selection::patterns);
-        let record = Record::new(plan, taken, self.takes_assets(plan), shards);
-        Ok(self.directory.complete(&unfinished, record)?)
-    }
-
-    /// The shards of a plan that are wanted.
-    fn wanted(&self, plan: &Plan) -> Result<Vec<usize>> {
-        let count = plan.shards.len();
-        let Some(wanted) = &self.options.shards else { return Ok((0..count).collect()) };
-        match wanted.iter().find(|&&shard| shard >= count) {
-            Some(shard) => Err(Error::usage(format!(
-                "shard {shard} is wanted, version {} has {count}, counted from 0",
-                plan.version
-            ))),
-            None => Ok(wanted.clone()),
-        }
-    }
-
     /// Switches to a version that has been prepared. Nothing is read or fetched.
     ///
     /// # Errors
     /// USAGE if another one has been prepared since; IO. The directory is at either version then, and is complete.
     pub fn apply(&mut self, prepared: Prepared) -> Result<Switched> {
-        let Prepared { made, routes, received, mut times } = prepared;
+        let Prepared { made, mut trip } = prepared;
         let began = Instant::now();
         self.directory.switch(&made.model)?;
-        times.switch = began.elapsed();
-        let known = Known::new(made, Files::Proven);
-        let HeldVersion { version, state, commit, directory } = known.public.clone();
+        trip.times.switch = began.elapsed();
         let from = self.held().map(|before| before.version);
-        self.held = Some(known);
-        Ok(Switched {
-            from,
-            version,
-            state,
-            commit,
-            directory,
-            routes,
-            downloaded: received.downloaded,
-            from_cache: received.from_cache,
-            times,
-            lag: None,
-        })
+        let known = self.held.insert(Known::new(made, Files::Proven));
+        Ok(Switched::new(from, known.public.clone(), trip))
     }
 }
 
-/// The shards that a plan starts from.
-fn start<'a>(plan: &Plan, wanted: &[usize], held: Option<&'a HeldModel>) -> Result<Vec<Shard<'a>>> {
-    let from = plan.hops.first().and_then(|hop| hop.from);
-    match held {
-        Some(held) if from == Some(held.record().version) => held.shards(),
-        None | Some(_) if from.is_none() => Ok(wanted.iter().map(|&number| Shard::nothing(number)).collect()),
-        _ => Err(Error::usage("the plan starts from a version that is not held")),
+/// The directory as a place for versions.
+struct InDirectory<'a> {
+    directory: &'a ModelDirectory,
+    other_files: &'a OtherFiles,
+    held: Option<&'a HeldModel>,
+}
+
+impl InDirectory<'_> {
+    /// Whether the version has assets and they are wanted.
+    fn takes_assets(&self, plan: &Plan) -> bool {
+        *self.other_files == OtherFiles::Assets && !plan.assets.is_empty()
     }
 }
 
-/// Compares the shards held with those that a plan starts from. Without any of use, there are none.
-fn check_start(shards: &[Digest], model: Option<&HeldModel>) -> Result<()> {
-    let record = model.map(HeldModel::record);
-    let held = record.iter().flat_map(|record| &record.shards);
-    check_held(
-        shards,
-        record.map_or(0, |record| record.of),
-        held.map(|shard| (shard.number, shard.table.digests.state)),
-    )
+impl Destination for InDirectory<'_> {
+    type Made = Current;
+
+    fn held(&self) -> Option<&Record> {
+        self.held.map(HeldModel::record)
+    }
+
+    fn shards(&self) -> Result<Vec<Shard<'_>>> {
+        self.held.map_or(Ok(Vec::new()), HeldModel::shards)
+    }
+
+    fn lacks_files(&self, plan: &Plan) -> bool {
+        self.held.is_some_and(|held| held.record().assets != self.takes_assets(plan))
+    }
+
+    /// Puts the version among the others.
+    fn make(
+        &self,
+        reader: &Reader,
+        plan: &Plan,
+        observer: &dyn Observer,
+        received: &mut Received,
+    ) -> Result<Current, Failure> {
+        let unfinished = self.directory.begin()?;
+        let model = unfinished.model();
+        let shards = match self.held.filter(|_| plan.hops.is_empty()) {
+            Some(held) => {
+                take_model(&held.files, &model)?;
+                held.record().shards.clone()
+            }
+            None => {
+                let build = reader.follow(plan, self, observer, received, |following, pushed| {
+                    following.write(pushed, self.held, &model)
+                });
+                let (written, shards) = build?;
+                received.written += written;
+                shards
+            }
+        };
+        match self.other_files {
+            OtherFiles::Assets => {
+                let before = self.held.map(|held| held.files.path());
+                received.downloaded += take_assets(&reader.store, &plan.assets, before, &model, observer)?;
+            }
+            OtherFiles::Directory(directory) => take_other_files(directory, &model)?,
+            OtherFiles::None => {}
+        }
+        sync_directory(&model).map_err(failed_with("synchronising", &model))?;
+        let record = Record::new(plan, reader.choice.patterns(), self.takes_assets(plan), shards);
+        Ok(self.directory.complete(&unfinished, record)?)
+    }
 }
 
 impl Known {
     fn new(current: Current, files: Files) -> Self {
         let Current { record, model: directory } = current;
-        let public = HeldVersion { version: record.version, state: record.state, commit: record.commit, directory };
+        let public = HeldVersion::new(&record, directory);
         Self { record, public, files }
     }
 }

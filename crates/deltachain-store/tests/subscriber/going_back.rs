@@ -148,7 +148,7 @@ fn a_mirror_that_lags_behind_is_asked_again() {
     let commits = [1, 2].map(|version| (chain.path(ObjectName::Commit(version)), take_away(&chain, version)));
     let mend = || commits.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     let observer = Mending { mend: &mend, notes: Notes::default() };
-    follow(&mut subscriber, &quick(Some(2)), &observer, &mut |_| Ok(())).unwrap();
+    follow(&mut subscriber, &quick(Some(2)), &observer, &mut |_, _| Ok(())).unwrap();
     assert_eq!(shown(folder.path()), chain.whole(2));
     assert!(observer.notes.remarks()[0].contains("R-CHN-14"), "{:?}", observer.notes.remarks());
 }

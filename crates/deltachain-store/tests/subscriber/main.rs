@@ -733,7 +733,7 @@ fn a_chain_is_followed_as_it_grows() {
     let mut subscriber = open(&chain, folder.path());
     pull(&mut subscriber, Some(0));
     let mut seen = Vec::new();
-    follow(&mut subscriber, &quick(Some(6)), &(), &mut |switched| {
+    follow(&mut subscriber, &quick(Some(6)), &(), &mut |_, switched| {
         seen.push((switched.from, switched.version));
         let lag = switched.lag.unwrap();
         assert_eq!(lag.versions, 0);
@@ -747,7 +747,7 @@ fn a_chain_is_followed_as_it_grows() {
     assert_eq!(seen, [(Some(0), 4), (Some(4), 5), (Some(5), 6)]);
     // A later version is there already, and the newest is version 7.
     let mut versions = Vec::new();
-    let mut note = |switched: &Switched| {
+    let mut note = |_: &Subscriber, switched: &Switched| {
         versions.push(switched.version);
         Ok(())
     };
@@ -790,7 +790,7 @@ fn what_fails_is_tried_again() {
     fs::remove_file(&path).unwrap();
     let mend = || fs::write(&path, &bytes).unwrap();
     let observer = Mending { mend: &mend, notes: Notes::default() };
-    follow(&mut subscriber, &quick(Some(1)), &observer, &mut |_| Ok(())).unwrap();
+    follow(&mut subscriber, &quick(Some(1)), &observer, &mut |_, _| Ok(())).unwrap();
     assert_eq!(shown(folder.path()), chain.whole(1));
     assert!(observer.notes.remarks()[0].contains("R-CHN-09"), "{:?}", observer.notes.remarks());
 }
@@ -802,7 +802,8 @@ fn following_ends_when_it_is_to() {
     let mut subscriber = open(&chain, folder.path());
     // By the observer: while building, and while waiting.
     for stop_at in [3, 500] {
-        let error = follow(&mut subscriber, &quick(None), &Notes::stopping_at(stop_at), &mut |_| Ok(())).unwrap_err();
+        let error =
+            follow(&mut subscriber, &quick(None), &Notes::stopping_at(stop_at), &mut |_, _| Ok(())).unwrap_err();
         assert_eq!(error.message(), "stopped by the test");
     }
     assert_eq!(shown(folder.path()), chain.whole(4));
@@ -810,7 +811,7 @@ fn following_ends_when_it_is_to() {
     fs::remove_file(folder.path().join("current")).unwrap();
     drop(subscriber);
     let mut subscriber = open(&chain, folder.path());
-    let mut refuse = |_: &Switched| Err(deltachain::Error::usage("enough"));
+    let mut refuse = |_: &Subscriber, _: &Switched| Err(deltachain::Error::usage("enough"));
     let error = follow(&mut subscriber, &quick(None), &(), &mut refuse).unwrap_err();
     assert_eq!(error.message(), "enough");
     assert_eq!(shown(folder.path()), chain.whole(4));
@@ -819,5 +820,5 @@ fn following_ends_when_it_is_to() {
     let mut options = SubscriberOptions::default();
     options.shards = Some(vec![1]);
     let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
-    assert_eq!(follow(&mut subscriber, &quick(None), &(), &mut |_| Ok(())).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(follow(&mut subscriber, &quick(None), &(), &mut |_, _| Ok(())).unwrap_err().class(), ErrorClass::Usage);
 }

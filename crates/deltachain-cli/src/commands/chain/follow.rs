@@ -19,7 +19,7 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
         .poll(Duration::from_secs_f64(args.poll))
         .poll_longest(Duration::from_secs_f64(args.poll_longest.max(args.poll)))
         .until(args.until);
-    let result = follow(&mut subscriber, &options, &watcher, &mut |switched| {
+    let result = follow(&mut subscriber, &options, &watcher, &mut |_, switched| {
         watcher.suspend(|| {
             output.summary(
                 || describe_with_lag(switched),

@@ -31,6 +31,7 @@ pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
                 "commit": held.commit.to_string(),
                 "directory": held.directory.to_string_lossy(),
                 "downloaded": 0,
+                "written": 0,
             })
         },
     )
@@ -83,6 +84,7 @@ pub(crate) fn as_json(switched: &Switched) -> Value {
         "routes": routes,
         "downloaded": switched.downloaded,
         "from_cache": switched.from_cache,
+        "written": switched.written,
         "plan_seconds": switched.times.plan.as_secs_f64(),
         "download_seconds": switched.times.download.as_secs_f64(),
         "build_seconds": switched.times.build.as_secs_f64(),

@@ -1,0 +1,98 @@
+//! What a subscriber tells of the version that it is at, and of the way there.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use deltachain::tensor::Digest;
+
+use crate::following::held::Record;
+use crate::following::links::Received;
+
+/// The version that a subscriber is at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldVersion<D = PathBuf> {
+    /// The version.
+    pub version: u64,
+    /// State digest of the whole version, also if only some shards or tensors are here.
+    pub state: Digest,
+    /// Digest of the commit's bytes.
+    pub commit: Digest,
+    /// The directory of its files: the one that `current` leads to. Nothing for a version in memory.
+    pub directory: D,
+}
+
+impl<D> HeldVersion<D> {
+    pub(crate) fn new(record: &Record, directory: D) -> Self {
+        Self { version: record.version, state: record.state, commit: record.commit, directory }
+    }
+}
+
+/// How long the phases took. Downloading and building overlap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PhaseTimes {
+    /// Listing and reading documents.
+    pub plan: Duration,
+    /// Until the last byte came.
+    pub download: Duration,
+    /// Until everything was decoded, checked, and written and on disk or prepared beside the memory.
+    pub build: Duration,
+    /// The switch.
+    pub switch: Duration,
+}
+
+/// How far a version is behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Lag {
+    /// Versions between it and the head.
+    pub versions: u64,
+    /// Seconds since its commit was stored, as far as the clocks agree; `None` if the store does not tell.
+    pub seconds: Option<f64>,
+}
+
+/// What a switch has changed.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Switched<D = PathBuf> {
+    /// The version that was held.
+    pub from: Option<u64>,
+    /// The version that is held now.
+    pub version: u64,
+    /// Its state digest.
+    pub state: Digest,
+    /// Digest of its commit's bytes.
+    pub commit: Digest,
+    /// The directory of its files: the one that `current` leads to. Nothing for a version in memory.
+    pub directory: D,
+    /// The routes that were taken, each with the version it comes from, if any, and the one it leads to.
+    pub routes: Vec<(Option<u64>, u64)>,
+    /// Bytes of links and assets that were fetched.
+    pub downloaded: u64,
+    /// Bytes of links that were in the cache.
+    pub from_cache: u64,
+    /// Bytes of tensors that were written to the directory, or are kept beside the memory as changes and whole tensors.
+    pub written: u64,
+    /// How long it took.
+    pub times: PhaseTimes,
+    /// How far it was behind. `None` unless [`follow`](crate::follow()) has found out.
+    pub lag: Option<Lag>,
+}
+
+impl<D> Switched<D> {
+    pub(crate) fn new(from: Option<u64>, held: HeldVersion<D>, trip: Trip) -> Self {
+        let HeldVersion { version, state, commit, directory } = held;
+        let Trip { routes, received, times } = trip;
+        let Received { downloaded, from_cache, written, .. } = received;
+        Self { from, version, state, commit, directory, routes, downloaded, from_cache, written, times, lag: None }
+    }
+}
+
+/// The way to a version.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Trip {
+    pub(crate) routes: Vec<(Option<u64>, u64)>,
+    pub(crate) received: Received,
+    pub(crate) times: PhaseTimes,
+}

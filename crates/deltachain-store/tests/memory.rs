@@ -1,0 +1,504 @@
+//! Bringing memory to versions of a chain: from every start, in its own memory and in buffers that are lent.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use deltachain::chain::ObjectName;
+use deltachain::files::SafetensorsState;
+use deltachain::memory::{LentState, RunKind, StateMemory};
+use deltachain::tensor::{Digest, Dtype, MemoryState, State, TensorInfo};
+use deltachain::{Error, ErrorClass, StateTable};
+use deltachain_store::{
+    FollowOptions, MemoryOptions, MemorySubscriber, Subscriber, SubscriberOptions, Weights, follow,
+};
+
+use crate::common::{Chain, Notes, state, union};
+
+fn noise(seed: u32) -> Vec<u8> {
+    (seed..seed + 2000).map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2]).collect()
+}
+
+/// Versions of two shards, or of one, of which just values change. To version 3 there is a snapshot too, and a link from 0.
+fn steady(of: usize) -> Chain {
+    let mut chain = Chain::new();
+    let (mut first, mut second) = (noise(1), noise(2));
+    for version in 0..5_u8 {
+        first[usize::from(version) * 7] ^= 1;
+        second[..usize::from(version) * 100].iter_mut().for_each(|byte| *byte = byte.wrapping_add(version));
+        let mut shards = vec![state(&[("a", &first), ("c", &[version, 3])]), state(&[("b", &second)])];
+        shards[1].insert("bias", Dtype::BF16, &[2], vec![0, version / 2, 2, 3]).unwrap();
+        if of == 1 {
+            shards = vec![union(&shards)];
+        }
+        let from = match version {
+            0 => vec![None],
+            3 => vec![None, Some(0), Some(2)],
+            _ => vec![Some(u64::from(version) - 1)],
+        };
+        chain.add_shards(shards, &from);
+    }
+    chain
+}
+
+/// Versions of two shards, or of one, of which tensors appear, vanish and become others.
+fn changing(of: usize) -> Chain {
+    let mut chain = Chain::new();
+    let mut all = state(&[("a", &noise(1)), ("b", &[1, 2]), ("c", &[7; 3])]);
+    let mut add = |all: &MemoryState, from: &[Option<u64>]| {
+        let mut shards = vec![MemoryState::new(); of];
+        for (number, (info, data)) in all.iter().enumerate() {
+            shards[number % of].insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+        }
+        chain.add_shards(shards, from);
+    };
+    add(&all, &[None]);
+    all.insert("b", Dtype::U8, &[2], vec![1, 3]).unwrap();
+    all.insert("d", Dtype::F32, &[], vec![0, 0, 128, 63]).unwrap();
+    add(&all, &[Some(0)]);
+    all.remove("c");
+    all.insert("b", Dtype::BF16, &[1], vec![1, 3]).unwrap();
+    add(&all, &[Some(1)]);
+    all.insert("c", Dtype::U8, &[0], Vec::new()).unwrap();
+    add(&all, &[None, Some(0), Some(2)]);
+    all.insert("b", Dtype::BF16, &[1, 1], vec![0, 128]).unwrap();
+    add(&all, &[None, Some(3)]);
+    chain
+}
+
+fn options(tensors: Option<&[&str]>) -> MemoryOptions {
+    let mut options = MemoryOptions::default();
+    options.tensors = tensors.map(|patterns| patterns.iter().map(|&pattern| pattern.to_owned()).collect());
+    options
+}
+
+/// What is taken of a state.
+fn part(whole: &MemoryState, tensors: Option<&[&str]>) -> MemoryState {
+    let mut part = MemoryState::new();
+    for (info, data) in whole.iter().filter(|(info, _)| tensors.is_none_or(|taken| taken.contains(&info.name()))) {
+        part.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+    }
+    part
+}
+
+/// Weights of all shards of a version.
+fn weights(chain: &Chain, version: usize, tensors: Option<&[&str]>) -> Vec<Weights<MemoryState>> {
+    let shards = chain.versions[version].iter();
+    shards
+        .map(|shard| match tensors {
+            None => Weights::whole(shard.clone()),
+            Some(_) => Weights::part(part(shard, tensors), StateTable::of(shard, &()).unwrap()),
+        })
+        .collect()
+}
+
+/// Buffers like those of somebody else.
+type Buffers = Vec<(TensorInfo, Vec<u8>)>;
+
+fn buffers(state: &MemoryState) -> Buffers {
+    state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect()
+}
+
+fn lend(buffers: &mut Buffers) -> LentState<'_> {
+    LentState::new(buffers.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap()
+}
+
+/// Buffers of all shards, with marks.
+fn lent<'a>(own: &'a mut [Buffers], marks: &'a [AtomicU32]) -> Vec<Weights<LentState<'a>>> {
+    own.iter_mut().zip(marks).map(|(own, mark)| Weights::whole(lend(own).with_mark(mark))).collect()
+}
+
+fn begin<M: StateMemory>(
+    chain: &Chain,
+    version: u64,
+    weights: Vec<Weights<M>>,
+    options: MemoryOptions,
+) -> deltachain::Result<MemorySubscriber<M>> {
+    MemorySubscriber::with_weights(chain.store.clone(), version, weights, options, &())
+}
+
+/// Files of a state.
+fn save(state: &MemoryState, path: &Path) -> PathBuf {
+    let entries: Vec<String> = state
+        .iter()
+        .scan(0, |end, (info, data)| {
+            let begin = *end;
+            *end += data.len();
+            let (name, dtype, shape) = (info.name(), info.dtype().name().to_owned(), info.shape());
+            Some(format!("{name:?}:{{\"dtype\":{dtype:?},\"shape\":{shape:?},\"data_offsets\":[{begin},{end}]}}"))
+        })
+        .collect();
+    let header = format!("{{{}}}", entries.join(","));
+    let header = format!("{header:width$}", width = header.len().next_multiple_of(8));
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.into_bytes());
+    state.iter().for_each(|(_, data)| file.extend(data));
+    fs::write(path, file).unwrap();
+    path.to_owned()
+}
+
+fn copy(subscriber: &MemorySubscriber<impl StateMemory>) -> MemoryState {
+    MemoryState::copy_of(&subscriber.state()).unwrap()
+}
+
+/// Goes on to versions, as a directory does, and back and forth at each.
+fn go(
+    chain: &Chain,
+    subscriber: &mut MemorySubscriber<impl StateMemory>,
+    tensors: Option<&[&str]>,
+    versions: impl Iterator<Item = u64>,
+) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut like = SubscriberOptions::default();
+    like.tensors = options(tensors).tensors;
+    let mut directory = Subscriber::open(chain.store.clone(), folder.path(), like).unwrap();
+    let mut pull = |version: u64| {
+        let prepared = directory.prepare(Some(version), &()).unwrap().unwrap();
+        let switched = directory.apply(prepared).unwrap();
+        let shown = SafetensorsState::open(folder.path().join("current")).unwrap();
+        (switched, MemoryState::copy_of(&shown).unwrap())
+    };
+    if let Some(held) = subscriber.held() {
+        pull(held.version);
+        assert!(subscriber.prepare(Some(held.version), &()).unwrap().is_none());
+    }
+    for version in versions {
+        let (before, held) = (copy(subscriber), subscriber.held());
+        let mut prepared = subscriber.prepare(Some(version), &()).unwrap().unwrap();
+        assert_eq!((copy(subscriber), subscriber.held()), (before.clone(), held.clone()));
+        let (expected, state) = pull(version);
+        assert_eq!((prepared.version(), prepared.state()), (version, expected.state));
+        assert!(subscriber.undo(&mut prepared).is_err());
+
+        let switched = subscriber.apply(&mut prepared).unwrap();
+        assert_eq!(copy(subscriber), state);
+        assert_eq!(
+            (switched.from, switched.version, switched.commit, &switched.routes),
+            (expected.from, version, expected.commit, &expected.routes)
+        );
+        assert_eq!((switched.downloaded, switched.from_cache), (expected.downloaded, expected.from_cache));
+        assert_eq!(expected.written, state.tensors().iter().map(TensorInfo::bytes).sum::<u64>());
+        subscriber.verify(&()).unwrap();
+        assert!(subscriber.apply(&mut prepared).is_err());
+        subscriber.undo(&mut prepared).unwrap();
+        assert_eq!((copy(subscriber), subscriber.held()), (before, held));
+        subscriber.apply(&mut prepared).unwrap();
+        assert_eq!((copy(subscriber), subscriber.held().unwrap().version), (state, version));
+    }
+}
+
+#[test]
+fn memory_goes_where_a_directory_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    for (of, is_steady) in [(1, true), (2, true), (1, false), (2, false)] {
+        let chain = if is_steady { steady(of) } else { changing(of) };
+        for tensors in [None, Some(&["a", "b", "d"][..])] {
+            let options = || options(tensors);
+            for step in [1, 2, 4] {
+                let later = || (step..5).step_by(usize::try_from(step).unwrap());
+                let mut from_nothing = MemorySubscriber::open(chain.store.clone(), options()).unwrap();
+                assert_eq!(from_nothing.held(), None);
+                go(&chain, &mut from_nothing, tensors, (0..1).chain(later()));
+                // As another process can begin with it.
+                let tables: Vec<StateTable> = from_nothing.tables().cloned().collect();
+                let again = from_nothing.memories().iter().cloned().zip(tables);
+                let again = again.map(|(memory, table)| Weights::part(memory, table)).collect();
+                let mut again = begin(&chain, 4, again, options()).unwrap();
+                assert!(again.prepare(None, &()).unwrap().is_none());
+
+                let mut from_weights = begin(&chain, 0, weights(&chain, 0, tensors), options()).unwrap();
+                go(&chain, &mut from_weights, tensors, later());
+
+                let shards = chain.versions[0].iter().enumerate();
+                let files: Vec<PathBuf> = shards
+                    .map(|(number, shard)| save(shard, &folder.path().join(format!("{number}.safetensors"))))
+                    .collect();
+                let store = chain.store.clone();
+                let mut from_files = MemorySubscriber::with_files(store, 0, &files, options(), &()).unwrap();
+                go(&chain, &mut from_files, tensors, later());
+
+                if is_steady {
+                    let mut own: Vec<_> =
+                        chain.versions[0].iter().map(|shard| buffers(&part(shard, tensors))).collect();
+                    let tables = chain.versions[0].iter().map(|shard| StateTable::of(shard, &()).unwrap());
+                    let lent = own.iter_mut().zip(tables).map(|(own, table)| Weights::part(lend(own), table)).collect();
+                    let mut lent = begin(&chain, 0, lent, options()).unwrap();
+                    go(&chain, &mut lent, tensors, later());
+                    drop(lent);
+                    let shards = chain.versions[4].iter();
+                    assert_eq!(own, shards.map(|shard| buffers(&part(shard, tensors))).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn some_shards_are_taken() {
+    for chain in [steady(2), changing(2)] {
+        let mut options = MemoryOptions::default();
+        options.shards = Some(vec![1]);
+        let mut subscriber = MemorySubscriber::open(chain.store.clone(), options.clone()).unwrap();
+        for version in 0..5 {
+            let mut prepared = subscriber.prepare(Some(version as u64), &()).unwrap().unwrap();
+            subscriber.apply(&mut prepared).unwrap();
+            assert_eq!(copy(&subscriber), chain.versions[version][1]);
+        }
+        let own = Weights::whole(chain.versions[1][1].clone());
+        begin(&chain, 1, vec![own], options.clone()).unwrap();
+        options.shards = Some(vec![2]);
+        let mut subscriber = MemorySubscriber::open(chain.store.clone(), options).unwrap();
+        assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Usage);
+    }
+}
+
+#[test]
+fn patches_are_shown() {
+    let chain = steady(1);
+    let mut subscriber = MemorySubscriber::open(chain.store.clone(), options(None)).unwrap();
+    let mut first = subscriber.prepare(Some(0), &()).unwrap().unwrap();
+    let [set] = first.patch_sets() else { panic!("one shard") };
+    let whole: Vec<_> = set.whole_tensors().map(|(info, data)| (info.clone(), data.to_vec())).collect();
+    assert_eq!((whole, set.runs().len()), (buffers(&chain.whole(0)), 0));
+    subscriber.apply(&mut first).unwrap();
+
+    let next = subscriber.prepare(Some(1), &()).unwrap().unwrap();
+    let [set] = next.patch_sets() else { panic!("one shard") };
+    let tensor = |run: &deltachain::memory::Run| set.table().tensors[run.tensor].name();
+    let a = set.runs().iter().find(|run| tensor(run) == "a").unwrap();
+    assert_eq!((a.kind.clone(), &set.numbers()[..1]), (RunKind::Lanes(0..1), &[7][..]));
+    assert_eq!(set.values()[a.values.clone()], chain.whole(1).get("a").unwrap().1[7..8]);
+    assert_eq!(set.whole_tensors().count(), 0);
+}
+
+/// Damages an object in several ways; `check` is told the rule.
+fn damage(path: &Path, check: &mut dyn FnMut(&str)) {
+    let whole = fs::read(path).unwrap();
+    let mut changed = whole.clone();
+    changed[whole.len() / 2] ^= 1;
+    fs::write(path, changed).unwrap();
+    check("R-CHN-10");
+    fs::remove_file(path).unwrap();
+    check("R-CHN-09");
+    fs::write(path, whole).unwrap();
+}
+
+#[test]
+fn another_way_is_taken_past_a_damaged_file() {
+    for of in [1, 2] {
+        let chain = steady(of);
+        // The link from 0, then that from 2 as well: a snapshot is left, over memory that holds another version.
+        for (broken, route) in [(vec![Some(0)], (Some(0), 1)), (vec![Some(0), Some(2)], (None, 3))] {
+            let (last, others) = broken.split_last().unwrap();
+            let kept: Vec<_> = others
+                .iter()
+                .map(|&from| chain.path(chain.files(3, from)[0].name()))
+                .map(|path| (fs::read(&path).unwrap(), fs::remove_file(&path), path))
+                .collect();
+            damage(&chain.path(chain.files(3, *last)[of - 1].name()), &mut |rule| {
+                let mut own: Vec<_> = chain.versions[0].iter().map(buffers).collect();
+                let lent = own.iter_mut().map(|own| Weights::whole(lend(own))).collect();
+                let mut subscriber = begin(&chain, 0, lent, options(None)).unwrap();
+                let notes = Notes::default();
+                let mut prepared = subscriber.prepare(Some(3), &notes).unwrap().unwrap();
+                assert!(notes.remarks().iter().any(|remark| remark.contains(rule)), "{:?}", notes.remarks());
+                assert!(prepared.patch_sets().iter().all(|set| set.whole_tensors().count() == 0));
+                assert_eq!(subscriber.apply(&mut prepared).unwrap().routes[0], route);
+                assert_eq!(copy(&subscriber), chain.whole(3));
+                subscriber.undo(&mut prepared).unwrap();
+                assert_eq!(copy(&subscriber), chain.whole(0));
+            });
+            kept.into_iter().for_each(|(bytes, _, path)| fs::write(path, bytes).unwrap());
+        }
+    }
+}
+
+#[test]
+fn what_fails_leaves_everything_as_it_was() {
+    for chain in [steady(2), changing(1)] {
+        let mut subscriber = begin(&chain, 3, weights(&chain, 3, None), options(None)).unwrap();
+        let path = chain.path(chain.files(4, Some(3))[0].name());
+        let snapshots = chain.commit(4).routes.into_iter().filter(|route| route.from.is_none());
+        let snapshots = snapshots.flat_map(|route| route.files).map(|file| chain.path(file.name()));
+        let hidden: Vec<_> = snapshots.map(|path| (fs::read(&path).unwrap(), fs::remove_file(&path), path)).collect();
+        damage(&path, &mut |_| {
+            let error = subscriber.prepare(None, &()).unwrap_err();
+            assert!(matches!(error.rule(), Some("R-CHN-09" | "R-CHN-10")), "{error}");
+            assert_eq!((copy(&subscriber), subscriber.held().unwrap().version), (chain.whole(3), 3));
+        });
+        hidden.into_iter().for_each(|(bytes, _, path)| fs::write(path, bytes).unwrap());
+        // Stopped at every moment.
+        let mut stop_at = 1;
+        while let Err(error) = subscriber.prepare(None, &Notes::stopping_at(stop_at)) {
+            assert_eq!(error.message(), "stopped by the test");
+            assert_eq!((copy(&subscriber), subscriber.held().unwrap().version), (chain.whole(3), 3));
+            stop_at += 1;
+        }
+        assert!(stop_at > 3);
+        // What takes too much.
+        let mut short = options(None);
+        short.budget = 1;
+        let mut subscriber = MemorySubscriber::open(chain.store.clone(), short).unwrap();
+        let mut prepared = subscriber.prepare(Some(3), &()).unwrap().unwrap();
+        subscriber.apply(&mut prepared).unwrap();
+        let error = subscriber.prepare(None, &()).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Usage);
+        assert!(error.message().contains('1'), "{error}");
+        assert_eq!(copy(&subscriber), chain.whole(3));
+    }
+}
+
+#[test]
+fn lent_buffers_have_no_room_for_what_comes_or_goes() {
+    for (chain, base) in [(changing(1), 0), (changing(1), 1), (changing(2), 0)] {
+        let mut own: Vec<_> = chain.versions[base].iter().map(buffers).collect();
+        let lent = own.iter_mut().map(|own| Weights::whole(lend(own))).collect();
+        let mut subscriber = begin(&chain, base as u64, lent, options(None)).unwrap();
+        assert_eq!(subscriber.prepare(Some(base as u64 + 1), &()).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(subscriber.held().unwrap().version, base as u64);
+        drop(subscriber);
+        assert_eq!(own, chain.versions[base].iter().map(buffers).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn shards_come_and_go() {
+    let mut chain = steady(2);
+    chain.add_shards(vec![state(&[("a", &[1])]), state(&[("b", &[2])]), state(&[("c", &[3])])], &[None]);
+    let mut subscriber = begin(&chain, 4, weights(&chain, 4, None), options(None)).unwrap();
+    go(&chain, &mut subscriber, None, 5..6);
+    assert_eq!(subscriber.memories().len(), 3);
+    let mut prepared = subscriber.prepare(Some(3), &()).unwrap().unwrap();
+    subscriber.apply(&mut prepared).unwrap();
+    assert_eq!(subscriber.memories(), chain.versions[3]);
+
+    let mut own: Vec<_> = chain.versions[4].iter().map(buffers).collect();
+    let lent = own.iter_mut().map(|own| Weights::whole(lend(own))).collect();
+    let mut subscriber = begin(&chain, 4, lent, options(None)).unwrap();
+    assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(copy(&subscriber), chain.whole(4));
+}
+
+#[test]
+fn marks_are_minded() {
+    let chain = steady(2);
+    let marks = [AtomicU32::new(0), AtomicU32::new(6)];
+    let now = || marks.each_ref().map(|mark| mark.load(Ordering::Relaxed));
+    let mut own: Vec<_> = chain.versions[0].iter().map(buffers).collect();
+    marks[1].store(7, Ordering::Relaxed);
+    assert_eq!(begin(&chain, 0, lent(&mut own, &marks), options(None)).unwrap_err().class(), ErrorClass::Usage);
+    marks[1].store(6, Ordering::Relaxed);
+    let mut subscriber = begin(&chain, 0, lent(&mut own, &marks), options(None)).unwrap();
+    let mut prepared = subscriber.prepare(Some(1), &()).unwrap().unwrap();
+    assert_eq!(now(), [0, 6]);
+    marks[1].store(7, Ordering::Relaxed);
+    assert_eq!(subscriber.apply(&mut prepared).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!((copy(&subscriber), now()), (chain.whole(0), [0, 7]));
+    assert_eq!(subscriber.prepare(Some(2), &()).unwrap_err().class(), ErrorClass::Usage);
+    marks[1].store(6, Ordering::Relaxed);
+    subscriber.apply(&mut prepared).unwrap();
+    assert_eq!((copy(&subscriber), now()), (chain.whole(1), [2, 8]));
+    subscriber.undo(&mut prepared).unwrap();
+    assert_eq!((copy(&subscriber), now()), (chain.whole(0), [4, 10]));
+}
+
+#[test]
+fn wrong_weights_are_refused() {
+    for of in [1, 2] {
+        let chain = steady(of);
+        let refused = |version, weights, options| {
+            let error: Error = begin(&chain, version, weights, options).unwrap_err();
+            (error.class(), error.rule())
+        };
+        let wrong_base = (ErrorClass::WrongBase, Some("R-APP-01"));
+        assert_eq!(refused(1, weights(&chain, 0, None), options(None)), wrong_base);
+        assert_eq!(refused(9, weights(&chain, 0, None), options(None)).1, Some("R-CHN-03"));
+        let usage = (ErrorClass::Usage, None);
+        assert_eq!(refused(0, Vec::new(), options(None)), usage);
+        // Of a part: another table, other values, no table, or other tensors.
+        let taken = Some(&["a", "b"][..]);
+        assert_eq!(refused(1, weights(&chain, 0, taken), options(taken)), wrong_base);
+        let with = |table_of: usize, state_of: usize| {
+            let shards = chain.versions[table_of].iter().zip(&chain.versions[state_of]);
+            shards
+                .map(|(table, state)| Weights::part(part(state, taken), StateTable::of(table, &()).unwrap()))
+                .collect()
+        };
+        begin(&chain, 1, with(1, 1), options(taken)).unwrap();
+        assert_eq!(refused(1, with(1, 0), options(taken)), wrong_base);
+        assert_eq!(refused(0, weights(&chain, 0, None), options(taken)), usage);
+        assert_eq!(refused(0, weights(&chain, 0, taken), options(Some(&["a"]))), usage);
+    }
+    // Shards in the wrong order.
+    let chain = steady(2);
+    let mut turned = weights(&chain, 0, None);
+    turned.reverse();
+    assert_eq!(begin(&chain, 0, turned, options(None)).unwrap_err().rule(), Some("R-APP-01"));
+}
+
+#[test]
+fn a_commit_that_says_something_else_of_the_union_is_refused() {
+    let mut chain = steady(2);
+    let shards = chain.versions[4].clone();
+    chain.add_as(Digest::of_bytes(b"else"), shards.clone(), &[Some(4)]);
+    let mut subscriber = begin(&chain, 4, weights(&chain, 4, None), options(None)).unwrap();
+    assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-12"));
+    assert_eq!(begin(&chain, 5, weights(&chain, 5, None), options(None)).unwrap_err().rule(), Some("R-CHN-12"));
+}
+
+#[test]
+fn what_was_prepared_for_another_version_is_refused() {
+    let chain = steady(1);
+    let mut subscriber = begin(&chain, 0, weights(&chain, 0, None), options(None)).unwrap();
+    let mut first = subscriber.prepare(Some(1), &()).unwrap().unwrap();
+    let mut second = subscriber.prepare(Some(2), &()).unwrap().unwrap();
+    subscriber.apply(&mut first).unwrap();
+    assert_eq!(subscriber.apply(&mut second).unwrap_err().class(), ErrorClass::Usage);
+    let mut third = subscriber.prepare(Some(3), &()).unwrap().unwrap();
+    subscriber.apply(&mut third).unwrap();
+    assert_eq!(subscriber.undo(&mut first).unwrap_err().class(), ErrorClass::Usage);
+    // All the way back, and another way forth.
+    subscriber.undo(&mut third).unwrap();
+    subscriber.undo(&mut first).unwrap();
+    subscriber.apply(&mut second).unwrap();
+    assert_eq!(copy(&subscriber), chain.whole(2));
+}
+
+#[test]
+fn links_are_kept_where_the_caller_says() {
+    let chain = steady(1);
+    let folder = tempfile::tempdir().unwrap();
+    let fetched = |cache: Option<PathBuf>| {
+        let mut options = options(None);
+        options.cache = cache;
+        let mut subscriber = MemorySubscriber::open(chain.store.clone(), options).unwrap();
+        let mut prepared = subscriber.prepare(Some(0), &()).unwrap().unwrap();
+        let switched = subscriber.apply(&mut prepared).unwrap();
+        (switched.downloaded, switched.from_cache)
+    };
+    let size = chain.files(0, None)[0].size;
+    assert_eq!([fetched(Some(folder.path().to_owned())), fetched(None)], [(size, 0); 2]);
+    assert_eq!(fetched(Some(folder.path().to_owned())), (0, size));
+}
+
+#[test]
+fn a_chain_is_followed_as_it_grows() {
+    let mut chain = changing(1);
+    let mut subscriber = MemorySubscriber::open(chain.store.clone(), options(None)).unwrap();
+    let mut follow_options = FollowOptions::default();
+    (follow_options.poll, follow_options.until) = (Duration::ZERO, Some(6));
+    let mut seen = Vec::new();
+    follow(&mut subscriber, &follow_options, &(), &mut |subscriber, switched| {
+        seen.push((switched.from, switched.version));
+        assert_eq!(copy(subscriber), chain.whole(switched.version));
+        let next = state(&[("b", &[u8::try_from(switched.version).unwrap()])]);
+        chain.add(next, &[Some(switched.version)]);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(seen, [(None, 4), (Some(4), 5), (Some(5), 6)]);
+    assert!(chain.path(ObjectName::Commit(7)).exists());
+}
