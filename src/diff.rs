@@ -18,7 +18,7 @@ use crate::memory::{PatchCollector, PatchSet, PieceChanges};
 use crate::progress::Progress;
 use crate::table::StateTable;
 use crate::tensor::{
-    Digest, MemoryState, PieceDigests, State, StateDigests, StateWriter, TensorInfo, digests_of, total_bytes,
+    Digest, MemoryState, PieceDigests, ReadOnce, State, StateDigests, StateWriter, TensorInfo, digests_of, total_bytes,
 };
 
 /// How a link is to be made.
@@ -127,19 +127,6 @@ pub fn diff_with_patches(
     let report = make(&base, &ReadOnce(&target), options, Some((&mut collector, new)), out)?;
     let set = collector.finish_with(report.target.clone(), room)?;
     Ok((report, set))
-}
-
-/// A state that is read, never looked at where it is.
-struct ReadOnce<'a>(&'a dyn State);
-
-impl State for ReadOnce<'_> {
-    fn tensors(&self) -> &[TensorInfo] {
-        self.0.tensors()
-    }
-
-    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.0.read(tensor, offset, out)
-    }
 }
 
 /// Room for the tensors that no tensor of the base can become.

@@ -10,4 +10,4 @@ pub(crate) use digest::{PieceDigests, digests_of, read_piece};
 pub use dtype::{DescribedDtype, Dtype};
 pub(crate) use info::PIECE_LENGTH;
 pub use info::{PIECE_BYTES, TensorInfo, total_bytes};
-pub use state::{MemoryState, MemoryWriter, State, StateWriter};
+pub use state::{MemoryState, MemoryWriter, ReadOnce, State, StateWriter};

@@ -1,5 +1,6 @@
 //! A state: one version of a model. The trait that diff and apply read, and a state held in memory.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -45,6 +46,27 @@ impl<T: State + ?Sized> State for &T {
 
     fn find(&self, name: &str) -> Option<usize> {
         (**self).find(name)
+    }
+}
+
+/// A state that is read, never looked at where it is: for memory that somebody else may be writing to. So each byte that is
+/// dealt with has been seen once.
+#[derive(Clone, Copy)]
+pub struct ReadOnce<'a>(pub &'a dyn State);
+
+impl State for ReadOnce<'_> {
+    fn tensors(&self) -> &[TensorInfo] {
+        self.0.tensors()
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.0.read(tensor, offset, out)
+    }
+}
+
+impl fmt::Debug for ReadOnce<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReadOnce").field(&self.0.tensors().len()).finish()
     }
 }
 

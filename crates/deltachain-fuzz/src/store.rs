@@ -157,7 +157,7 @@ impl World {
         let work = self.folder.path().join("work");
         let base = match (base, &head) {
             (From::Nothing, _) | (From::State, None) => Base::Nothing,
-            (From::State, Some(head)) => Base::State(head),
+            (From::State, Some(head)) => Base::State(head.into()),
             (From::Chain, _) => Base::Chain,
             (From::Work, _) => Base::Work(&work),
         };

@@ -90,7 +90,7 @@ fn publish(store: &Store, mebibytes: u64, scratch: &Path) -> Result<FileReferenc
     let mut publisher = Publisher::open(store.clone(), PublishOptions::default())?;
     let base = SafetensorsState::open(scratch.join("base"))?;
     publisher.publish(&base, Base::Nothing, &())?;
-    publisher.publish(&SafetensorsState::open(scratch.join("target"))?, Base::State(&base), &())?;
+    publisher.publish(&SafetensorsState::open(scratch.join("target"))?, Base::State((&base).into()), &())?;
     let commit = store.get(ObjectName::Commit(1))?.ok_or("there is no commit")?;
     let routes = Commit::parse(&commit, &Limits::default())?.routes;
     let route = routes.iter().find(|route| route.from == Some(0)).ok_or("there is no link")?;

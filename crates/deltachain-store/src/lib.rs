@@ -52,6 +52,7 @@ pub use maintenance::fsck::{FsckOptions, FsckReport, fsck};
 pub use maintenance::log::{LogEntry, log, show};
 pub use maintenance::prune::{Keep, PrunePlan, Pruned, plan_prune, prune};
 pub use observer::{Observer, Phase};
+pub use publishing::model::Model;
 pub use publishing::options::{Base, PublishOptions};
 pub use publishing::part::ShardPart;
 pub use publishing::policy::Snapshots;

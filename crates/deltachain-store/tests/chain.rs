@@ -82,7 +82,7 @@ fn publish_and_follow(store: &Store) {
         let before = (version > 0).then(|| models.save(version - 1, scratch.path()));
         let base = match &before {
             None => Base::Nothing,
-            Some(before) if version % 5 == 1 => Base::State(before),
+            Some(before) if version % 5 == 1 => Base::State(before.into()),
             Some(_) => Base::Work(&work),
         };
         let published = publisher.publish(&state, base, &()).unwrap();

@@ -36,7 +36,7 @@ fn chain(scratch: &Path) -> (Store, Models) {
     for version in 0..=HEAD {
         let state = models.save(version, scratch);
         let before = version.checked_sub(1).map(|before| models.save(before, scratch));
-        let base = before.as_ref().map_or(Base::Nothing, Base::State);
+        let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
         Publisher::open(store.clone(), options.clone()).unwrap().publish(&state, base, &()).unwrap();
     }
     let mut options = CompactOptions::new(scratch.join("compact"));

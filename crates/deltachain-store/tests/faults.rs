@@ -81,7 +81,7 @@ fn publish(store: &Store, models: &mut Models, version: u64, scratch: &Path) -> 
     options.skips = vec![3];
     let state = models.save(version, scratch);
     let before = version.checked_sub(1).map(|before| models.save(before, scratch));
-    let base = before.as_ref().map_or(Base::Nothing, Base::State);
+    let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
     let published = Publisher::open(store.clone(), options)?.publish(&state, base, &())?;
     assert_eq!(published.state, StateDigests::of(models.state(version), &()).unwrap().state);
     Ok((published.version, published.commit))

@@ -329,7 +329,7 @@ fn on_disk(versions: u64) -> (tempfile::TempDir, Store) {
         let base = version.checked_sub(1).map(|before| models.save(before, place.path()));
         let state = models.save(version, place.path());
         let mut publisher = Publisher::open(store.clone(), options.clone()).unwrap();
-        publisher.publish(&state, base.as_ref().map_or(Base::Nothing, Base::State), &()).unwrap();
+        publisher.publish(&state, base.as_ref().map_or(Base::Nothing, |base| Base::State(base.into())), &()).unwrap();
     }
     (place, store)
 }

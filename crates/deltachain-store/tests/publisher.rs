@@ -72,15 +72,15 @@ fn versions_are_made_from_the_head_and_nothing_else() {
     init(&store).unwrap();
     let states: Vec<SafetensorsState> = (0..4).map(|version| models.save(version, directory.path())).collect();
     // There is nothing to make a link from.
-    assert_rule(&publish(&store, &states[1], Base::State(&states[0])).unwrap_err(), "R-PUB-01");
+    assert_rule(&publish(&store, &states[1], Base::State((&states[0]).into())).unwrap_err(), "R-PUB-01");
     let first = publish(&store, &states[0], Base::Nothing).unwrap();
     assert_eq!((first.version, from(&first), first.unchanged_state), (0, vec![None], false));
     assert_eq!(first.changed, first.elements);
 
-    let second = publish(&store, &states[1], Base::State(&states[0])).unwrap();
+    let second = publish(&store, &states[1], Base::State((&states[0]).into())).unwrap();
     assert_eq!((second.version, from(&second)), (1, vec![Some(0)]));
     assert!(second.changed > 0 && second.changed < second.elements);
-    let error = publish(&store, &states[2], Base::State(&states[0])).unwrap_err();
+    let error = publish(&store, &states[2], Base::State((&states[0]).into())).unwrap_err();
     assert_rule(&error, "R-PUB-01");
     let digest = |state| StateDigests::of(state, &()).unwrap().state.to_string();
     assert!(error.message().contains(&digest(&states[0])) && error.message().contains(&digest(&states[1])));
@@ -88,7 +88,7 @@ fn versions_are_made_from_the_head_and_nothing_else() {
     // The head needs no base, nor need anything have changed.
     let third = publish(&store, &states[2], Base::Nothing).unwrap();
     assert_eq!(from(&third), [None]);
-    let fourth = publish(&store, &states[2], Base::State(&states[2])).unwrap();
+    let fourth = publish(&store, &states[2], Base::State((&states[2]).into())).unwrap();
     assert_eq!((fourth.version, fourth.changed, fourth.unchanged_state, fourth.state), (3, 0, true, third.state));
 
     let proven = prove(&store);
@@ -190,7 +190,7 @@ fn snapshots_come_when_late_joiners_would_read_too_much() {
     for version in 0..40 {
         let state = models.save(version, directory.path());
         let base = version.checked_sub(1).map(|before| models.save(before, directory.path()));
-        let base = base.as_ref().map_or(Base::Nothing, Base::State);
+        let base = base.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
         let mut publisher = Publisher::open(store.clone(), options(Snapshots::Cost(1.5), &[])).unwrap();
         let published = publisher.publish(&state, base, &()).unwrap();
         let bytes = |from| published.routes.iter().find(|route| route.from == from).map(|route| route.bytes);
@@ -245,7 +245,7 @@ fn of_two_publishers_one_wins() {
         let results: Vec<Result<Published>> = thread::scope(|scope| {
             let race = |&rival: &usize| {
                 let (store, rival, last) = (store.clone(), &states[rival], &states[last]);
-                scope.spawn(move || publish(&store, rival, Base::State(last)))
+                scope.spawn(move || publish(&store, rival, Base::State(last.into())))
             };
             let racing: Vec<_> = rivals.iter().map(race).collect();
             racing.into_iter().map(|racer| racer.join().unwrap()).collect()
@@ -269,7 +269,8 @@ fn who_comes_second_is_told_so() {
     init(&store).unwrap();
     let states: Vec<SafetensorsState> = (0..3).map(|version| models.save(version, directory.path())).collect();
     publish(&store, &states[0], Base::Nothing).unwrap();
-    let part = |state| publish_shard(&store, state, Base::State(&states[0]), 0, 1, &PublishOptions::default(), &());
+    let part =
+        |state| publish_shard(&store, state, Base::State((&states[0]).into()), 0, 1, &PublishOptions::default(), &());
     let (slow, fast) = (part(&states[1]).unwrap(), part(&states[2]).unwrap());
     let commit = |part: &ShardPart| commit_shards(&store, std::slice::from_ref(part), &PublishOptions::default(), &());
     let published = commit(&fast).unwrap();
@@ -293,7 +294,7 @@ fn a_publisher_that_stops_anywhere_leaves_a_chain_that_goes_on() {
         let store = Store::from_objects(objects, "", quick()).unwrap();
         init(&store).unwrap();
         let publish = |version: usize| {
-            let base = version.checked_sub(1).map_or(Base::Nothing, |before| Base::State(&states[before]));
+            let base = version.checked_sub(1).map_or(Base::Nothing, |before| Base::State((&states[before]).into()));
             Publisher::open(store.clone(), every.clone())?.publish(&states[version], base, &())
         };
         for version in 0..4 {
@@ -352,7 +353,7 @@ fn shards_become_a_version_together() {
             let work = place.join(format!("work {shard}"));
             // One process has the files, another keeps a directory.
             let base = match &before {
-                Some(before) if shard == 0 => Base::State(&before[shard]),
+                Some(before) if shard == 0 => Base::State((&before[shard]).into()),
                 Some(_) if of == 3 => Base::Work(&work),
                 _ => Base::Nothing,
             };

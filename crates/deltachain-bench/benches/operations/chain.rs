@@ -1,4 +1,4 @@
-//! A version's way through a chain: the publisher's step by itself, and the way from file to file.
+//! A version's way through a chain: the publisher's step by itself, and all of the way from files to a follower's file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,11 +6,38 @@ use std::sync::Arc;
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::MemoryState;
 use deltachain_bench::{Result, save};
-use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init};
+use deltachain_store::{
+    Base, PublishOptions, Publisher, Snapshots, Store, StoreOptions, Subscriber, SubscriberOptions, init,
+};
+use object_store::memory::InMemory;
+use rayon::ThreadPool;
 
-use crate::Group;
+use crate::{Group, threaded};
 
 impl Group<'_> {
+    /// All that a publisher does for a version, its objects in memory: with the head in its own memory, and with a head that the
+    /// caller gives it, whose state is hashed.
+    pub(crate) fn publisher(&mut self, pool: &ThreadPool) -> Result {
+        let states = [&self.pair.base, &self.pair.target];
+        for (name, keeps) in [("publish, head in memory", true), ("publish, head given", false)] {
+            let store = Store::from_objects(Arc::new(InMemory::new()), "chain", StoreOptions::default())?;
+            init(&store)?;
+            let options = PublishOptions::default().snapshots(Snapshots::Never).keep_head(keeps);
+            let mut publisher = Publisher::open(store, options)?;
+            publisher.publish(states[0], Base::Nothing, &())?;
+            let mut turn = 0;
+            let mut publish = || {
+                let (old, new) = (states[turn % 2], states[(turn + 1) % 2]);
+                turn += 1;
+                let base = if keeps { Base::Chain } else { Base::State(old.into()) };
+                pool.install(|| publisher.publish(new, base, &()))
+            };
+            publish()?;
+            self.group.bench_function(threaded(pool, name), |bencher| bencher.iter(&mut publish));
+        }
+        Ok(())
+    }
+
     /// Publishing a version into a directory and following it there, with everything written to disk, by all threads.
     pub(crate) fn chain(&mut self, place: &Path) -> Result {
         let pair = self.pair;
@@ -40,7 +67,7 @@ impl Group<'_> {
             bencher.iter(|| {
                 let (old, new) = (&states[turn % 2], &states[(turn + 1) % 2]);
                 turn += 1;
-                let published = publisher.publish(new, Base::State(old), &())?;
+                let published = publisher.publish(new, Base::State(old.into()), &())?;
                 let switched = follow()?;
                 if switched.state == published.state {
                     Ok(())

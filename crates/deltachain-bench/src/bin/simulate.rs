@@ -186,7 +186,7 @@ fn check() -> Result {
             let due = Duration::from_secs_f64(PERIOD * f64::from(version));
             std::thread::sleep(due.saturating_sub(start.elapsed()));
             let turn = usize::from(version % 2 == 1);
-            let published = publisher.publish(&states[turn], Base::State(&states[1 - turn]), &())?;
+            let published = publisher.publish(&states[turn], Base::State((&states[1 - turn]).into()), &())?;
             commits.push(start.elapsed().as_secs_f64());
             links.extend(published.routes.iter().filter(|route| route.from.is_some()).map(|route| route.bytes));
         }

@@ -183,7 +183,7 @@ fn publish_all(store: &Store, models: &[PathBuf], watcher: &Watcher) -> Result<V
     let mut before: Option<SafetensorsState> = None;
     for model in models {
         let state = SafetensorsState::open(model)?;
-        let base = before.as_ref().map_or(Base::Nothing, Base::State);
+        let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
         let began = Instant::now();
         published.push((publisher.publish(&state, base, watcher)?, began.elapsed()));
         before = Some(state);

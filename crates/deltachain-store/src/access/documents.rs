@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use deltachain::chain::{ChainDocument, History, ObjectName, Parent};
+use deltachain::chain::{ChainDocument, Commit, History, ObjectName, Parent};
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::{Store, StoredObject};
@@ -26,17 +26,26 @@ pub fn init(store: &Store) -> Result<ChainDocument> {
     Err(Error::usage("there is a chain already").in_file(store.to_string()))
 }
 
-/// What the next version follows.
-pub(crate) fn head(store: &Store, limits: &Limits) -> Result<Parent> {
-    let head = store.listing(0)?.head();
-    parent(store, head, limits)
+/// What the next version follows. `chain` is the content of the chain document; `known` is a version that has a commit, or
+/// had one: from there on the head is looked for.
+pub(crate) fn head(store: &Store, chain: Option<&[u8]>, known: Option<u64>, limits: &Limits) -> Result<Parent> {
+    follow(store, chain, store.head(known)?, limits)
 }
 
 /// What the version after this one follows; `None` stands for the chain document.
 pub(crate) fn parent(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Parent> {
-    let chain = store.get(ObjectName::Chain)?;
+    follow(store, store.get(ObjectName::Chain)?.as_deref(), version, limits)
+}
+
+fn follow(store: &Store, chain: Option<&[u8]>, version: Option<u64>, limits: &Limits) -> Result<Parent> {
     let head = version.map(|version| Ok((version, store.get(ObjectName::Commit(version))?))).transpose()?;
-    Parent::read(chain.as_deref(), head.as_ref().map(|(version, content)| (*version, content.as_deref())), limits)
+    Parent::read(chain, head.as_ref().map(|(version, content)| (*version, content.as_deref())), limits)
+}
+
+/// The commit of a version; `None` if there is none, or none that can be read.
+pub(crate) fn usable_commit(store: &Store, version: u64, limits: &Limits) -> Result<Option<Commit>> {
+    let content = store.get(ObjectName::Commit(version))?;
+    Ok(content.and_then(|bytes| Commit::parse(&bytes, limits).ok()).filter(|commit| commit.version == version))
 }
 
 /// A stretch of a chain, with all objects of the store.

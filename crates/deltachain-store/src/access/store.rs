@@ -25,6 +25,9 @@ use crate::observer::{Observer, Phase};
 /// A document is read up to here: one byte more than any may have, so that a longer one is noticed.
 const DOCUMENT_BYTES: u64 = deltachain::limits::MAX_DOCUMENT_BYTES + 1;
 
+/// Names that a store lists at once, as a rule. Some list more.
+const PAGE: u64 = 1000;
+
 /// S3 takes no more parts of one object, and none shorter but the last.
 const MOST_PARTS: u64 = 10_000;
 const LEAST_PART: u64 = 5 << 20;
@@ -165,7 +168,7 @@ impl Store {
         if !self.can_list {
             return Err(Error::usage("this store cannot be listed").in_file(&self.name));
         }
-        let mut objects = self.block_on(self.list(None, None))?;
+        let mut objects = self.block_on(self.list(None, None, usize::MAX))?;
         objects.sort_unstable_by_key(|object| object.name);
         Ok(objects)
     }
@@ -186,24 +189,68 @@ impl Store {
         let routes = before.map(|version| ObjectName::Routes { version, generation: 9_999_999_999 });
         let lists = [("commits", commit), ("routes", routes)];
         let lists = self.block_on(async {
-            let lists = lists.map(|(folder, after)| self.list(Some(folder), after));
+            let lists = lists.map(|(folder, after)| self.list(Some(folder), after, usize::MAX));
             futures_util::future::try_join_all(lists).await
         })?;
         Ok(Listing::new(lists.iter().flatten().map(|object| object.name.to_string())))
     }
 
-    /// The chain's objects in one of its folders, beyond a name.
-    async fn list(&self, folder: Option<&str>, after: Option<ObjectName>) -> Result<Vec<StoredObject>> {
+    /// The head: the highest version that has a commit. `known` has one, or had one: the search begins there. However many
+    /// versions there are, few pages are listed: one from `known` on, and about ten for 100,000 versions more.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn head(&self, known: Option<u64>) -> Result<Option<u64>> {
+        if !self.can_list {
+            return self.find_head(known.unwrap_or(0));
+        }
+        let before = known.and_then(|known| known.checked_sub(1));
+        let mut found = self.page_of_commits(before)?;
+        if found.is_none() && before.is_some() {
+            found = self.page_of_commits(None)?;
+        }
+        let Some((mut low, mut is_all)) = found else { return Ok(None) };
+        // The head is not below `low`, and not above `high`.
+        let (mut high, mut stride) = (u64::MAX, 8 * PAGE);
+        while !is_all && low < high {
+            // A page in the middle, or far beyond all pages so far.
+            let probe = low.saturating_add(stride.min((high - low).saturating_sub(PAGE) / 2));
+            match self.page_of_commits(Some(probe))? {
+                Some(found) => (low, is_all) = found,
+                None => high = probe,
+            }
+            stride = stride.saturating_mul(16);
+        }
+        Ok(Some(low))
+    }
+
+    /// A version that has a commit and comes after this one, and whether it is the last. `None` if there is no such version. Stores
+    /// may list in any order.
+    fn page_of_commits(&self, after: Option<u64>) -> Result<Option<(u64, bool)>> {
+        let after = after.map(ObjectName::Commit);
+        let most = usize::try_from(PAGE).unwrap_or(usize::MAX);
+        let commits = self.block_on(self.list(Some("commits"), after, most))?;
+        let is_all = commits.len() < most;
+        let versions = commits.iter().filter_map(|object| match object.name {
+            ObjectName::Commit(version) => Some(version),
+            _ => None,
+        });
+        Ok(versions.max().map(|version| (version, is_all)))
+    }
+
+    /// Some of the chain's objects in one of its folders, beyond a name: all if there are no more than `most`.
+    async fn list(&self, folder: Option<&str>, after: Option<ObjectName>, most: usize) -> Result<Vec<StoredObject>> {
         let prefix = folder.map_or_else(|| self.prefix.clone(), |folder| self.prefix.clone().join(folder));
         let listed = self.retry(async || {
             let metas = match after {
                 Some(after) => self.objects.list_with_offset(Some(&prefix), &self.path(after)),
                 None => self.objects.list(Some(&prefix)),
             };
-            metas.try_collect::<Vec<ObjectMeta>>().await
+            // Further pages are asked for only if what is taken is not on those before.
+            let objects = metas.try_filter_map(async |meta| Ok(self.stored_object(&meta)));
+            objects.take(most).try_collect().await
         });
-        let metas = listed.await.map_err(|error| Error::io("listing", error.into()).in_file(&self.name))?;
-        Ok(metas.iter().filter_map(|meta| self.stored_object(meta)).collect())
+        listed.await.map_err(|error| Error::io("listing", error.into()).in_file(&self.name))
     }
 
     fn stored_object(&self, meta: &ObjectMeta) -> Option<StoredObject> {

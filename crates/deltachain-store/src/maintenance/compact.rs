@@ -11,6 +11,7 @@ use crate::access::documents::stretch;
 use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::kept::Kept;
+use crate::publishing::model::End;
 use crate::publishing::new_link::NewLink;
 use crate::publishing::published::PublishedRoute;
 
@@ -91,7 +92,7 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
     for shard in 0..target.commit.shards.len() {
         let maker = Maker { store, options, shard, observer };
         let mut kept = maker.keep("target", &target)?;
-        let state = kept.bring_to(version, observer)?;
+        let state = kept.bring_to(version, None, observer)?;
         for (source, route) in sources.iter().zip(&mut routes) {
             route.files.push(maker.make(source.as_ref(), &target, state)?.reference);
         }
@@ -146,10 +147,10 @@ impl Maker<'_> {
         let Self { options, shard, observer, .. } = *self;
         let mut kept = source.map(|source| self.keep("source", source)).transpose()?;
         let base = match (&mut kept, source) {
-            (Some(kept), Some(source)) => Some(kept.bring_to(source.commit.version, observer)?),
+            (Some(kept), Some(source)) => Some(kept.bring_to(source.commit.version, None, observer)?),
             _ => None,
         };
-        let link = NewLink::make(base, state, options.profile, Some(&options.scratch), observer)?;
+        let link = NewLink::make(base.map(End::from), state.into(), options.profile, Some(&options.scratch), observer)?;
         let digest_of = |entry: &Entry| entry.commit.shards.get(shard).copied();
         let base = source.map_or(Some(Digest::of_empty_state()), digest_of);
         if (Some(link.report.base), Some(link.report.target.state)) != (base, digest_of(target)) {

@@ -110,7 +110,7 @@ impl<'a> Prover<'a> {
                 place.insert(Kept::open(self.store, Some(&directory), (shard, of), self.limits)?)
             }
         };
-        kept.bring_to(version, self.observer)
+        kept.bring_to(version, None, self.observer)
     }
 
     fn apply(

@@ -5,23 +5,29 @@ use std::thread;
 
 use deltachain::chain::{Asset, Parent};
 use deltachain::files::SafetensorsState;
-use deltachain::tensor::State;
 use deltachain::{Error, Result, StateTable};
 
 use crate::access::documents;
 use crate::access::store::Store;
 use crate::following::assets::store_assets;
 use crate::observer::{InPhase, Observer, Phase};
+use crate::publishing::head_copy::HeadCopy;
 use crate::publishing::kept::Kept;
+use crate::publishing::model::End;
 use crate::publishing::new_link::NewLink;
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
-use crate::publishing::policy::skipped_from;
+use crate::publishing::policy::{PathBytes, Snapshots, skipped_from};
 
 /// The links of one shard of the next version, to be made and stored.
 pub(crate) struct Job<'a> {
     pub(crate) store: &'a Store,
-    pub(crate) state: &'a SafetensorsState,
+    /// What the next version follows.
+    pub(crate) parent: &'a Parent,
+    /// The shard's next state.
+    pub(crate) target: End<'a>,
+    /// Its files, if it has any.
+    pub(crate) files: Option<&'a SafetensorsState>,
     pub(crate) shard: usize,
     pub(crate) of: usize,
     pub(crate) options: &'a PublishOptions,
@@ -31,24 +37,27 @@ pub(crate) struct Job<'a> {
 /// Links that have been stored, and the work directory if there is one.
 pub(crate) struct Made {
     pub(crate) part: ShardPart,
+    /// What the path to the head costs, if it is known.
+    pub(crate) path: Option<PathBytes>,
     pub(crate) work: Option<Kept>,
 }
 
 /// What links are made from.
 struct Bases<'a> {
-    parent: &'a Parent,
-    /// The head, and its state.
-    head: Option<(u64, &'a SafetensorsState)>,
+    head: Option<u64>,
+    /// The head's state, unless there is a copy of it.
+    state: Option<End<'a>>,
     work_directory: Option<&'a Path>,
 }
 
 impl Job<'_> {
-    pub(crate) fn run(&self, base: Base<'_>) -> Result<Made> {
+    /// If there is a copy of the head, it is the base, and knows then what brings it forward.
+    pub(crate) fn run(&self, base: Base<'_>, copy: Option<&mut HeadCopy>) -> Result<Made> {
         if self.shard >= self.of {
             return Err(Error::usage(format!("of {} shards, none has number {}", self.of, self.shard)));
         }
-        let parent = documents::head(self.store, &self.options.limits)?;
-        if let Base::State(_) = base {
+        let parent = self.parent;
+        if let Base::State(_) | Base::Trusted(..) = base {
             parent.head_for_base()?;
         }
         // Routes lead between versions with equally many shards.
@@ -57,34 +66,53 @@ impl Job<'_> {
         let work_directory = if let Base::Work(directory) = base { Some(directory) } else { None };
         let mut work = match base {
             Base::Work(directory) => Some(self.keep(Some(directory))?),
-            Base::Chain if head.is_some() => Some(self.keep(None)?),
+            Base::Chain if head.is_some() && copy.is_none() => Some(self.keep(None)?),
             _ => None,
         };
         if let (Some(work), Some(head)) = (&mut work, head) {
-            work.bring_to(head, self.observer)?;
+            work.bring_to(head, Some(parent.digest()), self.observer)?;
         }
-        let base_state = match base {
+        let lent;
+        let state = match base {
             Base::Nothing => None,
-            Base::State(state) => Some(state),
-            Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state),
+            Base::State(model) => {
+                lent = model.lent();
+                Some(End { state: &lent, layout: model.files().map(SafetensorsState::layout), digests: None })
+            }
+            Base::Trusted(model, digests) => {
+                lent = model.lent();
+                Some(End { state: &lent, layout: model.files().map(SafetensorsState::layout), digests: Some(digests) })
+            }
+            Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state).map(End::from),
         };
-        let links = self.make_and_store(&Bases { parent: &parent, head: head.zip(base_state), work_directory })?;
+        let path = self.path_to_head()?;
+        let links = self.make_and_store(&Bases { head, state, work_directory }, copy, path)?;
         // The way to the new version, once it has been committed.
         if let (Some(work), Some((_, link))) = (&mut work, links.iter().find(|(from, _)| *from == head)) {
             work.remember(link)?;
         }
-        let part = self.part(&parent, &links, assets)?;
+        let part = self.part(&links, assets)?;
         // What is only there for this once need not get to the new version.
-        Ok(Made { part, work: work.filter(|_| work_directory.is_some()) })
+        Ok(Made { part, path, work: work.filter(|_| work_directory.is_some()) })
+    }
+
+    fn path_to_head(&self) -> Result<Option<PathBytes>> {
+        let Self { store, parent, options, .. } = *self;
+        match options.snapshots {
+            Snapshots::Cost(_) => PathBytes::to_head(store, parent, &options.limits),
+            // Nothing is read for the next publisher alone.
+            Snapshots::Every(_) | Snapshots::Never => Ok(parent.head().and_then(PathBytes::of)),
+        }
     }
 
     /// Stores the other files of the directory, before the work that takes long.
     fn assets(&self) -> Result<Vec<Asset>> {
-        let Self { store, state, shard, options, observer, .. } = *self;
+        let Self { store, shard, options, observer, .. } = *self;
+        let Some(files) = self.files else { return Ok(Vec::new()) };
         if options.assets && shard == 0 {
-            return store_assets(store, state, observer);
+            return store_assets(store, files, observer);
         }
-        let others = state.other_files();
+        let others = files.other_files();
         if !others.is_empty() {
             let why = if options.assets { "shard 0 brings the other files" } else { "no other files are wanted" };
             observer.remark(&format!("not published, because {why}: {}", others.join(", ")));
@@ -93,11 +121,16 @@ impl Job<'_> {
     }
 
     /// Makes links and stores them; one is on its way while the next is being made.
-    fn make_and_store(&self, bases: &Bases<'_>) -> Result<Vec<(Option<u64>, NewLink)>> {
+    fn make_and_store(
+        &self,
+        bases: &Bases<'_>,
+        copy: Option<&mut HeadCopy>,
+        path: Option<PathBytes>,
+    ) -> Result<Vec<(Option<u64>, NewLink)>> {
         let _uploads = InPhase::begin(self.observer, Phase::Upload, 0);
         thread::scope(|scope| {
             let mut uploads = Vec::new();
-            self.make_links(bases, &mut |from, link| {
+            self.make_links(bases, copy, path, &mut |from, link| {
                 uploads.push(scope.spawn(move || link.upload(self.store, self.observer).map(|()| (from, link))));
             })?;
             let failed = |_| Err(Error::usage("a thread that stored a link has failed"));
@@ -105,27 +138,43 @@ impl Job<'_> {
         })
     }
 
-    fn make_links(&self, bases: &Bases<'_>, add: &mut dyn FnMut(Option<u64>, NewLink)) -> Result<()> {
-        let Self { shard, of, options, observer, .. } = *self;
-        let place = bases.work_directory;
-        let make = |base: Option<&SafetensorsState>| NewLink::make(base, self.state, options.profile, place, observer);
+    fn make_links(
+        &self,
+        bases: &Bases<'_>,
+        mut copy: Option<&mut HeadCopy>,
+        path: Option<PathBytes>,
+        add: &mut dyn FnMut(Option<u64>, NewLink),
+    ) -> Result<()> {
+        let Self { parent, shard, of, options, observer, .. } = *self;
+        let (profile, place) = (options.profile, bases.work_directory);
+        let mut target = self.target;
         let mut needs_snapshot = true;
-        if let Some((head, state)) = bases.head {
-            let link = make(Some(state))?;
-            bases.parent.check_base(shard, link.report.base)?;
+        let link = match (bases.head, &mut copy, bases.state) {
+            (Some(_), Some(copy), _) => Some(copy.link_to(target, profile, place, observer)?),
+            (Some(_), None, Some(base)) => Some(NewLink::make(Some(base), target, profile, place, observer)?),
+            _ => None,
+        };
+        if let Some(link) = link {
+            parent.check_base(shard, link.report.base)?;
             // Several shards must come to the same result, though each knows its own link only.
             let bytes = if of == 1 { link.reference.size } else { 0 };
-            add(Some(head), link);
-            needs_snapshot = options.snapshots.want(self.store, bases.parent, bytes, &options.limits, observer)?;
+            add(bases.head, link);
+            needs_snapshot = options.snapshots.want(parent, path, bytes, observer);
         }
+        let skipped = skipped_from(parent.next_version(), &options.skips);
+        if let Some(copy) = copy.filter(|_| needs_snapshot || !skipped.is_empty()) {
+            // What was lent is not read again: it may be another state by now.
+            target.state = copy.forward()?;
+        }
+        let make = |base: Option<End<'_>>| NewLink::make(base, target, profile, place, observer);
         if needs_snapshot {
             add(None, make(None)?);
         }
-        let version = bases.parent.next_version();
-        for from in skipped_from(version, &options.skips) {
+        let version = parent.next_version();
+        for from in skipped {
             match self.older(from, version, place) {
                 Ok(None) => {}
-                Ok(Some(older)) => add(Some(from), make(older.state())?),
+                Ok(Some(older)) => add(Some(from), make(older.state().map(End::from))?),
                 // Readers can do without this link.
                 Err(error) if error.rule().is_some() => {
                     observer.remark(&format!("no link is made from version {from}, which cannot be built: {error}"));
@@ -145,7 +194,7 @@ impl Job<'_> {
         }
         let directory = work_directory.map(|work| work.join(format!("skip-{}", next - version)));
         let mut kept = self.keep(directory.as_deref())?;
-        kept.bring_to(version, self.observer)?;
+        kept.bring_to(version, Some(older.digest()), self.observer)?;
         Ok(Some(kept))
     }
 
@@ -153,18 +202,22 @@ impl Job<'_> {
         Kept::open(self.store, directory, (self.shard, self.of), &self.options.limits)
     }
 
-    fn part(&self, parent: &Parent, links: &[(Option<u64>, NewLink)], assets: Vec<Asset>) -> Result<ShardPart> {
+    fn part(&self, links: &[(Option<u64>, NewLink)], assets: Vec<Asset>) -> Result<ShardPart> {
         let Some((_, first)) = links.first() else { return Err(Error::usage("no link has been made")) };
         // All links lead to one state, or somebody writes to its files.
         if links.iter().any(|(_, link)| link.report.target != first.report.target) {
-            return Err(Error::usage("the files have changed while they were read").in_file(self.state.path()));
+            let error = Error::usage("the model has changed while it was read");
+            return Err(match self.files {
+                Some(files) => error.in_file(files.path()),
+                None => error,
+            });
         }
         Ok(ShardPart {
-            version: parent.next_version(),
-            parent: parent.digest(),
+            version: self.parent.next_version(),
+            parent: self.parent.digest(),
             shard: self.shard,
             of: self.of,
-            table: StateTable { tensors: self.state.tensors().to_vec(), digests: first.report.target.clone() },
+            table: StateTable { tensors: self.target.state.tensors().to_vec(), digests: first.report.target.clone() },
             assets,
             routes: links.iter().map(|(from, link)| (*from, link.reference)).collect(),
             changed: first.report.changed,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use deltachain::files::SafetensorsState;
+use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 use tempfile::TempDir;
 
@@ -39,9 +40,16 @@ impl Kept {
         Ok(Self { subscriber, state: None, _temporary: temporary })
     }
 
-    /// Brings the directory to a version.
-    pub(crate) fn bring_to(&mut self, version: u64, observer: &dyn Observer) -> Result<&SafetensorsState> {
-        if let Some(prepared) = self.subscriber.prepare(Some(version), observer)? {
+    /// Brings the directory to a version. If the digest of its commit is known, a directory that is at the version already
+    /// costs no request.
+    pub(crate) fn bring_to(
+        &mut self,
+        version: u64,
+        commit: Option<Digest>,
+        observer: &dyn Observer,
+    ) -> Result<&SafetensorsState> {
+        let is_there = self.subscriber.held().is_some_and(|held| Some(held.commit) == commit);
+        if !is_there && let Some(prepared) = self.subscriber.prepare(Some(version), observer)? {
             self.subscriber.apply(prepared)?;
         }
         let held = self.subscriber.held().filter(|held| held.version == version);

@@ -1,7 +1,9 @@
 //! Adding versions to a chain: links are made and stored, a commit makes them a version.
 
+pub(crate) mod head_copy;
 pub(crate) mod job;
 pub(crate) mod kept;
+pub(crate) mod model;
 pub(crate) mod new_link;
 pub(crate) mod options;
 pub(crate) mod part;

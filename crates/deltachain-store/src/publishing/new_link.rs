@@ -1,17 +1,18 @@
 //! Links being made: written to a temporary file, named by the digest of their bytes, and stored.
 
-use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use deltachain::chain::FileReference;
-use deltachain::files::{LAYOUT_KEY, Layout, SafetensorsState};
+use deltachain::files::{LAYOUT_KEY, Layout};
+use deltachain::memory::PatchSet;
 use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
-use deltachain::{DiffOptions, DiffReport, Error, Profile, Result, diff};
+use deltachain::{DiffOptions, DiffReport, Error, Profile, Result, diff, diff_with_patches};
 use tempfile::NamedTempFile;
 
 use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
+use crate::publishing::model::End;
 
 /// A link in a temporary file.
 #[derive(Debug)]
@@ -25,19 +26,47 @@ impl NewLink {
     /// Makes the link from `base`, or from nothing, to `target`. The temporary file is made in `place`, or where the
     /// system has such files.
     pub(crate) fn make(
-        base: Option<&SafetensorsState>,
-        target: &SafetensorsState,
+        base: Option<End<'_>>,
+        target: End<'_>,
         profile: Profile,
         place: Option<&Path>,
         observer: &dyn Observer,
     ) -> Result<Self> {
-        let base_layout = base.map(SafetensorsState::layout);
-        let layout = Layout::metadata_value(target.layout(), base_layout, target.tensors());
-        let metadata: BTreeMap<String, String> =
-            layout.into_iter().map(|layout| (LAYOUT_KEY.to_owned(), layout)).collect();
         let nothing = MemoryState::new();
-        let base = base.map_or(&nothing as &dyn State, |base| base);
-        let work = bytes_of(base).saturating_add(bytes_of(target));
+        let base = base.unwrap_or(End { state: &nothing, layout: None, digests: None });
+        let run =
+            |options: &DiffOptions<'_>, out: &mut dyn Write| Ok((diff(base.state, target.state, options, out)?, ()));
+        Self::write(base, target, profile, place, observer, run).map(|(link, ())| link)
+    }
+
+    /// As [`make`](Self::make); also gives what changes the base to the target.
+    pub(crate) fn make_with_patches(
+        base: End<'_>,
+        target: End<'_>,
+        profile: Profile,
+        place: Option<&Path>,
+        observer: &dyn Observer,
+    ) -> Result<(Self, PatchSet)> {
+        let run = |options: &DiffOptions<'_>, out: &mut dyn Write| {
+            diff_with_patches(base.state, target.state, options, u64::MAX, out)
+        };
+        Self::write(base, target, profile, place, observer, run)
+    }
+
+    /// Lets `run` write a link.
+    fn write<T>(
+        base: End<'_>,
+        target: End<'_>,
+        profile: Profile,
+        place: Option<&Path>,
+        observer: &dyn Observer,
+        run: impl FnOnce(&DiffOptions<'_>, &mut dyn Write) -> Result<(DiffReport, T)>,
+    ) -> Result<(Self, T)> {
+        let tensors = target.state.tensors();
+        let single = Layout::single_file(tensors);
+        let layout = Layout::metadata_value(target.layout.unwrap_or(&single), base.layout, tensors);
+        let metadata = layout.into_iter().map(|layout| (LAYOUT_KEY.to_owned(), layout)).collect();
+        let work = bytes_of(base.state).saturating_add(bytes_of(target.state));
         let progress = InPhase::begin(observer, Phase::Compare, work);
 
         let mut builder = tempfile::Builder::new();
@@ -49,11 +78,11 @@ impl NewLink {
         let file = file.map_err(|error| Error::io("creating a temporary file", error))?;
         let mut out = HashingWriter { file: BufWriter::new(file), hasher: blake3::Hasher::new() };
         let options = DiffOptions::default().profile(profile).metadata(metadata).progress(&progress);
-        let report = diff(base, target, &options, &mut out)?;
+        let (report, more) = run(&options.base_digests(base.digests), &mut out)?;
         let digest = Digest(*out.hasher.finalize().as_bytes());
         let file = out.file.into_inner().map_err(|error| Error::io("writing a temporary file", error.into_error()))?;
         let reference = FileReference { digest, size: report.bytes };
-        Ok(Self { file, reference, report })
+        Ok((Self { file, reference, report }, more))
     }
 
     /// Stores the link. The observer has been told of a phase of uploads; its end is the caller's to tell.

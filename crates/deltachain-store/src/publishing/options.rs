@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use deltachain::files::SafetensorsState;
+use deltachain::tensor::StateDigests;
 use deltachain::{Limits, Profile};
 
+use crate::publishing::model::Model;
 use crate::publishing::policy::Snapshots;
 
 /// How versions are published.
@@ -24,6 +25,9 @@ pub struct PublishOptions {
     /// Whether the other files of the model's directory, such as configuration and tokenizer, are published as the version's
     /// assets. If there are several shards, they are those of shard 0.
     pub assets: bool,
+    /// Whether the publisher keeps a copy of what it has published last in memory, for [`Base::Chain`]: the base of the next
+    /// version is there then, with its digests, and need be neither read nor hashed. Not for single shards.
+    pub keep_head: bool,
     /// Limits for documents and links that are read.
     pub limits: Limits,
 }
@@ -36,6 +40,7 @@ impl Default for PublishOptions {
             snapshots: Snapshots::default(),
             skips: Vec::new(),
             assets: true,
+            keep_head: false,
             limits: Limits::default(),
         }
     }
@@ -48,6 +53,7 @@ impl PublishOptions {
         snapshots: Snapshots,
         skips: Vec<u64>,
         assets: bool,
+        keep_head: bool,
         limits: Limits,
     }
 }
@@ -57,9 +63,13 @@ impl PublishOptions {
 pub enum Base<'a> {
     /// Nowhere: the version gets a snapshot and no link from the head, of which there may be none.
     Nothing,
-    /// In these files, wherever they are. What the link has been made from is compared with the head by digest.
-    State(&'a SafetensorsState),
-    /// In the chain, from which the head is built anew in a temporary directory.
+    /// In this model, wherever it is. What the link has been made from is compared with the head by digest.
+    State(Model<'a>),
+    /// In this model, which the caller vouches to have these digests: it is not hashed, and if it is anything else, readers will
+    /// refuse the link. [`Published::shards`](crate::Published::shards) has those of what was published.
+    Trusted(Model<'a>, &'a StateDigests),
+    /// In the chain: in the publisher's copy of the head ([`PublishOptions::keep_head`]) if it has one. Otherwise the head is
+    /// built anew in a temporary directory.
     Chain,
     /// In a directory that the publisher keeps as a [`Subscriber`](crate::Subscriber) does, and brings to the head first.
     Work(&'a Path),

@@ -1,11 +1,19 @@
 //! Which routes a new version gets besides that from the version before.
 
-use deltachain::chain::{Hop, Parent, Planner};
+use std::fmt;
+
+use deltachain::chain::{Commit, Parent, Route};
 use deltachain::{Limits, Result};
 
-use crate::access::read;
+use crate::access::documents::usable_commit;
 use crate::access::store::Store;
 use crate::observer::Observer;
+
+/// The key of a commit's metadata that notes the cost of the path to its version (SPEC section 20).
+pub(crate) const PATH_BYTES_KEY: &str = "deltachain.path-bytes";
+
+/// How many commits before the head are read at most to find out what the path to it costs, where its own does not say.
+const LOOK_BACK: u64 = 4;
 
 /// When a version gets a snapshot. Version 0 always has one, and so has a version that no link from its parent leads to.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,40 +34,91 @@ impl Default for Snapshots {
 }
 
 impl Snapshots {
-    /// Whether the version after `parent` gets a snapshot, whose link from the version before has `link` bytes.
-    pub(crate) fn want(
-        self,
-        store: &Store,
-        parent: &Parent,
-        link: u64,
-        limits: &Limits,
-        observer: &dyn Observer,
-    ) -> Result<bool> {
+    /// Whether the version after `parent` gets a snapshot, whose link from the version before has `link` bytes; `path` is what
+    /// the path to that costs, if it is known.
+    pub(crate) fn want(self, parent: &Parent, path: Option<PathBytes>, link: u64, observer: &dyn Observer) -> bool {
         let times = match self {
-            Self::Never => return Ok(false),
-            Self::Every(every) => return Ok(every > 0 && parent.next_version().is_multiple_of(every)),
+            Self::Never => return false,
+            Self::Every(every) => return every > 0 && parent.next_version().is_multiple_of(every),
             Self::Cost(times) => times,
         };
-        let mut planner = Planner::new(parent.head().map(|head| head.version), None, None, limits);
-        match read::plan(store, &mut planner) {
-            Ok(plan) => Ok(costs_more(&plan.hops, link, times)),
-            // A chain that late joiners cannot read is mended by a snapshot.
-            Err(error) if error.rule().is_some() => {
-                observer.remark(&format!("there is no way to the head from nothing, so a snapshot is added: {error}"));
-                Ok(true)
+        match path {
+            Some(path) => path.and(link.into()).costs_more_than(times),
+            // If late joiners cannot read the chain at all, that mends it.
+            None => {
+                observer.remark("what a late joiner would have to read is not known, so a snapshot is added");
+                true
             }
-            Err(error) => Err(error),
         }
     }
 }
 
-/// Whether this path and a link after it cost more than `times` the snapshot that the path begins with.
-#[expect(clippy::cast_precision_loss, reason = "a few bytes more or less decide nothing")]
-fn costs_more(path: &[Hop], link: u64, times: f64) -> bool {
-    let bytes = |hop: &Hop| hop.files.iter().map(|file| u128::from(file.size)).sum::<u128>();
-    let snapshot = path.first().map_or(0, bytes);
-    let whole: u128 = path.iter().map(bytes).sum();
-    (whole + u128::from(link)) as f64 > times * snapshot as f64
+/// What a late joiner reads to get to a version: bytes of the cheapest path from nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PathBytes {
+    /// Of the route from nothing, with which it begins.
+    snapshot: u128,
+    /// Of all its routes.
+    whole: u128,
+}
+
+impl PathBytes {
+    /// What a commit says itself: in its metadata, which may be wrong and decides nothing but when there is a snapshot, or by
+    /// a snapshot of its own.
+    pub(crate) fn of(commit: &Commit) -> Option<Self> {
+        let noted = commit.metadata.get(PATH_BYTES_KEY).and_then(|note| {
+            let (snapshot, whole) = note.split_once(' ')?;
+            Some(Self { snapshot: snapshot.parse().ok()?, whole: whole.parse().ok()? })
+        });
+        noted.or_else(|| Self::after(&commit.routes, |_| Ok(None)).ok().flatten())
+    }
+
+    /// To the head. Where its commit does not say so, a few commits before it are read.
+    pub(crate) fn to_head(store: &Store, parent: &Parent, limits: &Limits) -> Result<Option<Self>> {
+        let mut commit = parent.head().cloned();
+        let mut links = 0_u128;
+        for _ in 0..=LOOK_BACK {
+            let Some(Commit { version, routes, .. }) = &commit else { return Ok(None) };
+            if let Some(known) = commit.as_ref().and_then(Self::of) {
+                return Ok(Some(known.and(links)));
+            }
+            let Some(before) = version.checked_sub(1) else { return Ok(None) };
+            let Some(link) = routes.iter().find(|route| route.from == Some(before)) else { return Ok(None) };
+            links = links.saturating_add(link.bytes());
+            commit = usable_commit(store, before, limits)?;
+        }
+        Ok(None)
+    }
+
+    /// To a version with these routes, as far as it is known what the paths to the versions cost that they come from.
+    pub(crate) fn after(routes: &[Route], of: impl Fn(u64) -> Result<Option<Self>>) -> Result<Option<Self>> {
+        let mut cheapest: Option<Self> = None;
+        for route in routes {
+            let nothing = Self { snapshot: route.bytes(), whole: 0 };
+            let path = route.from.map_or(Ok(Some(nothing)), &of)?.map(|before| before.and(route.bytes()));
+            // Of equal ones the first: nothing comes before all versions.
+            cheapest = cheapest.into_iter().chain(path).min_by_key(|path| path.whole);
+        }
+        Ok(cheapest)
+    }
+
+    /// With more links.
+    fn and(self, links: u128) -> Self {
+        Self { whole: self.whole.saturating_add(links), ..self }
+    }
+
+    /// Whether it costs more than so many times the snapshot that it begins with.
+    #[expect(clippy::cast_precision_loss, reason = "a few bytes more or less decide nothing")]
+    fn costs_more_than(self, times: f64) -> bool {
+        self.whole as f64 > times * self.snapshot as f64
+    }
+}
+
+/// As a commit notes it.
+impl fmt::Display for PathBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.snapshot, self.whole)
+    }
 }
 
 /// The versions from which this one gets a link, given how far apart links of each kind are; the one before is none of
@@ -88,19 +147,52 @@ mod tests {
         assert_eq!(skipped_from(6, &[0, 1, 2, 3, 12]), [3, 4]);
     }
 
+    fn commit(version: u64, routes: &[(Option<u64>, u64)], note: Option<&str>) -> Commit {
+        let digest = Digest::of_bytes(b"");
+        let route = |&(from, size)| Route { from, files: vec![FileReference { digest, size }] };
+        Commit {
+            version,
+            parent: digest,
+            state: digest,
+            shards: vec![digest],
+            routes: routes.iter().map(route).collect(),
+            assets: Vec::new(),
+            metadata: note.map(|note| (PATH_BYTES_KEY.to_owned(), note.to_owned())).into_iter().collect(),
+        }
+    }
+
     #[test]
     fn a_path_costs_more_than_so_many_snapshots() {
-        let digest = Digest::of_bytes(b"");
-        let hop = |version, from, sizes: &[u64]| Hop {
-            version,
-            from,
-            files: sizes.iter().map(|&size| FileReference { digest, size }).collect(),
-            shards: vec![digest; sizes.len()],
+        let path = PathBytes { snapshot: 100, whole: 150 };
+        assert!(!path.and(50).costs_more_than(2.0));
+        assert!(path.and(51).costs_more_than(2.0));
+        assert!(!path.and(149).costs_more_than(3.0));
+        assert!(path.costs_more_than(1.0));
+    }
+
+    #[test]
+    fn a_commit_says_what_its_path_costs() {
+        let of = |routes: &[_], note| PathBytes::of(&commit(9, routes, note)).map(|path| path.to_string());
+        let link = (Some(8), 3);
+        assert_eq!(of(&[link], Some("10 25")).as_deref(), Some("10 25"));
+        assert_eq!(of(&[(None, 7), link], None).as_deref(), Some("7 7"));
+        assert_eq!(of(&[(None, 7), link], Some("x")).as_deref(), Some("7 7"));
+        assert_eq!(of(&[link], None), None);
+        for note in ["", "10", "10  25", "10 25 ", "-1 5", "10 999999999999999999999999999999999999999999"] {
+            assert_eq!(of(&[link], Some(note)), None, "{note:?}");
+        }
+    }
+
+    #[test]
+    fn the_cheapest_path_is_noted() {
+        let known = |version| Ok((version != 6).then_some(PathBytes { snapshot: 10, whole: u128::from(version) * 10 }));
+        let after = |routes: &[_]| {
+            PathBytes::after(&commit(9, routes, None).routes, known).unwrap().map(|path| path.to_string())
         };
-        let path = [hop(3, None, &[60, 40]), hop(4, Some(3), &[30, 20])];
-        assert!(!costs_more(&path, 50, 2.0));
-        assert!(costs_more(&path, 51, 2.0));
-        assert!(!costs_more(&path, 149, 3.0));
-        assert!(costs_more(&path, 0, 1.0));
+        assert_eq!(after(&[(Some(8), 5)]).as_deref(), Some("10 85"));
+        assert_eq!(after(&[(Some(4), 20), (Some(8), 5)]).as_deref(), Some("10 60"));
+        assert_eq!(after(&[(None, 60), (Some(4), 20)]).as_deref(), Some("60 60"));
+        assert_eq!(after(&[(None, 61), (Some(4), 20)]).as_deref(), Some("10 60"));
+        assert_eq!(after(&[(Some(6), 1)]), None);
     }
 }

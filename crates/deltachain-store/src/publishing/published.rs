@@ -1,7 +1,7 @@
 //! What is said of a version that has been published.
 
 use deltachain::chain::{Asset, Route};
-use deltachain::tensor::Digest;
+use deltachain::tensor::{Digest, StateDigests};
 
 /// A version that has been published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub struct Published {
     pub state: Digest,
     /// Digest of its commit's bytes.
     pub commit: Digest,
+    /// Digests of each shard and of its tensors.
+    pub shards: Vec<StateDigests>,
     /// Its routes, those from nothing first.
     pub routes: Vec<PublishedRoute>,
     /// Its assets, ascending by name.

@@ -1,50 +1,149 @@
 //! Publishing versions (SPEC section 20): links are made and stored, and a commit makes them a version.
 
-use deltachain::Result;
+use std::slice;
+
+use deltachain::chain::{ObjectName, Parent};
 use deltachain::files::SafetensorsState;
+use deltachain::tensor::{MemoryState, State, TensorInfo};
+use deltachain::{Error, Result};
 
 use crate::access::documents;
 use crate::access::store::Store;
 use crate::observer::Observer;
+use crate::publishing::head_copy::HeadCopy;
 use crate::publishing::job::{Job, Made};
+use crate::publishing::model::{End, Model};
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::published::Published;
 use crate::publishing::shards::commit;
 
-/// Adds versions to a chain. It remembers nothing from one to the next, so it does not matter whether it has been restarted.
+/// Adds versions to a chain. What it remembers from one to the next saves requests and work and decides nothing, so it does
+/// not matter whether it has been restarted.
 #[derive(Debug)]
 pub struct Publisher {
     store: Store,
     options: PublishOptions,
+    /// The content of the chain document, which never changes.
+    chain: Vec<u8>,
+    /// The head as it was last seen.
+    head: Option<u64>,
+    /// What was published last.
+    copy: Option<HeadCopy>,
 }
 
 impl Publisher {
-    /// A publisher for the chain in this store.
+    /// A publisher for the chain in this store. The head is not read before something is published.
     ///
     /// # Errors
-    /// R-CHN-01 to R-CHN-04 (`CHAIN`) and those of documents, if there is no chain or its head cannot be read; IO.
+    /// R-CHN-01 (`CHAIN`) and those of documents, if there is no chain; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
-        documents::head(&store, &options.limits)?;
-        Ok(Self { store, options })
+        let chain = store.get(ObjectName::Chain)?;
+        Parent::read(chain.as_deref(), None, &options.limits)?;
+        Ok(Self { store, options, chain: chain.unwrap_or_default(), head: None, copy: None })
     }
 
-    /// Publishes a state as the version after the head. It becomes visible at once and completely; whatever fails before
+    /// Publishes a model as the version after the head. It becomes visible at once and completely; whatever fails before
     /// leaves the chain as it was. A state that equals the head's becomes a version too.
+    ///
+    /// Somebody may write to a state in memory meanwhile: some version of each piece is published, or nothing if several
+    /// links are needed and the publisher has no copy to make them from. With [`PublishOptions::keep_head`] each byte is
+    /// read once, and link, digests and copy agree.
     ///
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first; R-CHN and
-    /// R-DOC rules if the head cannot be read; USAGE if the files change while they are read, or if there are more other files
+    /// R-DOC rules if the head cannot be read; USAGE if the model changes while it is read, or if there are more other files
     /// than assets can be; those of reading the states; LIMIT; IO; what the observer wants it to end with.
-    pub fn publish(&mut self, state: &SafetensorsState, base: Base<'_>, observer: &dyn Observer) -> Result<Published> {
-        let Self { store, options } = self;
-        let Made { part, work } = Job { store, state, shard: 0, of: 1, options, observer }.run(base)?;
-        let published = commit(store, &[part], options)?;
+    pub fn publish<'m>(
+        &mut self,
+        model: impl Into<Model<'m>>,
+        base: Base<'_>,
+        observer: &dyn Observer,
+    ) -> Result<Published> {
+        self.publish_next(Target::Lent(model.into()), base, observer)
+    }
+
+    /// As [`publish`](Self::publish), for tensors that come one after another, in any order: gathered from other processes, or
+    /// converted. Each is copied once, or moved here if it is a `Vec`. So for as long as this takes there are two copies of the
+    /// model, this one and that of the head, if that is kept.
+    ///
+    /// # Errors
+    /// As for [`publish`](Self::publish); USAGE if a tensor is there twice or has another length than dtype and shape give.
+    pub fn publish_tensors<B: Into<Vec<u8>>>(
+        &mut self,
+        tensors: impl IntoIterator<Item = (TensorInfo, B)>,
+        base: Base<'_>,
+        observer: &dyn Observer,
+    ) -> Result<Published> {
+        let mut own = MemoryState::new();
+        for (info, bytes) in tensors {
+            if own.find(info.name()).is_some() {
+                return Err(Error::usage(format!("the tensor {:?} is there twice", info.name())));
+            }
+            own.insert(info.name(), info.dtype(), info.shape(), bytes.into())?;
+        }
+        self.publish_next(Target::Own(own), base, observer)
+    }
+
+    fn publish_next(&mut self, mut target: Target<'_>, base: Base<'_>, observer: &dyn Observer) -> Result<Published> {
+        let Self { store, options, chain, .. } = self;
+        // Whatever ends this early, a panic even, leaves no copy that might not be the head.
+        let copy = self.copy.take();
+        let parent = documents::head(store, Some(chain), self.head, &options.limits)?;
+        self.head = parent.head().map(|head| head.version);
+        let mut copy = copy.filter(|copy| copy.commit == parent.digest() && matches!(base, Base::Chain));
+        let files = if let Target::Lent(model) = target { model.files() } else { None };
+        if let (Target::Lent(model), None, true) = (&target, &copy, options.keep_head) {
+            target = Target::Own(MemoryState::copy_of(&model.lent())?);
+        }
+        let lent;
+        let state: &dyn State = match &target {
+            Target::Lent(model) => {
+                lent = model.lent();
+                &lent
+            }
+            Target::Own(state) => state,
+        };
+        let layout = files.map(SafetensorsState::layout);
+        let end = End { state, layout, digests: None };
+        let job = Job { store, parent: &parent, target: end, files, shard: 0, of: 1, options, observer };
+        let published = job.run(base, copy.as_mut()).and_then(|Made { part, path, work }| {
+            let published = commit(store, &parent, path, slice::from_ref(&part), options)?;
+            Ok((published, part.table.digests, work))
+        });
+        let (published, digests, work) = match published {
+            Ok(published) => published,
+            Err(error) => {
+                // After a lost race the head is another one.
+                let copy = copy.filter(|_| error.rule() != Some("R-PUB-03"));
+                self.copy = copy.and_then(|copy| copy.go_back().ok());
+                return Err(error);
+            }
+        };
+        self.head = Some(published.version);
+        if options.keep_head {
+            // The version has been published, whatever becomes of the copy.
+            self.copy = match (copy, target) {
+                (Some(copy), _) => copy.publish(published.commit, digests, layout.cloned()).ok(),
+                (None, Target::Own(state)) => {
+                    Some(HeadCopy { commit: published.commit, state, digests, layout: layout.cloned(), patches: None })
+                }
+                (None, Target::Lent(_)) => None,
+            };
+        }
         if let Some(mut work) = work {
-            // The version has been published, whatever becomes of the directory.
-            if let Err(error) = work.bring_to(published.version, observer) {
+            // The same holds for the directory.
+            if let Err(error) = work.bring_to(published.version, None, observer) {
                 observer.remark(&format!("the work directory stays at the version before for now: {error}"));
             }
         }
         Ok(published)
     }
+}
+
+/// A model on its way into the chain.
+enum Target<'a> {
+    /// Somebody else's, who may be writing to it.
+    Lent(Model<'a>),
+    /// Made for this, and kept afterwards if wanted.
+    Own(MemoryState),
 }

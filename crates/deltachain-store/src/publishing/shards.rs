@@ -2,36 +2,42 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use deltachain::chain::{FileReference, ObjectName, Route, check_taken, union_of};
+use deltachain::chain::{FileReference, ObjectName, Parent, Route, check_taken, union_of};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
-use crate::access::documents;
+use crate::access::documents::{self, usable_commit};
 use crate::access::store::Store;
 use crate::access::whole::check_there;
 use crate::observer::Observer;
 use crate::publishing::job::Job;
+use crate::publishing::model::{End, Model};
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
+use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
 use crate::publishing::published::{Published, PublishedRoute};
 
 /// Makes and stores the links of one shard of the version after the head: shard number `shard` of `of`, which consists of
-/// the tensors of `state`. The base is the same shard of the head. If the head has another number of shards, the shard is
+/// the tensors of `model`. The base is the same shard of the head. If the head has another number of shards, the shard is
 /// made from nothing. Nothing becomes visible before [`commit_shards`].
 ///
 /// # Errors
 /// As for [`Publisher::publish`](crate::Publisher::publish), but R-PUB-03.
-pub fn publish_shard(
+pub fn publish_shard<'m>(
     store: &Store,
-    state: &SafetensorsState,
+    model: impl Into<Model<'m>>,
     base: Base<'_>,
     shard: usize,
     of: usize,
     options: &PublishOptions,
     observer: &dyn Observer,
 ) -> Result<ShardPart> {
-    Ok(Job { store, state, shard, of, options, observer }.run(base)?.part)
+    let parent = documents::head(store, store.get(ObjectName::Chain)?.as_deref(), None, &options.limits)?;
+    let model = model.into();
+    let (files, lent) = (model.files(), model.lent());
+    let target = End { state: &lent, layout: files.map(SafetensorsState::layout), digests: None };
+    Ok(Job { store, parent: &parent, target, files, shard, of, options, observer }.run(base, None)?.part)
 }
 
 /// Makes a version of all its shards, in any order: all of them become visible, or none. To be called again with the same
@@ -56,12 +62,19 @@ pub fn commit_shards(
         part.routes.iter().try_for_each(|(_, file)| check_there(store, file))?;
         part.assets.iter().try_for_each(|asset| check_there(store, asset))?;
     }
-    commit(store, &parts, options)
+    let first = first_of(&parts)?;
+    let parent = documents::parent(store, first.version.checked_sub(1), &options.limits)?;
+    parent.check_follows(first.version, first.parent)?;
+    commit(store, &parent, parent.head().and_then(PathBytes::of), &parts, options)
+}
+
+fn first_of(parts: &[ShardPart]) -> Result<&ShardPart> {
+    parts.first().ok_or_else(|| Error::usage("there is no shard to commit"))
 }
 
 /// One part for each shard, and all for one version after one parent.
 fn check_complete(parts: &[ShardPart]) -> Result<()> {
-    let Some(first) = parts.first() else { return Err(Error::usage("there is no shard to commit")) };
+    let first = first_of(parts)?;
     let of = first.of;
     let aim = |part: &ShardPart| (part.version, part.parent, part.of);
     if let Some(other) = parts.iter().find(|part| aim(part) != aim(first)) {
@@ -80,15 +93,29 @@ fn check_complete(parts: &[ShardPart]) -> Result<()> {
     Ok(())
 }
 
-/// Commits parts whose files have been stored, one for each shard in order.
-pub(crate) fn commit(store: &Store, parts: &[ShardPart], options: &PublishOptions) -> Result<Published> {
-    let Some(first) = parts.first() else { return Err(Error::usage("there is no shard to commit")) };
-    let parent = documents::parent(store, first.version.checked_sub(1), &options.limits)?;
-    parent.check_follows(first.version, first.parent)?;
+/// Commits parts that were made to follow `parent` and whose files have been stored, one for each shard in order. `path` is
+/// what the path to the head costs, if it is known.
+pub(crate) fn commit(
+    store: &Store,
+    parent: &Parent,
+    path: Option<PathBytes>,
+    parts: &[ShardPart],
+    options: &PublishOptions,
+) -> Result<Published> {
     let state = union_of(parts.iter().map(|part| (part.table.tensors.as_slice(), &part.table.digests)))?;
     let shards = parts.iter().map(ShardPart::state).collect();
     let assets = parts.iter().flat_map(|part| &part.assets).cloned().collect();
-    let commit = parent.next(state, shards, common_routes(parts), assets, options.metadata.clone())?;
+    let routes = common_routes(parts);
+    let head = parent.head().map(|head| head.version);
+    let path = PathBytes::after(&routes, |from| {
+        if Some(from) == head {
+            return Ok(path);
+        }
+        Ok(usable_commit(store, from, &options.limits)?.as_ref().and_then(PathBytes::of))
+    })?;
+    let mut metadata = options.metadata.clone();
+    metadata.extend(path.map(|path| (PATH_BYTES_KEY.to_owned(), path.to_string())));
+    let commit = parent.next(state, shards, routes, assets, metadata)?;
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
     if !store.put_if_absent(name, &bytes)? {
@@ -98,6 +125,7 @@ pub(crate) fn commit(store: &Store, parts: &[ShardPart], options: &PublishOption
         version: commit.version,
         state,
         commit: Digest::of_bytes(&bytes),
+        shards: parts.iter().map(|part| part.table.digests.clone()).collect(),
         routes: commit.routes.iter().map(PublishedRoute::of).collect(),
         assets: commit.assets,
         changed: parts.iter().map(|part| part.changed).fold(0, u64::saturating_add),

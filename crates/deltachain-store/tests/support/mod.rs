@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub(crate) mod child;
+pub(crate) mod counting;
 pub(crate) mod models;
 pub(crate) mod s3;
 pub(crate) mod throttled;

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
 
     let given = args.base.as_deref().map(open_state).transpose()?;
     let base = match (&given, &args.work) {
-        (Some(state), _) => Base::State(state),
+        (Some(state), _) => Base::State(state.into()),
         (None, Some(work)) => Base::Work(work),
         (None, None) => Base::Chain,
     };

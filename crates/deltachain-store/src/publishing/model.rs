@@ -1,0 +1,73 @@
+//! Models as callers have them, and as links are made from them and to them.
+
+use std::fmt;
+
+use deltachain::files::{Layout, SafetensorsState};
+use deltachain::tensor::{MemoryState, ReadOnce, State, StateDigests};
+
+/// A model that is published, or that links are made from.
+#[derive(Clone, Copy)]
+pub enum Model<'a> {
+    /// Files. A version gets their layout, too.
+    Files(&'a SafetensorsState),
+    /// Any other state, such as one in memory. Its layout is a single file without metadata.
+    State(&'a dyn State),
+}
+
+impl<'a> Model<'a> {
+    pub(crate) fn files(self) -> Option<&'a SafetensorsState> {
+        match self {
+            Self::Files(files) => Some(files),
+            Self::State(_) => None,
+        }
+    }
+
+    /// To be read only once, since somebody else may be writing to it.
+    pub(crate) fn lent(self) -> ReadOnce<'a> {
+        ReadOnce(self.state())
+    }
+
+    fn state(self) -> &'a dyn State {
+        match self {
+            Self::Files(files) => files,
+            Self::State(state) => state,
+        }
+    }
+}
+
+impl<'a> From<&'a SafetensorsState> for Model<'a> {
+    fn from(files: &'a SafetensorsState) -> Self {
+        Self::Files(files)
+    }
+}
+
+impl<'a> From<&'a MemoryState> for Model<'a> {
+    fn from(state: &'a MemoryState) -> Self {
+        Self::State(state)
+    }
+}
+
+impl fmt::Debug for Model<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Files(files) => f.debug_tuple("Files").field(&files.path()).finish(),
+            Self::State(state) => f.debug_tuple("State").field(&state.tensors().len()).finish(),
+        }
+    }
+}
+
+/// A state that a link leads from or to.
+#[derive(Clone, Copy)]
+pub(crate) struct End<'a> {
+    pub(crate) state: &'a dyn State,
+    /// `None` for a single file without metadata.
+    pub(crate) layout: Option<&'a Layout>,
+    /// If they are known: they are not computed again.
+    pub(crate) digests: Option<&'a StateDigests>,
+}
+
+impl<'a> From<&'a SafetensorsState> for End<'a> {
+    fn from(files: &'a SafetensorsState) -> Self {
+        Self { state: files, layout: Some(files.layout()), digests: None }
+    }
+}
