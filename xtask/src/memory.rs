@@ -166,7 +166,7 @@ impl Files {
         let mut command = self.command("apply");
         command.arg("--base").arg(&base).args(turns.iter().cycle().take(links)).arg("--force").arg("-o").arg(&result);
         let run = peak_of(&mut command)?;
-        let expected = if links % 2 == 0 { base } else { self.path("target.safetensors") };
+        let expected = if links.is_multiple_of(2) { base } else { self.path("target.safetensors") };
         if !same_bytes(&expected, &result)? {
             return Err(format!("the tool's result of {links} links is wrong").into());
         }

@@ -123,15 +123,15 @@ impl Group<'_> {
         }
         let mut turn = false;
         self.group.bench_function("the pause, 1 thread", |bencher| {
-            bencher.iter(|| {
+            bencher.iter(|| -> deltachain::Result<()> {
                 turn = !turn;
                 let mut ready = patches.fit(&mut weights)?;
                 if turn {
-                    ready.apply()
+                    ready.apply();
                 } else {
-                    ready.undo()
+                    ready.undo();
                 }
-                deltachain::Result::Ok(())
+                Ok(())
             });
         });
         Ok(())
