@@ -31,10 +31,16 @@ from checkpoint import map_file, parse
 
 HERE = Path(__file__).parent
 # The project's own methods of its worker: what they are called, and what their times contain.
+HASHED = "BLAKE3 of base and target (encode)"
 OWN = {
-    "compact": ("deltachain compact", "BLAKE3 of base and target (encode), of the target (decode)"),
-    "direct": ("deltachain direct", "BLAKE3 of base and target (encode), of the target (decode)"),
-    "patches": ("deltachain direct, patched in place", "as above (encode), CRC-32 of the link only (decode)"),
+    "compact": ("deltachain compact", f"{HASHED}, of the target (decode)"),
+    "direct": ("deltachain direct", f"{HASHED}, of the target (decode)"),
+    "known": ("deltachain compact, base digests known", "BLAKE3 of the target, both ways"),
+    "compact-in-place": (
+        "deltachain compact, prepared and patched in place", f"{HASHED}, of the target before anything changes (decode)"),
+    "direct-in-place": (
+        "deltachain direct, prepared and patched in place", f"{HASHED}, of the target before anything changes (decode)"),
+    "patches": ("deltachain direct, patched in place", f"{HASHED}, CRC-32 of the link only (decode)"),
 }
 
 
@@ -217,6 +223,8 @@ def measure(options, name: str, base: Path, target: Path, threads: int, folder: 
                 row[f"{way} memory"] = max(row.get(f"{way} memory", 0), answer["memory"])
                 if number:
                     row[way].append(answer["seconds"])
+            if number and answers["decode"].get("pause"):
+                row.setdefault("pause", []).append(answers["decode"]["pause"])
         print(f"{name}, {threads} threads: round {number} of {options.rounds}", flush=True)
     for method in alive:
         method.close()

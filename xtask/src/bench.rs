@@ -10,14 +10,34 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::Result;
+use crate::memory::{self, CatchUp};
 use crate::steps::execute;
-use crate::workspace::{cargo, root, target};
+use crate::workspace::{build_tool, cargo, root, target};
 
 pub(crate) const ARGUMENTS: &str = "[--long] [--mebibytes N,N,...] [DIRECTORY]";
 
 /// Sizes in MiB whose growth is looked at. The long ones need 11 GiB of memory.
 const SIZES: &str = "64,256,1024";
 const LONG_SIZES: &str = "64,256,1024,4096,8192";
+
+/// What the rows are.
+const WORDS: &str = "\
+GB/s are 10^9 bytes of the model per second and core; beside them the slowest and the fastest run. \"x memcpy\" \
+compares with copying the same bytes by as many threads, \"x 1 thread\" with the same work by one. States are in memory, \
+except where files are named. What links are compared with is in [bench/rivals](bench/rivals/RESULTS.md).\n\n\
+- `diff, base hashed` is what a user of `diff` gets; with `base digests known` it is the part of a publisher that keeps the head; \
+`diff and patches` also finds what brings its copy of the head forward. `publish` is the whole step of a publisher, whose objects are in memory: \
+`head in memory`, or `head given` by the caller, whose state is hashed.\n\
+- `apply`, `prepare` and `prove` begin with opening the link, and check all digests. `apply` fills other memory; `prepare` collects \
+what has to change in the only copy, which is left as it is; `the pause` puts that in place, or takes it back; `prove` keeps nothing.\n\
+- `catch-up` applies several links in one pass: in memory as `apply` does, or from file to file, where the base is hashed first and the \
+result is on disk in the end.\n";
+
+/// How much each link of the groups `catch-up, ...` changes.
+const CATCH_UP_PERCENT: f64 = 0.35;
+
+/// Size in MiB of the file that the tool applies several links to.
+const CATCH_UP_MEBIBYTES: u64 = 128;
 
 struct Options {
     sizes: String,
@@ -59,14 +79,17 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let mut bench = cargo(&["bench", "--package", "deltachain-bench", "--bench", "kernels", "--bench", "operations"])?;
     bench.env("CRITERION_HOME", &notes).env("DELTACHAIN_BENCH_REAL", &real);
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    build_tool()?;
+    let catch_up = memory::catch_up(CATCH_UP_MEBIBYTES)?;
     execute(bench.env("DELTACHAIN_BENCH_MEBIBYTES", &options.sizes))?;
+    let measured = Measured { figures: read(&notes)?, catch_up };
 
     let mut typed = vec!["cargo xtask bench".to_owned()];
     typed.extend(arguments.iter().map(|argument| {
         let is_folder = options.folder.as_deref() == Some(Path::new(argument));
         if is_folder { "DIRECTORY".to_owned() } else { argument.clone() }
     }));
-    let report = report(&read(&notes)?, &typed.join(" "), load.split(' ').next().unwrap_or_default());
+    let report = report(&measured, &typed.join(" "), load.split(' ').next().unwrap_or_default());
     println!("\n{report}");
     Ok(fs::write(root()?.join("BENCHMARKS.md"), report)?)
 }
@@ -96,6 +119,13 @@ impl Figure {
 
 /// Figures by group, in the order in which they were noted.
 type Figures = BTreeMap<String, Vec<Figure>>;
+
+/// What a run has found.
+struct Measured {
+    figures: Figures,
+    /// Of the tool.
+    catch_up: Vec<CatchUp>,
+}
 
 fn read(notes: &Path) -> Result<Figures> {
     let mut found = Vec::new();
@@ -135,17 +165,15 @@ fn figure(about: &Value, sample: &Value, estimates: &Value) -> Option<Figure> {
     })
 }
 
-fn report(figures: &Figures, command: &str, load: &str) -> String {
+fn report(measured: &Measured, command: &str, load: &str) -> String {
+    let Measured { figures, catch_up } = measured;
     let mut text = format!(
-        "# Benchmarks\n\n`{command}`, {}, on {}. Load of the machine at the start: {load}.\n\n\
-         GB/s are 10^9 bytes of the model per second and core; beside them the slowest and the fastest run. \"x memcpy\" \
-         compares with copying the same bytes by as many threads, \"x 1 thread\" with the same work by one. States are in memory, \
-         except where files are named. What links are compared with is in [bench/rivals](bench/rivals/RESULTS.md).\n",
+        "# Benchmarks\n\n`{command}`, {}, on {}. Load of the machine at the start: {load}.\n\n{WORDS}",
         output("date", &["-u", "+%Y-%m-%d"]),
         machine(),
     );
     text += "\n## What is asked for\n\n| what | at least | measured | |\n|---|---:|---:|---|\n";
-    for goal in goals(figures) {
+    for goal in goals(measured) {
         let verdict = if goal.measured.is_nan() {
             "not measured"
         } else if if goal.at_most { goal.measured <= goal.bound } else { goal.measured >= goal.bound } {
@@ -159,6 +187,7 @@ fn report(figures: &Figures, command: &str, load: &str) -> String {
         let _ = writeln!(text, "| {} | {words}{} | {measured} | {verdict} |", goal.what, goal.bound);
     }
     text += &growth(figures);
+    text += &catch_up_by_tool(catch_up);
     for (group, rows) in figures {
         let _ = write!(
             text,
@@ -190,11 +219,15 @@ fn report(figures: &Figures, command: &str, load: &str) -> String {
 /// The same operation by one thread.
 fn alone<'a>(rows: &'a [Figure], name: &str) -> Option<&'a Figure> {
     let (operation, _) = name.rsplit_once(", ")?;
-    find(rows, &format!("{operation}, 1 thread"))
+    row(rows, &format!("{operation}, 1 thread"))
 }
 
-fn find<'a>(rows: &'a [Figure], name: &str) -> Option<&'a Figure> {
+fn row<'a>(rows: &'a [Figure], name: &str) -> Option<&'a Figure> {
     rows.iter().find(|row| row.name == name)
+}
+
+fn find<'a>(figures: &'a Figures, group: &str, name: &str) -> Option<&'a Figure> {
+    row(figures.get(group)?, name)
 }
 
 /// A bound on a ratio of two figures of this run.
@@ -206,60 +239,121 @@ struct Goal {
     measured: f64,
 }
 
-fn goals(figures: &Figures) -> Vec<Goal> {
-    let speed =
-        |group: &str, name: &str| figures.get(group).and_then(|rows| find(rows, name)).map_or(f64::NAN, Figure::speed);
+fn goals(measured: &Measured) -> Vec<Goal> {
+    let figures = &measured.figures;
     let dense = "128 MiB, 1 %";
-    let copy = speed(dense, "memcpy, 1 thread");
-    let mut goals: Vec<Goal> = [
-        ("diff, encode and target digest, 1 % of BF16, 1 thread, x memcpy", "diff compact, 1 thread", 0.2),
-        ("apply compact with result digest, 1 thread, x memcpy", "apply compact, with result digest, 1 thread", 0.2),
-        (
-            "apply compact without result digest, 1 thread, x memcpy",
-            "apply compact, without result digest, 1 thread",
-            0.35,
-        ),
-        ("direct to patches, 1 thread, x memcpy", "direct to patches, 1 thread", 2.0),
-    ]
-    .into_iter()
-    .map(|(what, name, bound)| Goal {
-        what: what.to_owned(),
-        bound,
-        at_most: false,
-        measured: speed(dense, name) / copy,
-    })
-    .collect();
-    for operation in ["diff compact", "apply compact, with result digest"] {
-        let (one, two) = (format!("{operation}, 1 thread"), format!("{operation}, 2 threads"));
-        let measured = speed(dense, &two) / speed(dense, &one);
+    let copies = [
+        ("diff, encode and target digest, 1 % of BF16, x memcpy", "diff compact, base digests known", 0.2),
+        ("apply compact with result digest, x memcpy", "apply compact, with result digest", 0.2),
+        ("prepare: one link, 1 % of BF16, all digests, x memcpy", "prepare compact", 0.35),
+        ("the pause at 1 %, x memcpy", "the pause", 3.0),
+        ("direct to patches, x memcpy", "direct to patches", 2.0),
+    ];
+    let mut goals: Vec<Goal> = copies
+        .into_iter()
+        .map(|(what, name, bound)| Goal {
+            what: format!("{what}, 1 thread"),
+            bound,
+            at_most: false,
+            measured: seconds(figures, dense, "memcpy") / seconds(figures, dense, name),
+        })
+        .collect();
+    for operation in ["diff compact, base digests known", "apply compact, with result digest"] {
+        let measured = find(figures, dense, &format!("{operation}, 2 threads")).map_or(f64::NAN, |two| two.median);
+        let measured = seconds(figures, dense, operation) / measured;
         goals.push(Goal { what: format!("{operation}, 2 threads x 1 thread"), bound: 1.8, at_most: false, measured });
     }
+    goals.extend(steps(figures));
+    goals.extend(catch_up(figures));
+    goals.extend(measured.catch_up.iter().filter(|run| run.links == 16).map(|run| Goal {
+        what: "bytes that the tool writes for 16 links in one pass, x the model".to_owned(),
+        bound: 1.02,
+        at_most: true,
+        measured: run.times_the_model(),
+    }));
     for kibibytes in [2, 16] {
         let one = format!("1 x {} KiB, 0.1 %", 70_000 * kibibytes);
         let many = format!("70000 x {kibibytes} KiB, 0.1 %");
-        for operation in ["diff compact, 1 thread", "apply compact, with result digest, 1 thread"] {
+        for operation in ["diff compact, base digests known", "apply compact, with result digest"] {
             goals.push(Goal {
-                what: format!("{operation}: time of 70,000 tensors of {kibibytes} KiB x one"),
+                what: format!("{operation}, 1 thread: time of 70,000 tensors of {kibibytes} KiB x one"),
                 bound: 1.5,
                 at_most: true,
-                measured: speed(&one, operation) / speed(&many, operation),
+                measured: seconds(figures, &many, operation) / seconds(figures, &one, operation),
             });
         }
     }
     goals
 }
 
+/// Goals for real pairs of one step, `NAME N-M` with M one more than N.
+fn steps(figures: &Figures) -> Vec<Goal> {
+    let is_step = |group: &&String| {
+        let numbers = group.rsplit_once(' ').and_then(|(_, numbers)| numbers.split_once('-'));
+        let numbers = numbers.and_then(|(old, new)| Some((old.parse::<u64>().ok()?, new.parse::<u64>().ok()?)));
+        numbers.is_some_and(|(old, new)| old + 1 == new)
+    };
+    let goals = figures.keys().filter(is_step).flat_map(|group| {
+        let time = |name: &str| seconds(figures, group, name);
+        let known = time("diff compact, base digests known");
+        let goal =
+            |what: &str, bound, measured| Goal { what: format!("{group}: {what}"), bound, at_most: true, measured };
+        [
+            goal(
+                "diff compact, base digests known, 1 thread, x (memcmp + BLAKE3 of the target)",
+                2.2,
+                known / (time("memcmp") + time("BLAKE3 of the target")),
+            ),
+            goal(
+                "publish, head in memory, 1 thread, x diff compact, base digests known",
+                1.1,
+                time("publish, head in memory") / known,
+            ),
+        ]
+    });
+    goals.collect()
+}
+
+/// What each link after the first adds to the time of a pass, as against changing memory by such a link: the kernels that copy 16 MiB
+/// and apply a link's piece of the same density to the copy, less copying; without any digest.
+fn catch_up(figures: &Figures) -> Vec<Goal> {
+    let per_byte = |name: &str| {
+        figures.get("kernels").and_then(|rows| row(rows, name)).map_or(f64::NAN, |found| found.median / found.bytes)
+    };
+    let alone = per_byte(&format!("copy and apply compact, {CATCH_UP_PERCENT} %")) - per_byte("memcpy");
+    let mut goals = Vec::new();
+    for (group, rows) in figures.iter().filter(|(group, _)| group.starts_with("catch-up, ")) {
+        let Some(one) = row(rows, "1 link, 1 thread") else { continue };
+        for links in [4_u32, 16, 64] {
+            let all = row(rows, &format!("{links} links, 1 thread")).map_or(f64::NAN, |all| all.median);
+            let each = (all - one.median) / f64::from(links - 1);
+            goals.push(Goal {
+                what: format!("{group}, 1 thread: each of links 2 to {links}, x (copy and apply compact - memcpy)"),
+                bound: 1.1,
+                at_most: true,
+                measured: each / (alone * one.bytes),
+            });
+        }
+    }
+    goals
+}
+
+/// Seconds that an operation takes by one thread; NaN if it has not been measured.
+fn seconds(figures: &Figures, group: &str, operation: &str) -> f64 {
+    find(figures, group, &format!("{operation}, 1 thread")).map_or(f64::NAN, |figure| figure.median)
+}
+
 /// How times grow with the size: the exponent between the smallest and each larger size; 1 is linear.
 fn growth(figures: &Figures) -> String {
     let mut text = String::from(
-        "\n## Growth\n\nExponent of the time over the size, against the smallest size: 1.00 is linear.\n\n| size | diff compact | apply compact, with result digest |\n|---|---:|---:|\n",
+        "\n## Growth\n\nExponent of the time over the size, against the smallest size: 1.00 is linear.\n\n| size | diff compact, base digests known | apply compact, with result digest |\n|---|---:|---:|\n",
     );
     let sized = figures.keys().filter_map(|group| Some((group.strip_suffix(" MiB, 1 %")?.parse::<f64>().ok()?, group)));
     let mut sized: Vec<(f64, &String)> = sized.collect();
     sized.sort_by(|left, right| left.0.total_cmp(&right.0));
     for &(size, group) in &sized {
         let exponent = |operation: &str| {
-            let time = |group: &String| find(&figures[group], operation).map_or(f64::NAN, |figure| figure.median);
+            let time = |group: &String| seconds(figures, group, operation);
             let (smallest, first) = sized[0];
             if group == first {
                 return format!("{:.3} s", time(group));
@@ -267,8 +361,21 @@ fn growth(figures: &Figures) -> String {
             format!("{:.3} s, {:.2}", time(group), (time(group) / time(first)).ln() / (size / smallest).ln())
         };
         let (diff, apply) =
-            (exponent("diff compact, 1 thread"), exponent("apply compact, with result digest, 1 thread"));
+            (exponent("diff compact, base digests known"), exponent("apply compact, with result digest"));
         let _ = writeln!(text, "| {size} MiB | {diff} | {apply} |");
+    }
+    text
+}
+
+/// What the tool needs to catch up.
+fn catch_up_by_tool(runs: &[CatchUp]) -> String {
+    let mut text = format!(
+        "\n## Catch-up by the tool\n\n`deltachain apply` with several links at once, from file to file, by all threads: {CATCH_UP_MEBIBYTES} MiB; \
+         links that change 1 %, there and back by turns.\n\n| links | time | bytes written | x the model's file | peak memory |\n|---:|---:|---:|---:|---:|\n"
+    );
+    for run in runs {
+        let (seconds, times) = (run.time.as_secs_f64(), run.times_the_model());
+        let _ = writeln!(text, "| {} | {seconds:.2} s | {} | {times:.3} | {} MiB |", run.links, run.written, run.peak);
     }
     text
 }
@@ -289,32 +396,74 @@ fn output(program: &str, arguments: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn figure(name: &str, bytes: f64, median: f64) -> Figure {
         Figure { name: name.to_owned(), bytes, median, fastest: median, slowest: median }
     }
 
+    fn goals_of(figures: impl IntoIterator<Item = (&'static str, Vec<Figure>)>) -> (Vec<Goal>, String) {
+        let figures = figures.into_iter().map(|(group, rows)| (group.to_owned(), rows)).collect();
+        let run = |links, written| CatchUp { links, time: Duration::from_secs(1), written, model: 1000, peak: 77 };
+        let measured = Measured { figures, catch_up: vec![run(1, 1000), run(16, 1010)] };
+        (goals(&measured), report(&measured, "command", "0.1"))
+    }
+
+    fn measured(goals: &[Goal], what: &str) -> f64 {
+        goals.iter().find(|goal| goal.what.contains(what)).unwrap().measured
+    }
+
     #[test]
     fn goals_are_ratios_of_the_same_run() {
         let rows = vec![
             figure("memcpy, 1 thread", 10.0, 1.0),
-            figure("diff compact, 1 thread", 10.0, 4.0),
-            figure("diff compact, 2 threads", 10.0, 2.5),
+            figure("diff compact, base digests known, 1 thread", 10.0, 4.0),
+            figure("diff compact, base digests known, 2 threads", 10.0, 2.5),
+            figure("the pause, 1 thread", 10.0, 0.25),
         ];
-        let figures = Figures::from([("128 MiB, 1 %".to_owned(), rows)]);
-        let goals = goals(&figures);
-        assert!((goals[0].measured - 0.25).abs() < 1e-9);
-        assert!(goals[1].measured.is_nan());
-        assert!((goals[4].measured - 1.6).abs() < 1e-9);
-        let report = report(&figures, "command", "0.1");
-        assert!(report.contains("x memcpy | 0.2 | 0.25 | reached"), "{report}");
+        let (goals, report) = goals_of([("128 MiB, 1 %", rows)]);
+        assert!((measured(&goals, "diff, encode") - 0.25).abs() < 1e-9);
+        assert!((measured(&goals, "the pause") - 4.0).abs() < 1e-9);
+        assert!(measured(&goals, "prepare").is_nan());
+        assert!((measured(&goals, "known, 2 threads") - 1.6).abs() < 1e-9);
+        assert!(report.contains("x memcpy, 1 thread | 0.2 | 0.25 | reached"), "{report}");
         assert!(report.contains("| 1.8 | 1.60 | MISSED"), "{report}");
+        assert!(report.contains("x the model | at most 1.02 | 1.01 | reached"), "{report}");
+        assert!(report.contains("| 16 | 1.00 s | 1010 | 1.010 | 77 MiB |"), "{report}");
+    }
+
+    #[test]
+    fn real_pairs_of_one_step_have_goals_of_their_own() {
+        let rows = || {
+            vec![
+                figure("memcmp, 1 thread", 10.0, 1.0),
+                figure("BLAKE3 of the target, 1 thread", 10.0, 2.0),
+                figure("diff compact, base digests known, 1 thread", 10.0, 6.0),
+                figure("publish, head in memory, 1 thread", 10.0, 9.0),
+            ]
+        };
+        let (goals, _) = goals_of([("rl 9-10", rows()), ("rl 9-64", rows()), ("kernels", Vec::new())]);
+        assert!((measured(&goals, "rl 9-10: diff") - 2.0).abs() < 1e-9);
+        assert!((measured(&goals, "rl 9-10: publish") - 1.5).abs() < 1e-9);
+        assert!(goals.iter().all(|goal| !goal.what.contains("9-64")));
+    }
+
+    #[test]
+    fn links_after_the_first_are_held_against_changing_memory() {
+        // A byte takes 3 seconds more than copying it.
+        let kernels = vec![figure("memcpy", 10.0, 10.0), figure("copy and apply compact, 0.35 %", 10.0, 40.0)];
+        let rows = vec![figure("1 link, 1 thread", 20.0, 100.0), figure("4 links, 1 thread", 20.0, 370.0)];
+        let (goals, report) = goals_of([("kernels", kernels), ("catch-up, in memory", rows)]);
+        assert!((measured(&goals, "links 2 to 4") - 1.5).abs() < 1e-9);
+        assert!(measured(&goals, "links 2 to 16").is_nan());
+        assert!(report.contains("(copy and apply compact - memcpy) | at most 1.1 | 1.50 | MISSED"), "{report}");
     }
 
     #[test]
     fn growth_is_an_exponent() {
-        let rows = |time| vec![figure("diff compact, 1 thread", 1.0, time)];
+        let rows = |time| vec![figure("diff compact, base digests known, 1 thread", 1.0, time)];
         let figures = [("64 MiB, 1 %".to_owned(), rows(1.0)), ("256 MiB, 1 %".to_owned(), rows(4.0))];
         assert!(growth(&figures.into()).contains("| 256 MiB | 4.000 s, 1.00 |"));
     }

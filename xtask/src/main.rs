@@ -90,8 +90,8 @@ const TASKS: &[Task] = &[
         name: "memory",
         arguments: memory::ARGUMENTS,
         about: &[
-            "diff and apply synthetic files of N MiB (512) with T threads (all), and fail if the",
-            "tool needs more memory than its bound; --dense changes every element, not 1 %",
+            "diff synthetic files of N MiB (512) and apply 1 and 16 links with T threads (all), and fail",
+            "if the tool needs more memory than its bound; --dense changes every element, not 1 %",
         ],
         run: memory::run,
     },

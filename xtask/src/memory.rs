@@ -1,4 +1,5 @@
-//! `cargo xtask memory`: how much memory the tool needs, against its bound, which does not depend on the model's size.
+//! `cargo xtask memory`: how much memory the tool needs, against its bound, which does not depend on the model's size nor on
+//! how many links are applied in one pass.
 //!
 //! The tool runs as a child process; its peak is the kernel's own high-water mark of resident memory (`VmHWM`), asked
 //! for every few milliseconds until the child ends. It never falls, so at most the growth in the last of these is missed.
@@ -6,10 +7,13 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::Result;
 use crate::steps::show;
@@ -71,46 +75,122 @@ fn parse(arguments: &[String]) -> Result<Options> {
 /// Makes the files, runs the tool on them, prints what it needed, and compares that with the bound.
 fn measure(options: &Options) -> Result {
     let Options { mebibytes, threads, change } = *options;
-    // Below the target folder, because a system's temporary folder may be memory. Removed whatever happens.
-    let folder = tempfile::Builder::new().prefix("memory-").tempdir_in(target()?)?;
-    let path = |name: &str| folder.path().join(name);
-    let (base, target, link, result) =
-        (path("base.safetensors"), path("target.safetensors"), path("link.dcf"), path("result.safetensors"));
-    let changed = write_pair(&base, &target, mebibytes, change)?;
-    println!("two files of {mebibytes} MiB, {:.2} % of their elements differ; threads: {threads}", 100.0 * changed);
-
-    let tool = tool()?;
-    let command = |arguments: &[&Path]| {
-        let mut command = Command::new(&tool);
-        command.args(arguments).args(["--quiet", "--threads", &threads.to_string()]).stdout(Stdio::null());
-        command
-    };
+    let files = Files::write(mebibytes, threads, change)?;
     let (fixed, per_thread) = bound(change);
     let bound = fixed + threads * per_thread;
-    let mut worst = 0;
-    let runs = [
-        ("diff", command(&["diff".as_ref(), &base, &target, "-o".as_ref(), &link])),
-        ("apply", command(&["apply".as_ref(), "--base".as_ref(), &base, &link, "-o".as_ref(), &result])),
-    ];
-    for (name, mut command) in runs {
-        let (peak, time) = peak_of(&mut command)?;
-        println!("{name:5}  peak {peak:>5} MiB  {:>5.1} s", time.as_secs_f64());
-        worst = worst.max(peak);
+    let mut runs = vec![("diff", files.diff(true)?)];
+    files.diff(false)?;
+    for (name, links) in [("apply", 1), ("apply 16 links", 16)] {
+        runs.push((name, files.apply(links)?.0));
     }
-    println!("the link has {} bytes", fs::metadata(&link)?.len());
+    for (name, run) in &runs {
+        println!("{name:14}  peak {:>5} MiB  {:>5.1} s", run.peak, run.time.as_secs_f64());
+    }
+    println!("the link has {} bytes", fs::metadata(files.path("there.dcf"))?.len());
     println!("bound  {bound} MiB = {fixed} MiB + threads * {per_thread} MiB");
-    if !same_bytes(&target, &result)? {
-        return Err("the tool's result differs from the target".into());
-    }
+    let worst = runs.iter().map(|(_, run)| run.peak).max().unwrap_or_default();
     if worst <= bound { Ok(()) } else { Err(format!("the tool needed {worst} MiB, its bound is {bound} MiB").into()) }
 }
 
-/// Runs a command; returns its peak of resident memory in MiB, rounded up, and the time that it took.
-fn peak_of(command: &mut Command) -> Result<(u64, Duration)> {
+/// What catching up costs the tool.
+pub(crate) struct CatchUp {
+    pub(crate) links: usize,
+    pub(crate) time: Duration,
+    /// Bytes that it has written, by its own report, and those of the model's file.
+    pub(crate) written: u64,
+    pub(crate) model: u64,
+    /// MiB of resident memory.
+    pub(crate) peak: u64,
+}
+
+impl CatchUp {
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    pub(crate) fn times_the_model(&self) -> f64 {
+        self.written as f64 / self.model as f64
+    }
+}
+
+/// Lets the tool, which has been built, apply 1, 4, 16 and 64 links in one pass to a file of so many MiB.
+pub(crate) fn catch_up(mebibytes: u64) -> Result<Vec<CatchUp>> {
+    let files = Files::write(mebibytes, thread::available_parallelism()?.get() as u64, Change::Sparse)?;
+    files.diff(true)?;
+    files.diff(false)?;
+    let model = fs::metadata(files.path("base.safetensors"))?.len();
+    let measure = |links| {
+        let (Run { peak, time, .. }, written) = files.apply(links)?;
+        Ok(CatchUp { links, time, written, model, peak })
+    };
+    [1, 4, 16, 64].into_iter().map(measure).collect()
+}
+
+/// Two neighbouring versions of a model, the links there and back, and what the tool makes of them.
+struct Files {
+    folder: TempDir,
+    tool: PathBuf,
+    threads: u64,
+}
+
+impl Files {
+    fn write(mebibytes: u64, threads: u64, change: Change) -> Result<Self> {
+        // Below the target folder, because a system's temporary folder may be memory. Removed whatever happens.
+        let folder = tempfile::Builder::new().prefix("memory-").tempdir_in(target()?)?;
+        let files = Self { folder, tool: tool()?, threads };
+        let changed =
+            write_pair(&files.path("base.safetensors"), &files.path("target.safetensors"), mebibytes, change)?;
+        println!("two files of {mebibytes} MiB, {:.2} % of their elements differ; threads: {threads}", 100.0 * changed);
+        Ok(files)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.tool);
+        command.args([name, "--json", "--threads", &self.threads.to_string()]);
+        command
+    }
+
+    /// Makes the link there, or the one back.
+    fn diff(&self, there: bool) -> Result<Run> {
+        let (from, to, link) = if there { ("base", "target", "there") } else { ("target", "base", "back") };
+        let state = |name| self.path(&format!("{name}.safetensors"));
+        let mut command = self.command("diff");
+        peak_of(command.args([state(from), state(to), "-o".into(), self.path(&format!("{link}.dcf"))]))
+    }
+
+    /// Applies so many links, there and back by turns, in one pass; also returns the bytes that the tool says it has written.
+    fn apply(&self, links: usize) -> Result<(Run, u64)> {
+        let [base, result] = ["base", "result"].map(|name| self.path(&format!("{name}.safetensors")));
+        let turns = ["there.dcf", "back.dcf"].map(|name| self.path(name));
+        let mut command = self.command("apply");
+        command.arg("--base").arg(&base).args(turns.iter().cycle().take(links)).arg("--force").arg("-o").arg(&result);
+        let run = peak_of(&mut command)?;
+        let expected = if links.is_multiple_of(2) { base } else { self.path("target.safetensors") };
+        if !same_bytes(&expected, &result)? {
+            return Err(format!("the tool's result of {links} links is wrong").into());
+        }
+        let report: Value = serde_json::from_str(&run.report)?;
+        let written = report["written"].as_u64().ok_or("the tool does not say how much it has written")?;
+        Ok((run, written))
+    }
+}
+
+/// What a program needed, and what it said.
+struct Run {
+    /// MiB of resident memory, rounded up.
+    peak: u64,
+    time: Duration,
+    report: String,
+}
+
+fn peak_of(command: &mut Command) -> Result<Run> {
     let start = Instant::now();
-    let mut child = command.spawn().map_err(|error| format!("cannot run `{}`: {error}", show(command)))?;
+    let child = command.stdout(Stdio::piped()).spawn();
+    let mut child = child.map_err(|error| format!("cannot run `{}`: {error}", show(command)))?;
     let status = format!("/proc/{}/status", child.id());
     let mut peak = None;
+    // What it says is short, and waits in the pipe until it has ended.
     let end = loop {
         // A process that has ended keeps its number until it is waited for, so this never asks about another one.
         peak = fs::read_to_string(&status).ok().and_then(|text| high_water_mark(&text)).or(peak);
@@ -119,11 +199,14 @@ fn peak_of(command: &mut Command) -> Result<(u64, Duration)> {
         }
         thread::sleep(PERIOD);
     };
+    let time = start.elapsed();
     if !end.success() {
         return Err(format!("`{}` failed with {end}", show(command)).into());
     }
     let kibibytes = peak.ok_or("no peak of memory in /proc: this task needs Linux")?;
-    Ok((kibibytes.div_ceil(1024), start.elapsed()))
+    let mut report = String::new();
+    child.stdout.take().ok_or("no output")?.read_to_string(&mut report)?;
+    Ok(Run { peak: kibibytes.div_ceil(1024), time, report })
 }
 
 /// `VmHWM` of a process status, in KiB.

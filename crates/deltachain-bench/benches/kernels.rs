@@ -16,7 +16,7 @@ fn main() -> Result {
         .measurement_time(Duration::from_secs(1))
         .configure_from_args();
     let mut group = criterion.benchmark_group("kernels");
-    for percent in [0.1, 1.0, 5.0, 20.0] {
+    for percent in [0.1, 0.35, 1.0, 5.0, 20.0] {
         let pair = synthetic("", 16, percent / 100.0)?;
         let (Some((info, base)), Some((_, target))) = (pair.base.iter().next(), pair.target.iter().next()) else {
             return Err("the pair has no tensor".into());

@@ -6,8 +6,9 @@
 pub mod output;
 mod pairs;
 pub mod simulation;
+mod weights;
 
-pub use pairs::{Pair, Repeated, many_tensors, real_pairs, save, synthetic};
+pub use pairs::{Pair, Repeated, Walk, many_tensors, real_pairs, save, synthetic};
 
 /// Result of everything here.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

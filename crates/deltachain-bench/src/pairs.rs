@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
 use deltachain::tensor::{Dtype, MemoryState, State, TensorInfo, total_bytes};
 use deltachain::{DiffOptions, Limits, LinkReader, Replay, StateTable, diff};
-use deltachain_testkit::Random;
 use rayon::prelude::*;
 
-use crate::Result;
+use crate::{Result, weights};
 
 /// Two neighbouring versions of a model, in memory.
 #[derive(Debug)]
@@ -127,7 +126,7 @@ fn of_lanes(name: &str, tensors: &[u64], density: f64) -> Result<Pair> {
         .collect::<Vec<_>>()
         .into_par_iter()
         .map(|(number, &lanes)| {
-            let (old, new) = neighbours(number, lanes, density);
+            let (old, new) = weights::neighbours(number, lanes, density);
             (number, old, new)
         })
         .collect();
@@ -158,36 +157,44 @@ pub fn save(file: &Path, state: &MemoryState) -> Result {
     Ok(())
 }
 
-/// Exponent field of the largest numbers: they are below 2^-3.
-const TOP_EXPONENT: u16 = 123;
-
-/// Weights of all magnitudes, each power of two half as frequent as the one above, and the same after a step that
-/// changes twice as many of the smaller ones; by one unit in the last place, mostly.
-fn neighbours(seed: u64, lanes: u64, density: f64) -> (Vec<u8>, Vec<u8>) {
-    // Half of the numbers change with this probability, a quarter with twice of it, and so on up to 2^9: five times
-    // this on the whole. Out of 2^24.
-    let largest = density / 5.0 * f64::from(1_u32 << 24);
-    let limits: Vec<u32> = (0..10).map(|below| limit(largest * f64::from(1_u32 << below))).collect();
-    let (mut old, mut new) = (Vec::new(), Vec::new());
-    let mut random = Random(seed << 32);
-    for _ in 0..lanes {
-        let [b0, b1, b2, b3, b4, b5, b6, b7] = random.next().to_le_bytes();
-        let below = u16::from_le_bytes([b0, b1]).leading_zeros();
-        let exponent = TOP_EXPONENT - u16::try_from(below).unwrap_or_default();
-        let lane = u16::from(b2 & 0x80) << 8 | exponent << 7 | u16::from(b3 & 0x7F);
-        let limit = limits.get(below as usize).or(limits.last()).copied().unwrap_or_default();
-        let changes = u32::from_le_bytes([b4, b5, b6, 0]) < limit;
-        let distance = 1 + u16::from(b7 >= 0xF0);
-        let moved = if b7 & 1 == 0 { lane + distance } else { lane - distance };
-        old.extend(lane.to_le_bytes());
-        new.extend(if changes { moved } else { lane }.to_le_bytes());
-    }
-    (old, new)
+/// A synthetic state that goes step by step, as training does, and the links between its steps.
+#[derive(Debug)]
+pub struct Walk {
+    /// The state after the steps that have been made.
+    pub state: MemoryState,
+    steps: u64,
+    density: f64,
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a probability, at most 2^24")]
-fn limit(value: f64) -> u32 {
-    value.min(f64::from(1_u32 << 24)) as u32
+impl Walk {
+    /// Begins with a BF16 state of `mebibytes`. Each step changes about `density` of its elements.
+    ///
+    /// # Errors
+    /// None for sizes that fit in memory.
+    pub fn new(mebibytes: u64, density: f64) -> Result<Self> {
+        Ok(Self { state: synthetic("", mebibytes, density)?.base, steps: 0, density })
+    }
+
+    /// Makes the next step; returns the compact link that leads to it.
+    ///
+    /// # Errors
+    /// None for sizes that fit in memory.
+    pub fn step(&mut self) -> Result<Vec<u8>> {
+        self.steps += 1;
+        let old: Vec<(&TensorInfo, &[u8])> = self.state.iter().collect();
+        let seed = self.steps << 16;
+        let next = |(number, (_, data)): (usize, &(_, &[u8]))| weights::next(data, seed + number as u64, self.density);
+        let new = old.par_iter().enumerate().map(next);
+        let new: Vec<Vec<u8>> = new.collect();
+        let mut state = MemoryState::new();
+        for ((info, _), data) in old.into_iter().zip(new) {
+            state.insert(info.name(), info.dtype(), info.shape(), data)?;
+        }
+        let mut link = Vec::new();
+        diff(&self.state, &state, &DiffOptions::default(), &mut link)?;
+        self.state = state;
+        Ok(link)
+    }
 }
 
 #[cfg(test)]
@@ -204,6 +211,20 @@ mod tests {
             let changed = u32::try_from(lanes.filter(|(old, new)| old != new).count()).unwrap();
             let found = f64::from(changed) / f64::from(1 << 20);
             assert!((0.8 * density..1.25 * density).contains(&found), "{density}: {found}");
+        }
+    }
+
+    #[test]
+    fn each_step_changes_about_as_much() {
+        let mut walk = Walk::new(2, 0.01).unwrap();
+        for _ in 0..3 {
+            let before = walk.state.clone();
+            let link = LinkReader::open(walk.step().unwrap(), &Limits::unlimited()).unwrap();
+            let bytes = |state: &MemoryState| state.iter().next().unwrap().1.to_vec();
+            let (old, new) = (bytes(&before), bytes(&walk.state));
+            let changed = old.as_chunks::<2>().0.iter().zip(new.as_chunks::<2>().0).filter(|(old, new)| old != new);
+            assert!((8_000..13_000).contains(&changed.count()));
+            assert_eq!(deltachain::apply(&before, &link).unwrap(), walk.state);
         }
     }
 

@@ -2,17 +2,31 @@
 //! `worker METHOD BASE TARGET THREADS`. Speaks what `bench/rivals/worker.py` speaks: `encode`, `prepare`, `decode` and
 //! `exact`, a line each, answered by a line of JSON.
 //!
-//! Methods: `compact` and `direct` make and apply a link, with all digests; `patches` makes a direct link and puts its
-//! values into the base in place, which proves the link's segments but not the result.
+//! Methods:
+//!
+//! - `compact` and `direct` make a link, for which the base is hashed, and apply it to other memory, with all digests.
+//! - `known` makes a compact link as a publisher does that keeps the head: the base's digests are known, and what brings the
+//!   base forward is found, too. It is applied as the others.
+//! - `compact-in-place` and `direct-in-place` apply to the only copy of the base in place: everything is proven and prepared first.
+//!   Answers of `decode` also have the seconds of the exchange alone, in which nobody can use the copy.
+//! - `patches` puts the values of a direct link into the base in place, which proves the link's segments but not the result.
 
 use std::io::Write;
 use std::time::Instant;
 
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{MemoryState, State, StateDigests};
-use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, diff};
+use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, diff, diff_with_patches};
 use deltachain_bench::{Result, output};
 use serde_json::json;
+
+/// How a link is applied.
+#[derive(Clone, Copy)]
+enum Way {
+    ToOtherMemory,
+    InPlace,
+    Unproven,
+}
 
 fn main() -> Result {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -20,15 +34,19 @@ fn main() -> Result {
         return Err("usage: worker METHOD BASE TARGET THREADS".into());
     };
     rayon::ThreadPoolBuilder::new().num_threads(threads.parse()?).build_global()?;
-    let profile = match method.as_str() {
-        "compact" => Profile::Compact,
-        "direct" | "patches" => Profile::Direct,
+    let (profile, way) = match method.as_str() {
+        "compact" | "known" => (Profile::Compact, Way::ToOtherMemory),
+        "direct" => (Profile::Direct, Way::ToOtherMemory),
+        "compact-in-place" => (Profile::Compact, Way::InPlace),
+        "direct-in-place" => (Profile::Direct, Way::InPlace),
+        "patches" => (Profile::Direct, Way::Unproven),
         _ => return Err(format!("there is no method `{method}`").into()),
     };
     let base = MemoryState::copy_of(&SafetensorsState::open(base)?)?;
     let target = MemoryState::copy_of(&SafetensorsState::open(target)?)?;
-    // What a publisher and a subscriber know of the version that they hold.
+    // What a subscriber knows of the version that it holds, and a publisher that keeps the head.
     let digests = StateDigests::of(&base, &())?;
+    let table = StateTable { tensors: base.tensors().to_vec(), digests };
     let mut room = MemoryState::zeros(target.tensors())?;
     let mut link = Vec::new();
 
@@ -39,8 +57,13 @@ fn main() -> Result {
         let answer = match request?.trim() {
             "encode" => {
                 link.clear();
-                let options = DiffOptions::default().profile(profile).base_digests(Some(&digests));
-                diff(&base, &target, &options, &mut link)?;
+                let options = DiffOptions::default().profile(profile);
+                if method == "known" {
+                    let options = options.base_digests(Some(&table.digests));
+                    diff_with_patches(&base, &target, &options, u64::MAX, &mut link)?;
+                } else {
+                    diff(&base, &target, &options, &mut link)?;
+                }
                 json!({ "seconds": start.elapsed().as_secs_f64(), "bytes": link.len() })
             }
             "prepare" => {
@@ -48,19 +71,8 @@ fn main() -> Result {
                 json!({ "ready": true })
             }
             "decode" => {
-                let link = LinkReader::open(&link, &Limits::unlimited())?;
-                let output = room.writer();
-                if method == "patches" {
-                    for patch in link.patches(|_| true, None) {
-                        output::patch(&output, target.tensors(), &patch?)?;
-                    }
-                } else {
-                    let mut replay =
-                        Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
-                    replay.push(&link)?;
-                    replay.run(&base, &output, &())?;
-                }
-                json!({ "seconds": start.elapsed().as_secs_f64() })
+                let pause = decode(&link, &table, way, &base, &mut room)?;
+                json!({ "seconds": start.elapsed().as_secs_f64(), "pause": pause })
             }
             "exact" => json!({ "exact": output::holds(&room, &target) }),
             other => return Err(format!("there is no request `{other}`").into()),
@@ -69,4 +81,33 @@ fn main() -> Result {
         answers.flush()?;
     }
     Ok(())
+}
+
+/// Makes `room`, which holds the base, hold the target; returns the seconds for which it held neither, if that is not all of the time.
+fn decode(
+    link: &[u8],
+    table: &StateTable,
+    way: Way,
+    base: &MemoryState,
+    room: &mut MemoryState,
+) -> Result<Option<f64>> {
+    let link = LinkReader::open(link, &Limits::unlimited())?;
+    if let Way::Unproven = way {
+        let infos = room.tensors().to_vec();
+        let output = room.writer();
+        for patch in link.patches(|_| true, None) {
+            output::patch(&output, &infos, &patch?)?;
+        }
+        return Ok(None);
+    }
+    let mut replay = Replay::new(table.clone());
+    replay.push(&link)?;
+    if let Way::ToOtherMemory = way {
+        replay.run(base, &room.writer(), &())?;
+        return Ok(None);
+    }
+    let mut patches = replay.patches(&*room, &*room, u64::MAX, &())?;
+    let pause = Instant::now();
+    patches.fit(room)?.apply();
+    Ok(Some(pause.elapsed().as_secs_f64()))
 }

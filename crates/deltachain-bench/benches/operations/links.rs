@@ -1,0 +1,168 @@
+//! Making and applying a link between two states in memory, and memory that is changed in place.
+
+use std::hint::black_box;
+
+use deltachain::tensor::{MemoryState, State, StateDigests};
+use deltachain::{
+    DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff, diff_with_patches, squash,
+};
+use deltachain_bench::{Pair, Result, output};
+use rayon::ThreadPool;
+
+use crate::{Group, pool, pools};
+
+/// What a link begins with, and what its file is made of.
+struct Link {
+    called: &'static str,
+    table: StateTable,
+    file: Vec<u8>,
+}
+
+impl Link {
+    fn of<S: State>(pair: &Pair<S>, profile: Profile) -> Result<Self> {
+        let called = if profile == Profile::Compact { "compact" } else { "direct" };
+        let mut file = Vec::new();
+        diff(&pair.base, &pair.target, &DiffOptions::default().profile(profile), &mut file)?;
+        Ok(Self { called, table: StateTable::of(&pair.base, &())?, file })
+    }
+
+    fn open(&self) -> deltachain::Result<LinkReader<&Vec<u8>>> {
+        LinkReader::open(&self.file, &Limits::unlimited())
+    }
+
+    /// Opens the link, as everybody does who gets one, and hands over what applies it.
+    fn replay<T>(&self, work: impl FnOnce(Replay<'_, &Vec<u8>>) -> deltachain::Result<T>) -> deltachain::Result<T> {
+        let link = self.open()?;
+        let mut replay = Replay::new(self.table.clone());
+        replay.push(&link)?;
+        work(replay)
+    }
+}
+
+impl<S: State> Group<'_, S> {
+    /// What memory does with the same bytes, and what hashing them takes.
+    pub(crate) fn memory(&mut self) -> Result {
+        let Pair { base, target, .. } = self.pair;
+        let mut room = MemoryState::zeros(base.tensors())?;
+        let copies = room.writer();
+        // Touches all pages; and what can be done once fails no more.
+        output::copy(base, &copies)?;
+        for pool in pools()? {
+            self.time(&pool, "memcpy", || output::copy(base, &copies).is_ok());
+        }
+        self.time(&pool(1)?, "memcmp", || output::holds(black_box(&room), base));
+        self.time(&pool(1)?, "BLAKE3 of the target", || StateDigests::of(target, &()));
+        Ok(())
+    }
+
+    /// Making the link and applying it.
+    pub(crate) fn links(&mut self, pool: &ThreadPool, profile: Profile) -> Result {
+        let Pair { name, base, target } = self.pair;
+        let link = Link::of(self.pair, profile)?;
+        let called = link.called;
+        let make = |digests| {
+            let mut file = Vec::new();
+            diff(base, target, &DiffOptions::default().profile(profile).base_digests(digests), &mut file).map(|_| file)
+        };
+        self.time(pool, &format!("diff {called}, base hashed"), || make(None));
+        self.time(pool, &format!("diff {called}, base digests known"), || make(Some(&link.table.digests)));
+        let mut room = MemoryState::zeros(target.tensors())?;
+        let output = room.writer();
+        let run = || link.replay(|replay| replay.run(base, &output, &()));
+        self.time(pool, &format!("apply {called}, with result digest"), run);
+        run()?;
+        if !output::holds(&room, target) {
+            return Err(format!("{name}: the result of {called} is not exact").into());
+        }
+        // Iterating uses one thread, whatever the pool.
+        if profile == Profile::Direct && pool.current_num_threads() == 1 {
+            let patches = || {
+                link.open()?.patches(|_| true, None).map(|patch| Ok(patch?.count())).sum::<deltachain::Result<usize>>()
+            };
+            patches()?;
+            self.time(pool, "direct to patches", patches);
+        }
+        Ok(())
+    }
+}
+
+impl Group<'_> {
+    /// What both ends of a chain do in memory at a step: the publisher, which keeps the head and brings it forward by what it
+    /// finds, and a subscriber, which proves before it changes anything.
+    pub(crate) fn step(&mut self, pool: &ThreadPool, profile: Profile) -> Result {
+        let Pair { base, target, .. } = self.pair;
+        let link = Link::of(self.pair, profile)?;
+        let called = link.called;
+        let make = || {
+            let options = DiffOptions::default().profile(profile).base_digests(Some(&link.table.digests));
+            diff_with_patches(base, target, &options, u64::MAX, &mut Vec::new())
+        };
+        make()?;
+        self.time(pool, &format!("diff and patches {called}, base digests known"), make);
+        let prepare = || link.replay(|replay| replay.patches(base, base, u64::MAX, &()));
+        prepare()?;
+        self.time(pool, &format!("prepare {called}"), prepare);
+        let prove = || link.replay(|replay| replay.prove(base, &()));
+        prove()?;
+        self.time(pool, &format!("prove {called}"), prove);
+        Ok(())
+    }
+
+    /// For how long serving stops: the values of a prepared set go to their places, or back. One thread does it, and it is the same
+    /// whatever the profile.
+    pub(crate) fn pause(&mut self) -> Result {
+        let Pair { name, base, target } = self.pair;
+        let link = Link::of(self.pair, Profile::Compact)?;
+        let mut patches = link.replay(|replay| replay.patches(base, base, u64::MAX, &()))?;
+        let mut weights = base.clone();
+        patches.fit(&mut weights)?.apply();
+        let is_there = output::holds(&weights, target);
+        patches.fit(&mut weights)?.undo();
+        if !is_there || !output::holds(&weights, base) {
+            return Err(format!("{name}: the exchange is not exact").into());
+        }
+        let mut turn = false;
+        self.group.bench_function("the pause, 1 thread", |bencher| {
+            bencher.iter(|| -> deltachain::Result<()> {
+                turn = !turn;
+                let mut ready = patches.fit(&mut weights)?;
+                if turn {
+                    ready.apply();
+                } else {
+                    ready.undo();
+                }
+                Ok(())
+            });
+        });
+        Ok(())
+    }
+
+    /// Snapshot, restore, and the squash of the link with the one back.
+    pub(crate) fn states(&mut self, pool: &ThreadPool) -> Result {
+        let Pair { name, base, target } = self.pair;
+        let link = |base: &MemoryState, target: &MemoryState| {
+            let mut file = Vec::new();
+            diff(base, target, &DiffOptions::default(), &mut file).map(|_| file)
+        };
+        let open = |file| LinkReader::open(file, &Limits::unlimited());
+        let empty = MemoryState::new();
+        self.time(pool, "snapshot", || link(&empty, target));
+        let snapshot = link(&empty, target)?;
+        let restore = || apply(&empty, &open(&snapshot)?);
+        self.time(pool, "restore", restore);
+        if restore()? != *target {
+            return Err(format!("{name}: the restored state is not exact").into());
+        }
+        // Only absolute values can be squashed without the base.
+        let direct = |base: &MemoryState, target: &MemoryState| {
+            let options = DiffOptions::default().profile(Profile::Direct);
+            let mut file = Vec::new();
+            diff(base, target, &options, &mut file).map(|_| file)
+        };
+        let (there, back) = (direct(base, target)?, direct(target, base)?);
+        let both = || squash(&[&open(&there)?, &open(&back)?], &mut Vec::new());
+        both()?;
+        self.time(pool, "squash of two, direct", both);
+        Ok(())
+    }
+}
