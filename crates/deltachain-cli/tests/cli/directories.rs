@@ -35,6 +35,8 @@ fn a_directory_comes_back_with_its_other_files() {
     let built = folder.json(&["apply", "--base", "step 0", "link.dcf", "-o", "result"]);
     assert_eq!(built["copied"], json!(["config.json", "tokenizer.json"]));
     let contents = folder.contents();
+    let files = contents.iter().filter(|(path, _)| path.starts_with("result"));
+    assert_eq!(built["written"], files.map(|(_, bytes)| bytes.len()).sum::<usize>());
     for (path, bytes) in &contents {
         if let Ok(name) = path.strip_prefix("step 1") {
             assert!(
