@@ -1,10 +1,11 @@
 //! The head in a publisher's memory.
 
+use std::path::Path;
+
 use deltachain::files::Layout;
 use deltachain::memory::PatchSet;
 use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Profile, Result};
-use std::path::Path;
 
 use crate::observer::Observer;
 use crate::publishing::model::End;
