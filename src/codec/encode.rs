@@ -283,6 +283,7 @@ impl SplitGaps {
     /// Geometric gaps would make them equal, but real ones are a mixture, whose short gaps no low bits should pay for.
     fn best(gaps: &[u32]) -> (u8, Self) {
         let total: u64 = gaps.iter().map(|&gap| u64::from(gap)).sum();
+        // Without gaps any shift is as good; what is below 32 has the logarithm 0.
         let mean = total.checked_div(gaps.len() as u64).unwrap_or(0);
         let most = u8::try_from((mean / 32).checked_ilog2().unwrap_or(0)).unwrap_or(MAX_SHIFT).min(MAX_SHIFT);
         // Some thousands tell as well as all.
@@ -345,6 +346,7 @@ fn encode_small<L: Lane>(
         let negative: Vec<u8> = context.values.iter().map(|value| value.is_negative().into()).collect();
         signs.push(pack_symbols(&negative, 1));
         let less_one = |&value: &L| absolute(value) - 1;
+        // What is too much for a byte is escaped, whatever the width.
         let symbols: Vec<u8> =
             context.values.iter().map(|value| u8::try_from(less_one(value)).unwrap_or(u8::MAX)).collect();
         let (width, packed) = best_width(symbols);

@@ -75,6 +75,7 @@ impl<L: Lane> Sorted<L> {
         let Begun { changed, members, .. } = begun;
         for ((context, members), before) in self.contexts.iter_mut().zip(members).zip(coded_before) {
             context.members.push(members);
+            // At most 2^24, as many as a piece has lanes.
             context.coded.push(u32::try_from(context.values.len() - before).unwrap_or(u32::MAX));
         }
         self.pieces.push(number);
@@ -173,6 +174,7 @@ impl<L: Lane> Work for Sort<'_, L> {
                 }
             }
             if has_one {
+                // A few thousand lanes.
                 members[0] += u32::try_from(target.len()).unwrap_or(0);
             } else {
                 members.iter_mut().enumerate().for_each(|(context, members)| *members += found.count(context));

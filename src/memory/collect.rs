@@ -217,6 +217,7 @@ impl PatchCollector {
 
 /// The lane that the number of this one counts from, and the number.
 fn split(lane: u64) -> (u64, u32) {
+    // Less than 2^32.
     let number = lane % LANES_PER_BLOCK;
     (lane - number, u32::try_from(number).unwrap_or(0))
 }

@@ -62,6 +62,7 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
             return true;
         }
         self.set_mark();
+        // No memory has more lanes than a `usize` counts.
         let mut left = usize::try_from(lanes).unwrap_or(usize::MAX);
         while self.set.cursor.run < self.set.runs.len() {
             if left == 0 {
