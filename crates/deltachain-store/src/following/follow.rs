@@ -112,6 +112,9 @@ impl<M: StateMemory> Follower for MemorySubscriber<M> {
     }
 }
 
+/// What is called after each switch, with the subscriber and what has been switched.
+pub type OnSwitch<'a, F> = dyn FnMut(&F, &Switched<<F as Follower>::Place>) -> Result<()> + 'a;
+
 /// Brings a subscriber to the newest version again and again; `on_switch` is called after each switch. Several new
 /// versions are taken at once, by the cheapest way.
 ///
@@ -125,7 +128,7 @@ pub fn follow<F: Follower>(
     subscriber: &mut F,
     options: &FollowOptions,
     observer: &dyn Observer,
-    on_switch: &mut dyn FnMut(&F, &Switched<F::Place>) -> Result<()>,
+    on_switch: &mut OnSwitch<'_, F>,
 ) -> Result<()> {
     let mut pause = options.poll;
     let mut last_remark = None;

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod going_back;
+mod memory;
 mod selection;
 
 use std::collections::BTreeMap;

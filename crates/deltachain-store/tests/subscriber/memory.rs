@@ -1,7 +1,5 @@
 //! Bringing memory to versions of a chain: from every start, in its own memory and in buffers that are lent.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
