@@ -39,11 +39,8 @@ pub fn sequence(data: &[u8]) {
         let count = parts.segments.len().max(1);
         if let Some(segment) = parts.segments.get_mut(usize::from(segment) % count) {
             let length = segment.len().max(1);
-            segment
-                .iter_mut()
-                .nth(usize::from(place) % length)
-                .into_iter()
-                .for_each(|byte| *byte = byte.wrapping_add(change));
+            let place = usize::from(place) % length;
+            segment.get_mut(place).into_iter().for_each(|byte| *byte = byte.wrapping_add(change));
             *file = parts.join(false);
         }
     }
@@ -68,7 +65,6 @@ pub fn sequence(data: &[u8]) {
             let mut ready = set.fit(&mut memory).expect("the set was made for this memory");
             ready.exchange(sequence.stop.into());
             ready.undo();
-            drop(ready);
             assert!(memory == base, "the way back leads elsewhere");
             set.fit(&mut memory).expect("memory is what it was").apply();
             assert!(memory == state, "patched memory is another state");
