@@ -116,14 +116,14 @@ pub fn diff_with_patches(
     budget: u64,
     out: &mut dyn Write,
 ) -> Result<(DiffReport, PatchSet)> {
-    let infos = target.tensors();
     // The digests are known in the end.
     let digests = StateDigests { tensors: Vec::new(), state: Digest::of_empty_state() };
-    let table = StateTable { tensors: infos.to_vec(), digests };
+    let table = StateTable { tensors: target.tensors().to_vec(), digests };
     let mut collector = PatchCollector::new(base.tensors(), &table, budget)?;
-    let new: Vec<usize> = (0..infos.len()).filter(|&tensor| collector.over(tensor).is_none()).collect();
-    let mut room = MemoryState::zeros(&new.iter().map(|&tensor| infos[tensor].clone()).collect::<Vec<_>>())?;
-    let new = NewTensors { numbers: new, room: &room.writer() };
+    let (numbers, new): (Vec<usize>, Vec<TensorInfo>) =
+        collector.new_tensors().map(|(number, info)| (number, info.clone())).unzip();
+    let mut room = MemoryState::zeros(&new)?;
+    let new = NewTensors { numbers, room: &room.writer() };
     let report = make(&base, &ReadOnce(&target), options, Some((&mut collector, new)), out)?;
     let set = collector.finish_with(report.target.clone(), room)?;
     Ok((report, set))

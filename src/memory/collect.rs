@@ -4,7 +4,7 @@ use crate::codec::changes::append_changes;
 use crate::error::{Error, Result};
 use crate::memory::patch_set::{Cursor, PatchSet, Run, RunKind};
 use crate::table::StateTable;
-use crate::tensor::{MemoryState, State, StateDigests, TensorInfo};
+use crate::tensor::{MemoryState, State, StateDigests, TensorInfo, total_bytes};
 
 /// Runs begin at multiples of this in the arena of values.
 const ALIGNMENT: usize = 8;
@@ -85,9 +85,7 @@ impl PatchCollector {
             let number = base.binary_search_by(|old| old.name().cmp(info.name())).ok()?;
             info.can_patch(&base[number]).then_some(number)
         };
-        let over: Vec<_> = target.tensors.iter().map(over).collect();
-        let new = target.tensors.iter().zip(&over).filter(|(_, over)| over.is_none());
-        let new_bytes = new.fold(0_u64, |sum, (info, _)| sum.saturating_add(info.bytes()));
+        let over = target.tensors.iter().map(over).collect();
         let set = PatchSet {
             base: base.to_vec(),
             table: target.clone(),
@@ -100,7 +98,8 @@ impl PatchCollector {
             is_switched: false,
             marked: None,
         };
-        let collector = Self { set, budget, new_bytes };
+        let mut collector = Self { set, budget, new_bytes: 0 };
+        collector.new_bytes = total_bytes(collector.new_tensors().map(|(_, info)| info));
         collector.check_budget()?;
         Ok(collector)
     }
@@ -108,6 +107,11 @@ impl PatchCollector {
     /// The base's tensor that a target's tensor is laid over: of the same name, dtype and byte length. `None` if it is new.
     pub(crate) fn over(&self, tensor: usize) -> Option<usize> {
         self.set.over(tensor)
+    }
+
+    /// The target's tensors that are new, with their numbers.
+    pub(crate) fn new_tensors(&self) -> impl Iterator<Item = (usize, &TensorInfo)> {
+        self.set.table.tensors.iter().enumerate().filter(|(number, _)| self.over(*number).is_none())
     }
 
     /// Appends the changes of a piece of a tensor that is laid over one of the base. Pieces of a tensor ascend; tensors may
@@ -202,11 +206,10 @@ impl PatchCollector {
     /// # Errors
     /// USAGE if `new` holds other tensors.
     pub(crate) fn finish(self, new: MemoryState) -> Result<PatchSet> {
-        let mut set = self.set;
-        let expected = set.table.tensors.iter().zip(&set.over).filter(|(_, over)| over.is_none()).map(|(info, _)| info);
-        if !expected.eq(new.tensors()) {
+        if !self.new_tensors().map(|(_, info)| info).eq(new.tensors()) {
             return Err(Error::usage("the new tensors are not those of the target"));
         }
+        let mut set = self.set;
         set.other = new.among(&set.table.tensors);
         set.runs.sort_by_key(|run| run.tensor);
         set.numbers.shrink_to_fit();

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{Error, Result};
-use crate::tensor::{MemoryState, State, TensorInfo};
+use crate::tensor::{MemoryState, State, TensorInfo, read_bytes, stretch_of};
 
 /// A state whose bytes a [`PatchSet`](super::PatchSet) can change where they are: [`MemoryState`] and [`LentState`].
 pub trait StateMemory: State + sealed::Room {
@@ -129,14 +129,11 @@ impl State for LentState<'_> {
     }
 
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        let range = offset..offset.saturating_add(out.len() as u64);
-        let bytes = self.bytes(tensor, range).ok_or_else(|| Error::usage("no such range in the state"))?;
-        out.copy_from_slice(bytes);
-        Ok(())
+        read_bytes(self, tensor, offset, out)
     }
 
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
-        self.data.get(tensor)?.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+        stretch_of(self.data.get(tensor)?, range)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::replay::output::{Output, make_in};
 use crate::replay::segments::{SegmentNumber, Segments};
 use crate::rules::{self, ensure};
 use crate::source::Source;
-use crate::tensor::{Digest, State};
+use crate::tensor::{Digest, State, stretch_of};
 
 /// Bytes that are read, changed, hashed and handed on before the next: what a core keeps to itself. Whole blocks of the codec.
 const STRETCH_BYTES: usize = 1 << 17;
@@ -252,7 +252,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     }
 
     fn begin(&self, item: Item) -> Piece<O::Piece> {
-        let made = self.lineages[item.0].target.map(|target| self.out.begin(target, item.1));
+        let made = self.lineages[item.0].target.map(|target| self.out.begin(target));
         Piece { item, made, bytes: None, failure: None }
     }
 
@@ -267,30 +267,21 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
             let link = of_link.first().map_or(0, |number| number.0);
             if open_bytes > self.open_bytes {
                 room_was_short = true;
-                let advanced = pieces
-                    .par_iter_mut()
-                    .map_init(Room::default, |room, piece| self.advance_piece(piece, &open, first..link, room));
-                // The first failure in the order of pieces, whatever the threads did.
-                advanced.collect::<Vec<Result<()>>>().into_iter().collect::<Result<()>>()?;
+                each(&mut pieces, |room, piece| self.advance_piece(piece, &open, first..link, room))?;
                 open.drain(..).for_each(|(number, _)| segments.close(number, true));
                 (open_bytes, first) = (0, link);
             }
             for &number in of_link {
-                let opened = segments.open(number);
-                let failed = |error| Failure::new((number.0, 8, number.1, 0), error);
-                let (segment, failure) = match opened {
+                let (segment, failure) = match segments.open(number) {
                     Ok(segment) => (Some(segment), None),
-                    Err(error) => (None, Some(failed(error))),
+                    Err(error) => (None, Some(Failure::new((number.0, 8, number.1, 0), error))),
                 };
                 least = Failure::least(least, self.note(failure)?);
                 open_bytes += segment.as_ref().map_or(0, |segment| segment.memory());
                 open.push((number, segment));
             }
         }
-        let finished = pieces
-            .par_iter_mut()
-            .map_init(Room::default, |room, piece| self.finish_piece(piece, &open, first..self.links.len(), room));
-        finished.collect::<Vec<Result<()>>>().into_iter().collect::<Result<()>>()?;
+        each(&mut pieces, |room, piece| self.finish_piece(piece, &open, first..self.links.len(), room))?;
         open.drain(..).for_each(|(number, _)| segments.close(number, room_was_short));
         Ok((pieces, least))
     }
@@ -394,7 +385,10 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
             let range = begin..whole.end.min(begin + STRETCH_BYTES as u64);
             let mut make = |bytes: &mut [u8]| {
                 match &kept {
-                    Some(kept) => bytes.copy_from_slice(stretch_of(kept, begin - whole.start, bytes.len())?),
+                    Some(kept) => {
+                        let own = stretch_of(kept, begin - whole.start..range.end - whole.start);
+                        bytes.copy_from_slice(own.ok_or_else(|| Error::usage("no such range in the piece"))?);
+                    }
                     None => self.read_start(number, begin, bytes)?,
                 }
                 apply(steps, bytes);
@@ -420,6 +414,16 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     }
 }
 
+/// Lets threads work on pieces, each with room of its own.
+fn each<'o, P: Send>(
+    pieces: &mut [Piece<P>],
+    work: impl Fn(&mut Room<'o>, &mut Piece<P>) -> Result<()> + Sync + Send,
+) -> Result<()> {
+    let done: Vec<Result<()>> = pieces.par_iter_mut().map_init(Room::default, work).collect();
+    // The first failure in the order of pieces, whatever the threads did.
+    done.into_iter().collect()
+}
+
 /// Lets each step change a stretch in turn.
 fn apply(steps: &mut [Step<'_>], bytes: &mut [u8]) {
     for Step { part, hasher, .. } in steps {
@@ -430,9 +434,4 @@ fn apply(steps: &mut [Step<'_>], bytes: &mut [u8]) {
             hasher.update(bytes);
         }
     }
-}
-
-fn stretch_of(bytes: &[u8], begin: u64, length: usize) -> Result<&[u8]> {
-    let begin = address(begin)?;
-    bytes.get(begin..begin + length).ok_or_else(|| Error::usage("no such range in the piece"))
 }

@@ -20,7 +20,7 @@ use crate::replay::lineage::Lineages;
 use crate::replay::output::{Nowhere, Output, Patching, Writing};
 use crate::source::Source;
 use crate::table::StateTable;
-use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo};
+use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo, total_bytes};
 
 /// Bytes that the decoded segments of a group of pieces may take.
 const OPEN_BYTES: usize = 1 << 25;
@@ -106,8 +106,7 @@ impl<'a, S: Source> Replay<'a, S> {
 
     /// Bytes that are reported to the progress of [`run`](Self::run): all of [`tensors`](Self::tensors).
     pub fn work(&self) -> u64 {
-        let taken = self.table.tensors.iter().filter(|info| self.takes(info.name()));
-        taken.map(TensorInfo::bytes).fold(0, u64::saturating_add)
+        total_bytes(self.table.tensors.iter().filter(|info| self.takes(info.name())))
     }
 
     /// Bytes of the segments of a link that are read: all of them, unless only some tensors are taken.
@@ -122,8 +121,8 @@ impl<'a, S: Source> Replay<'a, S> {
     /// be made visible before this has returned without error. Memory: per thread the decoded segments of a group of pieces.
     ///
     /// # Errors
-    /// What applying link by link would report first, with the link's number: classes and rules of steps 8 and 9; those of reading, writing and `progress`; USAGE if `held` has others than the base's
-    /// tensors that are taken.
+    /// What applying link by link would report first, with the link's number: classes and rules of steps 8 and 9; those of
+    /// reading, writing and `progress`; USAGE if `held` has others than the base's tensors that are taken.
     pub fn run(
         &self,
         held: &dyn State,
@@ -175,14 +174,11 @@ impl<'a, S: Source> Replay<'a, S> {
         let (tensors, digests) = rows.filter(|(info, _)| self.takes(info.name())).map(|(i, d)| (i.clone(), *d)).unzip();
         let target = StateTable::new(tensors, digests);
         let collector = PatchCollector::new(over.tensors(), &target, budget)?;
-        let is_new = |(number, _): &(usize, &TensorInfo)| collector.over(*number).is_none();
-        let new: Vec<TensorInfo> =
-            target.tensors.iter().enumerate().filter(is_new).map(|(_, info)| info.clone()).collect();
+        let new: Vec<TensorInfo> = collector.new_tensors().map(|(_, info)| info.clone()).collect();
         let mut new = MemoryState::zeros(&new)?;
         let patching = Patching::new(over, target.tensors, new.writer(), collector);
         self.pass(held, &patching, progress)?;
-        let collector = patching.finish();
-        collector.finish(new)
+        patching.finish().finish(new)
     }
 
     /// Does what [`run`](Self::run) does, but keeps nothing of the result.

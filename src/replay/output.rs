@@ -23,7 +23,7 @@ pub(super) trait Output: Sync {
     fn starts_as_zeros(&self, tensor: usize) -> bool;
 
     /// Begins a piece of the tensor with this number.
-    fn begin(&self, tensor: usize, piece: u64) -> Self::Piece;
+    fn begin(&self, tensor: usize) -> Self::Piece;
 
     /// Lets `make` build the next stretch of a piece; `buffer` is room that may be used for it.
     fn put(
@@ -51,7 +51,7 @@ impl<W: StateWriter + ?Sized> Output for Writing<'_, W> {
         true
     }
 
-    fn begin(&self, _tensor: usize, _piece: u64) {}
+    fn begin(&self, _tensor: usize) {}
 
     fn put(&self, (): &mut (), tensor: usize, range: Range<u64>, buffer: &mut Vec<u8>, make: Make<'_>) -> Result<()> {
         if let Some(filled) = self.0.fill(tensor, range.clone(), make) {
@@ -123,7 +123,7 @@ impl Output for Patching<'_> {
         matches!(self.tensors[tensor].1, Over::New(_))
     }
 
-    fn begin(&self, tensor: usize, _piece: u64) -> Compared {
+    fn begin(&self, tensor: usize) -> Compared {
         Compared { changes: PieceChanges::new(self.tensors[tensor].0.dtype().lane_bytes()), old: Vec::new() }
     }
 
@@ -176,7 +176,7 @@ impl Output for Nowhere {
         true
     }
 
-    fn begin(&self, _tensor: usize, _piece: u64) {}
+    fn begin(&self, _tensor: usize) {}
 
     fn put(&self, (): &mut (), _tensor: usize, range: Range<u64>, buffer: &mut Vec<u8>, make: Make<'_>) -> Result<()> {
         make_in(buffer, &range, make)

@@ -95,8 +95,8 @@ impl TensorInfo {
 }
 
 /// Bytes of all these tensors together.
-pub fn total_bytes(tensors: &[TensorInfo]) -> u64 {
-    tensors.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
+pub fn total_bytes<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> u64 {
+    tensors.into_iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

@@ -11,3 +11,4 @@ pub use dtype::{DescribedDtype, Dtype};
 pub(crate) use info::PIECE_LENGTH;
 pub use info::{PIECE_BYTES, TensorInfo, total_bytes};
 pub use state::{MemoryState, MemoryWriter, ReadOnce, State, StateWriter};
+pub(crate) use state::{read_bytes, stretch_of};

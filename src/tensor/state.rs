@@ -211,15 +211,25 @@ impl State for MemoryState {
     }
 
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        let range = offset..offset.saturating_add(out.len() as u64);
-        let bytes = self.bytes(tensor, range).ok_or_else(|| Error::usage("no such range in the state"))?;
-        out.copy_from_slice(bytes);
-        Ok(())
+        read_bytes(self, tensor, offset, out)
     }
 
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
-        self.data.get(tensor)?.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+        stretch_of(self.data.get(tensor)?, range)
     }
+}
+
+/// [`State::read`] for a state all of whose [bytes](State::bytes) are in memory.
+pub(crate) fn read_bytes(state: &impl State, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+    let range = offset..offset.saturating_add(out.len() as u64);
+    let bytes = state.bytes(tensor, range).ok_or_else(|| Error::usage("no such range in the state"))?;
+    out.copy_from_slice(bytes);
+    Ok(())
+}
+
+/// A range of a tensor's data, if there is one.
+pub(crate) fn stretch_of(data: &[u8], range: Range<u64>) -> Option<&[u8]> {
+    data.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
 /// Writes a [`MemoryState`], each piece of a tensor for itself.
