@@ -17,6 +17,9 @@ pub(crate) trait Reference {
     /// Its length in bytes.
     fn size(&self) -> u64;
 
+    /// The digest of its bytes.
+    fn digest(&self) -> Digest;
+
     /// That the store does not have it: R-CHN-09 or R-CHN-15.
     fn missing(&self) -> Error;
 
@@ -24,7 +27,9 @@ pub(crate) trait Reference {
     fn check(&self, size: u64, digest: Digest) -> Result<()>;
 
     /// The same for a size alone. Whatever its digest, an object of another length is another one.
-    fn check_size(&self, size: u64) -> Result<()>;
+    fn check_size(&self, size: u64) -> Result<()> {
+        self.check(size, self.digest())
+    }
 }
 
 impl Reference for FileReference {
@@ -36,16 +41,16 @@ impl Reference for FileReference {
         self.size
     }
 
+    fn digest(&self) -> Digest {
+        self.digest
+    }
+
     fn missing(&self) -> Error {
         self.missing()
     }
 
     fn check(&self, size: u64, digest: Digest) -> Result<()> {
         self.check(size, digest)
-    }
-
-    fn check_size(&self, size: u64) -> Result<()> {
-        self.check(size, self.digest)
     }
 }
 
@@ -58,16 +63,16 @@ impl Reference for Asset {
         self.size
     }
 
+    fn digest(&self) -> Digest {
+        self.digest
+    }
+
     fn missing(&self) -> Error {
         self.missing()
     }
 
     fn check(&self, size: u64, digest: Digest) -> Result<()> {
         self.check(size, digest)
-    }
-
-    fn check_size(&self, size: u64) -> Result<()> {
-        self.check(size, self.digest)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use deltachain::chain::{Plan, check_held, check_union, union_of};
 use deltachain::files::{Layout, SafetensorsState};
 use deltachain::memory::{PatchSet, Ready, StateMemory};
-use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo};
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests, total_bytes};
 use deltachain::{Error, Limits, Result, StateTable};
 use tempfile::TempDir;
 
@@ -15,6 +15,7 @@ use crate::access::store::Store;
 use crate::following::held::{Record, ShardRecord};
 use crate::following::joined::Joined;
 use crate::following::links::{Failure, Received};
+use crate::following::model_directory::temporary_directory;
 use crate::following::reach::{Destination, Reader};
 use crate::following::replay::rows;
 use crate::following::selection::Choice;
@@ -236,8 +237,7 @@ impl<M: StateMemory> MemorySubscriber<M> {
         let (cache, temporary) = match cache {
             Some(cache) => (cache, None),
             None => {
-                let made = tempfile::Builder::new().prefix("deltachain-").tempdir();
-                let made = made.map_err(|error| Error::io("creating a temporary directory", error))?;
+                let made = temporary_directory()?;
                 (made.path().to_owned(), Some(made))
             }
         };
@@ -446,8 +446,8 @@ fn fit<'m, M: StateMemory>(sets: &'m mut [PatchSet], memories: &'m mut [M]) -> R
 
 /// Begins to hash states.
 fn hashing<'o, 's>(observer: &'o dyn Observer, states: impl IntoIterator<Item = &'s (impl State + 's)>) -> InPhase<'o> {
-    let bytes = states.into_iter().flat_map(State::tensors).map(TensorInfo::bytes).fold(0, u64::saturating_add);
-    InPhase::begin(observer, Phase::Hash, bytes)
+    let tensors = states.into_iter().flat_map(State::tensors);
+    InPhase::begin(observer, Phase::Hash, total_bytes(tensors))
 }
 
 /// The table of a shard, with the digests that are found in memory. `whole` says what it is in tensors that are not taken.

@@ -198,6 +198,12 @@ fn symbolic_link(target: &Path, link: &Path) -> io::Result<()> {
     std::os::windows::fs::symlink_dir(target, link)
 }
 
+/// A directory that is removed with everything in it when this is dropped.
+pub(crate) fn temporary_directory() -> Result<TempDir> {
+    let made = tempfile::Builder::new().prefix("deltachain-").tempdir();
+    made.map_err(|error| Error::io("creating a temporary directory", error))
+}
+
 /// Lets the names in a directory reach the disk, where a directory can be opened.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }

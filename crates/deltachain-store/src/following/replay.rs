@@ -3,7 +3,7 @@
 use deltachain::chain::{Plan, check_target, check_union};
 use deltachain::files::{Layout, LayoutFile, StagedSafetensors};
 use deltachain::memory::{PatchSet, StateMemory};
-use deltachain::tensor::{StateDigests, TensorInfo};
+use deltachain::tensor::{StateDigests, TensorInfo, total_bytes};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
 use crate::following::held::ShardRecord;
@@ -104,7 +104,7 @@ impl Following<'_> {
         }
         self.check_union(pushed)?;
         staged.commit()?;
-        Ok(union.iter().map(TensorInfo::bytes).fold(0, u64::saturating_add))
+        Ok(total_bytes(&union))
     }
 
     /// Prepares what has to change in memory: `over` is that of each shard. What is prepared takes `budget` bytes at most.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
-use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, TensorInfo};
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, TensorInfo, total_bytes};
 use deltachain::{Error, Result, StateTable};
 
 use crate::following::held::{Record, ShardRecord};
@@ -59,7 +59,7 @@ impl HeldModel {
         observer: &dyn Observer,
     ) -> Result<Self> {
         let files = SafetensorsState::open(model)?;
-        let bytes = if trust { 0 } else { files.tensors().iter().map(TensorInfo::bytes).fold(0, u64::saturating_add) };
+        let bytes = if trust { 0 } else { total_bytes(files.tensors()) };
         let hashing = InPhase::begin(observer, Phase::Hash, bytes);
         for shard in &record.shards {
             let part = Part::of(&files, &shard.table, selection)?;

@@ -8,6 +8,7 @@ use deltachain::{Error, Limits, Result};
 use tempfile::TempDir;
 
 use crate::access::store::Store;
+use crate::following::model_directory::temporary_directory;
 use crate::following::other_files::OtherFiles;
 use crate::following::subscriber::{Subscriber, SubscriberOptions};
 use crate::observer::Observer;
@@ -30,7 +31,7 @@ impl Kept {
         (shard, of): (usize, usize),
         limits: &Limits,
     ) -> Result<Self> {
-        let temporary = if directory.is_none() { Some(temporary()?) } else { None };
+        let temporary = if directory.is_none() { Some(temporary_directory()?) } else { None };
         let directory = directory.or(temporary.as_ref().map(TempDir::path)).unwrap_or(Path::new("."));
         let shards = (of > 1).then(|| vec![shard]);
         // Links are made from tensors alone.
@@ -66,9 +67,4 @@ impl Kept {
     pub(crate) fn remember(&mut self, link: &NewLink) -> Result<()> {
         self.subscriber.remember(link.file.path(), &link.reference)
     }
-}
-
-fn temporary() -> Result<TempDir> {
-    let made = tempfile::Builder::new().prefix("deltachain-").tempdir();
-    made.map_err(|error| Error::io("creating a temporary directory", error))
 }

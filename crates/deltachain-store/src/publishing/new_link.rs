@@ -6,7 +6,7 @@ use std::path::Path;
 use deltachain::chain::FileReference;
 use deltachain::files::{LAYOUT_KEY, Layout};
 use deltachain::memory::PatchSet;
-use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
+use deltachain::tensor::{Digest, MemoryState, total_bytes};
 use deltachain::{DiffOptions, DiffReport, Error, Profile, Result, diff, diff_with_patches};
 use tempfile::NamedTempFile;
 
@@ -66,7 +66,7 @@ impl NewLink {
         let single = Layout::single_file(tensors);
         let layout = Layout::metadata_value(target.layout.unwrap_or(&single), base.layout, tensors);
         let metadata = layout.into_iter().map(|layout| (LAYOUT_KEY.to_owned(), layout)).collect();
-        let work = bytes_of(base.state).saturating_add(bytes_of(target.state));
+        let work = total_bytes(base.state.tensors().iter().chain(tensors));
         let progress = InPhase::begin(observer, Phase::Compare, work);
 
         let mut builder = tempfile::Builder::new();
@@ -90,10 +90,6 @@ impl NewLink {
         observer.begin(Phase::Upload, self.reference.size);
         store.upload(self.file.path(), self.reference.name(), self.reference.size, observer)
     }
-}
-
-fn bytes_of(state: &dyn State) -> u64 {
-    state.tensors().iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
 }
 
 /// Hashes what is written.
