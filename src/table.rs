@@ -69,13 +69,20 @@ pub(crate) fn target_table<S: Source>(
     ensure(digests.state == expected, &rules::APP_01, || {
         format!("the link is for base {expected}, this base is {}", digests.state)
     })?;
-    let mut target = Vec::new();
-    let mut origins = Vec::new();
+    // Of both there are no more than have been read.
+    let most = tensors.len() + link.index().tensors.len();
+    let mut target = Vec::with_capacity(most);
+    let mut target_digests = Vec::with_capacity(most);
+    let mut origins = Vec::with_capacity(most);
+    let mut add = |info: &TensorInfo, digest, origin| {
+        target.push(info.clone());
+        target_digests.push(digest);
+        origins.push(origin);
+    };
     let mut bases = tensors.iter().enumerate().peekable();
     for (entry, change) in link.index().tensors.iter().enumerate() {
         while let Some((number, info)) = bases.next_if(|(_, info)| info.name() < change.name()) {
-            target.push((info.clone(), digests.tensors[number]));
-            origins.push(Origin::Base(number));
+            add(info, digests.tensors[number], Origin::Base(number));
         }
         let own = bases.next_if(|(_, info)| info.name() == change.name());
         let TensorEntry::Write(written) = change else { continue };
@@ -89,15 +96,12 @@ pub(crate) fn target_table<S: Source>(
                 own.map(|(number, _)| number)
             }
         };
-        target.push((written.info.clone(), written.digest()));
-        origins.push(Origin::Link(entry, start));
+        add(&written.info, written.digest(), Origin::Link(entry, start));
     }
     for (number, info) in bases {
-        target.push((info.clone(), digests.tensors[number]));
-        origins.push(Origin::Base(number));
+        add(info, digests.tensors[number], Origin::Base(number));
     }
-    let (tensors, digests) = target.into_iter().unzip();
-    let table = StateTable::new(tensors, digests);
+    let table = StateTable::new(target, target_digests);
     let (reached, promised) = (table.digests.state, link.header().target);
     ensure(reached == promised, &rules::APP_05, || {
         format!("the link's tensors give the state {reached}, its header promises {promised}")

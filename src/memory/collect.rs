@@ -81,9 +81,11 @@ impl PatchCollector {
     /// # Errors
     /// USAGE if the target's new tensors exceed the budget.
     pub(crate) fn new(base: &[TensorInfo], target: &StateTable, budget: u64) -> Result<Self> {
+        let mut olds = base.iter().enumerate().peekable();
         let over = |info: &TensorInfo| {
-            let number = base.binary_search_by(|old| old.name().cmp(info.name())).ok()?;
-            info.can_patch(&base[number]).then_some(number)
+            while olds.next_if(|(_, old)| old.name() < info.name()).is_some() {}
+            let (number, old) = olds.next_if(|(_, old)| old.name() == info.name())?;
+            info.can_patch(old).then_some(number)
         };
         let over = target.tensors.iter().map(over).collect();
         let set = PatchSet {

@@ -14,7 +14,7 @@ use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link::{LinkReader, Segment};
 use crate::progress::Progress;
-use crate::replay::lineage::{Lineage, Place};
+use crate::replay::lineage::{Lineage, Place, Taken};
 use crate::replay::output::{Output, make_in};
 use crate::replay::segments::{SegmentNumber, Segments};
 use crate::rules::{self, ensure};
@@ -32,7 +32,7 @@ pub(super) struct Pass<'a, S, O> {
     /// What is held of the base, and the number there of each tensor of the base's table.
     pub(super) held: &'a dyn State,
     pub(super) held_numbers: &'a [usize],
-    pub(super) lineages: &'a [Built<'a>],
+    pub(super) taken: &'a Taken<'a>,
     pub(super) out: &'a O,
     /// Whether the result of each link is compared with its digests, and the least failure looked for. Otherwise any failure
     /// ends the pass.
@@ -41,13 +41,6 @@ pub(super) struct Pass<'a, S, O> {
     /// from one batch of links to the next.
     pub(super) open_bytes: usize,
     pub(super) progress: &'a dyn Progress,
-}
-
-/// A lineage that is taken.
-pub(super) struct Built<'a> {
-    pub(super) lineage: &'a Lineage,
-    /// What the output knows it by; `None` if it has ended.
-    pub(super) target: Option<usize>,
 }
 
 /// A piece of a lineage, by their numbers.
@@ -133,7 +126,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 least = Failure::least(least.take(), failure);
                 for Piece { item: (number, piece), made, failure, .. } in pieces {
                     least = Failure::least(least.take(), failure);
-                    if let Some((target, made)) = self.lineages[number].target.zip(made) {
+                    if let Some((target, made)) = self.taken.lineages[number].target.zip(made) {
                         self.out.take(target, piece, made)?;
                     }
                 }
@@ -165,6 +158,11 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         }
     }
 
+    /// What writes a lineage.
+    fn places(&self, lineage: &Lineage<'_>) -> &[Place] {
+        &self.taken.places[lineage.places.clone()]
+    }
+
     fn written(&self, (link, entry): Place) -> Result<&WrittenTensor> {
         // Lineages are made of written tensors only.
         self.links[link].index().tensors[entry].written().ok_or_else(|| Error::usage("the tensor is removed"))
@@ -188,10 +186,11 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     /// R-APP-04 for tensors without data.
     fn check_empty(&self) -> Result<Option<Failure>> {
         let mut least = None;
-        for Built { lineage, target } in self.lineages.iter().filter(|built| built.lineage.info.bytes() == 0) {
-            let skipped = if self.compares_each { 0 } else { lineage.entries.len().saturating_sub(1) };
-            let is_compared = self.compares_each || target.is_some();
-            for &place in lineage.entries.iter().skip(skipped).filter(|_| is_compared) {
+        for lineage in self.taken.lineages.iter().filter(|lineage| lineage.info.bytes() == 0) {
+            let places = self.places(lineage);
+            let skipped = if self.compares_each { 0 } else { places.len().saturating_sub(1) };
+            let is_compared = self.compares_each || lineage.target.is_some();
+            for &place in places.iter().skip(skipped).filter(|_| is_compared) {
                 let failure = self.compare(place, 0, &blake3::Hasher::new())?;
                 least = Failure::least(least.take(), self.note(failure)?);
             }
@@ -203,15 +202,15 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     fn items(&self) -> Result<(Vec<Item>, Vec<Group>)> {
         let (mut first, mut groups) = (Vec::new(), Vec::new());
         let mut open = Groups::new();
-        for (number, Built { lineage, target }) in self.lineages.iter().enumerate() {
-            let Lineage { info, entries, .. } = lineage;
-            if entries.is_empty() && !O::TAKES_UNCHANGED {
+        for (number, lineage) in self.taken.lineages.iter().enumerate() {
+            let (info, target, places) = (lineage.info, lineage.target, self.places(lineage));
+            if places.is_empty() && !O::TAKES_UNCHANGED {
                 self.progress.advance(info.bytes())?;
                 continue;
             }
             for piece in 0..info.pieces() {
                 let (mut has_part, mut needs_base) = (false, false);
-                for &place in entries {
+                for &place in places {
                     if let Some((link, segment)) = self.segment_of(place, piece)? {
                         has_part = true;
                         needs_base |= self.links[link].index().segments[segment].coding.is_relative();
@@ -230,7 +229,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         let groups = groups.into_iter().map(|items| {
             let mut segments = Vec::new();
             for &(number, piece) in &items {
-                for &place in &self.lineages[number].lineage.entries {
+                for &place in self.places(&self.taken.lineages[number]) {
                     // Those of one group come one after another, or nearly so.
                     segments.extend(self.segment_of(place, piece)?.filter(|segment| segments.last() != Some(segment)));
                 }
@@ -252,7 +251,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     }
 
     fn begin(&self, item: Item) -> Piece<O::Piece> {
-        let made = self.lineages[item.0].target.map(|target| self.out.begin(target));
+        let made = self.taken.lineages[item.0].target.map(|target| self.out.begin(target));
         Piece { item, made, bytes: None, failure: None }
     }
 
@@ -289,7 +288,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     /// What some links do to a piece; up to the first whose segment cannot be decoded.
     fn steps<'o>(&'o self, item: Item, open: &'o Open, links: &Range<usize>, steps: &mut Vec<Step<'o>>) -> Result<()> {
         let (number, piece) = item;
-        for &place in self.lineages[number].lineage.entries.iter().filter(|(link, _)| links.contains(link)) {
+        for &place in self.places(&self.taken.lineages[number]).iter().filter(|(link, _)| links.contains(link)) {
             let part = match self.segment_of(place, piece)? {
                 None if !self.compares_each => continue,
                 None => None,
@@ -326,7 +325,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
 
     /// Reads what a piece starts from.
     fn read_start(&self, number: usize, begin: u64, bytes: &mut [u8]) -> Result<()> {
-        match self.lineages[number].lineage.start {
+        match self.taken.lineages[number].start {
             Some(start) => self.held.read(self.held_numbers[start], begin, bytes),
             None => {
                 bytes.fill(0);
@@ -347,7 +346,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         let mut bytes = match piece.bytes.take() {
             Some(bytes) => bytes,
             None => {
-                let range = self.lineages[number].lineage.info.piece(index);
+                let range = self.taken.lineages[number].info.piece(index);
                 let mut bytes = vec![0; address(range.end - range.start)?];
                 self.read_start(number, range.start, &mut bytes)?;
                 bytes
@@ -372,14 +371,14 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         room: &mut Room<'o>,
     ) -> Result<()> {
         let (number, index) = piece.item;
-        let Built { lineage, target } = &self.lineages[number];
+        let lineage = &self.taken.lineages[number];
         let Room { steps, buffer } = room;
         steps.clear();
         self.steps(piece.item, open, &links, steps)?;
         let kept = piece.bytes.take();
         let is_zero = lineage.start.is_none() && kept.is_none() && steps.is_empty();
         let mut hasher = blake3::Hasher::new();
-        let last = lineage.entries.last().filter(|_| !self.compares_each && target.is_some());
+        let last = self.places(lineage).last().filter(|_| !self.compares_each && lineage.target.is_some());
         let whole = lineage.info.piece(index);
         for begin in whole.clone().step_by(STRETCH_BYTES) {
             let range = begin..whole.end.min(begin + STRETCH_BYTES as u64);
@@ -397,8 +396,8 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 }
                 Ok(())
             };
-            match (target, &mut piece.made) {
-                (&Some(target), Some(made)) if !(is_zero && self.out.starts_as_zeros(target)) => {
+            match (lineage.target, &mut piece.made) {
+                (Some(target), Some(made)) if !(is_zero && self.out.starts_as_zeros(target)) => {
                     self.out.put(made, target, range.clone(), buffer, &mut make)?;
                     self.progress.advance(range.end - range.start)?;
                 }

@@ -1,5 +1,7 @@
 //! What becomes of each tensor while links are pushed: where it starts, and which entries of which links write it.
 
+use std::ops::Range;
+
 use crate::error::Result;
 use crate::link::LinkReader;
 use crate::source::Source;
@@ -9,38 +11,52 @@ use crate::tensor::TensorInfo;
 /// An entry of a link that writes a tensor: the number of the link, and of the entry in its index.
 pub(super) type Place = (usize, usize);
 
-/// A tensor from where it starts to where a link removes it or sets it anew, or to the end. Its dtype and length never change.
-#[derive(Debug, Clone)]
-pub(super) struct Lineage {
-    /// As the last entry describes it.
-    pub(super) info: TensorInfo,
-    /// The base's tensor that it starts from, by its number in the base's table; `None`: from zeros.
-    pub(super) start: Option<usize>,
-    /// What writes it, in the order of the links.
-    pub(super) entries: Vec<Place>,
-    /// Whether the last state has it.
-    pub(super) is_alive: bool,
-}
-
-/// The lineages of all tensors, taken or not.
+/// The lineages of all tensors, taken or not. A lineage is a tensor from where it starts to where a link removes it or sets it
+/// anew, or to the end. Its dtype and length never change.
 #[derive(Debug)]
 pub(super) struct Lineages {
-    /// Those of the state that the links pushed so far lead to, ascending by name, as its table.
-    alive: Vec<Lineage>,
+    /// Those of the state that the links pushed so far lead to, in the order of its table.
+    alive: Vec<Line>,
     /// Those that have ended, and were written by a link.
-    ended: Vec<Lineage>,
+    ended: Vec<Line>,
+    /// What writes them: each place with the number of the one before it in its lineage.
+    places: Vec<(Place, Option<usize>)>,
+}
+
+/// A lineage as it is kept, few bytes for many tensors.
+#[derive(Debug, Clone, Copy, Default)]
+struct Line {
+    /// The base's tensor that it starts from, by its number in the base's table; `None`: from zeros.
+    start: Option<usize>,
+    /// The number of the last place that writes it, if any does.
+    last: Option<usize>,
+}
+
+/// A lineage that is built.
+#[derive(Debug)]
+pub(super) struct Lineage<'a> {
+    /// As the last entry describes it.
+    pub(super) info: &'a TensorInfo,
+    /// The base's tensor that it starts from, by its number in the base's table; `None`: from zeros.
+    pub(super) start: Option<usize>,
+    /// Its number among the tensors that are built; `None` if it has ended.
+    pub(super) target: Option<usize>,
+    /// What writes it, in the order of the links, in [`Taken::places`].
+    pub(super) places: Range<usize>,
+}
+
+/// The lineages that are built, ascending by name. Entries of one link come in the order of its index.
+#[derive(Debug, Default)]
+pub(super) struct Taken<'a> {
+    pub(super) lineages: Vec<Lineage<'a>>,
+    pub(super) places: Vec<Place>,
 }
 
 impl Lineages {
-    /// The tensors of the base.
-    pub(super) fn of_base(tensors: &[TensorInfo]) -> Self {
-        let start = |(number, info): (usize, &TensorInfo)| Lineage {
-            info: info.clone(),
-            start: Some(number),
-            entries: Vec::new(),
-            is_alive: true,
-        };
-        Self { alive: tensors.iter().enumerate().map(start).collect(), ended: Vec::new() }
+    /// The tensors of a base that has as many as this.
+    pub(super) fn of_base(tensors: usize) -> Self {
+        let alive = (0..tensors).map(|number| Line { start: Some(number), last: None }).collect();
+        Self { alive, ended: Vec::new(), places: Vec::new() }
     }
 
     /// Follows the next link, which has this number; returns the table of the state that it leads to.
@@ -54,27 +70,61 @@ impl Lineages {
         link: &LinkReader<S>,
     ) -> Result<StateTable> {
         let (reached, origins) = target_table(&table.tensors, &table.digests, link)?;
-        let mut before: Vec<Option<Lineage>> = std::mem::take(&mut self.alive).into_iter().map(Some).collect();
-        for (origin, info) in origins.into_iter().zip(&reached.tensors) {
+        let mut before: Vec<Option<Line>> = std::mem::take(&mut self.alive).into_iter().map(Some).collect();
+        self.alive.reserve_exact(origins.len());
+        for origin in origins {
             let (old, entry) = match origin {
                 Origin::Base(old) => (Some(old), None),
                 Origin::Link(entry, old) => (old, Some(entry)),
             };
-            let started = Lineage { info: info.clone(), start: None, entries: Vec::new(), is_alive: true };
-            let mut lineage = old.and_then(|old| before[old].take()).unwrap_or(started);
-            lineage.info = info.clone();
-            lineage.entries.extend(entry.map(|entry| (number, entry)));
-            self.alive.push(lineage);
+            let mut line = old.and_then(|old| before[old].take()).unwrap_or_default();
+            if let Some(entry) = entry {
+                self.places.push(((number, entry), line.last));
+                line.last = Some(self.places.len() - 1);
+            }
+            self.alive.push(line);
         }
-        let ended = before.into_iter().flatten().filter(|lineage| !lineage.entries.is_empty());
-        self.ended.extend(ended.map(|lineage| Lineage { is_alive: false, ..lineage }));
+        self.ended.extend(before.into_iter().flatten().filter(|line| line.last.is_some()));
         Ok(reached)
     }
 
-    /// All that a link has written or the last state has, by name. Entries of one link come in the order of its index.
-    pub(super) fn by_name(&self) -> Vec<&Lineage> {
-        let mut all: Vec<&Lineage> = self.ended.iter().chain(&self.alive).collect();
-        all.sort_by(|left, right| left.info.name().cmp(right.info.name()));
-        all
+    /// All that a link has written or the last state has, which has this table, as far as it is taken.
+    pub(super) fn taken<'a, S: Source>(
+        &self,
+        table: &'a [TensorInfo],
+        links: &[&'a LinkReader<S>],
+        takes: impl Fn(&str) -> bool,
+    ) -> Taken<'a> {
+        let mut taken =
+            Taken { lineages: Vec::with_capacity(table.len()), places: Vec::with_capacity(self.places.len()) };
+        let mut targets = 0..;
+        for (line, info) in self.alive.iter().zip(table).filter(|(_, info)| takes(info.name())) {
+            let places = self.append_places(*line, &mut taken.places);
+            taken.lineages.push(Lineage { info, start: line.start, target: targets.next(), places });
+        }
+        for line in &self.ended {
+            let Some(((link, entry), _)) = line.last.map(|last| self.places[last]) else { continue };
+            let Some(written) = links[link].index().tensors[entry].written() else { continue };
+            if takes(written.info.name()) {
+                let places = self.append_places(*line, &mut taken.places);
+                taken.lineages.push(Lineage { info: &written.info, start: line.start, target: None, places });
+            }
+        }
+        if !self.ended.is_empty() {
+            taken.lineages.sort_by(|left, right| left.info.name().cmp(right.info.name()));
+        }
+        taken
+    }
+
+    /// Appends what writes a lineage, in the order of the links; where that is.
+    fn append_places(&self, line: Line, places: &mut Vec<Place>) -> Range<usize> {
+        let begin = places.len();
+        let mut next = line.last;
+        while let Some((place, before)) = next.map(|number| self.places[number]) {
+            places.push(place);
+            next = before;
+        }
+        places[begin..].reverse();
+        begin..places.len()
     }
 }

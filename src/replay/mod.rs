@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::link::LinkReader;
 use crate::memory::{PatchCollector, PatchSet};
 use crate::progress::Progress;
-use crate::replay::build::{Built, Pass};
+use crate::replay::build::Pass;
 use crate::replay::lineage::Lineages;
 use crate::replay::output::{Nowhere, Output, Patching, Writing};
 use crate::source::Source;
@@ -66,7 +66,7 @@ pub struct Replay<'a, S> {
 impl<'a, S: Source> Replay<'a, S> {
     /// From a base with this table; no link has been pushed.
     pub fn new(base: StateTable) -> Self {
-        let lineages = Lineages::of_base(&base.tensors);
+        let lineages = Lineages::of_base(base.tensors.len());
         let (base, table) = (base.tensors.clone(), base);
         Self { base, links: Vec::new(), table, lineages, is_taken: None, open_bytes: OPEN_BYTES }
     }
@@ -215,17 +215,11 @@ impl<'a, S: Source> Replay<'a, S> {
         if !held.tensors().iter().eq(self.base.iter().filter(|info| self.takes(info.name()))) {
             return Err(Error::usage("what is held are not the tensors of the base that are taken"));
         }
-        let mut lineages = Vec::new();
-        let mut targets = 0..;
-        for lineage in self.lineages.by_name().into_iter().filter(|lineage| self.takes(lineage.info.name())) {
-            let target = if lineage.is_alive { targets.next() } else { None };
-            lineages.push(Built { lineage, target });
-        }
+        let taken = &self.lineages.taken(&self.table.tensors, &self.links, |name| self.takes(name));
         let wanted: Vec<Vec<usize>> = self.links.iter().map(|link| self.wanted_of(link)).collect();
         let (links, wanted) = (&self.links, &wanted);
-        let (held_numbers, lineages) = (&held_numbers, &lineages);
-        let open_bytes = self.open_bytes;
-        Pass { links, wanted, held, held_numbers, lineages, out, compares_each, open_bytes, progress }.run()
+        let (held_numbers, open_bytes) = (&held_numbers, self.open_bytes);
+        Pass { links, wanted, held, held_numbers, taken, out, compares_each, open_bytes, progress }.run()
     }
 
     /// The segments of a link that are read.
