@@ -152,5 +152,6 @@ writer_rules! {
     PUB_03 "R-PUB-03";
     PUB_04 "R-PUB-04";
     PUB_06 "R-PUB-06";
+    PUB_08 "R-PUB-08";
     RET_01 "R-RET-01";
 }

@@ -25,6 +25,9 @@ pub struct Entry {
     pub routes: Vec<Route>,
     /// The highest generation of which there is a routes document, usable or not; 0 if there is none.
     pub generation: u64,
+    /// What was in force before, by generation, as far as there are usable documents: the commit is generation 0. All of their
+    /// routes, also those that have not been withdrawn.
+    pub superseded: BTreeMap<u64, Vec<Route>>,
 }
 
 impl Entry {
@@ -62,7 +65,10 @@ impl History {
             next = version + 1;
             if let Some((digest, commit)) = history.note(read_commit(version, Some(bytes), limits)) {
                 let routes = commit.routes.clone();
-                history.entries.insert(version, Entry { digest, commit, source: name, routes, generation: 0 });
+                history.entries.insert(
+                    version,
+                    Entry { digest, commit, source: name, routes, generation: 0, superseded: BTreeMap::new() },
+                );
             }
         }
         history.check_parents(chain);
@@ -104,7 +110,9 @@ impl History {
                 .and_then(|document| check_routes(name, &document, digest).map(|()| document));
             if let (Some(entry), Ok(document)) = (entry, &read) {
                 // Documents ascend by generation.
-                (entry.source, entry.routes) = (name, document.routes.clone());
+                let before = std::mem::replace(&mut entry.source, name).generation();
+                let routes = std::mem::replace(&mut entry.routes, document.routes.clone());
+                entry.superseded.insert(before, routes);
             }
             if let Some(entry) = self.entries.get_mut(&version) {
                 entry.generation = generation;

@@ -45,6 +45,11 @@ impl ObjectName {
             _ => None,
         }
     }
+
+    /// Which of the documents that name routes to a version this is: 0 for its commit.
+    pub fn generation(self) -> u64 {
+        if let Self::Routes { generation, .. } = self { generation } else { 0 }
+    }
 }
 
 fn digest(digits: &str) -> Option<Digest> {

@@ -1,6 +1,7 @@
 //! Publishing (SPEC section 20): what the next commit follows, and which commit may follow it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::chain::checks::{check_parent, check_version};
 use crate::chain::{Asset, ChainDocument, Commit, ObjectName, Route};
@@ -8,6 +9,9 @@ use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
+
+/// How long an attempt may take (R-PUB-08).
+const LONGEST: Duration = Duration::from_hours(20);
 
 /// What the next commit follows: the head's commit, or the chain document if there is no version yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,6 +118,17 @@ pub fn check_taken(version: u64, own: &[u8], found: Option<&[u8]>) -> Result<()>
         format!("another writer has published version {version}; this one has not been published")
     })
     .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
+}
+
+/// Checks how long it took from when a file began to be stored to now, when the document that names it is to be stored.
+///
+/// # Errors
+/// R-PUB-08 (`CHAIN`).
+pub fn check_duration(passed: Duration) -> Result<()> {
+    ensure(passed < LONGEST, &rules::PUB_08, || {
+        let hours = passed.as_secs() / 3600;
+        format!("the files were stored {hours} hours ago, which is too long: a prune may take them for old; begin anew")
+    })
 }
 
 /// The failure to report if the name of a routes document is taken: R-PUB-06.

@@ -320,8 +320,10 @@ pub(crate) struct CompactArgs {
 
 /// Remove what only old versions need
 ///
-/// The head is always kept, and everything that the versions to keep are built from. Files go that were stored more than
-/// 24 hours ago; assets stay. Version numbers stay: a reader that asks for a pruned version is told so. Run one at a time.
+/// The head is always kept, and everything that the versions to keep are built from. What nothing needs any more goes when
+/// it was stored and withdrawn more than 24 hours ago: prune every day, and what one run withdraws the next one removes.
+/// Assets stay. Version numbers stay: a reader that asks for a pruned version is told so. Publishers and followers need not
+/// stop. Run one at a time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -341,8 +341,9 @@ fn a_prune_may_stop_after_any_write() {
     let keep = Keep { last: 2, every: None, versions: vec![3] };
     let mut work = |store: &Store, control: &Control| {
         control.set_other_stamps(-72);
-        // What has been withdrawn is removed when a document says that time has passed.
-        for _ in 0..2 {
+        // What has been withdrawn is removed when a day has passed.
+        for day in 0..2 {
+            control.set_clock(25 * day);
             prune(store, &plan_prune(store, &keep)?, &())?;
         }
         Ok(())
@@ -368,8 +369,8 @@ fn a_prune_may_stop_after_any_write() {
 
 #[test]
 fn young_files_stay_whatever_the_clock_does() {
-    // Hours by which the store's clock is wrong: while the chain was made; when a file of nobody was stored; while pruning.
-    // And whether what is old is removed in the end.
+    // Hours by which the store's clock is wrong: while the chain was made; when a file of nobody was stored; while pruning, two days after
+    // routes were withdrawn. And whether what is old is removed in the end.
     for (chain_at, file_at, prune_at, removes) in [
         (-72, 0, 0, true),
         (-72, -1, 0, true),
@@ -383,6 +384,9 @@ fn young_files_stay_whatever_the_clock_does() {
         let inner: Arc<dyn ObjectStore> = Arc::new(chain);
         let (store, control) = faulty(&inner);
         control.set_other_stamps(chain_at);
+        control.set_clock(chain_at.max(prune_at) - 48);
+        let newest = Keep { last: 1, ..Keep::default() };
+        prune(&store, &plan_prune(&store, &newest).unwrap(), &()).unwrap();
         control.set_clock(file_at);
         let content = b"a link that will be committed soon";
         let file = scratch.path().join("file");
@@ -393,7 +397,7 @@ fn young_files_stay_whatever_the_clock_does() {
         control.set_clock(prune_at);
         let before = files(&store);
         for _ in 0..3 {
-            let plan = plan_prune(&store, &Keep { last: 1, ..Keep::default() }).unwrap();
+            let plan = plan_prune(&store, &newest).unwrap();
             prune(&store, &plan, &()).unwrap();
             assert!(store.get(reference.name()).unwrap().is_some(), "{chain_at} {file_at} {prune_at}");
             assert_eq!(rebuild(&clean(&inner), None).unwrap(), *models.state(4));

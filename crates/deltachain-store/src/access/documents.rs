@@ -1,6 +1,6 @@
 //! Documents of a chain, as those fetch them who write to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use deltachain::chain::{ChainDocument, Commit, Held, History, ObjectName, Parent};
@@ -67,10 +67,15 @@ pub(crate) struct Stretch {
     pub(crate) history: History,
 }
 
-/// Reads the versions that `select` takes, given the head, if any.
+/// Contents of documents, by name. They never change.
+pub(crate) type Documents = BTreeMap<ObjectName, Vec<u8>>;
+
+/// Reads the versions that `select` takes, given the head, if any. What is in `known` is not fetched again, and what is fetched is added
+/// to it.
 pub(crate) fn stretch(
     store: &Store,
     select: impl Fn(Option<u64>) -> RangeInclusive<u64>,
+    known: &mut Documents,
     limits: &Limits,
 ) -> Result<Stretch> {
     for _ in 0..ATTEMPTS {
@@ -82,21 +87,22 @@ pub(crate) fn stretch(
             ObjectName::Commit(version) | ObjectName::Routes { version, .. } => versions.contains(version),
             ObjectName::File(_) | ObjectName::Asset(_) => false,
         };
-        let names: Vec<ObjectName> = objects.iter().map(|object| object.name).filter(wanted).collect();
-        let fetched = store.get_all(&names)?;
-        let documents: Option<BTreeMap<ObjectName, Vec<u8>>> =
-            fetched.into_iter().map(|(name, content)| Some((name, content?))).collect();
-        if let Some(documents) = documents {
-            return Ok(Stretch { objects, history: History::read(&documents, *versions.start(), limits) });
+        let names: BTreeSet<ObjectName> = objects.iter().map(|object| object.name).filter(wanted).collect();
+        known.retain(|name, _| names.contains(name));
+        let missing: Vec<ObjectName> = names.iter().copied().filter(|name| !known.contains_key(name)).collect();
+        let fetched = store.get_all(&missing)?;
+        known.extend(fetched.into_iter().filter_map(|(name, content)| Some((name, content?))));
+        if known.len() == names.len() {
+            return Ok(Stretch { objects, history: History::read(known, *versions.start(), limits) });
         }
     }
     Err(Error::usage("documents that are listed are not there, or the chain changes too fast")
         .in_file(store.to_string()))
 }
 
-/// All versions.
-pub(crate) fn whole(store: &Store, limits: &Limits) -> Result<Stretch> {
-    stretch(store, |_| 0..=u64::MAX, limits)
+/// All versions. What is in `known` is not fetched again.
+pub(crate) fn whole(store: &Store, known: &mut Documents, limits: &Limits) -> Result<Stretch> {
+    stretch(store, |_| 0..=u64::MAX, known, limits)
 }
 
 fn commit_version(name: ObjectName) -> Option<u64> {

@@ -395,6 +395,21 @@ impl Store {
         Ok(())
     }
 
+    /// The time by the store's clock, of an object that is stored for this and removed again (SPEC section 21).
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn now(&self) -> Result<SystemTime> {
+        let path = self.prefix.clone().join("probes").join(format!("{:032x}", rand::random::<u128>()));
+        let probed = self.retry(async || {
+            self.objects.put(&path, PutPayload::default()).await?;
+            let stored = self.objects.head(&path).await?.last_modified;
+            self.objects.delete(&path).await?;
+            Ok(stored.into())
+        });
+        self.block_on(probed).map_err(|error| Error::io("asking for the time", error.into()).in_file(path.to_string()))
+    }
+
     /// Removes objects. One that is not there is removed already.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Objects that are read as a whole, and proven to be what a document of the chain says.
 
 use std::pin::pin;
+use std::time::SystemTime;
 
 use deltachain::chain::{Asset, FileReference, ObjectName};
 use deltachain::tensor::Digest;
@@ -106,11 +107,12 @@ pub(crate) async fn read_whole(
     reference.check(size, Digest(*hasher.finalize().as_bytes()))
 }
 
-/// Checks that an object is there and has the right size.
+/// Checks that an object is there and has the right size. When it was stored, by the store's clock.
 ///
 /// # Errors
 /// As for [`read_whole`], as far as nothing has to be read.
-pub(crate) fn check_there(store: &Store, reference: &impl Reference) -> Result<()> {
+pub(crate) fn check_there(store: &Store, reference: &impl Reference) -> Result<SystemTime> {
     let found = store.find(reference.object())?.ok_or_else(|| reference.missing())?;
-    reference.check_size(found.size)
+    reference.check_size(found.size)?;
+    Ok(found.stored)
 }

@@ -7,9 +7,10 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Profile, Result};
 
-use crate::access::documents::stretch;
+use crate::access::documents::{Documents, stretch};
 use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
+use crate::publishing::attempt::Attempt;
 use crate::publishing::kept::Kept;
 use crate::publishing::model::End;
 use crate::publishing::new_link::NewLink;
@@ -70,7 +71,8 @@ pub struct Compacted {
 ///
 /// # Errors
 /// USAGE if nothing is to be made, or a link is to come from a version that is not older or has another number of shards;
-/// R-CHN-03 (`CHAIN`) if there is no such version; those of building the states; IO; what the observer wants it to end with.
+/// R-CHN-03 (`CHAIN`) if there is no such version; those of building the states; R-PUB-08 (`CHAIN`) if it
+/// took 20 hours; IO; what the observer wants it to end with.
 pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer) -> Result<Compacted> {
     let target = entry_of(store, options.version, &options.limits)?;
     let version = target.commit.version;
@@ -89,6 +91,7 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
         .map(|source| Route { from: source.as_ref().map(|source| source.commit.version), files: Vec::new() })
         .collect();
     let _uploads = InPhase::begin(observer, Phase::Upload, 0);
+    let attempt = Attempt::begin();
     for shard in 0..target.commit.shards.len() {
         let maker = Maker { store, options, shard, observer };
         let mut kept = maker.keep("target", &target)?;
@@ -97,14 +100,14 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
             route.files.push(maker.make(source.as_ref(), &target, state)?.reference);
         }
     }
-    put_in_force(store, version, &routes, &options.limits)?;
+    put_in_force(store, version, &routes, &attempt, &options.limits)?;
     Ok(Compacted { version, routes: routes.iter().map(PublishedRoute::of).collect() })
 }
 
 /// A version, or the head, as it is now.
 fn entry_of(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Entry> {
     let one = |head: Option<u64>| version.or(head).unwrap_or(0);
-    let mut read = stretch(store, |head| one(head)..=one(head), limits)?.history;
+    let mut read = stretch(store, |head| one(head)..=one(head), &mut Documents::new(), limits)?.history;
     if let Some(fault) = read.commit_faults.drain(..).next() {
         return Err(fault);
     }
@@ -162,7 +165,7 @@ impl Maker<'_> {
 }
 
 /// Adds routes to those in force: R-PUB-06.
-fn put_in_force(store: &Store, version: u64, added: &[Route], limits: &Limits) -> Result<()> {
+fn put_in_force(store: &Store, version: u64, added: &[Route], attempt: &Attempt, limits: &Limits) -> Result<()> {
     loop {
         let entry = entry_of(store, Some(version), limits)?;
         let is_new = |route: &Route| !added.iter().any(|added| added.from == route.from);
@@ -171,6 +174,7 @@ fn put_in_force(store: &Store, version: u64, added: &[Route], limits: &Limits) -
         let document = entry.successor(routes);
         let name = ObjectName::Routes { version, generation: document.generation };
         let bytes = document.to_bytes()?;
+        attempt.check()?;
         if store.put_if_absent(name, &bytes)? || store.get(name)?.as_ref() == Some(&bytes) {
             return Ok(());
         }

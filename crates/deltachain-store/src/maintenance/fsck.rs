@@ -8,7 +8,7 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, LinkReader, Progress, Result};
 use rayon::prelude::*;
 
-use crate::access::documents::{Stretch, whole};
+use crate::access::documents::{Documents, Stretch, whole};
 use crate::access::store::{Store, StoredObject};
 use crate::access::stored_link::StoredLink;
 use crate::access::whole::read_whole;
@@ -63,7 +63,7 @@ pub struct FsckReport {
 /// USAGE if the store cannot list; IO; what the observer wants it to end with. Faults of the chain are no errors of this
 /// function but its result.
 pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Result<FsckReport> {
-    let Stretch { objects, history } = whole(store, &options.limits)?;
+    let Stretch { objects, history } = whole(store, &mut Documents::new(), &options.limits)?;
     let History { entries, commit_faults, route_faults } = history;
     let mut problems: Vec<Error> = commit_faults.into_iter().chain(route_faults).collect();
     let in_force = entries.iter().map(|(&version, entry)| (version, entry.routes.clone())).collect();

@@ -7,7 +7,7 @@ use deltachain::chain::{Asset, Entry, History, ObjectName, Route};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 
-use crate::access::documents::{Stretch, stretch};
+use crate::access::documents::{Documents, Stretch, stretch};
 use crate::access::store::{Store, StoredObject};
 
 /// A version as a log shows it.
@@ -44,7 +44,8 @@ pub fn log(store: &Store, last: Option<u64>) -> Result<Vec<LogEntry>> {
         (Some(head), Some(last)) => (head + 1).saturating_sub(last),
         _ => 0,
     };
-    let Stretch { objects, mut history } = stretch(store, |head| first(head)..=u64::MAX, &Limits::default())?;
+    let Stretch { objects, mut history } =
+        stretch(store, |head| first(head)..=u64::MAX, &mut Documents::new(), &Limits::default())?;
     refuse_faults(&mut history)?;
     let entries = history.entries.into_iter().rev();
     Ok(entries.map(|(version, entry)| LogEntry::new(version, entry, &objects)).collect())
@@ -57,7 +58,7 @@ pub fn log(store: &Store, last: Option<u64>) -> Result<Vec<LogEntry>> {
 pub fn show(store: &Store, version: Option<u64>) -> Result<LogEntry> {
     // Of a chain without versions, the lowest is the one that lacks.
     let one = |head: Option<u64>| version.or(head).unwrap_or(0);
-    let mut read = stretch(store, |head| one(head)..=one(head), &Limits::default())?;
+    let mut read = stretch(store, |head| one(head)..=one(head), &mut Documents::new(), &Limits::default())?;
     refuse_faults(&mut read.history)?;
     let version = version.or(read.history.entries.keys().copied().next()).unwrap_or(0);
     let entry = read.history.entry(version)?.clone();

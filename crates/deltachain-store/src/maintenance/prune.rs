@@ -1,21 +1,21 @@
-//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and files that no route needs are removed. Assets stay.
+//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and files that no route needs are removed a day later. Assets
+//! stay.
 //!
-//! The age of a file is reckoned by the store's clock alone: from when the store says that the file was stored to when it
-//! says that a document was stored that this prune has just written. A plan, which writes nothing, takes the newest
-//! document instead; a file goes only if it is old by both, so that neither a clock that was once wrong nor one that has
-//! been set back makes a young file old.
+//! Ages are reckoned by the store's clock alone: from when the store says that an object was stored to when it says that a
+//! probe was stored that this prune has just written. A plan, which writes nothing, takes the time of this machine or of the
+//! newest object instead, and only foretells what will go.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deltachain::chain::{History, ObjectName, Route, RoutesDocument, retain, routes_taken};
 use deltachain::{Limits, Progress, Result};
 
-use crate::access::documents::{Stretch, stretch, whole};
+use crate::access::documents::{Documents, Stretch, whole};
 use crate::access::store::{Store, StoredObject};
 use crate::observer::{InPhase, Observer, Phase};
 
-/// Files that were stored within this time stay: they may belong to a commit that is being made, or be on their way to a
+/// What was stored or withdrawn within this time stays: it may belong to a commit that is being made, or be on its way to a
 /// reader (R-RET-02).
 const YOUNG: Duration = Duration::from_hours(24);
 
@@ -58,34 +58,50 @@ pub struct PrunePlan {
     /// The versions that lose their last route. Other versions may lose routes, and stay because a version that is kept is
     /// built from them.
     pub withdrawn: Vec<u64>,
-    /// The objects that go: files that no route will name, and routes documents that are no longer in force.
+    /// The objects that go, as it seems now: files that no route will name, and routes documents that are no longer in force.
     pub removed: Vec<StoredObject>,
-    /// Files that no route will name and that stay because they are young.
-    pub young: usize,
-    /// By which routes are withdrawn. There is one at least if files go.
+    /// Objects that nothing will need and that stay for now, because they were stored or withdrawn within the last 24 hours, or are
+    /// withdrawn by this prune. A prune that runs a day later removes them.
+    pub young: Vec<StoredObject>,
+    /// By which routes are withdrawn.
     documents: Vec<RoutesDocument>,
-    head: Option<u64>,
     /// The routes documents that the plan was made by.
     seen: BTreeSet<ObjectName>,
+    read: Documents,
 }
 
 impl PrunePlan {
     /// Bytes of the objects that go.
     pub fn removed_bytes(&self) -> u64 {
-        self.removed.iter().map(|object| object.size).fold(0, u64::saturating_add)
+        bytes_of(&self.removed)
+    }
+
+    /// Bytes of the objects that stay for now.
+    pub fn young_bytes(&self) -> u64 {
+        bytes_of(&self.young)
     }
 }
 
 /// What a prune has done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pruned {
-    /// Objects that were removed.
-    pub removed: usize,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Objects of the plan that were left, because they turned out to be young or needed.
-    pub left: usize,
+    /// The objects that were removed.
+    pub removed: Vec<StoredObject>,
+    /// Objects that nothing needs and that stay because they are young: a prune that runs a day later removes them.
+    pub young: Vec<StoredObject>,
+}
+
+impl Pruned {
+    /// Bytes of the objects that were removed.
+    pub fn removed_bytes(&self) -> u64 {
+        bytes_of(&self.removed)
+    }
+
+    /// Bytes of the objects that stay for now.
+    pub fn young_bytes(&self) -> u64 {
+        bytes_of(&self.young)
+    }
 }
 
 /// Finds out what a prune has to do so that these versions are kept. Nothing is changed.
@@ -94,12 +110,10 @@ pub struct Pruned {
 /// R-RET-01 (`CHAIN`) if there is no path from nothing to a version that is to be kept; R-CHN-03 (`CHAIN`) if there is no
 /// such version; the fault of a commit if there is any, since then nobody can tell what is needed; USAGE if the store cannot
 /// list; IO.
+#[expect(clippy::disallowed_methods, reason = "without a probe, this machine's time is the best that there is")]
 pub fn plan_prune(store: &Store, keep: &Keep) -> Result<PrunePlan> {
-    let Stretch { objects, history } = whole(store, &Limits::default())?;
-    plan(&objects, history, keep)
-}
-
-fn plan(objects: &[StoredObject], mut history: History, keep: &Keep) -> Result<PrunePlan> {
+    let mut read = Documents::new();
+    let Stretch { objects, mut history } = whole(store, &mut read, &Limits::default())?;
     if let Some(fault) = history.commit_faults.drain(..).next() {
         return Err(fault);
     }
@@ -110,59 +124,37 @@ fn plan(objects: &[StoredObject], mut history: History, keep: &Keep) -> Result<P
 
     let mut documents = Vec::new();
     let mut withdrawn = Vec::new();
-    // Generations from here on stay, for each version.
-    let mut generations = BTreeMap::new();
-    for (&version, entry) in &history.entries {
-        let routes = &retained[&version];
-        let mut generation = generation_of(entry.source);
-        if *routes != entry.routes {
-            let document = entry.successor(routes.clone());
-            generation = document.generation;
-            documents.push(document);
-            if routes.is_empty() {
-                withdrawn.push(version);
-            }
+    for (version, entry) in &mut history.entries {
+        let routes = &retained[version];
+        if *routes == entry.routes {
+            continue;
         }
-        generations.insert(version, generation);
-    }
-
-    let named = names_of(retained.values().flatten());
-    let now = objects.iter().filter(|object| is_document(object.name)).map(|object| object.stored).max();
-    let mut young = 0;
-    let mut removed = Vec::new();
-    for object in objects {
-        match object.name {
-            ObjectName::File(_) if named.contains(&object.name) => {}
-            ObjectName::File(_) if now.is_none_or(|now| is_young(object, now)) => young += 1,
-            ObjectName::File(_) => removed.push(*object),
-            ObjectName::Routes { version, generation } => {
-                if generations.get(&version).is_some_and(|&lowest| generation < lowest) {
-                    removed.push(*object);
-                }
-            }
-            ObjectName::Chain | ObjectName::Commit(_) | ObjectName::Asset(_) => {}
+        let document = entry.successor(routes.clone());
+        if routes.is_empty() {
+            withdrawn.push(*version);
         }
+        // As it will be.
+        let (version, generation) = (document.version, document.generation);
+        let before = std::mem::replace(&mut entry.source, ObjectName::Routes { version, generation });
+        let routes = std::mem::replace(&mut entry.routes, document.routes.clone());
+        entry.superseded.insert(before.generation(), routes);
+        documents.push(document);
     }
-    let goes = |object: &StoredObject| !is_document(object.name);
-    if let Some((_, head)) =
-        history.entries.last_key_value().filter(|_| documents.is_empty() && removed.iter().any(goes))
-    {
-        // Nothing is withdrawn, but the time at which the store says that this was stored is needed: see `prune`.
-        documents.push(head.successor(head.routes.clone()));
-    }
+    let newest = objects.iter().map(|object| object.stored).max();
+    let Unneeded { old, young } = unneeded(&objects, &history, newest.unwrap_or(UNIX_EPOCH).max(SystemTime::now()));
     Ok(PrunePlan {
         kept: kept.into_iter().collect(),
         withdrawn,
-        removed,
+        removed: old,
         young,
         documents,
-        head: history.entries.keys().next_back().copied(),
-        seen: routes_documents(objects),
+        seen: routes_documents(&objects),
+        read,
     })
 }
 
 /// Does what a plan says, unless the chain's routes have changed since. Versions that have been published since keep what
-/// they need. Maintenance of a chain is done by one process at a time.
+/// they need; publishers need not stop. Maintenance of a chain is done by one process at a time.
 ///
 /// # Errors
 /// R-PUB-06 (`CHAIN`) if routes documents have come or gone since the plan was made: make another; faults of commits; IO;
@@ -170,7 +162,6 @@ fn plan(objects: &[StoredObject], mut history: History, keep: &Keep) -> Result<P
 pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result<Pruned> {
     check_unchanged(&store.objects()?, &plan.seen)?;
     let mut expected = plan.seen.clone();
-    let mut written = BTreeSet::new();
     // From the highest version down: wherever it stops, no route is left that comes from a version which has gone.
     for document in plan.documents.iter().rev() {
         let name = ObjectName::Routes { version: document.version, generation: document.generation };
@@ -178,32 +169,72 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
         if !store.put_if_absent(name, &bytes)? && store.get(name)?.as_ref() != Some(&bytes) {
             return Err(routes_taken(name));
         }
-        written.insert(name);
+        expected.insert(name);
     }
-    expected.extend(&written);
 
-    let first = plan.head.map_or(0, |head| head + 1);
-    let Stretch { objects, mut history } = stretch(store, |_| first..=u64::MAX, &Limits::default())?;
+    // The order counts: whatever is listed later was stored before this, or names nothing that is old by then.
+    let now = store.now()?;
+    let Stretch { objects, mut history } = whole(store, &mut plan.read.clone(), &Limits::default())?;
     if let Some(fault) = history.commit_faults.drain(..).next() {
         return Err(fault);
     }
     check_unchanged(&objects, &expected)?;
-    let named = names_of(history.entries.values().flat_map(|entry| &entry.routes));
-    let now = objects.iter().filter(|object| written.contains(&object.name)).map(|object| object.stored).max();
-    let planned: BTreeSet<ObjectName> = plan.removed.iter().map(|object| object.name).collect();
-    // As they are now: a file may have been stored again.
-    let going: Vec<StoredObject> = objects
-        .into_iter()
-        .filter(|object| planned.contains(&object.name) && !named.contains(&object.name))
-        .filter(|object| is_document(object.name) || now.is_some_and(|now| !is_young(object, now)))
-        .collect();
-    let bytes = going.iter().map(|object| object.size).fold(0, u64::saturating_add);
-    let phase = InPhase::begin(observer, Phase::Check, bytes);
-    for batch in going.chunks(BATCH) {
+    let Unneeded { old, young } = unneeded(&objects, &history, now);
+    // Files first: as long as the documents are there, everybody can tell when their files were withdrawn.
+    let (files, documents): (Vec<StoredObject>, Vec<StoredObject>) =
+        old.iter().copied().partition(|object| matches!(object.name, ObjectName::File(_)));
+    let phase = InPhase::begin(observer, Phase::Check, bytes_of(&old));
+    for batch in files.chunks(BATCH).chain(documents.chunks(BATCH)) {
         store.delete(&batch.iter().map(|object| object.name).collect::<Vec<_>>())?;
-        phase.advance(batch.iter().map(|object| object.size).fold(0, u64::saturating_add))?;
+        phase.advance(bytes_of(batch))?;
     }
-    Ok(Pruned { removed: going.len(), bytes, left: plan.removed.len().saturating_sub(going.len()) })
+    Ok(Pruned { removed: old, young })
+}
+
+/// What no route in force needs.
+struct Unneeded {
+    /// What may be removed.
+    old: Vec<StoredObject>,
+    /// What may be removed later.
+    young: Vec<StoredObject>,
+}
+
+/// R-RET-02 and R-RET-03, for what has been listed.
+fn unneeded(objects: &[StoredObject], history: &History, now: SystemTime) -> Unneeded {
+    let stored: BTreeMap<ObjectName, SystemTime> = objects.iter().map(|object| (object.name, object.stored)).collect();
+    // What is not there yet is stored by this prune.
+    let is_old = |name: ObjectName| stored.get(&name).is_some_and(|time| is_old(*time, now));
+    let needed = names_of(history.entries.values().flat_map(|entry| &entry.routes));
+    let mut withdrawn_lately = BTreeSet::new();
+    let mut superseded = BTreeMap::new();
+    for (&version, entry) in &history.entries {
+        let successors = entry.superseded.keys().skip(1).copied().chain([entry.source.generation()]);
+        for ((&generation, routes), next) in entry.superseded.iter().zip(successors) {
+            let is_long_ago = is_old(ObjectName::Routes { version, generation: next });
+            superseded.insert(ObjectName::Routes { version, generation }, is_long_ago);
+            if !is_long_ago {
+                withdrawn_lately.extend(names_of(routes.iter()));
+            }
+        }
+    }
+    let mut unneeded = Unneeded { old: Vec::new(), young: Vec::new() };
+    for object in objects {
+        let may_go = match object.name {
+            ObjectName::File(_) if needed.contains(&object.name) => continue,
+            ObjectName::File(_) => is_old(object.name) && !withdrawn_lately.contains(&object.name),
+            ObjectName::Routes { version, generation } => match superseded.get(&object.name) {
+                Some(&is_long_ago) => is_long_ago,
+                // It cannot be used. Only below the one in force does it mean nothing any more.
+                None => match history.entries.get(&version) {
+                    Some(entry) if generation < entry.source.generation() => is_old(entry.source),
+                    _ => continue,
+                },
+            },
+            ObjectName::Chain | ObjectName::Commit(_) | ObjectName::Asset(_) => continue,
+        };
+        if may_go { unneeded.old.push(*object) } else { unneeded.young.push(*object) }
+    }
+    unneeded
 }
 
 /// Refuses a chain with other routes documents than those expected.
@@ -211,17 +242,13 @@ fn check_unchanged(objects: &[StoredObject], expected: &BTreeSet<ObjectName>) ->
     routes_documents(objects).symmetric_difference(expected).next().map_or(Ok(()), |&name| Err(routes_taken(name)))
 }
 
-fn generation_of(source: ObjectName) -> u64 {
-    if let ObjectName::Routes { generation, .. } = source { generation } else { 0 }
+/// A time after `now` is none of the past.
+fn is_old(stored: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(stored).is_ok_and(|age| age > YOUNG)
 }
 
-fn is_document(name: ObjectName) -> bool {
-    !matches!(name, ObjectName::File(_) | ObjectName::Asset(_))
-}
-
-/// Whether a file may be needed by somebody who has not said so yet. A time after `now` is none of the past.
-fn is_young(object: &StoredObject, now: SystemTime) -> bool {
-    now.duration_since(object.stored).is_ok_and(|age| age <= YOUNG) || object.stored > now
+fn bytes_of(objects: &[StoredObject]) -> u64 {
+    objects.iter().map(|object| object.size).fold(0, u64::saturating_add)
 }
 
 fn names_of<'a>(routes: impl Iterator<Item = &'a Route>) -> BTreeSet<ObjectName> {

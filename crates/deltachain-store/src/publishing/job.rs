@@ -11,6 +11,7 @@ use crate::access::documents;
 use crate::access::store::Store;
 use crate::following::assets::store_assets;
 use crate::observer::{InPhase, Observer, Phase};
+use crate::publishing::attempt::Attempt;
 use crate::publishing::head_copy::HeadCopy;
 use crate::publishing::kept::Kept;
 use crate::publishing::model::End;
@@ -37,6 +38,7 @@ pub(crate) struct Job<'a> {
 /// Links that have been stored, and the work directory if there is one.
 pub(crate) struct Made {
     pub(crate) part: ShardPart,
+    pub(crate) attempt: Attempt,
     /// What the path to the head costs, if it is known.
     pub(crate) path: Option<PathBytes>,
     pub(crate) work: Option<Kept>,
@@ -86,6 +88,7 @@ impl Job<'_> {
             Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state).map(End::from),
         };
         let path = self.path_to_head()?;
+        let attempt = Attempt::begin();
         let links = self.make_and_store(&Bases { head, state, work_directory }, copy, path)?;
         // The way to the new version, once it has been committed.
         if let (Some(work), Some((_, link))) = (&mut work, links.iter().find(|(from, _)| *from == head)) {
@@ -93,7 +96,7 @@ impl Job<'_> {
         }
         let part = self.part(&links, assets)?;
         // What is only there for this once need not get to the new version.
-        Ok(Made { part, path, work: work.filter(|_| work_directory.is_some()) })
+        Ok(Made { part, attempt, path, work: work.filter(|_| work_directory.is_some()) })
     }
 
     fn path_to_head(&self) -> Result<Option<PathBytes>> {

@@ -1,5 +1,6 @@
 //! Adding versions to a chain: links are made and stored, a commit makes them a version.
 
+pub(crate) mod attempt;
 pub(crate) mod head_copy;
 pub(crate) mod job;
 pub(crate) mod kept;

@@ -1,5 +1,6 @@
 //! Links being made: written to a temporary file, named by the digest of their bytes, and stored.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -13,6 +14,9 @@ use tempfile::NamedTempFile;
 use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::model::End;
+
+/// A key of a link's metadata (SPEC section 20).
+const NONCE_KEY: &str = "deltachain.nonce";
 
 /// A link in a temporary file.
 #[derive(Debug)]
@@ -65,7 +69,9 @@ impl NewLink {
         let tensors = target.state.tensors();
         let single = Layout::single_file(tensors);
         let layout = Layout::metadata_value(target.layout.unwrap_or(&single), base.layout, tensors);
-        let metadata = layout.into_iter().map(|layout| (LAYOUT_KEY.to_owned(), layout)).collect();
+        let mut metadata: BTreeMap<_, _> = layout.into_iter().map(|layout| (LAYOUT_KEY.to_owned(), layout)).collect();
+        // R-PUB-07: the same link is another file at every attempt.
+        metadata.insert(NONCE_KEY.to_owned(), format!("{:032x}", rand::random::<u128>()));
         let work = total_bytes(base.state.tensors().iter().chain(tensors));
         let progress = InPhase::begin(observer, Phase::Compare, work);
 

@@ -50,8 +50,8 @@ impl Publisher {
     /// read once, and link, digests and copy agree.
     ///
     /// # Errors
-    /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first; R-CHN and
-    /// R-DOC rules if the head cannot be read; USAGE if the model changes while it is read, or if there are more other files
+    /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first;
+    /// R-PUB-08 (`CHAIN`) if it took 20 hours; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes while it is read, or if there are more other files
     /// than assets can be; those of reading the states; LIMIT; IO; what the observer wants it to end with.
     pub fn publish<'m>(
         &mut self,
@@ -106,8 +106,8 @@ impl Publisher {
         let layout = files.map(SafetensorsState::layout);
         let end = End { state, layout, digests: None };
         let job = Job { store, parent: &parent, target: end, files, shard: 0, of: 1, options, observer };
-        let published = job.run(base, copy.as_mut()).and_then(|Made { part, path, work }| {
-            let published = commit(store, &parent, path, slice::from_ref(&part), options)?;
+        let published = job.run(base, copy.as_mut()).and_then(|Made { part, attempt, path, work }| {
+            let published = commit(store, &parent, (path, Some(attempt)), slice::from_ref(&part), options)?;
             Ok((published, part.table.digests, work))
         });
         let (published, digests, work) = match published {

@@ -1,8 +1,9 @@
 //! Versions of several shards: each process makes and stores the links of its shard, and one commits for all.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
 
-use deltachain::chain::{FileReference, ObjectName, Parent, Route, check_taken, union_of};
+use deltachain::chain::{FileReference, ObjectName, Parent, Route, check_duration, check_taken, union_of};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
@@ -11,6 +12,7 @@ use crate::access::documents::{self, usable_commit};
 use crate::access::store::Store;
 use crate::access::whole::check_there;
 use crate::observer::Observer;
+use crate::publishing::attempt::Attempt;
 use crate::publishing::job::Job;
 use crate::publishing::model::{End, Model};
 use crate::publishing::options::{Base, PublishOptions};
@@ -47,7 +49,7 @@ pub fn publish_shard<'m>(
 /// USAGE if parts lack, are there twice, or were made for different versions; R-CHN-12 (`STATE_MISMATCH`) if two have a
 /// tensor of the same name; R-CHN-09 or R-CHN-15 (`CHAIN`) if a link or an asset is not in the store; R-PUB-01 (`CHAIN`) if the parts were made to
 /// follow another commit than the head's; R-PUB-03 (`CHAIN`) if another writer was first; R-PUB-04 (`CHAIN`) if no route
-/// has a link for each shard; LIMIT; IO.
+/// has a link for each shard; R-PUB-08 (`CHAIN`) if a link was stored 20 hours ago: publish the shards again; LIMIT; IO.
 pub fn commit_shards(
     store: &Store,
     parts: &[ShardPart],
@@ -58,14 +60,22 @@ pub fn commit_shards(
     parts.sort_by_key(|part| part.shard);
     check_complete(&parts)?;
     // Their bytes are what their names say, or no reader will take them.
+    let mut oldest = None;
     for part in &parts {
-        part.routes.iter().try_for_each(|(_, file)| check_there(store, file))?;
-        part.assets.iter().try_for_each(|asset| check_there(store, asset))?;
+        for (_, file) in &part.routes {
+            let stored = check_there(store, file)?;
+            oldest = Some(oldest.map_or(stored, |oldest: SystemTime| oldest.min(stored)));
+        }
+        part.assets.iter().try_for_each(|asset| check_there(store, asset).map(drop))?;
+    }
+    if let Some(oldest) = oldest {
+        // They were stored by other processes, maybe on other machines: only the store's clock is the same for all.
+        check_duration(store.now()?.duration_since(oldest).unwrap_or_default())?;
     }
     let first = first_of(&parts)?;
     let parent = documents::parent(store, first.version.checked_sub(1), &options.limits)?;
     parent.check_follows(first.version, first.parent)?;
-    commit(store, &parent, parent.head().and_then(PathBytes::of), &parts, options)
+    commit(store, &parent, (parent.head().and_then(PathBytes::of), None), &parts, options)
 }
 
 fn first_of(parts: &[ShardPart]) -> Result<&ShardPart> {
@@ -94,11 +104,11 @@ fn check_complete(parts: &[ShardPart]) -> Result<()> {
 }
 
 /// Commits parts that were made to follow `parent` and whose files have been stored, one for each shard in order. `path` is
-/// what the path to the head costs, if it is known.
+/// what the path to the head costs, if it is known; `attempt` is given if the files were stored by it.
 pub(crate) fn commit(
     store: &Store,
     parent: &Parent,
-    path: Option<PathBytes>,
+    (path, attempt): (Option<PathBytes>, Option<Attempt>),
     parts: &[ShardPart],
     options: &PublishOptions,
 ) -> Result<Published> {
@@ -118,6 +128,7 @@ pub(crate) fn commit(
     let commit = parent.next(state, shards, routes, assets, metadata)?;
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
+    attempt.map_or(Ok(()), |attempt| attempt.check())?;
     if !store.put_if_absent(name, &bytes)? {
         check_taken(commit.version, &bytes, store.get(name)?.as_deref())?;
     }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use deltachain::Result;
-use deltachain_store::{Keep, plan_prune, prune};
+use deltachain_store::{Keep, StoredObject, plan_prune, prune};
 use serde_json::json;
 
 use crate::chain_args::PruneArgs;
@@ -17,10 +17,11 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
         Keep { last: args.keep_last.get(), every: args.keep_every.map(NonZeroU64::get), versions: args.keep.clone() };
     let watcher = Watcher::new(output);
     let plan = plan_prune(&store, &keep)?;
-    if !args.dry_run {
-        prune(&store, &plan, &watcher)?;
-    }
+    let done = if args.dry_run { None } else { Some(prune(&store, &plan, &watcher)?) };
     drop(watcher);
+    // Which it is to be, or which it was.
+    let (removed, young) = done.as_ref().map_or((&plan.removed, &plan.young), |done| (&done.removed, &done.young));
+    let bytes_of = |objects: &[StoredObject]| objects.iter().map(|object| object.size).fold(0, u64::saturating_add);
     output.summary(
         || {
             let would = if args.dry_run { "would " } else { "" };
@@ -29,12 +30,13 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
                 printable(&args.chain.url),
                 counted(plan.kept.len(), "version", "versions"),
                 counted(plan.withdrawn.len(), "version", "versions"),
-                counted(plan.removed.len(), "file", "files"),
-                grouped(plan.removed_bytes()),
+                counted(removed.len(), "file", "files"),
+                grouped(bytes_of(removed)),
             );
-            if plan.young > 0 {
-                let files = counted(plan.young, "file that nothing needs was", "files that nothing needs were");
-                text.extend(["\n  ", &files, " stored within the last 24 hours: they go later"]);
+            if !young.is_empty() {
+                let files = counted(young.len(), "file that nothing needs was", "files that nothing needs were");
+                let when = "stored or withdrawn within the last 24 hours: prune again a day from now to remove them";
+                text.extend(["\n  ", &files, " (", &grouped(bytes_of(young)), " bytes) ", when]);
             }
             text
         },
@@ -44,9 +46,10 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
                 "done": !args.dry_run,
                 "kept": plan.kept,
                 "withdrawn": plan.withdrawn,
-                "removed": plan.removed.iter().map(|object| object.name.to_string()).collect::<Vec<_>>(),
-                "removed_bytes": plan.removed_bytes(),
-                "young": plan.young,
+                "removed": removed.iter().map(|object| object.name.to_string()).collect::<Vec<_>>(),
+                "removed_bytes": bytes_of(removed),
+                "young": young.len(),
+                "young_bytes": bytes_of(young),
             })
         },
     )
