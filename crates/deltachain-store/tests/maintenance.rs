@@ -15,7 +15,9 @@ use deltachain_store::{
     Base, CompactOptions, Compacted, FsckOptions, FsckReport, Keep, PrunePlan, PublishOptions, Publisher, Snapshots,
     Store, commit_shards, compact, fsck, init, log, plan_prune, prune, publish_shard, show,
 };
+use futures_util::{FutureExt, TryStreamExt};
 use object_store::memory::InMemory;
+use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::support::faulty::{Control, FaultyStore};
 use crate::support::models::{Models, save};
@@ -272,6 +274,33 @@ fn what_was_withdrawn_stays_for_a_day_and_a_resting_chain_is_pruned() {
     chain.control.set_clock(175);
     assert_eq!(pruned_now(&chain).young, []);
     assert_eq!(chain.reachable(), [7]);
+}
+
+#[test]
+fn probes_are_removed_and_nothing_else_is() {
+    let place = tempfile::tempdir().unwrap();
+    let objects: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let (faulty, control) = FaultyStore::new(Arc::clone(&objects));
+    let store = Store::from_objects(faulty, "chain", quick()).unwrap();
+    init(&store).unwrap();
+    let state = Models::new(15, 10).save(0, place.path());
+    Publisher::open(store.clone(), PublishOptions::default()).unwrap().publish(&state, Base::Nothing, &()).unwrap();
+    let left = "0123456789abcdef0123456789abcdef";
+    let foreign = [
+        format!("chain/probes/{left}0"),
+        format!("chain/probes/{left}/{left}"),
+        "chain/probes/README".to_owned(),
+        format!("probes/{left}"),
+        format!("chain/files/{left}"),
+    ];
+    let put = |name: &str| objects.put(&name.into(), "x".into()).now_or_never().unwrap().unwrap();
+    foreign.iter().chain([&format!("chain/probes/{left}")]).for_each(|name| drop(put(name)));
+    control.set_other_stamps(-30);
+    prune(&store, &plan_prune(&store, &keep(1, None, &[])).unwrap(), &()).unwrap();
+    let listed: Vec<_> = objects.list(None).try_collect().now_or_never().unwrap().unwrap();
+    let names: BTreeSet<String> = listed.into_iter().map(|meta| meta.location.to_string()).collect();
+    assert!(foreign.iter().all(|name| names.contains(name)), "{names:?}");
+    assert_eq!(names.len(), foreign.len() + 3, "{names:?}");
 }
 
 #[test]

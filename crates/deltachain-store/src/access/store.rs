@@ -28,6 +28,12 @@ const DOCUMENT_BYTES: u64 = deltachain::limits::MAX_DOCUMENT_BYTES + 1;
 /// Names that a store lists at once, as a rule. Some list more.
 const PAGE: u64 = 1000;
 
+/// Below this, objects are stored for a moment to learn the time.
+const PROBES: &str = "probes";
+
+/// Probes that are looked at in one go.
+const BATCH: usize = 1000;
+
 /// S3 takes no more parts of one object, and none shorter but the last.
 const MOST_PARTS: u64 = 10_000;
 const LEAST_PART: u64 = 5 << 20;
@@ -400,14 +406,48 @@ impl Store {
     /// # Errors
     /// IO.
     pub(crate) fn now(&self) -> Result<SystemTime> {
-        let path = self.prefix.clone().join("probes").join(format!("{:032x}", rand::random::<u128>()));
-        let probed = self.retry(async || {
-            self.objects.put(&path, PutPayload::default()).await?;
-            let stored = self.objects.head(&path).await?.last_modified;
-            self.objects.delete(&path).await?;
+        let probe = self.prefix.clone().join(PROBES).join(format!("{:032x}", rand::random::<u128>()));
+        let probed = async {
+            self.retry(async || self.objects.put(&probe, PutPayload::default()).await).await?;
+            let stored = self.retry(async || self.objects.head(&probe).await).await?.last_modified;
+            self.remove(&probe).await?;
             Ok(stored.into())
+        };
+        self.block_on(probed)
+            .map_err(|error: StoreError| Error::io("asking for the time", error.into()).in_file(probe.to_string()))
+    }
+
+    /// Removes what [`now`](Self::now) left behind when it was interrupted, if it was stored before this time.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn remove_probes(&self, before: SystemTime) -> Result<()> {
+        let probes = self.prefix.clone().join(PROBES);
+        let is_probe = |path: &Path| {
+            let mut below = path.prefix_match(&probes).into_iter().flatten();
+            let name = below.next().filter(|name| name.as_ref().len() == 32 && below.next().is_none());
+            name.is_some_and(|name| u128::from_str_radix(name.as_ref(), 16).is_ok())
+        };
+        let removed = async {
+            let listed: Vec<ObjectMeta> =
+                self.retry(async || self.objects.list(Some(&probes)).take(BATCH).try_collect().await).await?;
+            for meta in listed {
+                if is_probe(&meta.location) && SystemTime::from(meta.last_modified) < before {
+                    self.remove(&meta.location).await?;
+                }
+            }
+            Ok(())
+        };
+        self.block_on(removed)
+            .map_err(|error: StoreError| Error::io("removing probes", error.into()).in_file(&self.name))
+    }
+
+    async fn remove(&self, path: &Path) -> Result<(), StoreError> {
+        let removed = self.retry(async || match self.objects.delete(path).await {
+            Err(StoreError::NotFound { .. }) => Ok(()),
+            result => result,
         });
-        self.block_on(probed).map_err(|error| Error::io("asking for the time", error.into()).in_file(path.to_string()))
+        removed.await
     }
 
     /// Removes objects. One that is not there is removed already.
@@ -415,14 +455,8 @@ impl Store {
     /// # Errors
     /// IO.
     pub fn delete(&self, names: &[ObjectName]) -> Result<()> {
-        let deletions = stream::iter(names.to_vec()).map(async |name| {
-            let path = self.path(name);
-            let deleted = self.retry(async || match self.objects.delete(&path).await {
-                Err(StoreError::NotFound { .. }) => Ok(()),
-                result => result,
-            });
-            deleted.await.map_err(|error| failed("removing", error, name))
-        });
+        let deletions = stream::iter(names.to_vec())
+            .map(async |name| self.remove(&self.path(name)).await.map_err(|error| failed("removing", error, name)));
         self.block_on(deletions.buffer_unordered(self.options.parallel).try_collect())
     }
 

@@ -174,6 +174,7 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
 
     // The order counts: whatever is listed later was stored before this, or names nothing that is old by then.
     let now = store.now()?;
+    store.remove_probes(now.checked_sub(YOUNG).unwrap_or(UNIX_EPOCH))?;
     let Stretch { objects, mut history } = whole(store, &mut plan.read.clone(), &Limits::default())?;
     if let Some(fault) = history.commit_faults.drain(..).next() {
         return Err(fault);
