@@ -153,5 +153,6 @@ writer_rules! {
     PUB_04 "R-PUB-04";
     PUB_06 "R-PUB-06";
     PUB_08 "R-PUB-08";
+    PUB_09 "R-PUB-09";
     RET_01 "R-RET-01";
 }

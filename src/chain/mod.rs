@@ -64,6 +64,6 @@ pub use planner::Planner;
 #[doc(hidden)]
 pub use history::{Entry, History};
 #[doc(hidden)]
-pub use publishing::{Parent, check_duration, check_taken, routes_taken};
+pub use publishing::{Parent, check_duration, check_taken, head_after_gap, routes_taken};
 #[doc(hidden)]
 pub use retention::{retain, unreachable};

@@ -120,6 +120,14 @@ pub fn check_taken(version: u64, own: &[u8], found: Option<&[u8]>) -> Result<()>
     .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
 }
 
+/// The failure to report if the version before the head has no commit: R-PUB-09.
+pub fn head_after_gap(head: u64) -> Error {
+    let message = format!(
+        "the head, version {head}, comes after a gap: commits of versions before it were lost, or this object is not of the chain"
+    );
+    Error::broken(&rules::PUB_09, message).in_file(ObjectName::Commit(head).to_string())
+}
+
 /// Checks how long it took from when a file began to be stored to now, when the document that names it is to be stored.
 ///
 /// # Errors

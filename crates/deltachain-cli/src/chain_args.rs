@@ -87,6 +87,7 @@ Examples:
   deltachain publish s3://models/run7 step100/                           the first version
   deltachain publish s3://models/run7 step101/ --base step100/ --meta step=101
   deltachain publish s3://models/run7 step102/ --work /scratch/run7      keeps a copy of the head there
+  deltachain publish s3://models/run7 step103/ --keep-last 200 --max-changed 20
 
 N processes that hold disjoint parts of the model publish them as shards, and one command commits; assets are the other
 files of shard 0:
@@ -118,6 +119,15 @@ pub(crate) struct PublishArgs {
     pub(crate) profile: ProfileArg,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
+    /// Publish nothing if the state is that of the head
+    #[arg(long, conflicts_with = "shard")]
+    pub(crate) if_changed: bool,
+    /// Refuse a state of which more than PERCENT of the elements differ from the head
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub(crate) max_changed: Option<f64>,
+    /// Prune now and then, so that the newest N versions are kept: after each version that is a multiple of N/10
+    #[arg(long, value_name = "N", conflicts_with = "shard")]
+    pub(crate) keep_last: Option<NonZeroU64>,
     /// Note for people and tools, kept in the commit; may be given several times
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note, conflicts_with = "shard")]
     pub(crate) notes: Vec<(String, String)>,
@@ -384,6 +394,11 @@ fn parse_digest(text: &str) -> Result<Digest, String> {
 fn parse_cost(text: &str) -> Result<f64, String> {
     let cost: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if cost >= 1.0 { Ok(cost) } else { Err("no reader reads less than a snapshot: at least 1".to_owned()) }
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let percent: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.0..=100.0).contains(&percent) { Ok(percent) } else { Err("from 0 to 100".to_owned()) }
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {

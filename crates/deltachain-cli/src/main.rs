@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 fn run(cli: &Cli, output: Output) -> Result<ExitCode> {
     interrupt::install()?;
     if let Some(threads) = cli.global.threads {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
         pool.map_err(|error| Error::usage(format!("{threads} threads: {error}")))?;
     }
     match &cli.command {

@@ -71,7 +71,27 @@ impl Output {
 
 /// Prints a JSON object on a line.
 pub(crate) fn print_json(value: &Value) -> Result<()> {
-    print(&value.to_string())
+    print(&escaped(&value.to_string()))
+}
+
+/// The same JSON with escapes for what could control a terminal or hide itself, which can stand in strings only.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        match character {
+            '\u{7f}'..='\u{9f}'
+            | '\u{61c}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => {
+                let escape = format!("\\u{:04x}", u32::from(character));
+                text.push_str(&escape);
+            }
+            _ => text.push(character),
+        }
+    }
+    text
 }
 
 /// Prints lines on standard output. A reader that has gone away, such as `head`, is no error.
@@ -98,6 +118,16 @@ pub(crate) fn printable_path(path: impl AsRef<Path>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_cannot_control_a_terminal() {
+        let evil = "a\x1b[2J\u{9b}31m\u{202e}\u{2066}\u{2028}b\u{7f}";
+        let json = escaped(&serde_json::json!({ "note": evil }).to_string());
+        assert!(json.chars().all(|c| c.is_ascii_graphic()), "{json}");
+        let back: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(back["note"], evil);
+        assert_eq!(escaped(r#"{"wörter":1}"#), r#"{"wörter":1}"#);
+    }
 
     #[test]
     fn names_cannot_control_a_terminal() {

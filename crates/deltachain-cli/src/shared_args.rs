@@ -1,7 +1,5 @@
 //! Options that several commands share, and the values that options take.
 
-use std::num::NonZeroUsize;
-
 use clap::{Args, ColorChoice, ValueEnum};
 use deltachain::{Limits, Profile};
 
@@ -16,11 +14,21 @@ pub(crate) struct Global {
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
     /// Number of threads [default: one per processor]
-    #[arg(long, global = true, value_name = "N")]
-    pub(crate) threads: Option<NonZeroUsize>,
+    #[arg(long, global = true, value_name = "N", value_parser = parse_threads)]
+    pub(crate) threads: Option<usize>,
     /// Whether to use colours
     #[arg(long, global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     pub(crate) color: ColorChoice,
+}
+
+/// More threads than this only take time to start and memory.
+const MOST_THREADS: usize = 1024;
+
+fn parse_threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(threads @ 1..=MOST_THREADS) => Ok(threads),
+        _ => Err(format!("a number from 1 to {MOST_THREADS} is wanted")),
+    }
 }
 
 /// How values may be coded.

@@ -214,7 +214,7 @@ fn what_is_kept_can_be_built_and_the_rest_goes() {
     let young = plan_prune(&chain.store, &rule).unwrap();
     assert_eq!(young.kept, kept);
     assert_eq!((young.removed.len(), young.removed_bytes()), (0, 0));
-    assert!(!young.young.is_empty() && young.young_bytes() > 0);
+    assert!(!young.young.is_empty());
     let before = files(&chain.store);
     let pruned = prune(&chain.store, &young, &()).unwrap();
     assert_eq!((pruned.removed.len(), files(&chain.store)), (0, before));
@@ -274,6 +274,45 @@ fn what_was_withdrawn_stays_for_a_day_and_a_resting_chain_is_pruned() {
     chain.control.set_clock(175);
     assert_eq!(pruned_now(&chain).young, []);
     assert_eq!(chain.reachable(), [7]);
+}
+
+#[test]
+fn a_publisher_keeps_the_newest_versions() {
+    let place = tempfile::tempdir().unwrap();
+    let (objects, control) = FaultyStore::new(Arc::new(InMemory::new()));
+    let store = Store::from_objects(objects, "", quick()).unwrap();
+    init(&store).unwrap();
+    let mut models = Models::new(16, 10);
+    let options = PublishOptions::default().snapshots(Snapshots::Every(5)).keep_last(Some(10)).keep_head(true);
+    let mut publisher = Publisher::open(store.clone(), options).unwrap();
+    for version in 0..40 {
+        control.set_clock(i64::try_from(version).unwrap() * 30);
+        publisher.publish(&models.save(version, place.path()), Base::Chain, &()).unwrap();
+        let entries = log(&store, None).unwrap();
+        let whole = entries.iter().filter(|entry| !entry.routes.is_empty()).count();
+        // Those that are kept, and those that they are made from.
+        assert!((10.min(entries.len())..=15).contains(&whole), "{whole} at {version}");
+    }
+    assert!(files(&store) <= 15 + 3 + 2, "{}", files(&store));
+    rebuild(&store, Some(30)).unwrap();
+    assert!(check(&store, None).problems.is_empty());
+}
+
+#[test]
+fn what_lost_documents_leave_behind_is_told() {
+    let chain = Chain::new(5, Snapshots::Never, &[]);
+    assert!(check(&chain.store, None).hints.is_empty());
+    // The commit of the head, and a routes document.
+    let lost = ObjectName::Commit(4);
+    let commit = store_bytes(&chain.store, lost);
+    chain.store.delete(&[lost]).unwrap();
+    let hints = check(&chain.store, None).hints;
+    assert!(hints.len() == 1 && hints[0].contains("leads on from the head, version 3"), "{hints:?}");
+    assert!(chain.store.put_if_absent(lost, &commit).unwrap());
+    chain.compact(Some(4), &[], true).unwrap();
+    chain.store.delete(&[ObjectName::Routes { version: 4, generation: 1 }]).unwrap();
+    let hints = check(&chain.store, None).hints;
+    assert!(hints.len() == 1 && hints[0].contains("leads to version 4, and no route names it"), "{hints:?}");
 }
 
 #[test]

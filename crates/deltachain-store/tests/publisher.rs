@@ -451,3 +451,54 @@ fn damaged_parts_are_not_read() {
         assert!(serde_json::from_str::<ShardPart>(&text.replacen(old, new, 1)).is_err(), "{new}");
     }
 }
+
+#[test]
+fn guards_keep_a_version_from_being_made() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Store::create(place.path().join("chain").to_str().unwrap(), quick()).unwrap();
+    init(&store).unwrap();
+    let mut models = Models::new(31, 10);
+    let (first, second) = (models.state(0).clone(), models.state(1).clone());
+    for keep_head in [false, true] {
+        let options = PublishOptions::default().if_changed(true).max_changed(Some(0.5)).keep_head(keep_head);
+        let mut publisher = Publisher::open(store.clone(), options).unwrap();
+        let base = if keep_head { Base::Chain } else { Base::Nothing };
+        let before = publisher.publish(&first, base, &()).unwrap();
+        assert!(before.is_new);
+        let objects = store.objects().unwrap();
+        let base = if keep_head { Base::Chain } else { Base::State((&first).into()) };
+        let again = publisher.publish(&first, base, &()).unwrap();
+        assert_eq!((again.is_new, again.version, again.state), (false, before.version, before.state));
+        assert_eq!((again.commit, again.shards, again.changed), (before.commit, before.shards, 0));
+
+        let mut other = MemoryState::new();
+        for (info, data) in first.iter() {
+            other.insert(info.name(), info.dtype(), info.shape(), data.iter().map(|byte| byte ^ 1).collect()).unwrap();
+        }
+        let error = publisher.publish(&other, base, &()).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Usage);
+        assert!(error.message().contains("100.00 %"), "{error}");
+        assert_eq!(store.objects().unwrap(), objects);
+        assert_eq!(publisher.publish(&second, base, &()).unwrap().version, before.version + 1);
+    }
+}
+
+#[test]
+fn a_publisher_does_not_go_on_beyond_a_gap() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Store::create(place.path().join("chain").to_str().unwrap(), quick()).unwrap();
+    init(&store).unwrap();
+    let mut models = Models::new(32, 10);
+    let state = models.state(0).clone();
+    Publisher::open(store.clone(), PublishOptions::default()).unwrap().publish(&state, Base::Nothing, &()).unwrap();
+    let commit = store.get(ObjectName::Commit(0)).unwrap().unwrap();
+    let text = String::from_utf8(commit).unwrap();
+    for far in [7, 9_007_199_254_740_991] {
+        let rogue = text.replace("\"version\":0", &format!("\"version\":{far}"));
+        assert!(store.put_if_absent(ObjectName::Commit(far), rogue.as_bytes()).unwrap());
+        let mut publisher = Publisher::open(store.clone(), PublishOptions::default()).unwrap();
+        let error = publisher.publish(&state, Base::Nothing, &()).unwrap_err();
+        assert_eq!((error.rule(), error.class()), (Some("R-PUB-09"), ErrorClass::Chain));
+        assert_eq!(error.file(), Some(&*ObjectName::Commit(far).to_string()));
+    }
+}

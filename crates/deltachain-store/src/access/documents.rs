@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::time::SystemTime;
 
-use deltachain::chain::{ChainDocument, Commit, Held, History, ObjectName, Parent};
+use deltachain::chain::{ChainDocument, Commit, Held, History, ObjectName, Parent, head_after_gap};
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::{Store, StoredObject};
@@ -29,7 +30,14 @@ pub fn init(store: &Store) -> Result<ChainDocument> {
 /// What the next version follows. `chain` is the content of the chain document; `known` is a version that has a commit, or
 /// had one: from there on the head is looked for.
 pub(crate) fn head(store: &Store, chain: Option<&[u8]>, known: Option<u64>, limits: &Limits) -> Result<Parent> {
-    follow(store, chain, store.head(known)?, limits)
+    let head = store.head(known)?;
+    if let Some((head, before)) = head.and_then(|head| Some((head, head.checked_sub(1)?)))
+        && known.is_none_or(|known| known != head && known != before)
+        && store.find(ObjectName::Commit(before))?.is_none()
+    {
+        return Err(head_after_gap(head));
+    }
+    follow(store, chain, head, limits)
 }
 
 /// What the version after this one follows; `None` stands for the chain document.
@@ -78,6 +86,9 @@ pub(crate) fn stretch(
     known: &mut Documents,
     limits: &Limits,
 ) -> Result<Stretch> {
+    if !store.can_list() {
+        return stretch_by_name(store, select, limits);
+    }
     for _ in 0..ATTEMPTS {
         let objects = store.objects()?;
         let head = objects.iter().filter_map(|object| commit_version(object.name)).max();
@@ -98,6 +109,27 @@ pub(crate) fn stretch(
     }
     Err(Error::usage("documents that are listed are not there, or the chain changes too fast")
         .in_file(store.to_string()))
+}
+
+/// The same for a store that cannot list: commits are asked for one by one, and of routes documents nothing is known. When something
+/// was stored is not known either.
+fn stretch_by_name(
+    store: &Store,
+    select: impl Fn(Option<u64>) -> RangeInclusive<u64>,
+    limits: &Limits,
+) -> Result<Stretch> {
+    let head = store.head(None)?;
+    let versions = select(head);
+    let last = head.map_or(0, |head| head + 1).min(versions.end().saturating_add(1));
+    let names = (*versions.start()..last).map(ObjectName::Commit);
+    let names: Vec<ObjectName> = [ObjectName::Chain].into_iter().chain(names).collect();
+    let fetched = store.get_all(&names)?;
+    let documents: Documents = fetched.into_iter().filter_map(|(name, content)| Some((name, content?))).collect();
+    let objects = documents.iter().map(|(&name, content)| {
+        let size = content.len() as u64;
+        StoredObject { name, size, stored: SystemTime::UNIX_EPOCH }
+    });
+    Ok(Stretch { objects: objects.collect(), history: History::read(&documents, *versions.start(), limits) })
 }
 
 /// All versions. What is in `known` is not fetched again.

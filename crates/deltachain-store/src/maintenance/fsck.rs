@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use crate::access::documents::{Documents, Stretch, whole};
 use crate::access::store::{Store, StoredObject};
 use crate::access::stored_link::StoredLink;
-use crate::access::whole::read_whole;
+use crate::access::whole::{check_there, read_whole};
 use crate::maintenance::prover::Prover;
 use crate::observer::{InPhase, Observer, Phase};
 
@@ -55,13 +55,16 @@ pub struct FsckReport {
     pub orphan_bytes: u64,
     /// Every fault that was found, with its object.
     pub problems: Vec<Error>,
+    /// What may mean that a commit or a routes document has been lost, or that a publisher is at work: sentences for people. That the
+    /// newest documents of all are lost, together with all files that only they name, cannot be noticed.
+    pub hints: Vec<String>,
 }
 
 /// Checks a whole chain and goes on after each fault.
 ///
 /// # Errors
-/// USAGE if the store cannot list; IO; what the observer wants it to end with. Faults of the chain are no errors of this
-/// function but its result.
+/// IO; what the observer wants it to end with. Faults of the chain are no errors of this function but its result. In a store
+/// that cannot list, files that nothing names and routes documents are not seen.
 pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Result<FsckReport> {
     let Stretch { objects, history } = whole(store, &mut Documents::new(), &options.limits)?;
     let History { entries, commit_faults, route_faults } = history;
@@ -86,6 +89,7 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     let is_orphan =
         |object: &&StoredObject| matches!(object.name, ObjectName::File(_)) && !named.contains(&object.name);
     let orphans: Vec<&StoredObject> = objects.iter().filter(is_orphan).collect();
+    let hints = hints(store, &entries, &orphans, options, observer)?;
     Ok(FsckReport {
         versions: entries.len(),
         pruned: entries.values().filter(|entry| entry.routes.is_empty()).count(),
@@ -96,7 +100,47 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         orphans: orphans.len(),
         orphan_bytes: orphans.iter().map(|object| object.size).fold(0, u64::saturating_add),
         problems,
+        hints,
     })
+}
+
+/// What files that no route in force names tell of documents that have been lost.
+fn hints(
+    store: &Store,
+    entries: &BTreeMap<u64, Entry>,
+    orphans: &[&StoredObject],
+    options: &FsckOptions,
+    observer: &dyn Observer,
+) -> Result<Vec<String>> {
+    let withdrawn: BTreeSet<ObjectName> = entries
+        .values()
+        .flat_map(|entry| entry.superseded.values().flatten())
+        .flat_map(|route| &route.files)
+        .map(FileReference::name)
+        .collect();
+    let shards = |entry: &Entry| entry.commit.shards.clone();
+    let head = entries.iter().next_back();
+    let versions: BTreeMap<Digest, u64> = entries
+        .iter()
+        .flat_map(|(&version, entry)| shards(entry).into_iter().map(move |shard| (shard, version)))
+        .collect();
+    let mut hints = Vec::new();
+    for object in orphans.iter().filter(|object| !withdrawn.contains(&object.name)) {
+        let ObjectName::File(digest) = object.name else { continue };
+        observer.advance(Phase::Check, 0)?;
+        let file = FileReference { digest, size: object.size };
+        // What is no link tells nothing.
+        let Ok(link) = LinkReader::open(StoredLink::new(store, file), &options.limits) else { continue };
+        let (base, target) = (link.header().base, link.header().target);
+        if let Some(version) = versions.get(&target) {
+            let text = "leads to version {version}, and no route names it: a compaction is under way or was ended, or a routes document was lost";
+            hints.push(format!("{}: {}", object.name, text.replace("{version}", &version.to_string())));
+        } else if let Some((version, _)) = head.filter(|(_, entry)| shards(entry).contains(&base)) {
+            let text = "leads on from the head, version {version}: a publisher is at work or was ended, or the commit after it was lost";
+            hints.push(format!("{}: {}", object.name, text.replace("{version}", &version.to_string())));
+        }
+    }
+    Ok(hints)
 }
 
 /// The two ends of a link: state digests of the shard that its route comes from, if that is known, and of the shard that it
@@ -132,7 +176,8 @@ fn check_files(
     let progress =
         InPhase::begin(observer, Phase::Check, uses.keys().map(|file| file.size).fold(0, u64::saturating_add));
     let check = |(file, ends): (&FileReference, &BTreeSet<Ends>)| {
-        let checked = if there.contains(&file.name()) {
+        // Of a store that cannot list, reading them is what tells.
+        let checked = if !store.can_list() || there.contains(&file.name()) {
             StoredLink::new(store, *file).check(ends, &options.limits, &progress)
         } else {
             Err(file.missing())
@@ -166,8 +211,12 @@ fn check_assets(
     let progress = InPhase::begin(observer, Phase::Check, bytes);
     let mut problems = Vec::new();
     for &asset in assets.values() {
-        let there = sizes.get(&asset.object_name()).ok_or_else(|| asset.missing());
-        let checked = there.and_then(|&size| asset.check(size, asset.digest)).and_then(|()| {
+        let there = match sizes.get(&asset.object_name()) {
+            Some(&size) => asset.check(size, asset.digest),
+            None if store.can_list() => Err(asset.missing()),
+            None => check_there(store, asset).map(drop),
+        };
+        let checked = there.and_then(|()| {
             if options.deep.is_none() {
                 return Ok(());
             }

@@ -30,15 +30,15 @@ pub struct LogEntry {
     pub assets: Vec<Asset>,
     /// The commit's metadata.
     pub metadata: BTreeMap<String, String>,
-    /// When the commit was stored, by the store's clock.
+    /// When the commit was stored, by the store's clock; `None` if the store does not tell.
     pub stored: Option<SystemTime>,
 }
 
 /// The versions of a chain, the newest first; at most `last` of them.
 ///
 /// # Errors
-/// CHAIN, MALFORMED, LIMIT or UNSUPPORTED if the chain document or a commit of these versions is at fault; USAGE if the
-/// store cannot list; IO.
+/// CHAIN, MALFORMED, LIMIT or UNSUPPORTED if the chain document or a commit of these versions is at fault; IO. From a
+/// store that cannot list, routes are those of the commits.
 pub fn log(store: &Store, last: Option<u64>) -> Result<Vec<LogEntry>> {
     let first = |head: Option<u64>| match (head, last) {
         (Some(head), Some(last)) => (head + 1).saturating_sub(last),
@@ -82,7 +82,7 @@ impl LogEntry {
             routes,
             assets: commit.assets,
             metadata: commit.metadata,
-            stored: place.ok().map(|place| objects[place].stored),
+            stored: place.ok().map(|place| objects[place].stored).filter(|&time| time > SystemTime::UNIX_EPOCH),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deltachain::chain::{History, ObjectName, Route, RoutesDocument, retain, routes_taken};
-use deltachain::{Limits, Progress, Result};
+use deltachain::{Error, Limits, Progress, Result};
 
 use crate::access::documents::{Documents, Stretch, whole};
 use crate::access::store::{Store, StoredObject};
@@ -76,9 +76,9 @@ impl PrunePlan {
         bytes_of(&self.removed)
     }
 
-    /// Bytes of the objects that stay for now.
-    pub fn young_bytes(&self) -> u64 {
-        bytes_of(&self.young)
+    /// The documents that have been read.
+    pub(crate) fn into_documents(self) -> Documents {
+        self.read
     }
 }
 
@@ -110,9 +110,16 @@ impl Pruned {
 /// R-RET-01 (`CHAIN`) if there is no path from nothing to a version that is to be kept; R-CHN-03 (`CHAIN`) if there is no
 /// such version; the fault of a commit if there is any, since then nobody can tell what is needed; USAGE if the store cannot
 /// list; IO.
-#[expect(clippy::disallowed_methods, reason = "without a probe, this machine's time is the best that there is")]
 pub fn plan_prune(store: &Store, keep: &Keep) -> Result<PrunePlan> {
-    let mut read = Documents::new();
+    plan_again(store, keep, Documents::new())
+}
+
+/// As [`plan_prune`], for a caller that has these documents already.
+#[expect(clippy::disallowed_methods, reason = "without a probe, this machine's time is the best that there is")]
+pub(crate) fn plan_again(store: &Store, keep: &Keep, mut read: Documents) -> Result<PrunePlan> {
+    if !store.can_list() {
+        return Err(Error::usage("this store cannot be listed, so it cannot be pruned").in_file(store.to_string()));
+    }
     let Stretch { objects, mut history } = whole(store, &mut read, &Limits::default())?;
     if let Some(fault) = history.commit_faults.drain(..).next() {
         return Err(fault);

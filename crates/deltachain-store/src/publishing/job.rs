@@ -5,7 +5,7 @@ use std::thread;
 
 use deltachain::chain::{Asset, Parent};
 use deltachain::files::SafetensorsState;
-use deltachain::{Error, Result, StateTable};
+use deltachain::{DiffReport, Error, Result, StateTable};
 
 use crate::access::documents;
 use crate::access::store::Store;
@@ -42,7 +42,12 @@ pub(crate) struct Made {
     /// What the path to the head costs, if it is known.
     pub(crate) path: Option<PathBytes>,
     pub(crate) work: Option<Kept>,
+    /// Whether nothing is to be committed, because the state is that of the head. No link has been stored.
+    pub(crate) is_head: bool,
 }
+
+/// Links, and the version that each comes from.
+type Links = Vec<(Option<u64>, NewLink)>;
 
 /// What links are made from.
 struct Bases<'a> {
@@ -58,7 +63,7 @@ impl Job<'_> {
         if self.shard >= self.of {
             return Err(Error::usage(format!("of {} shards, none has number {}", self.of, self.shard)));
         }
-        let parent = self.parent;
+        let Self { parent, observer, .. } = *self;
         if let Base::State(_) | Base::Trusted(..) = base {
             parent.head_for_base()?;
         }
@@ -88,15 +93,18 @@ impl Job<'_> {
             Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state).map(End::from),
         };
         let path = self.path_to_head()?;
+        if self.target.state.tensors().is_empty() {
+            observer.remark("the state has no tensors");
+        }
         let attempt = Attempt::begin();
-        let links = self.make_and_store(&Bases { head, state, work_directory }, copy, path)?;
+        let (links, is_head) = self.make_and_store(&Bases { head, state, work_directory }, copy, path)?;
         // The way to the new version, once it has been committed.
         if let (Some(work), Some((_, link))) = (&mut work, links.iter().find(|(from, _)| *from == head)) {
             work.remember(link)?;
         }
         let part = self.part(&links, assets)?;
         // What is only there for this once need not get to the new version.
-        Ok(Made { part, attempt, path, work: work.filter(|_| work_directory.is_some()) })
+        Ok(Made { part, attempt, path, work: work.filter(|_| work_directory.is_some()), is_head })
     }
 
     fn path_to_head(&self) -> Result<Option<PathBytes>> {
@@ -123,21 +131,26 @@ impl Job<'_> {
         Ok(Vec::new())
     }
 
-    /// Makes links and stores them; one is on its way while the next is being made.
+    /// Makes links and stores them; one is on its way while the next is being made. If nothing has changed and that is to make no
+    /// version, there is only one, which is not stored.
     fn make_and_store(
         &self,
         bases: &Bases<'_>,
         copy: Option<&mut HeadCopy>,
         path: Option<PathBytes>,
-    ) -> Result<Vec<(Option<u64>, NewLink)>> {
+    ) -> Result<(Links, bool)> {
         let _uploads = InPhase::begin(self.observer, Phase::Upload, 0);
         thread::scope(|scope| {
             let mut uploads = Vec::new();
-            self.make_links(bases, copy, path, &mut |from, link| {
+            let unchanged = self.make_links(bases, copy, path, &mut |from, link| {
                 uploads.push(scope.spawn(move || link.upload(self.store, self.observer).map(|()| (from, link))));
             })?;
+            if let Some(link) = unchanged {
+                return Ok((vec![(bases.head, link)], true));
+            }
             let failed = |_| Err(Error::usage("a thread that stored a link has failed"));
-            uploads.into_iter().map(|upload| upload.join().unwrap_or_else(failed)).collect()
+            let stored: Result<_> = uploads.into_iter().map(|upload| upload.join().unwrap_or_else(failed)).collect();
+            Ok((stored?, false))
         })
     }
 
@@ -147,7 +160,7 @@ impl Job<'_> {
         mut copy: Option<&mut HeadCopy>,
         path: Option<PathBytes>,
         add: &mut dyn FnMut(Option<u64>, NewLink),
-    ) -> Result<()> {
+    ) -> Result<Option<NewLink>> {
         let Self { parent, shard, of, options, observer, .. } = *self;
         let (profile, place) = (options.profile, bases.work_directory);
         let mut target = self.target;
@@ -159,6 +172,10 @@ impl Job<'_> {
         };
         if let Some(link) = link {
             parent.check_base(shard, link.report.base)?;
+            self.check_changed(&link.report)?;
+            if options.if_changed && of == 1 && link.report.base == link.report.target.state {
+                return Ok(Some(link));
+            }
             // Several shards must come to the same result, though each knows its own link only.
             let bytes = if of == 1 { link.reference.size } else { 0 };
             add(bases.head, link);
@@ -184,6 +201,21 @@ impl Job<'_> {
                 }
                 Err(error) => return Err(error),
             }
+        }
+        Ok(None)
+    }
+
+    /// A guard against publishing another model by mistake.
+    fn check_changed(&self, report: &DiffReport) -> Result<()> {
+        let Some(most) = self.options.max_changed else { return Ok(()) };
+        #[expect(clippy::cast_precision_loss, reason = "a guard need not be exact")]
+        let share = report.changed as f64 / report.elements.max(1) as f64;
+        if share > most {
+            let (share, most) = (share * 100.0, most * 100.0);
+            let message = format!(
+                "{share:.2} % of the elements differ from the head, and no more than {most:.2} % may: nothing was published"
+            );
+            return Err(Error::usage(message));
         }
         Ok(())
     }

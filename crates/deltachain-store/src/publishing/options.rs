@@ -29,6 +29,15 @@ pub struct PublishOptions {
     /// version is there then, with its digests, and need be neither read nor hashed. Another base, or another writer, ends
     /// that copy; the next version that is published gives a new one. Not for single shards.
     pub keep_head: bool,
+    /// Publish nothing if the state is that of the head. [`Published::is_new`](crate::Published::is_new) says what happened. Not for
+    /// single shards, which do not know of each other.
+    pub if_changed: bool,
+    /// The share of the elements, from 0 to 1, that may differ from the head: a guard against publishing another model by
+    /// mistake, or one that was not loaded.
+    pub max_changed: Option<f64>,
+    /// Now and then, [prune](crate::prune()) so that so many of the newest versions are kept: after each version whose number is
+    /// a multiple of a tenth of this. A prune that fails is remarked and tried again then.
+    pub keep_last: Option<u64>,
     /// Limits for documents and links that are read.
     pub limits: Limits,
 }
@@ -42,6 +51,9 @@ impl Default for PublishOptions {
             skips: Vec::new(),
             assets: true,
             keep_head: false,
+            if_changed: false,
+            max_changed: None,
+            keep_last: None,
             limits: Limits::default(),
         }
     }
@@ -55,6 +67,9 @@ impl PublishOptions {
         skips: Vec<u64>,
         assets: bool,
         keep_head: bool,
+        if_changed: bool,
+        max_changed: Option<f64>,
+        keep_last: Option<u64>,
         limits: Limits,
     }
 }

@@ -1,6 +1,6 @@
 //! What is said of a version that has been published.
 
-use deltachain::chain::{Asset, Route};
+use deltachain::chain::{Asset, Commit, Route};
 use deltachain::tensor::{Digest, StateDigests};
 
 /// A version that has been published.
@@ -25,6 +25,27 @@ pub struct Published {
     pub elements: u64,
     /// Whether the state is that of the head that was.
     pub unchanged_state: bool,
+    /// `false` if it is the head that was, because nothing has changed
+    /// ([`PublishOptions::if_changed`](crate::PublishOptions::if_changed)).
+    pub is_new: bool,
+}
+
+impl Published {
+    /// The head that was, whose state has these digests and so many lanes.
+    pub(crate) fn head(commit: &Commit, digest: Digest, shards: Vec<StateDigests>, elements: u64) -> Self {
+        Self {
+            version: commit.version,
+            state: commit.state,
+            commit: digest,
+            shards,
+            routes: commit.routes.iter().map(PublishedRoute::of).collect(),
+            assets: commit.assets.clone(),
+            changed: 0,
+            elements,
+            unchanged_state: true,
+            is_new: false,
+        }
+    }
 }
 
 /// A route to a version that has been published.

@@ -7,8 +7,9 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{Error, Result};
 
-use crate::access::documents;
+use crate::access::documents::{self, Documents};
 use crate::access::store::Store;
+use crate::maintenance::prune::{Keep, plan_again, prune};
 use crate::observer::Observer;
 use crate::publishing::head_copy::HeadCopy;
 use crate::publishing::job::{Job, Made};
@@ -29,6 +30,8 @@ pub struct Publisher {
     head: Option<u64>,
     /// What was published last.
     copy: Option<HeadCopy>,
+    /// What has been read to prune.
+    documents: Documents,
 }
 
 impl Publisher {
@@ -39,7 +42,14 @@ impl Publisher {
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
         let chain = store.get(ObjectName::Chain)?;
         Parent::read(chain.as_deref(), None, &options.limits)?;
-        Ok(Self { store, options, chain: chain.unwrap_or_default(), head: None, copy: None })
+        Ok(Self {
+            store,
+            options,
+            chain: chain.unwrap_or_default(),
+            head: None,
+            copy: None,
+            documents: Documents::new(),
+        })
     }
 
     /// Publishes a model as the version after the head. It becomes visible at once and completely; whatever fails before
@@ -106,7 +116,12 @@ impl Publisher {
         let layout = files.map(SafetensorsState::layout);
         let end = End { state, layout, digests: None };
         let job = Job { store, parent: &parent, target: end, files, shard: 0, of: 1, options, observer };
-        let published = job.run(base, copy.as_mut()).and_then(|Made { part, attempt, path, work }| {
+        let published = job.run(base, copy.as_mut()).and_then(|Made { part, attempt, path, work, is_head }| {
+            if let (true, Some(head)) = (is_head, parent.head()) {
+                let digests = part.table.digests;
+                let published = Published::head(head, parent.digest(), vec![digests.clone()], part.elements);
+                return Ok((published, digests, None));
+            }
             let published = commit(store, &parent, (path, Some(attempt)), slice::from_ref(&part), options)?;
             Ok((published, part.table.digests, work))
         });
@@ -136,7 +151,26 @@ impl Publisher {
                 observer.remark(&format!("the work directory stays at the version before for now: {error}"));
             }
         }
+        if published.is_new {
+            self.keep_last(published.version, observer);
+        }
         Ok(published)
+    }
+
+    /// Prunes now and then. The version has been published, whatever becomes of that.
+    fn keep_last(&mut self, version: u64, observer: &dyn Observer) {
+        let Some(last) = self.options.keep_last.filter(|last| version.is_multiple_of((last / 10).max(1))) else {
+            return;
+        };
+        let keep = Keep { last, ..Keep::default() };
+        let pruned = plan_again(&self.store, &keep, std::mem::take(&mut self.documents)).and_then(|plan| {
+            prune(&self.store, &plan, observer)?;
+            Ok(plan.into_documents())
+        });
+        match pruned {
+            Ok(documents) => self.documents = documents,
+            Err(error) => observer.remark(&format!("old versions stay for now: {error}")),
+        }
     }
 }
 

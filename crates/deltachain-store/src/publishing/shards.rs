@@ -141,6 +141,7 @@ pub(crate) fn commit(
         assets: commit.assets,
         changed: parts.iter().map(|part| part.changed).fold(0, u64::saturating_add),
         elements: parts.iter().map(|part| part.elements).fold(0, u64::saturating_add),
+        is_new: true,
         unchanged_state: parent.head().is_some_and(|head| head.state == state),
     })
 }

@@ -25,6 +25,7 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
         || {
             let mut lines: Vec<String> =
                 report.problems.iter().map(|problem| printable(&problem.to_string())).collect();
+            lines.extend(report.hints.iter().map(|hint| format!("note: {}", printable(hint))));
             lines.push(format!(
                 "{}: {}, {} of them pruned; {} ({} bytes) read; {}{}; {} that nothing needs ({} bytes); {}",
                 printable(&args.chain.url),
@@ -55,6 +56,7 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
                 "rebuilt": report.rebuilt,
                 "orphans": report.orphans,
                 "orphan_bytes": report.orphan_bytes,
+                "hints": report.hints,
                 "problems": report.problems.iter().map(describe).collect::<Vec<_>>(),
             })
         },

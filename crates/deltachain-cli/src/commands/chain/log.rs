@@ -13,6 +13,9 @@ use crate::table::{Align, layout};
 /// Digits of a digest that tell versions apart for people.
 const SHOWN_DIGITS: usize = 12;
 
+/// Characters of notes that are shown.
+const SHOWN_CHARACTERS: usize = 80;
+
 pub(crate) fn run(args: &LogArgs, output: Output) -> Result<()> {
     let last = (args.last > 0).then_some(args.last);
     let entries = deltachain_store::log(&args.chain.open()?, last)?;
@@ -43,11 +46,18 @@ fn as_text(entries: &[LogEntry]) -> String {
                 entry.state.to_string()[..SHOWN_DIGITS].to_owned(),
                 entry.stored.map_or_else(|| "-".to_owned(), crate::numbers::date),
                 routes(entry),
-                notes.join(" "),
+                shortened(&notes.join(" ")),
             ]
         })
         .collect();
     layout(&columns, &rows)
+}
+
+/// The beginning of a text that is too long for a line. `show` has all of it.
+fn shortened(text: &str) -> String {
+    let mut chars = text.chars();
+    let begin: String = chars.by_ref().take(SHOWN_CHARACTERS).collect();
+    if chars.next().is_some() { begin + "..." } else { begin }
 }
 
 fn routes(entry: &LogEntry) -> String {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use deltachain::files::OutputFile;
@@ -28,6 +29,9 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         .snapshots(args.policy.snapshots())
         .skips(args.policy.skips())
         .assets(!args.no_assets)
+        .if_changed(args.if_changed)
+        .max_changed(args.max_changed.map(|percent| percent / 100.0))
+        .keep_last(args.keep_last.map(NonZeroU64::get))
         .limits(args.limits.limits());
 
     let given = args.base.as_deref().map(open_state).transpose()?;
@@ -65,6 +69,9 @@ pub(crate) fn read_part(path: &Path) -> Result<ShardPart> {
 
 pub(crate) fn describe(url: &str, published: &Published) -> String {
     let Published { version, state, changed, elements, .. } = published;
+    if !published.is_new {
+        return format!("version {version} of {} is this state already: nothing was published", printable(url));
+    }
     let mut lines = vec![format!(
         "version {version} of {}: {} of {} changed ({})",
         printable(url),
@@ -76,7 +83,8 @@ pub(crate) fn describe(url: &str, published: &Published) -> String {
         let from = route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"));
         lines.push(format!("  {from:<12} {} bytes", grouped(route.bytes)));
     }
-    lines.push(format!("  state        {state}"));
+    let unchanged = if published.unchanged_state { ", as it was" } else { "" };
+    lines.push(format!("  state        {state}{unchanged}"));
     if !published.assets.is_empty() {
         let names: Vec<String> = published.assets.iter().map(|asset| asset.name.clone()).collect();
         lines.push(format!("  assets       {}", list(&names)));
@@ -89,6 +97,8 @@ pub(crate) fn as_json(url: &str, published: &Published) -> Value {
     json!({
         "url": url,
         "version": published.version,
+        "new": published.is_new,
+        "unchanged_state": published.unchanged_state,
         "state": published.state.to_string(),
         "commit": published.commit.to_string(),
         "changed": published.changed,
