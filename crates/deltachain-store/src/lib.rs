@@ -43,6 +43,7 @@ mod publishing;
 
 pub use access::documents::init;
 pub use access::options::StoreOptions;
+pub use access::partial::Partial;
 pub use access::store::{Store, StoredObject};
 pub use following::follow::{FollowOptions, Follower, OnSwitch, follow};
 pub use following::memory::{MemoryOptions, MemorySubscriber, PreparedPatches, Weights};

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use deltachain::chain::{Commit, FileReference, ObjectName, Plan, Planner, RoutesDocument, Step};
 use deltachain::files::SafetensorsState;
@@ -313,6 +314,23 @@ fn what_lost_documents_leave_behind_is_told() {
     chain.store.delete(&[ObjectName::Routes { version: 4, generation: 1 }]).unwrap();
     let hints = check(&chain.store, None).hints;
     assert!(hints.len() == 1 && hints[0].contains("leads to version 4, and no route names it"), "{hints:?}");
+}
+
+#[test]
+fn unfinished_files_in_a_directory_are_removed_when_they_are_old() {
+    let (place, store) = on_disk(2);
+    let file = commit_of(&store, 1).routes[0].files[0].name();
+    let partial = |number: u64| place.path().join(format!("chain/{file}#{number}"));
+    for number in [1, 2] {
+        fs::write(partial(number), b"half").unwrap();
+    }
+    let day_before_yesterday = fs::metadata(partial(1)).unwrap().modified().unwrap() - Duration::from_hours(48);
+    fs::File::options().write(true).open(partial(1)).unwrap().set_modified(day_before_yesterday).unwrap();
+    assert_eq!(check(&store, None).partials.len(), 2);
+    let pruned = prune(&store, &plan_prune(&store, &keep(9, None, &[])).unwrap(), &()).unwrap();
+    assert_eq!(pruned.partials.iter().map(|partial| partial.path.clone()).collect::<Vec<_>>(), [partial(1)]);
+    assert!(!partial(1).exists() && partial(2).exists());
+    assert!(check(&store, None).problems.is_empty());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod documents;
 pub(crate) mod options;
+pub(crate) mod partial;
 pub(crate) mod read;
 pub(crate) mod store;
 pub(crate) mod stored_link;

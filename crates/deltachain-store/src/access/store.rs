@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs;
 use std::future::Future;
-use std::path::Path as FilePath;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -19,6 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
 use crate::access::options::StoreOptions;
+use crate::access::partial::{Partial, partials};
 use crate::access::url::{Opened, open_url};
 use crate::observer::{Observer, Phase};
 
@@ -47,6 +48,8 @@ pub struct Store {
     prefix: Path,
     /// A plain web server cannot list.
     can_list: bool,
+    /// If the store is one.
+    directory: Option<PathBuf>,
     name: String,
     options: Arc<StoreOptions>,
     /// One permit for each request of a range that may be under way; those who wait are served in turn.
@@ -73,7 +76,8 @@ impl Store {
     /// USAGE if the URL makes no sense, settings lack, or there is no such directory.
     pub fn open(url: &str, options: StoreOptions) -> Result<Self> {
         let Opened { objects, prefix, can_list } = open_url(url, &options)?;
-        Self::new(objects, prefix, can_list, url, options)
+        let store = Self::new(objects, prefix, can_list, url, options)?;
+        Ok(Self { directory: crate::access::url::directory_of(url), ..store })
     }
 
     /// As [`open`](Self::open), but makes the directory if the store is one that does not exist.
@@ -112,6 +116,7 @@ impl Store {
             objects,
             prefix,
             can_list,
+            directory: None,
             name: name.to_owned(),
             ranges: Arc::new(Semaphore::new(options.parallel)),
             options: Arc::new(options),
@@ -177,6 +182,14 @@ impl Store {
         let mut objects = self.block_on(self.list(None, None, usize::MAX))?;
         objects.sort_unstable_by_key(|object| object.name);
         Ok(objects)
+    }
+
+    /// Parts of objects that were never finished: only a directory shows them.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn partials(&self) -> Result<Vec<Partial>> {
+        self.directory.as_deref().map_or(Ok(Vec::new()), partials)
     }
 
     /// The commits and routes documents of all versions from this one on. If the store cannot list, the head alone; and that

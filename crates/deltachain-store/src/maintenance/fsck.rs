@@ -9,6 +9,7 @@ use deltachain::{Error, Limits, LinkReader, Progress, Result};
 use rayon::prelude::*;
 
 use crate::access::documents::{Documents, Stretch, whole};
+use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
 use crate::access::stored_link::StoredLink;
 use crate::access::whole::{check_there, read_whole};
@@ -53,6 +54,9 @@ pub struct FsckReport {
     pub orphans: usize,
     /// Their bytes.
     pub orphan_bytes: u64,
+    /// Parts of objects that writers left behind which were killed, or that are being written: only a directory shows them.
+    /// Pruning removes them when they are old.
+    pub partials: Vec<Partial>,
     /// Every fault that was found, with its object.
     pub problems: Vec<Error>,
     /// What may mean that a commit or a routes document has been lost, or that a publisher is at work: sentences for people. That the
@@ -99,6 +103,7 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         rebuilt,
         orphans: orphans.len(),
         orphan_bytes: orphans.iter().map(|object| object.size).fold(0, u64::saturating_add),
+        partials: store.partials()?,
         problems,
         hints,
     })

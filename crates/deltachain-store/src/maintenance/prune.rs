@@ -7,11 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fs, io};
 
 use deltachain::chain::{History, ObjectName, Route, RoutesDocument, retain, routes_taken};
 use deltachain::{Error, Limits, Progress, Result};
 
 use crate::access::documents::{Documents, Stretch, whole};
+use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
 use crate::observer::{InPhase, Observer, Phase};
 
@@ -63,6 +65,8 @@ pub struct PrunePlan {
     /// Objects that nothing will need and that stay for now, because they were stored or withdrawn within the last 24 hours, or are
     /// withdrawn by this prune. A prune that runs a day later removes them.
     pub young: Vec<StoredObject>,
+    /// Parts of objects in a chain's directory that writers left behind which were killed. They go when they are old.
+    pub partials: Vec<Partial>,
     /// By which routes are withdrawn.
     documents: Vec<RoutesDocument>,
     /// The routes documents that the plan was made by.
@@ -90,6 +94,8 @@ pub struct Pruned {
     pub removed: Vec<StoredObject>,
     /// Objects that nothing needs and that stay because they are young: a prune that runs a day later removes them.
     pub young: Vec<StoredObject>,
+    /// Parts of objects that were removed.
+    pub partials: Vec<Partial>,
 }
 
 impl Pruned {
@@ -148,12 +154,14 @@ pub(crate) fn plan_again(store: &Store, keep: &Keep, mut read: Documents) -> Res
         documents.push(document);
     }
     let newest = objects.iter().map(|object| object.stored).max();
-    let Unneeded { old, young } = unneeded(&objects, &history, newest.unwrap_or(UNIX_EPOCH).max(SystemTime::now()));
+    let now = newest.unwrap_or(UNIX_EPOCH).max(SystemTime::now());
+    let Unneeded { old, young } = unneeded(&objects, &history, now);
     Ok(PrunePlan {
         kept: kept.into_iter().collect(),
         withdrawn,
         removed: old,
         young,
+        partials: store.partials()?.into_iter().filter(|partial| is_old(partial.stored, now)).collect(),
         documents,
         seen: routes_documents(&objects),
         read,
@@ -196,7 +204,17 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
         store.delete(&batch.iter().map(|object| object.name).collect::<Vec<_>>())?;
         phase.advance(bytes_of(batch))?;
     }
-    Ok(Pruned { removed: old, young })
+    let mut partials = store.partials()?;
+    partials.retain(|partial| is_old(partial.stored, now));
+    for Partial { path, .. } in &partials {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io("removing", error).in_file(path));
+            }
+            _ => {}
+        }
+    }
+    Ok(Pruned { removed: old, young, partials })
 }
 
 /// What no route in force needs.

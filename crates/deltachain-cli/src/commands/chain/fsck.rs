@@ -26,6 +26,10 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
             let mut lines: Vec<String> =
                 report.problems.iter().map(|problem| printable(&problem.to_string())).collect();
             lines.extend(report.hints.iter().map(|hint| format!("note: {}", printable(hint))));
+            if !report.partials.is_empty() {
+                let files = counted(report.partials.len(), "unfinished file", "unfinished files");
+                lines.push(format!("note: {files}; pruning removes them when they are a day old"));
+            }
             lines.push(format!(
                 "{}: {}, {} of them pruned; {} ({} bytes) read; {}{}; {} that nothing needs ({} bytes); {}",
                 printable(&args.chain.url),
@@ -56,6 +60,7 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
                 "rebuilt": report.rebuilt,
                 "orphans": report.orphans,
                 "orphan_bytes": report.orphan_bytes,
+                "unfinished": report.partials.len(),
                 "hints": report.hints,
                 "problems": report.problems.iter().map(describe).collect::<Vec<_>>(),
             })

@@ -21,6 +21,7 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
     drop(watcher);
     // Which it is to be, or which it was.
     let (removed, young) = done.as_ref().map_or((&plan.removed, &plan.young), |done| (&done.removed, &done.young));
+    let partials = done.as_ref().map_or(&plan.partials, |done| &done.partials);
     let bytes_of = |objects: &[StoredObject]| objects.iter().map(|object| object.size).fold(0, u64::saturating_add);
     output.summary(
         || {
@@ -33,6 +34,10 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
                 counted(removed.len(), "file", "files"),
                 grouped(bytes_of(removed)),
             );
+            if !partials.is_empty() {
+                let files = counted(partials.len(), "unfinished file", "unfinished files");
+                text.extend(["\n  ", &files, " of writers that were killed"]);
+            }
             if !young.is_empty() {
                 let files = counted(young.len(), "file that nothing needs was", "files that nothing needs were");
                 let when = "stored or withdrawn within the last 24 hours: prune again a day from now to remove them";
@@ -48,6 +53,7 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
                 "withdrawn": plan.withdrawn,
                 "removed": removed.iter().map(|object| object.name.to_string()).collect::<Vec<_>>(),
                 "removed_bytes": bytes_of(removed),
+                "unfinished": partials.len(),
                 "young": young.len(),
                 "young_bytes": bytes_of(young),
             })

@@ -1,0 +1,109 @@
+//! What writers that were killed leave behind in a chain's directory: parts of objects under the names `NAME#N`, which
+//! `object_store` gives to what it is writing, and which lists do not show.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use deltachain::chain::ObjectName;
+use deltachain::{Error, Result};
+
+/// Folders with objects of a chain; and that of the chain document.
+const FOLDERS: [&str; 5] = ["", "commits", "routes", "files", "assets"];
+
+/// A part of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partial {
+    /// The file.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub size: u64,
+    /// When it was written to last.
+    pub stored: SystemTime,
+}
+
+/// Those in a chain's directory: regular files with just such names, ascending by path. Nothing else is looked at.
+///
+/// # Errors
+/// IO.
+pub(crate) fn partials(directory: &Path) -> Result<Vec<Partial>> {
+    let mut found = Vec::new();
+    for folder in FOLDERS {
+        let path = if folder.is_empty() { directory.to_owned() } else { directory.join(folder) };
+        let failed = |error| Error::io("listing", error).in_file(&path);
+        // A link may lead to somebody else's files.
+        match fs::symlink_metadata(&path) {
+            Ok(metadata) if metadata.is_dir() || folder.is_empty() => {}
+            Ok(_) => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(failed(error)),
+        }
+        for entry in fs::read_dir(&path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let begin = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+            if !name.to_str().is_some_and(|name| is_partial(&(begin + name))) {
+                continue;
+            }
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_file() => {
+                    let stored = metadata.modified().map_err(failed)?;
+                    found.push(Partial { path: entry.path(), size: metadata.len(), stored });
+                }
+                Ok(_) => {}
+                // It has got its name meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+    found.sort_by(|left, right| left.path.cmp(&right.path));
+    Ok(found)
+}
+
+fn is_partial(name: &str) -> bool {
+    let parts = name.split_once('#');
+    parts.is_some_and(|(object, number)| {
+        ObjectName::parse(object).is_some() && !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use deltachain::tensor::Digest;
+
+    use super::*;
+
+    #[test]
+    fn only_parts_of_objects_are_found() {
+        let place = tempfile::tempdir().unwrap();
+        let file = ObjectName::File(Digest::of_bytes(b"file")).to_string();
+        let (own, foreign) = (
+            [format!("{file}#1"), "chain.json#23".to_owned(), format!("{}#4", ObjectName::Commit(7))],
+            [file.clone(), format!("{file}#"), format!("{file}#1a"), "files/notes#1".to_owned(), format!("{file}#1#2")],
+        );
+        for name in own.iter().chain(&foreign) {
+            let path = place.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, b"abc").unwrap();
+        }
+        fs::create_dir(place.path().join(format!("{file}#5"))).unwrap();
+        let found = partials(place.path()).unwrap();
+        let mut expected: Vec<PathBuf> = own.iter().map(|name| place.path().join(name)).collect();
+        expected.sort_unstable();
+        assert_eq!(found.iter().map(|partial| partial.path.clone()).collect::<Vec<_>>(), expected);
+        assert!(found.iter().all(|partial| partial.size == 3));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_not_followed() {
+        let (place, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let name = format!("{}#1", Digest::of_bytes(b"file").to_string() + ".dcf");
+        fs::write(other.path().join(&name), b"abc").unwrap();
+        std::os::unix::fs::symlink(other.path(), place.path().join("files")).unwrap();
+        std::os::unix::fs::symlink(other.path().join(&name), place.path().join("chain.json#1")).unwrap();
+        assert_eq!(partials(place.path()).unwrap(), []);
+    }
+}
