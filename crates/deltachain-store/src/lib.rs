@@ -36,6 +36,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
 
 mod access;
+mod directory;
 mod following;
 mod maintenance;
 mod observer;
@@ -45,6 +46,8 @@ pub use access::documents::init;
 pub use access::options::StoreOptions;
 pub use access::partial::Partial;
 pub use access::store::{Store, StoredObject};
+pub use directory::scratch::Scratch;
+pub use following::directory_status::{DirectoryStatus, inspect_directory};
 pub use following::follow::{FollowOptions, Follower, OnSwitch, follow};
 pub use following::memory::{MemoryOptions, MemorySubscriber, PreparedPatches, Weights};
 pub use following::other_files::OtherFiles;

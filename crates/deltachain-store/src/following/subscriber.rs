@@ -8,12 +8,13 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::Store;
+use crate::directory::own::sync_directory;
 use crate::following::assets::take_assets;
 use crate::following::held::Record;
 use crate::following::links::{Failure, Received};
-use crate::following::model_directory::{Current, ModelDirectory, sync_directory};
-use crate::following::other_files::{OtherFiles, failed_with, take_model, take_other_files};
-use crate::following::reach::{Destination, Reader};
+use crate::following::model_directory::{Current, ModelDirectory};
+use crate::following::other_files::{OtherFiles, failed_with, has_other_files, take_model, take_other_files};
+use crate::following::reach::{Consent, Destination, Reached, Reader};
 use crate::following::selection::Choice;
 use crate::following::shard::{HeldModel, Shard};
 use crate::following::switched::{HeldVersion, Switched, Trip};
@@ -39,10 +40,14 @@ pub struct SubscriberOptions {
     pub trust_directory: bool,
     /// Where the files come from that hold no tensors.
     pub other_files: OtherFiles,
-    /// Digest of the bytes of a commit that may be reached although the chain is another one than that of the version held, or
-    /// has gone back behind it, or says something else of it. Otherwise R-CHN-13, R-CHN-14 and others are reported, and
-    /// the version held stays.
-    pub accept: Option<Digest>,
+    /// Digest of the bytes of a commit that may be reached although the chain has gone back behind the version held, says
+    /// something else of it (a store that was restored and went on), or is another one. Otherwise R-CHN-14, R-CHN-04, R-CHN-05
+    /// or R-CHN-13 is reported, and the version held stays. This works once: when a version with this commit has been
+    /// held, which is recorded, the option has no further effect.
+    pub allow_rollback: Option<Digest>,
+    /// Whether the first version that is reached may be of another chain than the version held (R-CHN-13). From then on that
+    /// chain is the one that is followed. A chain of the same identity that has gone back is refused all the same.
+    pub adopt: bool,
 }
 
 impl Default for SubscriberOptions {
@@ -54,7 +59,8 @@ impl Default for SubscriberOptions {
             cache_bytes: 1 << 30,
             trust_directory: false,
             other_files: OtherFiles::default(),
-            accept: None,
+            allow_rollback: None,
+            adopt: false,
         }
     }
 }
@@ -67,7 +73,8 @@ impl SubscriberOptions {
         cache_bytes: u64,
         trust_directory: bool,
         other_files: OtherFiles,
-        accept: Option<Digest>,
+        allow_rollback: Option<Digest>,
+        adopt: bool,
     }
 }
 
@@ -128,14 +135,20 @@ impl Prepared {
 impl Subscriber {
     /// Opens or makes a directory. No other process may be keeping it at the same time.
     ///
+    /// The file `deltachain.directory` in it says that it is one of these. A directory that is not there or is empty becomes
+    /// one. So does one without that file if a program before this one kept it: if `current` in it leads to a version
+    /// there, or if nothing lies in it but what such a program makes. Any other is refused, and nothing in it is touched. Only
+    /// what a subscriber has made is ever removed, and never through a symbolic link; what else lies there stays.
+    ///
     /// # Errors
-    /// USAGE if another process keeps it, if `current` in it is no symbolic link, or if no shard or tensor is
-    /// wanted or a pattern is none; IO.
+    /// USAGE if the directory is not empty and no such directory, if another process keeps it, if `current` in it is no
+    /// symbolic link or leads out of it, or if no shard or tensor is wanted or a pattern is none; IO.
     pub fn open(store: Store, directory: &Path, options: SubscriberOptions) -> Result<Self> {
-        let SubscriberOptions { limits, shards, tensors, cache_bytes, trust_directory, other_files, accept } = options;
+        let SubscriberOptions { limits, shards, tensors, cache_bytes, trust_directory, other_files, .. } = options;
+        let consent = Consent { rollback: options.allow_rollback, adopt: options.adopt };
         let choice = Choice::new(shards, tensors)?;
         let directory = ModelDirectory::open(directory)?;
-        let reader = Reader::open(store, (directory.cache(), cache_bytes), choice, limits, accept)?;
+        let reader = Reader::open(store, (directory.cache(), cache_bytes), choice, limits, consent)?;
         let (held, unusable) = match directory.current() {
             Ok(current) => (current.map(|current| Known::new(current, Files::Unread)), None),
             Err(error) => (None, Some(error)),
@@ -147,6 +160,11 @@ impl Subscriber {
     /// [`prepare`](Self::prepare) finds out; if not, there is none from then on.
     pub fn held(&self) -> Option<&HeldVersion> {
         self.held.as_ref().filter(|known| known.files != Files::Useless).map(|known| &known.public)
+    }
+
+    /// The directory that was opened.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -165,11 +183,38 @@ impl Subscriber {
     /// Those of SPEC section 19, if no path is left; USAGE if a shard is wanted that the version does not have, if it has no
     /// tensor that is wanted, or if its tensors cannot be written as safetensors; IO; what the observer wants it to end with.
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
+        self.find_directory(observer)?;
         let model = self.open_held(observer)?;
-        let known = self.held.as_ref().map(|known| known.record.held());
-        let to = InDirectory { directory: &self.directory, other_files: &self.other_files, held: model.as_ref() };
-        let prepared = self.reader.prepare(version, known, &to, observer)?;
-        Ok(prepared.map(|(made, trip)| Prepared { made, trip }))
+        let known = self.held.as_ref().map(|known| &known.record);
+        let held = model.as_ref();
+        let to = InDirectory { directory: &self.directory, other_files: &self.other_files, known, held };
+        match self.reader.prepare(version, known, &to, observer)? {
+            Reached::Made(made, trip) => Ok(Some(Prepared { made, trip })),
+            Reached::Held(chain) => {
+                if let Some(known) = self.held.as_mut().filter(|known| known.record.chain.is_none()) {
+                    // An older program did not note it. That the commit is the same has been seen now.
+                    known.record.chain = Some(chain);
+                    self.directory.note(&known.public.directory, &known.record)?;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Makes the directory anew if somebody has removed it.
+    fn find_directory(&mut self, observer: &dyn Observer) -> Result<()> {
+        if self.directory.is_there() {
+            return Ok(());
+        }
+        let path = self.directory.path().to_owned();
+        observer.remark(&format!("{:?} has been removed or replaced, and is made anew", path.to_string_lossy()));
+        self.directory = ModelDirectory::open(&path)?;
+        match self.directory.current() {
+            Ok(Some(current)) => self.held = Some(Known::new(current, Files::Unread)),
+            // What was held still counts.
+            _ => self.held.iter_mut().for_each(|known| known.files = Files::Useless),
+        }
+        Ok(())
     }
 
     /// The files of the version held, if they are what they were. They are read when this is asked for the first time.
@@ -222,6 +267,8 @@ impl Subscriber {
 struct InDirectory<'a> {
     directory: &'a ModelDirectory,
     other_files: &'a OtherFiles,
+    /// The version that was held, whether what is here of it is of use or not.
+    known: Option<&'a Record>,
     held: Option<&'a HeldModel>,
 }
 
@@ -244,7 +291,16 @@ impl Destination for InDirectory<'_> {
     }
 
     fn lacks_files(&self, plan: &Plan) -> bool {
-        self.held.is_some_and(|held| held.record().assets != self.takes_assets(plan))
+        let Some(held) = self.held else { return false };
+        let record = held.record();
+        let others = match (self.other_files, &record.files) {
+            // Whatever is wrong with the directory is found out when its files are taken.
+            (OtherFiles::Directory(from), Some(files)) => {
+                has_other_files(from, &held.files, files.keys()).unwrap_or(false)
+            }
+            _ => true,
+        };
+        record.assets != self.takes_assets(plan) || !others
     }
 
     /// Puts the version among the others.
@@ -255,7 +311,7 @@ impl Destination for InDirectory<'_> {
         observer: &dyn Observer,
         received: &mut Received,
     ) -> Result<Current, Failure> {
-        let unfinished = self.directory.begin()?;
+        let unfinished = self.directory.begin(observer)?;
         let model = unfinished.model();
         let shards = match self.held.filter(|_| plan.hops.is_empty()) {
             Some(held) => {
@@ -276,11 +332,12 @@ impl Destination for InDirectory<'_> {
                 let before = self.held.map(|held| held.files.path());
                 received.downloaded += take_assets(&reader.store, &plan.assets, before, &model, observer)?;
             }
-            OtherFiles::Directory(directory) => take_other_files(directory, &model)?,
+            OtherFiles::Directory(directory) => take_other_files(directory, &model, observer)?,
             OtherFiles::None => {}
         }
+        let accepted = reader.accepted(self.known, plan.commit);
         sync_directory(&model).map_err(failed_with("synchronising", &model))?;
-        let record = Record::new(plan, reader.choice.patterns(), self.takes_assets(plan), shards);
+        let record = Record::new(plan, reader.choice.patterns(), self.takes_assets(plan), accepted, shards);
         Ok(self.directory.complete(&unfinished, record)?)
     }
 }

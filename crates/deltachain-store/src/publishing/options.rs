@@ -1,7 +1,7 @@
 //! How versions are published, and from what links are made.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use deltachain::tensor::StateDigests;
 use deltachain::{Limits, Profile};
@@ -38,6 +38,10 @@ pub struct PublishOptions {
     /// Now and then, [prune](crate::prune()) so that so many of the newest versions are kept: after each version whose number is
     /// a multiple of a tenth of this. A prune that fails is remarked and tried again then.
     pub keep_last: Option<u64>,
+    /// Where links lie until they are stored, and versions are built to make links from, unless there is a work directory:
+    /// below a private directory here ([`Scratch`](crate::Scratch)); below the system's directory for temporary files if
+    /// `None`.
+    pub scratch: Option<PathBuf>,
     /// Limits for documents and links that are read.
     pub limits: Limits,
 }
@@ -54,6 +58,7 @@ impl Default for PublishOptions {
             if_changed: false,
             max_changed: None,
             keep_last: None,
+            scratch: None,
             limits: Limits::default(),
         }
     }
@@ -70,6 +75,7 @@ impl PublishOptions {
         if_changed: bool,
         max_changed: Option<f64>,
         keep_last: Option<u64>,
+        scratch: Option<PathBuf>,
         limits: Limits,
     }
 }
@@ -85,7 +91,7 @@ pub enum Base<'a> {
     /// refuse the link. [`Published::shards`](crate::Published::shards) has those of what was published.
     Trusted(Model<'a>, &'a StateDigests),
     /// In the chain: in the publisher's copy of the head ([`PublishOptions::keep_head`]) if it has one. Otherwise the head is
-    /// built anew in a temporary directory.
+    /// built anew in [`PublishOptions::scratch`].
     Chain,
     /// In a directory that the publisher keeps as a [`Subscriber`](crate::Subscriber) does, and brings to the head first.
     Work(&'a Path),

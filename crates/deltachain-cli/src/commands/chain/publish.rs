@@ -32,6 +32,7 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         .if_changed(args.if_changed)
         .max_changed(args.max_changed.map(|percent| percent / 100.0))
         .keep_last(args.keep_last.map(NonZeroU64::get))
+        .scratch(args.scratch.clone())
         .limits(args.limits.limits());
 
     let given = args.base.as_deref().map(open_state).transpose()?;
