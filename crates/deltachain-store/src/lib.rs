@@ -44,7 +44,7 @@ mod publishing;
 pub use access::documents::init;
 pub use access::options::StoreOptions;
 pub use access::store::{Store, StoredObject};
-pub use following::follow::{FollowOptions, Follower, OnSwitch, follow};
+pub use following::follow::{FollowEvent, FollowOptions, Follower, OnEvent, OnSwitch, follow, follow_events};
 pub use following::memory::{MemoryOptions, MemorySubscriber, PreparedPatches, Weights};
 pub use following::other_files::OtherFiles;
 pub use following::subscriber::{Prepared, Subscriber, SubscriberOptions};

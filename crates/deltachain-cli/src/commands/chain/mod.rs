@@ -10,6 +10,7 @@ pub(crate) mod prune;
 pub(crate) mod publish;
 pub(crate) mod pull;
 pub(crate) mod show;
+pub(crate) mod status;
 
 use std::path::Path;
 
