@@ -278,7 +278,7 @@ impl Planner {
         match self.supplied.remove(&ObjectName::Chain).transpose()?.flatten() {
             Some(Document::Chain(digest)) => {
                 self.chain = Some(digest);
-                let recorded = self.held.map_or(digest, |held| held.chain);
+                let recorded = self.held.and_then(|held| held.chain).unwrap_or(digest);
                 ensure(recorded == digest, &rules::CHN_13, || {
                     format!("the version held is of the chain whose document is {recorded}, this one is {digest}")
                 })

@@ -36,6 +36,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
 
 mod access;
+mod directory;
 mod following;
 mod maintenance;
 mod observer;
@@ -44,6 +45,7 @@ mod publishing;
 pub use access::documents::init;
 pub use access::options::StoreOptions;
 pub use access::store::{Store, StoredObject};
+pub use following::directory_status::{DirectoryStatus, inspect_directory};
 pub use following::follow::{FollowEvent, FollowOptions, Follower, OnEvent, OnSwitch, follow, follow_events};
 pub use following::memory::{MemoryOptions, MemorySubscriber, PreparedPatches, Weights};
 pub use following::other_files::OtherFiles;

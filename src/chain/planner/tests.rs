@@ -75,7 +75,7 @@ impl Store {
     #[expect(clippy::unnecessary_wraps, reason = "it is given to what takes an option")]
     fn held(&self, version: u64) -> Option<Held> {
         let (commit, chain) = (self.digest(ObjectName::Commit(version)), self.digest(ObjectName::Chain));
-        Some(Held { version, commit, chain })
+        Some(Held { version, commit, chain: Some(chain) })
     }
 
     /// What a list from this version on shows.

@@ -60,7 +60,7 @@ fn planner(request: &Request<'_>) -> Result<Planner> {
 
 fn version_held(held: &Request<'_>) -> Result<Held> {
     let version = held.optional_number("version").ok_or_else(|| Error::usage("held lacks version"))?;
-    Ok(Held { version, commit: held.digest("commit")?, chain: held.digest("chain")? })
+    Ok(Held { version, commit: held.digest("commit")?, chain: Some(held.digest("chain")?) })
 }
 
 fn reading(path: &Path) -> impl FnOnce(io::Error) -> Error {

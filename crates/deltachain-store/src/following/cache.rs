@@ -1,5 +1,6 @@
 //! Files of a chain that have been fetched, in a directory of their own: `DIGEST.dcf`, as in the store.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,21 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Result};
 use tempfile::NamedTempFile;
 
-use crate::following::model_directory::{UNFINISHED, remove_unfinished};
+use crate::directory::marker::Kind;
+use crate::directory::names::{is_link, is_real_file, is_unfinished, is_unfinished_of_old, make_real_directory};
+use crate::directory::own::own;
+use crate::directory::unfinished;
+
+/// Makes a directory, or finds that it is one where links are kept by this program and nothing else.
+///
+/// # Errors
+/// USAGE if it is anything else; IO.
+pub(crate) fn own_cache(directory: &Path) -> Result<()> {
+    own(directory, Kind::Cache, |names| {
+        let is_ours = |name: &OsString| is_link(name) || is_unfinished(name) || is_unfinished_of_old(name);
+        names.iter().all(|name| is_ours(name) && is_real_file(&directory.join(name)))
+    })
+}
 
 /// Fetched files. A file gets its name when its digest has been found right. As it may not reach the disk before a crash,
 /// that is looked at again when it is used.
@@ -22,10 +37,11 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Makes the directory if there is none, and removes what has not been finished.
+    /// Makes the directory if there is none, and removes what has not been finished. It is one of the program's own.
     pub(crate) fn open(directory: PathBuf, limit: u64) -> Result<Self> {
-        fs::create_dir_all(&directory).map_err(|error| Error::io("creating", error).in_file(&directory))?;
-        remove_unfinished(&directory)?;
+        make_real_directory(&directory)?;
+        let failed = |error| Error::io("removing what is unfinished", error).in_file(&directory);
+        unfinished::remove(&directory).map_err(failed)?;
         Ok(Self { directory, limit })
     }
 
@@ -35,18 +51,21 @@ impl Cache {
 
     /// Whether the file is there. Only its length is looked at.
     pub(crate) fn has(&self, file: &FileReference) -> bool {
-        fs::metadata(self.path(file)).is_ok_and(|found| found.is_file() && found.len() == file.size)
+        fs::symlink_metadata(self.path(file)).is_ok_and(|found| found.is_file() && found.len() == file.size)
     }
 
     /// A file for bytes that are coming.
     pub(crate) fn create(&self) -> Result<NamedTempFile> {
-        let created = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.directory);
-        created.map_err(|error| Error::io("creating a file", error).in_file(&self.directory))
+        make_real_directory(&self.directory)?;
+        unfinished::file(&self.directory).map_err(|error| Error::io("creating a file", error).in_file(&self.directory))
     }
 
     /// Keeps a file that has the right digest.
     pub(crate) fn keep(&self, fetched: NamedTempFile, file: &FileReference) -> Result<()> {
         let path = self.path(file);
+        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
+            return Err(Error::usage("not a regular file, so it is not replaced").in_file(path));
+        }
         match fetched.persist(&path) {
             Ok(_) => Ok(()),
             Err(failed) => Err(Error::io("renaming", failed.error).in_file(path)),
@@ -74,14 +93,16 @@ impl Cache {
         if is_right { FileSource::open(path).map(Some) } else { Ok(None) }
     }
 
-    /// Removes the oldest files until the rest is not more than may stay.
+    /// Removes the oldest files until the rest is not more than may stay. What is no fetched file is let alone.
     pub(crate) fn trim(&self) -> Result<()> {
         let failed = |error| Error::io("clearing the cache", error).in_file(&self.directory);
         let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
         for entry in fs::read_dir(&self.directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            let metadata = entry.metadata().map_err(failed)?;
-            files.push((metadata.modified().map_err(failed)?, metadata.len(), entry.path()));
+            if is_link(&entry.file_name()) && is_real_file(&entry.path()) {
+                let metadata = entry.metadata().map_err(failed)?;
+                files.push((metadata.modified().map_err(failed)?, metadata.len(), entry.path()));
+            }
         }
         files.sort_unstable();
         let mut bytes: u64 = files.iter().map(|(_, length, _)| length).sum();

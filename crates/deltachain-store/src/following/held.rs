@@ -1,5 +1,7 @@
 //! `held.json`: what a version in a subscriber's directory is, for the subscriber itself.
 
+use std::collections::BTreeMap;
+
 use deltachain::chain::{Held, Plan};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result, StateTable};
@@ -11,8 +13,8 @@ pub(crate) struct Record {
     pub(crate) version: u64,
     /// Digest of the commit's bytes.
     pub(crate) commit: Digest,
-    /// Digest of the chain document's bytes.
-    pub(crate) chain: Digest,
+    /// Digest of the chain document's bytes; `None` if it was not recorded.
+    pub(crate) chain: Option<Digest>,
     /// State digest of the whole version, also if only some shards are here.
     pub(crate) state: Digest,
     /// How many shards the version has.
@@ -21,6 +23,8 @@ pub(crate) struct Record {
     pub(crate) taken: Option<Vec<String>>,
     /// Whether the version's assets have been taken.
     pub(crate) assets: bool,
+    /// The files of its model in a directory, with their lengths; `None` if they were not recorded.
+    pub(crate) files: Option<BTreeMap<String, u64>>,
     /// Those that are here, ascending by number.
     pub(crate) shards: Vec<ShardRecord>,
 }
@@ -44,11 +48,12 @@ impl Record {
         Self {
             version,
             commit,
-            chain,
+            chain: Some(chain),
             state,
             of: plan.shards.len(),
             taken: taken.map(<[String]>::to_vec),
             assets,
+            files: None,
             shards,
         }
     }
@@ -81,11 +86,12 @@ impl Record {
         Ok(Self {
             version: document.version,
             commit: digest_of(&document.commit)?,
-            chain: digest_of(&document.chain)?,
+            chain: document.chain.as_deref().map(digest_of).transpose()?,
             state: digest_of(&document.state)?,
             of: document.of,
             taken: document.taken,
             assets: document.assets,
+            files: document.files,
             shards: document.shards,
         })
     }
@@ -98,11 +104,12 @@ impl Record {
         let document = Document {
             version: self.version,
             commit: self.commit.to_string(),
-            chain: self.chain.to_string(),
+            chain: self.chain.map(|chain| chain.to_string()),
             state: self.state.to_string(),
             of: self.of,
             taken: self.taken.clone(),
             assets: self.assets,
+            files: self.files.clone(),
             shards: self.shards.clone(),
         };
         serde_json::to_vec(&document).map_err(|error| Error::usage(error.to_string()))
@@ -119,11 +126,16 @@ fn digest_of(text: &str) -> Result<Digest> {
 struct Document {
     version: u64,
     commit: String,
-    chain: String,
+    // What programs before this one did not record may be missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chain: Option<String>,
     state: String,
     of: usize,
     taken: Option<Vec<String>>,
+    #[serde(default)]
     assets: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files: Option<BTreeMap<String, u64>>,
     shards: Vec<ShardRecord>,
 }
 
@@ -138,11 +150,12 @@ mod tests {
         Record {
             version: 7,
             commit: digest,
-            chain: Digest::of_bytes(b"chain"),
+            chain: Some(Digest::of_bytes(b"chain")),
             state: Digest::of_bytes(b"state"),
             of: 3,
             taken: Some(vec!["a*".to_owned(), "b".to_owned()]),
             assets: true,
+            files: Some(BTreeMap::from([("model.safetensors".to_owned(), 8)])),
             shards: vec![shard(0), shard(2)],
         }
     }
@@ -152,6 +165,15 @@ mod tests {
         let record = record();
         assert_eq!(Record::parse(&record.to_bytes().unwrap()).unwrap(), record);
         assert_eq!(record.directory_name(), "00000000000000000007-af1349b9f5f9a1a6");
+    }
+
+    #[test]
+    fn records_of_old_are_read() {
+        let mut old = record();
+        (old.chain, old.files) = (None, None);
+        let text = String::from_utf8(old.to_bytes().unwrap()).unwrap();
+        assert!(!text.contains("chain") && !text.contains("files"), "{text}");
+        assert_eq!(Record::parse(text.as_bytes()).unwrap(), old);
     }
 
     #[test]

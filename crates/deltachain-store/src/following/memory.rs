@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::access::documents::commit_of;
 use crate::access::store::Store;
+use crate::following::cache::own_cache;
 use crate::following::held::{Record, ShardRecord};
 use crate::following::joined::Joined;
 use crate::following::links::{Failure, Received};
@@ -33,7 +34,8 @@ pub struct MemoryOptions {
     pub shards: Option<Vec<usize>>,
     /// As [`SubscriberOptions::tensors`](crate::SubscriberOptions::tensors).
     pub tensors: Option<Vec<String>>,
-    /// The directory where links are kept, which no other process may use meanwhile; a temporary one if `None`.
+    /// The directory where links are kept, which no other process may use meanwhile; a temporary one if `None`. One that
+    /// is not empty and that this did not make is refused (USAGE).
     pub cache: Option<PathBuf>,
     /// Bytes of links that are kept there when they have been used.
     pub cache_bytes: u64,
@@ -235,7 +237,10 @@ impl<M: StateMemory> MemorySubscriber<M> {
         let MemoryOptions { limits, shards, tensors, cache, cache_bytes, budget, accept } = options;
         let choice = Choice::new(shards, tensors)?;
         let (cache, temporary) = match cache {
-            Some(cache) => (cache, None),
+            Some(cache) => {
+                own_cache(&cache)?;
+                (cache, None)
+            }
             None => {
                 let made = temporary_directory()?;
                 (made.path().to_owned(), Some(made))
@@ -272,7 +277,8 @@ impl<M: StateMemory> MemorySubscriber<M> {
         if wanted.len() == of { check_union(commit.state, tables) } else { union_of(tables).map(drop) }?;
         let taken = choice.patterns().map(<[String]>::to_vec);
         let (state, assets) = (commit.state, false);
-        self.held = Some(Record { version, commit: held.commit, chain: held.chain, state, of, taken, assets, shards });
+        let (commit, chain) = (held.commit, held.chain);
+        self.held = Some(Record { version, commit, chain, state, of, taken, assets, files: None, shards });
         self.memories = weights.into_iter().map(|weights| weights.memory).collect();
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod assets;
 pub(crate) mod cache;
+pub(crate) mod directory_status;
 pub(crate) mod download;
 pub(crate) mod follow;
 pub(crate) mod held;
@@ -17,3 +18,4 @@ pub(crate) mod selection;
 pub(crate) mod shard;
 pub(crate) mod subscriber;
 pub(crate) mod switched;
+pub(crate) mod versions;

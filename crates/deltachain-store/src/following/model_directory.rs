@@ -1,38 +1,56 @@
 //! The directory in which a subscriber keeps a model, so that a crash at any instant leaves one whole version in it:
 //!
 //! ```text
-//! current   -> versions/VERSION-COMMIT/model     a symbolic link, replaced by renaming another one: the switch
-//! versions/VERSION-COMMIT/held.json              what the version is
-//! versions/VERSION-COMMIT/model/                 safetensors files, index, other files
-//! cache/DIGEST.dcf                               links
-//! lock                                           held by the one process that writes here
-//! .tmp-*                                         unfinished, removed when the directory is opened
+//! deltachain.directory   says that the directory is kept by this program; written first
+//! current                -> versions/VERSION-COMMIT/model: a symbolic link, replaced by renaming another one: the switch
+//! versions/              the versions
+//! cache/DIGEST.dcf       links
+//! lock                   held by the one process that writes here
+//! skip-N/                where a publisher keeps an older version: a directory of the same kind
+//! .tmp-deltachain-*      unfinished, removed when the directory is opened
 //! ```
+//!
+//! A directory that holds anything else belongs to somebody else, and so does what lies beside these.
 
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use deltachain::{Error, Result};
-use tempfile::TempDir;
 
+use crate::directory::marker::Kind;
+use crate::directory::names::{
+    is_link, is_real_directory, is_real_file, is_skip, is_unfinished, is_unfinished_of_old, is_version,
+    make_real_directory,
+};
+use crate::directory::own::{own, sync_directory};
+use crate::directory::unfinished::{self, UnfinishedDirectory};
 use crate::following::held::Record;
-
-/// What the names of unfinished things begin with.
-pub(crate) const UNFINISHED: &str = ".tmp-";
+use crate::following::versions::{self, MODEL, RECORD, files_of, record_of};
+use crate::observer::Observer;
 
 const CURRENT: &str = "current";
 const VERSIONS: &str = "versions";
-const MODEL: &str = "model";
-const RECORD: &str = "held.json";
+const CACHE: &str = "cache";
+const LOCK: &str = "lock";
 
 /// A directory that is locked for this process.
 #[derive(Debug)]
 pub(crate) struct ModelDirectory {
     path: PathBuf,
     /// Unlocked when it is closed.
-    _lock: File,
+    lock: File,
+    left: Mutex<Left>,
+}
+
+/// What lies in the places of our things and is not ours.
+#[derive(Debug, Default)]
+struct Left {
+    to_tell: Vec<PathBuf>,
+    told: BTreeSet<PathBuf>,
 }
 
 /// The version that `current` leads to.
@@ -44,31 +62,40 @@ pub(crate) struct Current {
 
 /// A version that is being made.
 #[derive(Debug)]
-pub(crate) struct Unfinished(TempDir);
+pub(crate) struct Unfinished(UnfinishedDirectory);
 
 impl ModelDirectory {
     /// Makes the directory if there is none, locks it, and removes what has not been finished.
     ///
     /// # Errors
-    /// USAGE if another process has locked it, or if it is something else; IO.
+    /// USAGE if another process has locked it, or if it is something else, in which nothing is touched then; IO.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        fs::create_dir_all(path.join(VERSIONS)).map_err(|error| Error::io("creating", error).in_file(path))?;
-        let lock = File::create(path.join("lock")).map_err(|error| Error::io("locking", error).in_file(path))?;
+        check_current(path)?;
+        own(path, Kind::Model, |names| is_of_old(path, names))?;
+        let lock = open_lock(&path.join(LOCK))?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => Error::usage("another process keeps a model in this directory").in_file(path),
             TryLockError::Error(error) => Error::io("locking", error).in_file(path),
         })?;
-        let current = path.join(CURRENT);
-        if fs::symlink_metadata(&current).is_ok_and(|found| !found.is_symlink()) {
-            return Err(Error::usage("not a symbolic link, so it is not replaced").in_file(current));
-        }
-        remove_unfinished(path)?;
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        make_real_directory(&path.join(VERSIONS))?;
+        let failed = |error| Error::io("removing what is unfinished", error).in_file(path);
+        let left = Left { to_tell: unfinished::remove(path).map_err(failed)?, told: BTreeSet::new() };
+        Ok(Self { path: path.to_owned(), lock, left: Mutex::new(left) })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether this is still the directory that was opened: nobody has removed it, or put another one in its place.
+    pub(crate) fn is_there(&self) -> bool {
+        let lock = self.path.join(LOCK);
+        fs::symlink_metadata(lock).is_ok_and(|found| self.lock.metadata().is_ok_and(|ours| is_same(&found, &ours)))
     }
 
     /// The directory of fetched files.
     pub(crate) fn cache(&self) -> PathBuf {
-        self.path.join("cache")
+        self.path.join(CACHE)
     }
 
     /// The version that `current` leads to, if any.
@@ -76,46 +103,30 @@ impl ModelDirectory {
     /// # Errors
     /// Whatever is wrong with it.
     pub(crate) fn current(&self) -> Result<Option<Current>> {
-        let Some(version) = self.current_version()? else { return Ok(None) };
-        let path = version.join(RECORD);
-        let bytes = fs::read(&path).map_err(|error| Error::io("reading", error).in_file(&path))?;
-        let record = Record::parse(&bytes).map_err(|error| error.in_file(&path))?;
-        Ok(Some(Current { record, model: version.join(MODEL) }))
+        current_in(&self.path)
     }
 
-    /// The directory of the version that `current` leads to.
-    fn current_version(&self) -> Result<Option<PathBuf>> {
-        let current = self.path.join(CURRENT);
-        let target = match fs::read_link(&current) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            target => target.map_err(|error| Error::io("reading", error).in_file(&current))?,
-        };
-        match target.components().collect::<Vec<_>>()[..] {
-            [Component::Normal(versions), Component::Normal(name), Component::Normal(model)]
-                if versions == VERSIONS && model == MODEL =>
-            {
-                Ok(Some(self.path.join(VERSIONS).join(name)))
-            }
-            _ => Err(Error::usage("the link does not lead to a version in this directory").in_file(current)),
-        }
-    }
-
-    /// Removes all versions but that which `current` leads to, and begins a new one.
+    /// Removes all versions but that which `current` leads to, and begins a new one. What is not ours stays, and the observer
+    /// is told.
     ///
     /// # Errors
-    /// IO.
-    pub(crate) fn begin(&self) -> Result<Unfinished> {
-        // Where it leads is of no interest if it leads nowhere.
-        let current = self.current_version().ok().flatten();
+    /// IO; USAGE if a symbolic link is in the place of one of our directories.
+    pub(crate) fn begin(&self, observer: &dyn Observer) -> Result<Unfinished> {
         let versions = self.path.join(VERSIONS);
+        make_real_directory(&versions)?;
+        // Where it leads is of no interest if it leads nowhere.
+        let current = target_of_current(&self.path).ok().flatten();
         let failed = |error| Error::io("removing old versions", error).in_file(&versions);
         for entry in fs::read_dir(&versions).map_err(failed)? {
-            let version = entry.map_err(failed)?.path();
-            if Some(&version) != current.as_ref() {
-                fs::remove_dir_all(version).map_err(failed)?;
+            let (name, version) = entry.map(|entry| (entry.file_name(), entry.path())).map_err(failed)?;
+            let is_gone =
+                Some(&name) == current.as_ref() || (is_version(&name) && versions::remove(&version).map_err(failed)?);
+            if !is_gone {
+                self.leave(version);
             }
         }
-        let made = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(&self.path);
+        self.tell(observer);
+        let made = UnfinishedDirectory::new(&self.path);
         let unfinished =
             Unfinished(made.map_err(|error| Error::io("creating a directory", error).in_file(&self.path))?);
         let version = unfinished.version();
@@ -123,39 +134,76 @@ impl ModelDirectory {
         Ok(unfinished)
     }
 
+    fn leave(&self, path: PathBuf) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).to_tell.push(path);
+    }
+
+    /// Tells the observer once of everything that stays because it is not ours.
+    fn tell(&self, observer: &dyn Observer) {
+        let Left { to_tell, told } = &mut *self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        for path in to_tell.drain(..) {
+            if !told.contains(&path) {
+                let shown = path.to_string_lossy().into_owned();
+                observer.remark(&format!("{shown:?} stays: it is not known to be made by this program"));
+                told.insert(path);
+            }
+        }
+    }
+
     /// Puts a version that has been made among the others. All files of its model have reached the disk.
     ///
     /// # Errors
-    /// IO.
-    pub(crate) fn complete(&self, unfinished: &Unfinished, record: Record) -> Result<Current> {
+    /// IO; USAGE if its place is taken.
+    pub(crate) fn complete(&self, unfinished: &Unfinished, mut record: Record) -> Result<Current> {
         let made = unfinished.version();
         let writing = |error| Error::io("writing", error).in_file(&made);
+        record.files = Some(files_of(&made.join(MODEL)).map_err(writing)?);
         let bytes = record.to_bytes()?;
         let written = File::create_new(made.join(RECORD))
             .and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()));
         written.and_then(|()| sync_directory(&made)).map_err(writing)?;
         let versions = self.path.join(VERSIONS);
+        make_real_directory(&versions)?;
         let name = record.directory_name();
         // The version that `current` leads to may be this one, and be damaged or lack shards.
-        let mut version = versions.join(&name);
-        if fs::symlink_metadata(&version).is_ok() {
-            version = versions.join(name + "-again");
-        }
+        let again = format!("{name}-again");
+        let is_free = |version: &PathBuf| fs::symlink_metadata(version).is_err();
+        let version = [&name, &again].map(|name| versions.join(name)).into_iter().find(is_free);
+        let taken = || Error::usage("something is in the place of the new version, and in that beside it");
+        let version = version.ok_or_else(|| taken().in_file(versions.join(again)))?;
         fs::rename(&made, &version).and_then(|()| sync_directory(&versions)).map_err(writing)?;
         Ok(Current { record, model: version.join(MODEL) })
+    }
+
+    /// Notes in the record of a version what was not known when it was made.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn note(&self, model: &Path, record: &Record) -> Result<()> {
+        let Some(version) = model.parent() else { return Ok(()) };
+        let writing = |error| Error::io("writing", error).in_file(version);
+        let bytes = record.to_bytes()?;
+        let mut file = unfinished::shared_file(&self.path).map_err(writing)?;
+        file.write_all(&bytes).and_then(|()| file.as_file().sync_all()).map_err(writing)?;
+        file.persist(version.join(RECORD)).map_err(|failed| writing(failed.error))?;
+        sync_directory(version).map_err(writing)
     }
 
     /// Lets `current` lead to a version that is complete.
     ///
     /// # Errors
-    /// USAGE if the version is not there any more; IO.
+    /// USAGE if the version is not there any more, or if `current` is not ours; IO.
     pub(crate) fn switch(&self, model: &Path) -> Result<()> {
+        let current = self.path.join(CURRENT);
+        let switching = |error| Error::io("switching", error).in_file(&current);
+        if !self.is_there() {
+            return Err(switching(io::ErrorKind::NotFound.into()));
+        }
+        check_current(&self.path)?;
         let name = model.parent().and_then(Path::file_name).filter(|_| model.is_dir());
         let name =
             name.ok_or_else(|| Error::usage("the version has been removed since it was prepared").in_file(model))?;
-        let current = self.path.join(CURRENT);
-        let switching = |error| Error::io("switching", error).in_file(&current);
-        let place = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(&self.path).map_err(switching)?;
+        let place = UnfinishedDirectory::new(&self.path).map_err(switching)?;
         let link = place.path().join(CURRENT);
         let target = [VERSIONS.as_ref(), name, OsStr::new(MODEL)].iter().collect::<PathBuf>();
         symbolic_link(&target, &link).map_err(switching)?;
@@ -174,18 +222,93 @@ impl Unfinished {
     }
 }
 
-/// Removes what a process left behind that was killed.
-pub(crate) fn remove_unfinished(directory: &Path) -> Result<()> {
-    let failed = |error| Error::io("removing what is unfinished", error).in_file(directory);
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
-            let is_directory = entry.file_type().map_err(failed)?.is_dir();
-            let removed = if is_directory { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
-            removed.map_err(failed)?;
+/// The version that `current` in a directory leads to, if any.
+///
+/// # Errors
+/// Whatever is wrong with it.
+pub(crate) fn current_in(directory: &Path) -> Result<Option<Current>> {
+    let Some(name) = target_of_current(directory)? else { return Ok(None) };
+    let version = directory.join(VERSIONS).join(name);
+    Ok(Some(Current { record: record_of(&version)?, model: version.join(MODEL) }))
+}
+
+/// When `current` was switched, as far as the file system tells.
+pub(crate) fn time_of_switch(directory: &Path) -> Option<std::time::SystemTime> {
+    fs::symlink_metadata(directory.join(CURRENT)).ok()?.modified().ok()
+}
+
+/// The name of the version's directory that `current` leads to.
+fn target_of_current(directory: &Path) -> Result<Option<OsString>> {
+    let current = directory.join(CURRENT);
+    let target = match fs::read_link(&current) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        target => target.map_err(|error| Error::io("reading", error).in_file(&current))?,
+    };
+    match target.components().collect::<Vec<_>>()[..] {
+        [Component::Normal(versions), Component::Normal(name), Component::Normal(model)]
+            if versions == VERSIONS && model == MODEL =>
+        {
+            Ok(Some(name.to_owned()))
         }
+        _ => Err(Error::usage("the link does not lead to a version in this directory").in_file(current)),
     }
-    Ok(())
+}
+
+/// Only a link that leads to where versions are is replaced.
+fn check_current(directory: &Path) -> Result<()> {
+    let current = directory.join(CURRENT);
+    if fs::symlink_metadata(&current).is_ok_and(|found| !found.is_symlink()) {
+        return Err(Error::usage("not a symbolic link, so it is not replaced").in_file(current));
+    }
+    match target_of_current(directory) {
+        Err(error) if error.class() == deltachain::ErrorClass::Usage => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a directory without a marker, in which there are these things, is one of a program before this one, which made no
+/// marker. It is if it holds a version, and if there is nothing in it but what such a program makes.
+fn is_of_old(directory: &Path, names: &[OsString]) -> bool {
+    let all = |folder: &str, is_ours: &dyn Fn(&OsStr, &Path) -> bool| {
+        let folder = directory.join(folder);
+        is_real_directory(&folder)
+            && fs::read_dir(folder).is_ok_and(|mut entries| {
+                entries.all(|entry| entry.is_ok_and(|entry| is_ours(&entry.file_name(), &entry.path())))
+            })
+    };
+    let is_left = |name: &OsStr| is_unfinished(name) || is_unfinished_of_old(name);
+    let holds_a_version = is_real_directory(&directory.join(VERSIONS))
+        && target_of_current(directory).is_ok_and(|name| name.is_some_and(|name| is_version(&name)))
+        && current_in(directory).is_ok_and(|current| current.is_some());
+    let is_ours = |name: &OsString| match name.to_str() {
+        Some(CURRENT) => true,
+        Some(LOCK) => fs::symlink_metadata(directory.join(LOCK)).is_ok_and(|found| found.is_file() && found.len() == 0),
+        Some(VERSIONS) => all(VERSIONS, &|name, path| is_version(name) && is_real_directory(path)),
+        Some(CACHE) => all(CACHE, &|name, path| (is_link(name) || is_left(name)) && is_real_file(path)),
+        _ if is_skip(name) => is_real_directory(&directory.join(name)),
+        _ => is_left(name),
+    };
+    holds_a_version || names.iter().all(is_ours)
+}
+
+/// Opens the file that is locked. Nothing else of that name is opened: a pipe would wait for ever.
+fn open_lock(path: &Path) -> Result<File> {
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(Error::usage("not a regular file, so it cannot be locked").in_file(path));
+    }
+    let opened = File::options().create(true).truncate(false).write(true).open(path);
+    opened.map_err(|error| Error::io("locking", error).in_file(path))
+}
+
+#[cfg(unix)]
+fn is_same(left: &fs::Metadata, right: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (left.dev(), left.ino()) == (right.dev(), right.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same(left: &fs::Metadata, right: &fs::Metadata) -> bool {
+    left.is_file() && right.is_file()
 }
 
 #[cfg(unix)]
@@ -199,12 +322,7 @@ fn symbolic_link(target: &Path, link: &Path) -> io::Result<()> {
 }
 
 /// A directory that is removed with everything in it when this is dropped.
-pub(crate) fn temporary_directory() -> Result<TempDir> {
+pub(crate) fn temporary_directory() -> Result<tempfile::TempDir> {
     let made = tempfile::Builder::new().prefix("deltachain-").tempdir();
     made.map_err(|error| Error::io("creating a temporary directory", error))
-}
-
-/// Lets the names in a directory reach the disk, where a directory can be opened.
-pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
 }

@@ -8,10 +8,11 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::Store;
+use crate::directory::own::sync_directory;
 use crate::following::assets::take_assets;
 use crate::following::held::Record;
 use crate::following::links::{Failure, Received};
-use crate::following::model_directory::{Current, ModelDirectory, sync_directory};
+use crate::following::model_directory::{Current, ModelDirectory};
 use crate::following::other_files::{OtherFiles, failed_with, take_model, take_other_files};
 use crate::following::reach::{Destination, Reader};
 use crate::following::selection::Choice;
@@ -128,9 +129,14 @@ impl Prepared {
 impl Subscriber {
     /// Opens or makes a directory. No other process may be keeping it at the same time.
     ///
+    /// The file `deltachain.directory` in it says that it is one of these. A directory that is not there or is empty becomes
+    /// one. So does one without that file if a program before this one kept it: if `current` in it leads to a version
+    /// there, or if nothing lies in it but what such a program makes. Any other is refused, and nothing in it is touched. Only
+    /// what a subscriber has made is ever removed, and never through a symbolic link; what else lies there stays.
+    ///
     /// # Errors
-    /// USAGE if another process keeps it, if `current` in it is no symbolic link, or if no shard or tensor is
-    /// wanted or a pattern is none; IO.
+    /// USAGE if the directory is not empty and no such directory, if another process keeps it, if `current` in it is no
+    /// symbolic link or leads out of it, or if no shard or tensor is wanted or a pattern is none; IO.
     pub fn open(store: Store, directory: &Path, options: SubscriberOptions) -> Result<Self> {
         let SubscriberOptions { limits, shards, tensors, cache_bytes, trust_directory, other_files, accept } = options;
         let choice = Choice::new(shards, tensors)?;
@@ -165,11 +171,28 @@ impl Subscriber {
     /// Those of SPEC section 19, if no path is left; USAGE if a shard is wanted that the version does not have, if it has no
     /// tensor that is wanted, or if its tensors cannot be written as safetensors; IO; what the observer wants it to end with.
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
+        self.find_directory(observer)?;
         let model = self.open_held(observer)?;
         let known = self.held.as_ref().map(|known| known.record.held());
         let to = InDirectory { directory: &self.directory, other_files: &self.other_files, held: model.as_ref() };
         let prepared = self.reader.prepare(version, known, &to, observer)?;
         Ok(prepared.map(|(made, trip)| Prepared { made, trip }))
+    }
+
+    /// Makes the directory anew if somebody has removed it.
+    fn find_directory(&mut self, observer: &dyn Observer) -> Result<()> {
+        if self.directory.is_there() {
+            return Ok(());
+        }
+        let path = self.directory.path().to_owned();
+        observer.remark(&format!("{:?} has been removed or replaced, and is made anew", path.to_string_lossy()));
+        self.directory = ModelDirectory::open(&path)?;
+        match self.directory.current() {
+            Ok(Some(current)) => self.held = Some(Known::new(current, Files::Unread)),
+            // What was held still counts.
+            _ => self.held.iter_mut().for_each(|known| known.files = Files::Useless),
+        }
+        Ok(())
     }
 
     /// The files of the version held, if they are what they were. They are read when this is asked for the first time.
@@ -255,7 +278,7 @@ impl Destination for InDirectory<'_> {
         observer: &dyn Observer,
         received: &mut Received,
     ) -> Result<Current, Failure> {
-        let unfinished = self.directory.begin()?;
+        let unfinished = self.directory.begin(observer)?;
         let model = unfinished.model();
         let shards = match self.held.filter(|_| plan.hops.is_empty()) {
             Some(held) => {

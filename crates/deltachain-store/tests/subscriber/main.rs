@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod directories;
 mod going_back;
 mod memory;
 mod selection;
@@ -203,7 +204,7 @@ fn without_another_way_the_version_held_stays() {
         assert_eq!((error.rule(), error.file()), (Some(rule), Some(&*reference.name().to_string())));
         assert_eq!(shown(folder.path()), chain.whole(0));
         assert_eq!(subscriber.held().unwrap().version, 0);
-        assert_eq!(names(folder.path()), ["cache", "current", "lock", "versions"]);
+        assert_eq!(names(folder.path()), ["cache", "current", "deltachain.directory", "lock", "versions"]);
     });
 }
 
@@ -482,16 +483,18 @@ fn what_a_crash_leaves_behind_is_in_nobodys_way() {
     drop((prepared, subscriber));
     assert_eq!(names(&directory.join("versions")).len(), 2);
     // While it was being built, fetched, switched to, and while an old one was being removed.
-    fs::create_dir_all(directory.join(".tmp-abc/version/model")).unwrap();
-    fs::write(directory.join(".tmp-abc/version/model/model.safetensors"), "half").unwrap();
-    fs::create_dir_all(directory.join(".tmp-def")).unwrap();
-    fs::write(directory.join("cache/.tmp-xyz"), "half").unwrap();
+    let unfinished = directory.join(".tmp-deltachain-abcdefABCDEF");
+    fs::create_dir_all(unfinished.join("version/model")).unwrap();
+    fs::write(unfinished.join("version/model/model.safetensors"), "half").unwrap();
+    fs::write(unfinished.join("deltachain.directory"), r#"{"deltachain_dir"#).unwrap();
+    fs::create_dir_all(directory.join(".tmp-deltachain-0123456789ab")).unwrap();
+    fs::write(directory.join("cache/.tmp-deltachain-0123456789ab"), "half").unwrap();
     fs::create_dir_all(directory.join("versions/00000000000000000009-0123456789abcdef/model")).unwrap();
     assert_eq!(shown(directory), chain.whole(0));
 
     let mut subscriber = open(&chain, directory);
     assert_eq!(subscriber.held().unwrap().version, 0);
-    assert_eq!(names(directory), ["cache", "current", "lock", "versions"]);
+    assert_eq!(names(directory), ["cache", "current", "deltachain.directory", "lock", "versions"]);
     assert!(!names(&directory.join("cache")).iter().any(|name| name.starts_with('.')));
     let switched = pull(&mut subscriber, Some(1));
     assert_eq!(switched.downloaded, 0);
@@ -608,7 +611,7 @@ fn work_can_be_stopped_at_any_time() {
         }
         assert_eq!(shown(folder.path()), chain.whole(0));
         assert_eq!(subscriber.held().unwrap().version, 0);
-        assert_eq!(names(folder.path()), ["cache", "current", "lock", "versions"]);
+        assert_eq!(names(folder.path()), ["cache", "current", "deltachain.directory", "lock", "versions"]);
         assert!(!names(&folder.path().join("cache")).iter().any(|name| name.starts_with('.')));
     };
     assert!(stop_at > 6, "{stop_at}");

@@ -39,11 +39,17 @@ fn who_holds_a_version_above_passes_no_fault_over_up_to_it() {
 #[test]
 fn the_chain_is_the_one_of_which_a_version_is_held() {
     let store = line();
-    let chain = Digest([7; 32]);
+    let chain = Some(Digest([7; 32]));
     for (wanted, held) in [(None, 1), (None, 3), (Some(3), 1), (Some(1), 3)] {
         let held = store.held(held).map(|held| Held { chain, ..held });
         assert_eq!(store.refusal(wanted, held), ("R-CHN-13", "chain.json".to_owned()));
     }
+    // Where no chain was recorded, the commit tells.
+    let unknown = |version| store.held(version).map(|held| Held { chain: None, ..held });
+    assert_eq!(path(&store.plan(None, unknown(1)).unwrap()), (Some(1), vec![2, 3]));
+    let commit = Digest([7; 32]);
+    let other = unknown(1).map(|held| Held { commit, ..held });
+    assert_eq!(store.refusal(None, other).0, "R-CHN-05");
     // It is the first fault.
     let mut empty = store.clone();
     empty.objects.retain(|name, _| name == "chain.json");
@@ -96,7 +102,7 @@ fn another_chain_may_be_accepted() {
     let store = line();
     let accept = Some(store.digest(commit(3)));
     let from_nothing = Ok((None, vec![0, 1, 2, 3]));
-    let other_chain = |version| store.held(version).map(|held| Held { chain: Digest([7; 32]), ..held });
+    let other_chain = |version| store.held(version).map(|held| Held { chain: Some(Digest([7; 32])), ..held });
     let other_commit = |version| store.held(version).map(|held| Held { commit: Digest([7; 32]), ..held });
     let above = Some(Held { version: 9, ..store.held(3).unwrap() });
     for held in [None, store.held(2), store.held(3), other_chain(2), other_chain(3), other_commit(2), above] {
@@ -113,7 +119,7 @@ fn another_chain_may_be_accepted() {
     assert_eq!(plan(&store, None, other_chain(2), other), chain);
     assert_eq!(plan(&store, None, other_commit(2), other), Err(("R-CHN-05", commit(2).to_string())));
     assert_eq!(plan(&store, None, above, other), Err(("R-CHN-14", commit(9).to_string())));
-    let above_of_other_chain = above.map(|held| Held { chain: Digest([7; 32]), ..held });
+    let above_of_other_chain = above.map(|held| Held { chain: Some(Digest([7; 32])), ..held });
     assert_eq!(plan(&store, None, above_of_other_chain, other), chain);
     // What is accepted has to be there, and a commit of this version.
     let mut gone = store.clone();

@@ -1,0 +1,53 @@
+//! The file that says that a directory is kept by this program: `deltachain.directory`. Without it, a directory in which
+//! something lies is somebody else's, and nothing in it is touched.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use deltachain::{Error, Result};
+
+use crate::directory::names::is_real_file;
+
+/// The name of the file.
+pub(crate) const MARKER: &str = "deltachain.directory";
+
+/// What a directory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It holds a model, and is kept at a version.
+    Model,
+    /// It holds links that have been fetched.
+    Cache,
+    /// It holds something that is not finished.
+    Unfinished,
+}
+
+impl Kind {
+    /// The content of the marker.
+    pub(crate) fn text(self) -> String {
+        let kind = match self {
+            Self::Model => "model",
+            Self::Cache => "cache",
+            Self::Unfinished => "unfinished",
+        };
+        format!("{{\"deltachain_directory\":1,\"kind\":\"{kind}\"}}\n")
+    }
+
+    /// Whether a directory has the marker of this kind.
+    ///
+    /// # Errors
+    /// USAGE if it has another one, or something else of that name; IO.
+    pub(crate) fn marks(self, directory: &Path) -> Result<bool> {
+        let path = directory.join(MARKER);
+        match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            found => found.map_err(|error| Error::io("reading", error).in_file(&path))?,
+        };
+        let text = if is_real_file(&path) { fs::read(&path).unwrap_or_default() } else { Vec::new() };
+        if text == self.text().as_bytes() {
+            return Ok(true);
+        }
+        Err(Error::usage("this marks a directory that the program keeps, but not one of this kind").in_file(path))
+    }
+}

@@ -1,0 +1,6 @@
+//! Directories of this machine that the program keeps: how it knows its own, and what it may remove.
+
+pub(crate) mod marker;
+pub(crate) mod names;
+pub(crate) mod own;
+pub(crate) mod unfinished;

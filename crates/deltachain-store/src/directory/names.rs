@@ -1,0 +1,118 @@
+//! The names that the program gives to what it makes in its directories. Nothing of another name is ever removed.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use deltachain::{Error, Result};
+
+/// What the names of unfinished things begin with.
+pub(crate) const UNFINISHED: &str = ".tmp-deltachain-";
+/// How many letters and digits follow, which are drawn by chance.
+pub(crate) const RANDOM: usize = 12;
+
+/// Whether this is the name of something unfinished.
+pub(crate) fn is_unfinished(name: &OsStr) -> bool {
+    is_random(name, UNFINISHED, RANDOM)
+}
+
+/// Whether programs before this one gave this name to something unfinished. It is not removed, for others use such names.
+pub(crate) fn is_unfinished_of_old(name: &OsStr) -> bool {
+    is_random(name, ".tmp-", 6)
+}
+
+/// Whether a name is this beginning and so many letters and digits.
+pub(crate) fn is_random(name: &OsStr, beginning: &str, count: usize) -> bool {
+    let rest = name.to_str().and_then(|name| name.strip_prefix(beginning));
+    rest.is_some_and(|rest| rest.len() == count && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
+/// Whether this is the name of a link that has been fetched: `DIGEST.dcf`.
+pub(crate) fn is_link(name: &OsStr) -> bool {
+    name.to_str().and_then(|name| name.strip_suffix(".dcf")).is_some_and(|digest| is_hex(digest, 64))
+}
+
+/// Whether this is the name of a version's directory: `VERSION-COMMIT`, maybe with `-again`.
+pub(crate) fn is_version(name: &OsStr) -> bool {
+    let name = name.to_str().map(|name| name.strip_suffix("-again").unwrap_or(name));
+    name.and_then(|name| name.split_once('-')).is_some_and(|(version, commit)| {
+        version.len() == 20 && version.bytes().all(|byte| byte.is_ascii_digit()) && is_hex(commit, 16)
+    })
+}
+
+/// Whether this is the name of the directory where a publisher keeps an older version: `skip-N`.
+pub(crate) fn is_skip(name: &OsStr) -> bool {
+    let distance = name.to_str().and_then(|name| name.strip_prefix("skip-"));
+    distance.is_some_and(|text| text.parse::<u64>().is_ok_and(|distance| distance.to_string() == text))
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether there is a directory here, and not a link to one.
+pub(crate) fn is_real_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+/// Whether there is a regular file here, and not a link to one.
+pub(crate) fn is_real_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
+}
+
+/// Makes a directory if there is none.
+///
+/// # Errors
+/// USAGE if there is a symbolic link, which may lead to what is somebody else's; IO.
+pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(found) if found.is_symlink() => {
+            Err(Error::usage("a symbolic link, which is not followed: a directory is needed here").in_file(path))
+        }
+        Ok(_) => Err(Error::io("opening a directory", io::ErrorKind::NotADirectory.into()).in_file(path)),
+        Err(_) => fs::create_dir_all(path).map_err(|error| Error::io("creating", error).in_file(path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_our_shape_are_ours() {
+        type Shape = fn(&OsStr) -> bool;
+        let digest = "0123456789abcdef".repeat(4);
+        let version = "00000000000000000007-0123456789abcdef";
+        let cases: [(Shape, &[&str], &[&str]); 5] = [
+            (
+                is_unfinished,
+                &[".tmp-deltachain-abcXYZ012789"],
+                &[".tmp-deltachain-", ".tmp-x", ".tmp-deltachain-abc/YZ01278"],
+            ),
+            (is_unfinished_of_old, &[".tmp-aB3456"], &[".tmp-", ".tmp-x", ".tmp-aB34567", ".tmp-aB3.56"]),
+            (
+                is_link,
+                &[&format!("{digest}.dcf")],
+                &[".dcf", "a.dcf", &format!("{}.dcf", digest.to_uppercase()), &digest],
+            ),
+            (
+                is_version,
+                &[version, &format!("{version}-again")],
+                &[
+                    "3.11",
+                    "7-0123456789abcdef",
+                    &format!("{version}-more"),
+                    &format!("{version}-again-again"),
+                    &version[1..],
+                ],
+            ),
+            (is_skip, &["skip-4", "skip-16"], &["skip-", "skip-04", "skip-x", "skip-4x"]),
+        ];
+        for (is_ours, ours, others) in cases {
+            assert!(ours.iter().all(|name| is_ours(OsStr::new(name))), "{ours:?}");
+            assert!(!others.iter().any(|name| is_ours(OsStr::new(name))), "{others:?}");
+        }
+    }
+}

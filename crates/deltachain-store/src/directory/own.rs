@@ -1,0 +1,62 @@
+//! Whose a directory is: what is not empty and has no marker is somebody else's.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use deltachain::{Error, Result};
+
+use crate::directory::marker::{Kind, MARKER};
+use crate::directory::unfinished;
+
+/// How many names a refusal gives.
+const SHOWN: usize = 5;
+
+/// Makes a directory one of those that the program keeps: one that is not there or is empty, one that has the marker already,
+/// and one without that `is_ours` knows by what is in it. Nothing in it is touched.
+///
+/// # Errors
+/// USAGE if it is anything else, with some names of what lies there; IO.
+pub(crate) fn own(directory: &Path, kind: Kind, is_ours: impl FnOnce(&[OsString]) -> bool) -> Result<()> {
+    let failed = |what| move |error| Error::io(what, error).in_file(directory);
+    let mut names = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(directory).map_err(failed("creating"))?;
+            Vec::new()
+        }
+        entries => {
+            let entries = entries.map_err(failed("opening a directory"))?;
+            entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>().map_err(failed("listing"))?
+        }
+    };
+    if kind.marks(directory)? {
+        return Ok(());
+    }
+    if !names.is_empty() && !is_ours(&names) {
+        names.sort_unstable();
+        let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("{:?}", name.to_string_lossy())).collect();
+        let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
+        let message = format!(
+            "the directory is not empty, and this program does not keep it (it has no {MARKER}); take an empty one. In it \
+             lie {}{more}",
+            shown.join(", ")
+        );
+        return Err(Error::usage(message).in_file(directory));
+    }
+    mark(directory, kind).map_err(failed("writing"))
+}
+
+/// Writes the marker, which appears as a whole and has reached the disk then.
+fn mark(directory: &Path, kind: Kind) -> io::Result<()> {
+    let mut file = unfinished::shared_file(directory)?;
+    file.write_all(kind.text().as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(directory.join(MARKER)).map_err(|failed| failed.error)?;
+    sync_directory(directory)
+}
+
+/// Lets the names in a directory reach the disk, where a directory can be opened.
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
+}

@@ -1,0 +1,114 @@
+//! What is being made and has no name of its own yet: `.tmp-deltachain-` and twelve letters or digits. A directory has a
+//! marker inside; so what a killed process left behind is known, and is the only thing that is removed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::directory::marker::{Kind, MARKER};
+use crate::directory::names::{self, RANDOM, UNFINISHED, is_real_directory, is_real_file};
+
+/// A directory that is removed with everything in it when this is dropped.
+#[derive(Debug)]
+pub(crate) struct UnfinishedDirectory(PathBuf);
+
+impl UnfinishedDirectory {
+    /// Makes one in a directory of the program.
+    pub(crate) fn new(place: &Path) -> io::Result<Self> {
+        let made = Self(builder().tempdir_in(place)?.keep());
+        fs::write(made.0.join(MARKER), Kind::Unfinished.text())?;
+        Ok(made)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for UnfinishedDirectory {
+    fn drop(&mut self) {
+        // If this fails, whoever opens the directory next does it.
+        let _ = remove_marked(&self.0);
+    }
+}
+
+/// A file that is removed when it is dropped, unless it gets another name. Nobody else can read it.
+pub(crate) fn file(place: &Path) -> io::Result<NamedTempFile> {
+    builder().tempfile_in(place)
+}
+
+/// As [`file`], but who may read it is left to the user, as for other files.
+pub(crate) fn shared_file(place: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = builder();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(place)
+}
+
+fn builder() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(UNFINISHED).rand_bytes(RANDOM);
+    builder
+}
+
+/// Removes what a killed process left in a directory of the program. Gives what looks alike and is not known to be ours, which
+/// stays.
+pub(crate) fn remove(place: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut left = Vec::new();
+    for entry in fs::read_dir(place)? {
+        let (name, path) = entry.map(|entry| (entry.file_name(), entry.path()))?;
+        let is_gone = if !names::is_unfinished(&name) {
+            !name.as_encoded_bytes().starts_with(b".tmp-")
+        } else if is_real_file(&path) {
+            fs::remove_file(&path).map(|()| true)?
+        } else if is_real_directory(&path) {
+            remove_directory(&path)?
+        } else {
+            false
+        };
+        if !is_gone {
+            left.push(path);
+        }
+    }
+    Ok(left)
+}
+
+/// Whether it is gone now.
+fn remove_directory(path: &Path) -> io::Result<bool> {
+    let marker = path.join(MARKER);
+    // It may have been being written.
+    let is_marked = is_real_file(&marker)
+        && fs::read(&marker).is_ok_and(|text| Kind::Unfinished.text().as_bytes().starts_with(&text));
+    if is_marked {
+        remove_marked(path)?;
+        return Ok(true);
+    }
+    remove_empty(path)
+}
+
+/// Removes the marker last, so that what is left is known if this comes to no end.
+pub(crate) fn remove_marked(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_name() == MARKER {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    fs::remove_file(path.join(MARKER))?;
+    fs::remove_dir(path)
+}
+
+/// Removes a directory if nothing is in it. Whether it is gone now.
+pub(crate) fn remove_empty(path: &Path) -> io::Result<bool> {
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+        removed => removed.map(|()| true),
+    }
+}
