@@ -401,9 +401,13 @@ pub(crate) struct PruneArgs {
 }
 
 /// Check a chain: every document, every file, and that each version can be reached
+///
+/// If URL is the directory that `follow` or `pull` keeps, all of its files are read: tensors and cached links are compared
+/// with their digests, other files with the lengths that were recorded. The directory may be in use. Options do not apply.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  deltachain fsck /models/run7                           the directory of a follower
   deltachain fsck s3://models/run7
   deltachain fsck s3://models/run7 --deep --scratch /scratch")]
 pub(crate) struct FsckArgs {

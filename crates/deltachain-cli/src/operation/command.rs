@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use deltachain::Result;
 use deltachain::tensor::Digest;
-use deltachain::{ErrorClass, Result};
 use deltachain_store::HeldVersion;
 
 use crate::interrupt;
@@ -66,15 +66,11 @@ pub(crate) enum Outcome {
 }
 
 impl Commander {
-    /// # Errors
-    /// IO, if what is recorded cannot be read. A record that makes no sense counts as none: the command is run once more.
-    pub(crate) fn new(wanted: Wanted, records: &Records) -> Result<Self> {
-        let ran = match records.ran() {
-            Err(error) if error.class() == ErrorClass::Usage => None,
-            ran => ran?,
-        };
+    /// What cannot be read of earlier runs counts as none: the command is run once more.
+    pub(crate) fn new(wanted: Wanted, records: &Records) -> Self {
+        let ran = records.ran().ok().flatten();
         let digest = Digest::of_bytes(wanted.command.as_bytes()).to_string();
-        Ok(Self { wanted, digest, records: records.clone(), ran, tries: None })
+        Self { wanted, digest, records: records.clone(), ran, tries: None }
     }
 
     /// Whether the command has succeeded for this version.
@@ -102,18 +98,14 @@ impl Commander {
         }
     }
 
-    /// Runs the command once, and notes how it went. `meanwhile` is called often.
-    ///
-    /// # Errors
-    /// IO, if it cannot be recorded that it succeeded.
-    pub(crate) fn run(&mut self, held: &HeldVersion, meanwhile: &mut dyn FnMut()) -> Result<Outcome> {
+    /// Runs the command once. `meanwhile` is called often.
+    pub(crate) fn run(&mut self, held: &HeldVersion, meanwhile: &mut dyn FnMut()) -> Outcome {
         let outcome = self.attempt(held, meanwhile);
         match &outcome {
             Outcome::Succeeded => {
                 let (commit, command) = (held.commit.to_string(), self.digest.clone());
                 self.ran = Some(Ran { version: held.version, commit, command, time: Time::now() });
                 self.tries = None;
-                self.ran.iter().try_for_each(|ran| self.records.write_ran(ran))?;
             }
             Outcome::Failed(text) | Outcome::TimedOut(text) => {
                 let (failures, pause) = self.tries_for(held).map_or((0, self.wanted.pause), |tries| {
@@ -130,7 +122,15 @@ impl Commander {
             }
             Outcome::Interrupted => {}
         }
-        Ok(outcome)
+        outcome
+    }
+
+    /// Writes down for which version the command has succeeded, so that it is not run again after a restart.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn record(&self) -> Result<()> {
+        self.ran.iter().try_for_each(|ran| self.records.write_ran(ran))
     }
 
     /// The pause before the next try.

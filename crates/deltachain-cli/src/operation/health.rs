@@ -4,16 +4,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use deltachain::{Error, ErrorClass, Result};
+use deltachain_store::{DirectoryStatus, inspect_directory};
 
 use crate::chain_args::MaxLag;
-use crate::operation::held::{self, Held};
 use crate::operation::records::{CommandStatus, FollowStatus, Ran, Records};
 use crate::operation::time::Time;
 
 /// All that is known of a directory, and what is wrong with it.
 #[derive(Debug)]
 pub(crate) struct Health {
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<DirectoryStatus>,
     pub(crate) status: FollowStatus,
     pub(crate) command: Option<CommandHealth>,
     /// Whether a process follows.
@@ -45,12 +45,15 @@ impl Health {
         }
         let mut problems = Vec::new();
         let records = Records::in_directory(directory);
-        let held = usable(held::read(directory), &mut problems);
+        let held = usable(inspect_directory(directory), &mut problems);
         let status = usable(records.status(), &mut problems).unwrap_or_default();
         let ran = usable(records.ran(), &mut problems);
         let is_followed = records.is_locked();
         if held.is_none() && problems.is_empty() {
             problems.push("it holds no version".to_owned());
+        }
+        if let Some(held) = held.as_ref().filter(|held| !held.missing.is_empty()) {
+            problems.push(format!("files are missing or have another length: {}", held.missing.join(", ")));
         }
         let version = held.as_ref().map(|held| held.version);
         let lag = version.zip(status.head).map(|(version, head)| head.saturating_sub(version));
@@ -106,7 +109,7 @@ impl Health {
 }
 
 impl CommandHealth {
-    fn of(status: CommandStatus, held: Option<&Held>, ran: Option<&Ran>) -> Self {
+    fn of(status: CommandStatus, held: Option<&DirectoryStatus>, ran: Option<&Ran>) -> Self {
         let fits = |ran: &&Ran| held.is_some_and(|held| ran.is(held.version, held.commit, &status.digest));
         Self { succeeded: ran.filter(fits).map(|ran| ran.time), status }
     }

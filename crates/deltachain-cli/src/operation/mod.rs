@@ -2,7 +2,6 @@
 
 pub(crate) mod command;
 pub(crate) mod health;
-pub(crate) mod held;
 pub(crate) mod metrics;
 pub(crate) mod records;
 pub(crate) mod service;

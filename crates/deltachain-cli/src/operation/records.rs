@@ -170,6 +170,11 @@ impl Records {
         None
     }
 
+    /// Whether there is a file to lock.
+    pub(crate) fn has_lock(&self) -> bool {
+        fs::symlink_metadata(self.directory.join(LOCK)).is_ok()
+    }
+
     /// Whether a process follows.
     pub(crate) fn is_locked(&self) -> bool {
         let path = self.directory.join(LOCK);

@@ -121,7 +121,7 @@ fn a_command_that_takes_too_long_is_ended_with_all_its_processes() {
     assert!(Command::new("mkfifo").arg(folder.at("pipe")).status().unwrap().success());
     // Whoever holds the pipe open is alive. One process does not want to end.
     let command = "exec 3>pipe; echo started >&3; (trap '' TERM; sleep 1000; sleep 1000) & sleep 1000";
-    let mut child = start(&folder, &["--once", "--exec-timeout", "1", "--exec", command], &[]);
+    let mut child = start(&folder, &["--once", "--exec-timeout", "3", "--exec", command], &[]);
     let mut text = String::new();
     File::open(folder.at("pipe")).unwrap().read_to_string(&mut text).unwrap();
     assert_eq!((text.as_str(), child.wait().unwrap().code()), ("started\n", Some(1)));
@@ -175,7 +175,7 @@ fn a_way_back_is_an_event() {
     let commit = folder.json(&["show", "chain", "--version", "1"])["commit"].as_str().unwrap().to_owned();
     fs::remove_file(folder.at("chain/commits/00000000000000000002.json")).unwrap();
     let (code, events) = once(&folder, NOTE);
-    assert_eq!((code, events[0]["error"]["rule"].as_str()), (Some(1), Some("R-CHN-14")));
+    assert_eq!((code, events.last().unwrap()["error"]["rule"].as_str()), (Some(1), Some("R-CHN-14")));
     let (code, unhealthy) = status(&folder, &[]);
     assert_eq!((code, unhealthy["last_error"]["rule"].as_str()), (Some(1), Some("R-CHN-14")), "{unhealthy}");
     assert_eq!(unhealthy["version"].as_u64(), Some(2), "it serves what it has");
@@ -190,8 +190,13 @@ fn a_way_back_is_an_event() {
 fn the_status_of_a_directory_is_told() {
     let folder = chain(3);
     folder.refused(&["status", "model"], "USAGE", None);
+    folder.run(&["init", "empty"]).good();
     fs::create_dir(folder.at("model")).unwrap();
-    assert_eq!(status(&folder, &[]).1["problems"], json!(["it holds no version"]));
+    let (code, now) = status(&folder, &[]);
+    assert!(code == Some(1) && now["problems"][0].as_str().unwrap().contains("keeps no model"), "{now}");
+    folder.run(&["follow", "empty", "model", "--once"]);
+    assert_eq!(status(&folder, &[]).1["problems"][0], "it holds no version");
+    fs::remove_file(folder.at("model/status.json")).unwrap();
     folder.run(&["pull", "chain", "model"]).good();
     assert_eq!(status(&folder, &[]).0, Some(0), "nobody has to follow");
     for lag in ["0", "90s"] {
@@ -283,4 +288,43 @@ fn systemd_hears_when_the_directory_is_ready() {
     for expected in ["WATCHDOG=1", "READY=1", "STATUS=at version 0"] {
         assert!(heard.iter().any(|message| message.contains(expected)), "{expected}: {heard:?}");
     }
+}
+
+#[test]
+fn the_directory_of_a_follower_is_read() {
+    let folder = chain(2);
+    folder.run(&["pull", "chain", "model"]).good();
+    let checked = folder.json(&["fsck", "model"]);
+    assert_eq!(
+        (
+            checked["version"].as_u64(),
+            checked["versions"].as_u64(),
+            checked["bytes"].as_u64(),
+            checked["cached"].as_u64()
+        ),
+        (Some(1), Some(1), Some(1), Some(1)),
+        "{checked}"
+    );
+    // A tensor, the length of a file, and a link.
+    let model = fs::canonicalize(folder.at("model/current")).unwrap();
+    let file = model.join("model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let link = fs::read_dir(folder.at("model/cache")).unwrap().next().unwrap().unwrap().path();
+    fs::write(&link, "no").unwrap();
+    let before = folder.contents();
+    let ran = folder.run(&["fsck", "model", "--json"]);
+    assert!(folder.contents() == before, "nothing is changed");
+    let problems = ran.json()["problems"].as_array().unwrap().clone();
+    assert_eq!((ran.code, problems.len()), (Some(1), 2), "{problems:?}");
+    assert!(problems[0]["message"].as_str().unwrap().contains("\"a\" changed"), "{problems:?}");
+    assert!(
+        problems[1]["file"].as_str().unwrap().ends_with(link.file_name().unwrap().to_str().unwrap()),
+        "{problems:?}"
+    );
+    fs::write(&file, [&bytes[..], b"more"].concat()).unwrap();
+    fs::remove_file(link).unwrap();
+    let ran = folder.run(&["fsck", "model"]);
+    assert!(ran.code == Some(1) && ran.stdout.contains("when the version was put here"), "{ran:?}");
 }

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::process;
 use std::time::{Duration, Instant};
 
-use deltachain::{Error, Result};
+use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{FollowEvent, FollowOptions, HeldVersion, Observer, Phase, Switched, follow_events};
 use serde_json::{Value, json};
 
@@ -31,14 +31,21 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
         operation.happened(subscriber.held(), event)
     });
     watcher.service().iter().for_each(|service| service.ends());
-    // Whoever follows until interrupted has what was wanted.
-    if interrupt::happened() {
-        return Ok(());
+    match result {
+        // Whoever follows until interrupted has what was wanted.
+        Err(error) if interrupt::happened() => {
+            if args.once {
+                Err(error)
+            } else {
+                Ok(())
+            }
+        }
+        Err(error) => {
+            operation.ends_with(&error);
+            Err(error)
+        }
+        Ok(()) => Ok(()),
     }
-    if let Err(error) = &result {
-        operation.ends_with(error);
-    }
-    result
 }
 
 /// What is done besides keeping the directory at the newest version.
@@ -54,7 +61,7 @@ struct Operation<'a> {
     /// Why the last record could not be written.
     unwritten: Option<String>,
     /// Held as long as this process follows.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 impl<'a> Operation<'a> {
@@ -66,7 +73,7 @@ impl<'a> Operation<'a> {
             pause: Duration::from_secs_f64(args.poll),
             to_stderr: output.is_json(),
         });
-        let commander = wanted.map(|wanted| Commander::new(wanted, &records)).transpose()?;
+        let commander = wanted.map(|wanted| Commander::new(wanted, &records));
         let metrics = Metrics::default();
         if let Some(address) = args.metrics {
             let address = serve(address, &metrics)?;
@@ -82,7 +89,7 @@ impl<'a> Operation<'a> {
         };
         let lock = records.lock();
         let (is_ready, unwritten) = (false, None);
-        Ok(Self { args, output, watcher, records, status, commander, metrics, is_ready, unwritten, _lock: lock })
+        Ok(Self { args, output, watcher, records, status, commander, metrics, is_ready, unwritten, lock })
     }
 
     /// Does what an event asks for.
@@ -121,6 +128,10 @@ impl<'a> Operation<'a> {
     }
 
     fn switched(&mut self, switched: &Switched) -> Result<()> {
+        // Somebody may have removed the whole directory, which has been made anew then.
+        if !self.records.has_lock() {
+            self.lock = self.records.lock();
+        }
         let lag = switched.lag.unwrap_or_default();
         let stored = lag.seconds.and_then(Time::ago).map(|time| At { version: switched.version, time });
         self.status.stored = stored;
@@ -181,11 +192,13 @@ impl<'a> Operation<'a> {
         self.write(held.map(|held| held.version));
     }
 
-    /// Following ends with this error, of which no event has told.
+    /// Following ends with this error. Of USAGE no event has told.
     fn ends_with(&mut self, error: &Error) {
-        self.status.failing = true;
-        self.status.last_error = Some(Failure::of(error));
-        self.write_status();
+        if error.class() == ErrorClass::Usage {
+            self.status.failing = true;
+            self.status.last_error = Some(Failure::of(error));
+            self.write_status();
+        }
     }
 
     /// After a look: for `status`, and for metrics.
@@ -216,8 +229,12 @@ impl<'a> Operation<'a> {
         let outcome = commander.run(held, &mut || drop(self.watcher.advance(Phase::Wait, 0)));
         self.status.command = Some(commander.status(Some(held), false));
         let pause = commander.pause().unwrap_or_default();
+        if outcome == Outcome::Succeeded {
+            // It has succeeded all the same.
+            commander.record().unwrap_or_else(|error| self.watcher.remark(&format!("{error:#}")));
+        }
         self.write_status();
-        let (result, text) = match outcome? {
+        let (result, text) = match outcome {
             Outcome::Interrupted => return interrupt::check(),
             Outcome::Succeeded => ("succeeded", None),
             Outcome::Failed(text) => ("failed", Some(text)),

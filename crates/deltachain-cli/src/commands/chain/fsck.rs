@@ -7,6 +7,7 @@ use deltachain_store::{FsckOptions, fsck};
 use serde_json::json;
 
 use crate::chain_args::FsckArgs;
+use crate::commands::chain::fsck_directory::{self, directory_of};
 use crate::commands::chain::scratch;
 use crate::failure::describe;
 use crate::numbers::{counted, grouped};
@@ -14,6 +15,9 @@ use crate::output::{Output, printable};
 use crate::watcher::Watcher;
 
 pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
+    if let Some(directory) = directory_of(&args.chain.url) {
+        return fsck_directory::run(&directory, output);
+    }
     let store = args.chain.open()?;
     let place = if args.deep { Some(scratch(args.scratch.as_deref())?) } else { None };
     let deep = place.as_ref().map(|place| place.path().to_owned());

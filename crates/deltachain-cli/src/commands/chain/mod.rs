@@ -4,6 +4,7 @@ pub(crate) mod commit;
 pub(crate) mod compact;
 pub(crate) mod follow;
 pub(crate) mod fsck;
+pub(crate) mod fsck_directory;
 pub(crate) mod init;
 pub(crate) mod log;
 pub(crate) mod prune;

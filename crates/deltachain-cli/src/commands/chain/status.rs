@@ -4,11 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use deltachain::Result;
+use deltachain_store::DirectoryStatus;
 use serde_json::{Value, json};
 
 use crate::chain_args::StatusArgs;
 use crate::operation::health::{CommandHealth, Health};
-use crate::operation::held::Held;
 use crate::operation::records::{At, Failure};
 use crate::operation::time::Time;
 use crate::output::{Output, printable, printable_path};
@@ -27,13 +27,13 @@ fn stored(health: &Health) -> Option<Time> {
 
 fn as_text(health: &Health) -> String {
     let mut lines = Vec::new();
-    if let Some(Held { version, commit, chain, state, files, switched }) = &health.held {
-        lines
-            .push(format!("version   {version}{}", switched.map(|time| format!(", since {time}")).unwrap_or_default()));
-        lines.push(format!("state     {}", printable(state)));
+    if let Some(DirectoryStatus { version, commit, chain, state, directory, switched, .. }) = &health.held {
+        let since = switched.map(|time| format!(", since {}", Time::from(time))).unwrap_or_default();
+        lines.push(format!("version   {version}{since}"));
+        lines.push(format!("state     {state}"));
         lines.push(format!("commit    {commit}"));
-        lines.push(format!("chain     {}", printable(chain)));
-        lines.push(format!("files     {}", printable_path(files)));
+        lines.extend(chain.map(|chain| format!("chain     {chain}")));
+        lines.push(format!("files     {}", printable_path(directory)));
     }
     if let Some(stored) = stored(health) {
         lines.push(format!("age       {}, published {stored}", short(stored.age())));
@@ -83,11 +83,11 @@ fn as_json(health: &Health) -> Value {
         "healthy": health.is_healthy(),
         "problems": problems,
         "version": held.map(|held| held.version),
-        "state": held.map(|held| &held.state),
+        "state": held.map(|held| held.state.to_string()),
         "commit": held.map(|held| held.commit.to_string()),
-        "chain": held.map(|held| &held.chain),
-        "directory": held.map(|held| held.files.to_string_lossy()),
-        "switched": held.and_then(|held| held.switched),
+        "chain": held.and_then(|held| held.chain).map(|chain| chain.to_string()),
+        "directory": held.map(|held| held.directory.to_string_lossy()),
+        "switched": held.and_then(|held| held.switched).map(Time::from),
         "stored": stored(health),
         "age_seconds": stored(health).map(|stored| stored.age().as_secs_f64()),
         "head": status.head,
