@@ -104,9 +104,15 @@ pub(crate) struct PublishArgs {
     /// The files of the version before
     #[arg(long, value_name = "STATE", conflicts_with = "work")]
     pub(crate) base: Option<PathBuf>,
-    /// A directory where this command keeps the head from one call to the next
+    /// A directory where this command keeps the head from one call to the next: a new or empty one the first time
     #[arg(long, value_name = "DIR")]
     pub(crate) work: Option<PathBuf>,
+    /// Where to build what is needed for the moment [default: the system's directory for temporary files]
+    ///
+    /// Below DIR, everything lies in a private directory, deltachain-scratch-USER. What a run leaves there that was killed, the
+    /// next one removes.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) scratch: Option<PathBuf>,
     /// Publish one shard of N, counted from 0; `commit` makes the version of all
     #[arg(long, value_name = "I/N", value_parser = parse_shard, requires = "part")]
     pub(crate) shard: Option<(usize, usize)>,
@@ -210,6 +216,10 @@ pub(crate) struct ShowArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DirectoryArgs {
     /// Where to keep the model. Its files are in DIR/current, a symbolic link that is switched when a version is complete
+    ///
+    /// A directory that is new or empty, or that this program keeps already (deltachain.directory in it says so; of earlier
+    /// versions of this program, DIR/current does). Any other is refused, and nothing in it is touched. What else lies in
+    /// DIR stays.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// Take only these shards, counted from 0; several with commas
@@ -224,9 +234,16 @@ pub(crate) struct DirectoryArgs {
     /// Do not take the chain's assets: files besides the tensors, such as configuration, tokenizer and code
     #[arg(long, conflicts_with = "with_files")]
     pub(crate) no_assets: bool,
-    /// Take the version whose commit has this digest even if the chain has gone back or is another one than before
+    /// Take the version whose commit has this digest, once, even if the chain has gone back or forked
+    ///
+    /// When the version has been held, which is recorded in DIR, this has no further effect: a later way back is refused again.
     #[arg(long, value_name = "COMMIT", value_parser = parse_digest)]
-    pub(crate) accept: Option<Digest>,
+    pub(crate) allow_rollback: Option<Digest>,
+    /// If there is another chain now than the one that DIR followed, follow that from now on
+    ///
+    /// This is looked at when the command begins. The same chain that has gone back is refused all the same.
+    #[arg(long)]
+    pub(crate) adopt: bool,
     /// Fetched files to keep, together
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     pub(crate) cache: u64,
@@ -241,7 +258,8 @@ pub(crate) struct DirectoryArgs {
 ///
 /// Takes the cheapest way there from the version that the directory holds, or from nothing. The version appears at once
 /// and completely, proven by its digest, with the assets of the chain (configuration, tokenizer); whatever happens before,
-/// the directory keeps the version that it had. A chain that has gone back behind that is not followed without --accept.
+/// the directory keeps the version that it had. A chain that has gone back behind that, or is another
+/// one, is not followed without --allow-rollback or --adopt.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -249,6 +267,8 @@ Examples:
   deltachain pull s3://models/run7 /models/run7 --version 7
   deltachain pull s3://models/run7 /models/run7 --no-assets              the tensors alone
   deltachain pull s3://models/run7 /models/half --tensors 'model.layers.{0,1,2}.*' --tensors 'lm_head.*'
+  deltachain pull s3://models/run7 /models/run7 --allow-rollback COMMIT  after the store has been restored
+  deltachain pull s3://models/run8 /models/run7 --adopt                  another chain in the same place
 Then load /models/run7/current as any directory of a model.")]
 pub(crate) struct PullArgs {
     #[command(flatten)]
@@ -368,6 +388,9 @@ pub(crate) struct CompactArgs {
     #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
     pub(crate) profile: ProfileArg,
     /// Where to build the states: needs room for two [default: the system's directory for temporary files]
+    ///
+    /// Below DIR, everything lies in a private directory, deltachain-scratch-USER. What a run leaves there that was killed, the
+    /// next one removes.
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
     #[command(flatten)]
@@ -417,6 +440,9 @@ pub(crate) struct FsckArgs {
     #[arg(long)]
     pub(crate) deep: bool,
     /// Where to build versions [default: the system's directory for temporary files]
+    ///
+    /// Below DIR, everything lies in a private directory, deltachain-scratch-USER. What a run leaves there that was killed, the
+    /// next one removes.
     #[arg(long, value_name = "DIR", requires = "deep")]
     pub(crate) scratch: Option<PathBuf>,
     #[command(flatten)]

@@ -58,8 +58,12 @@ pub(crate) fn describe(error: &Error) -> Value {
 /// What may help; empty if nothing is known.
 fn advice(error: &Error) -> &'static str {
     match error.rule() {
-        Some("R-CHN-05" | "R-CHN-13" | "R-CHN-14") => {
-            "ask whoever publishes the chain; --accept DIGEST takes the version with that commit all the same"
+        Some("R-CHN-13") => {
+            "there is another chain now: ask whoever publishes it; pull and follow take it from now on with --adopt"
+        }
+        Some("R-CHN-04" | "R-CHN-05" | "R-CHN-14") => {
+            "ask whoever publishes the chain; pull and follow take it all the same with --allow-rollback=COMMIT, once, if \
+             its newest commit has this digest"
         }
         _ => error.class().advice(),
     }

@@ -7,7 +7,7 @@ use deltachain_store::{Observer, Phase};
 use serde_json::json;
 
 use crate::interrupt;
-use crate::operation::service::Service;
+use crate::operation::service::Watchdog;
 use crate::operation::time::Time;
 use crate::output::{Output, print_json, printable};
 use crate::progress::{Meter, Meters};
@@ -18,22 +18,17 @@ pub(crate) struct Watcher {
     meters: Meters,
     under_way: Mutex<Vec<(Phase, Meter)>>,
     /// For work without end: hears that it goes on, and remarks bear the time.
-    service: Option<Service>,
+    watchdog: Option<Watchdog>,
 }
 
 impl Watcher {
     pub(crate) fn new(output: Output) -> Self {
-        Self { output, meters: output.meters(), under_way: Mutex::default(), service: None }
+        Self { output, meters: output.meters(), under_way: Mutex::default(), watchdog: None }
     }
 
     /// For work without end.
     pub(crate) fn of_service(output: Output) -> Self {
-        Self { service: Some(Service::new()), ..Self::new(output) }
-    }
-
-    /// What is to be told to systemd; nothing if this is not for work without end.
-    pub(crate) fn service(&self) -> Option<&Service> {
-        self.service.as_ref()
+        Self { watchdog: Some(Watchdog::new()), ..Self::new(output) }
     }
 
     /// Prints something that the bars must not disturb.
@@ -70,7 +65,7 @@ impl Observer for Watcher {
     }
 
     fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
-        self.service.iter().for_each(Service::is_alive);
+        self.watchdog.iter().for_each(Watchdog::is_alive);
         self.with_meter(phase, |meter| meter.map_or_else(interrupt::check, |meter| meter.advance(bytes)))
     }
 
@@ -82,12 +77,12 @@ impl Observer for Watcher {
         if self.output.is_json() {
             // Nothing depends on a remark.
             let mut event = json!({ "event": "remark", "text": text });
-            if self.service.is_some() {
+            if self.watchdog.is_some() {
                 event["time"] = Time::now().to_string().into();
             }
             let _ = print_json(&event);
         } else {
-            let time = self.service.as_ref().map_or_else(String::new, |_| format!("{} ", Time::now()));
+            let time = self.watchdog.as_ref().map_or_else(String::new, |_| format!("{} ", Time::now()));
             self.meters.suspend(|| self.output.remark(&format!("{time}note: {}", printable(text))));
         }
     }

@@ -45,6 +45,7 @@ mod publishing;
 pub use access::documents::init;
 pub use access::options::StoreOptions;
 pub use access::store::{Store, StoredObject};
+pub use directory::scratch::Scratch;
 pub use following::check::{DirectoryReport, check_directory};
 pub use following::directory_status::{DirectoryStatus, inspect_directory};
 pub use following::follow::{FollowEvent, FollowOptions, Follower, OnEvent, OnSwitch, follow, follow_events};

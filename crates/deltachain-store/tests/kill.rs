@@ -10,7 +10,12 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init};
+use tempfile::TempDir;
+
+use deltachain_store::{
+    Base, CompactOptions, FsckOptions, MemoryOptions, MemorySubscriber, PublishOptions, Publisher, Scratch, Store,
+    StoreOptions, Subscriber, SubscriberOptions, compact, fsck, init,
+};
 
 use crate::support::child::{child, place};
 use crate::support::models::Models;
@@ -73,9 +78,36 @@ fn follower() {
     }
 }
 
+#[test]
+#[ignore = "a process that is killed"]
+fn looker() {
+    let Some(place) = place() else { return };
+    let (store, mut models) = (store(&place), models());
+    let _ = init(&store);
+    for _ in 0..2 {
+        let version = head(&store).map_or(0, |head| head + 1);
+        // Not more than can be checked again and again.
+        if version < 6 {
+            let options = PublishOptions::default().skips(vec![2]);
+            let mut publisher = Publisher::open(store.clone(), options).unwrap();
+            publisher.publish(models.state(version), Base::Chain, &()).unwrap();
+        }
+        let scratch = Scratch::new(None).unwrap();
+        compact(&store, &CompactOptions::new(scratch.path()).snapshot(true), &()).unwrap();
+        let report = fsck(&store, &FsckOptions::default().deep(Some(scratch.path().to_owned())), &()).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        let mut follower = MemorySubscriber::open(store.clone(), MemoryOptions::default()).unwrap();
+        assert!(follower.prepare(None, &()).unwrap().is_some());
+    }
+}
+
 /// Runs one of the processes, kills it after some time, and says whether it lived then.
 fn run(test: &str, place: &Path, until: Option<Duration>) -> bool {
-    let mut child = child(test, place).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // So that what is left behind is seen.
+    let temporary = place.join("temporary");
+    fs::create_dir_all(&temporary).unwrap();
+    let mut child =
+        child(test, place).env("TMPDIR", temporary).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     if let Some(until) = until {
         thread::sleep(until);
         child.kill().unwrap();
@@ -86,8 +118,9 @@ fn run(test: &str, place: &Path, until: Option<Duration>) -> bool {
 }
 
 /// Lets a process run to its end once, in a place of its own, to see how long that takes; then kills it again and again at
-/// any instant of such a run. `check` gives the stage at which it was killed.
-fn kill_again_and_again(test: &str, prepare: impl Fn(&Path), mut check: impl FnMut(&Path) -> u64) {
+/// any instant of such a run. `check` gives the stage at which it was killed. Gives the place as the last run left it, which came
+/// to its end.
+fn kill_again_and_again(test: &str, prepare: impl Fn(&Path), mut check: impl FnMut(&Path) -> u64) -> TempDir {
     let other = tempfile::tempdir().unwrap();
     prepare(other.path());
     let start = Instant::now();
@@ -117,6 +150,16 @@ fn kill_again_and_again(test: &str, prepare: impl Fn(&Path), mut check: impl FnM
     // It goes on as if nothing had happened.
     run(test, place.path(), None);
     check(place.path());
+    place
+}
+
+#[test]
+fn nothing_that_was_built_for_the_moment_is_left() {
+    let place = kill_again_and_again("looker", |_| {}, |place| head(&store(place)).map_or(0, |head| head + 1));
+    let temporary = place.path().join("temporary");
+    let private = names(&temporary);
+    assert!(private.len() == 1 && private[0].starts_with("deltachain-scratch"), "{private:?}");
+    assert_eq!(names(&temporary.join(&private[0])), ["lock"]);
 }
 
 #[test]

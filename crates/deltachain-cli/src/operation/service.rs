@@ -1,78 +1,64 @@
 //! Word to systemd: when the program is ready, that it is alive, that it ends. Without systemd nothing happens.
 
-#[cfg(unix)]
-mod with_systemd {
-    use std::sync::{Mutex, PoisonError};
-    use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-    use sd_notify::{NotifyState, notify, watchdog_enabled};
+/// Tells systemd that work goes on, as often as it wants to hear that.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    /// The pause between two messages, with time to spare; nothing if nobody waits for them.
+    pause: Option<Duration>,
+    last: Mutex<Option<Instant>>,
+}
 
-    /// The program as a unit of systemd.
-    #[derive(Debug)]
-    pub(crate) struct Service {
-        /// How often systemd wants to hear that the program is alive, with some time to spare.
-        every: Option<Duration>,
-        last: Mutex<Option<Instant>>,
+impl Watchdog {
+    pub(crate) fn new() -> Self {
+        Self { pause: limit().map(|limit| limit / 3), last: Mutex::default() }
     }
 
-    impl Service {
-        pub(crate) fn new() -> Self {
-            Self { every: watchdog_enabled().map(|limit| limit / 3), last: Mutex::default() }
+    /// Work goes on. May be called as often as one likes.
+    pub(crate) fn is_alive(&self) {
+        let Some(pause) = self.pause else { return };
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() >= pause) {
+            *last = Some(Instant::now());
+            send("WATCHDOG=1");
         }
-
-        /// Work goes on. May be called as often as one likes.
-        pub(crate) fn is_alive(&self) {
-            let Some(every) = self.every else { return };
-            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-            if last.is_none_or(|last| last.elapsed() >= every) {
-                *last = Some(Instant::now());
-                tell(&[NotifyState::Watchdog]);
-            }
-        }
-
-        /// The directory holds a version: what needs it can start.
-        pub(crate) fn is_ready(&self, version: u64) {
-            tell(&[NotifyState::Ready, NotifyState::Status(&format!("at version {version}"))]);
-        }
-
-        /// A line for `systemctl status`.
-        pub(crate) fn says(&self, text: &str) {
-            tell(&[NotifyState::Status(text)]);
-        }
-
-        pub(crate) fn ends(&self) {
-            tell(&[NotifyState::Stopping]);
-        }
-    }
-
-    fn tell(states: &[NotifyState<'_>]) {
-        // Nothing that is followed depends on it. Without systemd nothing is sent.
-        let _ = notify(states);
     }
 }
 
-#[cfg(not(unix))]
-mod without {
-    /// The program where there is no systemd.
-    #[derive(Debug)]
-    pub(crate) struct Service;
+/// The directory holds a version: what needs it can start.
+pub(crate) fn is_ready(version: u64) {
+    send(&format!("READY=1\nSTATUS=at version {version}"));
+}
 
-    impl Service {
-        pub(crate) fn new() -> Self {
-            Self
-        }
+/// A line for `systemctl status`.
+pub(crate) fn says(text: &str) {
+    // Each line of a message means something to systemd.
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    send(&format!("STATUS={line}"));
+}
 
-        pub(crate) fn is_alive(&self) {}
-
-        pub(crate) fn is_ready(&self, _version: u64) {}
-
-        pub(crate) fn says(&self, _text: &str) {}
-
-        pub(crate) fn ends(&self) {}
-    }
+/// The program ends.
+pub(crate) fn ends() {
+    send("STOPPING=1");
 }
 
 #[cfg(unix)]
-pub(crate) use with_systemd::Service;
+fn send(message: &str) {
+    // Nothing depends on it. Without systemd nothing is sent.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Custom(message)]);
+}
+
+#[cfg(unix)]
+fn limit() -> Option<Duration> {
+    sd_notify::watchdog_enabled()
+}
+
 #[cfg(not(unix))]
-pub(crate) use without::Service;
+fn send(_message: &str) {}
+
+#[cfg(not(unix))]
+fn limit() -> Option<Duration> {
+    None
+}

@@ -230,12 +230,72 @@ fn nobody_goes_back_unasked() {
     let commit = folder.json(&["show", "a chain", "--version", "2"])["commit"].as_str().unwrap().to_owned();
     fs::remove_file(folder.at("a chain/commits/00000000000000000003.json")).unwrap();
     let error = folder.refused(&["pull", "a chain", "model"], "CHAIN", Some("R-CHN-14"));
-    assert!(error["advice"].as_str().unwrap().contains("--accept"), "{error}");
+    assert!(error["advice"].as_str().unwrap().contains("--allow-rollback"), "{error}");
     holds(&folder, "model", 3);
     let other = "0".repeat(64);
-    folder.refused(&["pull", "a chain", "model", "--accept", &other], "CHAIN", Some("R-CHN-14"));
-    let ran = folder.run(&["pull", "a chain", "model", "--accept", "0"]);
+    folder.refused(&["pull", "a chain", "model", "--quiet"], "CHAIN", Some("R-CHN-14"));
+    folder.refused(&["pull", "a chain", "model", "--allow-rollback", &other], "CHAIN", Some("R-CHN-14"));
+    folder.refused(&["pull", "a chain", "model", "--adopt"], "CHAIN", Some("R-CHN-14"));
+    let ran = folder.run(&["pull", "a chain", "model", "--allow-rollback", "0"]);
     assert!(ran.code == Some(2) && ran.stderr.contains("64 hexadecimal digits"), "{ran:?}");
-    folder.run(&["pull", "a chain", "model", "--accept", &commit]).good();
+    folder.run(&["pull", "a chain", "model", "--allow-rollback", &commit]).good();
     holds(&folder, "model", 2);
+    // Another chain, which has fewer versions.
+    folder.run(&["init", "another"]).good();
+    folder.run(&["publish", "another", &step(1)]).good();
+    let error = folder.refused(&["pull", "another", "model", "--quiet"], "CHAIN", Some("R-CHN-13"));
+    assert!(error["advice"].as_str().unwrap().contains("--adopt"), "{error}");
+    folder.run(&["pull", "another", "model", "--adopt"]).good();
+    holds(&folder, "model", 1);
+    // Nor does what a publisher keeps.
+    folder.run(&["publish", "a chain", &step(3), "--work", "work"]).good();
+    let ran = folder.run(&["publish", "another", &step(2), "--work", "work"]);
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("R-CHN-13") && ran.stderr.contains("empty directory"),
+        "{ran:?}"
+    );
+    let ran = folder.run(&["publish", "another", &step(2), "--work", "work", "--quiet"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("R-CHN-13"), "{ran:?}");
+}
+
+#[test]
+fn what_is_somebody_elses_is_not_touched() {
+    let folder = Folder::new();
+    publish_all(&folder);
+    folder.write("home/versions/3.11/python", "k");
+    folder.write("home/.tmp-x/f", "k");
+    for command in [
+        &["pull", "a chain", "home"][..],
+        &["follow", "a chain", "home", "--until", "0"],
+        &["publish", "a chain", &step(1), "--work", "home"],
+    ] {
+        let error = folder.refused(command, "USAGE", None);
+        assert!(error["message"].as_str().unwrap().contains("\".tmp-x\", \"versions\""), "{error}");
+        assert!(error["file"].as_str().unwrap().ends_with("home"), "{error}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn scratch_is_private_and_goes() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = Folder::new();
+    publish_all(&folder);
+    fs::create_dir(folder.at("scratch")).unwrap();
+    for command in [
+        &["publish", "a chain", &step(1), "--scratch", "scratch"][..],
+        &["compact", "a chain", "--snapshot", "--scratch", "scratch"],
+        &["fsck", "a chain", "--deep", "--scratch", "scratch"],
+    ] {
+        folder.run(command).good();
+        let private: Vec<_> = fs::read_dir(folder.at("scratch")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(private.len(), 1, "{private:?}");
+        assert_eq!(fs::metadata(&private[0]).unwrap().permissions().mode() & 0o777, 0o700);
+        let left: Vec<_> = fs::read_dir(&private[0]).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["lock"]);
+        fs::set_permissions(&private[0], fs::Permissions::from_mode(0o755)).unwrap();
+        folder.refused(command, "USAGE", None);
+        fs::set_permissions(&private[0], fs::Permissions::from_mode(0o700)).unwrap();
+    }
 }

@@ -179,7 +179,8 @@ fn a_way_back_is_an_event() {
     let (code, unhealthy) = status(&folder, &[]);
     assert_eq!((code, unhealthy["last_error"]["rule"].as_str()), (Some(1), Some("R-CHN-14")), "{unhealthy}");
     assert_eq!(unhealthy["version"].as_u64(), Some(2), "it serves what it has");
-    let ran = folder.run(&["follow", "chain", "model", "--once", "--exec", NOTE, "--accept", &commit, "--json"]);
+    let ran =
+        folder.run(&["follow", "chain", "model", "--once", "--exec", NOTE, "--allow-rollback", &commit, "--json"]);
     let events: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(events.iter().any(|event| event["event"] == "rolled-back" && event["from"] == 2), "{events:?}");
     assert_eq!(seen(&folder), ["2 after ", "1 after 2"]);

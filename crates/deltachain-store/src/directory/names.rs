@@ -33,12 +33,27 @@ pub(crate) fn is_link(name: &OsStr) -> bool {
     name.to_str().and_then(|name| name.strip_suffix(".dcf")).is_some_and(|digest| is_hex(digest, 64))
 }
 
-/// Whether this is the name of a version's directory: `VERSION-COMMIT`, maybe with `-again`.
-pub(crate) fn is_version(name: &OsStr) -> bool {
-    let name = name.to_str().map(|name| name.strip_suffix("-again").unwrap_or(name));
-    name.and_then(|name| name.split_once('-')).is_some_and(|(version, commit)| {
-        version.len() == 20 && version.bytes().all(|byte| byte.is_ascii_digit()) && is_hex(commit, 16)
+/// How many directories of one version there may be at a time.
+const MAKINGS: usize = 10;
+
+/// The names that the directory of a version may have, of which the first is `name`: where something is in its place, such as a
+/// damaged one that is still shown, it is made beside that.
+pub(crate) fn version_names(name: &str) -> impl Iterator<Item = String> {
+    (0..MAKINGS).map(move |making| match making {
+        0 => name.to_owned(),
+        1 => format!("{name}-again"),
+        _ => format!("{name}-again{making}"),
     })
+}
+
+/// Whether this is the name of a version's directory: `VERSION-COMMIT`, or one of those beside it.
+pub(crate) fn is_version(name: &OsStr) -> bool {
+    let Some(whole) = name.to_str() else { return false };
+    let first = whole.split_once("-again").map_or(whole, |(first, _)| first);
+    let is_first = first.split_once('-').is_some_and(|(version, commit)| {
+        version.len() == 20 && version.bytes().all(|byte| byte.is_ascii_digit()) && is_hex(commit, 16)
+    });
+    is_first && version_names(first).any(|name| name == whole)
 }
 
 /// Whether this is the name of the directory where a publisher keeps an older version: `skip-N`.
@@ -99,12 +114,13 @@ mod tests {
             ),
             (
                 is_version,
-                &[version, &format!("{version}-again")],
+                &[version, &format!("{version}-again"), &format!("{version}-again2")],
                 &[
                     "3.11",
                     "7-0123456789abcdef",
                     &format!("{version}-more"),
                     &format!("{version}-again-again"),
+                    &format!("{version}-again02"),
                     &version[1..],
                 ],
             ),

@@ -75,8 +75,8 @@ pub(crate) fn remove(place: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(left)
 }
 
-/// Whether it is gone now.
-fn remove_directory(path: &Path) -> io::Result<bool> {
+/// Removes a directory of our shape if it has the marker, or is empty. Whether it is gone now.
+pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
     let marker = path.join(MARKER);
     // It may have been being written.
     let is_marked = is_real_file(&marker)
@@ -89,7 +89,7 @@ fn remove_directory(path: &Path) -> io::Result<bool> {
 }
 
 /// Removes the marker last, so that what is left is known if this comes to no end.
-pub(crate) fn remove_marked(path: &Path) -> io::Result<()> {
+fn remove_marked(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         if entry.file_name() == MARKER {

@@ -14,15 +14,21 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::access::store::Store;
 use crate::access::whole::read_whole;
+use crate::directory::unfinished;
 use crate::following::other_files::{failed_with, is_of_the_model, second_name};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Stores the other files of a model directory, and gives them as a commit names them, ascending by name. The observer is
-/// told of those that cannot be assets (R-LAY-02).
+/// told of those that cannot be assets (R-LAY-02). Copies lie in `scratch` for some time.
 ///
 /// # Errors
 /// USAGE if there are more than a commit can name, or one changes while it is read; IO; the observer's.
-pub(crate) fn store_assets(store: &Store, state: &SafetensorsState, observer: &dyn Observer) -> Result<Vec<Asset>> {
+pub(crate) fn store_assets(
+    store: &Store,
+    state: &SafetensorsState,
+    scratch: &Path,
+    observer: &dyn Observer,
+) -> Result<Vec<Asset>> {
     if !state.layout().is_directory() {
         return Ok(Vec::new());
     }
@@ -35,7 +41,7 @@ pub(crate) fn store_assets(store: &Store, state: &SafetensorsState, observer: &d
             format!("there are {} files besides the tensors; a version has no more than {}", taken.len(), Asset::MOST);
         return Err(Error::usage(message).in_file(state.path()));
     }
-    taken.into_iter().map(|(name, path)| store_asset(store, name, &path, observer)).collect()
+    taken.into_iter().map(|(name, path)| store_asset(store, name, &path, scratch, observer)).collect()
 }
 
 /// The other files of a directory.
@@ -80,7 +86,7 @@ fn candidates(state: &SafetensorsState) -> Result<Candidates> {
 }
 
 /// Stores a file, unless it is in the store already.
-fn store_asset(store: &Store, name: String, path: &Path, observer: &dyn Observer) -> Result<Asset> {
+fn store_asset(store: &Store, name: String, path: &Path, scratch: &Path, observer: &dyn Observer) -> Result<Asset> {
     let hashing = InPhase::begin(observer, Phase::Hash, 0);
     let (size, digest) = copy(path, &mut io::sink(), &hashing)?;
     drop(hashing);
@@ -89,7 +95,7 @@ fn store_asset(store: &Store, name: String, path: &Path, observer: &dyn Observer
         return Ok(asset);
     }
     // A copy, so that what is stored is what has been hashed, whoever writes to the file meanwhile.
-    let mut copied = tempfile::NamedTempFile::new().map_err(failed_with("copying", path))?;
+    let mut copied = unfinished::file(scratch).map_err(failed_with("copying", path))?;
     let uploading = InPhase::begin(observer, Phase::Upload, size);
     if copy(path, copied.as_file_mut(), &())? != (size, digest) {
         return Err(Error::usage("the file has changed while it was read").in_file(path));

@@ -121,7 +121,7 @@ pub type OnSwitch<'a, F> = dyn FnMut(&F, &Switched<<F as Follower>::Place>) -> R
 #[non_exhaustive]
 pub enum FollowEvent<P = PathBuf> {
     /// The subscriber is at another version than before.
-    Switched(Switched<P>),
+    Switched(Box<Switched<P>>),
     /// A look at the chain: the version held is the newest.
     Newest,
     /// A look, or the way to a version, failed. The next look is after a pause.
@@ -179,7 +179,7 @@ pub fn follow_events<F: Follower>(
                 switched.lag = Some(lag);
                 pause = options.poll;
                 let behind = lag.versions > 0 && options.until.is_none_or(|until| switched.version < until);
-                (FollowEvent::Switched(switched), None, behind)
+                (FollowEvent::Switched(Box::new(switched)), None, behind)
             }
             Ok(None) => (FollowEvent::Newest, None, false),
             Err(error) if error.class() == ErrorClass::Usage => return Err(error),

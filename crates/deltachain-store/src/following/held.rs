@@ -1,6 +1,6 @@
 //! `held.json`: what a version in a subscriber's directory is, for the subscriber itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use deltachain::chain::{Held, Plan};
 use deltachain::tensor::Digest;
@@ -23,6 +23,8 @@ pub(crate) struct Record {
     pub(crate) taken: Option<Vec<String>>,
     /// Whether the version's assets have been taken.
     pub(crate) assets: bool,
+    /// Commits that a user has allowed to be gone back to and that have been reached: none of them is a way back any more.
+    pub(crate) accepted: BTreeSet<Digest>,
     /// The files of its model in a directory, with their lengths; `None` if they were not recorded.
     pub(crate) files: Option<BTreeMap<String, u64>>,
     /// Those that are here, ascending by number.
@@ -43,7 +45,13 @@ pub(crate) struct ShardRecord {
 
 impl Record {
     /// Of a version that a plan led to.
-    pub(crate) fn new(plan: &Plan, taken: Option<&[String]>, assets: bool, shards: Vec<ShardRecord>) -> Self {
+    pub(crate) fn new(
+        plan: &Plan,
+        taken: Option<&[String]>,
+        assets: bool,
+        accepted: BTreeSet<Digest>,
+        shards: Vec<ShardRecord>,
+    ) -> Self {
         let &Plan { version, commit, chain, state, .. } = plan;
         Self {
             version,
@@ -53,6 +61,7 @@ impl Record {
             of: plan.shards.len(),
             taken: taken.map(<[String]>::to_vec),
             assets,
+            accepted,
             files: None,
             shards,
         }
@@ -83,6 +92,7 @@ impl Record {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
         let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
         let document: Document = serde_json::from_slice(bytes).map_err(unreadable)?;
+        let accepted = document.accepted.iter().map(|commit| digest_of(commit));
         Ok(Self {
             version: document.version,
             commit: digest_of(&document.commit)?,
@@ -91,6 +101,7 @@ impl Record {
             of: document.of,
             taken: document.taken,
             assets: document.assets,
+            accepted: accepted.collect::<Result<_>>()?,
             files: document.files,
             shards: document.shards,
         })
@@ -109,6 +120,7 @@ impl Record {
             of: self.of,
             taken: self.taken.clone(),
             assets: self.assets,
+            accepted: self.accepted.iter().map(Digest::to_string).collect(),
             files: self.files.clone(),
             shards: self.shards.clone(),
         };
@@ -134,6 +146,8 @@ struct Document {
     taken: Option<Vec<String>>,
     #[serde(default)]
     assets: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    accepted: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     files: Option<BTreeMap<String, u64>>,
     shards: Vec<ShardRecord>,
@@ -155,6 +169,7 @@ mod tests {
             of: 3,
             taken: Some(vec!["a*".to_owned(), "b".to_owned()]),
             assets: true,
+            accepted: BTreeSet::from([Digest::of_bytes(b"back")]),
             files: Some(BTreeMap::from([("model.safetensors".to_owned(), 8)])),
             shards: vec![shard(0), shard(2)],
         }
@@ -171,8 +186,9 @@ mod tests {
     fn records_of_old_are_read() {
         let mut old = record();
         (old.chain, old.files) = (None, None);
+        old.accepted.clear();
         let text = String::from_utf8(old.to_bytes().unwrap()).unwrap();
-        assert!(!text.contains("chain") && !text.contains("files"), "{text}");
+        assert!(!text.contains("chain") && !text.contains("files") && !text.contains("accepted"), "{text}");
         assert_eq!(Record::parse(text.as_bytes()).unwrap(), old);
     }
 

@@ -1,5 +1,6 @@
 //! Bringing memory to versions of a chain: what has to change is prepared and proven beside it, then exchanged with what it holds.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -8,16 +9,15 @@ use deltachain::files::{Layout, SafetensorsState};
 use deltachain::memory::{PatchSet, Ready, StateMemory};
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests, total_bytes};
 use deltachain::{Error, Limits, Result, StateTable};
-use tempfile::TempDir;
 
 use crate::access::documents::commit_of;
 use crate::access::store::Store;
+use crate::directory::scratch::Scratch;
 use crate::following::cache::own_cache;
 use crate::following::held::{Record, ShardRecord};
 use crate::following::joined::Joined;
 use crate::following::links::{Failure, Received};
-use crate::following::model_directory::temporary_directory;
-use crate::following::reach::{Destination, Reader};
+use crate::following::reach::{Consent, Destination, Reached, Reader};
 use crate::following::replay::rows;
 use crate::following::selection::Choice;
 use crate::following::shard::{Part, Shard};
@@ -43,8 +43,10 @@ pub struct MemoryOptions {
     /// Without a bound, that is at most as much as the model itself. The first version, which comes from nothing, is not
     /// bounded.
     pub budget: u64,
-    /// As [`SubscriberOptions::accept`](crate::SubscriberOptions::accept).
-    pub accept: Option<Digest>,
+    /// As [`SubscriberOptions::allow_rollback`](crate::SubscriberOptions::allow_rollback).
+    pub allow_rollback: Option<Digest>,
+    /// As [`SubscriberOptions::adopt`](crate::SubscriberOptions::adopt).
+    pub adopt: bool,
 }
 
 impl Default for MemoryOptions {
@@ -56,7 +58,8 @@ impl Default for MemoryOptions {
             cache: None,
             cache_bytes: 1 << 30,
             budget: u64::MAX,
-            accept: None,
+            allow_rollback: None,
+            adopt: false,
         }
     }
 }
@@ -69,7 +72,8 @@ impl MemoryOptions {
         cache: Option<PathBuf>,
         cache_bytes: u64,
         budget: u64,
-        accept: Option<Digest>,
+        allow_rollback: Option<Digest>,
+        adopt: bool,
     }
 }
 
@@ -133,7 +137,7 @@ pub struct MemorySubscriber<M = MemoryState> {
     /// One for each shard held.
     memories: Vec<M>,
     /// The cache, if the caller has given none. Removed when this is dropped.
-    _temporary: Option<TempDir>,
+    _scratch: Option<Scratch>,
 }
 
 /// A version that is ready to be exchanged with what the subscriber's memory holds. Once it has been, it is the way back.
@@ -234,20 +238,21 @@ impl<M: StateMemory> MemorySubscriber<M> {
     }
 
     fn new(store: Store, options: MemoryOptions) -> Result<Self> {
-        let MemoryOptions { limits, shards, tensors, cache, cache_bytes, budget, accept } = options;
+        let MemoryOptions { limits, shards, tensors, cache, cache_bytes, budget, allow_rollback, adopt } = options;
+        let consent = Consent { rollback: allow_rollback, adopt };
         let choice = Choice::new(shards, tensors)?;
-        let (cache, temporary) = match cache {
+        let (cache, scratch) = match cache {
             Some(cache) => {
                 own_cache(&cache)?;
                 (cache, None)
             }
             None => {
-                let made = temporary_directory()?;
-                (made.path().to_owned(), Some(made))
+                let made = Scratch::new(None)?;
+                (made.path().join("cache"), Some(made))
             }
         };
-        let reader = Reader::open(store, (cache, cache_bytes), choice, limits, accept)?;
-        Ok(Self { reader, budget, held: None, memories: Vec::new(), _temporary: temporary })
+        let reader = Reader::open(store, (cache, cache_bytes), choice, limits, consent)?;
+        Ok(Self { reader, budget, held: None, memories: Vec::new(), _scratch: scratch })
     }
 
     /// Takes weights that are said to be those of a version.
@@ -278,7 +283,8 @@ impl<M: StateMemory> MemorySubscriber<M> {
         let taken = choice.patterns().map(<[String]>::to_vec);
         let (state, assets) = (commit.state, false);
         let (commit, chain) = (held.commit, held.chain);
-        self.held = Some(Record { version, commit, chain, state, of, taken, assets, files: None, shards });
+        let (accepted, files) = (BTreeSet::new(), None);
+        self.held = Some(Record { version, commit, chain, state, of, taken, assets, accepted, files, shards });
         self.memories = weights.into_iter().map(|weights| weights.memory).collect();
         Ok(())
     }
@@ -315,15 +321,16 @@ impl<M: StateMemory> MemorySubscriber<M> {
     /// that is wanted, if the changes take more than the [budget](MemoryOptions::budget), or if tensors or shards come, go
     /// or change their size, for which lent memory has no room; IO; what the observer wants it to end with.
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<PreparedPatches<M>>> {
-        let known = self.held.as_ref().map(Record::held);
-        let Some((made, trip)) = self.reader.prepare(version, known, self, observer)? else { return Ok(None) };
+        let known = self.held.as_ref();
+        let base = known.map(|known| (known.version, known.commit));
+        let Reached::Made(made, trip) = self.reader.prepare(version, known, self, observer)? else { return Ok(None) };
         let Made { record, memories, mut sets } = made;
         if memories.is_none() {
             fit(&mut sets, &mut self.memories)?;
         }
         Ok(Some(PreparedPatches {
             public: HeldVersion::new(&record, ()),
-            base: known.map(|known| (known.version, known.commit)),
+            base,
             sets,
             other: Side { record: Some(record), memories },
             is_applied: false,
@@ -440,8 +447,9 @@ impl<M: StateMemory> Destination for MemorySubscriber<M> {
         let patch =
             reader.follow(plan, self, observer, received, |following, pushed| following.patch(pushed, over, budget));
         let (sets, shards) = patch?;
+        let accepted = reader.accepted(self.held.as_ref(), plan.commit);
         received.written += sets.iter().map(PatchSet::bytes).sum::<u64>();
-        Ok(Made { record: Record::new(plan, reader.choice.patterns(), false, shards), memories, sets })
+        Ok(Made { record: Record::new(plan, reader.choice.patterns(), false, accepted, shards), memories, sets })
     }
 }
 

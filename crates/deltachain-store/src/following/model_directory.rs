@@ -21,10 +21,11 @@ use std::sync::{Mutex, PoisonError};
 
 use deltachain::{Error, Result};
 
+use crate::directory::lock::{LOCK, open_lock};
 use crate::directory::marker::Kind;
 use crate::directory::names::{
     is_link, is_real_directory, is_real_file, is_skip, is_unfinished, is_unfinished_of_old, is_version,
-    make_real_directory,
+    make_real_directory, version_names,
 };
 use crate::directory::own::{own, sync_directory};
 use crate::directory::unfinished::{self, UnfinishedDirectory};
@@ -35,7 +36,6 @@ use crate::observer::Observer;
 const CURRENT: &str = "current";
 const VERSIONS: &str = "versions";
 const CACHE: &str = "cache";
-const LOCK: &str = "lock";
 
 /// A directory that is locked for this process.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl ModelDirectory {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         check_current(path)?;
         own(path, Kind::Model, |names| is_of_old(path, names))?;
-        let lock = open_lock(&path.join(LOCK))?;
+        let lock = open_lock(path)?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => Error::usage("another process keeps a model in this directory").in_file(path),
             TryLockError::Error(error) => Error::io("locking", error).in_file(path),
@@ -164,13 +164,11 @@ impl ModelDirectory {
         written.and_then(|()| sync_directory(&made)).map_err(writing)?;
         let versions = self.path.join(VERSIONS);
         make_real_directory(&versions)?;
-        let name = record.directory_name();
         // The version that `current` leads to may be this one, and be damaged or lack shards.
-        let again = format!("{name}-again");
         let is_free = |version: &PathBuf| fs::symlink_metadata(version).is_err();
-        let version = [&name, &again].map(|name| versions.join(name)).into_iter().find(is_free);
-        let taken = || Error::usage("something is in the place of the new version, and in that beside it");
-        let version = version.ok_or_else(|| taken().in_file(versions.join(again)))?;
+        let version = version_names(&record.directory_name()).map(|name| versions.join(name)).find(is_free);
+        let taken = || Error::usage("something is in the place of the new version, and in those beside it");
+        let version = version.ok_or_else(|| taken().in_file(&versions))?;
         fs::rename(&made, &version).and_then(|()| sync_directory(&versions)).map_err(writing)?;
         Ok(Current { record, model: version.join(MODEL) })
     }
@@ -291,15 +289,6 @@ fn is_of_old(directory: &Path, names: &[OsString]) -> bool {
     holds_a_version || names.iter().all(is_ours)
 }
 
-/// Opens the file that is locked. Nothing else of that name is opened: a pipe would wait for ever.
-fn open_lock(path: &Path) -> Result<File> {
-    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(Error::usage("not a regular file, so it cannot be locked").in_file(path));
-    }
-    let opened = File::options().create(true).truncate(false).write(true).open(path);
-    opened.map_err(|error| Error::io("locking", error).in_file(path))
-}
-
 #[cfg(unix)]
 fn is_same(left: &fs::Metadata, right: &fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -319,10 +308,4 @@ fn symbolic_link(target: &Path, link: &Path) -> io::Result<()> {
 #[cfg(windows)]
 fn symbolic_link(target: &Path, link: &Path) -> io::Result<()> {
     std::os::windows::fs::symlink_dir(target, link)
-}
-
-/// A directory that is removed with everything in it when this is dropped.
-pub(crate) fn temporary_directory() -> Result<tempfile::TempDir> {
-    let made = tempfile::Builder::new().prefix("deltachain-").tempdir();
-    made.map_err(|error| Error::io("creating a temporary directory", error))
 }

@@ -1,12 +1,15 @@
 //! The files of a model's directory that hold no tensors, such as configuration and tokenizer, and where a subscriber takes
 //! them from.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use deltachain::files::{Layout, SafetensorsState};
 use deltachain::{Error, Result};
+
+use crate::observer::Observer;
 
 /// Where the other files of every version come from: configuration, tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -15,6 +18,8 @@ pub enum OtherFiles {
     #[default]
     Assets,
     /// From this directory. They may become second names for the same files, so they are to be replaced rather than changed.
+    /// When they have been, the next [`prepare`](crate::Subscriber::prepare) takes the new ones, also for the version that is
+    /// held. Folders and what cannot be read are not taken, and the observer is told.
     Directory(PathBuf),
     /// From nowhere.
     None,
@@ -34,30 +39,115 @@ pub(crate) fn is_of_the_model(layout: &Layout, name: &str) -> bool {
 /// IO.
 pub(crate) fn take_model(from: &SafetensorsState, to: &Path) -> Result<()> {
     fs::create_dir(to).map_err(failed_with("creating", to))?;
-    take(from.path(), to, |name| is_of_the_model(from.layout(), name))
-}
-
-/// Puts the other files of the directory `from` into the directory `to`. Not taken: folders, hidden files, safetensors
-/// files and their index.
-///
-/// # Errors
-/// IO.
-pub(crate) fn take_other_files(from: &Path, to: &Path) -> Result<()> {
-    take(from, to, |name| {
-        let name = name.to_ascii_lowercase();
-        !(name.starts_with('.') || name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"))
-    })
-}
-
-fn take(from: &Path, to: &Path, is_taken: impl Fn(&str) -> bool) -> Result<()> {
-    for entry in fs::read_dir(from).map_err(failed_with("listing", from))? {
-        let entry = entry.map_err(failed_with("listing", from))?;
+    let directory = from.path();
+    for entry in fs::read_dir(directory).map_err(failed_with("listing", directory))? {
+        let entry = entry.map_err(failed_with("listing", directory))?;
         let name = entry.file_name();
-        if is_taken(&name.to_string_lossy()) && entry.path().is_file() {
+        if is_of_the_model(from.layout(), &name.to_string_lossy()) && entry.path().is_file() {
             second_name(&entry.path(), &to.join(name)).map_err(failed_with("taking", &entry.path()))?;
         }
     }
     Ok(())
+}
+
+/// Puts the other files of the directory `from` into the directory `to`. Not taken: hidden files, safetensors files and
+/// their index. The observer is told of what cannot be taken, such as folders.
+///
+/// # Errors
+/// IO.
+pub(crate) fn take_other_files(from: &Path, to: &Path, observer: &dyn Observer) -> Result<()> {
+    let Found { taken, left } = other_files(from)?;
+    if !left.is_empty() {
+        observer.remark(&format!("not taken from {:?}: {}", from.to_string_lossy(), left.join(", ")));
+    }
+    for (name, path) in taken {
+        second_name(&path, &to.join(name)).map_err(failed_with("taking", &path))?;
+    }
+    Ok(())
+}
+
+/// Whether a model with this layout, which has these files in a directory, has just the other files of the directory `from`.
+///
+/// # Errors
+/// IO.
+pub(crate) fn has_other_files<'a>(
+    from: &Path,
+    model: &SafetensorsState,
+    files: impl Iterator<Item = &'a String>,
+) -> Result<bool> {
+    let taken = other_files(from)?.taken;
+    let here: BTreeSet<&String> = files.filter(|name| !is_of_the_model(model.layout(), name)).collect();
+    if !here.into_iter().eq(taken.keys()) {
+        return Ok(false);
+    }
+    let is_same = |(name, path): (&String, &PathBuf)| is_same_file(path, &model.path().join(name)).unwrap_or(false);
+    Ok(taken.iter().all(is_same))
+}
+
+/// Whether two files have the same content.
+fn is_same_file(left: &Path, right: &Path) -> io::Result<bool> {
+    if fs::metadata(left)?.len() != fs::metadata(right)?.len() {
+        return Ok(false);
+    }
+    // Second names for one file are the usual case.
+    if fs::canonicalize(left)? == fs::canonicalize(right)? || is_one_file(left, right)? {
+        return Ok(true);
+    }
+    let digest = |path| {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(File::open(path)?).map(|hasher| hasher.finalize())
+    };
+    Ok(digest(left)? == digest(right)?)
+}
+
+#[cfg(unix)]
+fn is_one_file(left: &Path, right: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let (left, right) = (fs::metadata(left)?, fs::metadata(right)?);
+    Ok((left.dev(), left.ino()) == (right.dev(), right.ino()))
+}
+
+#[cfg(not(unix))]
+fn is_one_file(_left: &Path, _right: &Path) -> io::Result<bool> {
+    Ok(false)
+}
+
+/// The other files of a directory.
+#[derive(Default)]
+struct Found {
+    /// Those that are taken, by name.
+    taken: BTreeMap<String, PathBuf>,
+    /// What the user is to be told of the rest.
+    left: Vec<String>,
+}
+
+fn other_files(directory: &Path) -> Result<Found> {
+    let mut found = Found::default();
+    let entries = fs::read_dir(directory).and_then(|entries| {
+        entries.map(|entry| entry.map(|entry| (entry.file_name(), entry.path()))).collect::<io::Result<Vec<_>>>()
+    });
+    for (name, path) in entries.map_err(failed_with("listing", directory))? {
+        let shown = name.to_string_lossy().into_owned();
+        let lower = shown.to_ascii_lowercase();
+        let is_model = lower.ends_with(".safetensors") || lower.ends_with(".safetensors.index.json");
+        if is_model || lower.starts_with('.') {
+            continue;
+        }
+        // Links are followed: caches of models consist of them.
+        let flaw = match fs::metadata(&path) {
+            Err(_) => "cannot be read",
+            Ok(found) if found.is_dir() => "is a folder",
+            Ok(found) if !found.is_file() => "is no file",
+            Ok(_) if name.to_str().is_none() => "has a name that is not Unicode",
+            Ok(_) => {
+                found.taken.insert(shown, path);
+                continue;
+            }
+        };
+        found.left.push(format!("{shown:?} ({flaw})"));
+    }
+    found.left.sort_unstable();
+    Ok(found)
 }
 
 /// A second name for a file where that can be, a copy elsewhere. It has reached the disk then, but for its name.
@@ -77,9 +167,28 @@ pub(crate) fn failed_with(what: &'static str, path: &Path) -> impl FnOnce(io::Er
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::sync::Mutex;
 
     use super::*;
+    use crate::observer::Phase;
+
+    /// Notes what it is told.
+    #[derive(Default)]
+    struct Remarks(Mutex<Vec<String>>);
+
+    impl Observer for Remarks {
+        fn begin(&self, _phase: Phase, _bytes: u64) {}
+
+        fn advance(&self, _phase: Phase, _bytes: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn end(&self, _phase: Phase) {}
+
+        fn remark(&self, text: &str) {
+            self.0.lock().unwrap().push(text.to_owned());
+        }
+    }
 
     #[test]
     fn other_files_are_taken() {
@@ -92,11 +201,14 @@ mod tests {
         }
         fs::write(folder.path().join("elsewhere"), "behind a link").unwrap();
         #[cfg(unix)]
-        std::os::unix::fs::symlink("../elsewhere", from.join("linked")).unwrap();
+        for (target, name) in [("../elsewhere", "linked"), ("nowhere", "dangling")] {
+            std::os::unix::fs::symlink(target, from.join(name)).unwrap();
+        }
         #[cfg(not(unix))]
         fs::write(from.join("linked"), "behind a link").unwrap();
         fs::write(to.join("model.safetensors"), "weights").unwrap();
-        take_other_files(&from, &to).unwrap();
+        let remarks = Remarks::default();
+        take_other_files(&from, &to, &remarks).unwrap();
         let found = fs::read_dir(&to).unwrap().map(|entry| {
             let entry = entry.unwrap();
             (entry.file_name().into_string().unwrap(), fs::read_to_string(entry.path()).unwrap())
@@ -110,6 +222,10 @@ mod tests {
         let expected: BTreeMap<String, String> =
             expected.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
         assert_eq!(found.collect::<BTreeMap<_, _>>(), expected);
-        assert!(take_other_files(&from.join("missing"), &to).unwrap_err().file().unwrap().ends_with("missing"));
+        let remarks = remarks.0.into_inner().unwrap();
+        assert!(remarks.len() == 1 && remarks[0].contains("\"folder\" (is a folder)"), "{remarks:?}");
+        #[cfg(unix)]
+        assert!(remarks[0].contains("\"dangling\" (cannot be read)"), "{remarks:?}");
+        assert!(take_other_files(&from.join("missing"), &to, &()).unwrap_err().file().unwrap().ends_with("missing"));
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use deltachain::chain::{Held, Plan, Planner, check_held};
+use deltachain::chain::{Plan, Planner, check_held};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
@@ -43,6 +44,22 @@ pub(crate) trait Destination {
     ) -> Result<Self::Made, Failure>;
 }
 
+/// What a user allows that is otherwise refused.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Consent {
+    /// The commit to which the chain may have gone back.
+    pub(crate) rollback: Option<Digest>,
+    /// Whether the chain may be another one than before.
+    pub(crate) adopt: bool,
+}
+
+/// What has been reached.
+pub(crate) enum Reached<T> {
+    /// The version is held already; the chain is the one whose document has this digest.
+    Held(Digest),
+    Made(T, Trip),
+}
+
 /// What is needed to reach versions, wherever they go.
 #[derive(Debug)]
 pub(crate) struct Reader {
@@ -50,7 +67,9 @@ pub(crate) struct Reader {
     pub(crate) cache: Cache,
     pub(crate) choice: Choice,
     pub(crate) limits: Limits,
-    accept: Option<Digest>,
+    rollback: Option<Digest>,
+    /// Whether another chain may still be taken.
+    adopt: AtomicBool,
 }
 
 impl Reader {
@@ -60,32 +79,53 @@ impl Reader {
         cache: (PathBuf, u64),
         choice: Choice,
         limits: Limits,
-        accept: Option<Digest>,
+        consent: Consent,
     ) -> Result<Self> {
-        Ok(Self { store, cache: Cache::open(cache.0, cache.1)?, choice, limits, accept })
+        let Consent { rollback, adopt } = consent;
+        let cache = Cache::open(cache.0, cache.1)?;
+        Ok(Self { store, cache, choice, limits, rollback, adopt: adopt.into() })
     }
 
-    /// Makes a version, or the head, and says how. `None` if it is held already. `known` is the version that the chain must not go
-    /// back behind, whether what is held of it is of use or not.
+    /// The commits that are no way back any more once this one is held in the place of `known`.
+    pub(crate) fn accepted(&self, known: Option<&Record>, commit: Digest) -> BTreeSet<Digest> {
+        let mut accepted = known.map(|known| known.accepted.clone()).unwrap_or_default();
+        let is_held = |allowed: &Digest| commit == *allowed || known.is_some_and(|known| known.commit == *allowed);
+        accepted.extend(self.rollback.filter(is_held));
+        accepted
+    }
+
+    /// Makes a version, or the head, and says how. `known` is the version that the chain must not go back behind, whether what is
+    /// held of it is of use or not.
     ///
     /// # Errors
     /// Those of SPEC section 19, if no path is left; those of the destination that are no fault of a link.
     pub(crate) fn prepare<D: Destination>(
         &self,
         version: Option<u64>,
-        known: Option<Held>,
+        known: Option<&Record>,
         to: &D,
         observer: &dyn Observer,
-    ) -> Result<Option<(D::Made, Trip)>> {
-        let planner = |accept| Planner::new(version, known, accept, &self.limits);
+    ) -> Result<Reached<D::Made>> {
+        let held = known.map(Record::held);
+        let planner = |accept| Planner::new(version, held, accept, &self.limits);
         let mut told = BTreeSet::new();
-        match self.reach(planner(None), to, observer, &mut told) {
-            // What is held is of use as long as the chain goes on from there.
-            Err(error) if self.accept.is_some() && error.rule().is_some() => {
-                self.reach(planner(self.accept), to, observer, &mut told)
+        // What is held is of use as long as the chain goes on from there.
+        let mut result = self.reach(planner(None), to, observer, &mut told);
+        let rule = |result: &Result<Reached<D::Made>>| result.as_ref().err().and_then(Error::rule);
+        if rule(&result) == Some("R-CHN-13") && self.adopt.load(Ordering::Relaxed) {
+            result = self.reach(Planner::new(version, None, None, &self.limits), to, observer, &mut told);
+        } else if let (Some(_), Some(known)) = (rule(&result), known) {
+            // Once, and not again when the version has been held.
+            let is_new = |commit: &Digest| known.commit != *commit && !known.accepted.contains(commit);
+            if let Some(commit) = self.rollback.filter(is_new) {
+                result = self.reach(planner(Some(commit)), to, observer, &mut told);
             }
-            result => result,
         }
+        if result.is_ok() {
+            // Whichever chain that was, it is the one from here on.
+            self.adopt.store(false, Ordering::Relaxed);
+        }
+        result
     }
 
     /// Plans and follows the plan, and plans again as long as there is another path. `told` holds what has been remarked.
@@ -95,7 +135,7 @@ impl Reader {
         to: &D,
         observer: &dyn Observer,
         told: &mut BTreeSet<String>,
-    ) -> Result<Option<(D::Made, Trip)>> {
+    ) -> Result<Reached<D::Made>> {
         let mut trip = Trip::default();
         loop {
             let began = Instant::now();
@@ -114,7 +154,7 @@ impl Reader {
                 continue;
             }
             if plan.hops.is_empty() && !to.lacks_files(&plan) {
-                return Ok(None);
+                return Ok(Reached::Held(plan.chain));
             }
             let began = Instant::now();
             let made = to.make(self, &plan, observer, &mut trip.received);
@@ -124,7 +164,7 @@ impl Reader {
                 Ok(made) => {
                     self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
                     trip.routes = plan.hops.iter().map(|hop| (hop.from, hop.version)).collect();
-                    return Ok(Some((made, trip)));
+                    return Ok(Reached::Made(made, trip));
                 }
                 Err(Failure::File(file, error)) => planner.fail_file(&file, error),
                 Err(Failure::Route(hop, error)) => planner.fail_route(&hop, error),

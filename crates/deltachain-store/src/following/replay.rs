@@ -6,6 +6,7 @@ use deltachain::memory::{PatchSet, StateMemory};
 use deltachain::tensor::{StateDigests, TensorInfo, total_bytes};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
+use crate::directory::room::check_room;
 use crate::following::held::ShardRecord;
 use crate::following::links::{Failure, Link, Links, Received};
 use crate::following::selection::Selection;
@@ -94,6 +95,7 @@ impl Following<'_> {
         let layouts = pushed.iter().map(|shard| &shard.layout);
         let files: Vec<LayoutFile> = layouts.flat_map(Layout::files).filter_map(|file| self.taken_of(file)).collect();
         let layout = Layout::joined(files.iter())?;
+        check_room(out.parent().unwrap_or(out), total_bytes(&union))?;
         let mut staged = StagedSafetensors::create(out, &union, &layout, held.map(|held| &held.files), false)?;
         // Among them may be safetensors files that this version does not have any more.
         staged.leave_other_files();

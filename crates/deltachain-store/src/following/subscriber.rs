@@ -13,8 +13,8 @@ use crate::following::assets::take_assets;
 use crate::following::held::Record;
 use crate::following::links::{Failure, Received};
 use crate::following::model_directory::{Current, ModelDirectory};
-use crate::following::other_files::{OtherFiles, failed_with, take_model, take_other_files};
-use crate::following::reach::{Destination, Reader};
+use crate::following::other_files::{OtherFiles, failed_with, has_other_files, take_model, take_other_files};
+use crate::following::reach::{Consent, Destination, Reached, Reader};
 use crate::following::selection::Choice;
 use crate::following::shard::{HeldModel, Shard};
 use crate::following::switched::{HeldVersion, Switched, Trip};
@@ -40,10 +40,14 @@ pub struct SubscriberOptions {
     pub trust_directory: bool,
     /// Where the files come from that hold no tensors.
     pub other_files: OtherFiles,
-    /// Digest of the bytes of a commit that may be reached although the chain is another one than that of the version held, or
-    /// has gone back behind it, or says something else of it. Otherwise R-CHN-13, R-CHN-14 and others are reported, and
-    /// the version held stays.
-    pub accept: Option<Digest>,
+    /// Digest of the bytes of a commit that may be reached although the chain has gone back behind the version held, says
+    /// something else of it (a store that was restored and went on), or is another one. Otherwise R-CHN-14, R-CHN-04, R-CHN-05
+    /// or R-CHN-13 is reported, and the version held stays. This works once: when a version with this commit has been
+    /// held, which is recorded, the option has no further effect.
+    pub allow_rollback: Option<Digest>,
+    /// Whether the first version that is reached may be of another chain than the version held (R-CHN-13). From then on that
+    /// chain is the one that is followed. A chain of the same identity that has gone back is refused all the same.
+    pub adopt: bool,
 }
 
 impl Default for SubscriberOptions {
@@ -55,7 +59,8 @@ impl Default for SubscriberOptions {
             cache_bytes: 1 << 30,
             trust_directory: false,
             other_files: OtherFiles::default(),
-            accept: None,
+            allow_rollback: None,
+            adopt: false,
         }
     }
 }
@@ -68,7 +73,8 @@ impl SubscriberOptions {
         cache_bytes: u64,
         trust_directory: bool,
         other_files: OtherFiles,
-        accept: Option<Digest>,
+        allow_rollback: Option<Digest>,
+        adopt: bool,
     }
 }
 
@@ -138,10 +144,11 @@ impl Subscriber {
     /// USAGE if the directory is not empty and no such directory, if another process keeps it, if `current` in it is no
     /// symbolic link or leads out of it, or if no shard or tensor is wanted or a pattern is none; IO.
     pub fn open(store: Store, directory: &Path, options: SubscriberOptions) -> Result<Self> {
-        let SubscriberOptions { limits, shards, tensors, cache_bytes, trust_directory, other_files, accept } = options;
+        let SubscriberOptions { limits, shards, tensors, cache_bytes, trust_directory, other_files, .. } = options;
+        let consent = Consent { rollback: options.allow_rollback, adopt: options.adopt };
         let choice = Choice::new(shards, tensors)?;
         let directory = ModelDirectory::open(directory)?;
-        let reader = Reader::open(store, (directory.cache(), cache_bytes), choice, limits, accept)?;
+        let reader = Reader::open(store, (directory.cache(), cache_bytes), choice, limits, consent)?;
         let (held, unusable) = match directory.current() {
             Ok(current) => (current.map(|current| Known::new(current, Files::Unread)), None),
             Err(error) => (None, Some(error)),
@@ -153,6 +160,11 @@ impl Subscriber {
     /// [`prepare`](Self::prepare) finds out; if not, there is none from then on.
     pub fn held(&self) -> Option<&HeldVersion> {
         self.held.as_ref().filter(|known| known.files != Files::Useless).map(|known| &known.public)
+    }
+
+    /// The directory that was opened.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -173,10 +185,20 @@ impl Subscriber {
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
         self.find_directory(observer)?;
         let model = self.open_held(observer)?;
-        let known = self.held.as_ref().map(|known| known.record.held());
-        let to = InDirectory { directory: &self.directory, other_files: &self.other_files, held: model.as_ref() };
-        let prepared = self.reader.prepare(version, known, &to, observer)?;
-        Ok(prepared.map(|(made, trip)| Prepared { made, trip }))
+        let known = self.held.as_ref().map(|known| &known.record);
+        let held = model.as_ref();
+        let to = InDirectory { directory: &self.directory, other_files: &self.other_files, known, held };
+        match self.reader.prepare(version, known, &to, observer)? {
+            Reached::Made(made, trip) => Ok(Some(Prepared { made, trip })),
+            Reached::Held(chain) => {
+                if let Some(known) = self.held.as_mut().filter(|known| known.record.chain.is_none()) {
+                    // An older program did not note it. That the commit is the same has been seen now.
+                    known.record.chain = Some(chain);
+                    self.directory.note(&known.public.directory, &known.record)?;
+                }
+                Ok(None)
+            }
+        }
     }
 
     /// Makes the directory anew if somebody has removed it.
@@ -245,6 +267,8 @@ impl Subscriber {
 struct InDirectory<'a> {
     directory: &'a ModelDirectory,
     other_files: &'a OtherFiles,
+    /// The version that was held, whether what is here of it is of use or not.
+    known: Option<&'a Record>,
     held: Option<&'a HeldModel>,
 }
 
@@ -267,7 +291,16 @@ impl Destination for InDirectory<'_> {
     }
 
     fn lacks_files(&self, plan: &Plan) -> bool {
-        self.held.is_some_and(|held| held.record().assets != self.takes_assets(plan))
+        let Some(held) = self.held else { return false };
+        let record = held.record();
+        let others = match (self.other_files, &record.files) {
+            // Whatever is wrong with the directory is found out when its files are taken.
+            (OtherFiles::Directory(from), Some(files)) => {
+                has_other_files(from, &held.files, files.keys()).unwrap_or(false)
+            }
+            _ => true,
+        };
+        record.assets != self.takes_assets(plan) || !others
     }
 
     /// Puts the version among the others.
@@ -299,11 +332,12 @@ impl Destination for InDirectory<'_> {
                 let before = self.held.map(|held| held.files.path());
                 received.downloaded += take_assets(&reader.store, &plan.assets, before, &model, observer)?;
             }
-            OtherFiles::Directory(directory) => take_other_files(directory, &model)?,
+            OtherFiles::Directory(directory) => take_other_files(directory, &model, observer)?,
             OtherFiles::None => {}
         }
+        let accepted = reader.accepted(self.known, plan.commit);
         sync_directory(&model).map_err(failed_with("synchronising", &model))?;
-        let record = Record::new(plan, reader.choice.patterns(), self.takes_assets(plan), shards);
+        let record = Record::new(plan, reader.choice.patterns(), self.takes_assets(plan), accepted, shards);
         Ok(self.directory.complete(&unfinished, record)?)
     }
 }

@@ -10,7 +10,7 @@ use deltachain::{Error, Limits, Profile, Result};
 use crate::access::documents::stretch;
 use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
-use crate::publishing::kept::Kept;
+use crate::publishing::kept::{Kept, Place};
 use crate::publishing::model::End;
 use crate::publishing::new_link::NewLink;
 use crate::publishing::published::PublishedRoute;
@@ -139,7 +139,12 @@ struct Maker<'a> {
 impl Maker<'_> {
     fn keep(&self, name: &str, entry: &Entry) -> Result<Kept> {
         let directory = self.options.scratch.join(format!("{name}-{}", self.shard));
-        Kept::open(self.store, Some(&directory), (self.shard, entry.commit.shards.len()), &self.options.limits)
+        Kept::open(
+            self.store,
+            Place::Lasting(&directory),
+            (self.shard, entry.commit.shards.len()),
+            &self.options.limits,
+        )
     }
 
     /// Makes the link from a version, or from nothing, and stores it.
@@ -150,7 +155,7 @@ impl Maker<'_> {
             (Some(kept), Some(source)) => Some(kept.bring_to(source.commit.version, None, observer)?),
             _ => None,
         };
-        let link = NewLink::make(base.map(End::from), state.into(), options.profile, Some(&options.scratch), observer)?;
+        let link = NewLink::make(base.map(End::from), state.into(), options.profile, &options.scratch, observer)?;
         let digest_of = |entry: &Entry| entry.commit.shards.get(shard).copied();
         let base = source.map_or(Some(Digest::of_empty_state()), digest_of);
         if (Some(link.report.base), Some(link.report.target.state)) != (base, digest_of(target)) {

@@ -14,7 +14,7 @@ use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 use crate::access::store::Store;
 use crate::access::stored_link::StoredLink;
 use crate::observer::{InPhase, Observer, Phase};
-use crate::publishing::kept::Kept;
+use crate::publishing::kept::{Kept, Place};
 
 /// Proves routes.
 pub(crate) struct Prover<'a> {
@@ -107,7 +107,7 @@ impl<'a> Prover<'a> {
             btree_map::Entry::Occupied(kept) => kept.into_mut(),
             btree_map::Entry::Vacant(place) => {
                 let directory = self.place.join(format!("{shard}-of-{of}"));
-                place.insert(Kept::open(self.store, Some(&directory), (shard, of), self.limits)?)
+                place.insert(Kept::open(self.store, Place::Lasting(&directory), (shard, of), self.limits)?)
             }
         };
         kept.bring_to(version, None, self.observer)

@@ -30,7 +30,7 @@ impl HeadCopy {
         &mut self,
         target: End<'_>,
         profile: Profile,
-        place: Option<&Path>,
+        place: &Path,
         observer: &dyn Observer,
     ) -> Result<NewLink> {
         let base = End { state: &self.state, layout: self.layout.as_ref(), digests: Some(&self.digests) };

@@ -9,10 +9,11 @@ use deltachain::{Error, Result, StateTable};
 
 use crate::access::documents;
 use crate::access::store::Store;
+use crate::directory::scratch::Scratch;
 use crate::following::assets::store_assets;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::head_copy::HeadCopy;
-use crate::publishing::kept::Kept;
+use crate::publishing::kept::{Kept, Place};
 use crate::publishing::model::End;
 use crate::publishing::new_link::NewLink;
 use crate::publishing::options::{Base, PublishOptions};
@@ -47,7 +48,10 @@ struct Bases<'a> {
     head: Option<u64>,
     /// The head's state, unless there is a copy of it.
     state: Option<End<'a>>,
-    work_directory: Option<&'a Path>,
+    /// Where links are made.
+    place: &'a Path,
+    /// Whether that is the work directory.
+    is_lasting: bool,
 }
 
 impl Job<'_> {
@@ -62,13 +66,16 @@ impl Job<'_> {
         }
         // Routes lead between versions with equally many shards.
         let head = parent.head().filter(|head| head.shards.len() == self.of).map(|head| head.version);
-        let assets = self.assets()?;
-        let work_directory = if let Base::Work(directory) = base { Some(directory) } else { None };
-        let mut work = match base {
-            Base::Work(directory) => Some(self.keep(Some(directory))?),
-            Base::Chain if head.is_some() && copy.is_none() => Some(self.keep(None)?),
-            _ => None,
+        let scratch = Scratch::new(self.options.scratch.as_deref())?;
+        let assets = self.assets(scratch.path())?;
+        let (mut work, place) = match base {
+            Base::Work(directory) => (Some(self.keep(Place::Lasting(directory))?), directory),
+            Base::Chain if head.is_some() && copy.is_none() => {
+                (Some(self.keep(Place::Passing(scratch.path()))?), scratch.path())
+            }
+            _ => (None, scratch.path()),
         };
+        let is_lasting = work.as_ref().is_some_and(Kept::is_lasting);
         if let (Some(work), Some(head)) = (&mut work, head) {
             work.bring_to(head, Some(parent.digest()), self.observer)?;
         }
@@ -86,14 +93,14 @@ impl Job<'_> {
             Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state).map(End::from),
         };
         let path = self.path_to_head()?;
-        let links = self.make_and_store(&Bases { head, state, work_directory }, copy, path)?;
+        let links = self.make_and_store(&Bases { head, state, place, is_lasting }, copy, path)?;
         // The way to the new version, once it has been committed.
         if let (Some(work), Some((_, link))) = (&mut work, links.iter().find(|(from, _)| *from == head)) {
             work.remember(link)?;
         }
         let part = self.part(&links, assets)?;
         // What is only there for this once need not get to the new version.
-        Ok(Made { part, path, work: work.filter(|_| work_directory.is_some()) })
+        Ok(Made { part, path, work: work.filter(Kept::is_lasting) })
     }
 
     fn path_to_head(&self) -> Result<Option<PathBytes>> {
@@ -106,11 +113,11 @@ impl Job<'_> {
     }
 
     /// Stores the other files of the directory, before the work that takes long.
-    fn assets(&self) -> Result<Vec<Asset>> {
+    fn assets(&self, scratch: &Path) -> Result<Vec<Asset>> {
         let Self { store, shard, options, observer, .. } = *self;
         let Some(files) = self.files else { return Ok(Vec::new()) };
         if options.assets && shard == 0 {
-            return store_assets(store, files, observer);
+            return store_assets(store, files, scratch, observer);
         }
         let others = files.other_files();
         if !others.is_empty() {
@@ -146,7 +153,7 @@ impl Job<'_> {
         add: &mut dyn FnMut(Option<u64>, NewLink),
     ) -> Result<()> {
         let Self { parent, shard, of, options, observer, .. } = *self;
-        let (profile, place) = (options.profile, bases.work_directory);
+        let (profile, place) = (options.profile, bases.place);
         let mut target = self.target;
         let mut needs_snapshot = true;
         let link = match (bases.head, &mut copy, bases.state) {
@@ -172,7 +179,7 @@ impl Job<'_> {
         }
         let version = parent.next_version();
         for from in skipped {
-            match self.older(from, version, place) {
+            match self.older(from, version, bases) {
                 Ok(None) => {}
                 Ok(Some(older)) => add(Some(from), make(older.state().map(End::from))?),
                 // Readers can do without this link.
@@ -187,19 +194,20 @@ impl Job<'_> {
 
     /// This shard of an older version; `None` if that has other shards. Beside the work directory it has one of its own,
     /// for each distance, from which the way to the next such version is short.
-    fn older(&self, version: u64, next: u64, work_directory: Option<&Path>) -> Result<Option<Kept>> {
+    fn older(&self, version: u64, next: u64, bases: &Bases<'_>) -> Result<Option<Kept>> {
         let older = documents::parent(self.store, Some(version), &self.options.limits)?;
         if older.head().is_none_or(|commit| commit.shards.len() != self.of) {
             return Ok(None);
         }
-        let directory = work_directory.map(|work| work.join(format!("skip-{}", next - version)));
-        let mut kept = self.keep(directory.as_deref())?;
+        let lasting = bases.place.join(format!("skip-{}", next - version));
+        let place = if bases.is_lasting { Place::Lasting(&lasting) } else { Place::Passing(bases.place) };
+        let mut kept = self.keep(place)?;
         kept.bring_to(version, Some(older.digest()), self.observer)?;
         Ok(Some(kept))
     }
 
-    fn keep(&self, directory: Option<&Path>) -> Result<Kept> {
-        Kept::open(self.store, directory, (self.shard, self.of), &self.options.limits)
+    fn keep(&self, place: Place<'_>) -> Result<Kept> {
+        Kept::open(self.store, place, (self.shard, self.of), &self.options.limits)
     }
 
     fn part(&self, links: &[(Option<u64>, NewLink)], assets: Vec<Asset>) -> Result<ShardPart> {

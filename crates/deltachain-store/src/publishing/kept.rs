@@ -5,53 +5,71 @@ use std::path::Path;
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
-use tempfile::TempDir;
 
 use crate::access::store::Store;
-use crate::following::model_directory::temporary_directory;
+use crate::directory::unfinished::UnfinishedDirectory;
 use crate::following::other_files::OtherFiles;
 use crate::following::subscriber::{Subscriber, SubscriberOptions};
 use crate::observer::Observer;
 use crate::publishing::new_link::NewLink;
+
+/// Where versions are built.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// In this directory, and they stay there.
+    Lasting(&'a Path),
+    /// Below this one, for as long as they are needed.
+    Passing(&'a Path),
+}
 
 /// A directory that holds a version, or one shard of it.
 #[derive(Debug)]
 pub(crate) struct Kept {
     subscriber: Subscriber,
     state: Option<SafetensorsState>,
-    /// Removed with everything in it when this is dropped.
-    _temporary: Option<TempDir>,
+    /// If it is removed with everything in it when this is dropped.
+    passing: Option<UnfinishedDirectory>,
 }
 
 impl Kept {
-    /// Opens the directory, or a temporary one. `shard` is its number, and how many there are.
-    pub(crate) fn open(
-        store: &Store,
-        directory: Option<&Path>,
-        (shard, of): (usize, usize),
-        limits: &Limits,
-    ) -> Result<Self> {
-        let temporary = if directory.is_none() { Some(temporary_directory()?) } else { None };
-        let directory = directory.or(temporary.as_ref().map(TempDir::path)).unwrap_or(Path::new("."));
+    /// Opens the directory. `shard` is its number, and how many there are.
+    pub(crate) fn open(store: &Store, place: Place<'_>, (shard, of): (usize, usize), limits: &Limits) -> Result<Self> {
+        let (directory, passing) = match place {
+            Place::Lasting(directory) => (directory.to_owned(), None),
+            Place::Passing(below) => {
+                let made = UnfinishedDirectory::new(below);
+                let made = made.map_err(|error| Error::io("creating a directory", error).in_file(below))?;
+                (made.path().join("version"), Some(made))
+            }
+        };
         let shards = (of > 1).then(|| vec![shard]);
         // Links are made from tensors alone.
         let other_files = OtherFiles::None;
         let options = SubscriberOptions { limits: *limits, shards, other_files, ..SubscriberOptions::default() };
-        let subscriber = Subscriber::open(store.clone(), directory, options)?;
-        Ok(Self { subscriber, state: None, _temporary: temporary })
+        let subscriber = Subscriber::open(store.clone(), &directory, options)?;
+        Ok(Self { subscriber, state: None, passing })
     }
 
     /// Brings the directory to a version. If the digest of its commit is known, a directory that is at the version already
-    /// costs no request.
+    /// costs no request. One that holds a version of another chain, or one that this chain does not have, stays as it is.
     pub(crate) fn bring_to(
         &mut self,
         version: u64,
         commit: Option<Digest>,
         observer: &dyn Observer,
     ) -> Result<&SafetensorsState> {
-        let is_there = self.subscriber.held().is_some_and(|held| Some(held.commit) == commit);
-        if !is_there && let Some(prepared) = self.subscriber.prepare(Some(version), observer)? {
-            self.subscriber.apply(prepared)?;
+        let held = self.subscriber.held();
+        let is_there = held.is_some_and(|held| Some(held.commit) == commit);
+        if !is_there {
+            let (held, directory) = (held.map(|held| held.version), self.subscriber.directory().to_owned());
+            let prepared = self.subscriber.prepare(Some(version), observer).inspect_err(|error| {
+                if let (Some(held), Some("R-CHN-03" | "R-CHN-04" | "R-CHN-05" | "R-CHN-13")) = (held, error.rule()) {
+                    advise(&directory, held, observer);
+                }
+            });
+            if let Some(prepared) = prepared? {
+                self.subscriber.apply(prepared)?;
+            }
         }
         let held = self.subscriber.held().filter(|held| held.version == version);
         let held = held.ok_or_else(|| Error::usage(format!("the directory does not hold version {version}")))?;
@@ -63,8 +81,22 @@ impl Kept {
         self.state.as_ref()
     }
 
+    /// Whether the directory stays when this is dropped.
+    pub(crate) fn is_lasting(&self) -> bool {
+        self.passing.is_none()
+    }
+
     /// Keeps a link, so that it need not be fetched to bring the directory to the version that it leads to.
     pub(crate) fn remember(&mut self, link: &NewLink) -> Result<()> {
         self.subscriber.remember(link.file.path(), &link.reference)
     }
+}
+
+/// Says what to do about a directory that does not go with the chain.
+fn advise(directory: &Path, held: u64, observer: &dyn Observer) {
+    observer.remark(&format!(
+        "{:?} holds version {held} of another chain, or one that this chain does not have any more. If the chain is right as \
+         it is, use an empty directory in its place",
+        directory.to_string_lossy()
+    ));
 }

@@ -11,6 +11,7 @@ use deltachain::{DiffOptions, DiffReport, Error, Profile, Result, diff, diff_wit
 use tempfile::NamedTempFile;
 
 use crate::access::store::Store;
+use crate::directory::unfinished;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::model::End;
 
@@ -23,13 +24,12 @@ pub(crate) struct NewLink {
 }
 
 impl NewLink {
-    /// Makes the link from `base`, or from nothing, to `target`. The temporary file is made in `place`, or where the
-    /// system has such files.
+    /// Makes the link from `base`, or from nothing, to `target`. The temporary file is made in `place`.
     pub(crate) fn make(
         base: Option<End<'_>>,
         target: End<'_>,
         profile: Profile,
-        place: Option<&Path>,
+        place: &Path,
         observer: &dyn Observer,
     ) -> Result<Self> {
         let nothing = MemoryState::new();
@@ -44,7 +44,7 @@ impl NewLink {
         base: End<'_>,
         target: End<'_>,
         profile: Profile,
-        place: Option<&Path>,
+        place: &Path,
         observer: &dyn Observer,
     ) -> Result<(Self, PatchSet)> {
         let run = |options: &DiffOptions<'_>, out: &mut dyn Write| {
@@ -58,7 +58,7 @@ impl NewLink {
         base: End<'_>,
         target: End<'_>,
         profile: Profile,
-        place: Option<&Path>,
+        place: &Path,
         observer: &dyn Observer,
         run: impl FnOnce(&DiffOptions<'_>, &mut dyn Write) -> Result<(DiffReport, T)>,
     ) -> Result<(Self, T)> {
@@ -69,13 +69,8 @@ impl NewLink {
         let work = total_bytes(base.state.tensors().iter().chain(tensors));
         let progress = InPhase::begin(observer, Phase::Compare, work);
 
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".tmp-");
-        let file = match place {
-            Some(place) => builder.tempfile_in(place),
-            None => builder.tempfile(),
-        };
-        let file = file.map_err(|error| Error::io("creating a temporary file", error))?;
+        let file = unfinished::file(place);
+        let file = file.map_err(|error| Error::io("creating a temporary file", error).in_file(place))?;
         let mut out = HashingWriter { file: BufWriter::new(file), hasher: blake3::Hasher::new() };
         let options = DiffOptions::default().profile(profile).metadata(metadata).progress(&progress);
         let (report, more) = run(&options.base_digests(base.digests), &mut out)?;

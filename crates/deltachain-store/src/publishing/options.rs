@@ -1,7 +1,7 @@
 //! How versions are published, and from what links are made.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use deltachain::tensor::StateDigests;
 use deltachain::{Limits, Profile};
@@ -29,6 +29,10 @@ pub struct PublishOptions {
     /// version is there then, with its digests, and need be neither read nor hashed. Another base, or another writer, ends
     /// that copy; the next version that is published gives a new one. Not for single shards.
     pub keep_head: bool,
+    /// Where links lie until they are stored, and versions are built to make links from, unless there is a work directory:
+    /// below a private directory here ([`Scratch`](crate::Scratch)); below the system's directory for temporary files if
+    /// `None`.
+    pub scratch: Option<PathBuf>,
     /// Limits for documents and links that are read.
     pub limits: Limits,
 }
@@ -42,6 +46,7 @@ impl Default for PublishOptions {
             skips: Vec::new(),
             assets: true,
             keep_head: false,
+            scratch: None,
             limits: Limits::default(),
         }
     }
@@ -55,6 +60,7 @@ impl PublishOptions {
         skips: Vec<u64>,
         assets: bool,
         keep_head: bool,
+        scratch: Option<PathBuf>,
         limits: Limits,
     }
 }
@@ -70,7 +76,7 @@ pub enum Base<'a> {
     /// refuse the link. [`Published::shards`](crate::Published::shards) has those of what was published.
     Trusted(Model<'a>, &'a StateDigests),
     /// In the chain: in the publisher's copy of the head ([`PublishOptions::keep_head`]) if it has one. Otherwise the head is
-    /// built anew in a temporary directory.
+    /// built anew in [`PublishOptions::scratch`].
     Chain,
     /// In a directory that the publisher keeps as a [`Subscriber`](crate::Subscriber) does, and brings to the head first.
     Work(&'a Path),

@@ -448,6 +448,31 @@ fn other_files_come_from_a_directory() {
     let switched = pull(&mut subscriber, Some(1));
     assert_eq!(files(&switched.directory)["config.json"], b"{\"a\":1}");
     drop(subscriber);
+    // When it changes, it is taken for the version that is held, and so is what comes and goes.
+    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options.clone()).unwrap();
+    assert!(subscriber.prepare(Some(1), &()).unwrap().is_none());
+    let replace = |text: &str| {
+        fs::remove_file(others.path().join("config.json")).unwrap();
+        fs::write(others.path().join("config.json"), text).unwrap();
+    };
+    replace("{\"a\":1}");
+    assert!(subscriber.prepare(Some(1), &()).unwrap().is_none(), "the same content");
+    replace("{\"a\":2}");
+    let switched = pull(&mut subscriber, Some(1));
+    assert_eq!((switched.downloaded, switched.routes.len()), (0, 0));
+    assert_eq!(files(&switched.directory)["config.json"], b"{\"a\":2}");
+    assert_eq!(shown(folder.path()), chain.whole(1));
+    fs::write(others.path().join("tokenizer.json"), "[]").unwrap();
+    fs::create_dir(others.path().join("onnx")).unwrap();
+    let notes = Notes::default();
+    let prepared = subscriber.prepare(Some(1), &notes).unwrap().unwrap();
+    assert!(notes.remarks().iter().any(|remark| remark.contains("\"onnx\" (is a folder)")), "{:?}", notes.remarks());
+    let switched = subscriber.apply(prepared).unwrap();
+    assert_eq!(names(&switched.directory), ["config.json", "model.safetensors", "tokenizer.json"]);
+    fs::remove_file(others.path().join("tokenizer.json")).unwrap();
+    assert_eq!(names(&pull(&mut subscriber, Some(1)).directory), ["config.json", "model.safetensors"]);
+    assert!(subscriber.prepare(Some(1), &()).unwrap().is_none());
+    drop(subscriber);
     // Nothing comes from the version before.
     let switched = pull(&mut open(&chain, folder.path()), Some(2));
     assert_eq!(names(&switched.directory), ["model.safetensors"]);
@@ -489,7 +514,10 @@ fn what_a_crash_leaves_behind_is_in_nobodys_way() {
     fs::write(unfinished.join("deltachain.directory"), r#"{"deltachain_dir"#).unwrap();
     fs::create_dir_all(directory.join(".tmp-deltachain-0123456789ab")).unwrap();
     fs::write(directory.join("cache/.tmp-deltachain-0123456789ab"), "half").unwrap();
-    fs::create_dir_all(directory.join("versions/00000000000000000009-0123456789abcdef/model")).unwrap();
+    let old = directory.join("versions/00000000000000000009-0123456789abcdef");
+    fs::create_dir_all(old.join("model")).unwrap();
+    fs::copy(version_directory(directory).join("held.json"), old.join("held.json")).unwrap();
+    fs::create_dir_all(directory.join("versions/00000000000000000008-0123456789abcdef")).unwrap();
     assert_eq!(shown(directory), chain.whole(0));
 
     let mut subscriber = open(&chain, directory);
@@ -659,7 +687,7 @@ fn a_pruned_version_is_told_from_a_missing_one() {
     let mut subscriber = open(&chain, folder.path());
     assert_eq!(subscriber.prepare(Some(1), &()).unwrap_err().rule(), Some("R-CHN-08"));
     assert_eq!(subscriber.prepare(Some(5), &()).unwrap_err().rule(), Some("R-CHN-03"));
-    assert_eq!(names(folder.path()), ["cache", "lock", "versions"]);
+    assert_eq!(names(folder.path()), ["cache", "deltachain.directory", "lock", "versions"]);
 }
 
 #[test]

@@ -1,20 +1,17 @@
 //! `compact`: adds routes to a version, for late joiners.
 
-use std::path::Path;
-
 use deltachain::Result;
-use deltachain_store::{CompactOptions, compact};
+use deltachain_store::{CompactOptions, Scratch, compact};
 use serde_json::json;
 
 use crate::chain_args::CompactArgs;
-use crate::commands::chain::scratch;
 use crate::numbers::grouped;
 use crate::output::{Output, printable};
 use crate::watcher::Watcher;
 
 pub(crate) fn run(args: &CompactArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
-    let place = scratch(args.scratch.as_deref().map(Path::new))?;
+    let place = Scratch::new(args.scratch.as_deref())?;
     let options = CompactOptions::new(place.path())
         .version(args.version)
         .from(args.from.clone())

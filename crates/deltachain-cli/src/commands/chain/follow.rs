@@ -16,6 +16,7 @@ use crate::interrupt;
 use crate::operation::command::{Commander, Outcome, Wanted};
 use crate::operation::metrics::{Metrics, serve};
 use crate::operation::records::{At, Failure, FollowStatus, Records};
+use crate::operation::service;
 use crate::operation::time::Time;
 use crate::output::{Output, printable_path};
 use crate::watcher::Watcher;
@@ -30,7 +31,7 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let result = follow_events(&mut subscriber, &options, &watcher, &mut |subscriber, event| {
         operation.happened(subscriber.held(), event)
     });
-    watcher.service().iter().for_each(|service| service.ends());
+    service::ends();
     match result {
         // Whoever follows until interrupted has what was wanted.
         Err(error) if interrupt::happened() => {
@@ -112,7 +113,7 @@ impl<'a> Operation<'a> {
         }
         if let Some(held) = held {
             if !self.is_ready {
-                self.watcher.service().iter().for_each(|service| service.is_ready(held.version));
+                service::is_ready(held.version);
                 self.is_ready = true;
             }
             self.run_command(held)?;
@@ -137,7 +138,7 @@ impl<'a> Operation<'a> {
         self.status.stored = stored;
         self.metrics.switched(switched);
         self.metrics.command_is_new();
-        self.watcher.service().iter().for_each(|service| service.says(&format!("at version {}", switched.version)));
+        service::says(&format!("at version {}", switched.version));
         self.found(switched.version, switched.version.saturating_add(lag.versions));
         let went_back = switched.from.filter(|from| *from > switched.version);
         if let Some(from) = went_back {
@@ -188,7 +189,7 @@ impl<'a> Operation<'a> {
         self.status.failing = true;
         self.status.last_look = Some(Time::now());
         self.status.last_error = Some(Failure::of(error));
-        self.watcher.service().iter().for_each(|service| service.says(&format!("tried again later: {error:#}")));
+        service::says(&format!("tried again later: {error:#}"));
         self.write(held.map(|held| held.version));
     }
 

@@ -3,12 +3,11 @@
 use std::process::ExitCode;
 
 use deltachain::Result;
-use deltachain_store::{FsckOptions, fsck};
+use deltachain_store::{FsckOptions, Scratch, fsck};
 use serde_json::json;
 
 use crate::chain_args::FsckArgs;
 use crate::commands::chain::fsck_directory::{self, directory_of};
-use crate::commands::chain::scratch;
 use crate::failure::describe;
 use crate::numbers::{counted, grouped};
 use crate::output::{Output, printable};
@@ -19,7 +18,7 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
         return fsck_directory::run(&directory, output);
     }
     let store = args.chain.open()?;
-    let place = if args.deep { Some(scratch(args.scratch.as_deref())?) } else { None };
+    let place = if args.deep { Some(Scratch::new(args.scratch.as_deref())?) } else { None };
     let deep = place.as_ref().map(|place| place.path().to_owned());
     let options = FsckOptions::default().deep(deep).limits(args.limits.limits());
     let watcher = Watcher::new(output);

@@ -12,22 +12,3 @@ pub(crate) mod publish;
 pub(crate) mod pull;
 pub(crate) mod show;
 pub(crate) mod status;
-
-use std::path::Path;
-
-use deltachain::{Error, Result};
-use tempfile::TempDir;
-
-/// A directory for states that are built only to look at them: below the one given, or where the system has such things.
-fn scratch(parent: Option<&Path>) -> Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("deltachain-");
-    let made = match parent {
-        Some(parent) => builder.tempdir_in(parent),
-        None => builder.tempdir(),
-    };
-    made.map_err(|error| {
-        let error = Error::io("creating a temporary directory", error);
-        parent.into_iter().fold(error, Error::in_file)
-    })
-}

@@ -28,6 +28,7 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         .snapshots(args.policy.snapshots())
         .skips(args.policy.skips())
         .assets(!args.no_assets)
+        .scratch(args.scratch.clone())
         .limits(args.limits.limits());
 
     let given = args.base.as_deref().map(open_state).transpose()?;

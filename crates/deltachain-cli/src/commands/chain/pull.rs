@@ -50,7 +50,8 @@ pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Subscriber> {
         .cache_bytes(args.cache)
         .trust_directory(args.trust_directory)
         .other_files(other_files)
-        .accept(args.accept);
+        .allow_rollback(args.allow_rollback)
+        .adopt(args.adopt);
     Subscriber::open(store, &args.directory, options)
 }
 

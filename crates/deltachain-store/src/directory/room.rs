@@ -1,0 +1,54 @@
+//! How much room is left on a disk.
+
+use std::io;
+use std::path::Path;
+
+use deltachain::{Error, Result};
+
+/// Looks whether so many bytes fit where this directory is, before much work is done in vain.
+///
+/// # Errors
+/// IO if there is less room. A file system that does not tell is believed to have enough.
+pub(crate) fn check_room(directory: &Path, needed: u64) -> Result<()> {
+    check(needed, free(directory)).map_err(|error| error.in_file(directory))
+}
+
+fn check(needed: u64, free: Option<u64>) -> Result<()> {
+    match free.filter(|free| *free < needed) {
+        Some(free) => {
+            let message = format!("the version needs {needed} bytes, and {free} are free");
+            Err(Error::io(message, io::ErrorKind::StorageFull.into()))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(unix)]
+fn free(directory: &Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(directory).ok()?;
+    // Some file systems have no bounds, and say 0.
+    (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free(_directory: &Path) -> Option<u64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        assert!(check(7, Some(7)).is_ok() && check(7, None).is_ok());
+        let error = check(8, Some(7)).unwrap_err();
+        assert_eq!(error.class(), deltachain::ErrorClass::Io);
+        assert!(error.message().contains("needs 8 bytes, and 7 are free"), "{error}");
+        let here = tempfile::tempdir().unwrap();
+        assert!(check_room(here.path(), 1).is_ok());
+        #[cfg(unix)]
+        assert!(check_room(here.path(), u64::MAX).unwrap_err().file().is_some());
+        assert!(check_room(Path::new("there is no such place"), u64::MAX).is_ok());
+    }
+}
