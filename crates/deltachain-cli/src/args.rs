@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::chain_args::{
     CommitArgs, CompactArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs, ShowArgs,
+    StatusArgs,
 };
 use crate::failure;
 use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
@@ -57,6 +58,7 @@ pub(crate) enum Command {
     Show(ShowArgs),
     Pull(PullArgs),
     Follow(FollowArgs),
+    Status(StatusArgs),
     Compact(CompactArgs),
     Prune(PruneArgs),
     Fsck(FsckArgs),

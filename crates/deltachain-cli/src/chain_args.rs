@@ -1,14 +1,17 @@
 //! The command line of everything that has to do with chains in a store.
 #![expect(clippy::doc_markdown, rustdoc::bare_urls, reason = "help texts are for terminals, not for browsers")]
 
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use deltachain::Result;
 use deltachain::tensor::Digest;
 use deltachain_store::{Snapshots, Store, StoreOptions};
 
+use crate::operation::metrics::parse_address;
 use crate::shared_args::{LimitArgs, ProfileArg, parse_note, parse_size};
 
 /// The chain and how to talk to the store that it is in.
@@ -290,24 +293,31 @@ pub(crate) struct PullArgs {
 /// Keep a directory at the newest version of a chain, until interrupted
 ///
 /// As `pull`, again and again. Several new versions are taken at once, by the cheapest way. What is damaged, cannot be
-/// reached or has gone back is looked at again later; meanwhile the directory keeps the version that it has.
+/// reached or has gone back is looked at again later; meanwhile the directory keeps the version that it has. How it goes
+/// is written to DIR/status.json, which `status` shows. docs/operating.md says how to run it as a service.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   deltachain follow s3://models/run7 /models/run7
-  deltachain follow s3://models/run7 /models/run7 --exec 'kill -HUP $(cat engine.pid)'
+  deltachain follow s3://models/run7 /models/run7 --exec 'kill -HUP $(cat engine.pid)' --exec-timeout 60
+  deltachain follow s3://models/run7 /models/run7 --once --exec ./reload       from a timer
+  deltachain follow s3://models/run7 /models/run7 --metrics 9464
 
-The command of --exec finds in its environment DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest) and
-DELTACHAIN_DIRECTORY: the directory of just this version, which stays until the version after the next is being built.")]
+The command of --exec finds in its environment DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest),
+DELTACHAIN_DIRECTORY: the directory of just this version, which stays until the version after the next is being built,
+and DELTACHAIN_VERSION_BEFORE: the version for which a command succeeded last, empty if there is none. If that is the
+higher one, the chain has gone back.")]
 pub(crate) struct FollowArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
     #[command(flatten)]
     pub(crate) directory: DirectoryArgs,
-    /// Run this by the shell after each switch, and wait for it; that it fails is remarked and changes nothing
-    #[arg(long, value_name = "COMMAND")]
-    pub(crate) exec: Option<String>,
-    /// End when this version, or a later one, has been reached
+    #[command(flatten)]
+    pub(crate) exec: ExecArgs,
+    /// Look once, take what is new, run the command once if it has not succeeded for the version, and end
+    #[arg(long, conflicts_with_all = ["until", "metrics"])]
+    pub(crate) once: bool,
+    /// End when this version, or a later one, has been reached, and the command has succeeded for it
     #[arg(long, value_name = "N")]
     pub(crate) until: Option<u64>,
     /// Seconds between two looks at the chain, at least; longer when nothing happens
@@ -316,6 +326,52 @@ pub(crate) struct FollowArgs {
     /// Seconds between two looks at the chain, at most
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = parse_seconds)]
     pub(crate) poll_longest: f64,
+    /// Show numbers to Prometheus at http://ADDR/metrics: a port of 127.0.0.1, or IP:PORT
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    pub(crate) metrics: Option<SocketAddr>,
+}
+
+/// A command that is run for each version.
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// Run this by the shell for each version, and wait for it. If it fails it is run again, after pauses that grow from
+    /// that of --poll to a minute, until it succeeds or there is a newer version; also after `follow` has been started anew
+    #[arg(long = "exec", value_name = "COMMAND")]
+    pub(crate) command: Option<String>,
+    /// End the command if it takes longer, with all processes that it has started; that counts as a failure
+    #[arg(long, value_name = "SECONDS", requires = "command", value_parser = parse_seconds)]
+    pub(crate) exec_timeout: Option<f64>,
+}
+
+/// Say how the directory of a follower is, for people and for health checks
+///
+/// Reads DIR only: neither the chain nor the model's files, and no lock is taken. What it says of the chain is what
+/// `follow` saw at its last look.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain status /models/run7
+  deltachain status /models/run7 --max-lag 90s     as a health check of a service
+  deltachain status /models/run7 --max-lag 3 --json
+
+Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or what it holds cannot be read; the last look
+failed, unless the store could just not be reached (class IO); the command of --exec failed for this version, or has not
+been run for it and nobody follows; or --max-lag is exceeded. Exit code 2: there is no directory DIR.")]
+pub(crate) struct StatusArgs {
+    /// The directory that `follow` or `pull` keeps
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// How far behind is healthy: a number of versions, or a time such as 90s, 10m or 2h in which the directory must have
+    /// been seen to be at the newest version; more than --poll-longest of `follow`, and than building a version takes
+    #[arg(long, value_name = "N|TIME", value_parser = parse_lag)]
+    pub(crate) max_lag: Option<MaxLag>,
+}
+
+/// How far behind is healthy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MaxLag {
+    Versions(u64),
+    Time(Duration),
 }
 
 /// Add a snapshot or links from older versions, so that late joiners read less
@@ -380,9 +436,13 @@ pub(crate) struct PruneArgs {
 }
 
 /// Check a chain: every document, every file, and that each version can be reached
+///
+/// If URL is the directory that `follow` or `pull` keeps, all of its files are read: tensors and cached links are compared
+/// with their digests, other files with the lengths that were recorded. The directory may be in use. Options do not apply.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  deltachain fsck /models/run7                           the directory of a follower
   deltachain fsck s3://models/run7
   deltachain fsck s3://models/run7 --deep --scratch /scratch")]
 pub(crate) struct FsckArgs {
@@ -427,6 +487,14 @@ fn parse_percent(text: &str) -> Result<f64, String> {
     if (0.0..=100.0).contains(&percent) { Ok(percent) } else { Err("from 0 to 100".to_owned()) }
 }
 
+fn parse_lag(text: &str) -> Result<MaxLag, String> {
+    if let Ok(versions) = text.parse() {
+        return Ok(MaxLag::Versions(versions));
+    }
+    let time = humantime::parse_duration(text);
+    time.map(MaxLag::Time).map_err(|_| "a number of versions, or a time such as 90s, 10m or 2h".to_owned())
+}
+
 fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if (0.001..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("from 0.001 to 86400".to_owned()) }
@@ -442,6 +510,16 @@ mod tests {
         assert_eq!(parse_shard("3/4"), Ok((3, 4)));
         for text in ["4/4", "0/0", "1", "a/2", "-1/2", "1/"] {
             assert!(parse_shard(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lags_are_versions_or_times() {
+        assert_eq!(parse_lag("3"), Ok(MaxLag::Versions(3)));
+        assert_eq!(parse_lag("90s"), Ok(MaxLag::Time(Duration::from_secs(90))));
+        assert_eq!(parse_lag("1h 30m"), Ok(MaxLag::Time(Duration::from_mins(90))));
+        for text in ["", "-1", "s", "3 moons"] {
+            assert!(parse_lag(text).is_err(), "{text}");
         }
     }
 

@@ -13,6 +13,7 @@ mod failure;
 mod inputs;
 mod interrupt;
 mod numbers;
+mod operation;
 mod other_files;
 mod output;
 mod progress;
@@ -62,6 +63,7 @@ fn run(cli: &Cli, output: Output) -> Result<ExitCode> {
         Command::Show(args) => chain::show::run(args, output),
         Command::Pull(args) => chain::pull::run(args, output),
         Command::Follow(args) => chain::follow::run(args, output),
+        Command::Status(args) => return chain::status::run(args, output),
         Command::Compact(args) => chain::compact::run(args, output),
         Command::Prune(args) => chain::prune::run(args, output),
         Command::Fsck(args) => return chain::fsck::run(args, output),

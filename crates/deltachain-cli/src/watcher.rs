@@ -7,6 +7,8 @@ use deltachain_store::{Observer, Phase};
 use serde_json::json;
 
 use crate::interrupt;
+use crate::operation::service::Watchdog;
+use crate::operation::time::Time;
 use crate::output::{Output, print_json, printable};
 use crate::progress::{Meter, Meters};
 
@@ -15,11 +17,18 @@ pub(crate) struct Watcher {
     output: Output,
     meters: Meters,
     under_way: Mutex<Vec<(Phase, Meter)>>,
+    /// For work without end: hears that it goes on, and remarks bear the time.
+    watchdog: Option<Watchdog>,
 }
 
 impl Watcher {
     pub(crate) fn new(output: Output) -> Self {
-        Self { output, meters: output.meters(), under_way: Mutex::default() }
+        Self { output, meters: output.meters(), under_way: Mutex::default(), watchdog: None }
+    }
+
+    /// For work without end.
+    pub(crate) fn of_service(output: Output) -> Self {
+        Self { watchdog: Some(Watchdog::new()), ..Self::new(output) }
     }
 
     /// Prints something that the bars must not disturb.
@@ -56,6 +65,7 @@ impl Observer for Watcher {
     }
 
     fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
+        self.watchdog.iter().for_each(Watchdog::is_alive);
         self.with_meter(phase, |meter| meter.map_or_else(interrupt::check, |meter| meter.advance(bytes)))
     }
 
@@ -66,9 +76,14 @@ impl Observer for Watcher {
     fn remark(&self, text: &str) {
         if self.output.is_json() {
             // Nothing depends on a remark.
-            let _ = print_json(&json!({ "event": "remark", "text": text }));
+            let mut event = json!({ "event": "remark", "text": text });
+            if self.watchdog.is_some() {
+                event["time"] = Time::now().to_string().into();
+            }
+            let _ = print_json(&event);
         } else {
-            self.meters.suspend(|| self.output.remark(&format!("note: {}", printable(text))));
+            let time = self.watchdog.as_ref().map_or_else(String::new, |_| format!("{} ", Time::now()));
+            self.meters.suspend(|| self.output.remark(&format!("{time}note: {}", printable(text))));
         }
     }
 }

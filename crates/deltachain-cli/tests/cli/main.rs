@@ -3,6 +3,7 @@
 
 mod chains;
 mod directories;
+mod operation;
 mod refusals;
 mod round_trips;
 mod showing;

@@ -1,12 +1,13 @@
 //! Staying at the newest version of a chain.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use deltachain::chain::ObjectName;
 use deltachain::memory::StateMemory;
-use deltachain::{ErrorClass, Result};
+use deltachain::{Error, ErrorClass, Result};
 
 use crate::access::store::Store;
 use crate::following::memory::{MemorySubscriber, PreparedPatches};
@@ -115,6 +116,24 @@ impl<M: StateMemory> Follower for MemorySubscriber<M> {
 /// What is called after each switch, with the subscriber and what has been switched.
 pub type OnSwitch<'a, F> = dyn FnMut(&F, &Switched<<F as Follower>::Place>) -> Result<()> + 'a;
 
+/// What happens while a chain is followed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FollowEvent<P = PathBuf> {
+    /// The subscriber is at another version than before.
+    Switched(Box<Switched<P>>),
+    /// A look at the chain: the version held is the newest.
+    Newest,
+    /// A look, or the way to a version, failed. The next look is after a pause.
+    Failed(Error),
+    /// Nothing to do. Comes often between two looks, so that the caller can do work of its own.
+    Pause,
+}
+
+/// What is called at each event, with the subscriber. [`ControlFlow::Break`] ends the following, an error does too and is
+/// returned.
+pub type OnEvent<'a, F> = dyn FnMut(&F, FollowEvent<<F as Follower>::Place>) -> Result<ControlFlow<()>> + 'a;
+
 /// Brings a subscriber to the newest version again and again; `on_switch` is called after each switch. Several new
 /// versions are taken at once, by the cheapest way.
 ///
@@ -130,23 +149,39 @@ pub fn follow<F: Follower>(
     observer: &dyn Observer,
     on_switch: &mut OnSwitch<'_, F>,
 ) -> Result<()> {
+    follow_events(subscriber, options, observer, &mut |subscriber, event| {
+        if let FollowEvent::Switched(switched) = event {
+            on_switch(subscriber, &switched)?;
+        }
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
+/// As [`follow`], for callers who want to know of looks that found nothing or failed, or have work to do between looks.
+///
+/// # Errors
+/// As [`follow`].
+pub fn follow_events<F: Follower>(
+    subscriber: &mut F,
+    options: &FollowOptions,
+    observer: &dyn Observer,
+    on_event: &mut OnEvent<'_, F>,
+) -> Result<()> {
     let mut pause = options.poll;
     let mut last_remark = None;
     loop {
         let prepared = subscriber.prepare_head(observer);
         let switched = prepared.and_then(|prepared| prepared.map(|prepared| subscriber.switch(prepared)).transpose());
         observer.advance(Phase::Wait, 0)?;
-        match switched {
+        let (event, remark, behind) = match switched {
             Ok(Some(mut switched)) => {
                 let lag = lag(subscriber.store(), switched.version);
                 switched.lag = Some(lag);
-                on_switch(subscriber, &switched)?;
-                (pause, last_remark) = (options.poll, None);
-                if lag.versions > 0 && options.until.is_none_or(|until| switched.version < until) {
-                    continue;
-                }
+                pause = options.poll;
+                let behind = lag.versions > 0 && options.until.is_none_or(|until| switched.version < until);
+                (FollowEvent::Switched(Box::new(switched)), None, behind)
             }
-            Ok(None) => {}
+            Ok(None) => (FollowEvent::Newest, None, false),
             Err(error) if error.class() == ErrorClass::Usage => return Err(error),
             Err(error) => {
                 // A chain without versions is no failure, but one that has lost them is.
@@ -156,17 +191,28 @@ pub fn follow<F: Follower>(
                     }
                     _ => format!("tried again later: {error:#}"),
                 };
-                // Once is enough.
-                if last_remark.as_ref() != Some(&text) {
-                    observer.remark(&text);
-                    last_remark = Some(text);
-                }
+                (FollowEvent::Failed(error), Some(text), false)
             }
+        };
+        if on_event(subscriber, event)?.is_break() {
+            return Ok(());
+        }
+        // Once is enough, until a look goes well.
+        if last_remark != remark {
+            remark.iter().for_each(|text| observer.remark(text));
+            last_remark = remark;
+        }
+        if behind {
+            continue;
         }
         if options.until.is_some_and(|until| subscriber.held_version() >= Some(until)) {
             return Ok(());
         }
-        wait(pause.mul_f64(rand::random_range(0.5..1.0)), observer)?;
+        let ended =
+            wait(pause.mul_f64(rand::random_range(0.5..1.0)), observer, || on_event(subscriber, FollowEvent::Pause))?;
+        if ended.is_break() {
+            return Ok(());
+        }
         pause = pause.saturating_mul(2).min(options.poll_longest);
     }
 }
@@ -184,14 +230,21 @@ fn lag(store: &Store, version: u64) -> Lag {
     }
 }
 
-fn wait(pause: Duration, observer: &dyn Observer) -> Result<()> {
+fn wait(
+    pause: Duration,
+    observer: &dyn Observer,
+    mut meanwhile: impl FnMut() -> Result<ControlFlow<()>>,
+) -> Result<ControlFlow<()>> {
     let began = Instant::now();
     let _waiting = InPhase::begin(observer, Phase::Wait, 0);
     loop {
         observer.advance(Phase::Wait, 0)?;
+        if meanwhile()?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
         let left = pause.saturating_sub(began.elapsed());
         if left.is_zero() {
-            return Ok(());
+            return Ok(ControlFlow::Continue(()));
         }
         thread::sleep(left.min(PATIENCE));
     }

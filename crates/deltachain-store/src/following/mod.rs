@@ -2,6 +2,7 @@
 
 pub(crate) mod assets;
 pub(crate) mod cache;
+pub(crate) mod check;
 pub(crate) mod directory_status;
 pub(crate) mod download;
 pub(crate) mod follow;

@@ -1,42 +1,263 @@
 //! `follow`: keeps a directory at the newest version of a chain.
 
-use std::process::Command;
-use std::time::Duration;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::process;
+use std::time::{Duration, Instant};
 
-use deltachain::Result;
-use deltachain_store::{FollowOptions, Observer, Switched, follow};
+use deltachain::{Error, ErrorClass, Result};
+use deltachain_store::{FollowEvent, FollowOptions, HeldVersion, Observer, Phase, Switched, follow_events};
+use serde_json::{Value, json};
 
 use crate::chain_args::FollowArgs;
 use crate::commands::chain::pull::{as_json, describe, open};
 use crate::interrupt;
-use crate::output::Output;
+use crate::operation::command::{Commander, Outcome, Wanted};
+use crate::operation::metrics::{Metrics, serve};
+use crate::operation::records::{At, Failure, FollowStatus, Records};
+use crate::operation::service;
+use crate::operation::time::Time;
+use crate::output::{Output, printable_path};
 use crate::watcher::Watcher;
 
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
-    let watcher = Watcher::new(output);
+    let watcher = Watcher::of_service(output);
     let mut subscriber = open(args.chain.open()?, &args.directory)?;
+    let mut operation = Operation::new(args, output, &watcher)?;
     let options = FollowOptions::default()
         .poll(Duration::from_secs_f64(args.poll))
-        .poll_longest(Duration::from_secs_f64(args.poll_longest.max(args.poll)))
-        .until(args.until);
-    let result = follow(&mut subscriber, &options, &watcher, &mut |_, switched| {
-        watcher.suspend(|| {
-            output.summary(
-                || describe_with_lag(switched),
+        .poll_longest(Duration::from_secs_f64(args.poll_longest.max(args.poll)));
+    let result = follow_events(&mut subscriber, &options, &watcher, &mut |subscriber, event| {
+        operation.happened(subscriber.held(), event)
+    });
+    service::ends();
+    match result {
+        // Whoever follows until interrupted has what was wanted.
+        Err(error) if interrupt::happened() => {
+            if args.once {
+                Err(error)
+            } else {
+                Ok(())
+            }
+        }
+        Err(error) => {
+            operation.ends_with(&error);
+            Err(error)
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// What is done besides keeping the directory at the newest version.
+struct Operation<'a> {
+    args: &'a FollowArgs,
+    output: Output,
+    watcher: &'a Watcher,
+    records: Records,
+    status: FollowStatus,
+    commander: Option<Commander>,
+    metrics: Metrics,
+    is_ready: bool,
+    /// Why the last record could not be written.
+    unwritten: Option<String>,
+    /// Held as long as this process follows.
+    lock: Option<File>,
+}
+
+impl<'a> Operation<'a> {
+    fn new(args: &'a FollowArgs, output: Output, watcher: &'a Watcher) -> Result<Self> {
+        let records = Records::in_directory(&args.directory.directory);
+        let wanted = args.exec.command.as_ref().map(|command| Wanted {
+            command: command.clone(),
+            timeout: args.exec.exec_timeout.map(Duration::from_secs_f64),
+            pause: Duration::from_secs_f64(args.poll),
+            to_stderr: output.is_json(),
+        });
+        let commander = wanted.map(|wanted| Commander::new(wanted, &records));
+        let metrics = Metrics::default();
+        if let Some(address) = args.metrics {
+            let address = serve(address, &metrics)?;
+            watcher.remark(&format!("metrics are at http://{address}/metrics"));
+        }
+        // What cannot be read is written anew.
+        let before = records.status().ok().flatten().unwrap_or_default();
+        let status = FollowStatus {
+            pid: process::id(),
+            started: Some(Time::now()),
+            command: commander.as_ref().map(|commander| commander.status(None, false)),
+            ..before
+        };
+        let lock = records.lock();
+        let (is_ready, unwritten) = (false, None);
+        Ok(Self { args, output, watcher, records, status, commander, metrics, is_ready, unwritten, lock })
+    }
+
+    /// Does what an event asks for.
+    fn happened(&mut self, held: Option<&HeldVersion>, event: FollowEvent) -> Result<ControlFlow<()>> {
+        let is_pause = matches!(event, FollowEvent::Pause);
+        if !is_pause {
+            self.status.command = self.commander.as_ref().map(|commander| commander.status(held, false));
+        }
+        match event {
+            FollowEvent::Switched(switched) => self.switched(&switched)?,
+            FollowEvent::Newest => self.newest(held)?,
+            FollowEvent::Failed(error) => {
+                self.failed(held, &error);
+                if self.args.once {
+                    return Err(error);
+                }
+            }
+            // Nothing new.
+            _ => {}
+        }
+        if let Some(held) = held {
+            if !self.is_ready {
+                service::is_ready(held.version);
+                self.is_ready = true;
+            }
+            self.run_command(held)?;
+            if self.args.once && !is_pause {
+                return self.once(held);
+            }
+            let is_reached = self.args.until.is_some_and(|until| held.version >= until);
+            if is_reached && self.commander.as_ref().is_none_or(|commander| commander.has_succeeded(held)) {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn switched(&mut self, switched: &Switched) -> Result<()> {
+        // Somebody may have removed the whole directory, which has been made anew then.
+        if !self.records.has_lock() {
+            self.lock = self.records.lock();
+        }
+        let lag = switched.lag.unwrap_or_default();
+        let stored = lag.seconds.and_then(Time::ago).map(|time| At { version: switched.version, time });
+        self.status.stored = stored;
+        self.metrics.switched(switched);
+        self.metrics.command_is_new();
+        service::says(&format!("at version {}", switched.version));
+        self.found(switched.version, switched.version.saturating_add(lag.versions));
+        let went_back = switched.from.filter(|from| *from > switched.version);
+        if let Some(from) = went_back {
+            self.watcher.remark(&format!("the chain has gone back: from version {from} to {}", switched.version));
+        }
+        let event = if went_back.is_some() { "rolled-back" } else { "switched" };
+        let time = Time::now();
+        self.watcher.suspend(|| {
+            self.output.summary(
+                || format!("{}\n  time   {time}", describe_with_lag(switched)),
                 || {
-                    let mut event = as_json(switched);
-                    event["event"] = "switched".into();
-                    event
+                    let mut json = as_json(switched);
+                    json["event"] = event.into();
+                    json["time"] = time.to_string().into();
+                    json
                 },
             )
-        })?;
-        if let Some(command) = &args.exec {
-            execute(command, switched, &watcher);
+        })
+    }
+
+    /// A look found nothing new.
+    fn newest(&mut self, held: Option<&HeldVersion>) -> Result<()> {
+        let Some(held) = held else { return Ok(()) };
+        self.found(held.version, held.version);
+        if !self.args.once {
+            return Ok(());
+        }
+        self.output.summary(
+            || format!("version {} is in {} already", held.version, printable_path(&held.directory)),
+            || newest_as_json(held),
+        )
+    }
+
+    /// A look has gone well, and `head` is the newest version.
+    fn found(&mut self, held: u64, head: u64) {
+        let time = Time::now();
+        self.status.failing = false;
+        (self.status.last_look, self.status.last_success) = (Some(time), Some(time));
+        self.status.head = Some(head);
+        if held >= head {
+            self.status.newest = Some(At { version: held, time });
+        }
+        self.write(Some(held));
+    }
+
+    fn failed(&mut self, held: Option<&HeldVersion>, error: &Error) {
+        self.metrics.failed(error);
+        self.status.failing = true;
+        self.status.last_look = Some(Time::now());
+        self.status.last_error = Some(Failure::of(error));
+        service::says(&format!("tried again later: {error:#}"));
+        self.write(held.map(|held| held.version));
+    }
+
+    /// Following ends with this error. Of USAGE no event has told.
+    fn ends_with(&mut self, error: &Error) {
+        if error.class() == ErrorClass::Usage {
+            self.status.failing = true;
+            self.status.last_error = Some(Failure::of(error));
+            self.write_status();
+        }
+    }
+
+    /// After a look: for `status`, and for metrics.
+    fn write(&mut self, held: Option<u64>) {
+        self.metrics.looked(held, &self.status);
+        self.write_status();
+    }
+
+    fn write_status(&mut self) {
+        let unwritten = self.records.write_status(&self.status).err().map(|error| format!("{error:#}"));
+        // Once is enough. The model is what counts.
+        if unwritten != self.unwritten {
+            unwritten.iter().for_each(|text| self.watcher.remark(text));
+            self.unwritten = unwritten;
+        }
+    }
+
+    /// Runs the command for the version held, if it is time.
+    fn run_command(&mut self, held: &HeldVersion) -> Result<()> {
+        let Some(commander) = self.commander.as_mut().filter(|commander| commander.is_due(held)) else {
+            return Ok(());
+        };
+        self.status.command = Some(commander.status(Some(held), true));
+        self.write_status();
+        let Some(commander) = &mut self.commander else { return Ok(()) };
+        let began = Instant::now();
+        // An interruption is seen by the command itself.
+        let outcome = commander.run(held, &mut || drop(self.watcher.advance(Phase::Wait, 0)));
+        self.status.command = Some(commander.status(Some(held), false));
+        let pause = commander.pause().unwrap_or_default();
+        if outcome == Outcome::Succeeded {
+            // It has succeeded all the same.
+            commander.record().unwrap_or_else(|error| self.watcher.remark(&format!("{error:#}")));
+        }
+        self.write_status();
+        let (result, text) = match outcome {
+            Outcome::Interrupted => return interrupt::check(),
+            Outcome::Succeeded => ("succeeded", None),
+            Outcome::Failed(text) => ("failed", Some(text)),
+            Outcome::TimedOut(text) => ("timed-out", Some(text)),
+        };
+        self.metrics.ran(result, began.elapsed());
+        if let Some(text) = text {
+            let again =
+                if self.args.once { String::new() } else { format!("; tried again in {:.1} s", pause.as_secs_f64()) };
+            self.watcher.remark(&format!("the command of --exec for version {}: {text}{again}", held.version));
         }
         Ok(())
-    });
-    // Whoever follows until interrupted has what was wanted.
-    if interrupt::happened() { Ok(()) } else { result }
+    }
+
+    /// After the one look.
+    fn once(&self, held: &HeldVersion) -> Result<ControlFlow<()>> {
+        if let Some(commander) = self.commander.as_ref().filter(|commander| !commander.has_succeeded(held)) {
+            let text = commander.status(Some(held), false).last_failure.unwrap_or_default();
+            return Err(Error::io("running the command of --exec", io::Error::other(text)));
+        }
+        Ok(ControlFlow::Break(()))
+    }
 }
 
 fn describe_with_lag(switched: &Switched) -> String {
@@ -49,26 +270,13 @@ fn describe_with_lag(switched: &Switched) -> String {
     format!("{}\n  lag    {behind}", describe(switched))
 }
 
-/// Runs the user's command. The switch has happened, whatever becomes of it.
-fn execute(command: &str, switched: &Switched, watcher: &Watcher) {
-    let mut shell = if cfg!(windows) {
-        let mut shell = Command::new("cmd");
-        shell.arg("/C");
-        shell
-    } else {
-        let mut shell = Command::new("/bin/sh");
-        shell.arg("-c");
-        shell
-    };
-    let status = shell
-        .arg(command)
-        .env("DELTACHAIN_VERSION", switched.version.to_string())
-        .env("DELTACHAIN_STATE", switched.state.to_string())
-        .env("DELTACHAIN_DIRECTORY", &switched.directory)
-        .status();
-    match status {
-        Ok(status) if status.success() => {}
-        Ok(status) => watcher.remark(&format!("the command of --exec ended with {status}")),
-        Err(error) => watcher.remark(&format!("the command of --exec could not be run: {error}")),
-    }
+fn newest_as_json(held: &HeldVersion) -> Value {
+    json!({
+        "event": "newest",
+        "time": Time::now().to_string(),
+        "version": held.version,
+        "state": held.state.to_string(),
+        "commit": held.commit.to_string(),
+        "directory": held.directory.to_string_lossy(),
+    })
 }

@@ -7,12 +7,16 @@ use deltachain_store::{FsckOptions, Scratch, fsck};
 use serde_json::json;
 
 use crate::chain_args::FsckArgs;
+use crate::commands::chain::fsck_directory::{self, directory_of};
 use crate::failure::describe;
 use crate::numbers::{counted, grouped};
 use crate::output::{Output, printable};
 use crate::watcher::Watcher;
 
 pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
+    if let Some(directory) = directory_of(&args.chain.url) {
+        return fsck_directory::run(&directory, output);
+    }
     let store = args.chain.open()?;
     let place = if args.deep { Some(Scratch::new(args.scratch.as_deref())?) } else { None };
     let deep = place.as_ref().map(|place| place.path().to_owned());

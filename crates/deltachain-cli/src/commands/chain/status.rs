@@ -1,0 +1,109 @@
+//! `status`: how a follower's directory is. The program fails if it is not healthy.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use deltachain::Result;
+use deltachain_store::DirectoryStatus;
+use serde_json::{Value, json};
+
+use crate::chain_args::StatusArgs;
+use crate::operation::health::{CommandHealth, Health};
+use crate::operation::records::{At, Failure};
+use crate::operation::time::Time;
+use crate::output::{Output, printable, printable_path};
+
+pub(crate) fn run(args: &StatusArgs, output: Output) -> Result<ExitCode> {
+    let health = Health::of(&args.directory, args.max_lag)?;
+    output.result(|| as_text(&health), || as_json(&health))?;
+    Ok(if health.is_healthy() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// When the commit of the version held was stored.
+fn stored(health: &Health) -> Option<Time> {
+    let held = health.held.as_ref()?;
+    health.status.stored.filter(|stored| stored.version == held.version).map(|At { time, .. }| time)
+}
+
+fn as_text(health: &Health) -> String {
+    let mut lines = Vec::new();
+    if let Some(DirectoryStatus { version, commit, chain, state, directory, switched, .. }) = &health.held {
+        let since = switched.map(|time| format!(", since {}", Time::from(time))).unwrap_or_default();
+        lines.push(format!("version   {version}{since}"));
+        lines.push(format!("state     {state}"));
+        lines.push(format!("commit    {commit}"));
+        lines.extend(chain.map(|chain| format!("chain     {chain}")));
+        lines.push(format!("files     {}", printable_path(directory)));
+    }
+    if let Some(stored) = stored(health) {
+        lines.push(format!("age       {}, published {stored}", short(stored.age())));
+    }
+    if let Some(lag) = health.lag {
+        let seen = health.behind.map(|behind| format!("; was the newest {} ago", short(behind)));
+        lines.push(format!("lag       {lag} versions{}", seen.unwrap_or_default()));
+    }
+    let status = &health.status;
+    if let Some(time) = status.last_success {
+        lines.push(format!("looked    {time}, {} ago", short(time.age())));
+    }
+    if let Some(Failure { time, message, .. }) = &status.last_error {
+        let since = if status.failing { "" } else { ", none since" };
+        lines.push(format!("failed    {time}{since}: {}", printable(message)));
+    }
+    lines.extend(health.command.iter().map(command_as_text));
+    lines.push(if health.is_followed {
+        format!("follower  process {}", status.pid)
+    } else {
+        "follower  none".to_owned()
+    });
+    if health.is_healthy() {
+        lines.push("healthy".to_owned());
+    }
+    lines.extend(health.problems.iter().map(|problem| format!("unhealthy: {}", printable(problem))));
+    lines.join("\n")
+}
+
+fn command_as_text(command: &CommandHealth) -> String {
+    match (command.succeeded, command.status.running) {
+        (Some(time), _) => format!("command   succeeded {time}"),
+        (None, true) => "command   running".to_owned(),
+        (None, false) => "command   has not succeeded".to_owned(),
+    }
+}
+
+/// A time that has passed, as `2h 3m`.
+fn short(time: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
+}
+
+fn as_json(health: &Health) -> Value {
+    let Health { held, status, command, is_followed, lag, behind, problems } = health;
+    let held = held.as_ref();
+    json!({
+        "healthy": health.is_healthy(),
+        "problems": problems,
+        "version": held.map(|held| held.version),
+        "state": held.map(|held| held.state.to_string()),
+        "commit": held.map(|held| held.commit.to_string()),
+        "chain": held.and_then(|held| held.chain).map(|chain| chain.to_string()),
+        "directory": held.map(|held| held.directory.to_string_lossy()),
+        "switched": held.and_then(|held| held.switched).map(Time::from),
+        "stored": stored(health),
+        "age_seconds": stored(health).map(|stored| stored.age().as_secs_f64()),
+        "head": status.head,
+        "lag_versions": lag,
+        "lag_seconds": behind.map(|behind| behind.as_secs_f64()),
+        "last_look": status.last_look,
+        "last_success": status.last_success,
+        "failing": status.failing,
+        "last_error": status.last_error,
+        "following": is_followed,
+        "process": is_followed.then_some(status.pid),
+        "command": command.as_ref().map(|command| json!({
+            "succeeded": command.succeeded,
+            "running": command.status.running && *is_followed,
+            "failures": command.status.failures,
+            "last_failure": command.status.last_failure,
+        })),
+    })
+}

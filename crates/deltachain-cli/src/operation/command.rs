@@ -1,0 +1,240 @@
+//! The command of `follow --exec`: run for each version until it succeeds, ended when it takes too long or nobody wants it
+//! any more.
+
+use std::io;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use deltachain::Result;
+use deltachain::tensor::Digest;
+use deltachain_store::HeldVersion;
+
+use crate::interrupt;
+use crate::operation::records::{CommandStatus, Ran, Records};
+use crate::operation::time::Time;
+
+/// The longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// How long a command has to end when it is asked to, before it is ended by force.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often a command that runs is looked at.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What the user wants to be run.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    /// For the shell.
+    pub(crate) command: String,
+    pub(crate) timeout: Option<Duration>,
+    /// The pause after the first failure; after each further one it is twice as long.
+    pub(crate) pause: Duration,
+    /// Let standard error have what the command prints: standard output is for JSON.
+    pub(crate) to_stderr: bool,
+}
+
+/// Runs the command for the version in force until it succeeds, also after a restart.
+#[derive(Debug)]
+pub(crate) struct Commander {
+    wanted: Wanted,
+    digest: String,
+    records: Records,
+    ran: Option<Ran>,
+    /// What has been tried for the version in force.
+    tries: Option<Tries>,
+}
+
+/// Tries that have failed.
+#[derive(Debug)]
+struct Tries {
+    version: u64,
+    commit: Digest,
+    failures: u64,
+    last_failure: String,
+    pause: Duration,
+    next: Instant,
+}
+
+/// How a try ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Succeeded,
+    Failed(String),
+    TimedOut(String),
+    /// The program is to end; the command has been ended.
+    Interrupted,
+}
+
+impl Commander {
+    /// What cannot be read of earlier runs counts as none: the command is run once more.
+    pub(crate) fn new(wanted: Wanted, records: &Records) -> Self {
+        let ran = records.ran().ok().flatten();
+        let digest = Digest::of_bytes(wanted.command.as_bytes()).to_string();
+        Self { wanted, digest, records: records.clone(), ran, tries: None }
+    }
+
+    /// Whether the command has succeeded for this version.
+    pub(crate) fn has_succeeded(&self, held: &HeldVersion) -> bool {
+        self.ran.as_ref().is_some_and(|ran| ran.is(held.version, held.commit, &self.digest))
+    }
+
+    /// Whether it is time to run it.
+    pub(crate) fn is_due(&self, held: &HeldVersion) -> bool {
+        !self.has_succeeded(held) && self.tries_for(held).is_none_or(|tries| tries.next <= Instant::now())
+    }
+
+    fn tries_for(&self, held: &HeldVersion) -> Option<&Tries> {
+        self.tries.as_ref().filter(|tries| (tries.version, tries.commit) == (held.version, held.commit))
+    }
+
+    /// For the records.
+    pub(crate) fn status(&self, held: Option<&HeldVersion>, running: bool) -> CommandStatus {
+        let tries = held.and_then(|held| self.tries_for(held));
+        CommandStatus {
+            digest: self.digest.clone(),
+            running,
+            failures: tries.map_or(0, |tries| tries.failures),
+            last_failure: tries.map(|tries| tries.last_failure.clone()),
+        }
+    }
+
+    /// Runs the command once. `meanwhile` is called often.
+    pub(crate) fn run(&mut self, held: &HeldVersion, meanwhile: &mut dyn FnMut()) -> Outcome {
+        let outcome = self.attempt(held, meanwhile);
+        match &outcome {
+            Outcome::Succeeded => {
+                let (commit, command) = (held.commit.to_string(), self.digest.clone());
+                self.ran = Some(Ran { version: held.version, commit, command, time: Time::now() });
+                self.tries = None;
+            }
+            Outcome::Failed(text) | Outcome::TimedOut(text) => {
+                let (failures, pause) = self.tries_for(held).map_or((0, self.wanted.pause), |tries| {
+                    (tries.failures, tries.pause.saturating_mul(2).min(LONGEST_PAUSE))
+                });
+                self.tries = Some(Tries {
+                    version: held.version,
+                    commit: held.commit,
+                    failures: failures.saturating_add(1),
+                    last_failure: text.clone(),
+                    pause,
+                    next: Instant::now() + pause,
+                });
+            }
+            Outcome::Interrupted => {}
+        }
+        outcome
+    }
+
+    /// Writes down for which version the command has succeeded, so that it is not run again after a restart.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn record(&self) -> Result<()> {
+        self.ran.iter().try_for_each(|ran| self.records.write_ran(ran))
+    }
+
+    /// The pause before the next try.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        self.tries.as_ref().map(|tries| tries.pause)
+    }
+
+    fn attempt(&self, held: &HeldVersion, meanwhile: &mut dyn FnMut()) -> Outcome {
+        let before = self.ran.as_ref().map_or_else(String::new, |ran| ran.version.to_string());
+        let mut shell = shell(&self.wanted.command);
+        shell
+            .env("DELTACHAIN_VERSION", held.version.to_string())
+            .env("DELTACHAIN_VERSION_BEFORE", before)
+            .env("DELTACHAIN_STATE", held.state.to_string())
+            .env("DELTACHAIN_DIRECTORY", &held.directory)
+            // What systemd has told this process is not for others.
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove("WATCHDOG_USEC")
+            .env_remove("WATCHDOG_PID")
+            // It has a process group of its own, which may not read from a terminal.
+            .stdin(Stdio::null());
+        if self.wanted.to_stderr {
+            shell.stdout(io::stderr());
+        }
+        let mut running = match Running::start(&mut shell) {
+            Ok(running) => running,
+            Err(error) => return Outcome::Failed(format!("it could not be run: {error}")),
+        };
+        let began = Instant::now();
+        loop {
+            match running.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Outcome::Succeeded,
+                Ok(Some(status)) => return Outcome::Failed(format!("it ended with {status}")),
+                Ok(None) => {}
+                Err(error) => return Outcome::Failed(format!("it cannot be waited for: {error}")),
+            }
+            meanwhile();
+            if interrupt::happened() {
+                running.end();
+                return Outcome::Interrupted;
+            }
+            if let Some(timeout) = self.wanted.timeout.filter(|timeout| began.elapsed() >= *timeout) {
+                running.end();
+                return Outcome::TimedOut(format!("it did not end within {} s, and was ended", timeout.as_secs_f64()));
+            }
+            thread::sleep(PATIENCE);
+        }
+    }
+}
+
+fn shell(command: &str) -> Command {
+    let mut shell = if cfg!(windows) {
+        let mut shell = Command::new("cmd");
+        shell.arg("/C");
+        shell
+    } else {
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c");
+        shell
+    };
+    shell.arg(command);
+    shell
+}
+
+/// A command that runs, with all processes that it starts, where the system has groups of processes.
+struct Running {
+    child: Child,
+}
+
+#[cfg(unix)]
+impl Running {
+    fn start(command: &mut Command) -> io::Result<Self> {
+        use std::os::unix::process::CommandExt;
+        Ok(Self { child: command.process_group(0).spawn()? })
+    }
+
+    /// Asks all processes of the group to end, and after a while ends them by force.
+    fn end(&mut self) {
+        use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+        let group = Pid::from_child(&self.child);
+        // An error says that there is nobody any more.
+        let mut left = kill_process_group(group, Signal::TERM).is_ok();
+        let began = Instant::now();
+        while left && began.elapsed() < GRACE {
+            // The shell is in the group until it has been waited for.
+            let _ = self.child.try_wait();
+            left = test_kill_process_group(group).is_ok();
+            thread::sleep(PATIENCE);
+        }
+        if left {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(not(unix))]
+impl Running {
+    fn start(command: &mut Command) -> io::Result<Self> {
+        Ok(Self { child: command.spawn()? })
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

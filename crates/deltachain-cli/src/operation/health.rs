@@ -1,0 +1,124 @@
+//! Whether a follower's directory is as it should be: from what it holds and what `follow` has written down.
+
+use std::path::Path;
+use std::time::Duration;
+
+use deltachain::{Error, ErrorClass, Result};
+use deltachain_store::{DirectoryStatus, inspect_directory};
+
+use crate::chain_args::MaxLag;
+use crate::operation::records::{CommandStatus, FollowStatus, Ran, Records};
+use crate::operation::time::Time;
+
+/// All that is known of a directory, and what is wrong with it.
+#[derive(Debug)]
+pub(crate) struct Health {
+    pub(crate) held: Option<DirectoryStatus>,
+    pub(crate) status: FollowStatus,
+    pub(crate) command: Option<CommandHealth>,
+    /// Whether a process follows.
+    pub(crate) is_followed: bool,
+    /// Versions behind the newest one that has been seen; `None` if none has been seen.
+    pub(crate) lag: Option<u64>,
+    /// How long ago the directory was seen to be at the newest version.
+    pub(crate) behind: Option<Duration>,
+    /// Why it is not healthy.
+    pub(crate) problems: Vec<String>,
+}
+
+/// How the command of --exec does for the version held.
+#[derive(Debug)]
+pub(crate) struct CommandHealth {
+    /// When it succeeded.
+    pub(crate) succeeded: Option<Time>,
+    pub(crate) status: CommandStatus,
+}
+
+impl Health {
+    /// Reads the records of a directory.
+    ///
+    /// # Errors
+    /// USAGE if there is no such directory.
+    pub(crate) fn of(directory: &Path, max_lag: Option<MaxLag>) -> Result<Self> {
+        if !directory.is_dir() {
+            return Err(Error::usage("there is no such directory").in_file(directory));
+        }
+        let mut problems = Vec::new();
+        let records = Records::in_directory(directory);
+        let held = usable(inspect_directory(directory), &mut problems);
+        let status = usable(records.status(), &mut problems).unwrap_or_default();
+        let ran = usable(records.ran(), &mut problems);
+        let is_followed = records.is_locked();
+        if held.is_none() && problems.is_empty() {
+            problems.push("it holds no version".to_owned());
+        }
+        if let Some(held) = held.as_ref().filter(|held| !held.missing.is_empty()) {
+            problems.push(format!("files are missing or have another length: {}", held.missing.join(", ")));
+        }
+        let version = held.as_ref().map(|held| held.version);
+        let lag = version.zip(status.head).map(|(version, head)| head.saturating_sub(version));
+        // Whoever went back since is not what was the newest.
+        let newest = status.newest.filter(|newest| version >= Some(newest.version));
+        let behind = newest.map(|newest| newest.time.age());
+        let command = status.command.clone().map(|status| CommandHealth::of(status, held.as_ref(), ran.as_ref()));
+        let mut health = Self { held, status, command, is_followed, lag, behind, problems };
+        health.problems.extend(health.of_looks());
+        health.problems.extend(health.of_command());
+        health.problems.extend(max_lag.and_then(|max_lag| health.of_lag(max_lag)));
+        Ok(health)
+    }
+
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn of_looks(&self) -> Option<String> {
+        let error = self.status.last_error.as_ref().filter(|_| self.status.failing)?;
+        // A network that is down for a while is what --max-lag is for.
+        (error.class != ErrorClass::Io.name()).then(|| format!("the last look failed: {}", error.message))
+    }
+
+    fn of_command(&self) -> Option<String> {
+        let (command, held) = (self.command.as_ref()?, self.held.as_ref()?);
+        let CommandStatus { failures, last_failure, .. } = &command.status;
+        let text = last_failure.as_deref().unwrap_or_default();
+        match command.succeeded {
+            Some(_) => None,
+            None if *failures > 0 => {
+                Some(format!("the command failed for version {}, times: {failures}; {text}", held.version))
+            }
+            None if self.is_followed => None,
+            None => Some(format!("the command has not been run for version {}, and nobody follows", held.version)),
+        }
+    }
+
+    fn of_lag(&self, max_lag: MaxLag) -> Option<String> {
+        match (max_lag, self.lag, self.behind) {
+            (MaxLag::Versions(most), Some(lag), _) => {
+                (lag > most).then(|| format!("{lag} versions behind the newest one seen, more than {most}"))
+            }
+            (MaxLag::Time(most), _, Some(behind)) => (behind > most).then(|| {
+                let follower = if self.is_followed { "" } else { "; nobody follows" };
+                let (behind, most) = (behind.as_secs(), most.as_secs_f64());
+                format!("it was the newest {behind} s ago, more than {most} s{follower}")
+            }),
+            (MaxLag::Versions(_), None, _) => Some("no look at the chain has been recorded".to_owned()),
+            (MaxLag::Time(_), _, None) => Some("it has not been seen to be the newest".to_owned()),
+        }
+    }
+}
+
+impl CommandHealth {
+    fn of(status: CommandStatus, held: Option<&DirectoryStatus>, ran: Option<&Ran>) -> Self {
+        let fits = |ran: &&Ran| held.is_some_and(|held| ran.is(held.version, held.commit, &status.digest));
+        Self { succeeded: ran.filter(fits).map(|ran| ran.time), status }
+    }
+}
+
+/// What could be read. What could not is a problem.
+fn usable<T>(read: Result<Option<T>>, problems: &mut Vec<String>) -> Option<T> {
+    read.unwrap_or_else(|error| {
+        problems.push(format!("{error:#}"));
+        None
+    })
+}

@@ -1,0 +1,8 @@
+//! What `follow` needs to be run as a service: its records, the user's command, metrics, and word to systemd.
+
+pub(crate) mod command;
+pub(crate) mod health;
+pub(crate) mod metrics;
+pub(crate) mod records;
+pub(crate) mod service;
+pub(crate) mod time;

@@ -1,0 +1,284 @@
+//! What `follow` writes down in its directory for `status`, and for itself when it is started again:
+//!
+//! ```text
+//! status.json   how the last look at the chain went; written after each look
+//! ran.json      the version for which the command of --exec has succeeded
+//! follow.lock   held by `follow` as long as it runs
+//! ```
+//!
+//! All of them are optional, and none says what the directory holds.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use deltachain::tensor::Digest;
+use deltachain::{Error, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::operation::time::Time;
+
+const STATUS: &str = "status.json";
+const RAN: &str = "ran.json";
+const LOCK: &str = "follow.lock";
+/// What stands behind the name of a file that is being written.
+const NEW: &str = ".new";
+
+/// No record is longer than this.
+const LONGEST: u64 = 1 << 20;
+
+/// How often the lock is tried, and the pause between two tries: whoever looks whether it is held, holds it for an instant.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// How following goes: `status.json`. What an older tool has not written is as in a new one.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct FollowStatus {
+    /// The process that follows or followed.
+    pub(crate) pid: u32,
+    pub(crate) started: Option<Time>,
+    /// The last look at the chain, however it went.
+    pub(crate) last_look: Option<Time>,
+    /// The last look that went well.
+    pub(crate) last_success: Option<Time>,
+    /// The newest version of the chain that has been seen.
+    pub(crate) head: Option<u64>,
+    /// The version that was last seen to be the newest while it was held, and when that was.
+    pub(crate) newest: Option<At>,
+    /// When the commit of the version held was stored.
+    pub(crate) stored: Option<At>,
+    /// Whether the last look failed.
+    pub(crate) failing: bool,
+    /// What went wrong last, also if looks have gone well since.
+    pub(crate) last_error: Option<Failure>,
+    /// The command of --exec; nothing without one.
+    pub(crate) command: Option<CommandStatus>,
+}
+
+/// A version and a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct At {
+    pub(crate) version: u64,
+    pub(crate) time: Time,
+}
+
+/// An error, and when it happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    pub(crate) time: Time,
+    pub(crate) class: String,
+    pub(crate) rule: Option<String>,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn of(error: &Error) -> Self {
+        Self {
+            time: Time::now(),
+            class: error.class().name().to_owned(),
+            rule: error.rule().map(str::to_owned),
+            message: format!("{error:#}"),
+        }
+    }
+}
+
+/// How the command of --exec does for the version held.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct CommandStatus {
+    /// Digest of the command.
+    pub(crate) digest: String,
+    pub(crate) running: bool,
+    /// How often it has failed for this version.
+    pub(crate) failures: u64,
+    pub(crate) last_failure: Option<String>,
+}
+
+/// The version for which the command has succeeded: `ran.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ran {
+    pub(crate) version: u64,
+    /// Digest of the version's commit.
+    pub(crate) commit: String,
+    /// Digest of the command.
+    pub(crate) command: String,
+    pub(crate) time: Time,
+}
+
+impl Ran {
+    /// Whether it was this command, for this version.
+    pub(crate) fn is(&self, version: u64, commit: Digest, command: &str) -> bool {
+        (self.version, &self.commit, self.command.as_str()) == (version, &commit.to_string(), command)
+    }
+}
+
+/// The records in a directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Records {
+    directory: PathBuf,
+}
+
+impl Records {
+    pub(crate) fn in_directory(directory: &Path) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    /// How following goes. `None` if nobody has followed.
+    ///
+    /// # Errors
+    /// IO; USAGE if the file is not ours.
+    pub(crate) fn status(&self) -> Result<Option<FollowStatus>> {
+        self.read(STATUS)
+    }
+
+    pub(crate) fn write_status(&self, status: &FollowStatus) -> Result<()> {
+        // It may be lost in a crash: the next look writes it again.
+        self.write(STATUS, status, false)
+    }
+
+    /// The version for which the command has succeeded.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub(crate) fn ran(&self) -> Result<Option<Ran>> {
+        self.read(RAN)
+    }
+
+    pub(crate) fn write_ran(&self, ran: &Ran) -> Result<()> {
+        self.write(RAN, ran, true)
+    }
+
+    /// Says that this process follows, until the file is closed. Only one process does: it has locked the directory.
+    /// `None` if the file system has no locks: then nobody can see that it follows.
+    pub(crate) fn lock(&self) -> Option<File> {
+        let path = self.directory.join(LOCK);
+        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
+            return None;
+        }
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).ok()?;
+        for _ in 0..LOCK_TRIES {
+            match file.try_lock() {
+                Ok(()) => return Some(file),
+                Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+                Err(TryLockError::Error(_)) => return None,
+            }
+        }
+        None
+    }
+
+    /// Whether there is a file to lock.
+    pub(crate) fn has_lock(&self) -> bool {
+        fs::symlink_metadata(self.directory.join(LOCK)).is_ok()
+    }
+
+    /// Whether a process follows.
+    pub(crate) fn is_locked(&self) -> bool {
+        let path = self.directory.join(LOCK);
+        // Nothing else is opened: a pipe would wait for somebody.
+        let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+        // It may be held for an instant here. `lock` above bears that, and nobody else takes it.
+        is_file && File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let path = self.directory.join(name);
+        let reading = |error| Error::io("reading", error).in_file(&path);
+        let length = match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Ok(found) if !found.is_file() => return Err(Error::usage("not a file").in_file(path)),
+            found => found.map_err(reading)?.len(),
+        };
+        if length > LONGEST {
+            return Err(Error::usage("too long for a record").in_file(path));
+        }
+        let bytes = fs::read(&path).map_err(reading)?;
+        let record = serde_json::from_slice(&bytes);
+        record.map(Some).map_err(|error| Error::usage(format!("cannot be read: {error}")).in_file(path))
+    }
+
+    /// Writes a file beside, and renames it, so that whoever reads sees all of it or what was there before.
+    fn write(&self, name: &str, record: &impl Serialize, sync: bool) -> Result<()> {
+        let path = self.directory.join(name);
+        let new = self.directory.join(name.to_owned() + NEW);
+        let bytes = serde_json::to_vec(record).map_err(|error| Error::usage(error.to_string()).in_file(&path))?;
+        let write = || -> io::Result<()> {
+            // What a killed process has left. `create_new` does not write through a link.
+            match fs::remove_file(&new) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
+            file.write_all(&bytes)?;
+            if sync {
+                file.sync_all()?;
+            }
+            fs::rename(&new, &path)?;
+            if sync && cfg!(unix) { File::open(&self.directory)?.sync_all() } else { Ok(()) }
+        };
+        write().map_err(|error| Error::io("writing", error).in_file(&path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = Records::in_directory(directory.path());
+        assert_eq!((records.status().unwrap(), records.ran().unwrap()), (None, None));
+        let time = humantime::parse_rfc3339("2026-01-31T12:00:00Z").unwrap().into();
+        let status = FollowStatus {
+            pid: 7,
+            head: Some(3),
+            last_error: Some(Failure { time, ..Failure::of(&Error::usage("x")) }),
+            ..FollowStatus::default()
+        };
+        records.write_status(&status).unwrap();
+        records.write_status(&status).unwrap();
+        assert_eq!(records.status().unwrap(), Some(status));
+        let commit = Digest::of_bytes(b"");
+        let ran = Ran { version: 3, commit: commit.to_string(), command: "c".to_owned(), time: Time::now() };
+        records.write_ran(&ran).unwrap();
+        let read = records.ran().unwrap().unwrap();
+        assert!(read.is(3, commit, "c") && !read.is(3, commit, "d") && !read.is(4, commit, "c"));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left beside them");
+        // What another version of the tool has written, and what nobody has.
+        fs::write(directory.path().join(STATUS), r#"{"head":4,"moon":"full"}"#).unwrap();
+        assert_eq!(records.status().unwrap().unwrap().head, Some(4));
+        fs::write(directory.path().join(STATUS), "no").unwrap();
+        assert!(records.status().is_err());
+    }
+
+    #[test]
+    fn a_follower_is_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = Records::in_directory(directory.path());
+        assert!(!records.is_locked());
+        let lock = records.lock().unwrap();
+        assert!(records.is_locked());
+        drop(lock);
+        assert!(!records.is_locked());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = Records::in_directory(&directory.path().join("model"));
+        fs::create_dir(directory.path().join("model")).unwrap();
+        let other = directory.path().join("other");
+        fs::write(&other, "mine").unwrap();
+        for name in ["status.json", "status.json.new", "follow.lock"] {
+            std::os::unix::fs::symlink(&other, directory.path().join("model").join(name)).unwrap();
+        }
+        records.write_status(&FollowStatus::default()).unwrap();
+        assert!(records.lock().is_none() && !records.is_locked());
+        assert_eq!(fs::read(&other).unwrap(), b"mine");
+    }
+}

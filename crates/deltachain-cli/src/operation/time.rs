@@ -1,0 +1,77 @@
+//! The time of day: for records and remarks only. No link or chain depends on it.
+
+use std::fmt::{self, Display, Formatter};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A time of day, written as RFC 3339 in UTC, such as `2026-01-31T12:00:00.250Z`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Time(SystemTime);
+
+impl Time {
+    /// What the clock of this machine says.
+    #[expect(clippy::disallowed_methods, reason = "people and monitors want to know when")]
+    pub(crate) fn now() -> Self {
+        Self(SystemTime::now())
+    }
+
+    /// As long ago as this.
+    pub(crate) fn ago(seconds: f64) -> Option<Self> {
+        let passed = Duration::try_from_secs_f64(seconds).ok()?;
+        Self::now().0.checked_sub(passed).map(Self)
+    }
+
+    /// How long ago it was. Clocks jump: what would be negative is 0.
+    pub(crate) fn age(self) -> Duration {
+        Self::now().0.duration_since(self.0).unwrap_or_default()
+    }
+
+    /// Seconds since 1970, as Prometheus counts.
+    pub(crate) fn unix_seconds(self) -> f64 {
+        self.0.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+    }
+}
+
+impl From<SystemTime> for Time {
+    fn from(time: SystemTime) -> Self {
+        Self(time)
+    }
+}
+
+impl Display for Time {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        // Before 1970 and after 9999 there is no such text, and a clock may say anything.
+        let shown = self.0.duration_since(UNIX_EPOCH).is_ok_and(|since| since.as_secs() < 253_402_300_800);
+        if shown { humantime::format_rfc3339_millis(self.0).fmt(out) } else { out.write_str("unknown") }
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        humantime::parse_rfc3339(&text).map(Self).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_one_form_and_come_back() {
+        let time = Time(UNIX_EPOCH + Duration::from_millis(1_769_860_800_250));
+        assert_eq!(time.to_string(), "2026-01-31T12:00:00.250Z");
+        let text = serde_json::to_string(&time).unwrap();
+        assert_eq!(serde_json::from_str::<Time>(&text).unwrap(), time);
+        assert!(serde_json::from_str::<Time>("\"yesterday\"").is_err());
+        assert_eq!(Time(UNIX_EPOCH + Duration::from_hours(1 << 31)).to_string(), "unknown");
+        assert_eq!(Time::ago(f64::NAN), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! Reading all of a subscriber's directory, to see whether it is what was recorded when it was made.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Digest, State, StateDigests, total_bytes};
+use deltachain::{Error, Result};
+
+use crate::directory::marker::Kind;
+use crate::directory::names::{is_link, is_real_directory, is_real_file, is_version};
+use crate::following::held::Record;
+use crate::following::model_directory::current_in;
+use crate::following::selection::Selection;
+use crate::following::shard::Part;
+use crate::following::versions::{MODEL, files_of, record_of};
+use crate::observer::{InPhase, Observer, Phase};
+
+/// What has been found in a subscriber's directory.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct DirectoryReport {
+    /// The version that `current` leads to.
+    pub current: Option<u64>,
+    /// Versions that lie there, with that one.
+    pub versions: usize,
+    /// Their tensors that have been read.
+    pub tensors: usize,
+    /// The bytes of these.
+    pub bytes: u64,
+    /// Links in the cache.
+    pub cached: usize,
+    /// Their bytes.
+    pub cached_bytes: u64,
+    /// Everything that is not as it was recorded.
+    pub problems: Vec<Error>,
+}
+
+/// Reads every version in a subscriber's directory, and every link in its cache, and goes on after each fault. Tensors are
+/// compared with the digests that were recorded; of other files only the lengths were. Nothing is changed and no lock is
+/// taken: what another process removes meanwhile is passed over.
+///
+/// # Errors
+/// USAGE if it is no such directory; what the observer wants it to end with.
+pub fn check_directory(directory: &Path, observer: &dyn Observer) -> Result<DirectoryReport> {
+    let mut report = DirectoryReport::default();
+    let is_marked = Kind::Model.marks(directory)?;
+    match current_in(directory) {
+        Ok(Some(current)) => report.current = Some(current.record.version),
+        _ if !is_marked => {
+            return Err(Error::usage("this program keeps no model in this directory").in_file(directory));
+        }
+        Ok(None) => {}
+        Err(error) => report.problems.push(error),
+    }
+    for version in ours(&directory.join("versions"), is_version, &mut report.problems) {
+        let before = report.problems.len();
+        let checked = is_real_directory(&version).then(|| report.check_version(&version, observer));
+        observer.advance(Phase::Hash, 0)?;
+        report.problems.extend(checked.and_then(Result::err));
+        if is_real_directory(&version) {
+            report.versions += 1;
+        } else {
+            report.problems.truncate(before);
+        }
+    }
+    for link in ours(&directory.join("cache"), is_link, &mut report.problems) {
+        let checked = is_real_file(&link).then(|| report.check_link(&link));
+        observer.advance(Phase::Hash, 0)?;
+        report.problems.extend(checked.and_then(Result::err).filter(|_| is_real_file(&link)));
+    }
+    Ok(report)
+}
+
+impl DirectoryReport {
+    fn check_version(&mut self, version: &Path, observer: &dyn Observer) -> Result<()> {
+        let record = record_of(version)?;
+        let model = version.join(MODEL);
+        let there = files_of(&model).map_err(|error| Error::io("listing", error).in_file(&model))?;
+        for (name, length) in record.files.iter().flatten() {
+            let text = match there.get(name) {
+                Some(found) if found == length => continue,
+                Some(found) => format!("has {found} bytes, and had {length} when the version was put here"),
+                None => "is missing".to_owned(),
+            };
+            self.problems.push(Error::usage(text).in_file(model.join(name)));
+        }
+        let files = SafetensorsState::open(&model)?;
+        let selection = record.taken.clone().map(Selection::new).transpose()?;
+        self.check_tensors(&files, &record, selection.as_ref(), observer)
+    }
+
+    fn check_tensors(
+        &mut self,
+        files: &SafetensorsState,
+        record: &Record,
+        selection: Option<&Selection>,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        for shard in &record.shards {
+            let part = Part::of(files, &shard.table, selection)?;
+            let bytes = total_bytes(part.tensors());
+            let hashing = InPhase::begin(observer, Phase::Hash, bytes);
+            let found = StateDigests::of(&part, &hashing)?.tensors;
+            drop(hashing);
+            self.tensors += found.len();
+            self.bytes = self.bytes.saturating_add(bytes);
+            let recorded = shard.table.tensors.iter().zip(&shard.table.digests.tensors);
+            let taken = recorded.filter(|(info, _)| selection.is_none_or(|selection| selection.takes(info.name())));
+            let changed = taken.zip(&found).filter(|((_, was), now)| was != now);
+            self.problems.extend(changed.map(|((info, _), _)| {
+                let text = format!("the tensor {:?} changed since the version was put here", info.name());
+                Error::usage(text).in_file(files.path())
+            }));
+        }
+        Ok(())
+    }
+
+    fn check_link(&mut self, link: &Path) -> Result<()> {
+        let mut hasher = blake3::Hasher::new();
+        let hashed = fs::File::open(link).and_then(|file| hasher.update_reader(file).map(drop));
+        hashed.map_err(|error| Error::io("reading", error).in_file(link))?;
+        self.cached += 1;
+        self.cached_bytes = self.cached_bytes.saturating_add(hasher.count());
+        let found = Digest(*hasher.finalize().as_bytes());
+        if link.file_stem() == Some(OsStr::new(&found.to_string())) {
+            return Ok(());
+        }
+        Err(Error::usage("is damaged: its digest is not the one in its name. It will be fetched again").in_file(link))
+    }
+}
+
+/// What in a directory has a name of ours, in order. Without the directory there is nothing.
+fn ours(directory: &Path, is_ours: fn(&OsStr) -> bool, problems: &mut Vec<Error>) -> Vec<PathBuf> {
+    let list = || -> io::Result<Vec<PathBuf>> {
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            if is_ours(&entry.file_name()) {
+                paths.push(entry.path());
+            }
+        }
+        paths.sort_unstable();
+        Ok(paths)
+    };
+    match list() {
+        Ok(paths) => paths,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => {
+            problems.push(Error::io("listing", error).in_file(directory));
+            Vec::new()
+        }
+    }
+}
