@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::chain_args::{
-    CommitArgs, CompactArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs, ShowArgs,
+    CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
+    ShowArgs,
 };
 use crate::failure;
 use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
@@ -60,6 +61,7 @@ pub(crate) enum Command {
     Compact(CompactArgs),
     Prune(PruneArgs),
     Fsck(FsckArgs),
+    Doctor(DoctorArgs),
 }
 
 /// Make a link from one state to another

@@ -61,6 +61,11 @@ fn advice(error: &Error) -> &'static str {
         Some("R-CHN-05" | "R-CHN-13" | "R-CHN-14") => {
             "ask whoever publishes the chain; --accept DIGEST takes the version with that commit all the same"
         }
+        Some("R-LIM-01") => {
+            "--max-index-bytes raises the limit for indexes if you trust the source; other limits are fixed"
+        }
+        Some("R-LIM-04") => "--max-new-bytes raises the limit if you trust the source",
+        Some(_) if error.class() == ErrorClass::Limit => "the limit is fixed: whatever wrote this has a bug",
         _ => error.class().advice(),
     }
 }

@@ -5,5 +5,6 @@ mod chains;
 mod directories;
 mod refusals;
 mod round_trips;
+mod servers;
 mod showing;
 mod support;

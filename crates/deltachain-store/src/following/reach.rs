@@ -19,6 +19,9 @@ use crate::following::shard::Shard;
 use crate::following::switched::Trip;
 use crate::observer::Observer;
 
+/// What is reported when documents do not fit each other, or name what is not there.
+const AT_ODDS: [&str; 7] = ["R-CHN-02", "R-CHN-04", "R-CHN-05", "R-CHN-07", "R-CHN-08", "R-CHN-09", "R-CHN-13"];
+
 /// Where versions go: a directory or memory.
 pub(crate) trait Destination {
     /// A version that is complete: nothing but the switch is left to do.
@@ -79,7 +82,12 @@ impl Reader {
     ) -> Result<Option<(D::Made, Trip)>> {
         let planner = |accept| Planner::new(version, known, accept, &self.limits);
         let mut told = BTreeSet::new();
-        match self.reach(planner(None), to, observer, &mut told) {
+        let mut reached = self.reach(planner(None), to, observer, &mut told);
+        if reached.as_ref().is_err_and(|error| error.rule().is_some_and(|rule| AT_ODDS.contains(&rule))) {
+            // A document may have been damaged on its way, or have come from a cache that is older than the others.
+            reached = self.reach(planner(None), to, observer, &mut told);
+        }
+        match reached {
             // What is held is of use as long as the chain goes on from there.
             Err(error) if self.accept.is_some() && error.rule().is_some() => {
                 self.reach(planner(self.accept), to, observer, &mut told)
