@@ -9,6 +9,8 @@ use std::time::SystemTime;
 use deltachain::chain::ObjectName;
 use deltachain::{Error, Result};
 
+use crate::access::store::Store;
+
 /// Folders with objects of a chain; and that of the chain document.
 const FOLDERS: [&str; 5] = ["", "commits", "routes", "files", "assets"];
 
@@ -23,11 +25,21 @@ pub struct Partial {
     pub stored: SystemTime,
 }
 
+impl Store {
+    /// Parts of objects that were never finished: only a directory shows them.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn partials(&self) -> Result<Vec<Partial>> {
+        self.directory().as_deref().map_or(Ok(Vec::new()), partials)
+    }
+}
+
 /// Those in a chain's directory: regular files with just such names, ascending by path. Nothing else is looked at.
 ///
 /// # Errors
 /// IO.
-pub(crate) fn partials(directory: &Path) -> Result<Vec<Partial>> {
+fn partials(directory: &Path) -> Result<Vec<Partial>> {
     let mut found = Vec::new();
     for folder in FOLDERS {
         let path = if folder.is_empty() { directory.to_owned() } else { directory.join(folder) };
