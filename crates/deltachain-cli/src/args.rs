@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::chain_args::{
-    CommitArgs, CompactArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs, ShowArgs,
-    StatusArgs,
+    CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
+    ShowArgs, StatusArgs,
 };
 use crate::failure;
 use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
@@ -62,6 +62,7 @@ pub(crate) enum Command {
     Compact(CompactArgs),
     Prune(PruneArgs),
     Fsck(FsckArgs),
+    Doctor(DoctorArgs),
 }
 
 /// Make a link from one state to another

@@ -40,11 +40,23 @@ pub(crate) struct StoreArgs {
     /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and so on.
     #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = parse_setting)]
     pub(crate) settings: Vec<(String, String)>,
+    /// Seconds in which nothing comes or goes before a request is given up; a slow line is not
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = parse_seconds)]
+    pub(crate) timeout: f64,
+    /// How often a request is tried again, after pauses that grow, or that the server asks for
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    pub(crate) retries: u32,
+    /// Bytes per second to take from a server and to give to it, together, such as 10M [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) max_rate: Option<u64>,
 }
 
 impl StoreArgs {
-    fn options(&self) -> StoreOptions {
-        let mut options = StoreOptions::default();
+    pub(crate) fn options(&self) -> StoreOptions {
+        let mut options = StoreOptions::default()
+            .timeout(Duration::from_secs_f64(self.timeout))
+            .attempts(self.retries.saturating_add(1))
+            .max_rate(self.max_rate);
         options.settings.extend(self.endpoint.iter().map(|url| ("aws_endpoint".to_owned(), url.clone())));
         options.settings.extend(self.region.iter().map(|region| ("aws_region".to_owned(), region.clone())));
         options.settings.extend(self.settings.iter().cloned());
@@ -74,6 +86,22 @@ Examples:
   deltachain init s3://models/run7
   deltachain init s3://models/run7 --endpoint http://127.0.0.1:9000 --region us-east-1")]
 pub(crate) struct InitArgs {
+    #[command(flatten)]
+    pub(crate) chain: ChainArgs,
+}
+
+/// Try whether a bucket or a directory can do what chains and followers need
+///
+/// Every operation is tried, below a new name doctor-... that is removed afterwards: on a store puts, put-if-absent, also
+/// raced for, lists, ranges, deletes and the clock; on a directory also links, renames, locks, fsync and free space. Each line
+/// says what does not work without it. The exit code is 1 if something is missing that is needed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain doctor s3://models/run7
+  deltachain doctor s3://models/run7 --endpoint http://127.0.0.1:9000 --json
+  deltachain doctor /mnt/models                          a directory, for a chain or for a follower")]
+pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
 }

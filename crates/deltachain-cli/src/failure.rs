@@ -65,6 +65,11 @@ fn advice(error: &Error) -> &'static str {
             "ask whoever publishes the chain; pull and follow take it all the same with --allow-rollback=COMMIT, once, if \
              its newest commit has this digest"
         }
+        Some("R-LIM-01") => {
+            "--max-index-bytes raises the limit for indexes if you trust the source; other limits are fixed"
+        }
+        Some("R-LIM-04") => "--max-new-bytes raises the limit if you trust the source",
+        Some(_) if error.class() == ErrorClass::Limit => "the limit is fixed: whatever wrote this has a bug",
         _ => error.class().advice(),
     }
 }

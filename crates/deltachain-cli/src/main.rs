@@ -67,6 +67,7 @@ fn run(cli: &Cli, output: Output) -> Result<ExitCode> {
         Command::Compact(args) => chain::compact::run(args, output),
         Command::Prune(args) => chain::prune::run(args, output),
         Command::Fsck(args) => return chain::fsck::run(args, output),
+        Command::Doctor(args) => return chain::doctor::run(args, output),
     }?;
     Ok(ExitCode::SUCCESS)
 }

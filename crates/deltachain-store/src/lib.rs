@@ -42,6 +42,7 @@ mod maintenance;
 mod observer;
 mod publishing;
 
+pub use access::doctor::{Finding, doctor};
 pub use access::documents::init;
 pub use access::options::StoreOptions;
 pub use access::store::{Store, StoredObject};

@@ -6,6 +6,8 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use deltachain::chain::ObjectName;
 use deltachain::tensor::MemoryState;
@@ -15,6 +17,9 @@ use deltachain_store::{
     compact, fsck, init,
 };
 
+use object_store::local::LocalFileSystem;
+
+use crate::support::faulty::{Call, Fault, FaultyStore, Operation};
 use crate::support::models::Models;
 use crate::support::quick;
 use crate::support::verify::{prove, shown};
@@ -156,4 +161,36 @@ fn each_object_damaged_in_turn() {
         "{objects} objects, each changed, cut short and removed, for readers of nothing and of version 4: {outcomes:?}"
     );
     assert_eq!(fsck(&store, &FsckOptions::default(), &()).unwrap().problems.len(), 0);
+}
+
+#[test]
+fn one_damaged_read_of_a_document_is_not_final() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (clean, mut models) = chain(scratch.path());
+    let inner = LocalFileSystem::new_with_prefix(scratch.path().join("store")).unwrap();
+    let (objects, control) = FaultyStore::new(Arc::new(inner));
+    let store = Store::from_objects(objects, "", quick()).unwrap();
+    let is_document = |name: &ObjectName| !matches!(name, ObjectName::File(_) | ObjectName::Asset(_));
+    let documents: Vec<_> =
+        clean.objects().unwrap().into_iter().map(|object| object.name).filter(is_document).collect();
+    let mut damaged = 0;
+    for held in [None, Some(2), Some(HEAD - 1)] {
+        for (number, name) in documents.iter().enumerate() {
+            // Anything may be hit: a brace, a digit of a digest.
+            for fault in [Fault::Flip, Fault::Truncate] {
+                let path = name.to_string();
+                let first = AtomicBool::new(true);
+                let plan = move |call: &Call<'_>| {
+                    let hit = call.operation == Operation::Get && call.path == path;
+                    (hit && first.swap(false, Ordering::Relaxed)).then_some(fault)
+                };
+                let (result, shown) = read(&store, held, || control.plan(plan));
+                result.unwrap_or_else(|error| panic!("{fault:?} of {name} ({number}), held {held:?}: {error:?}"));
+                assert_eq!(shown.as_ref(), Some(models.state(HEAD)));
+                damaged += 1;
+                control.heal();
+            }
+        }
+    }
+    println!("{damaged} damaged reads");
 }

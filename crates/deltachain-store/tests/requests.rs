@@ -1,16 +1,21 @@
-//! How many requests a publish takes: the same for short and long chains.
+//! How many requests a publish takes: the same for short and long chains. And how many a follower's look at one where
+//! nothing is new.
 
 mod support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use deltachain::Limits;
 use deltachain::chain::{Commit, FileReference, ObjectName, Route};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
-use deltachain_store::{Base, PublishOptions, Published, Publisher, Snapshots, Store, init};
+use deltachain::{Error, Limits};
+use deltachain_store::{
+    Base, FollowOptions, Observer, Phase, PublishOptions, Published, Publisher, Snapshots, Store, Subscriber,
+    SubscriberOptions, follow, init,
+};
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStoreExt, PutPayload};
 use tempfile::TempDir;
@@ -214,4 +219,52 @@ fn names_that_are_no_commits_do_not_hide_the_head() {
         let mut publisher = chain.publisher(Snapshots::Never);
         assert_eq!(chain.publish(&mut publisher).0.version, expected);
     }
+}
+
+/// Notes the requests of each look of a follower, and ends after so many looks.
+struct Looks<'a> {
+    objects: &'a CountingStore,
+    requests: Mutex<Vec<u64>>,
+    most: usize,
+}
+
+impl Observer for Looks<'_> {
+    fn begin(&self, phase: Phase, _bytes: u64) {
+        if phase == Phase::Wait {
+            self.requests.lock().unwrap().push(self.objects.requests());
+        }
+    }
+
+    fn advance(&self, _phase: Phase, _bytes: u64) -> deltachain::Result<()> {
+        if self.requests.lock().unwrap().len() < self.most { Ok(()) } else { Err(Error::usage("enough")) }
+    }
+
+    fn end(&self, _phase: Phase) {}
+
+    fn remark(&self, text: &str) {
+        panic!("{text}");
+    }
+}
+
+#[test]
+fn a_look_that_finds_nothing_is_one_request_nearly_always() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut state = MemoryState::new();
+    state.insert("a", Dtype::U8, &[3], vec![1, 2, 3]).unwrap();
+    save(&state, &folder.path().join("model"), false);
+    let objects = CountingStore::new();
+    let store = Store::from_objects(Arc::clone(&objects) as _, "", quick()).unwrap();
+    init(&store).unwrap();
+    let model = SafetensorsState::open(folder.path().join("model")).unwrap();
+    Publisher::open(store.clone(), PublishOptions::default()).unwrap().publish(&model, Base::Nothing, &()).unwrap();
+    let mut subscriber =
+        Subscriber::open(store, &folder.path().join("follower"), SubscriberOptions::default()).unwrap();
+    let options = FollowOptions::default().poll(Duration::from_micros(1)).poll_longest(Duration::from_micros(1));
+    let looks = Looks { objects: &objects, requests: Mutex::default(), most: 41 };
+    follow(&mut subscriber, &options, &looks, &mut |_, _| Ok(())).unwrap_err();
+    let requests = looks.requests.into_inner().unwrap();
+    let short: Vec<usize> = (0..requests.len()).filter(|&look| requests[look] == 1).collect();
+    // The first look takes the version; every 20th lists the chain.
+    assert_eq!(short, (1..20).chain(21..40).collect::<Vec<_>>(), "{requests:?}");
+    assert!(requests.iter().skip(1).all(|&requests| requests <= 4), "{requests:?}");
 }

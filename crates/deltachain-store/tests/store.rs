@@ -259,7 +259,8 @@ fn a_web_server_shows_the_head_and_cannot_be_written() {
     store.listing(0).unwrap();
     assert!(server.requests() - before <= 13, "{} requests", server.requests() - before);
     assert_eq!(store.get(ObjectName::Chain).unwrap(), None);
-    assert_eq!(store.put_if_absent(ObjectName::Chain, b"x").unwrap_err().class(), ErrorClass::Io);
+    assert_eq!(store.put_if_absent(ObjectName::Chain, b"x").unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(store.delete(&[ObjectName::Chain]).unwrap_err().class(), ErrorClass::Usage);
     assert_eq!(writer.get(ObjectName::Chain).unwrap(), None);
 }
 
@@ -287,7 +288,8 @@ fn what_fails_is_tried_again_and_given_up() {
     for fault in [Fault::FailBefore, Fault::SilentBefore] {
         for failures in [attempts - 1, attempts] {
             let (store, control, clean) = faulty(options.clone());
-            clean.put_if_absent(ObjectName::Chain, b"chain").unwrap();
+            let document = ChainDocument::new(7).to_bytes().unwrap();
+            clean.put_if_absent(ObjectName::Chain, &document).unwrap();
             let of_a_file = |call: &Call<'_>| matches!(call.operation, Operation::Part | Operation::Complete);
             control.plan(move |call| (call.number < failures && !of_a_file(call)).then_some(fault));
             let given_up = failures == attempts;
@@ -301,7 +303,7 @@ fn what_fails_is_tried_again_and_given_up() {
                     }
                 }
             };
-            let got = store.get(ObjectName::Chain).map(|content| assert_eq!(content.unwrap(), b"chain"));
+            let got = store.get(ObjectName::Chain).map(|content| assert_eq!(content.unwrap(), document));
             check(got, ObjectName::Chain, Operation::Get);
             let put = store.put_if_absent(ObjectName::Commit(0), b"x").map(|created| assert!(created));
             check(put, ObjectName::Commit(0), Operation::Create);
@@ -391,6 +393,20 @@ fn a_document_that_came_in_part_is_asked_for_again() {
     assert_eq!(control.injected()[&Fault::Truncate], 2);
     control.plan(|_| Some(Fault::Truncate));
     assert_given_up(&store.get(ObjectName::Chain).unwrap_err(), ObjectName::Chain);
+}
+
+#[test]
+fn a_document_that_came_damaged_is_asked_for_once_more() {
+    let (store, control, _) = faulty(quick());
+    let document = ChainDocument::new(7).to_bytes().unwrap();
+    store.put_if_absent(ObjectName::Chain, &document).unwrap();
+    let damaged = b"{}";
+    store.put_if_absent(ObjectName::Commit(0), damaged).unwrap();
+    // What is damaged in the store stays so, and is looked at twice.
+    assert_eq!(store.get(ObjectName::Commit(0)).unwrap().unwrap(), damaged);
+    assert_eq!(control.calls(Operation::Get, "commits/00000000000000000000.json"), 2);
+    assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), document);
+    assert_eq!(control.calls(Operation::Get, "chain.json"), 1);
 }
 
 #[test]

@@ -6,5 +6,6 @@ mod directories;
 mod operation;
 mod refusals;
 mod round_trips;
+mod servers;
 mod showing;
 mod support;

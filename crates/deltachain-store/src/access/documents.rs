@@ -7,6 +7,7 @@ use deltachain::chain::{ChainDocument, Commit, Held, History, ObjectName, Parent
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::{Store, StoredObject};
+use crate::access::url::check_links;
 
 /// How often the store is listed again because a document has gone that it listed. A prune removes one only after a
 /// newer one has been stored.
@@ -15,8 +16,12 @@ const ATTEMPTS: u32 = 5;
 /// Begins a chain, with an identifier chosen at random.
 ///
 /// # Errors
-/// USAGE if there is a chain already; IO.
+/// USAGE if there is a chain already, if the store can only be read, or if it is a directory of a file system without hard
+/// links; IO.
 pub fn init(store: &Store) -> Result<ChainDocument> {
+    if let Some(directory) = store.directory() {
+        check_links(&directory)?;
+    }
     let document = ChainDocument::new(rand::random());
     let bytes = document.to_bytes()?;
     // The attempt that took the name may have been this one.

@@ -11,10 +11,17 @@ pub struct StoreOptions {
     pub settings: Vec<(String, String)>,
     /// How often an operation is tried that fails for a reason that may pass.
     pub attempts: u32,
-    /// The pause after the first failure; after each further one it is twice as long. A random part is taken off.
+    /// The pause after the first failure; after each further one it is twice as long. A random part is taken off. A server
+    /// that says when to come again is left alone until then, for up to five minutes.
     pub pause: Duration,
-    /// How long one attempt may take. Files go in parts, each of which has this time.
+    /// How long nothing may come or go before an attempt is given up. A slow line is none that is silent: what is on its way
+    /// may take as long as it likes. The answer to an upload has as long again as the upload took, because nobody can
+    /// see what still lies in the buffers of a slow line. A store that is no server has this time for each thing that it is
+    /// asked: a document, a part of a file, a list.
     pub timeout: Duration,
+    /// Bytes per second that the bodies of all requests to a server have together, those that come and those that go. Parts of
+    /// files go as a whole, with pauses between them. Directories, and stores of the caller's own making, have no limit.
+    pub max_rate: Option<u64>,
     /// Requests at the same time.
     pub parallel: usize,
     /// Bytes of one part of a file, at most. Files are stored in longer parts where S3 would refuse ones as short as that.
@@ -25,9 +32,10 @@ impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             settings: Vec::new(),
-            attempts: 5,
+            attempts: 8,
             pause: Duration::from_millis(200),
             timeout: Duration::from_mins(1),
+            max_rate: None,
             parallel: 8,
             part_bytes: 8 << 20,
         }
@@ -40,7 +48,14 @@ impl StoreOptions {
         attempts: u32,
         pause: Duration,
         timeout: Duration,
+        max_rate: Option<u64>,
         parallel: usize,
         part_bytes: u64,
+    }
+
+    /// Between half and all of a time that doubles with each attempt, so that many readers do not come back at once.
+    pub(crate) fn pause_after(&self, attempt: u32) -> Duration {
+        let longest = self.pause.saturating_mul(1 << attempt.saturating_sub(1).min(10));
+        longest.mul_f64(rand::random_range(0.5..1.0))
     }
 }

@@ -4,9 +4,10 @@
 use std::fmt;
 use std::fs;
 use std::future::Future;
-use std::path::Path as FilePath;
+use std::io;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use deltachain::chain::{Listing, ObjectName};
 use deltachain::{Error, FileSource, Result, Source};
@@ -18,8 +19,9 @@ use object_store::{
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
+use crate::access::legible::is_legible;
 use crate::access::options::StoreOptions;
-use crate::access::url::{Opened, open_url};
+use crate::access::url::{Kind, Opened, directory_of, open_url};
 use crate::observer::{Observer, Phase};
 
 /// A document is read up to here: one byte more than any may have, so that a longer one is noticed.
@@ -39,8 +41,7 @@ const LEAST_PART: u64 = 5 << 20;
 pub struct Store {
     objects: Arc<dyn ObjectStore>,
     prefix: Path,
-    /// A plain web server cannot list.
-    can_list: bool,
+    kind: Kind,
     name: String,
     options: Arc<StoreOptions>,
     /// One permit for each request of a range that may be under way; those who wait are served in turn.
@@ -66,8 +67,8 @@ impl Store {
     /// # Errors
     /// USAGE if the URL makes no sense, settings lack, or there is no such directory.
     pub fn open(url: &str, options: StoreOptions) -> Result<Self> {
-        let Opened { objects, prefix, can_list } = open_url(url, &options)?;
-        Self::new(objects, prefix, can_list, url, options)
+        let Opened { objects, prefix, kind } = open_url(url, &options)?;
+        Self::new(objects, prefix, kind, url, options)
     }
 
     /// As [`open`](Self::open), but makes the directory if the store is one that does not exist.
@@ -75,7 +76,7 @@ impl Store {
     /// # Errors
     /// As for [`open`](Self::open); IO.
     pub fn create(url: &str, options: StoreOptions) -> Result<Self> {
-        if let Some(directory) = crate::access::url::directory_of(url) {
+        if let Some(directory) = directory_of(url) {
             fs::create_dir_all(&directory).map_err(|error| Error::io("creating", error).in_file(&directory))?;
         }
         Self::open(url, options)
@@ -88,13 +89,18 @@ impl Store {
     pub fn from_objects(objects: Arc<dyn ObjectStore>, prefix: &str, options: StoreOptions) -> Result<Self> {
         let path = Path::parse(prefix).map_err(|error| Error::usage(error.to_string()))?;
         let name = objects.to_string();
-        Self::new(objects, path, true, &name, options)
+        Self::new(objects, path, Kind::OTHER, &name, options)
+    }
+
+    /// The same store, below another folder.
+    pub(crate) fn below(&self, folder: &str) -> Self {
+        Self { prefix: self.prefix.clone().join(folder), ..self.clone() }
     }
 
     fn new(
         objects: Arc<dyn ObjectStore>,
         prefix: Path,
-        can_list: bool,
+        kind: Kind,
         name: &str,
         mut options: StoreOptions,
     ) -> Result<Self> {
@@ -105,7 +111,7 @@ impl Store {
         Ok(Self {
             objects,
             prefix,
-            can_list,
+            kind,
             name: name.to_owned(),
             ranges: Arc::new(Semaphore::new(options.parallel)),
             options: Arc::new(options),
@@ -115,7 +121,7 @@ impl Store {
 
     /// Whether the store can list. One that cannot is a web server; it shows the head, but no routes documents.
     pub fn can_list(&self) -> bool {
-        self.can_list
+        self.kind.can_list
     }
 
     /// The content of a document; `None` if there is none. A document that is too long is cut after the first byte too
@@ -137,6 +143,15 @@ impl Store {
     }
 
     async fn get_document(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
+        let content = self.get_once(name).await?;
+        if content.as_ref().is_none_or(|content| is_legible(name, content)) {
+            return Ok(content);
+        }
+        // It may have been damaged on its way. What comes now is what counts.
+        self.get_once(name).await
+    }
+
+    async fn get_once(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
         let path = self.path(name);
         let got = self.retry(async || {
             // Not a range: a document may be shorter than the range, and then some stores refuse.
@@ -157,7 +172,7 @@ impl Store {
             all_came(content.len(), size.min(DOCUMENT_BYTES))?;
             Ok(Some(content))
         });
-        got.await.map_err(|error| failed("fetching", error, name))
+        got.await.map_err(|error| self.failed("fetching", error, Some(name)))
     }
 
     /// All of the chain's objects, in ascending order of their names. Other objects are left out.
@@ -165,7 +180,7 @@ impl Store {
     /// # Errors
     /// IO; USAGE if the store cannot list.
     pub fn objects(&self) -> Result<Vec<StoredObject>> {
-        if !self.can_list {
+        if !self.kind.can_list {
             return Err(Error::usage("this store cannot be listed").in_file(&self.name));
         }
         let mut objects = self.block_on(self.list(None, None, usize::MAX))?;
@@ -179,7 +194,7 @@ impl Store {
     /// # Errors
     /// IO.
     pub fn listing(&self, from: u64) -> Result<Listing> {
-        if !self.can_list {
+        if !self.kind.can_list {
             let head = self.find_head(from)?;
             return Ok(Listing::new(head.map(|head| ObjectName::Commit(head).to_string())));
         }
@@ -195,13 +210,23 @@ impl Store {
         Ok(Listing::new(lists.iter().flatten().map(|object| object.name.to_string())))
     }
 
+    /// Whether the version after this one has a commit: the cheapest way to see whether there is anything new, by one request.
+    /// That there is none proves nothing: versions may have been lost, or the chain begun again.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn has_commit_after(&self, version: u64) -> Result<bool> {
+        let Some(next) = version.checked_add(1) else { return Ok(false) };
+        Ok(self.get(ObjectName::Commit(next))?.is_some())
+    }
+
     /// The head: the highest version that has a commit. `known` has one, or had one: the search begins there. However many
     /// versions there are, few pages are listed: one from `known` on, and about ten for 100,000 versions more.
     ///
     /// # Errors
     /// IO.
     pub(crate) fn head(&self, known: Option<u64>) -> Result<Option<u64>> {
-        if !self.can_list {
+        if !self.kind.can_list {
             return self.find_head(known.unwrap_or(0));
         }
         let before = known.and_then(|known| known.checked_sub(1));
@@ -250,7 +275,7 @@ impl Store {
             let objects = metas.try_filter_map(async |meta| Ok(self.stored_object(&meta)));
             objects.take(most).try_collect().await
         });
-        listed.await.map_err(|error| Error::io("listing", error.into()).in_file(&self.name))
+        listed.await.map_err(|error| self.failed("listing", error, None))
     }
 
     fn stored_object(&self, meta: &ObjectMeta) -> Option<StoredObject> {
@@ -296,15 +321,16 @@ impl Store {
                 result.map(|meta| Some(StoredObject { name, size: meta.size, stored: meta.last_modified.into() }))
             }
         });
-        self.block_on(head).map_err(|error| failed("looking at", error, name))
+        self.block_on(head).map_err(|error| self.failed("looking at", error, Some(name)))
     }
 
     /// Creates a document by put-if-absent. `false` if the name is taken, perhaps by an attempt of this very call whose
     /// success was not seen: to know, compare what stands there.
     ///
     /// # Errors
-    /// IO.
+    /// IO; USAGE if the store can only be read.
     pub fn put_if_absent(&self, name: ObjectName, content: &[u8]) -> Result<bool> {
+        self.check_is_written()?;
         let (path, payload) = (self.path(name), PutPayload::from(content.to_vec()));
         let put = self.retry(async || {
             let options = PutOptions::from(PutMode::Create);
@@ -321,14 +347,15 @@ impl Store {
                 Err(error) => Err(error),
             }
         });
-        self.block_on(put).map_err(|error| failed("storing", error, name))
+        self.block_on(put).map_err(|error| self.failed("storing", error, Some(name)))
     }
 
     /// Stores a file of this size under a name by an ordinary put, in parts side by side if it is long.
     ///
     /// # Errors
-    /// IO; what the observer wants it to end with.
+    /// IO; what the observer wants it to end with; USAGE if the store can only be read.
     pub fn upload(&self, file: &FilePath, name: ObjectName, size: u64, observer: &dyn Observer) -> Result<()> {
+        self.check_is_written()?;
         let source = FileSource::open(file)?;
         let part_bytes = self.options.part_bytes.max(LEAST_PART).max(size.div_ceil(MOST_PARTS));
         let read = |offset: u64| -> Result<PutPayload> {
@@ -341,7 +368,7 @@ impl Store {
         if size <= part_bytes {
             let payload = read(0)?;
             let put = self.retry(async || self.objects.put(&path, payload.clone()).await.map(drop));
-            self.block_on(put).map_err(|error| failed("storing", error, name))?;
+            self.block_on(put).map_err(|error| self.failed("storing", error, Some(name)))?;
             return observer.advance(Phase::Upload, size);
         }
         let mut attempt = 1;
@@ -349,10 +376,12 @@ impl Store {
             let uploaded = self.block_on(self.upload_parts(&path, (size, part_bytes), &read, observer));
             match uploaded {
                 Err(PartError::Store(error)) if attempt < self.options.attempts && may_pass(&error) => {
-                    self.block_on(async { tokio::time::sleep(self.pause(attempt)).await });
+                    self.block_on(async { tokio::time::sleep(self.options.pause_after(attempt)).await });
                     attempt += 1;
                 }
-                Err(PartError::Store(error)) => return Err(failed("storing", error, name)),
+                Err(PartError::Store(error) | PartError::Part(error)) => {
+                    return Err(self.failed("storing", error, Some(name)));
+                }
                 Err(PartError::Other(error)) => return Err(error),
                 Ok(()) => return Ok(()),
             }
@@ -368,13 +397,15 @@ impl Store {
     ) -> Result<(), PartError> {
         let mut upload = self.in_time(self.objects.put_multipart(path)).await?;
         let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX);
+        // A part that a server did not take has been tried as often as it may.
+        let of_part = |error| if self.kind.is_watched { PartError::Part(error) } else { PartError::Store(error) };
         let parts = async {
             let mut waiting = stream::FuturesUnordered::new();
             for offset in (0..size).step_by(part_bytes) {
                 let payload = read(offset)?;
                 let length = payload.content_length() as u64;
                 let put = upload.put_part(payload);
-                waiting.push(async move { self.in_time(put).await.map(|()| length) });
+                waiting.push(async move { self.in_time(put).await.map(|()| length).map_err(of_part) });
                 while waiting.len() >= self.options.parallel {
                     if let Some(done) = waiting.next().await {
                         observer.advance(Phase::Upload, done?)?;
@@ -398,15 +429,16 @@ impl Store {
     /// Removes objects. One that is not there is removed already.
     ///
     /// # Errors
-    /// IO.
+    /// IO; USAGE if the store can only be read.
     pub fn delete(&self, names: &[ObjectName]) -> Result<()> {
+        self.check_is_written()?;
         let deletions = stream::iter(names.to_vec()).map(async |name| {
             let path = self.path(name);
             let deleted = self.retry(async || match self.objects.delete(&path).await {
                 Err(StoreError::NotFound { .. }) => Ok(()),
                 result => result,
             });
-            deleted.await.map_err(|error| failed("removing", error, name))
+            deleted.await.map_err(|error| self.failed("removing", error, Some(name)))
         });
         self.block_on(deletions.buffer_unordered(self.options.parallel).try_collect())
     }
@@ -433,7 +465,12 @@ impl Store {
             all_came(bytes.len(), end.min(size).saturating_sub(start))?;
             Ok(Some((bytes.into(), size)))
         });
-        got.await.map_err(|error| failed("fetching", error, name))
+        got.await.map_err(|error| self.failed("fetching", error, Some(name)))
+    }
+
+    /// The directory that it is.
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
+        directory_of(&self.name).filter(|_| self.kind.is_directory)
     }
 
     pub(crate) fn options(&self) -> &StoreOptions {
@@ -455,7 +492,7 @@ impl Store {
         loop {
             match self.in_time(operation()).await {
                 Err(error) if attempt < self.options.attempts && may_pass(&error) => {
-                    tokio::time::sleep(self.pause(attempt)).await;
+                    tokio::time::sleep(self.options.pause_after(attempt)).await;
                     attempt += 1;
                 }
                 result => return result,
@@ -464,16 +501,46 @@ impl Store {
     }
 
     async fn in_time<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        // Who talks to the server gives up when nothing moves any more.
+        if self.kind.is_watched {
+            return operation.await;
+        }
         match tokio::time::timeout(self.options.timeout, operation).await {
             Ok(result) => result,
             Err(_) => Err(passing("time-out", format!("no answer within {} s", self.options.timeout.as_secs_f64()))),
         }
     }
 
-    /// Between half and all of a time that doubles with each attempt, so that many readers do not come back at once.
-    fn pause(&self, attempt: u32) -> Duration {
-        let longest = self.options.pause.saturating_mul(1 << attempt.saturating_sub(1).min(10));
-        longest.mul_f64(rand::random_range(0.5..1.0))
+    /// What is told of a failure, of an object or of the store.
+    fn failed(&self, what: &str, error: StoreError, name: Option<ObjectName>) -> Error {
+        let is_refused = matches!(error, StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. });
+        let has_none = lacks_credentials(&error);
+        let error = io::Error::from(error);
+        let error = match self.kind.credentials {
+            Some(credentials) if is_refused => io::Error::new(
+                error.kind(),
+                format!(
+                    "the store refuses these credentials, or they lack a permission (they come from {credentials}): {error}"
+                ),
+            ),
+            Some(credentials) if has_none => io::Error::new(
+                error.kind(),
+                format!("there are no credentials (give them by {credentials}), and no service that has some: {error}"),
+            ),
+            _ => error,
+        };
+        Error::io(what, error).in_file(name.map_or_else(|| self.name.clone(), |name| name.to_string()))
+    }
+
+    /// # Errors
+    /// USAGE if nothing can be stored or removed.
+    fn check_is_written(&self) -> Result<()> {
+        if self.kind.can_list {
+            Ok(())
+        } else {
+            Err(Error::usage("a web server can only be read; write to the bucket or directory that it shows")
+                .in_file(&self.name))
+        }
     }
 }
 
@@ -493,6 +560,8 @@ impl fmt::Display for Store {
 /// Why the upload of parts failed.
 enum PartError {
     Store(StoreError),
+    /// A part could not be stored, and there is no use in beginning again.
+    Part(StoreError),
     Other(Error),
 }
 
@@ -510,7 +579,12 @@ impl From<Error> for PartError {
 
 /// Whether it makes sense to try again.
 fn may_pass(error: &StoreError) -> bool {
-    matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. })
+    matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. }) && !lacks_credentials(error)
+}
+
+/// Whether the machine's own service, where S3 asks for credentials when it has been given none, could not be reached.
+fn lacks_credentials(error: &StoreError) -> bool {
+    matches!(error, StoreError::Generic { store: "S3", .. }) && error.to_string().contains("/latest/api/token")
 }
 
 /// A failure that may pass.
@@ -525,8 +599,4 @@ fn all_came(came: usize, wanted: u64) -> Result<(), StoreError> {
     } else {
         Err(passing("answer", format!("{came} bytes came instead of {wanted}")))
     }
-}
-
-fn failed(what: &str, error: StoreError, name: ObjectName) -> Error {
-    Error::io(what, error.into()).in_file(name.to_string())
 }

@@ -1,24 +1,40 @@
 //! From a URL or a path to a store.
 
-use std::path::PathBuf;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use deltachain::{Error, Result};
+use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreScheme, parse_url_opts};
 use url::Url;
 
 use crate::access::options::StoreOptions;
-
-/// Environment variables that begin with one of these are settings of a store.
-const ENVIRONMENT: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
 
 /// A store that has been opened.
 pub(crate) struct Opened {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) prefix: Path,
+    pub(crate) kind: Kind,
+}
+
+/// What there is to know about a store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kind {
+    /// A plain web server cannot list, nor is anything written to it.
     pub(crate) can_list: bool,
+    /// The store is a directory, named by its URL.
+    pub(crate) is_directory: bool,
+    /// Requests go to a server by [`crate::access::http`], which gives up what does not move, and repeats parts of uploads.
+    pub(crate) is_watched: bool,
+    /// Where the credentials come from, for people.
+    pub(crate) credentials: Option<&'static str>,
+}
+
+impl Kind {
+    /// A store of the caller's own making.
+    pub(crate) const OTHER: Self = Self { can_list: true, is_directory: false, is_watched: false, credentials: None };
 }
 
 pub(crate) fn open_url(text: &str, options: &StoreOptions) -> Result<Opened> {
@@ -29,12 +45,20 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions) -> Result<Opened> {
         }
         let objects = LocalFileSystem::new_with_prefix(&directory).map_err(|error| usage(error.to_string()))?;
         // What has been stored must survive a power cut before anything is stored that refers to it.
-        return Ok(Opened { objects: Arc::new(objects.with_fsync(true)), prefix: Path::default(), can_list: true });
+        return Ok(Opened {
+            objects: Arc::new(objects.with_fsync(true)),
+            prefix: Path::default(),
+            kind: Kind { is_directory: true, ..Kind::OTHER },
+        });
     }
     let url = Url::parse(text).map_err(|error| usage(error.to_string()))?;
-    let (scheme, _) = ObjectStoreScheme::parse(&url).map_err(|error| usage(error.to_string()))?;
-    let (objects, prefix) = parse_url_opts(&url, settings(&url, options)).map_err(|error| usage(error.to_string()))?;
-    Ok(Opened { objects: Arc::from(objects), prefix, can_list: scheme != ObjectStoreScheme::Http })
+    #[cfg(feature = "cloud")]
+    return crate::access::server::open(&url, options).map_err(|error| error.in_file(text));
+    #[cfg(not(feature = "cloud"))]
+    {
+        let _ = options;
+        Err(usage(format!("this program was built without stores such as {}://", url.scheme())))
+    }
 }
 
 /// The directory that a URL or a path names; `None` if it names something else.
@@ -47,20 +71,38 @@ pub(crate) fn directory_of(text: &str) -> Option<PathBuf> {
     }
 }
 
-/// Settings from the environment, and after them those of the options, the later ones counting.
-fn settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
-    let environment = std::env::vars_os().filter_map(|(key, value)| {
-        let key = key.into_string().ok().filter(|key| ENVIRONMENT.iter().any(|start| key.starts_with(start)))?;
-        Some((key.to_ascii_lowercase(), value.into_string().ok()?))
-    });
-    let mut settings: Vec<(String, String)> = environment.collect();
-    settings.extend(options.settings.iter().map(|(key, value)| (key.to_ascii_lowercase(), value.clone())));
-    // Who names a server without encryption wants it so.
-    let is_plain = |(key, value): &(String, String)| key.contains("endpoint") && value.starts_with("http://");
-    if url.scheme() == "http" || settings.iter().any(is_plain) {
-        settings.insert(0, ("allow_http".to_owned(), "true".to_owned()));
+/// Tries that a file system can link, before a chain is begun in it that nobody could publish to.
+///
+/// # Errors
+/// USAGE if it cannot; IO.
+pub(crate) fn check_links(directory: &FilePath) -> Result<()> {
+    check_links_by(directory, |from, to| fs::hard_link(from, to))
+}
+
+fn check_links_by(directory: &FilePath, link: impl Fn(&FilePath, &FilePath) -> io::Result<()>) -> Result<()> {
+    let place = tempfile::Builder::new().prefix("doctor-").tempdir_in(directory);
+    let place = place.map_err(|error| Error::io("creating a directory", error).in_file(directory))?;
+    let file = place.path().join("file");
+    fs::write(&file, "x").map_err(|error| Error::io("writing", error).in_file(&file))?;
+    link(&file, &place.path().join("link")).map_err(|error| {
+        let text = format!(
+            "this file system makes no hard links ({error}): two publishers could make the same version; use another one, \
+             or a bucket"
+        );
+        Error::usage(text).in_file(directory)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_is_not_begun_where_links_cannot_be_made() {
+        let place = tempfile::tempdir().unwrap();
+        check_links(place.path()).unwrap();
+        let error = check_links_by(place.path(), |_, _| Err(io::ErrorKind::Unsupported.into())).unwrap_err();
+        assert!(error.message().contains("hard links"), "{error:?}");
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }
-    // Retries are done here, where all kinds of stores have them alike.
-    settings.insert(0, ("timeout".to_owned(), format!("{} seconds", options.timeout.as_secs().max(1))));
-    settings
 }

@@ -18,6 +18,10 @@ use crate::observer::{InPhase, Observer, Phase};
 /// How often a waiting thread checks whether to go on waiting.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// After so many looks that only ask for the next commit, the chain is listed again: it may have new routes, or have lost
+/// versions.
+const SHORT_LOOKS: u32 = 19;
+
 /// How a chain is followed.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -169,8 +173,19 @@ pub fn follow_events<F: Follower>(
 ) -> Result<()> {
     let mut pause = options.poll;
     let mut last_remark = None;
+    let mut short_looks = 0;
     loop {
-        let prepared = subscriber.prepare_head(observer);
+        let prepared = match subscriber.held_version().filter(|_| short_looks > 0) {
+            Some(held) if is_at_the_end(subscriber.store(), held) => {
+                short_looks -= 1;
+                Ok(None)
+            }
+            _ => {
+                let prepared = subscriber.prepare_head(observer);
+                short_looks = if prepared.is_ok() { SHORT_LOOKS } else { 0 };
+                prepared
+            }
+        };
         let switched = prepared.and_then(|prepared| prepared.map(|prepared| subscriber.switch(prepared)).transpose());
         observer.advance(Phase::Wait, 0)?;
         let (event, remark, behind) = match switched {
@@ -215,6 +230,11 @@ pub fn follow_events<F: Follower>(
         }
         pause = pause.saturating_mul(2).min(options.poll_longest);
     }
+}
+
+/// Whether no version follows. What cannot be found out, a long look will tell.
+fn is_at_the_end(store: &Store, version: u64) -> bool {
+    matches!(store.has_commit_after(version), Ok(false))
 }
 
 /// How far a version is behind. Nothing depends on it, so that what cannot be found out is left open.

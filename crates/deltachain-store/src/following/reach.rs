@@ -20,6 +20,9 @@ use crate::following::shard::Shard;
 use crate::following::switched::Trip;
 use crate::observer::Observer;
 
+/// What is reported when documents do not fit each other, or name what is not there.
+const AT_ODDS: [&str; 7] = ["R-CHN-02", "R-CHN-04", "R-CHN-05", "R-CHN-07", "R-CHN-08", "R-CHN-09", "R-CHN-13"];
+
 /// Where versions go: a directory or memory.
 pub(crate) trait Destination {
     /// A version that is complete: nothing but the switch is left to do.
@@ -109,9 +112,13 @@ impl Reader {
         let held = known.map(Record::held);
         let planner = |accept| Planner::new(version, held, accept, &self.limits);
         let mut told = BTreeSet::new();
-        // What is held is of use as long as the chain goes on from there.
         let mut result = self.reach(planner(None), to, observer, &mut told);
         let rule = |result: &Result<Reached<D::Made>>| result.as_ref().err().and_then(Error::rule);
+        if rule(&result).is_some_and(|rule| AT_ODDS.contains(&rule)) {
+            // A document may have been damaged on its way, or have come from a cache that is older than the others.
+            result = self.reach(planner(None), to, observer, &mut told);
+        }
+        // What is held is of use as long as the chain goes on from there.
         if rule(&result) == Some("R-CHN-13") && self.adopt.load(Ordering::Relaxed) {
             result = self.reach(Planner::new(version, None, None, &self.limits), to, observer, &mut told);
         } else if let (Some(_), Some(known)) = (rule(&result), known) {

@@ -22,12 +22,12 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
 
 const BUCKET: &str = "bucket";
-const KEY: &str = "a-key";
-const SECRET: &str = "a-secret";
+pub(crate) const KEY: &str = "a-key";
+pub(crate) const SECRET: &str = "a-secret";
 
 /// A server that runs as long as it is not dropped.
 pub(crate) struct S3Server {
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     root: TempDir,
     _runtime: Runtime,
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod commit;
 pub(crate) mod compact;
+pub(crate) mod doctor;
 pub(crate) mod follow;
 pub(crate) mod fsck;
 pub(crate) mod fsck_directory;

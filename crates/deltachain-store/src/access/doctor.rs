@@ -1,0 +1,317 @@
+//! Whether a place can do what chains and their followers need. Every operation is tried, below a name of its own, of
+//! which nothing is left.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use deltachain::chain::{FileReference, ObjectName};
+use deltachain::tensor::Digest;
+use deltachain::{Error, Result};
+use tempfile::{NamedTempFile, TempDir};
+
+use crate::access::options::StoreOptions;
+use crate::access::store::Store;
+use crate::access::url::directory_of;
+
+/// Whoever is asked to keep a secret by S3 refuses requests whose time is further off.
+const CLOCK: Duration = Duration::from_mins(15);
+
+/// Publishers that race for a version.
+const RACERS: usize = 8;
+
+/// Longer than one part of an upload may be short.
+const LONG: usize = (5 << 20) + 1;
+
+/// One thing that was tried.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What was tried, such as `put if absent`.
+    pub tried: &'static str,
+    /// What was seen, where there is something to say; why it does not work, if it does not.
+    pub says: String,
+    /// What does not work without it, or not well.
+    pub breaks: &'static str,
+    /// Whether it works.
+    pub works: bool,
+    /// Whether nothing can do without it.
+    pub is_needed: bool,
+}
+
+impl Finding {
+    /// Whether it is missing and needed.
+    pub fn is_fatal(&self) -> bool {
+        self.is_needed && !self.works
+    }
+}
+
+/// What has been found so far.
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    /// Notes how a trial went. `Ok` holds what there is to say of it.
+    fn note(&mut self, tried: &'static str, breaks: &'static str, trial: Result<String>) -> bool {
+        let works = trial.is_ok();
+        let says = trial.unwrap_or_else(|error| format!("{error:#}"));
+        self.0.push(Finding { tried, says, breaks, works, is_needed: true });
+        works
+    }
+
+    /// The same for what is good to have.
+    fn note_only(&mut self, tried: &'static str, breaks: &'static str, trial: Result<String>) {
+        self.note(tried, breaks, trial);
+        if let Some(last) = self.0.last_mut() {
+            last.is_needed = false;
+        }
+    }
+}
+
+/// What the store or directory of this URL can do. Only what is below a new name `doctor-...` in it is touched, and that is
+/// removed. A web server can only be read: there the chain document is.
+///
+/// # Errors
+/// As for [`Store::open`]; IO if nothing can be made in a directory. That something does not work is no error.
+pub fn doctor(url: &str, options: StoreOptions) -> Result<Vec<Finding>> {
+    let store = Store::open(url, options.clone())?;
+    let mut findings = Findings::default();
+    match directory_of(url) {
+        Some(directory) => {
+            let place = tempfile::Builder::new().prefix("doctor-").tempdir_in(&directory);
+            let place = place.map_err(|error| Error::io("creating a directory", error).in_file(&directory))?;
+            try_directory(&mut findings, &place);
+            let below = place.path().join("store");
+            try_writing(&mut findings, &Store::create(&below.to_string_lossy(), options)?);
+        }
+        None if store.can_list() => {
+            let below = store.below(&format!("doctor-{:016x}", rand::random::<u64>()));
+            try_writing(&mut findings, &below);
+        }
+        None => try_reading(&mut findings, &store),
+    }
+    Ok(findings.0)
+}
+
+fn done(says: &str) -> Result<String> {
+    Ok(says.to_owned())
+}
+
+fn wrong(why: impl Into<String>) -> Result<String> {
+    Err(Error::usage(why.into()))
+}
+
+/// What publishers and followers ask of a store. This one is empty, and is so again afterwards.
+fn try_writing(findings: &mut Findings, store: &Store) {
+    let (first, second) = (ObjectName::Commit(0), ObjectName::Commit(1));
+    let put = store.put_if_absent(first, b"first");
+    let put = put.and_then(|is_new| if is_new { done("") } else { wrong("a name that nobody has used is taken") });
+    if !findings.note("put", "init, publish, compact and prune: nothing can be written", put) {
+        return;
+    }
+    let stored = SystemTime::now();
+    let again =
+        store.put_if_absent(first, b"another").and_then(|is_new| match (is_new, store.get(first)?.as_deref()) {
+            (false, Some(b"first")) => done(""),
+            _ => wrong("what was there has been replaced"),
+        });
+    let breaks = "publish: of two publishers, both could believe that a version is theirs";
+    findings.note("put if absent", breaks, again);
+    findings.note("put if absent, raced for", breaks, race(store, second));
+    let read = store.get(first).and_then(|content| match content.as_deref() {
+        Some(b"first") => done(""),
+        _ => wrong("what has just been written does not come back"),
+    });
+    findings.note("read after write", "everything: a version could be seen without its files", read);
+    let listed = store.objects().and_then(|objects| {
+        let listed: Vec<_> = objects.iter().map(|object| object.name).collect();
+        let after = store.listing(1)?.head();
+        if listed == [first, second] && after == Some(1) {
+            done("")
+        } else {
+            wrong("a list lacks what has just been written")
+        }
+    });
+    findings.note("list after write", "publish, pull, prune and fsck: new versions are not found", listed);
+    let content = vec![7; LONG];
+    let file = FileReference { digest: Digest::of_bytes(&content), size: content.len() as u64 };
+    let uploaded = upload(store, &content, file.name()).and_then(|()| done(""));
+    if findings.note("upload in parts", "publish, of anything that is long", uploaded) {
+        let range = store.block_on(store.get_range(file.name(), 5, 15)).and_then(|range| match range {
+            Some((bytes, size)) if bytes == content[5..15] && size == file.size => done(""),
+            _ => wrong("other bytes come than those that were asked for"),
+        });
+        findings.note("range of an object", "pull and follow: files are fetched in parts", range);
+    }
+    findings.note_only(
+        "clock",
+        "the times that follow and log show; requests to S3 beyond 15 minutes",
+        clock(store, first, stored),
+    );
+    let removed = remove(store).and_then(|()| match store.find(first)? {
+        None => done(""),
+        Some(_) => wrong("what has been removed is still there"),
+    });
+    findings.note("delete", "prune; and what this command has stored is still there", removed);
+}
+
+/// One of several that want a name gets it, and its content stands there.
+fn race(store: &Store, name: ObjectName) -> Result<String> {
+    let content = |racer: usize| format!("racer {racer}").into_bytes();
+    let won = thread::scope(|scope| {
+        let racers: Vec<_> =
+            (0..RACERS).map(|racer| scope.spawn(move || store.put_if_absent(name, &content(racer)))).collect();
+        racers
+            .into_iter()
+            .map(|racer| racer.join().unwrap_or_else(|_| wrong("a thread ended").map(|_| false)))
+            .collect::<Vec<_>>()
+    });
+    let won = won.into_iter().collect::<Result<Vec<bool>>>()?;
+    let winners: Vec<usize> = (0..RACERS).filter(|&racer| won[racer]).collect();
+    match (&winners[..], store.get(name)?) {
+        (&[winner], Some(stands)) if stands == content(winner) => done(""),
+        // Who won may not have heard of it.
+        (&[], Some(_)) => done("the winner was not told so"),
+        _ => wrong(format!("{} of {RACERS} were told that they wrote it", winners.len())),
+    }
+}
+
+fn upload(store: &Store, content: &[u8], name: ObjectName) -> Result<()> {
+    let failed = |error| Error::io("writing a temporary file", error);
+    let mut file = NamedTempFile::new().map_err(failed)?;
+    file.write_all(content).map_err(failed)?;
+    store.upload(file.path(), name, content.len() as u64, &())
+}
+
+fn clock(store: &Store, name: ObjectName, written: SystemTime) -> Result<String> {
+    let Some(object) = store.find(name)? else { return wrong("the object is not there") };
+    let (off, way) = match object.stored.duration_since(written) {
+        Ok(ahead) => (ahead, "ahead of"),
+        Err(error) => (error.duration(), "behind"),
+    };
+    let says = format!("{} s {way} this machine's", off.as_secs());
+    if off <= CLOCK { Ok(says) } else { wrong(says) }
+}
+
+fn remove(store: &Store) -> Result<()> {
+    let names: Vec<ObjectName> = store.objects()?.iter().map(|object| object.name).collect();
+    store.delete(&names)
+}
+
+/// What a follower asks of a web server.
+fn try_reading(findings: &mut Findings, store: &Store) {
+    let read = store.get(ObjectName::Chain).and_then(|chain| match chain {
+        Some(_) => done(""),
+        None => wrong("there is no chain.json"),
+    });
+    let breaks = "pull and follow: there is nothing to follow";
+    if findings.note("read", breaks, read) {
+        let range = store.block_on(store.get_range(ObjectName::Chain, 1, 3)).and_then(|range| match range {
+            Some((bytes, _)) if bytes.len() == 2 => done(""),
+            _ => wrong("other bytes come than those that were asked for"),
+        });
+        findings.note("range of an object", "pull and follow: files are fetched in parts", range);
+    }
+}
+
+/// What a chain or a follower asks of a file system.
+fn try_directory(findings: &mut Findings, place: &TempDir) {
+    let at = |name: &str| place.path().join(name);
+    let trial = |result: io::Result<()>| result.map(|()| String::new()).map_err(|error| Error::io("trying", error));
+    let written = (|| {
+        let mut file = File::create_new(at("file"))?;
+        file.write_all(b"first")?;
+        file.sync_all()
+    })();
+    if !findings.note("write and fsync", "everything: nothing can be written", trial(written)) {
+        return;
+    }
+    let breaks = "init and publish, of a chain in this directory";
+    findings.note("hard link", breaks, trial(fs::hard_link(at("file"), at("linked"))));
+    let renamed = (|| {
+        fs::write(at("new"), "second")?;
+        fs::rename(at("new"), at("file"))?;
+        if fs::read(at("file"))? == b"second" { Ok(()) } else { Err(io::Error::other("the old file is still there")) }
+    })();
+    findings.note("rename over a file", "pull, follow and publish --work", trial(renamed));
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::symlink;
+        let switched = (|| {
+            symlink("file", at("current"))?;
+            symlink("linked", at("next"))?;
+            fs::rename(at("next"), at("current"))?;
+            if fs::read_link(at("current"))? == Path::new("linked") {
+                Ok(())
+            } else {
+                Err(io::Error::other("the old link is still there"))
+            }
+        })();
+        findings.note("symbolic link, switched", "pull, follow and publish --work", trial(switched));
+        let synced = File::open(place.path()).and_then(|directory| directory.sync_all());
+        findings.note("fsync of a directory", "a version could be gone after a power cut", trial(synced));
+        let free = rustix::fs::statvfs(place.path());
+        let free = free.map(|free| format!("{} MiB", (free.f_bavail.saturating_mul(free.f_frsize)) >> 20));
+        let free = free.map_err(|error| Error::io("asking", error.into()));
+        findings.note_only("free space", "what is checked before a version is built", free);
+    }
+    findings.note("lock", "pull and follow: two could keep the same directory", trial(lock(&at("lock"))));
+    let clock = fs::metadata(at("file")).and_then(|metadata| metadata.modified());
+    let clock = clock.map_err(|error| Error::io("asking", error)).and_then(|time| {
+        let now = SystemTime::now();
+        let off = now.duration_since(time).unwrap_or_else(|error| error.duration());
+        let says = format!("{} s off this machine's", off.as_secs());
+        if off <= CLOCK { Ok(says) } else { wrong(says) }
+    });
+    findings.note_only("clock of the file system", "the times that follow and log show", clock);
+}
+
+/// A second handle must not get the lock that the first one has, and must get it afterwards.
+fn lock(path: &Path) -> io::Result<()> {
+    let (first, second) = (File::create(path)?, File::create(path)?);
+    first.try_lock()?;
+    match second.try_lock() {
+        Err(fs::TryLockError::WouldBlock) => {}
+        Err(fs::TryLockError::Error(error)) => return Err(error),
+        Ok(()) => return Err(io::Error::other("two have it at once")),
+    }
+    drop(first);
+    Ok(second.try_lock()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    fn missing(findings: &[Finding]) -> Vec<&'static str> {
+        findings.iter().filter(|finding| !finding.works).map(|finding| finding.tried).collect()
+    }
+
+    #[test]
+    fn a_good_store_has_everything_and_nothing_is_left() {
+        let store = Store::from_objects(Arc::new(InMemory::new()), "chain", StoreOptions::default()).unwrap();
+        let below = store.below("doctor-1");
+        let mut findings = Findings::default();
+        try_writing(&mut findings, &below);
+        assert_eq!(missing(&findings.0), <[&str; 0]>::default(), "{:?}", findings.0);
+        assert_eq!(findings.0.len(), 9);
+        assert_eq!(below.objects().unwrap(), []);
+    }
+
+    #[test]
+    fn a_good_directory_has_everything_and_nothing_is_left() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("mine"), "x").unwrap();
+        let findings = doctor(place.path().to_str().unwrap(), StoreOptions::default()).unwrap();
+        assert_eq!(missing(&findings), <[&str; 0]>::default(), "{findings:?}");
+        assert!(findings.len() > 14);
+        let left: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["mine"]);
+    }
+}

@@ -1,0 +1,158 @@
+//! All that goes to a server and comes from it passes here. A server is not trusted: its answers are bounded, and it is
+//! given up when nothing moves. A busy one is left alone as long as it wants.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use object_store::Result;
+use object_store::client::{
+    ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService, ReqwestConnector,
+};
+use tokio::time::timeout_at;
+
+use crate::access::answer::{Answer, too_late};
+use crate::access::options::StoreOptions;
+use crate::access::pace::{Rate, Upload, Welcome};
+use crate::access::sender::sender;
+
+/// An answer that is no range of an object is a document, or one page of a list: 1,000 names, or 5,000 with Azure, each of at
+/// most 1 KiB and what belongs to it.
+const ANSWER_BYTES: u64 = 16 << 20;
+
+/// What is read of the body of a refusal. It is shown to people.
+const REFUSAL_BYTES: usize = 16 << 10;
+
+/// Makes the clients of a store, which share the rate and what the server has said.
+#[derive(Debug, Clone)]
+pub(crate) struct Connector {
+    options: Arc<StoreOptions>,
+    rate: Option<Arc<Rate>>,
+    welcome: Arc<Welcome>,
+}
+
+impl Connector {
+    pub(crate) fn new(options: &StoreOptions) -> Self {
+        let rate = options.max_rate.map(|rate| Arc::new(Rate::new(rate)));
+        Self { options: Arc::new(options.clone()), rate, welcome: Arc::new(Welcome::new()) }
+    }
+
+    fn watch(&self, inner: HttpClient, uploads: HttpClient) -> HttpClient {
+        HttpClient::new(Watched { inner, uploads, shared: self.clone() })
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
+        Ok(self.watch(ReqwestConnector::default().connect(options)?, sender(options)?))
+    }
+}
+
+/// A client whose requests are watched.
+#[derive(Debug)]
+struct Watched {
+    inner: HttpClient,
+    /// For what has a body of some length.
+    uploads: HttpClient,
+    shared: Connector,
+}
+
+#[async_trait]
+impl HttpService for Watched {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let options = &self.shared.options;
+        let attempts = if is_of_upload(&request) || is_for_credentials(&request) { options.attempts } else { 1 };
+        let mut attempt = 1;
+        loop {
+            let answer = self.once(request.clone()).await;
+            let may_pass = match &answer {
+                Ok(answer) => answer.status().is_server_error() || matches!(answer.status().as_u16(), 408 | 429),
+                // Where nobody listens there is no service that gives credentials.
+                Err(error) => is_of_upload(&request) || error.kind() != HttpErrorKind::Connect,
+            };
+            if !may_pass || attempt >= attempts {
+                return answer;
+            }
+            tokio::time::sleep(options.pause_after(attempt)).await;
+            attempt += 1;
+        }
+    }
+}
+
+impl Watched {
+    async fn once(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let Connector { options, rate, welcome } = &self.shared;
+        welcome.wait().await;
+        let length = request.body().content_length();
+        if let Some(rate) = rate.as_ref().filter(|_| length > 0) {
+            tokio::time::sleep_until(rate.take(length as u64).0).await;
+        }
+        let most = length_of_range(&request).unwrap_or(ANSWER_BYTES);
+        let upload = Upload::new(length);
+        // What is short is one piece, and goes at once.
+        let client = if request.body().as_bytes().is_some() { &self.inner } else { &self.uploads };
+        request.extensions_mut().insert(Arc::clone(&upload));
+        let mut answer = pin!(client.execute(request));
+        let answer = loop {
+            let deadline = upload.deadline(options.timeout);
+            if let Ok(answer) = timeout_at(deadline, &mut answer).await {
+                break answer?;
+            }
+            if upload.deadline(options.timeout) <= deadline {
+                return Err(too_late(options.timeout));
+            }
+        };
+        let (head, body) = answer.into_parts();
+        if matches!(head.status.as_u16(), 429 | 503) {
+            let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+            if let Some(retry_after) = header(http::header::RETRY_AFTER) {
+                welcome.not_before(retry_after, header(http::header::DATE));
+            }
+        }
+        let body = if head.status.is_success() {
+            HttpResponseBody::new(Answer::new(body, most, options.timeout, rate.clone()))
+        } else {
+            beginning(Answer::new(body, u64::MAX, options.timeout, None)).await.into()
+        };
+        Ok(HttpResponse::from_parts(head, body))
+    }
+}
+
+/// Whether it is a part of an upload, or its end: with S3 and Google, with Azure. Those who ask for it could not repeat it
+/// without beginning the upload again.
+fn is_of_upload(request: &HttpRequest) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    query.split('&').any(|setting| setting.starts_with("uploadId=") || setting.starts_with("comp=block"))
+}
+
+/// Whether it asks for credentials, of whatever provider. Whoever waits for them may be in the middle of an upload.
+fn is_for_credentials(request: &HttpRequest) -> bool {
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    path.ends_with("/token") || path.contains("/security-credentials/") || query.contains("Action=AssumeRole")
+}
+
+/// How many bytes a request asks for, if it asks for a range.
+fn length_of_range(request: &HttpRequest) -> Option<u64> {
+    let range = request.headers().get(http::header::RANGE)?.to_str().ok()?;
+    let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+    last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
+}
+
+/// The beginning of a body, as text. That it does not come is no reason to forget the status.
+async fn beginning(mut body: Answer) -> String {
+    let mut begun = Vec::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        let data: Bytes = frame.into_data().unwrap_or_default();
+        begun.extend_from_slice(&data[..data.len().min(REFUSAL_BYTES - begun.len())]);
+        if begun.len() >= REFUSAL_BYTES {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&begun).into_owned()
+}
+
+#[cfg(test)]
+mod tests;

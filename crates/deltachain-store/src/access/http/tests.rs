@@ -1,0 +1,291 @@
+//! Servers that lie, are silent, slow or busy, without a server and without waiting: the clock is one of tokio's that jumps.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http_body::{Body, Frame, SizeHint};
+use object_store::PutPayload;
+use object_store::client::HttpRequestBody;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::*;
+use crate::access::sender::CHUNK;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A body that claims some length and then sends pieces, one at a time, each after a pause. At the end it is silent or over.
+#[derive(Debug)]
+struct Pieces {
+    claim: u64,
+    pieces: usize,
+    bytes: usize,
+    pause: Duration,
+    is_endless: bool,
+    clock: Option<Pin<Box<Sleep>>>,
+}
+
+impl Pieces {
+    fn new(claim: u64, (pieces, bytes): (usize, usize), pause: Duration) -> Self {
+        Self { claim, pieces, bytes, pause, is_endless: false, clock: None }
+    }
+
+    fn endless(mut self) -> Self {
+        self.is_endless = true;
+        self
+    }
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        let this = &mut *self;
+        let Some(left) = this.pieces.checked_sub(1) else {
+            return if this.is_endless { Poll::Pending } else { Poll::Ready(None) };
+        };
+        let pause = this.pause;
+        ready!(this.clock.get_or_insert_with(|| Box::pin(sleep(pause))).as_mut().poll(context));
+        this.clock = None;
+        this.pieces = left;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![b'x'; this.bytes])))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.claim)
+    }
+}
+
+/// What a server does with one request.
+#[derive(Debug)]
+struct Turn {
+    /// After each piece of the request's body that it takes.
+    pause: Duration,
+    /// So many it takes.
+    pieces: usize,
+    /// Before it answers. Without an answer it is silent.
+    thinks: Duration,
+    answer: Option<http::Response<HttpResponseBody>>,
+}
+
+fn answer(status: u16, body: impl Into<HttpResponseBody>) -> Turn {
+    let answer = http::Response::builder().status(status).body(body.into()).unwrap();
+    Turn { pause: Duration::ZERO, pieces: usize::MAX, thinks: Duration::ZERO, answer: Some(answer) }
+}
+
+fn busy(headers: &[(&str, &str)]) -> Turn {
+    let mut turn = answer(503, String::from("SlowDown"));
+    for (name, value) in headers {
+        let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap();
+        turn.answer.as_mut().unwrap().headers_mut().insert(name, value.parse().unwrap());
+    }
+    turn
+}
+
+impl From<Pieces> for HttpResponseBody {
+    fn from(pieces: Pieces) -> Self {
+        Self::new(pieces)
+    }
+}
+
+/// A server that does this with the requests, and notes when they came.
+#[derive(Debug)]
+struct Server {
+    turns: Mutex<VecDeque<Turn>>,
+    came: Arc<Mutex<Vec<Instant>>>,
+}
+
+#[async_trait]
+impl HttpService for Server {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        self.came.lock().unwrap().push(Instant::now());
+        let turn = self.turns.lock().unwrap().pop_front().expect("no more requests");
+        let upload = Arc::clone(request.extensions().get::<Arc<Upload>>().unwrap());
+        let mut body = request.into_body();
+        let mut left = turn.pieces;
+        while let Some(frame) = body.frame().await {
+            for piece in frame?.into_data().unwrap().chunks(CHUNK).map(Bytes::copy_from_slice) {
+                let Some(fewer) = left.checked_sub(1) else { break };
+                left = fewer;
+                let piece = upload.watch(piece);
+                sleep(turn.pause).await;
+                drop(piece);
+            }
+        }
+        sleep(turn.thinks).await;
+        match turn.answer {
+            Some(answer) => Ok(answer),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn client(options: StoreOptions, turns: impl IntoIterator<Item = Turn>) -> (HttpClient, Arc<Mutex<Vec<Instant>>>) {
+    let came = Arc::<Mutex<Vec<Instant>>>::default();
+    let server = Server { turns: Mutex::new(turns.into_iter().collect()), came: Arc::clone(&came) };
+    let server = HttpClient::new(server);
+    (Connector::new(&options.timeout(LIMIT)).watch(server.clone(), server), came)
+}
+
+fn get(range: Option<&str>) -> HttpRequest {
+    let request = http::Request::get("http://127.0.0.1/x");
+    let request = range.into_iter().fold(request, |request, range| request.header("range", range));
+    request.body(HttpRequestBody::empty()).unwrap()
+}
+
+fn put(query: &str, bytes: usize) -> HttpRequest {
+    let request = http::Request::put(format!("http://127.0.0.1/x{query}"));
+    request.body(PutPayload::from(vec![0; bytes]).into()).unwrap()
+}
+
+/// The virtual time that something takes.
+async fn timed<T>(what: impl Future<Output = T>) -> (T, Duration) {
+    let began = Instant::now();
+    let done = what.await;
+    (done, began.elapsed())
+}
+
+async fn collected(client: &HttpClient, request: HttpRequest) -> Result<Bytes, HttpError> {
+    client.execute(request).await?.into_body().bytes().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_answer_claims_or_has_more_than_was_asked_for() {
+    let claim = 99_999_999_999;
+    let pieces = |count, bytes| Pieces::new(claim, (count, bytes), Duration::ZERO);
+    let (client, _) = client(
+        StoreOptions::default(),
+        [
+            answer(200, pieces(1, 10)),
+            answer(200, pieces(17, 1 << 20)),
+            answer(206, pieces(1, 10)),
+            answer(206, pieces(1, 11)),
+            answer(404, pieces(1, 10)),
+            answer(403, pieces(1000, 1 << 20)),
+            answer(500, vec![0xff; 3]),
+        ],
+    );
+    let document = client.execute(get(None)).await.unwrap().into_body();
+    assert_eq!(document.size_hint().lower(), ANSWER_BYTES);
+    assert_eq!(document.bytes().await.unwrap().len(), 10);
+    assert_eq!(collected(&client, get(None)).await.unwrap_err().kind(), HttpErrorKind::Decode);
+    let range = client.execute(get(Some("bytes=5-14"))).await.unwrap().into_body();
+    assert_eq!(range.size_hint().lower(), 10);
+    assert_eq!(range.bytes().await.unwrap().len(), 10);
+    assert_eq!(collected(&client, get(Some("bytes=5-14"))).await.unwrap_err().kind(), HttpErrorKind::Decode);
+    // What is said of a refusal is cut, and is text; that it was refused is known all the same.
+    for (status, length) in [(404, 10), (403, REFUSAL_BYTES), (500, 9)] {
+        let answer = client.execute(get(None)).await.unwrap();
+        assert_eq!(answer.status().as_u16(), status);
+        assert_eq!(answer.into_body().bytes().await.unwrap().len(), length);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_line_works_and_a_silent_server_is_given_up() {
+    let nearly = Duration::from_secs(59);
+    let slow = || Pieces::new(100, (10, 10), nearly);
+    let silent = || Turn { answer: None, ..answer(200, Bytes::new()) };
+    let late = Turn { thinks: nearly, ..answer(200, Bytes::new()) };
+    let turns = [answer(200, slow()), answer(200, slow().endless()), silent(), late];
+    let (client, _) = client(StoreOptions::default(), turns);
+    let (got, time) = timed(collected(&client, get(None))).await;
+    assert_eq!((got.unwrap().len(), time), (100, nearly * 10));
+    let (got, time) = timed(collected(&client, get(None))).await;
+    assert_eq!((got.unwrap_err().kind(), time), (HttpErrorKind::Timeout, nearly * 10 + LIMIT));
+    let (got, time) = timed(collected(&client, get(None))).await;
+    assert_eq!((got.unwrap_err().kind(), time), (HttpErrorKind::Timeout, LIMIT));
+    collected(&client, get(None)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_may_take_as_long_as_it_moves() {
+    let bytes = 20 * CHUNK;
+    let nearly = Duration::from_secs(59);
+    let slow = || Turn { pause: nearly, ..answer(200, Bytes::new()) };
+    let turns = [
+        slow(),
+        Turn { thinks: nearly * 20 + nearly, ..slow() },
+        Turn { answer: None, ..slow() },
+        Turn { answer: None, pieces: 3, ..slow() },
+    ];
+    let (client, _) = client(StoreOptions::default(), turns);
+    let (answer, time) = timed(client.execute(put("", bytes))).await;
+    assert_eq!((answer.unwrap().status().as_u16(), time), (200, nearly * 20));
+    // What went last was still on its way for as long.
+    let (answer, time) = timed(client.execute(put("", bytes))).await;
+    assert_eq!((answer.unwrap().status().as_u16(), time), (200, nearly * 41));
+    let (answer, time) = timed(client.execute(put("", bytes))).await;
+    assert_eq!((answer.unwrap_err().kind(), time), (HttpErrorKind::Timeout, nearly * 40 + LIMIT));
+    let (answer, time) = timed(client.execute(put("", bytes))).await;
+    assert_eq!((answer.unwrap_err().kind(), time), (HttpErrorKind::Timeout, nearly * 3 + LIMIT));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_server_is_left_alone_as_long_as_it_wants() {
+    let later = [("retry-after", "Thu, 01 Jan 2026 00:01:30 GMT"), ("date", "Thu, 01 Jan 2026 00:00:00 GMT")];
+    for (headers, pause) in [
+        (&[("retry-after", "120")][..], 120),
+        (&later, 90),
+        (&[("retry-after", "86400")], 300),
+        (&[("retry-after", "soon")], 0),
+        (&[("retry-after", "Thu, 01 Jan 1970 00:00:00 GMT")], 0),
+        (&[], 0),
+    ] {
+        let (client, came) = client(StoreOptions::default(), [busy(headers), answer(200, Bytes::new())]);
+        assert_eq!(client.execute(get(None)).await.unwrap().status().as_u16(), 503);
+        assert_eq!(client.execute(get(None)).await.unwrap().status().as_u16(), 200);
+        let came = came.lock().unwrap();
+        assert_eq!(came[1] - came[0], Duration::from_secs(pause), "{headers:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn parts_of_uploads_are_tried_again_and_nothing_else() {
+    let turns = || [busy(&[]), busy(&[]), answer(200, Bytes::new())];
+    for (query, status, requests) in [
+        ("?partNumber=1&uploadId=abc", 200, 3),
+        ("?comp=block&blockid=1", 200, 3),
+        ("?comp=blocklist", 200, 3),
+        ("?uploads", 503, 1),
+        ("", 503, 1),
+    ] {
+        let (client, came) = client(StoreOptions::default(), turns());
+        assert_eq!(client.execute(put(query, 100)).await.unwrap().status().as_u16(), status);
+        assert_eq!(came.lock().unwrap().len(), requests, "{query}");
+    }
+    let (client, came) = client(StoreOptions::default().attempts(2), turns());
+    assert_eq!(client.execute(put("?partNumber=1&uploadId=abc", 100)).await.unwrap().status().as_u16(), 503);
+    assert_eq!(came.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_bytes_per_second_than_are_allowed() {
+    let options = StoreOptions::default().max_rate(Some(1000));
+    let body = || Pieces::new(10_000, (10, 1000), Duration::ZERO);
+    let (client, _) = client(
+        options,
+        [answer(200, body()), answer(200, body()), answer(200, Bytes::new()), answer(200, Bytes::new())],
+    );
+    let (got, time) = timed(async {
+        let both = [collected(&client, get(None)), collected(&client, get(None))];
+        futures_util::future::try_join_all(both).await
+    })
+    .await;
+    let (got, time) = (got.unwrap(), time);
+    assert_eq!(got.iter().map(Bytes::len).sum::<usize>(), 20_000);
+    assert_eq!(time.as_secs(), 20);
+    // What goes is counted with what comes.
+    let (_, time) = timed(async {
+        client.execute(put("", 5000)).await.unwrap();
+        client.execute(put("", 5000)).await.unwrap();
+    })
+    .await;
+    assert_eq!(time.as_secs(), 5);
+}

@@ -1,0 +1,129 @@
+//! Stores on servers: buckets of all kinds, and web servers, which can only be read.
+
+use std::sync::Arc;
+
+use deltachain::{Error, Result};
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::http::HttpBuilder;
+use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig};
+use url::{Position, Url};
+
+use crate::access::http::Connector;
+use crate::access::options::StoreOptions;
+use crate::access::url::{Kind, Opened};
+
+/// Environment variables that begin with one of these are settings of a store.
+const ENVIRONMENT: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
+
+/// Settings with which S3 asks for credentials elsewhere than in a profile.
+const S3_CREDENTIALS: [&str; 6] = [
+    "access_key_id",
+    "web_identity_token_file",
+    "container_credentials_relative_uri",
+    "container_credentials_full_uri",
+    "metadata_endpoint",
+    "skip_signature",
+];
+
+pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
+    let usage = |error: object_store::Error| Error::usage(error.to_string());
+    let (scheme, prefix) = ObjectStoreScheme::parse(url).map_err(|error| Error::usage(error.to_string()))?;
+    let settings = settings(url, options);
+    let credentials = match scheme {
+        ObjectStoreScheme::AmazonS3 => {
+            check_profile(&settings)?;
+            Some("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are temporary")
+        }
+        ObjectStoreScheme::GoogleCloudStorage => {
+            Some("GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS (paths of files)")
+        }
+        ObjectStoreScheme::MicrosoftAzure => Some(
+            "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID",
+        ),
+        _ => None,
+    };
+    let connector = Connector::new(options);
+    // All four are built alike, by builders that have no trait in common.
+    macro_rules! built {
+        ($builder:ty, $url:expr) => {{
+            let builder = <$builder>::new()
+                .with_url($url)
+                // Time limits are for progress, and retries are made here, where all kinds of stores have them alike.
+                .with_client_options(ClientOptions::new().with_timeout_disabled())
+                .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
+                .with_http_connector(connector);
+            let builder = settings.iter().fold(builder, |builder, (key, value)| match key.parse() {
+                Ok(key) => builder.with_config(key, value),
+                // It belongs to another kind of store, or to another program.
+                Err(_) => builder,
+            });
+            Arc::new(builder.build().map_err(usage)?)
+        }};
+    }
+    let objects: Arc<dyn ObjectStore> = match scheme {
+        ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder, url.as_str()),
+        ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder, url.as_str()),
+        ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder, url.as_str()),
+        ObjectStoreScheme::Http => built!(HttpBuilder, &url[..Position::BeforePath]),
+        _ => return Err(Error::usage(format!("stores such as {}:// are not known", url.scheme()))),
+    };
+    let kind = Kind { can_list: scheme != ObjectStoreScheme::Http, is_directory: false, is_watched: true, credentials };
+    Ok(Opened { objects, prefix, kind })
+}
+
+/// Settings from the environment, and after them those of the options, the later ones counting.
+fn settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
+    let environment = std::env::vars_os().filter_map(|(key, value)| {
+        let key = key.into_string().ok().filter(|key| ENVIRONMENT.iter().any(|start| key.starts_with(start)))?;
+        Some((key.to_ascii_lowercase(), value.into_string().ok()?))
+    });
+    let mut settings: Vec<(String, String)> = environment.collect();
+    settings.extend(options.settings.iter().map(|(key, value)| (key.to_ascii_lowercase(), value.clone())));
+    // Who names a server without encryption wants it so.
+    let is_plain = |(key, value): &(String, String)| key.contains("endpoint") && value.starts_with("http://");
+    if url.scheme() == "http" || settings.iter().any(is_plain) {
+        settings.insert(0, ("allow_http".to_owned(), "true".to_owned()));
+    }
+    settings
+}
+
+/// Profiles are not read: better to say so than to ask for credentials where there are none.
+///
+/// # Errors
+/// USAGE if there is nothing but a profile.
+fn check_profile(settings: &[(String, String)]) -> Result<()> {
+    let find = |wanted: &str| {
+        let found = settings.iter().rfind(|(key, value)| key.trim_start_matches("aws_") == wanted && !value.is_empty());
+        found.map(|(_, value)| value)
+    };
+    match find("profile") {
+        Some(profile) if S3_CREDENTIALS.iter().all(|key| find(key).is_none()) => Err(Error::usage(format!(
+            "AWS_PROFILE is {profile}, but profiles (single sign-on among them) are not read: set AWS_ACCESS_KEY_ID and \
+             so on, as `aws configure export-credentials --profile {profile} --format env` prints them, or unset AWS_PROFILE"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(settings: &[(&str, &str)]) -> Result<()> {
+        let settings: Vec<_> = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        check_profile(&settings)
+    }
+
+    #[test]
+    fn a_profile_alone_is_refused() {
+        let error = checked(&[("aws_profile", "sso-dev"), ("aws_region", "x")]).unwrap_err();
+        assert!(error.message().contains("export-credentials --profile sso-dev"), "{error:?}");
+        checked(&[]).unwrap();
+        checked(&[("aws_profile", "")]).unwrap();
+        for key in ["aws_access_key_id", "access_key_id", "aws_web_identity_token_file", "skip_signature"] {
+            checked(&[("aws_profile", "dev"), (key, "something")]).unwrap();
+        }
+    }
+}
