@@ -62,8 +62,8 @@ fn advice(error: &Error) -> &'static str {
             "there is another chain now: ask whoever publishes it; pull and follow take it from now on with --adopt"
         }
         Some("R-CHN-04" | "R-CHN-05" | "R-CHN-14") => {
-            "ask whoever publishes the chain; pull and follow take it all the same with --allow-rollback=COMMIT, once, if \
-             its newest commit has this digest"
+            "ask whoever publishes the chain; pull and follow take it all the same, once, with --allow-rollback=COMMIT, \
+             the digest of its newest commit or of one not far below"
         }
         Some("R-LIM-01") => {
             "--max-index-bytes raises the limit for indexes if you trust the source; other limits are fixed"

@@ -11,6 +11,7 @@ use deltachain::{Error, ErrorClass};
 use deltachain_store::{Base, PublishOptions, Publisher, Snapshots, Store, Subscriber, SubscriberOptions, init};
 
 use crate::support::child::{child_with_short_files, place};
+use crate::support::foreign;
 use crate::support::models::Models;
 use crate::support::quick;
 use crate::support::verify::{prove, shown};
@@ -104,7 +105,9 @@ fn a_full_disk_under_the_reader_leaves_what_it_has() {
     let (place, mut models) = chain();
     let place = place.path();
     publish(place, 1).unwrap();
+    foreign::put(&place.join("model"));
     run("full_follower", place);
+    foreign::check(&place.join("model"));
     assert_eq!(shown(&place.join("model")).as_ref(), Some(models.state(0)));
     let mut follower = follower(place);
     assert_eq!(follower.held().unwrap().version, 0);
@@ -112,6 +115,7 @@ fn a_full_disk_under_the_reader_leaves_what_it_has() {
     let prepared = follower.prepare(None, &()).unwrap().unwrap();
     follower.apply(prepared).unwrap();
     assert_eq!(shown(&place.join("model")).as_ref(), Some(models.state(1)));
+    foreign::check(&place.join("model"));
 }
 
 #[test]

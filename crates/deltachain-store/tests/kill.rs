@@ -18,6 +18,7 @@ use deltachain_store::{
 };
 
 use crate::support::child::{child, place};
+use crate::support::foreign;
 use crate::support::models::Models;
 use crate::support::verify::{prove, shown};
 use crate::support::{Random, setting};
@@ -191,10 +192,13 @@ fn a_follower_that_is_killed_has_one_version() {
         let (store, mut models) = (store(place), self::models());
         init(&store).unwrap();
         (0..VERSIONS).for_each(|_| publish(&store, &mut models, place));
+        drop(Subscriber::open(store, &place.join("model"), SubscriberOptions::default()).unwrap());
+        foreign::put(&place.join("model"));
     };
     let mut before = VERSIONS - 1;
     let check = |place: &Path| {
         let model = place.join("model");
+        foreign::check(&model);
         let Some(state) = shown(&model) else { return 0 };
         let version = (0..VERSIONS).find(|version| *models.state(*version) == state).expect("a version");
         let saved = tempfile::tempdir().unwrap();
@@ -206,7 +210,9 @@ fn a_follower_that_is_killed_has_one_version() {
         let mut follower = Subscriber::open(store(place), &model, SubscriberOptions::default()).unwrap();
         assert_eq!(follower.held().map(|held| held.version), Some(version));
         assert!(follower.prepare(Some(version), &()).unwrap().is_none());
-        assert!(names(&model).iter().all(|name| !name.starts_with(".tmp-")));
+        let left = names(&model).into_iter().filter(|name| name.starts_with(".tmp-deltachain-")).count();
+        assert_eq!(left, 1, "that which is not ours");
+        foreign::check(&model);
         let steps = (version + VERSIONS - before) % VERSIONS;
         before = version;
         steps

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use deltachain::chain::{Plan, Planner, check_held};
+use deltachain::chain::{ObjectName, Plan, Planner, check_held};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
@@ -46,6 +46,9 @@ pub(crate) trait Destination {
         received: &mut Received,
     ) -> Result<Self::Made, Failure>;
 }
+
+/// How many commits below the head are read to find one to which a user allows to go back.
+const LOOK_BACK: u64 = 64;
 
 /// What a user allows that is otherwise refused.
 #[derive(Debug, Clone, Copy, Default)]
@@ -125,7 +128,17 @@ impl Reader {
             // Once, and not again when the version has been held.
             let is_new = |commit: &Digest| known.commit != *commit && !known.accepted.contains(commit);
             if let Some(commit) = self.rollback.filter(is_new) {
+                let is_back = matches!(rule(&result), Some("R-CHN-04" | "R-CHN-05" | "R-CHN-13" | "R-CHN-14"));
                 result = self.reach(planner(Some(commit)), to, observer, &mut told);
+                // The chain may have gone on from there. Then the first step is to that version.
+                if version.is_none()
+                    && is_back
+                    && rule(&result).is_some()
+                    && let Some(older) = self.find(commit)?
+                {
+                    let planner = Planner::new(Some(older), held, Some(commit), &self.limits);
+                    result = self.reach(planner, to, observer, &mut told);
+                }
             }
         }
         if result.is_ok() {
@@ -133,6 +146,18 @@ impl Reader {
             self.adopt.store(false, Ordering::Relaxed);
         }
         result
+    }
+
+    /// The version whose commit has this digest, if it is one of the newest.
+    fn find(&self, commit: Digest) -> Result<Option<u64>> {
+        let Some(head) = self.store.listing(0)?.head() else { return Ok(None) };
+        for version in (head.saturating_sub(LOOK_BACK)..=head).rev() {
+            let bytes = self.store.get(ObjectName::Commit(version))?;
+            if bytes.is_some_and(|bytes| Digest::of_bytes(&bytes) == commit) {
+                return Ok(Some(version));
+            }
+        }
+        Ok(None)
     }
 
     /// Plans and follows the plan, and plans again as long as there is another path. `told` holds what has been remarked.

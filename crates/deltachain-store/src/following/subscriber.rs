@@ -44,6 +44,7 @@ pub struct SubscriberOptions {
     /// something else of it (a store that was restored and went on), or is another one. Otherwise R-CHN-14, R-CHN-04, R-CHN-05
     /// or R-CHN-13 is reported, and the version held stays. This works once: when a version with this commit has been
     /// held, which is recorded, the option has no further effect.
+    /// If the chain has gone on from this commit, which is one of the newest then, its version is reached first.
     pub allow_rollback: Option<Digest>,
     /// Whether the first version that is reached may be of another chain than the version held (R-CHN-13). From then on that
     /// chain is the one that is followed. A chain of the same identity that has gone back is refused all the same.

@@ -104,7 +104,7 @@ fn another_chain_is_not_followed_unless_its_commit_is_accepted() {
         other.add(state(&[("a", &[value])]), &[None]);
     }
     assert_eq!(refused(&mut open(&other, folder.path()), None), Some("R-CHN-13"));
-    let mut subscriber = accepting(&other, folder.path(), commit_digest(&other, 0));
+    let mut subscriber = accepting(&other, folder.path(), Digest::of_bytes(b"another commit"));
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-13"));
     drop(subscriber);
     assert_eq!(shown(folder.path()), chain.whole(0));
@@ -183,6 +183,29 @@ fn a_step_back_is_allowed_once() {
     let third = commit_digest(&chain, 3);
     take_away(&chain, 4);
     assert_eq!(refused(&mut accepting(&chain, folder.path(), third), None), Some("R-CHN-14"));
+}
+
+#[test]
+fn a_chain_may_have_gone_on_from_what_is_allowed() {
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    pull(&mut open(&chain, folder.path()), None);
+    let other = other_chain(4);
+    let mut subscriber = accepting(&other, folder.path(), commit_digest(&other, 1));
+    assert_eq!(pull(&mut subscriber, None).version, 1);
+    assert_eq!(shown(folder.path()), other.whole(1));
+    assert_eq!(pull(&mut subscriber, None).version, 3);
+    drop(subscriber);
+    // Of a chain that has not gone back, no older version is taken, whatever else is wrong with it.
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    pull(&mut open(&chain, folder.path()), Some(3));
+    let mut subscriber = accepting(&chain, folder.path(), commit_digest(&chain, 1));
+    for from in [None, Some(3)] {
+        fs::remove_file(chain.path(chain.files(4, from)[0].name())).unwrap();
+    }
+    assert_eq!(refused(&mut subscriber, None), Some("R-CHN-09"));
+    assert_eq!(shown(folder.path()), chain.whole(3));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 pub(crate) mod child;
 pub(crate) mod counting;
+pub(crate) mod foreign;
 pub(crate) mod models;
 pub(crate) mod s3;
 pub(crate) mod throttled;
