@@ -217,7 +217,7 @@ impl Store {
     /// IO.
     pub fn has_commit_after(&self, version: u64) -> Result<bool> {
         let Some(next) = version.checked_add(1) else { return Ok(false) };
-        Ok(self.get(ObjectName::Commit(next))?.is_some())
+        self.has_commit(next)
     }
 
     /// The head: the highest version that has a commit. `known` has one, or had one: the search begins there. However many
@@ -288,21 +288,25 @@ impl Store {
         Some(StoredObject { name: ObjectName::parse(&name)?, size: meta.size, stored: meta.last_modified.into() })
     }
 
+    /// Whether a version has a commit, whatever that says. A web server answers to nothing else but a GET for sure.
+    fn has_commit(&self, version: u64) -> Result<bool> {
+        Ok(self.block_on(self.get_once(ObjectName::Commit(version)))?.is_some())
+    }
+
     /// The head of a chain that cannot be listed: the last version before the first gap. `known` has a commit, or is 0.
     fn find_head(&self, known: u64) -> Result<Option<u64>> {
-        let exists = |version: u64| self.get(ObjectName::Commit(version)).map(|commit| commit.is_some());
-        if !exists(known)? {
+        if !self.has_commit(known)? {
             return Ok(None);
         }
         let (mut low, mut stride) = (known, 1);
-        while exists(low + stride)? {
+        while self.has_commit(low + stride)? {
             low += stride;
             stride *= 2;
         }
         // `low` exists, `low + stride` does not.
         while stride > 1 {
             stride /= 2;
-            if exists(low + stride)? {
+            if self.has_commit(low + stride)? {
                 low += stride;
             }
         }
