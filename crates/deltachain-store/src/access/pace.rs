@@ -2,7 +2,7 @@
 //! of an upload are still moving.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
@@ -49,13 +49,13 @@ impl Welcome {
         Self(Mutex::new(Instant::now()))
     }
 
-    /// Takes what the server says in `Retry-After`: seconds, or a date, which is compared with the server's own clock if it
-    /// tells that.
+    /// Takes what the server says in `Retry-After`: seconds, or a date, which is compared with the server's own clock.
+    /// That it has to tell.
     pub(crate) fn not_before(&self, retry_after: &str, date: Option<&str>) {
         let pause = match retry_after.trim().parse() {
             Ok(seconds) => Some(Duration::from_secs(seconds)),
             Err(_) => httpdate::parse_http_date(retry_after.trim()).ok().and_then(|until| {
-                let now = date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or_else(SystemTime::now);
+                let now = httpdate::parse_http_date(date?).ok()?;
                 until.duration_since(now).ok()
             }),
         };

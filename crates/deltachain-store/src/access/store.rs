@@ -524,7 +524,7 @@ impl Store {
 
     /// What is told of a failure, of an object or of the store.
     pub(super) fn failed(&self, what: &str, error: StoreError, name: Option<ObjectName>) -> Error {
-        let is_refused = matches!(error, StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. });
+        let is_refused = is_refused(&error);
         let has_none = lacks_credentials(&error);
         let error = io::Error::from(error);
         let error = match self.kind.credentials {
@@ -590,7 +590,21 @@ impl From<Error> for PartError {
 
 /// Whether it makes sense to try again.
 fn may_pass(error: &StoreError) -> bool {
-    matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. }) && !lacks_credentials(error)
+    matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. })
+        && !lacks_credentials(error)
+        && !is_refused(error)
+}
+
+/// Whether the store wants other credentials. Of a list, only the text says so.
+fn is_refused(error: &StoreError) -> bool {
+    match error {
+        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => true,
+        StoreError::Generic { source, .. } => {
+            let text = source.to_string();
+            text.contains("status code: 403 ") || text.contains("status code: 401 ")
+        }
+        _ => false,
+    }
 }
 
 /// Whether the machine's own service, where S3 asks for credentials when it has been given none, could not be reached.
