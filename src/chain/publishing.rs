@@ -1,7 +1,6 @@
 //! Publishing (SPEC section 20): what the next commit follows, and which commit may follow it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use crate::chain::checks::{check_parent, check_version};
 use crate::chain::{Asset, ChainDocument, Commit, ObjectName, Route};
@@ -10,8 +9,8 @@ use crate::limits::Limits;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
-/// How long an attempt may take (R-PUB-08).
-const LONGEST: Duration = Duration::from_hours(20);
+/// How many seconds an attempt may take (R-PUB-08).
+const LONGEST: u64 = 20 * 3600;
 
 /// What the next commit follows: the head's commit, or the chain document if there is no version yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,13 +127,13 @@ pub fn head_after_gap(head: u64) -> Error {
     Error::broken(&rules::PUB_09, message).in_file(ObjectName::Commit(head).to_string())
 }
 
-/// Checks how long it took from when a file began to be stored to now, when the document that names it is to be stored.
+/// Checks how many seconds it took from when a file began to be stored to now, when the document that names it is to be stored.
 ///
 /// # Errors
 /// R-PUB-08 (`CHAIN`).
-pub fn check_duration(passed: Duration) -> Result<()> {
-    ensure(passed < LONGEST, &rules::PUB_08, || {
-        let hours = passed.as_secs() / 3600;
+pub fn check_duration(seconds: u64) -> Result<()> {
+    ensure(seconds < LONGEST, &rules::PUB_08, || {
+        let hours = seconds / 3600;
         format!("the files were stored {hours} hours ago, which is too long: a prune may take them for old; begin anew")
     })
 }

@@ -11,6 +11,7 @@ use deltachain::Result;
 use deltachain::tensor::Digest;
 use deltachain_store::{Snapshots, Store, StoreOptions};
 
+use crate::operation::health::MaxLag;
 use crate::operation::metrics::parse_address;
 use crate::shared_args::{LimitArgs, ProfileArg, parse_note, parse_size};
 
@@ -393,13 +394,6 @@ pub(crate) struct StatusArgs {
     /// been seen to be at the newest version; more than --poll-longest of `follow`, and than building a version takes
     #[arg(long, value_name = "N|TIME", value_parser = parse_lag)]
     pub(crate) max_lag: Option<MaxLag>,
-}
-
-/// How far behind is healthy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MaxLag {
-    Versions(u64),
-    Time(Duration),
 }
 
 /// Add a snapshot or links from older versions, so that late joiners read less

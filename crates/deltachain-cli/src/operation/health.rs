@@ -6,9 +6,15 @@ use std::time::Duration;
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{DirectoryStatus, inspect_directory};
 
-use crate::chain_args::MaxLag;
 use crate::operation::records::{CommandStatus, FollowStatus, Ran, Records};
 use crate::operation::time::Time;
+
+/// How far behind is healthy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MaxLag {
+    Versions(u64),
+    Time(Duration),
+}
 
 /// All that is known of a directory, and what is wrong with it.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ pub(crate) mod documents;
 #[cfg(feature = "cloud")]
 pub(crate) mod http;
 pub(crate) mod legible;
+pub(crate) mod opened;
 pub(crate) mod options;
 #[cfg(feature = "cloud")]
 pub(crate) mod pace;

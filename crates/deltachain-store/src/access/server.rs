@@ -11,8 +11,8 @@ use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig};
 use url::{Position, Url};
 
 use crate::access::http::Connector;
+use crate::access::opened::{Kind, Opened};
 use crate::access::options::StoreOptions;
-use crate::access::url::{Kind, Opened};
 
 /// Environment variables that begin with one of these are settings of a store.
 const ENVIRONMENT: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];

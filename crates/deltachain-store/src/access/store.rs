@@ -20,8 +20,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
 use crate::access::legible::is_legible;
+use crate::access::opened::{Kind, Opened};
 use crate::access::options::StoreOptions;
-use crate::access::url::{Kind, Opened, directory_of, open_url};
+use crate::access::url::{directory_of, open_url};
 use crate::observer::{Observer, Phase};
 
 /// A document is read up to here: one byte more than any may have, so that a longer one is noticed.

@@ -39,7 +39,7 @@ pub(crate) fn file(place: &Path) -> io::Result<NamedTempFile> {
     builder().tempfile_in(place)
 }
 
-/// As [`file`], but who may read it is left to the user, as for other files.
+/// As [`file()`], but who may read it is left to the user, as for other files.
 pub(crate) fn shared_file(place: &Path) -> io::Result<NamedTempFile> {
     let mut builder = builder();
     #[cfg(unix)]

@@ -62,6 +62,9 @@ pub trait Follower {
     /// The version held.
     fn held_version(&self) -> Option<u64>;
 
+    /// Whether what is held is still where it was put, as far as a glance shows.
+    fn is_there(&self) -> bool;
+
     /// Prepares the head.
     ///
     /// # Errors
@@ -87,6 +90,10 @@ impl Follower for Subscriber {
         self.held().map(|held| held.version)
     }
 
+    fn is_there(&self) -> bool {
+        self.held().is_none_or(|held| held.directory.is_dir())
+    }
+
     fn prepare_head(&mut self, observer: &dyn Observer) -> Result<Option<Prepared>> {
         self.prepare(None, observer)
     }
@@ -106,6 +113,10 @@ impl<M: StateMemory> Follower for MemorySubscriber<M> {
 
     fn held_version(&self) -> Option<u64> {
         self.held().map(|held| held.version)
+    }
+
+    fn is_there(&self) -> bool {
+        true
     }
 
     fn prepare_head(&mut self, observer: &dyn Observer) -> Result<Option<PreparedPatches<M>>> {
@@ -175,7 +186,7 @@ pub fn follow_events<F: Follower>(
     let mut last_remark = None;
     let mut short_looks = 0;
     loop {
-        let prepared = match subscriber.held_version().filter(|_| short_looks > 0) {
+        let prepared = match subscriber.held_version().filter(|_| short_looks > 0 && subscriber.is_there()) {
             Some(held) if is_at_the_end(subscriber.store(), held) => {
                 short_looks -= 1;
                 Ok(None)

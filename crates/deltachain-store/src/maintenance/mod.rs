@@ -4,4 +4,3 @@ pub(crate) mod compact;
 pub(crate) mod fsck;
 pub(crate) mod log;
 pub(crate) mod prover;
-pub(crate) mod prune;

@@ -26,7 +26,7 @@ impl Attempt {
     /// # Errors
     /// R-PUB-08 (`CHAIN`).
     pub(crate) fn check(&self) -> Result<()> {
-        check_duration(self.began.elapsed().max(self.at.elapsed().unwrap_or_default()))
+        check_duration(self.began.elapsed().max(self.at.elapsed().unwrap_or_default()).as_secs())
     }
 }
 

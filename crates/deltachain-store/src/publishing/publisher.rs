@@ -9,7 +9,6 @@ use deltachain::{Error, Result};
 
 use crate::access::documents::{self, Documents};
 use crate::access::store::Store;
-use crate::maintenance::prune::{Keep, plan_again, prune};
 use crate::observer::Observer;
 use crate::publishing::head_copy::HeadCopy;
 use crate::publishing::job::{Job, Made};
@@ -17,6 +16,7 @@ use crate::publishing::model::{End, Model};
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::published::Published;
 use crate::publishing::shards::commit;
+use crate::retention::{Keep, plan_again, prune};
 
 /// Adds versions to a chain. What it remembers from one to the next saves requests and work and decides nothing, so it does
 /// not matter whether it has been restarted.

@@ -70,7 +70,7 @@ pub fn commit_shards(
     }
     if let Some(oldest) = oldest {
         // They were stored by other processes, maybe on other machines: only the store's clock is the same for all.
-        check_duration(store.now()?.duration_since(oldest).unwrap_or_default())?;
+        check_duration(store.now()?.duration_since(oldest).unwrap_or_default().as_secs())?;
     }
     let first = first_of(&parts)?;
     let parent = documents::parent(store, first.version.checked_sub(1), &options.limits)?;

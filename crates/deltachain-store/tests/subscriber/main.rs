@@ -9,6 +9,7 @@ mod selection;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,7 +18,9 @@ use deltachain::files::SafetensorsState;
 use deltachain::format::{HEADER_BYTES, Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader};
-use deltachain_store::{FollowOptions, Observer, OtherFiles, Subscriber, SubscriberOptions, Switched, follow};
+use deltachain_store::{
+    FollowEvent, FollowOptions, Observer, OtherFiles, Subscriber, SubscriberOptions, Switched, follow, follow_events,
+};
 
 use crate::common::{Chain, Notes, state, union};
 
@@ -786,6 +789,31 @@ fn a_chain_is_followed_as_it_grows() {
     follow(&mut subscriber, &quick(Some(2)), &(), &mut note).unwrap();
     follow(&mut subscriber, &quick(Some(2)), &(), &mut note).unwrap();
     assert_eq!(versions, [7]);
+}
+
+#[test]
+fn a_directory_that_is_removed_is_made_anew_at_the_next_look() {
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("model");
+    let mut subscriber = open(&chain, &directory);
+    let (mut switches, mut looks) = (0, 0);
+    follow_events(&mut subscriber, &quick(None), &(), &mut |_, event| {
+        match event {
+            FollowEvent::Switched(_) => {
+                switches += 1;
+                if switches == 1 {
+                    fs::remove_dir_all(&directory).unwrap();
+                }
+            }
+            FollowEvent::Newest => looks += 1,
+            _ => {}
+        }
+        assert!(looks < 2, "it has not been noticed");
+        Ok(if switches == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })
+    .unwrap();
+    assert_eq!(shown(&directory), chain.whole(4));
 }
 
 /// Mends the chain when it hears that something fails, and stops the work when it has heard of it often enough.
