@@ -10,6 +10,7 @@ mod coverage;
 mod deny;
 mod differential;
 mod directions;
+mod endurance;
 mod fuzz;
 mod lint;
 mod memory;
@@ -85,6 +86,15 @@ const TASKS: &[Task] = &[
             "--long for many more of them, which takes an hour",
         ],
         run: differential::run,
+    },
+    Task {
+        name: "endurance",
+        arguments: "",
+        about: &[
+            "the store under kills, faults, a bad network and rivals, for long: all orders of operations",
+            "one by one, hundreds of kills, thousands of faults; an hour",
+        ],
+        run: endurance::run,
     },
     Task {
         name: "memory",

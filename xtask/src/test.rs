@@ -3,12 +3,13 @@
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::{build_tool, cargo};
-use crate::{Result, conformance, differential, memory, no_arguments};
+use crate::{Result, conformance, differential, endurance, memory, no_arguments};
 
 pub(crate) fn run(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
     let mut steps = Steps::default();
     steps.run("Rust tests", || execute(&mut cargo(&["test", "--workspace"])?));
+    steps.run("another server", endurance::another_server);
     let built = steps.run("release build", || {
         build_tool()?;
         conformance::build_runner()

@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -16,9 +17,11 @@ use deltachain_store::{
     Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, doctor, init,
 };
 
+use crate::support::child::{child, place};
 use crate::support::models::Models;
 use crate::support::quick;
 use crate::support::s3::{KEY, S3Server, SECRET};
+use crate::support::tls::Front;
 use crate::support::verify::shown;
 use crate::support::web::WebServer;
 
@@ -117,6 +120,67 @@ fn without_any_credentials_it_says_which_ones_are_needed() {
     let error = open(server.address, &[("metadata_endpoint", &nobody)]).objects().unwrap_err();
     assert_eq!(error.class(), ErrorClass::Io);
     assert!(format!("{error:#}").contains("AWS_ACCESS_KEY_ID"), "{error:#}");
+}
+
+/// Tokens of a service that lives for HTTPS, a certificate of one's own, and a way out by a proxy: all from the environment.
+#[test]
+#[ignore = "a process with an environment of its own"]
+fn a_process_behind_a_proxy() {
+    let Some(place) = place() else { return };
+    let endpoint = fs::read_to_string(place.join("endpoint")).unwrap();
+    let settings = [("endpoint", endpoint), ("region", "nowhere-1".to_owned())];
+    let settings = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
+    use_chain(|| Store::open("s3://bucket/chain", quick().settings(settings.clone())).unwrap());
+}
+
+#[test]
+fn web_identity_certificate_and_proxy_come_from_the_environment() {
+    let server = S3Server::start();
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    let tokens = serve(move |stream| {
+        let mut reader = BufReader::new(stream);
+        let (line, _) = head(&mut reader)?;
+        assert!(line.contains("AssumeRoleWithWebIdentity") && line.contains("a-web-token"), "{line}");
+        count.fetch_add(1, Ordering::Relaxed);
+        // They end before the next request.
+        let credentials = format!(
+            "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>\
+             <AccessKeyId>{KEY}</AccessKeyId><SecretAccessKey>{SECRET}</SecretAccessKey><SessionToken>t</SessionToken>\
+             <Expiration>2020-01-01T00:00:00Z</Expiration>\
+             </Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
+        );
+        text(stream, &credentials)
+    });
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let certificates = place.join("certificates.pem");
+    let front = Front::https(server.address, &certificates);
+    let mut trusted = fs::read_to_string(&certificates).unwrap();
+    let front_of_tokens = Front::https(tokens, &certificates);
+    trusted += &fs::read_to_string(&certificates).unwrap();
+    fs::write(&certificates, trusted).unwrap();
+    let proxy = Front::proxy();
+    fs::write(place.join("endpoint"), format!("https://localhost:{}", front.address.port())).unwrap();
+    fs::write(place.join("token"), "a-web-token").unwrap();
+
+    let run = |certificates: &Path| {
+        let mut process = child("a_process_behind_a_proxy", place);
+        process.env("SSL_CERT_FILE", certificates);
+        process.env("HTTPS_PROXY", format!("http://{}", proxy.address));
+        process.env("AWS_WEB_IDENTITY_TOKEN_FILE", place.join("token"));
+        process.env("AWS_ROLE_ARN", "arn:aws:iam::1:role/a-role");
+        process.env("AWS_ENDPOINT_URL_STS", format!("https://localhost:{}", front_of_tokens.address.port()));
+        process.output().unwrap()
+    };
+    let output = run(&certificates);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(asked.load(Ordering::Relaxed) > 5, "{asked:?}");
+    assert!(proxy.connections() > 1, "{}", proxy.connections());
+    // Without the certificate nobody is trusted.
+    let nothing = place.join("nothing.pem");
+    fs::write(&nothing, "").unwrap();
+    assert!(!run(&nothing).status.success());
 }
 
 /// A server before another one: objects that are asked for are elsewhere, and what only Amazon knows is refused.

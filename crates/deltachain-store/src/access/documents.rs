@@ -47,11 +47,11 @@ pub(crate) fn head(store: &Store, chain: Option<&[u8]>, known: Option<u64>, limi
 
 /// What the version after this one follows; `None` stands for the chain document.
 pub(crate) fn parent(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Parent> {
-    follow(store, store.get(ObjectName::Chain)?.as_deref(), version, limits)
+    follow(store, store.get_agreed(ObjectName::Chain)?.as_deref(), version, limits)
 }
 
 fn follow(store: &Store, chain: Option<&[u8]>, version: Option<u64>, limits: &Limits) -> Result<Parent> {
-    let head = version.map(|version| Ok((version, store.get(ObjectName::Commit(version))?))).transpose()?;
+    let head = version.map(|version| Ok((version, store.get_agreed(ObjectName::Commit(version))?))).transpose()?;
     Parent::read(chain, head.as_ref().map(|(version, content)| (*version, content.as_deref())), limits)
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn usable_commit(store: &Store, version: u64, limits: &Limits) -> Res
 /// # Errors
 /// R-CHN-01 to R-CHN-04, R-LIM-05, R-DOC-01 to R-DOC-08; IO.
 pub(crate) fn commit_of(store: &Store, version: u64, limits: &Limits) -> Result<(Held, Commit)> {
-    let (chain, content) = (store.get(ObjectName::Chain)?, store.get(ObjectName::Commit(version))?);
+    let (chain, content) = (store.get_agreed(ObjectName::Chain)?, store.get_agreed(ObjectName::Commit(version))?);
     let read = |commit| Parent::read(chain.as_deref(), commit, limits);
     let (start, found) = (read(None)?, read(Some((version, content.as_deref())))?);
     let commit = found.head_for_base()?.clone();

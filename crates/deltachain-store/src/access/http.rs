@@ -16,7 +16,7 @@ use tokio::time::timeout_at;
 
 use crate::access::answer::{Answer, too_late};
 use crate::access::options::StoreOptions;
-use crate::access::pace::{Rate, Upload, Welcome};
+use crate::access::pace::{Buffered, Rate, Upload, Welcome};
 use crate::access::sender::sender;
 
 /// An answer that is no range of an object is a document, or one page of a list: 1,000 names, or 5,000 with Azure, each of at
@@ -32,12 +32,13 @@ pub(crate) struct Connector {
     options: Arc<StoreOptions>,
     rate: Option<Arc<Rate>>,
     welcome: Arc<Welcome>,
+    buffered: Arc<Buffered>,
 }
 
 impl Connector {
     pub(crate) fn new(options: &StoreOptions) -> Self {
         let rate = options.max_rate.map(|rate| Arc::new(Rate::new(rate)));
-        Self { options: Arc::new(options.clone()), rate, welcome: Arc::new(Welcome::new()) }
+        Self { options: Arc::new(options.clone()), rate, welcome: Arc::new(Welcome::new()), buffered: Arc::default() }
     }
 
     fn watch(&self, inner: HttpClient, uploads: HttpClient) -> HttpClient {
@@ -84,16 +85,21 @@ impl HttpService for Watched {
 
 impl Watched {
     async fn once(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let Connector { options, rate, welcome } = &self.shared;
+        let Connector { options, rate, welcome, buffered } = &self.shared;
         welcome.wait().await;
         let length = request.body().content_length();
         if let Some(rate) = rate.as_ref().filter(|_| length > 0) {
             tokio::time::sleep_until(rate.take(length as u64).0).await;
         }
         let most = length_of_range(&request).unwrap_or(ANSWER_BYTES);
-        let upload = Upload::new(length);
+        let upload = Upload::new(length, buffered);
         // What is short is one piece, and goes at once.
-        let client = if request.body().as_bytes().is_some() { &self.inner } else { &self.uploads };
+        let client = if request.body().as_bytes().is_some() {
+            upload.has_gone();
+            &self.inner
+        } else {
+            &self.uploads
+        };
         request.extensions_mut().insert(Arc::clone(&upload));
         let mut answer = pin!(client.execute(request));
         let answer = loop {

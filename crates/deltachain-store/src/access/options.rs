@@ -15,8 +15,8 @@ pub struct StoreOptions {
     /// that says when to come again is left alone until then, for up to five minutes.
     pub pause: Duration,
     /// How long nothing may come or go before an attempt is given up. A slow line is none that is silent: what is on its way
-    /// may take as long as it likes. The answer to an upload has as long again as the upload took, because nobody can
-    /// see what still lies in the buffers of a slow line. A store that is no server has this time for each thing that it is
+    /// may take as long as it likes. The answer to an upload has as long again as the upload took, and at least a second for each
+    /// 20 kB, up to 4 MiB an upload, because nobody can see what still lies in the buffers of a slow line. A store that is no server has this time for each thing that it is
     /// asked: a document, a part of a file, a list.
     pub timeout: Duration,
     /// Bytes per second that the bodies of all requests to a server have together, those that come and those that go. Parts of

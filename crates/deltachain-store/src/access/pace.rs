@@ -1,6 +1,7 @@
 //! When a request may go on: how fast bytes may go, how long a busy server wants to be left alone, and whether the bytes
 //! of an upload are still moving.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -74,11 +75,24 @@ impl Welcome {
     }
 }
 
+/// Bytes of an upload that buffers on the way may hold: nobody can see these becoming empty.
+const BUFFERS: usize = 4 << 20;
+
+/// The slowest line, in bytes per second, on which buffers may become empty before the server is taken for silent.
+const SLOWEST_LINE: u64 = 20_000;
+
+/// What may lie in buffers of all uploads of a store together, which share a line: bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Buffered(AtomicU64);
+
 /// Whether the body of a request moves.
 #[derive(Debug)]
 pub(crate) struct Upload {
     began: Instant,
     state: Mutex<Moved>,
+    buffered: Arc<Buffered>,
+    /// This one's part of them.
+    own: u64,
 }
 
 #[derive(Debug)]
@@ -90,22 +104,45 @@ struct Moved {
 }
 
 impl Upload {
-    pub(crate) fn new(bytes: usize) -> Arc<Self> {
+    pub(crate) fn new(bytes: usize, buffered: &Arc<Buffered>) -> Arc<Self> {
         let began = Instant::now();
-        Arc::new(Self { began, state: Mutex::new(Moved { last: began, left: bytes }) })
+        let own = bytes.min(BUFFERS) as u64;
+        buffered.0.fetch_add(own, Ordering::Relaxed);
+        Arc::new(Self {
+            began,
+            state: Mutex::new(Moved { last: began, left: bytes }),
+            buffered: Arc::clone(buffered),
+            own,
+        })
     }
 
-    /// When to give up if nothing moves from now on. What has gone last may still lie in buffers on this side of a slow
-    /// line: nobody can see these becoming empty. So there is as much time more as all of it took to go.
+    /// Nobody watches the pieces.
+    pub(crate) fn has_gone(&self) {
+        lock(&self.state).left = 0;
+    }
+
+    /// When to give up if nothing moves from now on. What has gone last may still lie in buffers of a slow line. So there is
+    /// as much time more as all of it took to go, or as the slowest line needs for the buffers.
     pub(crate) fn deadline(&self, limit: Duration) -> Instant {
         let moved = lock(&self.state);
-        let rest = if moved.left == 0 { moved.last - self.began } else { Duration::ZERO };
+        let rest = if moved.left == 0 && self.own > 0 {
+            let buffered = self.buffered.0.load(Ordering::Relaxed);
+            (moved.last - self.began).max(Duration::from_millis(buffered.saturating_mul(1000) / SLOWEST_LINE))
+        } else {
+            Duration::ZERO
+        };
         moved.last + limit + rest
     }
 
     /// Bytes that note it when they have gone.
     pub(crate) fn watch(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Chunk { bytes, upload: Arc::clone(self) })
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.buffered.0.fetch_sub(self.own, Ordering::Relaxed);
     }
 }
 

@@ -68,7 +68,7 @@ impl HttpService for Sender {
             let starts = (0..data.len()).step_by(CHUNK);
             chunks.extend(starts.map(|start| data.slice(start..data.len().min(start + CHUNK))));
         }
-        let upload = head.extensions.remove::<Arc<Upload>>().unwrap_or_else(|| Upload::new(0));
+        let upload = head.extensions.remove::<Arc<Upload>>().unwrap_or_else(|| Upload::new(0, &Arc::default()));
         // Each piece is watched from when it is taken until it is dropped, which is when the connection has it.
         let watched = chunks.into_iter().map(move |chunk: Bytes| Ok::<_, Infallible>(upload.watch(chunk)));
         let mut request = reqwest::Request::new(head.method, url);

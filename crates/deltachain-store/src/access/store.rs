@@ -11,6 +11,7 @@ use std::time::SystemTime;
 
 use deltachain::chain::{Listing, ObjectName};
 use deltachain::{Error, FileSource, Result, Source};
+use futures_util::future::{try_join, try_join_all};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
@@ -152,6 +153,42 @@ impl Store {
         self.get_once(name).await
     }
 
+    /// As [`get`](Self::get), for a document for which no other one vouches: read until two readings agree (SPEC section 19). There
+    /// is a difference if bytes were damaged on their way and still make a document.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn get_agreed(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
+        self.block_on(self.get_agreed_document(name))
+    }
+
+    /// As [`get_all`](Self::get_all), and as [`get_agreed`](Self::get_agreed) those for which no other one of them vouches: the chain
+    /// document and the highest commit.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn get_all_agreed(&self, names: &[ObjectName]) -> Result<Vec<(ObjectName, Option<Vec<u8>>)>> {
+        let is_commit = |name: &&ObjectName| matches!(name, ObjectName::Commit(_));
+        let highest = names.iter().filter(is_commit).max().copied();
+        let fetched = stream::iter(names.to_vec()).map(async |name| {
+            let is_alone = name == ObjectName::Chain || Some(name) == highest;
+            let content =
+                if is_alone { self.get_agreed_document(name).await? } else { self.get_document(name).await? };
+            Ok((name, content))
+        });
+        self.block_on(fetched.buffer_unordered(self.options.parallel).try_collect())
+    }
+
+    async fn get_agreed_document(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
+        for _ in 0..self.options.attempts.max(2) {
+            let (first, second) = try_join(self.get_document(name), self.get_document(name)).await?;
+            if first == second {
+                return Ok(first);
+            }
+        }
+        Err(Error::io("reading", io::Error::other("it is something else each time")).in_file(name.to_string()))
+    }
+
     async fn get_once(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
         let path = self.path(name);
         let got = self.retry(async || {
@@ -206,7 +243,7 @@ impl Store {
         let lists = [("commits", commit), ("routes", routes)];
         let lists = self.block_on(async {
             let lists = lists.map(|(folder, after)| self.list(Some(folder), after, usize::MAX));
-            futures_util::future::try_join_all(lists).await
+            try_join_all(lists).await
         })?;
         Ok(Listing::new(lists.iter().flatten().map(|object| object.name.to_string())))
     }

@@ -40,7 +40,7 @@ impl Publisher {
     /// # Errors
     /// R-CHN-01 (`CHAIN`) and those of documents, if there is no chain; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
-        let chain = store.get(ObjectName::Chain)?;
+        let chain = store.get_agreed(ObjectName::Chain)?;
         Parent::read(chain.as_deref(), None, &options.limits)?;
         Ok(Self {
             store,

@@ -35,7 +35,7 @@ pub fn publish_shard<'m>(
     options: &PublishOptions,
     observer: &dyn Observer,
 ) -> Result<ShardPart> {
-    let parent = documents::head(store, store.get(ObjectName::Chain)?.as_deref(), None, &options.limits)?;
+    let parent = documents::head(store, store.get_agreed(ObjectName::Chain)?.as_deref(), None, &options.limits)?;
     let model = model.into();
     let (files, lent) = (model.files(), model.lent());
     let target = End { state: &lent, layout: files.map(SafetensorsState::layout), digests: None };

@@ -28,7 +28,8 @@ pub(crate) struct Bucket {
 
 #[derive(Default)]
 struct Turns {
-    waiting: BTreeSet<usize>,
+    /// With what each client's next operation touches.
+    waiting: BTreeMap<usize, Touch>,
     /// Clients that have not ended.
     alive: BTreeSet<usize>,
     /// Whose turn it is, until its operation has been carried out.
@@ -47,6 +48,30 @@ struct Turns {
 enum Postponed {
     Put(Path, PutPayload, PutOptions),
     Delete(Path),
+}
+
+/// What an operation reads or changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Touch {
+    Read(Path),
+    Write(Path),
+    /// Everything below a prefix.
+    List(Path),
+}
+
+impl Touch {
+    /// Whether it makes no difference which of two operations comes first.
+    pub(crate) fn commutes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Read(_) | Self::List(_), Self::Read(_) | Self::List(_)) => true,
+            (Self::Write(written), Self::Read(path) | Self::Write(path)) | (Self::Read(path), Self::Write(written)) => {
+                written != path
+            }
+            (Self::Write(written), Self::List(prefix)) | (Self::List(prefix), Self::Write(written)) => {
+                !written.prefix_matches(prefix)
+            }
+        }
+    }
 }
 
 /// What can be done next.
@@ -99,13 +124,18 @@ impl Bucket {
     /// Waits until all clients wait, and says what can be done next. Nothing if all have ended.
     pub(crate) fn choices(&self, may_jump: bool) -> Vec<Next> {
         let mut turns = self.turns();
-        while turns.turn.is_some() || turns.waiting != turns.alive {
+        while turns.turn.is_some() || !turns.waiting.keys().eq(&turns.alive) {
             turns = self.changed.wait(turns).unwrap();
         }
-        let mut choices: Vec<Next> = turns.waiting.iter().map(|&client| Next::Client(client)).collect();
+        let mut choices: Vec<Next> = turns.waiting.keys().map(|&client| Next::Client(client)).collect();
         choices.extend(turns.postponed.is_some().then_some(Next::Late));
         choices.extend((may_jump && turns.hours == 0 && !choices.is_empty()).then_some(Next::Jump));
         choices
+    }
+
+    /// What the operation touches for which this client waits.
+    pub(crate) fn touch(&self, client: usize) -> Touch {
+        self.turns().waiting[&client].clone()
     }
 
     pub(crate) fn carry_out(&self, next: Next) {
@@ -154,10 +184,10 @@ pub(crate) struct View {
 
 impl View {
     /// Waits for the client's turn. `true` if the operation is to be postponed.
-    fn wait(&self) -> bool {
+    fn wait(&self, touch: Touch) -> bool {
         let Some(client) = self.client else { return false };
         let mut turns = self.bucket.turns();
-        turns.waiting.insert(client);
+        turns.waiting.insert(client, touch);
         self.bucket.changed.notify_all();
         while turns.turn != Some(client) {
             turns = self.bucket.changed.wait(turns).unwrap();
@@ -170,8 +200,13 @@ impl View {
     }
 
     /// Carries out an operation when it is the client's turn.
-    async fn step<T>(&self, work: impl Future<Output = Result<T>>, later: Option<Postponed>) -> Result<T> {
-        let is_late = self.wait() && later.is_some();
+    async fn step<T>(
+        &self,
+        touch: Touch,
+        work: impl Future<Output = Result<T>>,
+        later: Option<Postponed>,
+    ) -> Result<T> {
+        let is_late = self.wait(touch) && later.is_some();
         let result = if is_late {
             self.bucket.turns().postponed = later;
             Err(Error::Generic { store: "stepped", source: "the connection was lost".into() })
@@ -192,10 +227,15 @@ impl View {
         meta
     }
 
-    fn list(&self, listed: BoxStream<'static, Result<ObjectMeta>>) -> BoxStream<'static, Result<ObjectMeta>> {
+    fn list(
+        &self,
+        prefix: Option<&Path>,
+        listed: BoxStream<'static, Result<ObjectMeta>>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let touch = Touch::List(prefix.cloned().unwrap_or_default());
         let view = Self { bucket: Arc::clone(&self.bucket), client: self.client };
         let all = async move {
-            let all: Vec<ObjectMeta> = view.step(listed.try_collect(), None).await?;
+            let all: Vec<ObjectMeta> = view.step(touch, listed.try_collect(), None).await?;
             let all: Vec<Result<ObjectMeta>> = all.into_iter().map(|meta| Ok(view.by_its_clock(meta))).collect();
             Ok::<_, Error>(stream::iter(all))
         };
@@ -222,7 +262,8 @@ impl ObjectStore for View {
         let never_changes = path.as_ref() == "chain.json"
             || (path.as_ref().starts_with("commits/") && self.bucket.objects.head(path).await.is_ok());
         let get = self.bucket.objects.get_opts(path, options);
-        let mut result = if never_changes { get.await? } else { self.step(get, None).await? };
+        let mut result =
+            if never_changes { get.await? } else { self.step(Touch::Read(path.clone()), get, None).await? };
         result.meta = self.by_its_clock(result.meta);
         Ok(result)
     }
@@ -234,7 +275,7 @@ impl ObjectStore for View {
             self.bucket.stamp(path);
             Ok(result)
         };
-        self.step(put, Some(later)).await
+        self.step(Touch::Write(path.clone()), put, Some(later)).await
     }
 
     async fn put_multipart_opts(&self, path: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
@@ -247,7 +288,8 @@ impl ObjectStore for View {
             let view = Self { bucket: Arc::clone(&bucket), client };
             async move {
                 let path = path?;
-                view.step(view.bucket.objects.delete(&path), Some(Postponed::Delete(path.clone()))).await?;
+                let later = Postponed::Delete(path.clone());
+                view.step(Touch::Write(path.clone()), view.bucket.objects.delete(&path), Some(later)).await?;
                 Ok(path)
             }
         });
@@ -255,11 +297,11 @@ impl ObjectStore for View {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        View::list(self, self.bucket.objects.list(prefix))
+        View::list(self, prefix, self.bucket.objects.list(prefix))
     }
 
     fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
-        View::list(self, self.bucket.objects.list_with_offset(prefix, offset))
+        View::list(self, prefix, self.bucket.objects.list_with_offset(prefix, offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {

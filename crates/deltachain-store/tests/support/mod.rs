@@ -6,8 +6,10 @@ pub(crate) mod child;
 pub(crate) mod counting;
 pub(crate) mod foreign;
 pub(crate) mod models;
+pub(crate) mod proxy;
 pub(crate) mod s3;
 pub(crate) mod throttled;
+pub(crate) mod tls;
 pub(crate) mod web;
 
 use std::time::Duration;

@@ -60,13 +60,22 @@ impl S3Server {
         self.root.path().join(BUCKET).join(prefix)
     }
 
-    fn options(&self, mut options: StoreOptions, secret: &str) -> StoreOptions {
-        let endpoint = format!("http://{}", self.address);
+    fn options(&self, options: StoreOptions, secret: &str) -> StoreOptions {
+        Self::options_for(self.address, options, secret)
+    }
+
+    fn options_for(address: SocketAddr, mut options: StoreOptions, secret: &str) -> StoreOptions {
+        let endpoint = format!("http://{address}");
         let settings =
             [("endpoint", &*endpoint), ("region", "nowhere-1"), ("access_key_id", KEY), ("secret_access_key", secret)];
         options.settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         options
     }
+}
+
+/// The same store as [`S3Server::store`], by way of a proxy at this address.
+pub(crate) fn store_behind(proxy: SocketAddr, prefix: &str, options: StoreOptions) -> Store {
+    Store::open(&format!("s3://{BUCKET}/{prefix}"), S3Server::options_for(proxy, options, SECRET)).unwrap()
 }
 
 async fn serve(listener: TcpListener, service: S3Service) {

@@ -1,0 +1,316 @@
+//! A proxy before a server on 127.0.0.1 that does to requests and answers whatever networks and servers do. One request a
+//! connection.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Result, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use deltachain_testkit::Random;
+
+/// What is done to one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// The connection is closed before the server hears of it.
+    CloseBefore,
+    /// The server carries it out, and nobody hears of that.
+    CloseAfter,
+    /// Status 500, not carried out.
+    ErrorBefore,
+    /// Status 500, carried out.
+    ErrorAfter,
+    /// Status 503 `SlowDown`, at once again.
+    SlowDown,
+    /// Status 429, with a `Retry-After` that is no number.
+    TooMany,
+    /// Status 403.
+    Denied,
+    /// Status 404.
+    Missing,
+    /// A page of some portal, with status 200.
+    Portal,
+    /// Somewhere else, where nobody listens.
+    Redirect,
+    /// The answer's body ends in the middle.
+    Cut,
+    /// The answer has no body.
+    Empty,
+    /// One bit of the answer's body is another one.
+    Flip,
+    /// Nothing comes, until the client goes away.
+    Silent,
+    /// Carried out once more, later: after the next request.
+    Twice,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 15] = [
+        Self::CloseBefore,
+        Self::CloseAfter,
+        Self::ErrorBefore,
+        Self::ErrorAfter,
+        Self::SlowDown,
+        Self::TooMany,
+        Self::Denied,
+        Self::Missing,
+        Self::Portal,
+        Self::Redirect,
+        Self::Cut,
+        Self::Empty,
+        Self::Flip,
+        Self::Silent,
+        Self::Twice,
+    ];
+}
+
+/// A proxy that runs until the program ends.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: SocketAddr,
+    plan: Mutex<Plan>,
+}
+
+struct Plan {
+    random: Random,
+    /// Faults per thousand requests.
+    per_thousand: u64,
+    injected: BTreeMap<Fault, u64>,
+    /// A request that is carried out again.
+    again: Option<Request>,
+    bytes_per_second: Option<u32>,
+}
+
+/// All bytes of a request.
+#[derive(Clone)]
+struct Request {
+    head: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl Proxy {
+    /// Before this server. It does nothing to anybody yet.
+    pub(crate) fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let plan =
+            Plan { random: Random(0), per_thousand: 0, injected: BTreeMap::new(), again: None, bytes_per_second: None };
+        let shared = Arc::new(Shared { server, plan: Mutex::new(plan) });
+        let all = Arc::clone(&shared);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = Arc::clone(&all);
+                // A client that goes away is no fault.
+                thread::spawn(move || drop(shared.pass(&stream)));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// From now on so many of a thousand requests have a fault, each kind about as often.
+    pub(crate) fn storm(&self, seed: u64, per_thousand: u64) {
+        let mut plan = self.shared.plan.lock().unwrap();
+        plan.random = Random(seed);
+        plan.per_thousand = per_thousand;
+    }
+
+    /// From now on bodies take this long, in each direction.
+    pub(crate) fn bytes_per_second(&self, bytes: u32) {
+        self.shared.plan.lock().unwrap().bytes_per_second = Some(bytes);
+    }
+
+    /// How often there was which fault.
+    pub(crate) fn injected(&self) -> BTreeMap<Fault, u64> {
+        self.shared.plan.lock().unwrap().injected.clone()
+    }
+}
+
+impl Shared {
+    fn pass(&self, stream: &TcpStream) -> Result<()> {
+        let speed = self.plan.lock().unwrap().bytes_per_second;
+        let Some(request) = Request::read(stream, speed)? else { return Ok(()) };
+        let (fault, number, again) = {
+            let mut plan = self.plan.lock().unwrap();
+            let drawn = plan.random.next();
+            let fault = (drawn % 1000 < plan.per_thousand)
+                .then(|| Fault::ALL[usize::try_from((drawn >> 20) % Fault::ALL.len() as u64).unwrap()]);
+            if let Some(fault) = fault {
+                *plan.injected.entry(fault).or_default() += 1;
+            }
+            let again = if fault == Some(Fault::Twice) { None } else { plan.again.take() };
+            (fault, drawn >> 40, again)
+        };
+        match fault {
+            Some(Fault::CloseBefore) => return Ok(()),
+            Some(Fault::ErrorBefore) => return status(stream, "500 Internal Server Error", ""),
+            Some(Fault::SlowDown) => {
+                return status(stream, "503 Slow Down", "Retry-After: 0\r\n");
+            }
+            Some(Fault::TooMany) => return status(stream, "429 Too Many Requests", "Retry-After: soon\r\n"),
+            Some(Fault::Denied) => return status(stream, "403 Forbidden", ""),
+            Some(Fault::Missing) => return status(stream, "404 Not Found", ""),
+            Some(Fault::Redirect) => {
+                return status(stream, "307 Temporary Redirect", "Location: http://127.0.0.1:1/x\r\n");
+            }
+            Some(Fault::Portal) => {
+                let page = "<html><body>Please accept our terms</body></html>";
+                return write_answer(
+                    stream,
+                    &format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\n", page.len()),
+                    page.as_bytes(),
+                    None,
+                );
+            }
+            Some(Fault::Silent) => {
+                // Until the client goes away.
+                let mut stream = stream;
+                return stream.read(&mut [0]).map(drop);
+            }
+            Some(Fault::Twice) => self.plan.lock().unwrap().again = Some(request.clone()),
+            _ => {}
+        }
+        let (head, mut body) = request.forward(self.server)?;
+        if let Some(again) = again {
+            drop(again.forward(self.server));
+        }
+        match fault {
+            Some(Fault::CloseAfter) => return Ok(()),
+            Some(Fault::ErrorAfter) => return status(stream, "500 Internal Server Error", ""),
+            Some(Fault::Cut) => body.truncate(body.len() / 2),
+            Some(Fault::Empty) => {
+                let line = head.lines().next().unwrap_or_default();
+                return write_answer(stream, &format!("{line}\r\nContent-Length: 0\r\n"), b"", None);
+            }
+            Some(Fault::Flip) if !body.is_empty() => {
+                let bit = usize::try_from(number).unwrap() % (body.len() * 8);
+                body[bit / 8] ^= 1 << (bit % 8);
+            }
+            _ => {}
+        }
+        write_answer(stream, &head, &body, speed)
+    }
+}
+
+impl Request {
+    /// Nothing if the client goes away before it has sent one.
+    fn read(stream: &TcpStream, speed: Option<u32>) -> Result<Option<Self>> {
+        let mut reader = BufReader::new(stream);
+        let Some((head, length)) = read_head(&mut reader)? else { return Ok(None) };
+        let mut body = Vec::new();
+        if head.to_ascii_lowercase().contains("expect: 100-continue") {
+            let mut stream = stream;
+            stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+        }
+        match length {
+            Length::Bytes(length) => slowly(&mut reader.take(length), speed, |bytes| {
+                body.extend_from_slice(bytes);
+                Ok(())
+            })?,
+            Length::Chunked => read_chunks(&mut reader, &mut body)?,
+            Length::UntilEnd => {}
+        }
+        Ok(Some(Self { head: head.into_bytes(), body }))
+    }
+
+    /// What the server answers: its head without the last line, and its body.
+    fn forward(&self, server: SocketAddr) -> Result<(String, Vec<u8>)> {
+        let mut stream = TcpStream::connect(server)?;
+        stream.write_all(&self.head)?;
+        stream.write_all(b"Connection: close\r\n\r\n")?;
+        stream.write_all(&self.body)?;
+        let mut reader = BufReader::new(&stream);
+        let Some((head, length)) = read_head(&mut reader)? else { return Ok((String::new(), Vec::new())) };
+        let mut body = Vec::new();
+        match length {
+            Length::Bytes(length) if !self.head.starts_with(b"HEAD ") => {
+                reader.take(length).read_to_end(&mut body)?;
+            }
+            Length::Chunked => read_chunks(&mut reader, &mut body)?,
+            Length::UntilEnd | Length::Bytes(_) => {}
+        }
+        // The body has one length from here on.
+        let chunked = matches!(length, Length::Chunked);
+        let lines = head.lines().filter(|line| !line.to_ascii_lowercase().starts_with("transfer-encoding:"));
+        let mut head: String = lines.flat_map(|line| [line, "\r\n"]).collect();
+        if chunked {
+            head.extend(["Content-Length: ", &body.len().to_string(), "\r\n"]);
+        }
+        Ok((head, body))
+    }
+}
+
+enum Length {
+    Bytes(u64),
+    Chunked,
+    UntilEnd,
+}
+
+/// The lines of a head but for `Connection`, and how long the body is.
+fn read_head(reader: &mut impl BufRead) -> Result<Option<(String, Length)>> {
+    let (mut head, mut length) = (String::new(), Length::UntilEnd);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        let lower = line.trim_end().to_ascii_lowercase();
+        if lower.is_empty() {
+            return Ok(Some((head, length)));
+        }
+        if let Some(bytes) = lower.strip_prefix("content-length:") {
+            length = Length::Bytes(bytes.trim().parse().unwrap_or(0));
+        }
+        if lower.starts_with("transfer-encoding:") {
+            length = Length::Chunked;
+        }
+        if !lower.starts_with("connection:") {
+            head += &line;
+        }
+    }
+}
+
+/// A body in chunks: their content.
+fn read_chunks(reader: &mut impl BufRead, body: &mut Vec<u8>) -> Result<()> {
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let length = u64::from_str_radix(line.trim().split(';').next().unwrap_or("0"), 16).unwrap_or(0);
+        reader.take(length).read_to_end(body)?;
+        reader.read_line(&mut String::new())?;
+        if length == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn status(stream: &TcpStream, status: &str, line: &str) -> Result<()> {
+    write_answer(stream, &format!("HTTP/1.1 {status}\r\n{line}Content-Length: 0\r\n"), b"", None)
+}
+
+/// The head has no line at its end yet.
+fn write_answer(mut stream: &TcpStream, head: &str, body: &[u8], speed: Option<u32>) -> Result<()> {
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(b"Connection: close\r\n\r\n")?;
+    slowly(&mut &*body, speed, |bytes| stream.write_all(bytes))?;
+    stream.shutdown(Shutdown::Write)
+}
+
+/// Passes bytes on, at so many per second.
+fn slowly(from: &mut impl Read, speed: Option<u32>, mut to: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let mut buffer = vec![0; 1 << 10];
+    loop {
+        let count = from.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(());
+        }
+        if let Some(speed) = speed {
+            thread::sleep(Duration::from_secs(1) * u32::try_from(count).unwrap() / speed);
+        }
+        to(&buffer[..count])?;
+    }
+}

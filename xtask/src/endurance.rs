@@ -1,0 +1,95 @@
+//! `cargo xtask endurance`: the store under kills, faults, networks and rivals, for long; and at another server than that of
+//! the tests. `cargo xtask test` does the same for short.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::python::Python;
+use crate::steps::{Steps, execute};
+use crate::workspace::{cargo, target};
+use crate::{Result, no_arguments};
+
+/// What a long run sets, by test program of the store.
+const LONG: [(&str, &[(&str, &str)]); 5] = [
+    ("interleaving", &[("DELTACHAIN_ORDERS", "0"), ("DELTACHAIN_LATE_ORDERS", "100")]),
+    ("kill", &[("DELTACHAIN_KILLS", "130")]),
+    ("faults", &[("DELTACHAIN_FAULT_ROUNDS", "300")]),
+    ("proxy", &[("DELTACHAIN_STORMS", "100")]),
+    ("publisher", &[("DELTACHAIN_RACES", "1000")]),
+];
+
+const REQUIREMENTS: [&str; 1] = ["crates/deltachain-store/tests/requirements.txt"];
+
+/// How often it is looked whether the server answers, and how long that may take.
+const LOOKS: u32 = 300;
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(crate) fn run(arguments: &[String]) -> Result {
+    no_arguments(arguments)?;
+    let mut steps = Steps::default();
+    for (test, settings) in LONG {
+        steps.run(test, || execute(store_test(test)?.envs(settings.iter().copied())));
+    }
+    steps.run("another server", another_server);
+    steps.finish()
+}
+
+/// One of the store's test programs, with what it counts. As part of the whole workspace, so that nothing is built twice.
+fn store_test(name: &str) -> Result<Command> {
+    cargo(&["test", "--workspace", "--test", name, "--", "--nocapture", "--test-threads", "2"])
+}
+
+/// The store at moto's server.
+pub(crate) fn another_server() -> Result {
+    let python = Python::with("moto-venv", &REQUIREMENTS)?;
+    let server = Server::start(&python)?;
+    execute(store_test("another_server")?.env("DELTACHAIN_S3", format!("http://{}", server.address)))
+}
+
+/// A server that is ended when this is dropped.
+struct Server {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(python: &Python) -> Result<Self> {
+        // A port that was free just now.
+        let address = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
+        let program = python.path().with_file_name(if cfg!(windows) { "moto_server.exe" } else { "moto_server" });
+        let mut command = Command::new(program);
+        command.args(["--host", "127.0.0.1", "--port", &address.port().to_string()]);
+        command.current_dir(target()?).stdout(Stdio::null()).stderr(Stdio::null());
+        let server = Self { process: command.spawn()?, address };
+        for _ in 0..LOOKS {
+            if let Ok(answer) = server.make_bucket() {
+                return if answer.starts_with("HTTP/1.1 200") { Ok(server) } else { Err(answer.into()) };
+            }
+            thread::sleep(PAUSE);
+        }
+        Err("moto's server does not answer".into())
+    }
+
+    fn make_bucket(&self) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(self.address)?;
+        write!(
+            stream,
+            "PUT /bucket HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            self.address
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
