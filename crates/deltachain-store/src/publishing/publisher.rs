@@ -40,7 +40,7 @@ impl Publisher {
     /// # Errors
     /// R-CHN-01 (`CHAIN`) and those of documents, if there is no chain; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
-        let chain = store.get_agreed(ObjectName::Chain)?;
+        let chain = store.get(ObjectName::Chain)?;
         Parent::read(chain.as_deref(), None, &options.limits)?;
         Ok(Self {
             store,
@@ -122,7 +122,7 @@ impl Publisher {
                 let published = Published::head(head, parent.digest(), vec![digests.clone()], part.elements);
                 return Ok((published, digests, None));
             }
-            let published = commit(store, &parent, (path, Some(attempt)), slice::from_ref(&part), options)?;
+            let published = commit(store, &parent, (path, attempt), slice::from_ref(&part), options)?;
             Ok((published, part.table.digests, work))
         });
         let (published, digests, work) = match published {
