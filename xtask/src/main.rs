@@ -89,7 +89,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "endurance",
-        arguments: "",
+        arguments: endurance::ARGUMENTS,
         about: &[
             "the store under kills, faults, a bad network and rivals, for long: all orders of operations",
             "one by one, hundreds of kills, thousands of faults; an hour",
