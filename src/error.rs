@@ -69,7 +69,7 @@ impl ErrorClass {
             Self::Limit => "raise the limits if you trust the source",
             Self::WrongBase => "give the base that the link was made from, or start from a snapshot",
             Self::StateMismatch => "do not use the result; report the program that wrote the link",
-            Self::Chain => "see the rule; what you hold is kept",
+            Self::Chain => "SPEC.md says what the rule asks for",
             Self::Io | Self::Usage => "",
         }
     }

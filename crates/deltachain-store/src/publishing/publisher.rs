@@ -4,7 +4,7 @@ use std::slice;
 
 use deltachain::chain::{ObjectName, Parent};
 use deltachain::files::SafetensorsState;
-use deltachain::tensor::{MemoryState, State, TensorInfo};
+use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
 use deltachain::{Error, Result};
 
 use crate::access::documents::{self, Documents};
@@ -150,6 +150,9 @@ impl Publisher {
             if let Err(error) = work.bring_to(published.version, None, observer) {
                 observer.remark(&format!("the work directory stays at the version before for now: {error}"));
             }
+        }
+        if published.state == Digest::of_empty_state() {
+            observer.remark("the version has no tensors at all");
         }
         if published.is_new {
             self.keep_last(published.version, observer);
