@@ -168,7 +168,11 @@ impl Start {
                 }
                 let number = order.get(steps.len()).copied().unwrap_or(0).min(choices.len() - 1);
                 let next = choices[number];
-                last = if let Next::Client(client) = next { Some((client, bucket.touch(client))) } else { None };
+                last = match next {
+                    Next::Client(client) => Some((client, bucket.touch(client))),
+                    Next::Jump => Some((usize::MAX, Touch::Time)),
+                    Next::Late => None,
+                };
                 numbers.push(choices.len());
                 steps.push(next);
                 bucket.carry_out(next);

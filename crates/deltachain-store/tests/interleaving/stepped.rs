@@ -59,13 +59,16 @@ pub(crate) enum Touch {
     Write(Path),
     /// Everything below a prefix.
     List(Path),
+    /// The clock, which nothing reads but what is stored.
+    Time,
 }
 
 impl Touch {
     /// Whether it makes no difference which of two operations comes first.
     pub(crate) fn commutes(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Read(_) | Self::List(_), Self::Read(_) | Self::List(_)) => true,
+            (Self::Time | Self::Read(_) | Self::List(_), Self::Time | Self::Read(_) | Self::List(_)) => true,
+            (Self::Time, Self::Write(_)) | (Self::Write(_), Self::Time) => false,
             (Self::Write(written), Self::Read(path) | Self::Write(path)) | (Self::Read(path), Self::Write(written)) => {
                 written != path
             }
