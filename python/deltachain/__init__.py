@@ -1,0 +1,19 @@
+"""Lossless sparse deltas between model versions: make and apply links, publish and follow chains of them.
+
+    import deltachain as dc
+
+    link = dc.diff(old_state_dict, new_state_dict)          # tensors in memory, or paths
+    new_state_dict = dc.apply(old_state_dict, [link])       # bit for bit, or an error
+    with dc.open("1.dcf") as link: print(link.header)
+
+Nothing else needs to be installed. Tensors of torch and numpy are taken as they are, without copies.
+"""
+
+from ._errors import *  # noqa: F403
+from ._errors import __all__ as _errors_all
+from ._files import *  # noqa: F403
+from ._files import __all__ as _files_all
+from ._native import __version__
+from ._tensors import Tensor
+
+__all__ = ["Tensor", "__version__", *_errors_all, *_files_all]  # noqa: PLE0604

@@ -1,0 +1,34 @@
+//! `deltachain._native`: the library and the store library for Python. What users see is in `deltachain/*.py`, which gives it
+//! names, documentation and types; here are the functions that it calls.
+
+mod errors;
+mod link;
+mod memory;
+mod operations;
+mod store;
+mod tensors;
+mod work;
+
+use pyo3::prelude::*;
+
+/// The native part of the package `deltachain`. Private: it may change in any release.
+#[pymodule(name = "_native")]
+mod native {
+    #[pymodule_export]
+    use crate::link::Link;
+    #[pymodule_export]
+    use crate::memory::Buffer;
+    #[pymodule_export]
+    use crate::operations::{
+        apply_files, apply_tensors, diff_files, diff_states, digest, open_link, squash_files, write_file,
+    };
+    #[pymodule_export]
+    use crate::store::Store;
+
+    use super::{Bound, PyModule, PyModuleMethods, PyResult};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,87 @@
+//! The store of a chain, opened once for all that use it.
+
+use std::time::Duration;
+
+use deltachain::{Error, Result};
+use deltachain_store::{Store as ChainStore, StoreOptions};
+use pyo3::prelude::*;
+
+use crate::errors::{no_pickle, usage};
+use crate::work::{How, OfProcess, run};
+
+/// A directory or a bucket that holds a chain. It belongs to the process that opened it.
+#[pyclass(frozen, module = "deltachain._native")]
+pub(crate) struct Store {
+    store: OfProcess<ChainStore>,
+    url: String,
+}
+
+impl Store {
+    /// The store; clones share its connections.
+    ///
+    /// # Errors
+    /// `ForkedError` in another process than the one that opened it.
+    pub(crate) fn get(&self, py: Python<'_>) -> PyResult<ChainStore> {
+        self.store.get(py).cloned()
+    }
+}
+
+#[pymethods]
+impl Store {
+    /// Opens it; `create` makes the directory if the URL names one that does not exist.
+    #[new]
+    #[pyo3(signature = (url, settings, create=false, timeout=None, attempts=None, max_rate=None))]
+    fn new(
+        py: Python<'_>,
+        url: String,
+        settings: Vec<(String, String)>,
+        create: bool,
+        timeout: Option<f64>,
+        attempts: Option<u32>,
+        max_rate: Option<u64>,
+    ) -> PyResult<Self> {
+        let mut options = StoreOptions::default().settings(settings).max_rate(max_rate);
+        if let Some(timeout) = timeout {
+            let timeout = Duration::try_from_secs_f64(timeout);
+            options = options.timeout(timeout.map_err(|error| usage(py, format!("timeout: {error}"), None))?);
+        }
+        if let Some(attempts) = attempts {
+            options = options.attempts(attempts);
+        }
+        let store = run(py, &How::default(), |_| {
+            if create { ChainStore::create(&url, options) } else { ChainStore::open(&url, options) }
+        })?;
+        Ok(Self { store: OfProcess::new(store), url })
+    }
+
+    #[getter]
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Begins a chain, unless there is one: whether it was begun now.
+    fn init(&self, py: Python<'_>) -> PyResult<bool> {
+        let store = self.get(py)?;
+        run(py, &How::default(), |_| {
+            if store.get(deltachain::chain::ObjectName::Chain)?.is_some() {
+                return Ok(false);
+            }
+            begun(&store)
+        })
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(no_pickle("stores"))
+    }
+}
+
+/// Begins a chain; not if another process was faster.
+fn begun(store: &ChainStore) -> Result<bool> {
+    match deltachain_store::init(store) {
+        Ok(_) => Ok(true),
+        Err(error) => match store.get(deltachain::chain::ObjectName::Chain) {
+            Ok(Some(_)) => Ok(false),
+            Ok(None) | Err(Error { .. }) => Err(error),
+        },
+    }
+}
