@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 
 from . import _native
 from ._errors import UsageError
-from ._tensors import Tensor, allocator, kind_of, shaped
+from ._tensors import PACKED, Tensor, allocator, kind_of, shaped
 
 __all__ = [
     "ApplyReport",
@@ -126,7 +126,7 @@ class Patch:
     @property
     def count(self) -> int:
         """Lanes that are given."""
-        width = max(1, Tensor(self.dtype, (), b"").nbytes)
+        width = 1 if self.dtype in PACKED else Tensor(self.dtype, (), b"").nbytes
         data = self.values.data if isinstance(self.values, Tensor) else self.values
         nbytes = getattr(data, "nbytes", None)
         return int((memoryview(data).nbytes if nbytes is None else nbytes) // width)
@@ -153,8 +153,8 @@ def patch_of(row: tuple[str, str, list[int], Any, Any], kind: str) -> Patch:
     tensor_shape = tuple(shape)
     if lanes is None:
         return Patch(name, tensor_shape, dtype, None, shaped(kind, dtype, tensor_shape, values))
-    packed = Tensor(dtype, (), b"").nbytes == 0 or dtype.startswith("F6")
-    lane = "U8" if packed else dtype
+    # Of packed dtypes a lane is a byte.
+    lane = "U8" if dtype in PACKED else dtype
     count = len(lanes)
     shown = shaped(kind, lane, (count,), values)
     if kind == "torch":
