@@ -32,9 +32,9 @@ class Tensor:
     Args:
         dtype: its name in safetensors, such as `"BF16"` or `"F8_E4M3"`.
         shape: the dimensions, outermost first; empty for a scalar.
-        data: the bytes, row-major and little-endian: an object with the buffer protocol, which is not copied. To publish or
-            compare a tensor that is somewhere else, a function of an offset and a length in bytes that returns such an
-            object of just these bytes; it is called from other threads, for up to 16 MiB at a time.
+        data: the bytes, row-major and little-endian: an object with the buffer protocol, which is not copied. To
+            publish or compare a tensor that is somewhere else, a function of an offset and a length in bytes that
+            returns such an object of just these bytes; it is called from other threads, for up to 16 MiB at a time.
 
     `memoryview(tensor.data)` shows the bytes.
 
@@ -81,7 +81,9 @@ def numpy_dtype(name: str) -> Any:
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError(f"numpy has {name} with ml_dtypes only: install that, or ask for kind='deltachain'") from None
+            raise TypeError(
+                f"numpy has {name} with ml_dtypes only: install that, or ask for kind='deltachain'"
+            ) from None
         return numpy.dtype(getattr(ml_dtypes, _NAMES[name]))
     return numpy.dtype(_NAMES[name])
 

@@ -26,7 +26,7 @@ def in_child(work) -> str:  # type: ignore[no-untyped-def]
         try:
             signal.alarm(60)
             text = work()
-        except BaseException as error:  # noqa: BLE001 - the parent judges it
+        except BaseException as error:  # the parent judges it
             text = f"{type(error).__name__}: {error}"
         os.write(write, str(text).encode())
         os._exit(0)
@@ -134,7 +134,10 @@ def test_the_tool_comes_along(tmp_path: Path) -> None:
     wrong = subprocess.run([sys.executable, "-m", "deltachain", "dif"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and "diff" in wrong.stderr
     refused = subprocess.run(
-        [sys.executable, "-m", "deltachain", "verify", tmp_path / "missing"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "deltachain", "verify", tmp_path / "missing"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert refused.returncode == 2 and "missing" in refused.stderr
 

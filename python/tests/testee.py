@@ -2,7 +2,8 @@
 
     deltachain-conformance run --testee "python python/tests/testee.py"
 
-Patches come merged by tensor and documents and plans are not shown, so `check`, `apply` and `encode` are measured. Tensors in
+Patches come merged by tensor and documents and plans are not shown, so `check`, `apply` and `encode` are measured.
+Tensors in
 memory have no layout, and the limit on tensors that are set is not the caller's to choose.
 """
 
