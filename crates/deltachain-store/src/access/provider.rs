@@ -64,6 +64,7 @@ mod tests {
     struct Counting(AtomicU64, Option<u64>);
 
     impl CredentialSource for Counting {
+        #[expect(clippy::disallowed_methods, reason = "a service says when what it gives expires")]
         fn credentials(&self) -> deltachain::Result<Credentials> {
             let number = self.0.fetch_add(1, Ordering::Relaxed);
             let expires = self.1.map(|seconds| SystemTime::now() + Duration::from_secs(seconds));
