@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use deltachain::chain::{FileReference, ObjectName, Parent, Route, check_duration, check_taken, union_of};
-use deltachain::files::SafetensorsState;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
@@ -37,8 +36,8 @@ pub fn publish_shard<'m>(
 ) -> Result<ShardPart> {
     let parent = documents::head(store, store.get_agreed(ObjectName::Chain)?.as_deref(), None, &options.limits)?;
     let model = model.into();
-    let (files, lent) = (model.files(), model.lent());
-    let target = End { state: &lent, layout: files.map(SafetensorsState::layout), digests: None };
+    let (files, layout, lent) = (model.files(), model.layout(), model.lent());
+    let target = End { state: &lent, layout: layout.as_deref(), digests: None };
     Ok(Job { store, parent: &parent, target, files, shard, of, options, observer }.run(base, None)?.part)
 }
 
