@@ -13,7 +13,10 @@ from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors_all
 from ._files import *  # noqa: F403
 from ._files import __all__ as _files_all
+from ._host_copy import HostCopy
 from ._native import __version__
+from ._subscriber import *  # noqa: F403
+from ._subscriber import __all__ as _subscriber_all
 from ._tensors import Tensor
 
-__all__ = ["Tensor", "__version__", *_errors_all, *_files_all]  # noqa: PLE0604
+__all__ = ["HostCopy", "Tensor", "__version__", *_errors_all, *_files_all, *_subscriber_all]  # noqa: PLE0604

@@ -93,6 +93,14 @@ def torch_dtype(name: str) -> Any:
     return dtype
 
 
+def name_of(value: Any) -> str:
+    """The name in the format of a tensor's dtype."""
+    if isinstance(value, Tensor):
+        return value.dtype
+    text = str(value.dtype).removeprefix("torch.")
+    return "F4" if text == "float4_e2m1fn_x2" else next(name for name, own in _NAMES.items() if own == text)
+
+
 def zeros(kind: str, dtype: str, shape: list[int]) -> Any:
     """A new tensor of zeros."""
     if kind == "torch":

@@ -5,7 +5,9 @@ mod errors;
 mod link;
 mod memory;
 mod operations;
+mod patches;
 mod store;
+mod subscriber;
 mod tensors;
 mod work;
 
@@ -23,9 +25,23 @@ mod native {
         apply_files, apply_tensors, diff_files, diff_states, digest, open_link, squash_files, write_file,
     };
     #[pymodule_export]
+    use crate::patches::compare;
+    #[pymodule_export]
     use crate::store::Store;
+    #[pymodule_export]
+    use crate::subscriber::{Follower, Prepared};
 
-    use super::{Bound, PyModule, PyModuleMethods, PyResult};
+    use std::ffi::OsString;
+
+    use pyo3::pyfunction;
+
+    use super::{Bound, PyModule, PyModuleMethods, PyResult, Python};
+
+    /// The command-line tool: runs it with these arguments, of which the first is the program's name, and gives the exit code.
+    #[pyfunction]
+    fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+        py.detach(|| deltachain_cli::main(arguments))
+    }
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

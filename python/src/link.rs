@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use deltachain::format::{Start, TensorEntry};
-use deltachain::tensor::{State, TensorInfo};
-use deltachain::{Error, FileSource, LinkReader, Result, Source};
+use deltachain::tensor::State;
+use deltachain::{Error, FileSource, LinkReader, Patch, Result, Source};
 use deltachain_store::Phase;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -14,6 +14,7 @@ use pyo3::types::PyDict;
 use crate::errors::{no_pickle, usage};
 use crate::memory::{Buffer, Kept};
 use crate::operations::Given;
+use crate::patches::{Changes, Row, Rows};
 use crate::work::{How, run};
 
 /// Where a link's bytes are.
@@ -48,9 +49,6 @@ pub(crate) struct Link {
     link: Mutex<Option<Opened>>,
     path: Option<PathBuf>,
 }
-
-/// What changes in a tensor: its name, dtype and shape, lane numbers if not all lanes are given, and values.
-type TensorPatch = (String, String, Vec<u64>, Option<Buffer>, Buffer);
 
 impl Link {
     pub(crate) fn new(link: LinkReader<LinkSource>, path: Option<PathBuf>) -> Self {
@@ -169,7 +167,7 @@ impl Link {
 
     /// What changes in the tensors with these numbers in the index, ascending. The values of all stand in one arena, and so do
     /// the lane numbers of each width.
-    fn patches(&self, py: Python<'_>, numbers: Vec<usize>, base: &Bound<'_, PyAny>) -> PyResult<Vec<TensorPatch>> {
+    fn patches(&self, py: Python<'_>, numbers: Vec<usize>, base: &Bound<'_, PyAny>) -> PyResult<Vec<Row>> {
         let link = self.opened(py)?;
         let base = Given::of(base)?;
         let collected = run(py, &How::default(), |_| {
@@ -177,9 +175,9 @@ impl Link {
                 Given::Nothing => None,
                 ref given => Some(given.open()?),
             };
-            self.named(Collected::of(&link, &numbers, base.as_ref().map(|base| base.state())))
+            self.named(collected(&link, &numbers, base.as_ref().map(|base| base.state())))
         })?;
-        collected.shown().ok_or_else(|| usage(py, "the patches do not fit their arenas", None))
+        Ok(collected.finish())
     }
 
     /// The bytes of the link.
@@ -204,102 +202,26 @@ impl Link {
     }
 }
 
-/// Patches of some tensors in arenas.
-#[derive(Default)]
-struct Collected {
-    values: Vec<u8>,
-    short: Vec<i32>,
-    long: Vec<i64>,
-    tensors: Vec<(TensorInfo, Option<Lanes>, Stretch)>,
-}
-
-/// A part of an arena: where it begins, and how long it is.
-type Stretch = (usize, usize);
-
-/// Where lane numbers stand.
-enum Lanes {
-    Short(Stretch),
-    Long(Stretch),
-}
-
-impl Collected {
-    fn of(link: &LinkReader<LinkSource>, numbers: &[usize], base: Option<&dyn State>) -> Result<Self> {
-        let mut collected = Self::default();
-        let entries = &link.index().tensors;
-        let wanted = numbers.iter().filter_map(|&number| entries.get(number)?.written());
-        let mut wanted_names = wanted.clone().map(|written| written.info.name()).collect::<Vec<_>>();
-        wanted_names.sort_unstable();
-        let mut patches = link.patches(|name| wanted_names.binary_search(&name).is_ok(), base).peekable();
-        for written in wanted {
-            let info = &written.info;
-            let width = info.dtype().lane_bytes();
-            let begin = collected.values.len();
-            let mut found = Vec::new();
-            let is_own = |patch: &Result<deltachain::Patch<'_>>| {
-                patch.as_ref().map_or(true, |patch| patch.tensor.name() == info.name())
-            };
-            while let Some(patch) = patches.next_if(is_own) {
-                found.push(patch?);
+/// The patches of the tensors with these numbers in the index.
+fn collected(link: &LinkReader<LinkSource>, numbers: &[usize], base: Option<&dyn State>) -> Result<Rows> {
+    let mut rows = Rows::default();
+    let entries = &link.index().tensors;
+    let wanted = numbers.iter().filter_map(|&number| entries.get(number)?.written());
+    let mut names: Vec<&str> = wanted.clone().map(|written| written.info.name()).collect();
+    names.sort_unstable();
+    let mut patches = link.patches(|name| names.binary_search(&name).is_ok(), base).peekable();
+    for written in wanted {
+        let is_own =
+            |patch: &Result<Patch<'_>>| patch.as_ref().map_or(true, |patch| patch.tensor.name() == written.info.name());
+        let mut changes = Changes::new(&written.info, written.start == Start::Zeros)?;
+        while let Some(patch) = patches.next_if(is_own) {
+            let patch = patch?;
+            match &patch.indices {
+                Some(lanes) => changes.add(lanes.iter().copied(), &patch.values)?,
+                None => changes.add(patch.lanes.clone(), &patch.values)?,
             }
-            let given: usize = found.iter().map(deltachain::Patch::count).sum();
-            if written.start == Start::Zeros || given as u64 == info.lanes() {
-                // Lanes that are not named are zero.
-                let length = usize::try_from(info.bytes()).map_err(|_| Error::usage("the tensor is too long"))?;
-                collected.values.resize(begin + length, 0);
-                let values = &mut collected.values[begin..];
-                for patch in &found {
-                    for (lane, value) in lanes(patch).zip(patch.values.chunks_exact(width)) {
-                        let lane = usize::try_from(lane).map_err(|_| Error::usage("the tensor is too long"))?;
-                        values[lane * width..][..width].copy_from_slice(value);
-                    }
-                }
-                collected.tensors.push((info.clone(), None, (begin, length)));
-                continue;
-            }
-            if given == 0 {
-                continue;
-            }
-            let is_short = info.lanes() <= 1 << 31;
-            let first = if is_short { collected.short.len() } else { collected.long.len() };
-            for patch in &found {
-                let too_many = |_| Error::usage("the tensor has too many lanes");
-                for lane in lanes(patch) {
-                    if is_short {
-                        collected.short.push(i32::try_from(lane).map_err(too_many)?);
-                    } else {
-                        collected.long.push(i64::try_from(lane).map_err(too_many)?);
-                    }
-                }
-                collected.values.extend_from_slice(&patch.values);
-            }
-            let numbers = if is_short { Lanes::Short((first, given)) } else { Lanes::Long((first, given)) };
-            collected.tensors.push((info.clone(), Some(numbers), (begin, given * width)));
         }
-        Ok(collected)
+        rows.add(changes);
     }
-
-    /// The arenas as buffers, and for each tensor its parts of them.
-    fn shown(self) -> Option<Vec<TensorPatch>> {
-        let whole = |kept| Arc::new(Buffer::new(kept));
-        let values = whole(Kept::Bytes(self.values.into()));
-        let (short, long) = (whole(Kept::Int32(self.short.into())), whole(Kept::Int64(self.long.into())));
-        let show = |(info, lanes, (begin, length)): (TensorInfo, Option<Lanes>, Stretch)| {
-            let lanes = match lanes {
-                None => None,
-                Some(Lanes::Short((first, count))) => Some(Buffer::part(&short, first, count)?),
-                Some(Lanes::Long((first, count))) => Some(Buffer::part(&long, first, count)?),
-            };
-            let values = Buffer::part(&values, begin, length)?;
-            Some((info.name().to_owned(), info.dtype().name().to_owned(), info.shape().to_vec(), lanes, values))
-        };
-        self.tensors.into_iter().map(show).collect()
-    }
-}
-
-/// The lanes that a patch gives.
-fn lanes<'a>(patch: &'a deltachain::Patch<'_>) -> Box<dyn Iterator<Item = u64> + 'a> {
-    match &patch.indices {
-        Some(indices) => Box::new(indices.iter().copied()),
-        None => Box::new(patch.lanes.clone()),
-    }
+    Ok(rows)
 }

@@ -3,6 +3,7 @@
 //! The only file with unsafe code. What it relies on is said at each block.
 #![allow(unsafe_code, reason = "memory of Python's objects is reached by pointers; the reason stands at each block")]
 
+use std::any::Any;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
 use std::slice;
@@ -71,7 +72,8 @@ pub(crate) fn held_at(owner: &Bound<'_, PyAny>, address: usize, length: usize) -
 /// Numbers or bytes that are owned by this library, shown to Python through the buffer protocol: `memoryview`,
 /// `numpy.frombuffer` and `torch.frombuffer` take them without a copy.
 ///
-/// The view is one-dimensional and contiguous. It may be written to: nobody else uses the memory any more.
+/// The view is one-dimensional and contiguous. Python may take it for memory that can be written to, as torch wants it; do not: the
+/// library may yet read it.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Buffer {
     kept: Kept,
@@ -85,8 +87,36 @@ pub(crate) enum Kept {
     Int32(Box<[i32]>),
     /// Numbers of lanes.
     Int64(Box<[i64]>),
-    /// A part of an arena of bytes: where it begins, and its length.
-    Part(Arc<Buffer>, usize, usize),
+    /// Something that lies in an arena of the library, which is kept and only read.
+    Shown(Shown),
+}
+
+/// Numbers of lanes or values in the arenas of a prepared version.
+pub(crate) struct Shown {
+    pointer: *const u8,
+    items: usize,
+    width: usize,
+    format: &'static CStr,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the owner, which can go to and be seen by any thread, keeps what is shown, and nobody writes to it.
+unsafe impl Send for Shown {}
+// SAFETY: as above.
+unsafe impl Sync for Shown {}
+
+impl Shown {
+    /// Values that lie in what `owner` keeps. The caller vouches that the arena is neither written to nor moved as long as the owner
+    /// lives: sets of changes that are settled, never exchanged, are such.
+    pub(crate) fn bytes(bytes: &[u8], owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { pointer: bytes.as_ptr(), items: bytes.len(), width: 1, format: c"B", _owner: owner }
+    }
+
+    /// As [`bytes`](Self::bytes), for numbers below 2^31, which are the same as numbers with a sign.
+    pub(crate) fn numbers(numbers: &[u32], owner: Arc<dyn Any + Send + Sync>) -> Self {
+        let pointer = numbers.as_ptr().cast();
+        Self { pointer, items: numbers.len(), width: 4, format: c"i", _owner: owner }
+    }
 }
 
 impl Kept {
@@ -96,10 +126,7 @@ impl Kept {
             Self::Bytes(bytes) => (bytes.as_ptr().cast(), bytes.len(), 1, c"B"),
             Self::Int32(numbers) => (numbers.as_ptr().cast(), numbers.len(), 4, c"i"),
             Self::Int64(numbers) => (numbers.as_ptr().cast(), numbers.len(), 8, c"q"),
-            Self::Part(whole, begin, length) => {
-                let (pointer, _, width, format) = whole.kept.view();
-                (pointer.cast::<u8>().wrapping_add(begin * width).cast(), *length, width, format)
-            }
+            Self::Shown(shown) => (shown.pointer.cast(), shown.items, shown.width, shown.format),
         }
     }
 }
@@ -107,13 +134,6 @@ impl Kept {
 impl Buffer {
     pub(crate) fn new(kept: Kept) -> Self {
         Self { kept }
-    }
-
-    /// Items `begin` to `begin + length` of a buffer; `None` if there are not that many.
-    pub(crate) fn part(whole: &Arc<Self>, begin: usize, length: usize) -> Option<Self> {
-        let (_, items, ..) = whole.kept.view();
-        let fits = begin.checked_add(length).is_some_and(|end| end <= items);
-        fits.then(|| Self::new(Kept::Part(Arc::clone(whole), begin, length)))
     }
 }
 

@@ -1,9 +1,10 @@
 //! The store of a chain, opened once for all that use it.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use deltachain::{Error, Result};
-use deltachain_store::{Store as ChainStore, StoreOptions};
+use deltachain_store::{CredentialSource, Credentials, Store as ChainStore, StoreOptions};
 use pyo3::prelude::*;
 
 use crate::errors::{no_pickle, usage};
@@ -30,17 +31,21 @@ impl Store {
 impl Store {
     /// Opens it; `create` makes the directory if the URL names one that does not exist.
     #[new]
-    #[pyo3(signature = (url, settings, create=false, timeout=None, attempts=None, max_rate=None))]
+    #[pyo3(signature = (url, settings, credentials=None, create=false, timeout=None, attempts=None, max_rate=None))]
+    #[expect(clippy::too_many_arguments, reason = "the Python side gives all of them names")]
     fn new(
         py: Python<'_>,
         url: String,
         settings: Vec<(String, String)>,
+        credentials: Option<Py<PyAny>>,
         create: bool,
         timeout: Option<f64>,
         attempts: Option<u32>,
         max_rate: Option<u64>,
     ) -> PyResult<Self> {
         let mut options = StoreOptions::default().settings(settings).max_rate(max_rate);
+        options =
+            options.credentials(credentials.map(|callable| Arc::new(Callable(callable)) as Arc<dyn CredentialSource>));
         if let Some(timeout) = timeout {
             let timeout = Duration::try_from_secs_f64(timeout);
             options = options.timeout(timeout.map_err(|error| usage(py, format!("timeout: {error}"), None))?);
@@ -72,6 +77,29 @@ impl Store {
 
     fn __reduce__(&self) -> PyResult<()> {
         Err(no_pickle("stores"))
+    }
+}
+
+/// A function of Python's that returns credentials.
+struct Callable(Py<PyAny>);
+
+impl std::fmt::Debug for Callable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Callable")
+    }
+}
+
+impl CredentialSource for Callable {
+    fn credentials(&self) -> Result<Credentials> {
+        let asked = Python::attach(|py| {
+            let given = self.0.call0(py)?.into_bound(py);
+            let text = |name: &str| -> PyResult<String> { given.get_item(name)?.extract() };
+            let optional = |name: &str| given.call_method1("get", (name,));
+            let token = optional("token")?.extract()?;
+            let expires: Option<SystemTime> = optional("expires_at")?.extract()?;
+            PyResult::Ok(Credentials::new(text("access_key_id")?, text("secret_access_key")?, token, expires))
+        });
+        asked.map_err(|error| Error::io("asking for credentials", std::io::Error::other(error.to_string())))
     }
 }
 

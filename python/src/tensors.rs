@@ -387,8 +387,8 @@ impl Lent {
         MemoryWriter::new(self.tensors.iter_mut().map(|(_, bytes)| &mut **bytes))
     }
 
-    /// The bytes of the tensor with this number.
-    pub(crate) fn room(&mut self, number: usize) -> &mut [u8] {
-        self.tensors[number].1
+    /// The tensors, and what keeps their memory: to be dropped after them.
+    pub(crate) fn into_parts(self) -> (Vec<(TensorInfo, &'static mut [u8])>, Vec<Borrowed>) {
+        (self.tensors, self.owners)
     }
 }

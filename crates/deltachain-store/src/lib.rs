@@ -43,6 +43,7 @@ mod observer;
 mod publishing;
 mod retention;
 
+pub use access::credentials::{CredentialSource, Credentials};
 pub use access::doctor::{Finding, doctor};
 pub use access::documents::init;
 pub use access::options::StoreOptions;
@@ -51,7 +52,7 @@ pub use access::store::{Store, StoredObject};
 pub use directory::scratch::Scratch;
 pub use following::check::{DirectoryReport, check_directory};
 pub use following::directory_status::{DirectoryStatus, inspect_directory};
-pub use following::follow::{FollowEvent, FollowOptions, Follower, OnEvent, OnSwitch, follow, follow_events};
+pub use following::follow::{FollowEvent, FollowOptions, Follower, OnEvent, OnSwitch, follow, follow_events, lag};
 pub use following::memory::{MemoryOptions, MemorySubscriber, PreparedPatches, Weights};
 pub use following::other_files::OtherFiles;
 pub use following::subscriber::{Prepared, Subscriber, SubscriberOptions};
