@@ -65,7 +65,7 @@ def test_versions_are_what_was_given(tmp_path: Path) -> None:
     assert first.snapshot and not second.snapshot
     assert 0 < second.changed < 20 < second.elements == first.changed
     assert second.bytes < first.bytes
-    assert second.digest == dc.digest(tensors(1)).state
+    assert second.digest == dc.digest(tensors(1)).digest
     assert_version(url, 0, 0)
     assert_version(url, 1, 1)
 
@@ -76,7 +76,7 @@ def test_a_restart_goes_on_with_links(tmp_path: Path) -> None:
         with dc.Publisher(url) as pub:
             made = pub.publish(tensors(step))
             assert (made.version, made.snapshot) == (step, step == 0)
-            assert made.digest == dc.digest(tensors(step)).state
+            assert made.digest == dc.digest(tensors(step)).digest
     assert_version(url, None, 2)
 
 
@@ -198,10 +198,10 @@ def test_a_guard_against_another_model(tmp_path: Path) -> None:
         (3, TypeError, "not int"),
         ("model.safetensors", TypeError, "not str"),
         ({1: dc.Tensor("U8", (1,), b"a")}, TypeError, "strings"),
-        ({"w": [1.0]}, TypeError, "'w'"),
-        ({"w": dc.Tensor("U8", (2,), b"a")}, dc.UsageError, "'w'|\"w\""),
+        ({"w": [1.0]}, TypeError, '"w"'),
+        ({"w": dc.Tensor("U8", (2,), b"a")}, dc.UsageError, '"w"'),
         ([("w", dc.Tensor("U8", (1,), b"a"))] * 2, dc.UsageError, "twice"),
-        ([1], TypeError, ""),
+        ([1], TypeError, "int"),
     ],
 )
 def test_what_is_no_weights(tmp_path: Path, weights: Any, kind: type[Exception], text: str) -> None:

@@ -83,7 +83,7 @@ def test_any_number_of_ranks_goes_on_with_one_chain(tmp_path: Path, like: Path, 
     assert [version["state"] for version in ours] == [version["state"] for version in others]
     assert [len(version["shards"]) for version in ours] == [24] * 6
     # A single process goes on, too.
-    with dc.Publisher(url, like=like) as pub:
+    with dc.Publisher(url, like=like, snapshots=None) as pub:
         made = pub.publish(tensors(6))
         assert (made.version, made.snapshot) == (6, False)
     for version in (0, 3, 6):
@@ -129,7 +129,7 @@ def test_ranks_need_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_shards_of_a_chain_that_a_single_process_begins(tmp_path: Path, like: Path) -> None:
-    with dc.Publisher(tmp_path / "chain", like=like, shards=3) as pub:
+    with dc.Publisher(tmp_path / "chain", like=like, shards=3, snapshots=None) as pub:
         pub.publish(tensors(0))
         assert not pub.publish(tensors(1)).snapshot
     assert [len(version["shards"]) for version in versions(tmp_path / "chain")] == [3, 3]
