@@ -9,6 +9,10 @@
 Nothing else needs to be installed. Tensors of torch and numpy are taken as they are, without copies.
 """
 
+import atexit as _atexit
+import os as _os
+
+from . import _native
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors_all
 from ._files import *  # noqa: F403
@@ -22,4 +26,18 @@ from ._subscriber import *  # noqa: F403
 from ._subscriber import __all__ as _subscriber_all
 from ._tensors import Tensor
 
-__all__ = ["Group", "HostCopy", "Tensor", "__version__", *_errors_all, *_files_all, *_publisher_all, *_subscriber_all]  # noqa: PLE0604
+__all__ = [  # noqa: PLE0604
+    "Group",
+    "HostCopy",
+    "Tensor",
+    "__version__",
+    *_errors_all,
+    *_files_all,
+    *_publisher_all,
+    *_subscriber_all,
+]
+
+# Threads of this package must not meet an interpreter that has ended.
+_atexit.register(_native.leave)
+if hasattr(_os, "register_at_fork"):
+    _os.register_at_fork(after_in_child=_native.forked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 __all__ = [
@@ -125,7 +126,7 @@ class UsageError(Error, ValueError):
     """The caller asked for something that cannot be."""
 
 
-class TimeoutError(Error, TimeoutError):  # noqa: A001 - it is one, and is caught as one
+class TimeoutError(Error, builtins.TimeoutError):
     """The time that was given is over. What was under way has been given up; nothing has changed."""
 
     def __init__(self, message: str = "", *, retryable: bool = True, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""Links: made from two states, applied to one, opened and read. A state is a path or a mapping from names to tensors."""
+"""Links: made from two states, applied to one, opened and read. A state is a path, or a mapping of names to tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 
 from . import _native
 from ._errors import UsageError
-from ._tensors import Tensor, allocator, kind_of, shaped
+from ._tensors import PACKED, Tensor, allocator, kind_of, shaped
 
 __all__ = [
     "ApplyReport",
@@ -107,8 +107,8 @@ class LinkTensor:
 class Patch:
     """What changes in a tensor. There is one for each tensor that changes.
 
-    `indices` and `values` show memory of this package and are not copied: they can be written to, and stay valid as long as
-    you hold them. They are of the library that the caller uses: torch, numpy, or buffers (`memoryview` and
+    `indices` and `values` show memory of this package and are not copied: they can be written to, and stay valid as
+    long as you hold them. They are of the library that the caller uses: torch, numpy, or buffers (`memoryview` and
     `deltachain.Tensor`) where it uses neither.
     """
 
@@ -118,15 +118,15 @@ class Patch:
     dtype: str
     """As in safetensors: `"BF16"`."""
     indices: Any
-    """Which lanes: strictly ascending numbers in the flattened tensor, int32, or int64 if it has more than 2^31. None if all
-    of them are given. A lane is an element, or a byte of a packed dtype (F4, F6)."""
+    """Which lanes: strictly ascending numbers in the flattened tensor, int32, or int64 if it has more than 2^31.
+    None if all of them are given. A lane is an element, or a byte of a packed dtype (F4, F6)."""
     values: Any
     """The new values: one for each index, or, if there are none, the tensor in its shape."""
 
     @property
     def count(self) -> int:
         """Lanes that are given."""
-        width = max(1, Tensor(self.dtype, (), b"").nbytes)
+        width = 1 if self.dtype in PACKED else Tensor(self.dtype, (), b"").nbytes
         data = self.values.data if isinstance(self.values, Tensor) else self.values
         nbytes = getattr(data, "nbytes", None)
         return int((memoryview(data).nbytes if nbytes is None else nbytes) // width)
@@ -143,18 +143,14 @@ class StateDigest:
         return self.digest
 
 
-def _is_path(state: Any) -> bool:
-    return isinstance(state, str | os.PathLike)
-
-
 def patch_of(row: tuple[str, str, list[int], Any, Any], kind: str) -> Patch:
     """A patch as the caller's library shows it."""
     name, dtype, shape, lanes, values = row
     tensor_shape = tuple(shape)
     if lanes is None:
         return Patch(name, tensor_shape, dtype, None, shaped(kind, dtype, tensor_shape, values))
-    packed = Tensor(dtype, (), b"").nbytes == 0 or dtype.startswith("F6")
-    lane = "U8" if packed else dtype
+    # Of packed dtypes a lane is a byte.
+    lane = "U8" if dtype in PACKED else dtype
     count = len(lanes)
     shown = shaped(kind, lane, (count,), values)
     if kind == "torch":
@@ -174,8 +170,8 @@ def patch_of(row: tuple[str, str, list[int], Any, Any], kind: str) -> Patch:
 class Link:
     """A link: the file that turns one state, the base, into another one, the target. Made by `open` and `diff`.
 
-    Header and index have been read and checked. Close it, or use it with `with`, if you do not want to wait until Python
-    does. A link cannot be pickled; `bytes(link)` can.
+    Header and index have been read and checked. Close it, or use it with `with`, if you do not want to wait until
+    Python does. A link cannot be pickled; `bytes(link)` can.
     """
 
     __slots__ = ("_native", "report")
@@ -270,7 +266,8 @@ class Link:
         Args:
             base: the state that the link starts from. Links that are not direct need it.
             names: those tensors only; names, or a function that says which. Of the file only what these need is read.
-            kind: `"torch"`, `"numpy"` or `"deltachain"`: what indices and values are to be. By default, as the base's.
+            kind: `"torch"`, `"numpy"` or `"deltachain"`: what indices and values are to be. By default, as the
+                base's.
 
         Raises:
             UsageError: if a base is needed, or has no such tensor.
@@ -304,9 +301,9 @@ def open(link: Path | bytes | bytearray | memoryview) -> Link:
     Raises:
         Error: the class and rule of the first of steps 1 to 6 of SPEC.md section 10 that fails; IoError.
     """
-    if _is_path(link):
-        return Link(_native.open_link(os.fspath(link), None))  # type: ignore[arg-type]
-    return Link(_native.open_link(None, bytes(link)))  # type: ignore[arg-type]
+    if isinstance(link, str | os.PathLike):
+        return Link(_native.open_link(os.fspath(link), None))
+    return Link(_native.open_link(None, bytes(link)))
 
 
 @overload
@@ -346,9 +343,9 @@ def diff(
 ) -> Link | DiffReport:
     """Makes the link from one state to another.
 
-    Each state is a safetensors file, a directory of them, or a mapping from names to tensors: of torch (on the CPU; those on
-    a device are read piece by piece), of numpy, of anything with the buffer protocol, or `deltachain.Tensor`. Tensors are
-    not copied: do not write to them during the call.
+    Each state is a safetensors file, a directory of them, or a mapping from names to tensors: of torch (on the CPU;
+    those on a device are read piece by piece), of numpy, of anything with the buffer protocol, or
+    `deltachain.Tensor`. Tensors are not copied: do not write to them during the call.
 
     Args:
         base: what the link starts from; None for a link that needs nothing, a snapshot.
@@ -358,7 +355,8 @@ def diff(
         metadata: free text to go with it.
         replace: whether a file at `out` may be replaced.
         threads: as many as there are processors, by default.
-        progress: called as `progress(phase, done, total)` some twenty times a second, in bytes. What it raises ends the work.
+        progress: called as `progress(phase, done, total)` some twenty times a second, in bytes. What it raises ends
+            the work.
 
     Returns:
         The link, or, if it was written to a file, its figures.
@@ -376,7 +374,11 @@ def diff(
     b'abd'
     """
     text = dict(metadata or {})
-    if out is not None and _is_path(target) and (base is None or _is_path(base)):
+    if (
+        out is not None
+        and isinstance(target, str | os.PathLike)
+        and (base is None or isinstance(base, str | os.PathLike))
+    ):
         made = _native.diff_files(base, target, os.fspath(out), profile, text, replace, threads, progress)
         return DiffReport(**made)
     place = None if out is None else os.fspath(out)
@@ -446,7 +448,7 @@ def apply(
             base, [link._native for link in opened], allocator(base, kind), threads, progress
         )
         return made
-    if base is not None and not _is_path(base):
+    if base is not None and not isinstance(base, str | os.PathLike):
         raise UsageError("USAGE: to write files, the base must be None or a path")
     with tempfile.TemporaryDirectory(prefix="deltachain-") as folder:
         paths = []
@@ -474,7 +476,8 @@ def squash(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> DiffReport:
-    """Joins links that follow one another into one. The base is at hand, as a file or a directory; all else as for `diff`."""
+    """Joins links that follow one another into one. The base is at hand, as a file or a directory; all else as for
+    `diff`."""
     paths = [os.fspath(link) for link in links]
     made = _native.squash_files(
         os.fspath(base), paths, os.fspath(out), profile, dict(metadata or {}), replace, threads, progress

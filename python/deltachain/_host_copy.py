@@ -22,8 +22,8 @@ _BATCH = 64 << 20
 
 
 class HostCopy:
-    """The directory that a `Subscriber(host_copy=...)` keeps, for other processes of the machine. Any number of them can look at
-    it; none of them writes to it.
+    """The directory that a `Subscriber(host_copy=...)` keeps, for other processes of the machine. Any number of them
+    can look at it; none of them writes to it.
 
     ```python
     copy = dc.HostCopy("models/run7")
@@ -68,8 +68,8 @@ class HostCopy:
         return self._torn
 
     def tensors(self) -> Mapping[str, Any]:
-        """The tensors of the version that is shown: views of files that are mapped, which all processes share. Whoever writes to
-        one gets a copy of that page for itself; the files stay as they are."""
+        """The tensors of the version that is shown: views of files that are mapped, which all processes share.
+        Whoever writes to one gets a copy of that page for itself; the files stay as they are."""
         current = self.current
         if current is None:
             raise UsageError(f"USAGE: the directory holds no version yet (file {self._path})", file=self._path)
@@ -121,7 +121,8 @@ def files_of(directory: str) -> list[str]:
 
 
 def raw(directory: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
-    """Dtype, shape and bytes of the tensors of a model that has been proven, by name. The bytes are views of mapped files."""
+    """Dtype, shape and bytes of the tensors of a model that has been proven, by name. The bytes are views of mapped
+    files."""
     found: dict[str, tuple[str, tuple[int, ...], memoryview]] = {}
     for path in files_of(directory):
         with open(path, "rb") as file:
@@ -154,4 +155,3 @@ def differences(before: str | None, after: str, kind: str, threads: int | None) 
             for row in _native.compare(before, after, batch, threads):
                 yield patch_of(row, kind)
             batch, held = [], 0
-

@@ -27,11 +27,12 @@ def open_store(
 
     Args:
         url: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, or `http(s)://`, which can only be read.
-        storage_options: settings of the kind of store, by the names that obstore and pandas know: `{"region": "eu-central-1"}`,
-            `endpoint`, `access_key_id`. They come before the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
-        credentials: for S3, a function without arguments that returns `access_key_id`, `secret_access_key`, `token` (or None)
-            and `expires_at` (an aware datetime, or None for never). Called when credentials are needed and shortly before
-            they expire, from another thread.
+        storage_options: settings of the kind of store, by the names that obstore and pandas know: `{"region":
+            "eu-central-1"}`, `endpoint`, `access_key_id`. They come before the environment (`AWS_*`, `GOOGLE_*`,
+            `AZURE_*`).
+        credentials: for S3, a function without arguments that returns `access_key_id`, `secret_access_key`, `token`
+            (or None) and `expires_at` (an aware datetime, or None for never). Called when credentials are needed and
+            shortly before they expire, from another thread.
         create: make the directory if there is none.
         stall: seconds in which nothing may come or go before an attempt is given up (60).
         attempts: how often what may pass is tried (8).

@@ -56,19 +56,21 @@ class Subscriber:
 
     Args:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
-        host_copy: a directory on disk that is kept at the version; its files are in `HOST_COPY/current`, a symbolic link that is
-            switched. It survives the process, and every process of the machine can read it (`HostCopy`); one keeps it.
-        into: tensors of your own that are the copy: a mapping as for `diff`, on the CPU, to be written to by nobody else. They
-            are overwritten, first by the first version, then in place with what changes, each time when all is proven.
-            The first version takes the model's memory once more while it is fetched. Without `host_copy` and `into`, the
-            copy is in memory of this package.
+        host_copy: a directory on disk that is kept at the version; its files are in `HOST_COPY/current`, a symbolic
+            link that is switched. It survives the process, and every process of the machine can read it (`HostCopy`);
+            one keeps it.
+        into: tensors of your own that are the copy: a mapping as for `diff`, on the CPU, to be written to by nobody
+            else. They are overwritten, first by the first version, then in place with what changes, each time when
+            all is proven. The first version takes the model's memory once more while it is fetched. Without
+            `host_copy` and `into`, the copy is in memory of this package.
         tensors: patterns of names: only these tensors are taken. `*`, `?`, `[ab]`, `{a,b}`.
-        cache: a directory for links that have been fetched, which no other process may use. With `host_copy` it is in there.
+        cache: a directory for links that have been fetched, which no other process may use. With `host_copy` it is in
+            there.
         other_files: with `host_copy`, whether the chain's other files come along, such as config.json and tokenizers.
         allow_rollback: digest of a commit that may be reached although the chain has gone back.
         adopt: whether the first version may be of another chain than the one held.
-        kind: `"torch"`, `"numpy"` or `"deltachain"`: what patches are made of. By default torch if it is imported, otherwise
-            numpy if that is.
+        kind: `"torch"`, `"numpy"` or `"deltachain"`: what patches are made of. By default torch if it is imported,
+            otherwise numpy if that is.
         threads: threads that decode and hash; as many as there are processors, by default.
         progress: called as `progress(phase, done, total)`, in bytes. What it raises ends the work.
         storage_options, credentials, stall, attempts, max_rate: how to talk to the store, as in `open_store`.
@@ -117,9 +119,7 @@ class Subscriber:
         self._cache = None if cache is None else os.fspath(cache)
         self._adopt = adopt
         place = None if host_copy is None else os.fspath(host_copy)
-        self._native = _native.Follower(
-            store, place, self._patterns, self._cache, other_files, allow_rollback, adopt
-        )
+        self._native = _native.Follower(store, place, self._patterns, self._cache, other_files, allow_rollback, adopt)
         self._on_disk = place is not None
         self._into = into
         self._is_moved = False
@@ -161,15 +161,15 @@ class Subscriber:
 
     @property
     def path(self) -> str | None:
-        """The directory of the files of the version held, if there is a host copy: what `current` leads to. It stays until
-        the version after the next is being built."""
+        """The directory of the files of the version held, if there is a host copy: what `current` leads to. It stays
+        until the version after the next is being built."""
         held = self._native.held()
         return None if held is None or held[2] is None else os.fspath(held[2])
 
     @property
     def torn(self) -> bool:
-        """Whether the last `applying()` ended with an exception, so that what was being patched may hold parts of two versions.
-        `update.full()` mends that."""
+        """Whether the last `applying()` ended with an exception, so that what was being patched may hold parts of
+        two versions. `update.full()` mends that."""
         return self._torn
 
     def poll(self, *, timeout: float | None = None) -> Update | None:
@@ -231,8 +231,9 @@ class Subscriber:
     ) -> Iterator[Update]:
         """Gives each new version when it is ready, until `stop`. Several new versions are taken at once.
 
-        Apply each before you ask for the next; one that you do not apply comes again after a pause. What cannot be reached, is
-        damaged or lacks is logged (`logging.getLogger("deltachain")`) and tried again: what is held stays.
+        Apply each before you ask for the next; one that you do not apply comes again after a pause. What cannot be
+        reached, is damaged or lacks is logged (`logging.getLogger("deltachain")`) and tried again: what is held
+        stays.
 
         Args:
             stop: an event, or a function that says whether to end.
@@ -274,8 +275,8 @@ class Subscriber:
         self._native.verify(self._threads, self._progress)
 
     def state(self) -> Iterator[tuple[str, Any]]:
-        """Names and tensors of the version held, one at a time: copies, if it is in memory; views of its files, if it is on
-        disk."""
+        """Names and tensors of the version held, one at a time: copies, if it is in memory; views of its files, if
+        it is on disk."""
         if self._on_disk:
             from ._host_copy import mapped
 
@@ -289,9 +290,7 @@ class Subscriber:
     def _apply(self, native: _native.Prepared) -> dict[str, Any]:
         fields = self._native.switch(native)
         if self._into is not None and not self._is_moved:
-            self._native.move_into(
-                self._into, self._patterns, self._cache, self._adopt, self._threads, self._progress
-            )
+            self._native.move_into(self._into, self._patterns, self._cache, self._adopt, self._threads, self._progress)
             self._is_moved = True
         return fields
 
@@ -337,8 +336,8 @@ class Update:
         return Lag(versions, seconds)
 
     def patches(self) -> Iterator[Patch]:
-        """What changes from the version held to this one: a patch for each tensor that changes. For a first version, that is every
-        tensor. Tensors that the new version does not have any more are not among them.
+        """What changes from the version held to this one: a patch for each tensor that changes. For a first version,
+        that is every tensor. Tensors that the new version does not have any more are not among them.
 
         Raises:
             UsageError: if the update has been applied.
@@ -347,7 +346,9 @@ class Update:
         if native is None:
             return
         if self._is_applied:
-            raise UsageError("USAGE: the update has been applied: read patches before that, in `with update.applying()`")
+            raise UsageError(
+                "USAGE: the update has been applied: read patches before that, in `with update.applying()`"
+            )
         kind = self._subscriber._kind
         if self._after is not None:
             from ._host_copy import differences
@@ -365,9 +366,9 @@ class Update:
     def applying(self) -> Iterator[Iterator[Patch]]:
         """Patches your engine, then switches the copy.
 
-        In the block, load the patches (`Patch`) that it gives. When the block ends, the copy becomes this version. If it ends
-        with an exception, the copy stays as it was and the subscriber is *torn*: your engine may hold parts of two versions,
-        and `full()` is the way on.
+        In the block, load the patches (`Patch`) that it gives. When the block ends, the copy becomes this version. If
+        it ends with an exception, the copy stays as it was and the subscriber is *torn*: your engine may hold parts
+        of two versions, and `full()` is the way on.
 
         Raises:
             TornError: if the subscriber is torn.
@@ -385,8 +386,8 @@ class Update:
 
     @contextmanager
     def full(self) -> Iterator[Iterator[Patch]]:
-        """As `applying()`, but gives every tensor of the version as a whole: `indices` is None. What was torn is whole again when
-        the block ends."""
+        """As `applying()`, but gives every tensor of the version as a whole: `indices` is None. What was torn is
+        whole again when the block ends."""
         subscriber = self._subscriber
         self.apply()
         subscriber._torn = True
@@ -394,8 +395,8 @@ class Update:
         subscriber._torn = False
 
     def apply(self) -> None:
-        """Switches the copy, without telling what changes: for engines that read the files of a host copy, or whose tensors are
-        the copy (`into=`)."""
+        """Switches the copy, without telling what changes: for engines that read the files of a host copy, or whose
+        tensors are the copy (`into=`)."""
         if self._is_applied:
             return
         assert self._native is not None

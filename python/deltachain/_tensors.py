@@ -6,13 +6,16 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Tensor", "allocator", "kind_of"]
+__all__ = ["PACKED", "Tensor", "allocator", "kind_of"]
 
 _BITS = {
     "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
     "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
     "C64": 64, "F64": 64, "I64": 64, "U64": 64,
 }  # fmt: skip
+
+# Several elements share a byte, and a lane is a byte.
+PACKED = frozenset({"F4", "F6_E2M3", "F6_E3M2"})
 
 # Names of torch and numpy (with ml_dtypes), which are the same but for F4.
 _NAMES = {
@@ -29,9 +32,9 @@ class Tensor:
     Args:
         dtype: its name in safetensors, such as `"BF16"` or `"F8_E4M3"`.
         shape: the dimensions, outermost first; empty for a scalar.
-        data: the bytes, row-major and little-endian: an object with the buffer protocol, which is not copied. To publish or
-            compare a tensor that is somewhere else, a function of an offset and a length in bytes that returns such an
-            object of just these bytes; it is called from other threads, for up to 16 MiB at a time.
+        data: the bytes, row-major and little-endian: an object with the buffer protocol, which is not copied. To
+            publish or compare a tensor that is somewhere else, a function of an offset and a length in bytes that
+            returns such an object of just these bytes; it is called from other threads, for up to 16 MiB at a time.
 
     `memoryview(tensor.data)` shows the bytes.
 
@@ -78,7 +81,9 @@ def numpy_dtype(name: str) -> Any:
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError(f"numpy has {name} with ml_dtypes only: install that, or ask for kind='deltachain'") from None
+            raise TypeError(
+                f"numpy has {name} with ml_dtypes only: install that, or ask for kind='deltachain'"
+            ) from None
         return numpy.dtype(getattr(ml_dtypes, _NAMES[name]))
     return numpy.dtype(_NAMES[name])
 

@@ -2,6 +2,7 @@
 //! names, documentation and types; here are the functions that it calls.
 
 mod errors;
+mod gate;
 mod link;
 mod memory;
 mod operations;
@@ -17,6 +18,8 @@ use pyo3::prelude::*;
 /// The native part of the package `deltachain`. Private: it may change in any release.
 #[pymodule(name = "_native")]
 mod native {
+    #[pymodule_export]
+    use crate::gate::{forked, leave};
     #[pymodule_export]
     use crate::link::Link;
     #[pymodule_export]

@@ -8,6 +8,7 @@ use deltachain_store::{CredentialSource, Credentials, Store as ChainStore, Store
 use pyo3::prelude::*;
 
 use crate::errors::{no_pickle, usage};
+use crate::gate;
 use crate::work::{How, OfProcess, run};
 
 /// A directory or a bucket that holds a chain. It belongs to the process that opened it.
@@ -91,7 +92,7 @@ impl std::fmt::Debug for Callable {
 
 impl CredentialSource for Callable {
     fn credentials(&self) -> Result<Credentials> {
-        let asked = Python::attach(|py| {
+        let asked = gate::attach(|py| {
             let given = self.0.call0(py)?.into_bound(py);
             let text = |name: &str| -> PyResult<String> { given.get_item(name)?.extract() };
             let optional = |name: &str| given.call_method1("get", (name,));
@@ -99,6 +100,7 @@ impl CredentialSource for Callable {
             let expires: Option<SystemTime> = optional("expires_at")?.extract()?;
             PyResult::Ok(Credentials::new(text("access_key_id")?, text("secret_access_key")?, token, expires))
         });
+        let asked = asked.ok_or_else(|| Error::usage("the interpreter is about to end"))?;
         asked.map_err(|error| Error::io("asking for credentials", std::io::Error::other(error.to_string())))
     }
 }

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 
 use crate::errors::usage;
+use crate::gate;
 use crate::memory::Borrowed;
 
 /// Where a tensor's bytes are.
@@ -28,7 +29,7 @@ impl Bytes {
         let wrong = || Error::usage("no such range in the state");
         match self {
             Self::Here(bytes) => out.copy_from_slice(stretch(bytes, range).ok_or_else(wrong)?),
-            Self::Elsewhere(reader) => Python::attach(|py| {
+            Self::Elsewhere(reader) => gate::attach(|py| {
                 let read = reader.call1(py, (range.start, range.end - range.start))?;
                 let read = PyUntypedBuffer::get(read.bind(py))?;
                 let read = Borrowed::of_buffer(read).filter(|read| read.bytes().len() == out.len());
@@ -36,6 +37,7 @@ impl Bytes {
                 out.copy_from_slice(read.bytes());
                 Ok(())
             })
+            .ok_or_else(|| Error::usage("the interpreter is about to end"))?
             .map_err(|error: PyErr| Error::io("reading a tensor", std::io::Error::other(error.to_string())))?,
         }
         Ok(())

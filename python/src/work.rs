@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::errors;
+use crate::gate;
 
 /// How often the waiting thread looks up: for signals, progress and remarks.
 const LOOK: Duration = Duration::from_millis(50);
@@ -139,6 +140,10 @@ impl<T> Slot<T> {
 /// Does `work` in threads of this package. The calling thread waits without the interpreter's lock; it sees signals, so that Ctrl-C ends
 /// the work, and calls the caller's progress, whose exceptions end it too.
 pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) -> Result<T> + Send) -> PyResult<T> {
+    if gate::is_closed() {
+        // Nobody would wait for the threads.
+        return Err(errors::usage(py, "the interpreter is about to end", None));
+    }
     let pool = pool(py, how.threads)?;
     let watch = Watch::new(how.deadline);
     let slot = Slot { result: Mutex::new(None), filled: Condvar::new() };
@@ -150,7 +155,9 @@ pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) 
             slot.filled.notify_all();
         });
         loop {
-            if let Some(result) = py.detach(|| slot.wait()) {
+            // Inside until the next wait: this thread is about to take the interpreter's lock.
+            let (result, _inside) = py.detach(|| (slot.wait(), gate::enter_or_wait()));
+            if let Some(result) = result {
                 return Some(result);
             }
             if stopped.is_none() {

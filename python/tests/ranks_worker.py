@@ -99,7 +99,7 @@ def main() -> None:
 
     _ranks.SILENCE = 3.0
     files = Path(url) / "files"
-    with dc.Publisher(url, like=like, group=group, snapshots=None, progress=progress) as pub:
+    with dc.Publisher(url, like=like, group=group, snapshots=None, attempts=3, progress=progress) as pub:
         meet = pub._ranks.exchange
         for step in steps:
             if step in signals:

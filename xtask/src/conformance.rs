@@ -3,7 +3,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::python::Python;
@@ -83,6 +83,14 @@ fn rules(options: &[&str]) -> Result {
 fn measure(testee: &[&str]) -> Result {
     let mut command = Command::new(runner()?);
     command.args(["run", "--rules", "--require-complete", "--testee", &testee.join(" ")]);
+    execute(command.current_dir(root()?).env("PYTHONDONTWRITEBYTECODE", "1"))
+}
+
+/// Runs what a testee supports of the suite.
+pub(crate) fn measure_part(python: &Python, testee: &Path) -> Result {
+    let testee = [quoted(python.path()), quoted(testee)].join(" ");
+    let mut command = Command::new(runner()?);
+    command.args(["run", "--rules", "--testee", &testee]);
     execute(command.current_dir(root()?).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 

@@ -22,6 +22,7 @@ mod steps;
 mod synthetic;
 mod test;
 mod tools;
+mod wheel;
 mod workspace;
 
 use std::error::Error;
@@ -46,7 +47,8 @@ const TASKS: &[Task] = &[
         arguments: "",
         about: &[
             "run every test: Rust unit, integration and documentation tests, those of the Python",
-            "reader, the conformance kit, the interop checks between both, and the memory check",
+            "reader and of the Python package, the conformance kit, the interop checks between readers, and",
+            "the memory check",
         ],
         run: test::run,
     },
@@ -86,6 +88,15 @@ const TASKS: &[Task] = &[
             "--long for many more of them, which takes an hour",
         ],
         run: differential::run,
+    },
+    Task {
+        name: "wheel",
+        arguments: "",
+        about: &[
+            "the Python package: build its wheel, install it in an empty environment, run its tests and the",
+            "conformance suite through it",
+        ],
+        run: wheel::run,
     },
     Task {
         name: "endurance",
