@@ -110,6 +110,7 @@ def main() -> None:
                 published = 0
                 while VERSIONS - 1 not in seen:
                     if engine.version is None:
+                        stop.wait(0.01)
                         continue
                     question = 100 * min(published, VERSIONS - 1)
                     with urllib.request.urlopen(f"http://127.0.0.1:{web.server_port}/{question}") as response:

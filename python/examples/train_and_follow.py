@@ -45,7 +45,7 @@ class TorchNetwork:
         for inputs, outputs in zip(SIZES, SIZES[1:], strict=False):
             layers += [torch.nn.Linear(inputs, outputs), torch.nn.Tanh()]
         self.model = torch.nn.Sequential(*layers[:-1])
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=3e-3)
         points, arms = spirals()
         self.points, self.arms = torch.tensor(points), torch.tensor(arms)
 
@@ -54,7 +54,7 @@ class TorchNetwork:
         loss = self.torch.nn.functional.cross_entropy(self.model(self.points), self.arms)
         loss.backward()
         self.optimizer.step()
-        return float(loss)
+        return loss.item()
 
     def stream(self) -> Any:
         """Names and tensors, one after another, as trainers give them that gather them from many processes."""
