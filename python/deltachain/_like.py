@@ -1,4 +1,5 @@
-"""What a checkpoint fixes of what is published: names, dtypes, shapes, tied tensors; and how a trainer's tensors become that."""
+"""What a checkpoint fixes of what is published: names, dtypes, shapes, tied tensors; and how a trainer's tensors
+become that."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ __all__ = ["Like", "Taking", "pairs"]
 _INSIDE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer"}
 _BEFORE = ("module.", "base_model.model.")
 
-# Ends of names under which models that tie their embeddings have the same tensor. Checkpoints have one of them, or both.
+# Ends of names under which models that tie their embeddings have the same tensor. Checkpoints have one of them, or
+# both.
 _TIED = ("lm_head.weight", "embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_out.weight")
 
 # Dtypes that stand for the same numbers with another precision.
@@ -86,6 +88,12 @@ class Like:
                     for before in ("model.", "transformer.", "model.language_model."):
                         self.ties[before + end] = kept
 
+    def places(self, name: str) -> list[str]:
+        """The tensors of the checkpoint that a trainer's tensor of this name may become."""
+        name = self.bare(name)
+        name = self.ties.get(name, name)
+        return [name, *self.twins.get(name, ())]
+
     def bare(self, name: str) -> str:
         """A name without what wrappers have added, if the checkpoint does not have it as it is."""
         if name in self.tensors or name in self.ties:
@@ -100,7 +108,8 @@ class Like:
 
 
 def pairs(weights: Any) -> Iterator[tuple[str, Any]]:
-    """Names and tensors of what a trainer publishes: a mapping, a module of torch, an open file of safetensors, or a stream of pairs.
+    """Names and tensors of what a trainer publishes: a mapping, a module of torch, an open file of safetensors, or a
+    stream of pairs.
 
     Raises:
         TypeError: if it is none of these.
@@ -110,7 +119,7 @@ def pairs(weights: Any) -> Iterator[tuple[str, Any]]:
     if hasattr(weights, "state_dict") and hasattr(weights, "named_parameters"):
         return iter(weights.state_dict().items())
     if hasattr(weights, "get_tensor") and hasattr(weights, "keys"):
-        return ((name, weights.get_tensor(name)) for name in weights.keys())
+        return ((name, weights.get_tensor(name)) for name in weights.keys())  # noqa: SIM118
     if isinstance(weights, Iterable) and not isinstance(weights, str | bytes | os.PathLike):
         return iter(weights)
     raise TypeError(
@@ -122,7 +131,8 @@ Transform = Callable[[str, Any], Any]
 
 
 class Taking:
-    """The names and tensors of one version, as they come. All ranks see all names; each has the tensors of its own shards copied.
+    """The names and tensors of one version, as they come. All ranks see all names; each has the tensors of its own
+    shards copied.
 
     Args:
         like: the checkpoint; without one, tensors are taken as they are.
@@ -149,7 +159,7 @@ class Taking:
         self._unknown: list[str] = []
 
     def add(self, name: Any, value: Any) -> None:
-        """Takes a tensor as it comes from the trainer."""
+        """Takes a tensor as it comes from the trainer; None if only other ranks need it."""
         if not isinstance(name, str):
             raise TypeError(f"names of tensors must be strings, not {type(name).__name__}")
         plain = name if self._like is None else self._like.bare(name)
@@ -200,7 +210,8 @@ class Taking:
     def _check(self, name: str, kept: str, value: Any) -> None:
         if not self._same(kept, value):
             raise UsageError(
-                f"USAGE: the checkpoint has one tensor for {name!r} and {kept!r}, and they differ (tensor {name!r})", tensor=name
+                f"USAGE: the checkpoint has one tensor for {name!r} and {kept!r}, and they differ (tensor {name!r})",
+                tensor=name,
             )
 
     def finish(self) -> None:
@@ -211,7 +222,7 @@ class Taking:
         """
         if self._like is None:
             return
-        there = self._seen | self._stand_ins.keys() | self._twins
+        there = self._seen | set(self._stand_ins) | self._twins
         missing = [name for name in self._like.tensors if name not in there]
         flaws = []
         if missing:
@@ -238,6 +249,8 @@ def _made(name: str, result: Any) -> Iterator[tuple[str, Any]]:
 
 def _fitted(name: str, value: Any, expected: Expected) -> Any:
     """The tensor with the dtype that the checkpoint has. Its shape is checked when it is copied."""
+    if value is None:
+        return None
     kind = kind_of(value)
     if kind == "torch":
         value = _settled(value)
@@ -259,8 +272,8 @@ def _fitted(name: str, value: Any, expected: Expected) -> Any:
 def _check_cast(name: str, dtype: str, is_float: bool, expected: Expected) -> None:
     if not is_float or expected.dtype not in _FLOATS or "float8" in dtype or "float4" in dtype:
         raise UsageError(
-            f"USAGE: the checkpoint has {expected.dtype}, this is {dtype}: give transform= a function that converts it "
-            f"(tensor {name!r})",
+            f"USAGE: the checkpoint has {expected.dtype}, this is {dtype}: give transform= a function that converts "
+            f"it (tensor {name!r})",
             tensor=name,
         )
 

@@ -105,33 +105,41 @@ class Publisher:
 
     Args:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`.
-        like: a checkpoint in safetensors, a file or a directory: what is published has its names, shapes and dtypes, is spread over
-            files as it is, and comes with its other files (configuration, tokenizer). Tensors of another floating-point dtype
-            are cast to the checkpoint's own, each for itself; names lose what wrappers put before them (`_orig_mod.`, `module.`,
-            `base_model.model.`); of tied tensors, what the checkpoint has is written. Without it, tensors are taken as they are.
+        like: a checkpoint in safetensors, a file or a directory: what is published has its names, shapes and dtypes,
+            is spread over files as it is, and comes with its other files (configuration, tokenizer). Tensors of
+            another floating-point dtype are cast to the checkpoint's own, each for itself; names lose what wrappers
+            put before them (`_orig_mod.`, `module.`, `base_model.model.`); of tied tensors, what the checkpoint has
+            is written. Without it, tensors are taken as they are.
         group: the processes that publish together, each of which calls everything here alike: a process group of
-            torch.distributed, or an object as `deltachain.Group` describes. Needs `like`. Without it, this process alone.
+            torch.distributed, or an object as `deltachain.Group` describes. Needs `like`. Without it, this process
+            alone.
         keep_last: prune now and then, so that this many of the newest versions are kept.
-        transform: called with the name (without wrappers) and the tensor, before names and dtypes are compared with `like`; returns
-            a tensor, pairs of names and tensors, a mapping, or None to leave it out. With a group, each rank calls it for
-            all tensors. For trainers whose checkpoint is quantised.
-        shards: into how many shards the chain is divided, if this begins it. By default 1 for a single process, otherwise a
-            multiple of 24. It bounds how many processes can share the work later; it stays as it is for good.
+        transform: called with the name (without wrappers) and the tensor, before names and dtypes are compared with
+            `like`; returns a tensor, pairs of names and tensors, a mapping, or None to leave it out. With a group,
+            each rank calls it for all tensors. For trainers whose checkpoint is quantised.
+        shards: into how many shards the chain is divided, if this begins it. By default 1 for a single process,
+            otherwise a multiple of 24. It bounds how many processes can share the work later; it stays as it is for
+            good.
         threads: threads that compare and compress; as many as there are processors, by default.
         profile: `"compact"`, the smallest links, or `"direct"`, whose values can be used without the base.
-        snapshots: when a version also gets a link from nothing, for late joiners: as a float, when they would read more than so
-            many times the last snapshot; as an int, every so many versions; None for never (version 0 always has one).
-        skips: for each of these distances, a version whose number is a multiple of it gets a link from the version so far before.
+        snapshots: when a version also gets a link from nothing, for late joiners: as a float, when they would read
+            more than so many times the last snapshot; as an int, every so many versions; None for never (version 0
+            always has one).
+        skips: for each of these distances, a version whose number is a multiple of it gets a link from the version so
+            far before.
         other_files: whether the other files of `like` are published.
-        max_changed: the share of elements, from 0 to 1, that may differ from the version before: a guard against mistakes.
+        max_changed: the share of elements, from 0 to 1, that may differ from the version before: a guard against
+            mistakes.
         scratch: a directory for links that wait to be stored, and for the head that is built after a restart.
-        progress: called as `progress(phase, done, total)`, in bytes, from another thread. What it raises ends the publish.
+        progress: called as `progress(phase, done, total)`, in bytes, from another thread. What it raises ends the
+            publish.
         storage_options, credentials, stall, attempts, max_rate: how to talk to the store, as in `open_store`.
 
-    Memory: beside the model, a copy of the version published last, and of the one on its way; with a group, only the parts of both
-    that are this rank's shards. Each copy is on the CPU, as long as `like` on disk.
+    Memory: beside the model, a copy of the version published last, and of the one on its way; with a group, only the
+        parts of both that are this rank's shards. Each copy is on the CPU, as long as `like` on disk.
 
-    A publisher belongs to the process that made it. It may be killed at any time; the next one goes on where the chain is.
+    A publisher belongs to the process that made it. It may be killed at any time; the next one goes on where the
+    chain is.
 
     Raises:
         UsageError: if `like` is no checkpoint, or settings lack.
@@ -248,7 +256,7 @@ class Publisher:
         ...     pub.publish({"w": dc.Tensor("U8", (2,), b"ab")}).version
         0
         """
-        job = self.publish_async(weights, metadata=metadata)
+        job = self._begin(weights, metadata)
         try:
             return job.result()
         except KeyboardInterrupt:
@@ -258,24 +266,31 @@ class Publisher:
             raise
 
     def publish_async(self, weights: Any, *, metadata: Mapping[str, Any] | None = None) -> Future[Published]:
-        """Copies the tensors and returns; the rest is done by other threads, and training may go on and change the tensors.
+        """Copies the tensors and returns; the rest is done by other threads, and training may go on and change the
+        tensors.
 
         Args:
-            weights: a mapping from names to tensors, a module of torch, or a stream of (name, tensor) pairs, of which one is held at a
-                time. Tensors may be on a device. With a group, each rank gives the same names in the same order; tensors
-                that are spread over the ranks (DTensor) are gathered one at a time, others are expected to be whole.
+            weights: a mapping from names to tensors, a module of torch, or a stream of (name, tensor) pairs, of which
+                one is held at a time. Tensors may be on a device. With a group, each rank gives the same names in the
+                same order; tensors that are spread over the ranks (DTensor) are gathered one at a time, others are
+                expected to be whole.
             metadata: what the commit says beside the weights: names and texts, such as the step.
 
         Returns:
             A future of the version. `cancel()` asks the work to end.
 
-        One version is on its way at a time: the call waits for the one before, so that training stands still where it is faster than
-        the store. What failed before and was not asked for is raised here, before the tensors are read.
+        One version is on its way at a time: the call waits for the one before, so that training stands still where it
+        is faster than the store. What failed before and was not asked for is raised here, before the tensors are
+        read.
 
         Raises:
-            UsageError: if names are missing or too many, or a tensor does not fit; the chain stays as it is. A stream is read to its end
-                before that, on all ranks, since others may be waiting for it. Whatever one rank raises, all raise.
+            UsageError: if names are missing or too many, or a tensor does not fit; the chain stays as it is. A stream
+                is read to its end before that, on all ranks, since others may be waiting for it. Whatever one rank
+                raises, all raise.
         """
+        return self._begin(weights, metadata)
+
+    def _begin(self, weights: Any, metadata: Mapping[str, Any] | None) -> _Job:
         self._check()
         noted = {str(key): str(value) for key, value in (metadata or {}).items()}
         began = time.monotonic()
@@ -312,7 +327,9 @@ class Publisher:
 
     def _check(self) -> None:
         if os.getpid() != self._process:
-            raise ForkedError("this publisher was opened before a fork: open one in the child, or start processes by spawn")
+            raise ForkedError(
+                "this publisher was opened before a fork: open one in the child, or start processes by spawn"
+            )
 
     def _join(self) -> None:
         if self._thread is not None:
@@ -359,7 +376,9 @@ class Publisher:
         self._ranks.agree(error)
         of = int(self._ranks.exchange(number)[0])
         if of > 1 and self._like is None:
-            raise UsageError(f"USAGE: the chain has {of} shards: give like=, from which is known which tensors each has")
+            raise UsageError(
+                f"USAGE: the chain has {of} shards: give like=, from which is known which tensors each has"
+            )
         if self._like is not None:
             sizes = {name: expected.nbytes for name, expected in self._like.tensors.items()}
             self._places = divide(sizes, of) if of > 1 else {}
@@ -387,7 +406,7 @@ class Publisher:
             for name, value in pairs(weights):
                 try:
                     # All ranks do this together, so that it goes on after an error.
-                    value = _whole(value)
+                    value = self._ranks.whole(value, self._owners(name))
                     if error is None:
                         taking.add(name, value)
                 except Exception as raised:
@@ -403,10 +422,20 @@ class Publisher:
             raise
         return snapshot
 
+    def _owners(self, name: Any) -> set[int]:
+        """The ranks that need a tensor."""
+        if self._ranks.size == 1:
+            return {0}
+        if self._like is None or self._transform is not None or not isinstance(name, str):
+            # What becomes of it, and where that belongs, is known when it has been transformed.
+            return set(range(self._ranks.size))
+        places = [self._places[place] for place in self._like.places(name) if place in self._places]
+        return {place % self._ranks.size for place in places}
+
     def _run(self, job: _Job, snapshot: Any, metadata: dict[str, str], before: tuple[float, float]) -> None:
         try:
             published = self._publish(job, snapshot, metadata, before)
-        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+        except BaseException as error:
             job.set_exception(error)
         else:
             self._seen = published
@@ -457,16 +486,13 @@ def _group_of(group: Any) -> Group:
     if group is None:
         return Alone()
     if hasattr(group, "exchange"):
-        return group
+        own: Group = group
+        return own
     if type(group).__module__.startswith("torch."):
         return TorchGroup(group)
-    raise TypeError(f"group= is a process group of torch.distributed, or a deltachain.Group, not {type(group).__name__}")
-
-
-def _whole(value: Any) -> Any:
-    """A tensor that is spread over processes, gathered from them."""
-    gather = getattr(value, "full_tensor", None)
-    return value if gather is None else gather()
+    raise TypeError(
+        f"group= is a process group of torch.distributed, or a deltachain.Group, not {type(group).__name__}"
+    )
 
 
 _open: weakref.WeakSet[Publisher] = weakref.WeakSet()
@@ -476,8 +502,8 @@ _open: weakref.WeakSet[Publisher] = weakref.WeakSet()
 def _at_exit() -> None:
     # Threads have been waited for; nobody will ask any more.
     for publisher in list(_open):
-        job = publisher._job  # noqa: SLF001
-        if job is not None and publisher._process == os.getpid() and job.done() and not job.is_heard:  # noqa: SLF001
+        job = publisher._job
+        if job is not None and publisher._process == os.getpid() and job.done() and not job.is_heard:
             error = job.exception()
             if error is not None:
                 _logger.error("%r ended with a version that was not published: %s", publisher, error)

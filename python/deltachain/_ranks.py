@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -20,7 +21,8 @@ _BEAT = 1.0
 
 
 class Group(Protocol):
-    """Processes that publish one chain together. A process group of torch becomes one; others can be given to `Publisher(group=)`."""
+    """Processes that publish one chain together. A process group of torch becomes one; others can be given to
+    `Publisher(group=)`."""
 
     rank: int
     """Number of this process."""
@@ -48,17 +50,18 @@ class Alone:
 
 
 class TorchGroup:
-    """The processes of a group of torch.distributed. A group of our own over the same processes, with gloo, carries the messages."""
+    """The processes of a group of torch.distributed. A group of our own over the same processes, with gloo, carries
+    the messages."""
 
     def __init__(self, group: Any) -> None:
         import torch.distributed as dist
 
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
-        ranks = dist.get_process_group_ranks(group)
+        self.members: list[int] = dist.get_process_group_ranks(group)
         # Who dies is noticed at once, since its connections end. The time limit is for each exchange.
         limit = timedelta(days=7)
-        self._group = dist.new_group(ranks, backend="gloo", timeout=limit, use_local_synchronization=True)
+        self._group = dist.new_group(self.members, backend="gloo", timeout=limit, use_local_synchronization=True)
 
     def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
         """As `Group.exchange`."""
@@ -93,6 +96,7 @@ class Ranks:
     def __init__(self, group: Group) -> None:
         self._group = group
         self.rank, self.size = group.rank, group.size
+        self._members = getattr(group, "members", None)
         self._broken: Error | None = None
         self._worker: threading.Thread | None = None
 
@@ -123,9 +127,41 @@ class Ranks:
         if error is not None:
             raise error
 
+    def whole(self, value: Any, owners: set[int]) -> Any:
+        """A tensor that is spread over the processes (DTensor), gathered from them: all of them call this. Other
+        tensors are given back.
+
+        Args:
+            value: the tensor.
+            owners: the ranks that need it. The others get None where that saves the way.
+        """
+        if not hasattr(value, "full_tensor"):
+            return value
+        import torch
+        import torch.distributed as dist
+
+        value = value.detach()
+        mesh, placements = value.device_mesh, value.placements
+        group = mesh.get_group() if mesh.ndim == 1 else None
+        are_rows = type(placements[0]).__name__ == "Shard" and placements[0].dim == 0
+        if group is None or not are_rows or len(owners) != 1 or dist.get_process_group_ranks(group) != self._members:
+            return value.full_tensor()
+        (owner,) = owners
+        # As FSDP2 divides rows: as many for each rank, fewer or none for the last ones. Their bytes travel, since not
+        # every backend carries every dtype.
+        local = value.to_local().contiguous().reshape(-1).view(torch.uint8)
+        row_bytes = math.prod(value.shape[1:]) * value.element_size()
+        rows = local.new_zeros(-(-value.shape[0] // self.size) * row_bytes)
+        rows[: local.numel()] = local
+        parts = [torch.empty_like(rows) for _ in range(self.size)] if self.rank == owner else None
+        dist.gather(rows, parts, dst=self._members[owner], group=group)
+        if parts is None:
+            return None
+        return torch.cat(parts)[: value.shape[0] * row_bytes].view(value.dtype).reshape(value.shape)
+
     def together(self, work: Callable[[], bytes], stop: Callable[[], None]) -> list[bytes]:
-        """Lets each rank work, however long it takes, and gives the results of all. Every second they tell each other that they live.
-        `stop` is called if another rank has failed, to end the work early."""
+        """Lets each rank work, however long it takes, and gives the results of all. Every second they tell each other
+        that they live. `stop` is called if another rank has failed, to end the work early."""
         if self.size == 1:
             return [work()]
         result: list[Any] = [b"", None]
@@ -134,7 +170,7 @@ class Ranks:
         def run() -> None:
             try:
                 result[0] = work()
-            except BaseException as error:  # noqa: BLE001 - it is raised by the thread that waits
+            except BaseException as error:
                 result[1] = error
             finally:
                 done.set()
@@ -196,8 +232,8 @@ def heard(rank: int, note: bytes) -> Error:
 
 
 def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:
-    """The shard of each tensor. It depends on names and bytes alone, so that every process comes to the same, however many there are:
-    from the largest on, each goes to the shard with the fewest bytes."""
+    """The shard of each tensor. It depends on names and bytes alone, so that every process comes to the same, however
+    many there are: from the largest on, each goes to the shard with the fewest bytes."""
     loads = [(0, shard) for shard in range(shards)]
     place: dict[str, int] = {}
     for name, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
@@ -208,5 +244,6 @@ def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:
 
 
 def usual_shards(ranks: int) -> int:
-    """Into how many shards a chain is divided that begins with so many processes: a number that divides evenly by many."""
+    """Into how many shards a chain is divided that begins with so many processes: a number that divides evenly by
+    many."""
     return 1 if ranks == 1 else -(-ranks // 24) * 24

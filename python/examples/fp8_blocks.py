@@ -1,5 +1,5 @@
-"""A trainer in bfloat16 whose checkpoint is quantised: weights as float8 e4m3 with a scale for each block of 128x128, as the
-checkpoints of DeepSeek-V3 and its like have them.
+"""A trainer in bfloat16 whose checkpoint is quantised: weights as float8 e4m3 with a scale for each block of 128x128,
+as the checkpoints of DeepSeek-V3 and its like have them.
 
     with dc.Publisher(url, like="DeepSeek-V3/", transform=Fp8Blocks("DeepSeek-V3/")) as pub: ...
 
@@ -24,8 +24,8 @@ LARGEST = torch.finfo(torch.float8_e4m3fn).max  # 448
 
 
 def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A weight as float8 e4m3, and the float32 numbers that the blocks have to be multiplied by to get it back. The last block of a
-    row or column may be smaller."""
+    """A weight as float8 e4m3, and the float32 numbers that the blocks have to be multiplied by to get it back. The
+    last block of a row or column may be smaller."""
     rows, columns = weight.shape
     down, across = -(-rows // BLOCK), -(-columns // BLOCK)
     padded = torch.nn.functional.pad(weight.float(), (0, across * BLOCK - columns, 0, down * BLOCK - rows))
@@ -79,9 +79,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint, chain = Path(folder) / "checkpoint", Path(folder) / "chain"
         weight, scale = quantised(model.weight.detach())
-        write_checkpoint(
-            checkpoint, {"weight": weight, "weight_scale_inv": scale, "bias": model.bias.detach()}
-        )
+        write_checkpoint(checkpoint, {"weight": weight, "weight_scale_inv": scale, "bias": model.bias.detach()})
         with dc.Publisher(chain, like=checkpoint, transform=Fp8Blocks(checkpoint)) as pub:
             for step in range(3):
                 with torch.no_grad():

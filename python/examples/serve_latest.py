@@ -1,9 +1,10 @@
-"""A server that answers with the newest weights: they are exchanged between two requests, and each answer says which version gave it.
+"""A server that answers with the newest weights: they are exchanged between two requests, and each answer says which
+version gave it.
 
     python serve_latest.py [--numpy]
 
-Publishes a few versions of a small model to a temporary directory meanwhile, asks the server, and checks that each answer is that of the
-version that it names.
+Publishes a few versions of a small model to a temporary directory meanwhile, asks the server, and checks that each
+answer is that of the version that it names.
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ def main() -> None:
                     with urllib.request.urlopen(f"http://127.0.0.1:{web.server_port}/{question}") as response:
                         answer = json.load(response)
                     expected = weights(kind, answer["version"])["weight"]
-                    assert (answer["value"], answer["sum"]) == (float(expected[question]), float(expected.sum())), answer
+                    assert (answer["value"], answer["sum"]) == (float(expected[question]), float(expected.sum())), (
+                        answer
+                    )
                     if answer["version"] not in seen:
                         print(f"version {answer['version']}: weight {question} is {answer['value']}")
                         seen.add(answer["version"])

@@ -1,5 +1,5 @@
-"""A network is trained, and each step is published as a version. A second process follows them, in memory and on disk, and
-computes the same logits, bit for bit.
+"""A network is trained, and each step is published as a version. A second process follows them, in memory and on
+disk, and computes the same logits, bit for bit.
 
     python train_and_follow.py [--steps 5] [--numpy] [CHAIN]
 
@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class TorchNetwork:
         torch.manual_seed(0)
         torch.set_num_threads(1)
         layers: list[Any] = []
-        for inputs, outputs in zip(SIZES, SIZES[1:], strict=False):
+        for inputs, outputs in pairwise(SIZES):
             layers += [torch.nn.Linear(inputs, outputs), torch.nn.Tanh()]
         self.model = torch.nn.Sequential(*layers[:-1])
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=3e-3)
@@ -76,7 +77,7 @@ class NumpyNetwork:
         self.np = np
         random = np.random.default_rng(0)
         self.weights = {}
-        for number, (inputs, outputs) in enumerate(zip(SIZES, SIZES[1:], strict=False)):
+        for number, (inputs, outputs) in enumerate(pairwise(SIZES)):
             weight = random.normal(0, inputs**-0.5, (inputs, outputs))
             self.weights[f"{number}.weight"] = weight.astype("float32")
             self.weights[f"{number}.bias"] = np.zeros(outputs, "float32")

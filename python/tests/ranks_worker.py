@@ -1,9 +1,10 @@
-"""One rank of a training run, for test_ranks.py: publishes the steps that it is told to, and prints what became of each.
+"""One rank of a training run, for test_ranks.py: publishes the steps that it is told to, and prints what became of
+each.
 
     python ranks_worker.py KIND RANK SIZE MEETING URL LIKE STEP...
 
-KIND is `sockets` (no torch: whole tensors on each rank) or `torch` (gloo, rows of each tensor on each rank). A step is a number, or one
-of `break`, `mend`, `die`, `halt`: what happens to the store, or to rank 1, with the next step.
+KIND is `sockets` (no torch: whole tensors on each rank) or `torch` (gloo, rows of each tensor on each rank). A step
+is a number, or one of `break`, `mend`, `die`, `halt`: what happens to the store, or to rank 1, with the next step.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def main() -> None:
         import torch
         import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import Shard, distribute_tensor
+        from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=int(size))
         mesh = init_device_mesh("cpu", (int(size),))
@@ -80,12 +81,17 @@ def main() -> None:
     else:
         group = Sockets(int(rank), int(size), meeting)
 
+    def rows(whole: Any) -> Any:
+        # By their bytes: gloo does not carry fp8.
+        spread = distribute_tensor(whole.view(torch.uint8), mesh, [Shard(0)])
+        local = spread.to_local().view(whole.dtype)
+        return DTensor.from_local(local, mesh, [Shard(0)], shape=whole.shape, stride=whole.stride())
+
     def weights(step: int) -> Iterator[tuple[str, Any]]:
         for name, (dtype, shape, data) in model(step).items():
             if kind == "torch":
                 whole = torch.frombuffer(bytearray(data), dtype=dtypes[dtype]).reshape(shape)
-                # gloo does not carry fp8.
-                yield name, whole if dtype == "F8_E4M3" else distribute_tensor(whole, mesh, [Shard(0)])
+                yield name, rows(whole)
             else:
                 yield name, dc.Tensor(dtype, shape, data)
 

@@ -27,7 +27,12 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 def test_examples_run(tmp_path: Path, command: str, says: str) -> None:
     name, *options = command.split()
     ran = subprocess.run(
-        [sys.executable, EXAMPLES / name, *options], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
+        [sys.executable, EXAMPLES / name, *options],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=tmp_path,
     )
     assert ran.returncode == 0, ran.stderr
     assert says in ran.stdout

@@ -17,7 +17,9 @@ from deltachain._ranks import divide, usual_shards
 ONE = {"model.layers.0.w": ("U8", (2,), b"ab"), "model.layers.0.b": ("U8", (1,), b"c")}
 
 
-def taken(tmp_path: Path, checkpoint: dict[str, Any], weights: Any, config: Any = None, **options: Any) -> dict[str, bytes]:
+def taken(
+    tmp_path: Path, checkpoint: dict[str, Any], weights: Any, config: Any = None, **options: Any
+) -> dict[str, bytes]:
     """Publishes `weights` like a checkpoint; what a follower gets."""
     like = tmp_path / "like"
     write_model(like / "model.safetensors", checkpoint)
@@ -103,7 +105,9 @@ def test_torch_casts_as_torch_does(tmp_path: Path) -> None:
         dtype = "I64" if tensor.dtype is torch.int64 else "F32"
         checkpoint[f"norm.{name}"] = (dtype, tuple(tensor.shape), bytes(tensor.nbytes))
     weights = {"w": weight.t().requires_grad_(), "bias": weight[0].double()}
-    found = taken(tmp_path, checkpoint, weights | {f"norm.{name}": tensor for name, tensor in buffers.state_dict().items()})
+    found = taken(
+        tmp_path, checkpoint, weights | {f"norm.{name}": tensor for name, tensor in buffers.state_dict().items()}
+    )
     assert found["w"] == weight.t().bfloat16().contiguous().view(torch.uint8).numpy().tobytes()
     assert found["bias"] == weight[0].numpy().tobytes()
     assert found["norm.running_var"] == buffers.running_var.numpy().tobytes()
@@ -164,7 +168,7 @@ def test_a_transform_makes_what_the_checkpoint_has(tmp_path: Path) -> None:
                 return {"several.a": u8(b"1"), "several.b": u8(b"2")}
         return ((f"{name}.{part}", u8(part.encode())) for part in "xy")
 
-    checkpoint = {name: ("U8", (1,), b"a") for name in ("same", "several.a", "several.b", "pairs.x", "pairs.y")}
+    checkpoint = dict.fromkeys(("same", "several.a", "several.b", "pairs.x", "pairs.y"), ("U8", (1,), b"a"))
     weights = {f"module.{name}": u8(b"s") for name in ("drop", "same", "several", "pairs")}
     # Names of no checkpoint keep what is before them only if it is no wrapper's.
     found = taken(tmp_path, checkpoint, weights, transform=transform)

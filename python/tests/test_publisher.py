@@ -1,4 +1,4 @@
-"""Publishing from a program: what is read back is what was given, bit for bit, and what goes wrong is said and changes nothing."""
+"""Publishing from a program: what was given is read back bit for bit; what goes wrong is said and changes nothing."""
 
 from __future__ import annotations
 

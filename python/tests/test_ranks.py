@@ -20,7 +20,8 @@ import deltachain as dc
 KINDS = [
     "sockets",
     pytest.param(
-        "torch", marks=pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="SKIPPED: torch is not installed")
+        "torch",
+        marks=pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="SKIPPED: torch is not installed"),
     ),
 ]
 
@@ -40,8 +41,22 @@ def ran(kind: str, size: int, url: Path, like: Path, *steps: object) -> list[lis
     processes = []
     with socket.create_server(("127.0.0.1", 0), backlog=size) as listener:
         for rank in range(size):
-            own = {0: str(listener.fileno())}.get(rank, str(listener.getsockname()[1])) if kind == "sockets" else str(meeting)
-            command = [sys.executable, Path(__file__).with_name("ranks_worker.py"), kind, rank, size, own, url, like, *steps]
+            own = (
+                {0: str(listener.fileno())}.get(rank, str(listener.getsockname()[1]))
+                if kind == "sockets"
+                else str(meeting)
+            )
+            command = [
+                sys.executable,
+                Path(__file__).with_name("ranks_worker.py"),
+                kind,
+                rank,
+                size,
+                own,
+                url,
+                like,
+                *steps,
+            ]
             processes.append(
                 subprocess.Popen(
                     [str(word) for word in command],
