@@ -1,6 +1,13 @@
 //! `deltachain._native`: the library and the store library for Python. What users see is in `deltachain/*.py`, which gives it
 //! names, documentation and types; here are the functions that it calls.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    clippy::too_many_arguments,
+    clippy::unused_self,
+    reason = "what Python calls takes values of its own, and gives every argument of the Python side its place"
+)]
+
 mod errors;
 mod gate;
 mod link;

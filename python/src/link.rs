@@ -39,6 +39,9 @@ impl Source for LinkSource {
     }
 }
 
+/// A tensor that a link lists: name, operation, dtype, shape, digest; without dtype and digest if it is removed.
+type Entry = (String, &'static str, Option<String>, Vec<u64>, Option<String>);
+
 /// A link, shared by what works with it.
 pub(crate) type Opened = Arc<LinkReader<LinkSource>>;
 
@@ -132,10 +135,7 @@ impl Link {
     }
 
     /// Name, operation, dtype, shape and digest of each tensor that it lists.
-    fn tensors(
-        &self,
-        py: Python<'_>,
-    ) -> PyResult<Vec<(String, &'static str, Option<String>, Vec<u64>, Option<String>)>> {
+    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Entry>> {
         let link = self.opened(py)?;
         let row = |entry: &TensorEntry| match entry {
             TensorEntry::Remove(name) => (name.clone(), "remove", None, Vec::new(), None),
@@ -165,8 +165,7 @@ impl Link {
         })
     }
 
-    /// What changes in the tensors with these numbers in the index, ascending. The values of all stand in one arena, and so do
-    /// the lane numbers of each width.
+    /// What changes in the tensors with these numbers in the index, ascending.
     fn patches(&self, py: Python<'_>, numbers: Vec<usize>, base: &Bound<'_, PyAny>) -> PyResult<Vec<Row>> {
         let link = self.opened(py)?;
         let base = Given::of(base)?;
@@ -175,7 +174,7 @@ impl Link {
                 Given::Nothing => None,
                 ref given => Some(given.open()?),
             };
-            self.named(collected(&link, &numbers, base.as_ref().map(|base| base.state())))
+            self.named(collected(&link, &numbers, base.as_ref().map(super::operations::Readable::state)))
         })?;
         Ok(collected.finish())
     }

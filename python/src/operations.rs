@@ -97,7 +97,6 @@ fn report<'py>(py: Python<'py>, made: &DiffReport) -> PyResult<Bound<'py, PyDict
 /// `diff` between paths, to a path: with the layout, as the tool does it. A snapshot if there is no base.
 #[pyfunction]
 #[pyo3(signature = (base, target, out, profile, metadata, replace, threads, progress))]
-#[expect(clippy::too_many_arguments, reason = "the Python side gives all of them names")]
 pub(crate) fn diff_files<'py>(
     py: Python<'py>,
     base: Option<PathBuf>,
@@ -124,7 +123,6 @@ pub(crate) fn diff_files<'py>(
 /// `diff` between states of any kind: a link in memory, or a file if there is a path.
 #[pyfunction]
 #[pyo3(signature = (base, target, out, profile, metadata, replace, threads, progress))]
-#[expect(clippy::too_many_arguments, reason = "the Python side gives all of them names")]
 pub(crate) fn diff_states<'py>(
     py: Python<'py>,
     base: &Bound<'py, PyAny>,
@@ -169,15 +167,15 @@ pub(crate) fn diff_states<'py>(
 
 /// `apply` from paths to a path, as the tool does it.
 #[pyfunction]
-pub(crate) fn apply_files<'py>(
-    py: Python<'py>,
+pub(crate) fn apply_files(
+    py: Python<'_>,
     base: Option<PathBuf>,
     links: Vec<PathBuf>,
     out: PathBuf,
     replace: bool,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<Bound<'py, PyDict>> {
+) -> PyResult<Bound<'_, PyDict>> {
     let built = run(py, &How { threads, progress, deadline: None }, |watch| {
         let build = watch.of(Phase::Build);
         let options = FileOptions::default().replace(replace).progress(&build);
@@ -195,7 +193,6 @@ pub(crate) fn apply_files<'py>(
 /// `squash` from paths to a path, as the tool does it.
 #[pyfunction]
 #[pyo3(signature = (base, links, out, profile, metadata, replace, threads, progress))]
-#[expect(clippy::too_many_arguments, reason = "the Python side gives all of them names")]
 pub(crate) fn squash_files<'py>(
     py: Python<'py>,
     base: PathBuf,

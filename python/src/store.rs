@@ -33,7 +33,6 @@ impl Store {
     /// Opens it; `create` makes the directory if the URL names one that does not exist.
     #[new]
     #[pyo3(signature = (url, settings, credentials=None, create=false, timeout=None, attempts=None, max_rate=None))]
-    #[expect(clippy::too_many_arguments, reason = "the Python side gives all of them names")]
     fn new(
         py: Python<'_>,
         url: String,

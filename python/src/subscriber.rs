@@ -84,7 +84,6 @@ impl Follower {
     /// Keeps a copy in a directory if one is given, otherwise in memory.
     #[new]
     #[pyo3(signature = (store, directory, tensors, cache, other_files, allow_rollback, adopt))]
-    #[expect(clippy::too_many_arguments, reason = "the Python side gives all of them names")]
     fn new(
         py: Python<'_>,
         store: Py<Store>,

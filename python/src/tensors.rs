@@ -171,7 +171,7 @@ impl<'py> Finder<'py> {
     }
 }
 
-/// The dtype with a name of torch, of numpy or of ml_dtypes. Numpy names an order of bytes, such as `>f4`, only if it is
+/// The dtype with a name of torch, of numpy or of `ml_dtypes`. Numpy names an order of bytes, such as `>f4`, only if it is
 /// not the machine's.
 fn known(name: &str) -> Option<Dtype> {
     Some(match name {

@@ -237,8 +237,8 @@ pub(crate) struct NewLink {
 }
 
 /// Parses the command line. `Err` is the code to exit with, after help or an error has been printed.
-pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, u8> {
-    Cli::try_parse_from(&arguments).map_err(|error| {
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
+    Cli::try_parse_from(arguments).map_err(|error| {
         // Whoever asked for JSON gets it even if the rest of the line makes no sense.
         let json = error.use_stderr() && arguments.iter().any(|argument| argument == "--json");
         if json {

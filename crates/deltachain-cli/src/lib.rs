@@ -34,7 +34,7 @@ use crate::output::Output;
 /// Runs the tool with these arguments, of which the first is the program's name, and gives the exit code. It prints to standard output
 /// and standard error, and from then on Ctrl-C is its own: to be called once, by a program that does nothing else.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match args::parse(arguments.into_iter().collect()) {
+    let cli = match args::parse(&arguments.into_iter().collect::<Vec<_>>()) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
