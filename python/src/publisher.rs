@@ -22,12 +22,12 @@ use crate::errors::{no_pickle, usage};
 use crate::operations::profile_named;
 use crate::store::Store;
 use crate::tensors::{Bytes, Finder, checked};
-use crate::work::{How, OfProcess, Watch, run};
+use crate::work::{How, OfProcess, Watch, pool, run};
 
-/// From this many bytes on, a tensor is copied by several threads.
+/// From this many bytes on, a tensor is copied by several threads, each of which copies so many at a time.
 const LARGE: usize = 4 << 20;
 
-/// Bytes that are copied at once: also what is read at a time from a device.
+/// Bytes that are read from a device at a time.
 const STRETCH: usize = 16 << 20;
 
 /// Names, dtypes and shapes of a checkpoint's tensors, ascending by name.
@@ -177,10 +177,15 @@ fn allocated(py: Python<'_>, name: &str, length: usize) -> PyResult<Vec<u8>> {
 fn fill(py: Python<'_>, name: &str, bytes: &Bytes, out: &mut [u8]) -> PyResult<()> {
     match bytes {
         Bytes::Here(here) if out.len() < LARGE => out.copy_from_slice(here.bytes()),
-        Bytes::Here(here) => py.detach(|| {
-            let stretches = out.par_chunks_mut(STRETCH / 4).zip(here.bytes().par_chunks(STRETCH / 4));
-            stretches.for_each(|(to, from)| to.copy_from_slice(from));
-        }),
+        Bytes::Here(here) => {
+            let pool = pool(py, None)?;
+            py.detach(|| {
+                pool.install(|| {
+                    let stretches = out.par_chunks_mut(LARGE).zip(here.bytes().par_chunks(LARGE));
+                    stretches.for_each(|(to, from)| to.copy_from_slice(from));
+                });
+            });
+        }
         Bytes::Elsewhere(_) => {
             let mut offset = 0;
             for stretch in out.chunks_mut(STRETCH) {
@@ -224,7 +229,6 @@ pub(crate) struct Publisher {
 impl Publisher {
     #[new]
     #[pyo3(signature = (store, like, profile, snapshots, skips, assets, max_changed, keep_last, scratch))]
-    #[expect(clippy::too_many_arguments, reason = "the Python side gives all of them names")]
     fn new(
         py: Python<'_>,
         store: &Bound<'_, Store>,

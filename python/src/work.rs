@@ -189,7 +189,7 @@ pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) 
 static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
 /// Threads of this process. Those of a parent do not exist after a fork, so that a child begins new ones.
-fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<ThreadPool>> {
+pub(crate) fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<ThreadPool>> {
     let begin = |threads: usize| {
         let builder =
             ThreadPoolBuilder::new().num_threads(threads).thread_name(|number| format!("deltachain-{number}"));
