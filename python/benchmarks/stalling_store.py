@@ -4,13 +4,14 @@ still."""
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import time
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 
 class StallingStore:
@@ -56,6 +57,17 @@ class StallingStore:
                     store.objects.pop(unquote(urlsplit(self.path).path), None)
                 self.answer(204)
 
+            def do_POST(self) -> None:
+                # Several objects are to be removed.
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                bucket = "/" + unquote(urlsplit(self.path).path).strip("/") + "/"
+                keys = re.findall("<Key>(.*?)</Key>", body)
+                with store.lock:
+                    for key in keys:
+                        store.objects.pop(bucket + unescape(key), None)
+                rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+                self.answer(200, f"<DeleteResult>{rows}</DeleteResult>".encode(), Content_Type="application/xml")
+
             def do_GET(self) -> None:
                 parts = urlsplit(self.path)
                 query = {key: values[0] for key, values in parse_qs(parts.query).items()}
@@ -89,19 +101,9 @@ class StallingStore:
         bucket = "/" + bucket.strip("/") + "/"
         after = query.get("continuation-token") or query.get("start-after", "")
         with self.lock:
-            names = sorted(
-                name.removeprefix(bucket) for name in self.objects if name.startswith(bucket + query.get("prefix", ""))
-            )
-            names = [name for name in names if name > after]
-            rows = [
-                f"<Contents><Key>{escape(name)}</Key><LastModified>{
-                    stamp(self.objects[bucket + name][1])
-                }</LastModified>"
-                f"<ETag>{tag(self.objects[bucket + name][0])}</ETag><Size>{
-                    len(self.objects[bucket + name][0])
-                }</Size></Contents>"
-                for name in names[:1000]
-            ]
+            inside = (name.removeprefix(bucket) for name in self.objects if name.startswith(bucket))
+            names = sorted(name for name in inside if name.startswith(query.get("prefix", "")) and name > after)
+            rows = [row(name, *self.objects[bucket + name]) for name in names[:1000]]
         more = len(names) > 1000
         token = f"<NextContinuationToken>{escape(names[999])}</NextContinuationToken>" if more else ""
         return (
@@ -126,3 +128,10 @@ def tag(body: bytes) -> str:
 
 def stamp(stored: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(stored))
+
+
+def row(name: str, body: bytes, stored: float) -> str:
+    return (
+        f"<Contents><Key>{escape(name)}</Key><LastModified>{stamp(stored)}</LastModified><ETag>{tag(body)}</ETag>"
+        f"<Size>{len(body)}</Size></Contents>"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import hashlib
 import json
 import os
 import pickle
@@ -360,3 +361,47 @@ def test_files_beside_the_checkpoint_come_along(tmp_path: Path) -> None:
     with dc.Publisher(tmp_path / "other", like=like, other_files=False) as pub:
         pub.publish(tensors(0))
     assert followed(tmp_path / "other")["files"] == b"model.safetensors"
+
+
+def test_transformers_loads_what_was_pulled(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
+    transformers = pytest.importorskip("transformers", reason="SKIPPED: transformers is not installed")
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=100,
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path / "base")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype="auto")
+    with dc.Publisher(tmp_path / "chain", like=tmp_path / "base", shards=5) as pub:
+        for _ in range(3):
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.view(-1)[::50] += 0.01
+            pub.publish(model)
+    ran = run(
+        """
+        import hashlib, os, sys
+        import deltachain as dc
+
+        with dc.Subscriber(sys.argv[1], host_copy=sys.argv[2]) as sub:
+            sub.prepare().apply()
+        from transformers import AutoModelForCausalLM
+        import torch
+
+        model = AutoModelForCausalLM.from_pretrained(sys.argv[2] + "/current", dtype="auto")
+        print(hashlib.sha256(model(torch.arange(10)[None]).logits.float().detach().numpy().tobytes()).hexdigest())
+        """,
+        tmp_path / "chain",
+        tmp_path / "home",
+    )
+    assert ran.returncode == 0, ran.stderr
+    logits = model(torch.arange(10)[None]).logits.float().detach().numpy().tobytes()
+    assert ran.stdout.strip() == hashlib.sha256(logits).hexdigest()
+    assert sorted(path.name for path in (tmp_path / "home" / "current").iterdir()) == sorted(
+        path.name for path in (tmp_path / "base").iterdir()
+    )

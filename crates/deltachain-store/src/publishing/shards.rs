@@ -36,7 +36,9 @@ pub fn publish_shard<'m>(
 ) -> Result<ShardPart> {
     let parent = documents::head(store, store.get_agreed(ObjectName::Chain)?.as_deref(), None, &options.limits)?;
     let model = model.into();
-    let (files, layout, lent) = (model.files(), model.layout(), model.lent());
+    // All shards of a model that is like a checkpoint name the same other files: those are shard 0's, and none is left out.
+    let files = model.files().filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
+    let (layout, lent) = (model.layout(), model.lent());
     let target = End { state: &lent, layout: layout.as_deref(), digests: None };
     Ok(Job { store, parent: &parent, target, files, shard, of, options, observer }.run(base, None)?.part)
 }
