@@ -1,6 +1,6 @@
 //! A process that holds a pair of checkpoints and encodes and decodes it on request, for the comparison with rivals:
 //! `worker METHOD BASE TARGET THREADS`. Speaks what `bench/rivals/worker.py` speaks: `encode`, `prepare`, `decode` and
-//! `exact`, a line each, answered by a line of JSON.
+//! `exact`, a line each, answered by a line of JSON; and `digest`, which hashes the base, for the comparison with Python.
 //!
 //! Methods:
 //!
@@ -73,6 +73,10 @@ fn main() -> Result {
             "decode" => {
                 let pause = decode(&link, &table, way, &base, &mut room)?;
                 json!({ "seconds": start.elapsed().as_secs_f64(), "pause": pause })
+            }
+            "digest" => {
+                StateDigests::of(&base, &())?;
+                json!({ "seconds": start.elapsed().as_secs_f64() })
             }
             "exact" => json!({ "exact": output::holds(&room, &target) }),
             other => return Err(format!("there is no request `{other}`").into()),
