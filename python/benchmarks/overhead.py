@@ -85,7 +85,9 @@ def main() -> None:
             {name: dc.Tensor("BF16", tensor.shape, tensor.view(numpy.uint8)) for name, tensor in tensors.items()}
             for tensors in arrays
         )
-        times: dict[str, list[float]] = {name: [] for name in ("diff Rust", "diff Python", "apply Rust", "apply Python")}
+        times: dict[str, list[float]] = {
+            name: [] for name in ("diff Rust", "diff Python", "apply Rust", "apply Python")
+        }
         link = dc.diff(base, target, threads=options.threads)
         for _ in range(ROUNDS):
             times["diff Rust"].append(ask("encode"))
@@ -98,7 +100,9 @@ def main() -> None:
     for name, seconds in medians.items():
         print(f"{name:13} {seconds:7.3f} s  ({', '.join(f'{value:.3f}' for value in sorted(times[name]))})")
     for what in ("diff", "apply"):
-        print(f"{what}: Python takes {medians[f'{what} Python'] / medians[f'{what} Rust'] - 1:+.1%} of Rust's time more")
+        print(
+            f"{what}: Python takes {medians[f'{what} Python'] / medians[f'{what} Rust'] - 1:+.1%} of Rust's time more"
+        )
 
 
 if __name__ == "__main__":
