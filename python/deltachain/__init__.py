@@ -19,11 +19,23 @@ from ._files import *  # noqa: F403
 from ._files import __all__ as _files_all
 from ._host_copy import HostCopy
 from ._native import __version__
+from ._publisher import *  # noqa: F403
+from ._publisher import __all__ as _publisher_all
+from ._ranks import Group
 from ._subscriber import *  # noqa: F403
 from ._subscriber import __all__ as _subscriber_all
 from ._tensors import Tensor
 
-__all__ = ["HostCopy", "Tensor", "__version__", *_errors_all, *_files_all, *_subscriber_all]  # noqa: PLE0604
+__all__ = [  # noqa: PLE0604
+    "Group",
+    "HostCopy",
+    "Tensor",
+    "__version__",
+    *_errors_all,
+    *_files_all,
+    *_publisher_all,
+    *_subscriber_all,
+]
 
 # Threads of this package must not meet an interpreter that has ended.
 _atexit.register(_native.leave)

@@ -73,7 +73,13 @@ class Subscriber:
             otherwise numpy if that is.
         threads: threads that decode and hash; as many as there are processors, by default.
         progress: called as `progress(phase, done, total)`, in bytes. What it raises ends the work.
-        storage_options, credentials, stall, attempts, max_rate: how to talk to the store, as in `open_store`.
+        storage_options: settings of the kind of store, by the names that obstore knows: `{"region": "eu-central-1"}`,
+            `endpoint`, `access_key_id`. They come before the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
+        credentials: for S3, a function that returns `access_key_id`, `secret_access_key`, `token` (or None) and
+            `expires_at` (an aware datetime, or None). Called from another thread, again shortly before they expire.
+        stall: seconds in which nothing may come or go before a request is given up (60).
+        attempts: how often what may pass is tried (8).
+        max_rate: bytes per second of all requests together.
 
     A subscriber belongs to the process that made it, and is used by one thread at a time.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -122,7 +123,8 @@ def zeros(kind: str, dtype: str, shape: list[int]) -> Any:
         return numpy.zeros(shape, dtype=numpy_dtype(dtype))
     if kind == "deltachain":
         tensor = Tensor(dtype, shape, b"")
-        tensor.data = bytearray(tensor.nbytes)
+        # Pages of zeros that come when they are written, by the threads that write them. Small ones are not worth a page.
+        tensor.data = bytearray(tensor.nbytes) if tensor.nbytes < 1 << 20 else mmap.mmap(-1, tensor.nbytes)
         return tensor
     raise ValueError(f"kind must be 'torch', 'numpy' or 'deltachain', not {kind!r}")
 

@@ -14,6 +14,7 @@ mod link;
 mod memory;
 mod operations;
 mod patches;
+mod publisher;
 mod store;
 mod subscriber;
 mod tensors;
@@ -36,6 +37,8 @@ mod native {
     };
     #[pymodule_export]
     use crate::patches::compare;
+    #[pymodule_export]
+    use crate::publisher::{Checkpoint, Publisher, Snapshot};
     #[pymodule_export]
     use crate::store::Store;
     #[pymodule_export]

@@ -25,7 +25,7 @@ pub(crate) enum Bytes {
 }
 
 impl Bytes {
-    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         let wrong = || Error::usage("no such range in the state");
         match self {
             Self::Here(bytes) => out.copy_from_slice(stretch(bytes, range).ok_or_else(wrong)?),

@@ -1,6 +1,7 @@
 //! Long work: other threads do it while the caller's thread waits without the interpreter's lock, shows progress and sees
 //! Ctrl-C.
 
+use std::collections::BTreeMap;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -185,33 +186,31 @@ pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) 
     }
 }
 
-/// The threads of the default number, and the process that they belong to. Held by the interpreter's lock.
-static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
+/// Pools by their number of threads, and the process that they belong to. They stay: threads that come and go leave memory
+/// behind that the allocator keeps for each.
+type Pools = BTreeMap<Option<usize>, Arc<ThreadPool>>;
+static POOLS: Mutex<Option<(u32, Pools)>> = Mutex::new(None);
 
 /// Threads of this process. Those of a parent do not exist after a fork, so that a child begins new ones.
-fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<ThreadPool>> {
-    let begin = |threads: usize| {
-        let builder =
-            ThreadPoolBuilder::new().num_threads(threads).thread_name(|number| format!("deltachain-{number}"));
-        builder.build().map(Arc::new).map_err(|error| errors::usage(py, format!("{threads} threads: {error}"), None))
-    };
-    match threads {
-        Some(0) => Err(errors::usage(py, "threads must be 1 or more", None)),
-        Some(threads) => begin(threads),
-        None => {
-            let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-            let own = process::id();
-            match &*pool {
-                Some((process, pool)) if *process == own => Ok(Arc::clone(pool)),
-                _ => {
-                    let new = begin(0)?;
-                    // The parent's is not dropped: its threads are not here to be ended.
-                    std::mem::forget(pool.replace((own, Arc::clone(&new))));
-                    Ok(new)
-                }
-            }
-        }
+pub(crate) fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<ThreadPool>> {
+    if threads == Some(0) {
+        return Err(errors::usage(py, "threads must be 1 or more", None));
     }
+    let mut all = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let own = process::id();
+    if all.as_ref().is_none_or(|(process, _)| *process != own) {
+        // The parent's are not dropped: their threads are not here to be ended.
+        std::mem::forget(all.replace((own, Pools::new())));
+    }
+    let pools = all.get_or_insert_with(|| (own, Pools::new()));
+    if let Some(pool) = pools.1.get(&threads) {
+        return Ok(Arc::clone(pool));
+    }
+    let builder = ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0));
+    let built = builder.thread_name(|number| format!("deltachain-{number}")).build();
+    let pool = Arc::new(built.map_err(|error| errors::usage(py, format!("threads: {error}"), None))?);
+    pools.1.insert(threads, Arc::clone(&pool));
+    Ok(pool)
 }
 
 /// Something that belongs to one process: its threads and connections are not there in a child that was forked.

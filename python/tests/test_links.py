@@ -267,3 +267,21 @@ def test_patches_show_the_library_that_is_used() -> None:
     assert list(patches["v"].indices) == [7] and bytes(patches["v"].values.data) == b"x"
     assert io.BytesIO(patches["v"].values.data).read() == b"x"
     assert struct.pack("<3f", 1, 1, 1) == bytes(patches["w"].values.data)
+
+
+def test_lanes_beyond_2_31_have_numbers_of_64_bits() -> None:
+    lanes = [5, (1 << 31) - 1, 1 << 31, (1 << 31) + 4095]
+
+    def reader(changed: list[int]) -> Any:
+        def read(offset: int, length: int) -> bytearray:
+            data = bytearray(length)
+            for lane in changed:
+                if offset <= lane < offset + length:
+                    data[lane - offset] = 1
+            return data
+
+        return read
+
+    base, target = ({"w": dc.Tensor("U8", ((1 << 31) + 4096,), reader(changed))} for changed in ([], lanes))
+    (patch,) = dc.diff(base, target, profile="direct").patches(kind="numpy")
+    assert (patch.indices.dtype, list(patch.indices)) == (numpy.int64, lanes)

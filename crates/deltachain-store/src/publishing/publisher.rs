@@ -1,10 +1,15 @@
 //! Publishing versions (SPEC section 20): links are made and stored, and a commit makes them a version.
 
+use std::borrow::Cow;
 use std::slice;
 
 use deltachain::chain::{ObjectName, Parent};
+<<<<<<< HEAD
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
+=======
+use deltachain::tensor::{MemoryState, State, TensorInfo};
+>>>>>>> python-train
 use deltachain::{Error, Result};
 
 use crate::access::documents::{self, Documents};
@@ -101,7 +106,8 @@ impl Publisher {
         // Whatever ends this early from here on, a panic even, leaves no copy that might not be the head.
         let copy = self.copy.take();
         let mut copy = copy.filter(|copy| copy.commit == parent.digest() && matches!(base, Base::Chain));
-        let files = if let Target::Lent(model) = target { model.files() } else { None };
+        let (files, layout) =
+            if let Target::Lent(model) = target { (model.files(), model.layout()) } else { (None, None) };
         if let (Target::Lent(model), None, true) = (&target, &copy, options.keep_head) {
             target = Target::Own(MemoryState::copy_of(&model.lent())?);
         }
@@ -113,8 +119,7 @@ impl Publisher {
             }
             Target::Own(state) => state,
         };
-        let layout = files.map(SafetensorsState::layout);
-        let end = End { state, layout, digests: None };
+        let end = End { state, layout: layout.as_deref(), digests: None };
         let job = Job { store, parent: &parent, target: end, files, shard: 0, of: 1, options, observer };
         let published = job.run(base, copy.as_mut()).and_then(|Made { part, attempt, path, work, is_head }| {
             if let (true, Some(head)) = (is_head, parent.head()) {
@@ -138,10 +143,14 @@ impl Publisher {
         if options.keep_head {
             // The version has been published, whatever becomes of the copy.
             self.copy = match (copy, target) {
-                (Some(copy), _) => copy.publish(published.commit, digests, layout.cloned()).ok(),
-                (None, Target::Own(state)) => {
-                    Some(HeadCopy { commit: published.commit, state, digests, layout: layout.cloned(), patches: None })
-                }
+                (Some(copy), _) => copy.publish(published.commit, digests, layout.map(Cow::into_owned)).ok(),
+                (None, Target::Own(state)) => Some(HeadCopy {
+                    commit: published.commit,
+                    state,
+                    digests,
+                    layout: layout.map(Cow::into_owned),
+                    patches: None,
+                }),
                 (None, Target::Lent(_)) => None,
             };
         }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use deltachain::chain::{FileReference, ObjectName, Parent, Route, check_taken, union_of};
-use deltachain::files::SafetensorsState;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
@@ -37,8 +36,10 @@ pub fn publish_shard<'m>(
 ) -> Result<ShardPart> {
     let parent = documents::head(store, store.get(ObjectName::Chain)?.as_deref(), None, &options.limits)?;
     let model = model.into();
-    let (files, lent) = (model.files(), model.lent());
-    let target = End { state: &lent, layout: files.map(SafetensorsState::layout), digests: None };
+    // All shards of a model that is like a checkpoint name the same other files: those are shard 0's, and none is left out.
+    let files = model.files().filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
+    let (layout, lent) = (model.layout(), model.lent());
+    let target = End { state: &lent, layout: layout.as_deref(), digests: None };
     Ok(Job { store, parent: &parent, target, files, shard, of, options, observer }.run(base, None)?.part)
 }
 
