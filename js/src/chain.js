@@ -1,0 +1,2 @@
+export class Chain {}
+export const openChain = () => new Chain();
