@@ -92,6 +92,8 @@ class Pass {
   #entries;
   /** Decoded segments, the one used last at the end. @type {Map<string, import('./segment.js').Segment>} */
   #open = new Map();
+  /** Bytes of these. */
+  #held = 0;
 
   /**
    * @param {Link[]} links
@@ -220,17 +222,15 @@ class Pass {
   /** A decoded segment; those that were used last are kept. @param {number} link @param {number} place */
   async #segment(link, place) {
     const key = `${link} ${place}`;
-    let segment = this.#open.get(key);
-    if (segment === undefined) {
-      segment = await this.links[link].segment(place);
-    } else {
-      this.#open.delete(key);
-    }
+    const known = this.#open.get(key);
+    const segment = known ?? (await this.links[link].segment(place));
+    this.#open.delete(key);
     this.#open.set(key, segment);
-    let held = 0;
-    for (const [own, { memory }] of [...this.#open].reverse()) {
-      held += memory;
-      if (held > KEPT_BYTES && own !== key) this.#open.delete(own);
+    if (known === undefined) this.#held += segment.memory;
+    for (const [oldest, { memory }] of this.#open) {
+      if (this.#held <= KEPT_BYTES || oldest === key) break;
+      this.#open.delete(oldest);
+      this.#held -= memory;
     }
     return segment;
   }

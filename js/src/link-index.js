@@ -235,7 +235,7 @@ class IndexParser {
     const { cursor } = this;
     const code = cursor.u8();
     if (code === 255) {
-      const name = cursor.take(Number(cursor.varint()));
+      const name = cursor.take(this.#count(this.limits.nameBytes, 'bytes of a name'));
       // The string's own rules come before those of the description.
       new Cursor(name).string(name.length);
       const dtype = describedDtype(name, cursor.u8(), cursor.u8(), cursor.u8(), cursor.u8());

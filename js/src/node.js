@@ -55,6 +55,12 @@ export function directoryStore(directory) {
         const path = await realpath(join(directory, name));
         return (await stat(path)).isFile() ? fileSource(path) : null;
       }),
-    list: async (folder) => (await orNull(() => readdir(join(directory, folder)))) ?? [],
+    async list(folder) {
+      const names = (await orNull(() => readdir(join(directory, folder)))) ?? [];
+      // A folder, or a symbolic link that leads nowhere, is no object.
+      const files = names.map((name) => orNull(async () => (await stat(join(directory, folder, name))).isFile()));
+      const found = await Promise.all(files);
+      return names.filter((_, i) => found[i] === true);
+    },
   };
 }
