@@ -105,6 +105,7 @@ function textOf(bytes) {
  * @returns {ChainDocument | Commit | RoutesDocument}
  */
 function plain(kind, value) {
+  /** @type {any} */
   const document = { kind, ...Object.fromEntries(value), metadata: [...value.get('metadata')] };
   if (value.has('assets')) document.assets = value.get('assets').map(Object.fromEntries);
   if (value.has('routes')) document.routes = value.get('routes').map(plainRoute);

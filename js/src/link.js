@@ -48,7 +48,7 @@ export async function open(source, options = {}) {
 /** A link that has been opened. */
 export class Link {
   /** Bytes of segments that have been read ahead. */
-  #ahead = { offset: 0, bytes: new Uint8Array() };
+  #ahead = /** @type {{ offset: number, bytes: Uint8Array }} */ ({ offset: 0, bytes: new Uint8Array() });
   /** Where the segment that was read last ends. */
   #end = 0;
 
@@ -144,8 +144,7 @@ export class Link {
    */
   async *patches() {
     if (!this.isDirect) throw new DeltachainError('UNSUPPORTED', null, 'values are relative: a base is needed');
-    /** @type {{ number: number, segment: Segment } | null} */
-    let last = null;
+    let last = /** @type {{ number: number, segment: Segment } | null} */ (null);
     for (const tensor of this.index.tensors) {
       if (tensor.operation === 'remove') continue;
       for (let piece = 0; piece < tensor.segments.length; piece++) {

@@ -69,59 +69,83 @@ function moveWide(lanes, values, list, dtype) {
  */
 export function placesOf(segment, part, bytes, dtype) {
   const { table, ranks } = segment;
-  const contexts = contextsOf(bytes, dtype, table.thresholds[part]);
-  const members = new Uint32Array(16);
-  for (let i = 0; i < contexts.length; i++) members[contexts[i]]++;
-  const lists = [];
-  for (let c = 0; c < table.contexts; c++) {
-    const { start, count } = segment.run(c, part);
-    checkMembers(segment, part, c, members[c], ranks === null || count === 0 ? -1 : ranks[start + count - 1]);
-    lists.push(new Uint32Array(count));
+  const runs = Array.from({ length: table.contexts }, (_, c) => segment.run(c, part));
+  const lists = runs.map(({ count }) => new Uint32Array(count));
+  const lookup = contextOfExponent(dtype, table.thresholds[part]);
+  const members = new Int32Array(16);
+  if (ranks === null) {
+    placeAll(bytes, dtype, lookup, lists, members);
+  } else {
+    const own = runs.map(({ start, count }) => ranks.subarray(start, start + count));
+    placeRanks(bytes, dtype, lookup, lists, members, own);
   }
-  if (ranks === null) placeAll(contexts, lists);
-  else placeRanks(contexts, lists, ranks, lists.map((_, c) => segment.run(c, part).start));
+  runs.forEach(({ start, count }, c) => {
+    checkMembers(segment, part, c, members[c], ranks === null || count === 0 ? -1 : ranks[start + count - 1]);
+  });
   return lists;
 }
 
-/** Context of each lane. @param {Uint8Array} bytes @param {Dtype} dtype @param {number[]} thresholds */
-function contextsOf(bytes, dtype, thresholds) {
-  const { laneBytes, exponentBits } = dtype;
-  const byExponent = new Uint8Array(2 ** exponentBits);
-  for (let e = 0; e < byExponent.length; e++) byExponent[e] = thresholds.filter((threshold) => threshold <= e).length;
-  const contexts = new Uint8Array(bytes.length / laneBytes);
-  // The exponent field of a lane of 8 bytes lies in its upper half.
+/** @param {Dtype} dtype @param {number[]} thresholds */
+function contextOfExponent({ exponentBits }, thresholds) {
+  const lookup = new Uint8Array(2 ** exponentBits);
+  for (let e = 0; e < lookup.length; e++) lookup[e] = thresholds.filter((threshold) => threshold <= e).length;
+  return lookup;
+}
+
+/**
+ * Where the exponent fields of lanes lie: the words that hold them, the step from one to the next, the shift.
+ * @param {Uint8Array} bytes
+ * @param {Dtype} dtype
+ */
+function exponents(bytes, { laneBytes, exponentBits }) {
+  // Of a lane of 8 bytes it lies in the upper half.
   const words = /** @type {NarrowLanes} */ (lanesOf(bytes, Math.min(laneBytes, 4)));
   const step = laneBytes === 8 ? 2 : 1;
-  const shift = Math.min(8 * laneBytes, 32) - 1 - exponentBits;
-  const mask = byExponent.length - 1;
-  for (let i = 0, word = step - 1; i < contexts.length; i++, word += step) {
-    contexts[i] = byExponent[(words[word] >>> shift) & mask];
-  }
-  return contexts;
+  return { words, step, shift: Math.min(8 * laneBytes, 32) - 1 - exponentBits };
 }
 
-/** @param {Uint8Array} contexts @param {Uint32Array[]} lists */
-function placeAll(contexts, lists) {
-  const next = new Uint32Array(16);
-  for (let lane = 0; lane < contexts.length; lane++) {
-    const c = contexts[lane];
-    lists[c][next[c]++] = lane;
+/**
+ * Lists all lanes of each context, as far as a list is long, and counts the members.
+ * @param {Uint8Array} bytes
+ * @param {Dtype} dtype
+ * @param {Uint8Array} lookup
+ * @param {Uint32Array[]} lists
+ * @param {Int32Array} members
+ */
+function placeAll(bytes, dtype, lookup, lists, members) {
+  const { words, step, shift } = exponents(bytes, dtype);
+  const mask = lookup.length - 1;
+  for (let word = step - 1, lane = 0; word < words.length; word += step, lane++) {
+    const c = lookup[(words[word] >>> shift) & mask];
+    lists[c][members[c]++] = lane;
   }
 }
 
-/** @param {Uint8Array} contexts @param {Uint32Array[]} lists @param {Uint32Array} ranks @param {number[]} starts */
-function placeRanks(contexts, lists, ranks, starts) {
-  const NONE = 2 ** 32 - 1;
-  const seen = new Uint32Array(16);
-  const done = new Uint32Array(16);
-  const wanted = new Uint32Array(16).fill(NONE);
-  for (let c = 0; c < lists.length; c++) if (lists[c].length > 0) wanted[c] = ranks[starts[c]];
-  for (let lane = 0; lane < contexts.length; lane++) {
-    const c = contexts[lane];
-    if (seen[c]++ !== wanted[c]) continue;
+/**
+ * Lists the lanes of each context that have the given ranks, and counts the members.
+ * @param {Uint8Array} bytes
+ * @param {Dtype} dtype
+ * @param {Uint8Array} lookup
+ * @param {Uint32Array[]} lists
+ * @param {Int32Array} members
+ * @param {Uint32Array[]} ranks
+ */
+function placeRanks(bytes, dtype, lookup, lists, members, ranks) {
+  // Ranks are below 2^24, and signed numbers are the fast ones.
+  const NONE = -1;
+  const { words, step, shift } = exponents(bytes, dtype);
+  const mask = lookup.length - 1;
+  const done = new Int32Array(16);
+  const wanted = new Int32Array(16).fill(NONE);
+  ranks.forEach((own, c) => own.length > 0 && (wanted[c] = own[0]));
+  for (let word = step - 1, lane = 0; word < words.length; word += step, lane++) {
+    const c = lookup[(words[word] >>> shift) & mask];
+    const rank = members[c];
+    members[c] = rank + 1;
+    if (rank !== wanted[c]) continue;
     const place = done[c]++;
     lists[c][place] = lane;
-    wanted[c] = place + 1 < lists[c].length ? ranks[starts[c] + place + 1] : NONE;
+    wanted[c] = place + 1 < ranks[c].length ? ranks[c][place + 1] : NONE;
   }
 }
 

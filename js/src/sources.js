@@ -76,6 +76,7 @@ export async function openHttp(url, options = {}) {
   if (start.length !== Math.min(length, FIRST_BYTES)) throw ioError(`${url}: the server sent another range`);
   const etag = first.headers.get('etag');
   // Weak tags do not vouch for bytes.
+  /** @type {Record<string, string>} */
   const condition = etag !== null && !etag.startsWith('W/') ? { 'if-match': etag } : {};
   return {
     length,
