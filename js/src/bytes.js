@@ -2,7 +2,6 @@
 import { ensure } from './errors.js';
 
 const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
-const U64_MAX = 2n ** 64n - 1n;
 
 /** Reads fields one after another; what would end outside the bytes breaks R-INT-03. */
 export class Cursor {
@@ -13,6 +12,11 @@ export class Cursor {
   constructor(bytes, at = 0) {
     this.bytes = bytes;
     this.at = at;
+  }
+
+  /** Bytes that are left. */
+  get left() {
+    return this.bytes.length - this.at;
   }
 
   get atEnd() {
@@ -120,14 +124,3 @@ export function hex(bytes) {
 export function unhex(text) {
   return Uint8Array.from({ length: text.length / 2 }, (_, i) => parseInt(text.slice(2 * i, 2 * i + 2), 16));
 }
-
-/**
- * A string that may hold lone surrogates or not: JSON gives both, and only whole ones are Unicode.
- * @param {string} text
- */
-export function isWellFormed(text) {
-  return !/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text);
-}
-
-/** @param {number | bigint} value @returns {bigint} */
-export const toU64 = (value) => BigInt(value) & U64_MAX;

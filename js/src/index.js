@@ -17,7 +17,7 @@ export { openChain, Chain } from './chain.js';
 export { EMPTY_STATE_DIGEST, Hasher, blake3Hex, stateDigest } from './digests.js';
 export { parseDocument } from './documents.js';
 export { DeltachainError, usage as usageError } from './errors.js';
-export { LIMITS } from './limits.js';
+export { FORMAT_LIMITS, LIMITS } from './limits.js';
 export { Link, open } from './link.js';
 export { blobSource, bytesSource, httpSource } from './sources.js';
 export { emptyState, openSafetensors, safetensorsHeader } from './state.js';

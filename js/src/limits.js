@@ -26,6 +26,23 @@ export const LIMITS = Object.freeze({
   setBytes: null,
 });
 
+/**
+ * What no file may exceed, for callers who trust the source and have the memory: an index of this size can take many
+ * times its bytes.
+ * @type {Readonly<Limits>}
+ */
+export const FORMAT_LIMITS = Object.freeze({
+  indexBytes: 2 ** 30,
+  metadataEntries: 65536,
+  metadataBytes: 67108864,
+  nameBytes: 65535,
+  dimensions: 255,
+  tensors: 16777216,
+  segments: 16777216,
+  tensorBytes: 2 ** 60,
+  setBytes: null,
+});
+
 /** Bytes of a full piece (SPEC section 2.3). */
 export const PIECE_BYTES = 2 ** 24;
 export const SEGMENT_PIECES = 65536;

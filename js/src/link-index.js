@@ -59,7 +59,7 @@ const MAGIC = [0x89, 0x44, 0x43, 0x46, 0x0d, 0x0a, 0x1a, 0x0a];
  * A tensor that the link sets or patches, as it is in the target. `segments` has for each piece 0, or 1 + the number of
  * its segment, `parts` its place among the parts of that segment, `pieces` its digest; `digest` is the tensor's.
  * @typedef {TensorInfo & WrittenOnly} Written
- * @typedef {{ operation: 'set' | 'patch', segments: number[], parts: number[], pieces: string[], digest: string }} WrittenOnly
+ * @typedef {{ operation: 'set' | 'patch', segments: Uint32Array, parts: Uint32Array, pieces: string[], digest: string }} WrittenOnly
  */
 
 /** @typedef {Removal | Written} TensorEntry */
@@ -253,16 +253,16 @@ class IndexParser {
    * @param {number} byteLength
    */
   #readSegmentNumbers(operation, dtype, byteLength) {
-    const segments = [];
-    const parts = [];
-    for (let piece = 0; piece < pieceCount(byteLength); piece++) {
+    const count = pieceCount(byteLength);
+    // Each piece takes a byte at least: more than these are not there, whatever the shape claims.
+    const room = Math.min(count, this.cursor.left);
+    const segments = new Uint32Array(room);
+    const parts = new Uint32Array(room);
+    for (let piece = 0; piece < count; piece++) {
       const number = this.cursor.varint();
       ensure(number <= this.segments.length, 'R-IDX-10', `segment ${number} of ${this.segments.length}`);
-      segments.push(Number(number));
-      if (number === 0) {
-        parts.push(0);
-        continue;
-      }
+      segments[piece] = Number(number);
+      if (number === 0) continue;
       const place = Number(number) - 1;
       const segment = this.segments[place];
       ensure(segment.laneBytes === dtype.laneBytes, 'R-IDX-11', 'its segment has lanes of another width');
@@ -272,7 +272,7 @@ class IndexParser {
       ensure((this.#last.get(key) ?? 0) <= place, 'R-IDX-19', 'its piece is in an earlier segment than the one before');
       this.#last.set(key, place);
       const lanes = pieceLength(byteLength, piece) / dtype.laneBytes;
-      parts.push(segment.parts.length);
+      parts[piece] = segment.parts.length;
       segment.parts.push({ entry: this.tensors.length, piece, lanes });
     }
     return { segments, parts };
