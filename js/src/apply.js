@@ -191,7 +191,11 @@ class Pass {
     ensure(false, rule, `piece ${piece} is ${digest} instead of ${tensor.pieces[piece]}`, { tensor: name });
   }
 
-  /** Number of the last link up to `number` that writes a tensor; null if it is the base's. @param {string} name @param {number} number */
+  /**
+   * Number of the last link up to `number` that writes a tensor; null if it is the base's.
+   * @param {string} name
+   * @param {number} number
+   */
   #lastWriter(name, number) {
     for (let i = number; i > 0; i--) if (this.#entries[i - 1].has(name)) return i;
     return null;

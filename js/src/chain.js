@@ -28,14 +28,16 @@ import { digestOfTable, emptyState } from './state.js';
  * @typedef {object} PlanOptions
  * @property {number | null} [version] the head, if it is not given
  * @property {HeldRecord | null} [held]
- * @property {string | null} [accept] digest of a commit that may be a step back (SPEC section 19)
+ * @property {string | null} [accept] digest of a commit that may be a step back (SPEC section 19). To be given only
+ *   until that commit has been held
  */
 
 /**
  * @typedef {object} ReplayOnly
  * @property {number | null} [version] the head, if it is not given
  * @property {Held | null} [held]
- * @property {string | null} [accept] digest of a commit that may be a step back (SPEC section 19)
+ * @property {string | null} [accept] digest of a commit that may be a step back (SPEC section 19). To be given only
+ *   until that commit has been held
  * @property {number[] | null} [shards] numbers of the shards to take; all, if not given
  * @property {string[] | null} [tensors] names of the tensors to take; all, if not given
  * @property {boolean} [assets] read the assets, too

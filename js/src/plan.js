@@ -27,7 +27,10 @@ const DIGITS = 20;
 /** @param {number} version */
 export const commitName = (version) => `commits/${String(version).padStart(DIGITS, '0')}.json`;
 
-/** Routes documents and their place in the order of search. A way leads from `at` to the version wanted. @typedef {{ cost: bigint, at: number | null, steps: Step[], places: number[] }} Way */
+/**
+ * A way from `at` (null: nothing) to the version wanted; `places` has the place of each route in its document.
+ * @typedef {{ cost: bigint, at: number | null, steps: Step[], places: number[] }} Way
+ */
 
 /** Finds paths to one version, and remembers what failed. */
 export class Planner {
@@ -67,12 +70,14 @@ export class Planner {
     parseDocument('chain', chain);
     this.chainDigest = blake3Hex(chain);
     const same = () => ensure(held?.chain === this.chainDigest, 'R-CHN-13', 'this is another chain than the held one');
-    // A step that was taken is not taken again.
-    const mayStep = held !== null && accept !== null && accept !== held.commit;
+    // That a step is taken once is the caller's affair, who alone knows what was held before.
+    const mayStep = held !== null && accept !== null;
     if (held !== null && !mayStep) same();
     const head = version ?? (await this.#findHead(held?.version ?? null));
-    const backwards = () =>
-      ensure(held === null || version !== null || (head ?? -1) >= held.version, 'R-CHN-14', 'the head is below the held version');
+    const backwards = () => {
+      const forward = held === null || version !== null || (head ?? -1) >= held.version;
+      ensure(forward, 'R-CHN-14', 'the head is below the held version');
+    };
     if (!mayStep) backwards();
     if (head === null && mayStep) {
       same();
@@ -240,7 +245,10 @@ export class Planner {
     }
   }
 
-  /** Commits from the wanted one down to where a path begins: false, and a higher floor, if one is at fault. @param {number} begin */
+  /**
+   * Checks the commits from the wanted one down to where a path begins. False, and a higher floor, if one is at fault.
+   * @param {number} begin
+   */
   async #checkBelow(begin) {
     const top = Math.min(this.#fits, this.wanted);
     for (let version = top; version >= begin; version--) {
@@ -303,7 +311,6 @@ export class Planner {
   async #usable(step, commit) {
     const { from, version, files } = step;
     if (from === null ? version < this.#floor : from < this.#floor && from !== this.held?.version) return false;
-    // Below what is held no path from it leads; below the version wanted all are from nothing.
     const origin = from === null ? null : await this.#remember(() => this.commit(from));
     if (origin === undefined) {
       this.#floor = Math.max(this.#floor, Number(from) + 1);
