@@ -156,7 +156,11 @@ export class Chain {
   }
 }
 
-/** What is held must be what was recorded; otherwise no path begins with it. @param {Planner} planner @param {Held} held */
+/**
+ * What is held must be what was recorded; otherwise no path begins with it.
+ * @param {Planner} planner
+ * @param {Held} held
+ */
 async function checkHeld(planner, held) {
   try {
     const { commit } = await planner.commit(held.version);

@@ -119,7 +119,11 @@ function describe({ sparse, values }) {
   return values === 'relative planes' ? 'sparse relative (planes)' : 'sparse relative';
 }
 
-/** Shares out `total` in proportion to the weights, evenly if all are 0. @param {number} total @param {number[]} weights */
+/**
+ * Shares out `total` in proportion to the weights, evenly if all are 0.
+ * @param {number} total
+ * @param {number[]} weights
+ */
 function shareOut(total, weights) {
   const even = weights.every((weight) => weight === 0);
   const exact = weights.map((weight) => (even ? 1n : BigInt(weight)));

@@ -50,7 +50,12 @@ function moveNarrow(lanes, values, list, dtype) {
   }
 }
 
-/** @param {BigUint64Array} lanes @param {BigUint64Array} values @param {Uint32Array | null} list @param {Dtype} dtype */
+/**
+ * @param {BigUint64Array} lanes
+ * @param {BigUint64Array} values
+ * @param {Uint32Array | null} list
+ * @param {Dtype} dtype
+ */
 function moveWide(lanes, values, list, dtype) {
   const key = (/** @type {bigint} */ u) => (dtype.signMagnitude && u & WIDE_SIGN ? u ^ (WIDE_SIGN - 1n) : u);
   for (let i = 0; i < values.length; i++) {

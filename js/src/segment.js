@@ -37,7 +37,11 @@ function newLanes(laneBytes, count) {
   return laneBytes === 4 ? new Uint32Array(count) : laneBytes === 2 ? new Uint16Array(count) : new Uint8Array(count);
 }
 
-/** Lanes of the bytes of a piece, which begin at a multiple of the lane bytes. @param {Uint8Array} bytes @param {number} w */
+/**
+ * Lanes of the bytes of a piece, which begin at a multiple of the lane bytes.
+ * @param {Uint8Array} bytes
+ * @param {number} w
+ */
 export function lanesOf(bytes, w) {
   const { buffer, byteOffset: offset, length } = bytes;
   if (w === 8) return new BigUint64Array(buffer, offset, length / 8);
@@ -373,7 +377,11 @@ function readEscapes(stream, count) {
   return values;
 }
 
-/** Bits up to the next byte boundary are 0; returns the number of that byte. @param {Uint8Array} bytes @param {number} bit */
+/**
+ * Bits up to the next byte boundary are 0; returns the number of that byte.
+ * @param {Uint8Array} bytes
+ * @param {number} bit
+ */
 function checkPadding(bytes, bit) {
   const used = bit % 8;
   const end = Math.ceil(bit / 8);
@@ -381,7 +389,12 @@ function checkPadding(bytes, bit) {
   return end;
 }
 
-/** `width` bits, at most 23, from bit `bit` on. @param {Uint8Array} bytes @param {number} bit @param {number} width */
+/**
+ * `width` bits, at most 23, from bit `bit` on.
+ * @param {Uint8Array} bytes
+ * @param {number} bit
+ * @param {number} width
+ */
 function bitsAt(bytes, bit, width) {
   if (width === 0) return 0;
   const byte = Math.floor(bit / 8);
@@ -396,7 +409,13 @@ function countOnes(bytes, bit, count) {
   return ones;
 }
 
-/** Undoes the rotation of section 8.2. @param {Lanes} values @param {number} start @param {number} end @param {number} bits */
+/**
+ * Undoes the rotation of section 8.2.
+ * @param {Lanes} values
+ * @param {number} start
+ * @param {number} end
+ * @param {number} bits
+ */
 function rotateBack(values, start, end, bits) {
   if (values instanceof BigUint64Array) {
     for (let i = start; i < end; i++) values[i] = (values[i] >> 1n) | (values[i] << 63n);

@@ -3,7 +3,7 @@
  * WebAssembly.
  */
 import { ZSTDDecoder } from 'zstddec';
-import { ensure } from './errors.js';
+import { broken, ensure } from './errors.js';
 
 const WINDOW_MAX = 2 ** 25;
 const decoder = new ZSTDDecoder();
@@ -18,12 +18,26 @@ export function readStream(stored, raw) {
   if (stored.length === raw) return stored;
   const room = frameRoom(stored, raw);
   ensure(raw <= room, 'R-STR-02', `a frame that gives at most ${room} bytes should give ${raw}`);
-  const bytes = decoder.decode(stored, raw);
+  const bytes = decode(stored, raw);
   ensure(bytes.length === raw, 'R-STR-02', 'the zstd frame does not give its raw length');
   return bytes;
 }
 
-/** Checks the structure of a frame; returns how many bytes it can give at most. @param {Uint8Array} f @param {number} raw */
+/** @param {Uint8Array} stored @param {number} raw */
+function decode(stored, raw) {
+  try {
+    return decoder.decode(stored, raw);
+  } catch (error) {
+    // WebAssembly can trap, which is no answer about the frame, but a refusal all the same.
+    throw broken('R-STR-02', `the zstd decoder gave up: ${error}`);
+  }
+}
+
+/**
+ * Checks the structure of a frame; returns how many bytes it can give at most.
+ * @param {Uint8Array} f
+ * @param {number} raw
+ */
 function frameRoom(f, raw) {
   /** @param {boolean} condition @param {string} message @returns {asserts condition} */
   const need = (condition, message) => ensure(condition, 'R-STR-02', `zstd frame: ${message}`);

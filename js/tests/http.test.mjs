@@ -1,7 +1,7 @@
 /** Sources and stores over HTTP, from a server of the test on 127.0.0.1. */
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
-import { readFile } from 'node:fs/promises';
+import { readFile, readdir } from 'node:fs/promises';
 import test from 'node:test';
 import { httpSource, httpStore, open, openChain } from '../src/index.js';
 import { crc32 } from '../src/crc32.js';
@@ -90,3 +90,11 @@ const SPEC = await readFile(new URL('../../SPEC.md', import.meta.url), 'utf8');
 function spec(kind) {
   return new TextEncoder().encode(SPEC.split(`\`\`\`json ${kind}\n`)[1].split('\n```')[0]);
 }
+
+test('only node.js uses what Node alone has', async () => {
+  const folder = new URL('../src/', import.meta.url);
+  for (const name of await readdir(folder)) {
+    const text = await readFile(new URL(name, folder), 'utf8');
+    if (name !== 'node.js') assert.doesNotMatch(text, /from 'node:|\b(process|Buffer|require)\b[.(]/, name);
+  }
+});
