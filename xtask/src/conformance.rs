@@ -81,8 +81,13 @@ fn rules(options: &[&str]) -> Result {
 
 /// Runs the whole suite against a testee, which has to answer all of it.
 fn measure(testee: &[&str]) -> Result {
+    measure_part(testee, &["--require-complete"])
+}
+
+/// Runs against a testee what it claims to support, with further options of the runner.
+pub(crate) fn measure_part(testee: &[&str], options: &[&str]) -> Result {
     let mut command = Command::new(runner()?);
-    command.args(["run", "--rules", "--require-complete", "--testee", &testee.join(" ")]);
+    command.args(["run", "--rules", "--testee", &testee.join(" ")]).args(options);
     execute(command.current_dir(root()?).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
@@ -108,6 +113,6 @@ pub(crate) fn runner() -> Result<PathBuf> {
 }
 
 /// A path as one word of a testee's command line.
-fn quoted(path: &std::path::Path) -> String {
+pub(crate) fn quoted(path: &std::path::Path) -> String {
     format!("'{}'", path.display())
 }

@@ -12,6 +12,7 @@ mod differential;
 mod directions;
 mod endurance;
 mod fuzz;
+mod js;
 mod lint;
 mod memory;
 mod mutants;
@@ -47,8 +48,8 @@ const TASKS: &[Task] = &[
         arguments: "",
         about: &[
             "run every test: Rust unit, integration and documentation tests, those of the Python",
-            "reader and of the Python package, the conformance kit, the interop checks between readers, and",
-            "the memory check",
+            "reader, of the Python package and of the JavaScript reader, the conformance kit, the interop",
+            "checks between readers, and the memory check",
         ],
         run: test::run,
     },
@@ -88,6 +89,15 @@ const TASKS: &[Task] = &[
             "--long for many more of them, which takes an hour",
         ],
         run: differential::run,
+    },
+    Task {
+        name: "js",
+        arguments: "",
+        about: &[
+            "the JavaScript reader: types, tests, conformance, `inspect` against the tool, damaged files",
+            "against the Rust reader; needs Node 20 or later",
+        ],
+        run: js::run,
     },
     Task {
         name: "wheel",

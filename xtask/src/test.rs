@@ -1,9 +1,9 @@
-//! `cargo xtask test`: every test, those of the Python reader and of the conformance kit included.
+//! `cargo xtask test`: every test, those of the Python reader, the JavaScript reader and the conformance kit included.
 
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::{build_tool, cargo};
-use crate::{Result, conformance, differential, endurance, memory, no_arguments, wheel};
+use crate::{Result, conformance, differential, endurance, js, memory, no_arguments, wheel};
 
 pub(crate) fn run(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
@@ -30,6 +30,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         }
         _ => steps.skip("interop", "no tool or no Python environment"),
     }
+    js::add_steps(&mut steps, built, python.as_ref());
 
     if built && cfg!(target_os = "linux") {
         steps.run("memory", memory::short);

@@ -4,12 +4,7 @@ use std::borrow::Cow;
 use std::slice;
 
 use deltachain::chain::{ObjectName, Parent};
-<<<<<<< HEAD
-use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
-=======
-use deltachain::tensor::{MemoryState, State, TensorInfo};
->>>>>>> python-train
 use deltachain::{Error, Result};
 
 use crate::access::documents::{self, Documents};

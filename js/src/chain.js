@@ -1,0 +1,283 @@
+/** Chains: SPEC section 19. `plan` looks at documents alone, `replay` builds a version. */
+import { ensure } from './errors.js';
+import { memoryWriter, applyLinks } from './apply.js';
+import { Hasher } from './digests.js';
+import { parseDocument } from './documents.js';
+import { open } from './link.js';
+import { Planner, commitName, readDocument } from './plan.js';
+import { digestOfTable, emptyState } from './state.js';
+
+/** @typedef {import('./plan.js').HeldRecord} HeldRecord */
+/** @typedef {import('./plan.js').Step} Step */
+/** @typedef {import('./state.js').State} State */
+/** @typedef {import('./state.js').Table} Table */
+/** @typedef {import('./store.js').Store} Store */
+/** @typedef {import('./apply.js').StateWriter} StateWriter */
+
+/**
+ * What a reader holds, with the whole state of each shard.
+ * @typedef {HeldRecord & { shards: State[] }} Held
+ */
+
+/**
+ * The cheapest path to a version; `from` is the held version, or null.
+ * @typedef {{ version: number, from: number | null, path: Step[], bytes: bigint }} Plan
+ */
+
+/**
+ * @typedef {object} PlanOptions
+ * @property {number | null} [version] the head, if it is not given
+ * @property {HeldRecord | null} [held]
+ * @property {string | null} [accept] digest of a commit that may be a step back (SPEC section 19). To be given only
+ *   until that commit has been held
+ */
+
+/**
+ * @typedef {object} ReplayOnly
+ * @property {number | null} [version] the head, if it is not given
+ * @property {Held | null} [held]
+ * @property {string | null} [accept] digest of a commit that may be a step back (SPEC section 19). To be given only
+ *   until that commit has been held
+ * @property {number[] | null} [shards] numbers of the shards to take; all, if not given
+ * @property {string[] | null} [tensors] names of the tensors to take; all, if not given
+ * @property {boolean} [assets] read the assets, too
+ * @property {Partial<import('./limits.js').Limits>} [limits]
+ * @property {(shard: number) => StateWriter} [writer] where a shard goes; to memory, if not given. It is asked once for
+ *   each shard, when all is proven but assets
+ * @property {AbortSignal} [signal]
+ * @typedef {ReplayOnly} ReplayOptions
+ */
+
+/**
+ * A version that was built. `commit` and `chain` are what a reader records to hold it. `shards` has the table of each
+ * shard taken, and its state unless a writer took it; of a shard of which a part was taken, the state is that part.
+ * @typedef {object} Replayed
+ * @property {number} version
+ * @property {string} state digest, as the commit names it
+ * @property {string} commit
+ * @property {string} chain
+ * @property {Map<number, { table: Table, state: State }>} shards
+ * @property {{ name: string, bytes: Uint8Array }[]} assets
+ */
+
+/** @param {Store} store @returns {Chain} */
+export function openChain(store) {
+  return new Chain(store);
+}
+
+/** A chain in a store. Nothing is remembered between calls. */
+export class Chain {
+  /** @param {Store} store */
+  constructor(store) {
+    this.store = store;
+  }
+
+  /** The newest version. */
+  async head() {
+    return (await this.#planner({})).wanted;
+  }
+
+  /** Raw bytes of an object that is a document, such as `chain.json`; null if there is none. @param {string} name */
+  document(name) {
+    return readDocument(this.store, name);
+  }
+
+  /** The commit of a version, as a document by itself. @param {number} version */
+  async commit(version) {
+    const bytes = await readDocument(this.store, commitName(version));
+    ensure(bytes !== null, 'R-CHN-03', `there is no commit ${version}`);
+    return parseDocument('commit', bytes);
+  }
+
+  /** Opens a link of a route. @param {string} digest @param {Partial<import('./limits.js').Limits>} [limits] */
+  async link(digest, limits) {
+    const source = await this.store.open(`files/${digest}.dcf`);
+    ensure(source !== null, 'R-CHN-09', `the file ${digest} is missing`);
+    return open(source, { limits });
+  }
+
+  /** @param {PlanOptions} options */
+  async #planner({ version = null, held = null, accept = null }) {
+    const planner = new Planner(this.store);
+    await planner.begin(version, held, accept);
+    return planner;
+  }
+
+  /**
+   * The cheapest path: steps 1 to 4 of SPEC section 19.
+   * @param {PlanOptions} [options]
+   * @returns {Promise<Plan>}
+   */
+  async plan(options = {}) {
+    const planner = await this.#planner(options);
+    const path = await planner.path();
+    const bytes = path.reduce((sum, step) => sum + step.bytes, 0n);
+    return { version: planner.wanted, from: path.length === 0 ? planner.wanted : path[0].from, path, bytes };
+  }
+
+  /**
+   * Builds a version: all steps of SPEC section 19. What is written may be used when this has returned, not before.
+   * @param {ReplayOptions} [options]
+   * @returns {Promise<Replayed>}
+   */
+  async replay(options = {}) {
+    const planner = await this.#planner(options);
+    const { commit, digest } = await planner.commit(planner.wanted);
+    const taken = options.shards ?? commit.shards.map((_, shard) => shard);
+    const held = planner.held === null ? null : (options.held ?? null);
+    if (held !== null) await checkHeld(planner, held);
+    const built = await new Builder(this.store, planner, held, taken, options).build();
+    if (taken.length === commit.shards.length) checkUnion(commit.state, [...built.values()]);
+    const assets = options.assets ? await this.#assets(commit) : [];
+    const shards = new Map();
+    for (const [shard, { table, state }] of built) {
+      if (options.writer !== undefined) await copy(table, state, options.writer(shard), options);
+      shards.set(shard, { table, state });
+    }
+    return { version: planner.wanted, state: commit.state, commit: digest, chain: planner.chainDigest, shards, assets };
+  }
+
+  /** Step 7. @param {import('./documents.js').Commit} commit */
+  async #assets(commit) {
+    const assets = [];
+    for (const { name, digest, size } of commit.assets) {
+      const source = await this.store.open(`assets/${digest}`);
+      ensure(source !== null, 'R-CHN-15', `the asset ${name} is missing`);
+      try {
+        ensure(source.length === size, 'R-CHN-16', `the asset ${name} has ${source.length} bytes instead of ${size}`);
+        const bytes = await source.read(0, size);
+        ensure((await digestOf(source)) === digest, 'R-CHN-16', `the asset ${name} has another digest`);
+        assets.push({ name, bytes });
+      } finally {
+        await source.close?.();
+      }
+    }
+    return assets;
+  }
+}
+
+/**
+ * What is held must be what was recorded; otherwise no path begins with it.
+ * @param {Planner} planner
+ * @param {Held} held
+ */
+async function checkHeld(planner, held) {
+  try {
+    const { commit } = await planner.commit(held.version);
+    const same = held.shards.length === commit.shards.length;
+    ensure(same, 'R-APP-01', `${held.shards.length} shards are held instead of ${commit.shards.length}`);
+    for (const [shard, state] of held.shards.entries()) {
+      const digest = digestOfTable(await state.table());
+      ensure(digest === commit.shards[shard], 'R-APP-01', `what is held of shard ${shard} is another state`);
+    }
+  } catch (error) {
+    planner.failHeld(error);
+  }
+}
+
+/** Step 5, path after path until one leads to the version. */
+class Builder {
+  /**
+   * @param {Store} store
+   * @param {Planner} planner
+   * @param {Held | null} held
+   * @param {number[]} taken numbers of shards
+   * @param {ReplayOptions} options
+   */
+  constructor(store, planner, held, taken, options) {
+    this.store = store;
+    this.planner = planner;
+    this.held = held;
+    this.taken = taken;
+    this.options = options;
+    const names = options.tensors ? new Set(options.tensors) : null;
+    /** @param {string} name */
+    this.take = (name) => names === null || names.has(name);
+    this.partial = names !== null;
+  }
+
+  /** @returns {Promise<Map<number, { table: Table, state: State }>>} */
+  async build() {
+    for (;;) {
+      const path = await this.planner.path();
+      const fromHeld = path.length === 0 || path[0].from !== null;
+      /** @type {Map<number, { table: Table, state: State }>} */
+      const shards = new Map();
+      for (const shard of this.taken) {
+        const state = fromHeld && this.held !== null ? this.held.shards[shard] : emptyState();
+        shards.set(shard, { table: await state.table(), state });
+      }
+      let failed = false;
+      for (const step of path) {
+        try {
+          await this.#follow(step, shards);
+        } catch (error) {
+          this.planner.failRoute(step, error);
+          failed = true;
+          break;
+        }
+      }
+      if (!failed) return shards;
+    }
+  }
+
+  /** One route, shard by shard. @param {Step} step @param {Map<number, { table: Table, state: State }>} shards */
+  async #follow(step, shards) {
+    const { commit } = await this.planner.commit(step.version);
+    for (const [shard, before] of shards) {
+      const { digest, size } = step.files[shard];
+      const source = await this.store.open(`files/${digest}.dcf`);
+      ensure(source !== null, 'R-CHN-09', `the file ${digest} is missing`);
+      try {
+        ensure(source.length === size, 'R-CHN-10', `the file ${digest} has ${source.length} bytes instead of ${size}`);
+        // Of a part just its segments are read: then the size is all that is compared.
+        if (!this.partial) {
+          ensure((await digestOf(source)) === digest, 'R-CHN-10', `the file ${digest} has another digest`);
+        }
+        const link = await open(source, { limits: this.options.limits });
+        const right = link.header.target === commit.shards[shard];
+        ensure(right, 'R-CHN-11', `a link to version ${step.version} leads to another state than its commit names`);
+        const writer = memoryWriter();
+        const base = { table: async () => before.table, readPiece: before.state.readPiece };
+        const table = await applyLinks([link], base, writer, { take: this.take, signal: this.options.signal });
+        shards.set(shard, { table, state: writer.state() });
+      } finally {
+        await source.close?.();
+      }
+    }
+  }
+}
+
+/** BLAKE3 of a file, a piece at a time. @param {import('./sources.js').Source} source */
+async function digestOf(source) {
+  const hasher = new Hasher();
+  for (let at = 0; at < source.length; at += 2 ** 22) {
+    await hasher.update(await source.read(at, Math.min(2 ** 22, source.length - at)));
+  }
+  return hasher.hex();
+}
+
+/** Step 6. @param {string} expected @param {{ table: Table }[]} shards */
+function checkUnion(expected, shards) {
+  const all = new Map();
+  for (const { table } of shards) {
+    for (const [name, tensor] of table) {
+      ensure(!all.has(name), 'R-CHN-12', 'two shards have the same tensor', { tensor: name });
+      all.set(name, tensor);
+    }
+  }
+  const digest = digestOfTable(all);
+  ensure(digest === expected, 'R-CHN-12', `the shards make ${digest}, the commit says ${expected}`);
+}
+
+/** @param {Table} table @param {State} state @param {StateWriter} writer @param {ReplayOptions} options */
+async function copy(table, state, writer, { tensors = null }) {
+  const names = [...table.keys()].filter((name) => tensors === null || tensors.includes(name));
+  const own = /** @type {import('./state.js').TableEntry[]} */ (names.map((name) => table.get(name)));
+  await writer.begin?.(own);
+  for (const tensor of own) {
+    for (let piece = 0; piece < Math.ceil(tensor.byteLength / 2 ** 24); piece++) {
+      await writer.write(tensor, piece, await state.readPiece(tensor.name, piece));
+    }
+  }
+}

@@ -1,0 +1,69 @@
+/**
+ * Digests of SPEC section 3. BLAKE3 of data is hash-wasm's; @noble/hashes, which is slower and has the key-derivation
+ * mode, does the state digest, whose preimage is short.
+ */
+import { blake3 } from '@noble/hashes/blake3.js';
+import { createBLAKE3 } from 'hash-wasm';
+import { compareStrings, hex, unhex } from './bytes.js';
+
+/** @typedef {import('./dtypes.js').TensorInfo} TensorInfo */
+
+const CONTEXT = new TextEncoder().encode('deltachain 2026-11-21 state digest v1');
+const hasher = await createBLAKE3();
+
+/** @param {Uint8Array} bytes @returns {string} 64 hexadecimal digits */
+export function blake3Hex(bytes) {
+  hasher.init();
+  hasher.update(bytes);
+  return hasher.digest('hex');
+}
+
+/** BLAKE3 of bytes that come one after another. */
+export class Hasher {
+  #own = createBLAKE3().then((own) => own.init());
+
+  /** @param {Uint8Array} bytes */
+  async update(bytes) {
+    (await this.#own).update(bytes);
+  }
+
+  async hex() {
+    return (await this.#own).digest('hex');
+  }
+}
+
+/** The tensor digest that follows from the digests of the pieces. @param {string[]} pieces */
+export function digestOfPieces(pieces) {
+  return pieces.length === 1 ? pieces[0] : blake3Hex(unhex(pieces.join('')));
+}
+
+/** Digest of no bytes: of each tensor without elements. */
+export const DIGEST_OF_NOTHING = blake3Hex(new Uint8Array());
+
+/**
+ * @param {Iterable<TensorInfo & { digest: string }>} table the tensors of a state, in any order
+ * @returns {string}
+ */
+export function stateDigest(table) {
+  const tensors = [...table].sort((a, b) => compareStrings(a.name, b.name));
+  const hash = blake3.create({ context: CONTEXT });
+  hash.update(u64(tensors.length));
+  for (const { name, dtype, shape, byteLength, digest } of tensors) {
+    const bytes = new TextEncoder().encode(name);
+    hash.update(u64(bytes.length)).update(bytes).update(Uint8Array.of(dtype.code));
+    if (dtype.code === 255) hash.update(dtype.description);
+    hash.update(u64(shape.length));
+    for (const dimension of shape) hash.update(u64(dimension));
+    hash.update(u64(byteLength)).update(unhex(digest));
+  }
+  return hex(hash.digest());
+}
+
+/** @param {number | bigint} value */
+function u64(value) {
+  const bytes = new Uint8Array(8);
+  new DataView(bytes.buffer).setBigUint64(0, BigInt(value), true);
+  return bytes;
+}
+
+export const EMPTY_STATE_DIGEST = stateDigest([]);

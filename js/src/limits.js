@@ -1,0 +1,50 @@
+/** Limits of SPEC section 13: what this reader accepts, which is what every reader has to support. */
+
+/**
+ * @typedef {object} Limits
+ * @property {number} indexBytes raw length of the index
+ * @property {number} metadataEntries
+ * @property {number} metadataBytes keys and values together
+ * @property {number} nameBytes
+ * @property {number} dimensions
+ * @property {number} tensors
+ * @property {number} segments
+ * @property {number} tensorBytes
+ * @property {number | null} setBytes bytes of all *set* tensors together (R-LIM-04); null for no limit
+ */
+
+/** @type {Readonly<Limits>} */
+export const LIMITS = Object.freeze({
+  indexBytes: 67108864,
+  metadataEntries: 256,
+  metadataBytes: 33554432,
+  nameBytes: 1024,
+  dimensions: 8,
+  tensors: 524288,
+  segments: 1048576,
+  tensorBytes: 2 ** 40,
+  setBytes: null,
+});
+
+/**
+ * What no file may exceed, for callers who trust the source and have the memory: an index of this size can take many
+ * times its bytes.
+ * @type {Readonly<Limits>}
+ */
+export const FORMAT_LIMITS = Object.freeze({
+  indexBytes: 2 ** 30,
+  metadataEntries: 65536,
+  metadataBytes: 67108864,
+  nameBytes: 65535,
+  dimensions: 255,
+  tensors: 16777216,
+  segments: 16777216,
+  tensorBytes: 2 ** 60,
+  setBytes: null,
+});
+
+/** Bytes of a full piece (SPEC section 2.3). */
+export const PIECE_BYTES = 2 ** 24;
+export const SEGMENT_PIECES = 65536;
+export const SEGMENT_BYTES = 33554432;
+export const DOCUMENT_BYTES = 1048576;

@@ -1,0 +1,356 @@
+/**
+ * Choosing a path through a chain: steps 1 to 4 of SPEC section 19. Looks at no file. The search goes backwards from the
+ * version wanted, as the pseudo-code of section 19.1 does.
+ */
+import { DeltachainError, broken, ensure } from './errors.js';
+import { blake3Hex } from './digests.js';
+import { parseDocument } from './documents.js';
+import { DOCUMENT_BYTES } from './limits.js';
+
+/** @typedef {import('./documents.js').Commit} Commit */
+/** @typedef {import('./documents.js').Route} Route */
+/** @typedef {import('./store.js').Store} Store */
+
+/**
+ * What a reader has recorded of the version that it holds: digests of the bytes of its commit and of `chain.json`.
+ * @typedef {{ version: number, commit: string, chain: string }} HeldRecord
+ */
+
+/**
+ * A route on a path; `version` is what it leads to, `id` tells it from every other route of every document.
+ * @typedef {Route & { version: number, id: string }} Step
+ */
+
+/** @typedef {{ commit: Commit, digest: string }} CheckedCommit */
+
+const DIGITS = 20;
+/** @param {number} version */
+export const commitName = (version) => `commits/${String(version).padStart(DIGITS, '0')}.json`;
+
+/**
+ * A way from `at` (null: nothing) to the version wanted; `places` has the place of each route in its document.
+ * @typedef {{ cost: bigint, at: number | null, steps: Step[], places: number[] }} Way
+ */
+
+/** Finds paths to one version, and remembers what failed. */
+export class Planner {
+  /** @type {Map<number, Promise<CheckedCommit>>} */
+  #commits = new Map();
+  /** @type {Map<number, Step[]>} */
+  #routes = new Map();
+  /** Generations of the routes documents of each version, the highest first. @type {Map<number, number[]> | null} */
+  #generations = null;
+  /** Routes that failed. @type {Set<string>} */
+  #unusable = new Set();
+  /** No path from nothing begins below. */
+  #floor = 0;
+  /** Lowest version, with those above it, whose commits fit one another. */
+  #fits = Infinity;
+  /** The failure that is reported if there is no path. @type {DeltachainError | null} */
+  first = null;
+  /** What the reader holds and can begin from. @type {HeldRecord | null} */
+  held = null;
+  wanted = 0;
+  chainDigest = '';
+
+  /** @param {Store} store */
+  constructor(store) {
+    this.store = store;
+  }
+
+  /**
+   * Steps 1 to 3 for the version wanted, and from the held one to it. Failures are final.
+   * @param {number | null} version null for the head
+   * @param {HeldRecord | null} held
+   * @param {string | null} accept digest of a commit that may be a step back
+   */
+  async begin(version, held, accept) {
+    const chain = await readDocument(this.store, 'chain.json');
+    ensure(chain !== null, 'R-CHN-01', 'there is no chain.json');
+    parseDocument('chain', chain);
+    this.chainDigest = blake3Hex(chain);
+    const same = () => ensure(held?.chain === this.chainDigest, 'R-CHN-13', 'this is another chain than the held one');
+    // That a step is taken once is the caller's affair, who alone knows what was held before.
+    const mayStep = held !== null && accept !== null;
+    if (held !== null && !mayStep) same();
+    const head = version ?? (await this.#findHead(held?.version ?? null));
+    const backwards = () => {
+      const forward = held === null || version !== null || (head ?? -1) >= held.version;
+      ensure(forward, 'R-CHN-14', 'the head is below the held version');
+    };
+    if (!mayStep) backwards();
+    if (head === null && mayStep) {
+      same();
+      backwards();
+    }
+    ensure(head !== null, 'R-CHN-03', 'the chain has no commit');
+    this.wanted = head;
+    let holds = held;
+    if (mayStep) {
+      const { digest } = await this.commit(head);
+      if (digest === accept) {
+        holds = null;
+      } else {
+        same();
+        backwards();
+      }
+    }
+    if (holds === null) await this.commit(head);
+    else await this.#checkBetween(holds, head);
+    if (head === 0) this.#checkParent(await this.commit(0), this.chainDigest);
+    this.held = holds !== null && holds.version <= head ? holds : null;
+  }
+
+  /** @param {HeldRecord} held @param {number} wanted */
+  async #checkBetween(held, wanted) {
+    const [low, high] = [Math.min(held.version, wanted), Math.max(held.version, wanted)];
+    let before = null;
+    for (let version = low; version <= high; version++) {
+      const own = await this.commit(version);
+      const right = version !== held.version || own.digest === held.commit;
+      ensure(right, 'R-CHN-05', `commit ${version} is not the one that is held`);
+      if (before !== null) this.#checkParent(own, before.digest);
+      if (version === 0) this.#checkParent(own, this.chainDigest);
+      before = own;
+    }
+  }
+
+  /** @param {CheckedCommit} own @param {string} digest */
+  #checkParent({ commit }, digest) {
+    ensure(commit.parent === digest, 'R-CHN-04', `the parent of commit ${commit.version} is another one`);
+  }
+
+  /** The commit of a version, checked by itself. @param {number} version @returns {Promise<CheckedCommit>} */
+  commit(version) {
+    let known = this.#commits.get(version);
+    if (known === undefined) {
+      known = this.#readCommit(version);
+      this.#commits.set(version, known);
+    }
+    return known;
+  }
+
+  /** @param {number} version */
+  async #readCommit(version) {
+    const bytes = await readDocument(this.store, commitName(version));
+    ensure(bytes !== null, 'R-CHN-03', `there is no commit ${version}`);
+    const commit = parseDocument('commit', bytes);
+    ensure(commit.version === version, 'R-CHN-02', `commit ${version} says that it is ${commit.version}`);
+    return { commit, digest: blake3Hex(bytes) };
+  }
+
+  /** Newest version; null if there is none. @param {number | null} known a version that existed once */
+  async #findHead(known) {
+    if (this.store.list !== undefined) {
+      const names = (await this.store.list('commits')).map((name) => /^(\d{20})\.json$/.exec(name)?.[1]);
+      const versions = names.map(Number).filter((version) => Number.isSafeInteger(version));
+      return versions.length === 0 ? null : versions.reduce((a, b) => Math.max(a, b));
+    }
+    const exists = async (/** @type {number} */ version) => (await this.store.open(commitName(version))) !== null;
+    let low = known ?? 0;
+    if (!(await exists(low))) return null;
+    let step = 1;
+    while (await exists(low + step)) {
+      low += step;
+      step *= 2;
+    }
+    for (; step >= 1; step = Math.floor(step / 2)) if (await exists(low + step)) low += step;
+    return low;
+  }
+
+  /** Routes in force of a version. @param {number} version @returns {Promise<Step[]>} */
+  async #routesOf(version) {
+    const known = this.#routes.get(version);
+    if (known !== undefined) return known;
+    const own = await this.commit(version);
+    let [routes, document] = [own.commit.routes, 0];
+    for (const generation of (await this.#listGenerations()).get(version) ?? []) {
+      const usable = await this.#remember(() => this.#readRoutes(version, generation, own.digest));
+      if (usable === undefined || usable === null) continue;
+      [routes, document] = [usable, generation];
+      break;
+    }
+    const steps = routes.map((route, i) => ({ ...route, version, id: `${version} ${document} ${i}` }));
+    this.#routes.set(version, steps);
+    return steps;
+  }
+
+  async #listGenerations() {
+    if (this.#generations !== null) return this.#generations;
+    /** @type {Map<number, number[]>} */
+    const found = new Map();
+    for (const name of (await this.store.list?.('routes')) ?? []) {
+      const parts = /^(\d{20})-(\d{10})\.json$/.exec(name);
+      if (parts === null || Number(parts[2]) === 0) continue;
+      const version = Number(parts[1]);
+      found.set(version, [...(found.get(version) ?? []), Number(parts[2])]);
+    }
+    for (const list of found.values()) list.sort((a, b) => b - a);
+    this.#generations = found;
+    return found;
+  }
+
+  /** Null if the document is gone. @param {number} version @param {number} generation @param {string} commit */
+  async #readRoutes(version, generation, commit) {
+    const bytes = await readDocument(this.store, routesName(version, generation));
+    if (bytes === null) return null;
+    const document = parseDocument('routes', bytes);
+    const named = document.version === version && document.generation === generation;
+    ensure(named, 'R-CHN-02', `routes document ${version}-${generation} has another name`);
+    ensure(document.commit === commit, 'R-CHN-06', `routes document ${version}-${generation} is of another commit`);
+    return document.routes;
+  }
+
+  /**
+   * The result of work; undefined if it fails, which is remembered. What is no failure of the chain goes on.
+   * @template T
+   * @param {() => T | Promise<T>} work
+   * @returns {Promise<T | undefined>}
+   */
+  async #remember(work) {
+    try {
+      return await work();
+    } catch (error) {
+      this.note(error);
+      return undefined;
+    }
+  }
+
+  /** Remembers a failure of steps 3 to 5. @param {unknown} error */
+  note(error) {
+    if (!(error instanceof DeltachainError) || error.class === 'IO' || error.class === 'USAGE') throw error;
+    this.first ??= error;
+  }
+
+  /** Rules out a route. @param {Step} step @param {unknown} error */
+  failRoute(step, error) {
+    this.note(error);
+    this.#unusable.add(step.id);
+  }
+
+  /** Rules out all paths from what is held. @param {unknown} error */
+  failHeld(error) {
+    this.note(error);
+    this.held = null;
+  }
+
+  /** The cheapest path that is left: step 4. @returns {Promise<Step[]>} */
+  async path() {
+    for (;;) {
+      const way = await this.#cheapest();
+      if (way === 'again') continue;
+      if (way === null) throw this.first ?? broken('R-CHN-08', `no path leads to version ${this.wanted}`);
+      const begin = way.steps[0];
+      if (way.at !== null || (await this.#checkBelow(begin.version))) return way.steps;
+    }
+  }
+
+  /**
+   * Checks the commits from the wanted one down to where a path begins. False, and a higher floor, if one is at fault.
+   * @param {number} begin
+   */
+  async #checkBelow(begin) {
+    const top = Math.min(this.#fits, this.wanted);
+    for (let version = top; version >= begin; version--) {
+      const own = await this.#remember(() => this.commit(version));
+      if (own === undefined) {
+        this.#floor = version + 1;
+        return false;
+      }
+      if (version < this.wanted) {
+        const above = await this.commit(version + 1);
+        const fits = await this.#remember(() => (this.#checkParent(above, own.digest), true));
+        if (fits === undefined) {
+          this.#floor = version + 1;
+          return false;
+        }
+      }
+      this.#fits = version;
+    }
+    if (begin > 0) return true;
+    const { chainDigest } = this;
+    const own = await this.commit(0);
+    const fits = await this.#remember(() => (this.#checkParent(own, chainDigest), true));
+    if (fits === undefined) this.#floor = 1;
+    return fits !== undefined;
+  }
+
+  /** @returns {Promise<Way | null | 'again'>} */
+  async #cheapest() {
+    /** @type {Way[]} */
+    const ways = [{ cost: 0n, at: this.wanted, steps: [], places: [] }];
+    const taken = new Set();
+    while (ways.length > 0) {
+      let best = 0;
+      for (let i = 1; i < ways.length; i++) if (compareWays(ways[i], ways[best]) < 0) best = i;
+      const [way] = ways.splice(best, 1);
+      const { at } = way;
+      if (at === null || at === this.held?.version) return way;
+      if (taken.has(at)) continue;
+      taken.add(at);
+      const own = await this.#remember(() => this.commit(at));
+      if (own === undefined) {
+        this.#floor = Math.max(this.#floor, at + 1);
+        return 'again';
+      }
+      const routes = await this.#routesOf(at);
+      for (const [place, step] of routes.entries()) {
+        if (this.#unusable.has(step.id) || !(await this.#usable(step, own.commit))) continue;
+        ways.push({
+          cost: way.cost + step.bytes,
+          at: step.from,
+          steps: [step, ...way.steps],
+          places: [place, ...way.places],
+        });
+      }
+    }
+    return null;
+  }
+
+  /** @param {Step} step @param {Commit} commit of the version that it leads to */
+  async #usable(step, commit) {
+    const { from, version, files } = step;
+    if (from === null ? version < this.#floor : from < this.#floor && from !== this.held?.version) return false;
+    const origin = from === null ? null : await this.#remember(() => this.commit(from));
+    if (origin === undefined) {
+      this.#floor = Math.max(this.#floor, Number(from) + 1);
+      return false;
+    }
+    const counts = [commit.shards.length, ...(origin === null ? [] : [origin.commit.shards.length])];
+    if (counts.every((count) => count === files.length)) return true;
+    const message = `a route from ${from} to ${version} has ${files.length} files for ${counts.join(' and ')} shards`;
+    this.failRoute(step, broken('R-CHN-07', message));
+    return false;
+  }
+}
+
+/** The order of section 19, "the cheapest path". @param {Way} a @param {Way} b */
+function compareWays(a, b) {
+  if (a.cost !== b.cost) return a.cost < b.cost ? -1 : 1;
+  if (a.steps.length !== b.steps.length) return a.steps.length - b.steps.length;
+  for (let i = 0; i < a.steps.length; i++) {
+    if (a.steps[i].version !== b.steps[i].version) return a.steps[i].version - b.steps[i].version;
+  }
+  for (let i = 0; i < a.places.length; i++) if (a.places[i] !== b.places[i]) return a.places[i] - b.places[i];
+  return 0;
+}
+
+/** @param {number} version @param {number} generation */
+export function routesName(version, generation) {
+  return `routes/${String(version).padStart(DIGITS, '0')}-${String(generation).padStart(10, '0')}.json`;
+}
+
+/**
+ * The bytes of a document, one more than a legal one has at most; null if there is none.
+ * @param {Store} store
+ * @param {string} name
+ */
+export async function readDocument(store, name) {
+  const source = await store.open(name);
+  if (source === null) return null;
+  try {
+    return await source.read(0, Math.min(source.length, DOCUMENT_BYTES + 1));
+  } finally {
+    await source.close?.();
+  }
+}

@@ -1,0 +1,173 @@
+/**
+ * The reader behind the protocol of conformance/README.md: one JSON object per line, one line as the answer. With
+ * `--format-limits` it refuses only what no file may exceed, but for the index: so does the reference for small files.
+ */
+import { mkdir, open as openFile, readFile, rm, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { createInterface } from 'node:readline';
+import {
+  DeltachainError, FORMAT_LIMITS, Hasher, LIMITS, applyLinks, emptyState, open, openChain, openSafetensors, parseDocument,
+  safetensorsHeader, stateDigest, usageError,
+} from './src/index.js';
+import { directoryStore, fileSource } from './src/node.js';
+
+/** @typedef {import('./src/index.js').State} State */
+
+const OPERATIONS = { check, apply, patches, document, plan, replay };
+const HELLO = {
+  testee: '@deltachain/reader',
+  protocol: 2,
+  operations: Object.keys(OPERATIONS),
+  without: [],
+};
+
+/** @type {(() => Promise<void>)[]} files that the current request has opened */
+let opened = [];
+
+/** @param {string} path */
+async function file(path) {
+  const source = await fileSource(path);
+  opened.push(source.close);
+  return source;
+}
+
+const wide = process.argv.includes('--format-limits');
+/** @param {any} request */
+const limitsOf = (request) => ({
+  ...(wide ? { ...FORMAT_LIMITS, indexBytes: LIMITS.indexBytes } : {}),
+  setBytes: request.set_bytes ?? null,
+});
+
+/** @param {string} path @param {any} request */
+const link = async (path, request) => open(await file(path), { limits: limitsOf(request) });
+
+/** @param {string | null} path */
+const state = async (path) => (path === null ? emptyState() : openSafetensors(await file(path)));
+
+/** @param {any} request */
+async function check(request) {
+  const own = await link(request.link, request);
+  await own.check();
+  return { base: own.header.base, target: own.header.target };
+}
+
+/** A safetensors file that stays only if the work succeeds. @param {string} path */
+function output(path) {
+  /** @type {import('node:fs/promises').FileHandle} */
+  let handle;
+  return {
+    /** @param {import('./src/index.js').TableEntry[]} tensors */
+    async begin(tensors) {
+      const header = safetensorsHeader(tensors);
+      handle = await openFile(path, 'w');
+      opened.push(() => handle.close());
+      await handle.writeFile(header);
+    },
+    /** @param {unknown} _tensor @param {number} _piece @param {Uint8Array} bytes */
+    async write(_tensor, _piece, bytes) {
+      await handle.writeFile(bytes);
+    },
+  };
+}
+
+/** @param {any} request */
+async function apply(request) {
+  const links = [];
+  for (const path of request.links) links.push(await link(path, request));
+  try {
+    const table = await applyLinks(links, await state(request.base), output(request.output));
+    return { digest: stateDigest(table.values()) };
+  } catch (error) {
+    await rm(request.output, { force: true });
+    throw error;
+  }
+}
+
+/** @param {any} request */
+async function patches(request) {
+  const own = await link(request.link, request);
+  const found = new Map();
+  for (const entry of own.index.tensors) {
+    if (entry.operation !== 'remove') found.set(entry.name, { lanes: 0, hash: new Hasher() });
+  }
+  for await (const { tensor, firstLane, lanes, values } of own.patches()) {
+    const each = tensor.dtype.laneBytes;
+    const bytes = new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
+    const record = new Uint8Array(lanes.length * (8 + each));
+    const view = new DataView(record.buffer);
+    for (let i = 0; i < lanes.length; i++) {
+      view.setBigUint64(i * (8 + each), BigInt(firstLane + lanes[i]), true);
+      record.set(bytes.subarray(i * each, (i + 1) * each), i * (8 + each) + 8);
+    }
+    const entry = found.get(tensor.name);
+    entry.lanes += lanes.length;
+    await entry.hash.update(record);
+  }
+  const list = [];
+  for (const [name, { lanes, hash }] of found) list.push({ name, lanes, digest: await hash.hex() });
+  return { patches: list };
+}
+
+/** @param {any} request */
+async function document(request) {
+  parseDocument(request.document, await readFile(request.file));
+  return {};
+}
+
+/** @param {any} request */
+async function plan(request) {
+  const { version, held, accept } = request;
+  const result = await openChain(directoryStore(request.chain)).plan({ version, held, accept });
+  return { version: result.version, bytes: Number(result.bytes), path: result.path.map((route) => route.version) };
+}
+
+/** @param {any} request */
+async function replay(request) {
+  const { version, accept, shards, tensors } = request;
+  let held = null;
+  if (request.held !== null) {
+    const states = [];
+    for (const path of request.held.shards) states.push(await state(path));
+    held = { ...request.held, shards: states };
+  }
+  const folder = request.output;
+  try {
+    await mkdir(folder);
+    const chain = openChain(directoryStore(request.chain));
+    const limits = limitsOf(request);
+    const result = await chain.replay({
+      version, held, accept, shards, tensors, limits, assets: true,
+      writer: (shard) => output(join(folder, `${shard}.safetensors`)),
+    });
+    for (const { name, bytes } of result.assets) {
+      await mkdir(join(folder, 'assets'), { recursive: true });
+      await writeFile(join(folder, 'assets', name), bytes);
+    }
+    return { version: result.version, digest: result.state };
+  } catch (error) {
+    await rm(folder, { recursive: true, force: true });
+    throw error;
+  }
+}
+
+/** @param {any} request */
+async function answer(request) {
+  const { case: name, operation } = request;
+  try {
+    const work = OPERATIONS[/** @type {keyof typeof OPERATIONS} */ (operation)];
+    if (work === undefined) throw usageError(`operation ${operation}`);
+    return { case: name, result: 'valid', ...(await work(request)) };
+  } catch (error) {
+    if (!(error instanceof DeltachainError)) throw error;
+    return { case: name, result: 'invalid', class: error.class, rule: error.rule, message: error.message };
+  } finally {
+    for (const close of opened) await close();
+    opened = [];
+  }
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const request = JSON.parse(line);
+  const reply = request.operation === 'hello' ? HELLO : await answer(request);
+  process.stdout.write(`${JSON.stringify(reply)}\n`);
+}

@@ -1,0 +1,34 @@
+/**
+ * Compares `link.inspect()` with `deltachain inspect --segments --json`: `node tests/inspect.mjs TOOL`, on every valid link
+ * of the conformance vectors. Exit status: 0 if they say the same of each, else 1.
+ */
+import { execFileSync } from 'node:child_process';
+import { readFile, readdir } from 'node:fs/promises';
+import { bytesSource, open } from '../src/index.js';
+
+const [tool] = process.argv.slice(2);
+const folder = new URL('../../conformance/vectors/links/valid/', import.meta.url);
+const names = (await readdir(folder)).filter((name) => name.endsWith('.dcf'));
+let failed = 0;
+for (const name of names) {
+  const path = new URL(name, folder).pathname;
+  const text = execFileSync(tool, ['inspect', '--segments', '--json', path], { encoding: 'utf8', maxBuffer: 2 ** 30 });
+  const own = await (await open(bytesSource(await readFile(path)))).inspect({ segments: true });
+  const { link: _, ...expected } = normal(JSON.parse(text));
+  // What is not exact as a JSON number becomes one here, too.
+  const same = JSON.stringify(expected) === JSON.stringify(normal(own));
+  if (!same) {
+    failed += 1;
+    console.log(`${name}\n  tool   ${JSON.stringify(expected).slice(0, 800)}\n  reader ${JSON.stringify(normal(own)).slice(0, 800)}`);
+  }
+}
+console.log(`inspect: ${names.length - failed} of ${names.length} links as the tool shows them`);
+process.exitCode = failed > 0 ? 1 : 0;
+
+/** Members in one order, bigints as numbers. @param {any} value @returns {any} */
+function normal(value) {
+  if (typeof value === 'bigint') return Number(value);
+  if (Array.isArray(value)) return value.map(normal);
+  if (typeof value !== 'object' || value === null) return value;
+  return Object.fromEntries(Object.keys(value).sort().map((key) => [key, normal(value[key])]));
+}
