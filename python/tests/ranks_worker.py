@@ -5,6 +5,7 @@ each.
 
 KIND is `sockets` (no torch: whole tensors on each rank) or `torch` (gloo, rows of each tensor on each rank). A step
 is a number, or one of `break`, `mend`, `die`, `halt`, `spoil`: what happens to the store, or to rank 1, with the next
+step.
 """
 
 from __future__ import annotations
