@@ -318,12 +318,12 @@ class Publisher:
         _open.discard(self)
         if self._native is None:
             return
-        try:
-            self._settle()
-        finally:
-            self._ranks.wait()
-            native, self._native = self._native, None
-            native.close()
+        error = self._outcome()
+        self._ranks.wait()
+        native, self._native = self._native, None
+        native.close()
+        if error is not None:
+            raise error
 
     def _check(self) -> None:
         if os.getpid() != self._process:
@@ -338,17 +338,17 @@ class Publisher:
 
     def _settle(self) -> None:
         """Waits for the job before; all ranks learn of what nobody has heard yet on one of them."""
-        self._join()
-        job, self._job = self._job, None
-        error = None
-        if job is not None and not job.is_heard:
-            error = job.exception()
         if self._native is None:
-            if error is not None:
-                raise error
             raise UsageError("USAGE: the publisher has been closed")
+        error = self._outcome()
         self._ranks.wait()
         self._ranks.agree(error)
+
+    def _outcome(self) -> BaseException | None:
+        """Waits for the job before: its error, unless that has been heard."""
+        self._join()
+        job, self._job = self._job, None
+        return None if job is None or job.is_heard else job.exception()
 
     def _all(self, step: Callable[[], None] | None) -> None:
         """Does a step, and raises if it fails on any rank."""

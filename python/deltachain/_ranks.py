@@ -14,7 +14,7 @@ from ._errors import CLASSES, Error, IoError
 __all__ = ["Alone", "Group", "Ranks", "TorchGroup", "divide", "usual_shards"]
 
 # Seconds without a sign of life after which a rank is taken to be gone.
-SILENCE = 30.0
+SILENCE = 25.0
 
 # Seconds between two signs of life.
 _BEAT = 1.0

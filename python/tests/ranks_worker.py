@@ -4,7 +4,8 @@ each.
     python ranks_worker.py KIND RANK SIZE MEETING URL LIKE STEP...
 
 KIND is `sockets` (no torch: whole tensors on each rank) or `torch` (gloo, rows of each tensor on each rank). A step
-is a number, or one of `break`, `mend`, `die`, `halt`: what happens to the store, or to rank 1, with the next step.
+is a number, or one of `break`, `mend`, `die`, `halt`, `spoil`: what happens to the store, or to rank 1, with the next
+step.
 """
 
 from __future__ import annotations
@@ -94,10 +95,13 @@ def main() -> None:
                 yield name, rows(whole)
             else:
                 yield name, dc.Tensor(dtype, shape, data)
+            if spoiled and rank == "1":
+                yield f"{name}.more", dc.Tensor("U8", (1,), b"a")
 
     # What happens to rank 1 when it begins to compare.
     signals = {"die": signal.SIGKILL, "halt": signal.SIGSTOP}
     fate: list[signal.Signals] = []
+    spoiled = False
 
     def progress(*_: object) -> None:
         if fate and int(rank) == 1:
@@ -110,6 +114,8 @@ def main() -> None:
         for step in steps:
             if step in signals:
                 fate.append(signals[step])
+            elif step == "spoil":
+                spoiled = True
             elif step == "break" and rank == "0":
                 files.rename(files.with_name("away"))
                 files.write_text("in the way")
@@ -123,6 +129,7 @@ def main() -> None:
                 except dc.Error as error:
                     said = {"error": type(error).__name__, "text": str(error)}
                 print(json.dumps(said), flush=True)
+                spoiled = False
                 if fate:
                     # The group is broken for good.
                     os._exit(0)

@@ -344,6 +344,35 @@ def test_a_trainer_that_is_killed_leaves_a_chain_that_goes_on(tmp_path: Path, ph
     assert_version(url, None, 2)
 
 
+def test_ctrl_c_ends_a_publish_and_changes_nothing(tmp_path: Path) -> None:
+    ran = run(
+        """
+        import os, signal, sys
+        import deltachain as dc
+        from test_publisher import tensors
+
+        def progress(*_):
+            if sys.argv[2:]:
+                os.kill(os.getpid(), signal.SIGINT)
+                del sys.argv[2:]
+
+        pub = dc.Publisher(sys.argv[1], progress=progress)
+        try:
+            pub.publish(tensors(0, lanes=5_000_000))
+        except KeyboardInterrupt:
+            pass
+        else:
+            sys.exit("nothing was raised")
+        assert pub.publish(tensors(0)).version == 0
+        pub.close()
+        """,
+        tmp_path / "chain",
+        "interrupt",
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert len(versions(tmp_path / "chain")) == 1
+
+
 def test_buffers_of_python_are_tensors(tmp_path: Path) -> None:
     with dc.Publisher(tmp_path / "chain") as pub:
         pub.publish({"w": array.array("f", [1.0, -0.0]), "b": b"xyz"})

@@ -130,6 +130,16 @@ def test_a_rank_that_goes_leaves_the_chain_as_it_was(tmp_path: Path, like: Path,
     assert_version(url, None, 1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_wrong_on_one_rank_is_raised_on_all(tmp_path: Path, like: Path, kind: str) -> None:
+    said = ran(kind, 3, tmp_path / "chain", like, 0, "spoil", 1, 1)
+    for rank, made in enumerate(said):
+        assert [one.get("version") for one in made] == [0, None, 1]
+        assert made[1]["error"] == "UsageError"
+        assert "4 too many" in made[1]["text"]
+        assert made[1]["text"].startswith("rank 1 failed: ") == (rank != 1)
+
+
 def test_ranks_need_a_checkpoint(tmp_path: Path) -> None:
     class Two:
         rank, size = 0, 2

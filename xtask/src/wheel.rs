@@ -38,8 +38,8 @@ pub(crate) fn add_steps(steps: &mut Steps, runner: bool) {
         Some(python) => {
             steps.run("Python package", || python.run("python/tests", &["-m", "pytest", "--quiet", "."]));
             steps.run("examples in the Python package's documentation", || {
-                let modules = "import deltachain._files, deltachain._tensors, doctest, sys; \
-                               sys.exit(sum(doctest.testmod(m).failed for m in (deltachain._files, deltachain._tensors)))";
+                let modules = "import doctest, sys; from deltachain import _files, _publisher, _tensors; \
+                               sys.exit(sum(doctest.testmod(m).failed for m in (_files, _publisher, _tensors)))";
                 python.run("python/tests", &["-c", modules])
             });
         }
