@@ -91,14 +91,6 @@ pub(crate) fn measure_part(testee: &[&str], options: &[&str]) -> Result {
     execute(command.current_dir(root()?).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
-/// Runs what a testee supports of the suite.
-pub(crate) fn measure_part(python: &Python, testee: &Path) -> Result {
-    let testee = [quoted(python.path()), quoted(testee)].join(" ");
-    let mut command = Command::new(runner()?);
-    command.args(["run", "--rules", "--testee", &testee]);
-    execute(command.current_dir(root()?).env("PYTHONDONTWRITEBYTECODE", "1"))
-}
-
 /// Switches off one rule at a time, which only a build of its own can do. It has a folder of its own, too: with other
 /// flags, everything in the usual one would be built anew, each time.
 fn adequacy(options: &[&str]) -> Result {

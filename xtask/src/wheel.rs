@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::conformance::quoted;
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::{root, target};
@@ -48,7 +49,8 @@ pub(crate) fn add_steps(steps: &mut Steps, runner: bool) {
     match &python {
         Some(python) if runner => {
             steps.run("conformance of the Python package", || {
-                conformance::measure_part(python, &root()?.join("python/tests/testee.py"))
+                let testee = root()?.join("python/tests/testee.py");
+                conformance::measure_part(&[&quoted(python.path()), &quoted(&testee)], &[])
             });
         }
         _ => steps.skip("conformance of the Python package", "no runner or no environment"),
