@@ -2,7 +2,7 @@
  * Decoding a segment: SPEC sections 7 and 8, step 8 of section 10 but for what needs the base. What comes out is sorted
  * by context, then part, then lane, as in the file.
  */
-import { at, ensure } from './errors.js';
+import { at, broken, ensure } from './errors.js';
 import { Cursor } from './bytes.js';
 import { crc32 } from './crc32.js';
 import { readStream } from './zstd.js';
@@ -266,7 +266,8 @@ export class Segment {
           let h = high[highAt++];
           if (h === 255) h += Number(beyond[escape++]);
           rank += 1 + h * scale + bitsAt(low, bit, shift);
-          ensure(rank < lanes, 'R-POS-01', `rank ${rank} in a part of ${lanes} lanes`);
+          // The message is made only where it is needed: this runs for every coded lane.
+          if (rank >= lanes) throw broken('R-POS-01', `rank ${rank} in a part of ${lanes} lanes`);
           ranks[i] = rank;
         }
       }
@@ -306,7 +307,7 @@ export class Segment {
     } else {
       for (let i = 0; i < total; i++) {
         const z = values[i];
-        if (sparse && z === 0) ensure(false, 'R-VAL-01', 'a difference of 0');
+        if (sparse && z === 0) throw broken('R-VAL-01', 'a difference of 0');
         values[i] = (z >>> 1) ^ -(z & 1);
       }
     }
@@ -343,6 +344,8 @@ export class Segment {
     }
     const beyond = escapes(escaped, Math.ceil((bits - 1) / 7));
     const values = newLanes(this.entry.laneBytes, this.starts[this.starts.length - 1]);
+    const wide = values instanceof BigUint64Array ? values : null;
+    const narrow = /** @type {NarrowLanes} */ (values);
     let escape = 0;
     for (let c = 0; c < k; c++) {
       const width = widths[c];
@@ -352,15 +355,15 @@ export class Segment {
         const negative = (sign.stream[signBit >>> 3] >>> (signBit & 7)) & 1;
         const symbol = bitsAt(magnitude.stream, bit, width);
         const place = runs[c].start + i;
-        if (values instanceof BigUint64Array) {
+        if (wide !== null) {
           const m = BigInt(symbol) + (symbol === top ? BigInt(beyond[escape++]) : 0n);
           ensure(m < 2n ** 63n - (negative ? 0n : 1n), 'R-VAL-02', `a difference of ${m + 1n}`);
-          values[place] = BigInt.asUintN(64, negative ? -m - 1n : m + 1n);
+          wide[place] = BigInt.asUintN(64, negative ? -m - 1n : m + 1n);
         } else {
           const m = symbol + (symbol === top ? Number(beyond[escape++]) : 0);
           const most = 2 ** (bits - 1) - (negative ? 0 : 1);
-          if (m >= most) ensure(false, 'R-VAL-02', `a difference of ${m + 1}`);
-          values[place] = negative ? -m - 1 : m + 1;
+          if (m >= most) throw broken('R-VAL-02', `a difference of ${m + 1}`);
+          narrow[place] = negative ? -m - 1 : m + 1;
         }
       }
     }
@@ -397,9 +400,12 @@ function checkPadding(bytes, bit) {
  */
 function bitsAt(bytes, bit, width) {
   if (width === 0) return 0;
-  const byte = Math.floor(bit / 8);
-  const word = bytes[byte] | (bytes[byte + 1] << 8) | (bytes[byte + 2] << 16) | (bytes[byte + 3] << 24);
-  return (word >>> bit % 8) & ((1 << width) - 1);
+  const byte = bit >>> 3;
+  const from = bit & 7;
+  let word = bytes[byte];
+  // Nothing behind the end is touched, which would be slow.
+  for (let have = 8, next = byte + 1; have < from + width; have += 8, next++) word |= bytes[next] << have;
+  return (word >>> from) & ((1 << width) - 1);
 }
 
 /** @param {Uint8Array} bytes @param {number} bit @param {number} count */
