@@ -118,7 +118,7 @@ def stall(seconds: float, folder: Path) -> None:
         with dc.Publisher("s3://bucket/run", storage_options=options, stall=4 * seconds) as pub:
             pub.publish(model.stream())
             model.step()
-            alone = steps(seconds / 2)
+            before = steps(seconds / 2)
             store.stall = seconds
             began = time.perf_counter()
             taken, job = timed(lambda: pub.publish_async(model.stream()))
@@ -126,7 +126,8 @@ def stall(seconds: float, folder: Path) -> None:
             assert not job.done(), "the store has not stalled"
             made = job.result()
             took = time.perf_counter() - began
-    for name, times in (("without publishing", alone), ("while an upload stalls", beside)):
+            after = steps(seconds / 2)
+    for name, times in (("before", before), ("while an upload stalls", beside), ("after", after)):
         print(f"{name}: {len(times)} steps, median {1000 * statistics.median(times):.2f} ms")
     print(f"publish_async returned after {1000 * taken:.0f} ms; version {made.version} was there after {took:.0f} s")
 

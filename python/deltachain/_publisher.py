@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -87,10 +87,6 @@ class _Job(Future[Published]):
 
     def stop(self) -> None:
         self.is_stopped = True
-
-
-class _Stopped(Exception):
-    """Ends native work, by way of its callback."""
 
 
 class Publisher:
@@ -277,7 +273,8 @@ class Publisher:
             metadata: what the commit says beside the weights: names and texts, such as the step.
 
         Returns:
-            A future of the version. `cancel()` asks the work to end.
+            A future of the version. `cancel()` asks the work to end, after which `result()` raises `CancelledError`,
+            unless the version was there already.
 
         One version is on its way at a time: the call waits for the one before, so that training stands still where it
         is faster than the store. What failed before and was not asked for is raised here, before the tensors are
@@ -447,10 +444,10 @@ class Publisher:
         numbers = list(range(ranks.rank, self._of, ranks.size))
 
         def progress(phase: str, done: int, total: int) -> None:
-            if job.is_stopped:
-                raise _Stopped("stopped")
             if self._progress is not None:
                 self._progress(phase, done, total)
+            if job.is_stopped:
+                raise CancelledError("it was asked to end")
 
         def store() -> bytes:
             parts = native.store(snapshot, numbers, self._of, self._threads, progress)

@@ -12,7 +12,9 @@ import struct
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -434,3 +436,14 @@ def test_transformers_loads_what_was_pulled(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "home" / "current").iterdir()) == sorted(
         path.name for path in (tmp_path / "base").iterdir()
     )
+
+
+def test_a_job_can_be_given_up(tmp_path: Path) -> None:
+    given_up = threading.Event()
+    with dc.Publisher(tmp_path / "chain", progress=lambda *_: given_up.wait(60)) as pub:
+        job = pub.publish_async(tensors(0))
+        job.cancel()
+        given_up.set()
+        with pytest.raises(CancelledError):
+            job.result()
+        assert pub.publish(tensors(0)).version == 0
