@@ -67,7 +67,8 @@ pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
             written.iter().zip(&args.links).map(line).collect::<Vec<_>>().join("\n")
         },
         || {
-            let object = |written: &Written| json!({ "output": written.path.to_string_lossy(), "bytes": written.bytes });
+            let object =
+                |written: &Written| json!({ "output": written.path.to_string_lossy(), "bytes": written.bytes });
             json!({ "steps": written.iter().map(object).collect::<Vec<_>>() })
         },
     )
