@@ -11,6 +11,7 @@ mod deny;
 mod differential;
 mod directions;
 mod endurance;
+mod exchange;
 mod fuzz;
 mod js;
 mod lint;
@@ -143,6 +144,15 @@ const TASKS: &[Task] = &[
             "writes bench/rivals/RESULTS.md and rivals.svg",
         ],
         run: rivals::run,
+    },
+    Task {
+        name: "exchange",
+        arguments: exchange::ARGUMENTS,
+        about: &[
+            "import and export against the real packages of other systems, with generated states and",
+            "the pairs NAME_step0.safetensors and NAME_step1.safetensors of DIRECTORY",
+        ],
+        run: exchange::run,
     },
     Task {
         name: "fuzz",

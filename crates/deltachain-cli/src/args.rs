@@ -9,6 +9,8 @@ use crate::chain_args::{
     CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
     ShowArgs, StatusArgs,
 };
+#[cfg(feature = "exchange")]
+use crate::exchange_args::{ExportArgs, ImportArgs};
 use crate::exit;
 use crate::failure;
 use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
@@ -51,6 +53,10 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     Digest(DigestArgs),
     Squash(SquashArgs),
+    #[cfg(feature = "exchange")]
+    Import(ImportArgs),
+    #[cfg(feature = "exchange")]
+    Export(ExportArgs),
     Demo(DemoArgs),
     Init(InitArgs),
     Publish(PublishArgs),

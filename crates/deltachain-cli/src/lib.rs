@@ -9,6 +9,8 @@
 mod args;
 mod chain_args;
 mod commands;
+#[cfg(feature = "exchange")]
+mod exchange_args;
 mod exit;
 mod failure;
 mod inputs;
@@ -63,6 +65,10 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         Command::Verify(args) => commands::verify::run(args, output),
         Command::Digest(args) => commands::digest::run(args, output),
         Command::Squash(args) => commands::squash::run(args, output),
+        #[cfg(feature = "exchange")]
+        Command::Import(args) => commands::import::run(args, output),
+        #[cfg(feature = "exchange")]
+        Command::Export(args) => commands::export::run(args, output),
         Command::Demo(args) => commands::demo::run(args, output),
         Command::Init(args) => chain::init::run(args, output),
         Command::Publish(args) => chain::publish::run(args, output),

@@ -18,8 +18,8 @@ use crate::checksum::adler32;
 use crate::compressed::{unzlib, unzstd, zlib, zstd};
 use crate::container::{Entry, Envelope, create_directory, create_parent, write as write_file, write_text};
 use crate::refusal::{malformed, mismatch, unsupported, wrong_base};
+use crate::step::{Applied, Step, Written};
 use crate::tensors::{bytes_of, each, xor};
-use crate::{Applied, Step, Written};
 
 const INDEX: &str = "model.safetensors.index.json";
 const ZSTD_BEGIN: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];

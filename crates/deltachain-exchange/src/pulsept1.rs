@@ -19,8 +19,8 @@ use crate::refusal::{corrupt, malformed, mismatch, unsupported, wrong_base};
 use crate::rice::{
     read_classes, read_gaps, read_rice, read_steps, short, write_classes, write_gaps, write_rice, write_steps,
 };
+use crate::step::{Applied, Step, Written};
 use crate::tensors::{address, bytes_of, changed_pairs, each, pairs};
-use crate::{Applied, Step, Written};
 
 const MAGIC: &[u8; 8] = b"PULSEPT1";
 /// Longer headers are refused: some 500 000 tensors fit.

@@ -20,8 +20,8 @@ use crate::checksum::{adler32, xxh3_128};
 use crate::compressed::{unzstd, unzstd_up_to, zstd};
 use crate::container::{Entry, Envelope, create_directory, write as write_file, write_text};
 use crate::refusal::{malformed, mismatch, unsupported, wrong_base};
+use crate::step::{Applied, Step, Written};
 use crate::tensors::{bytes_of, each, xor};
-use crate::{Applied, Step, Written};
 
 const INDEX: &str = "model.safetensors.index.json";
 const SHARD: &str = "model-00001-of-00001.safetensors";

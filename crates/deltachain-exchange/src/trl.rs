@@ -13,8 +13,8 @@ use deltachain::{Error, Progress, Result};
 
 use crate::container::{Entry, Envelope, create_parent, write as write_file};
 use crate::refusal::{malformed, unsupported, wrong_base};
+use crate::step::{Applied, Step, Written};
 use crate::tensors::{bytes_of, changed_pairs, each};
-use crate::{Applied, Step, Written};
 
 /// How positions are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
