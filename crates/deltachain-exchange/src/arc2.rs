@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use deltachain::files::LayoutFile;
-use deltachain::tensor::{Dtype, State, StateWriter};
+use deltachain::tensor::{Dtype, State, StateWriter, TensorInfo};
 use deltachain::{Error, Progress, Result};
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ pub enum Version {
 
 pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Applied> {
     let envelope = Envelope::open(delta)?;
-    let names: Vec<&str> = base.tensors().iter().map(|info| info.name()).collect();
+    let names: Vec<&str> = base.tensors().iter().map(TensorInfo::name).collect();
     if let Some(name) = envelope.names().find(|name| names.binary_search(name).is_err()) {
         return Err(wrong_base("the base does not have this tensor").of_tensor(name));
     }
@@ -126,7 +126,7 @@ pub(crate) fn write(
     if files.is_empty() {
         let path = path.with_extension("safetensors");
         create_parent(&path)?;
-        let bytes = put(&path, &mut target.tensors().iter().map(|info| info.name()))?;
+        let bytes = put(&path, &mut target.tensors().iter().map(TensorInfo::name))?;
         return Ok(Written { path, bytes });
     }
     create_directory(&path, INDEX)?;

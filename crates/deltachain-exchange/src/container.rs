@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use deltachain::files::{OutputFile, SafetensorsState};
-use deltachain::tensor::{Dtype, State};
+use deltachain::tensor::{Dtype, State, TensorInfo};
 use deltachain::{Error, Result};
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ impl Envelope {
 
     /// Names, ascending.
     pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.state.tensors().iter().map(|info| info.name())
+        self.state.tensors().iter().map(TensorInfo::name)
     }
 
     /// The number of the entry of this name.
@@ -75,7 +75,7 @@ pub(crate) fn write(path: &Path, metadata: &BTreeMap<String, String>, entries: &
     let json = |error: serde_json::Error| Error::usage(error.to_string()).in_file(path);
     let mut header = String::from("{");
     if !metadata.is_empty() {
-        header += &format!("\"__metadata__\":{},", serde_json::to_string(metadata).map_err(json)?);
+        header.extend(["\"__metadata__\":", &serde_json::to_string(metadata).map_err(json)?, ","]);
     }
     let mut end = 0_u64;
     for entry in entries.iter() {
@@ -87,7 +87,7 @@ pub(crate) fn write(path: &Path, metadata: &BTreeMap<String, String>, entries: &
             data_offsets: [begin, end],
         };
         let (name, placed) = (serde_json::to_string(&entry.name), serde_json::to_string(&placed));
-        header += &format!("{}:{},", name.map_err(json)?, placed.map_err(json)?);
+        header.extend([&name.map_err(json)?, ":", &placed.map_err(json)?, ","]);
     }
     if header.ends_with(',') {
         header.pop();

@@ -95,6 +95,7 @@ struct Model {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "they are called as in the file")]
 struct Tensor {
     changed: u64,
     dtype: String,

@@ -298,12 +298,13 @@ pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result
     let mut known: Vec<Option<Class>> = (0..256).map(|_| None).collect();
     let (mut last, mut total) = (None, 0);
     for record in records.as_chunks::<RECORD_BYTES>().0 {
-        let [exponent, flags, a, b, c, d, e, f, g, h] = *record;
+        let [exponent, flags, lengths @ ..] = *record;
         if last >= Some(exponent) || flags > 1 {
             return Err(malformed("classes of exponents are not ascending, or have unknown flags"));
         }
         last = Some(exponent);
-        let (ranks, length) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        let mut lengths = lengths.as_slice();
+        let (ranks, length) = (take_u32(&mut lengths)?, take_u32(&mut lengths)?);
         let (size, complement) = (sizes[usize::from(exponent)], flags == 1);
         let listed = u64::from(ranks);
         let changed = if complement { size.checked_sub(listed) } else { Some(listed) };

@@ -1,4 +1,4 @@
-//! The directories of slime, which miles, SGLang, Stitch and ModelExpress read, too.
+//! The directories of slime, which miles, `SGLang`, Stitch and `ModelExpress` read, too.
 //!
 //! `weight_vNNNNNN/` holds safetensors files with a zstd frame per changed tensor (`U8`, under the tensor's name), and in
 //! `__metadata__` the checksum of the tensor's new bytes. `model.safetensors.index.json` is written last and says in `metadata`

@@ -40,7 +40,7 @@ pub(crate) fn address(length: u64) -> Result<usize> {
 
 /// Does `work` for each of the numbers below `count`, several at once. The error is that of the first that fails.
 pub(crate) fn each<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
-    let results: Vec<Result<T>> = (0..count).into_par_iter().map(|number| work(number)).collect();
+    let results: Vec<Result<T>> = (0..count).into_par_iter().map(&work).collect();
     results.into_iter().collect()
 }
 

@@ -36,15 +36,20 @@ fn states() -> [MemoryState; 2] {
     add("a scalar", &[], &|_| [0x3f80, 0xbf80]);
     add("empty", &[3, 0], &|_| [0, 0]);
     add("Maß\n", &[7], &|element| if element == 5 { [0, 0x8000] } else { [0x8000, 0x8000] });
-    add("nan", &[5], &|element| [0x7f81, if element < 3 { 0x7fc1 + element as u16 } else { 0x7f81 }]);
-    add("same", &[4, 4], &|element| [element as u16; 2]);
-    add("all", &[301], &|element| [element as u16, 0x4000 ^ element as u16]);
+    add("nan", &[5], &|element| [0x7f81, if element < 3 { 0x7fc1 + low(element) } else { 0x7f81 }]);
+    add("same", &[4, 4], &|element| [low(element); 2]);
+    add("all", &[301], &|element| [low(element), 0x4000 ^ low(element)]);
     let scattered = |element: u32| {
-        let old = (element.wrapping_mul(2_654_435_761) >> 17) as u16;
+        let old = low(element.wrapping_mul(2_654_435_761) >> 17);
         [old, if element.is_multiple_of(97) && !(100..80_000).contains(&element) { old ^ 3 } else { old }]
     };
     add("scattered", &[300, 401], &scattered);
     states
+}
+
+/// A number that fits 16 bits.
+fn low(number: u32) -> u16 {
+    u16::try_from(number).unwrap()
 }
 
 fn read(reader: Reader, delta: &Path, base: &MemoryState) -> Result<(MemoryState, Applied)> {
