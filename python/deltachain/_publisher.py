@@ -26,6 +26,10 @@ __all__ = ["PublishTimes", "Published", "Publisher"]
 
 _logger = logging.getLogger("deltachain")
 
+# Tensors that are copied at once, and their bytes.
+_AT_ONCE = 256
+_HELD = 32 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class PublishTimes:
@@ -388,12 +392,28 @@ class Publisher:
         rank, size = self._ranks.rank, self._ranks.size
         places = self._places
 
+        # Tensors of a mapping stay as they are meanwhile, those of a stream until it goes on.
+        at_once = _AT_ONCE if isinstance(weights, Mapping) else 1
+        rows: list[Any] = []
+        held = 0
+
         def keep(name: str, value: Any, expected: Expected | None) -> None:
+            nonlocal held
             shard = places.get(name, 0)
             if shard % size == rank:
-                snapshot.add(shard, name, value, *(expected[:2] if expected else (None, None)))
+                rows.append((shard, name, value, expected and expected[:2]))
+                held += expected.nbytes if expected else getattr(value, "nbytes", 0)
+                if len(rows) >= at_once or held >= _HELD:
+                    copy()
+
+        def copy() -> None:
+            nonlocal held
+            snapshot.add(rows)
+            rows.clear()
+            held = 0
 
         def same(name: str, value: Any) -> bool:
+            copy()
             shard = places.get(name, 0)
             return shard % size != rank or bool(snapshot.is_same(shard, name, value))
 
@@ -409,6 +429,7 @@ class Publisher:
                 except Exception as raised:
                     error = error or raised
             if error is None:
+                copy()
                 taking.finish()
         except BaseException as raised:
             error = error or raised

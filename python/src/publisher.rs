@@ -30,6 +30,9 @@ const LARGE: usize = 4 << 20;
 /// Bytes that are read from a device at a time.
 const STRETCH: usize = 16 << 20;
 
+/// A tensor to be copied.
+type Row<'py> = (usize, String, Bound<'py, PyAny>, Option<(String, Vec<u64>)>);
+
 /// Names, dtypes and shapes of a checkpoint's tensors, ascending by name.
 type Rows = Vec<(String, String, Vec<u64>)>;
 
@@ -107,38 +110,33 @@ pub(crate) struct Snapshot {
 
 #[pymethods]
 impl Snapshot {
-    /// Copies a tensor, instead of one of the same name if there is one. It is expected to have this dtype and shape.
-    #[pyo3(signature = (shard, name, tensor, dtype=None, shape=None))]
-    fn add(
-        &mut self,
-        py: Python<'_>,
-        shard: usize,
-        name: &str,
-        tensor: &Bound<'_, PyAny>,
-        dtype: Option<&str>,
-        shape: Option<Vec<u64>>,
-    ) -> PyResult<()> {
-        let found = Finder::new(py)?.find(name, tensor, false)?;
-        let (info, bytes) = checked(py, name, found)?;
-        if let (Some(dtype), Some(shape)) = (dtype, &shape)
-            && (info.dtype().name(), info.shape()) != (dtype, shape.as_slice())
-        {
-            let text = format!(
-                "the checkpoint has {dtype} of shape {shape:?}, this is {} of shape {:?}",
-                info.dtype(),
-                info.shape()
-            );
-            return Err(usage(py, text, Some(name)));
+    /// Copies tensors, each instead of one of the same name if there is one. Rows have the number of the shard, name, tensor, and the dtype
+    /// and shape that it is expected to have, if any.
+    fn add(&mut self, py: Python<'_>, rows: Vec<Row<'_>>) -> PyResult<()> {
+        let mut finder = Finder::new(py)?;
+        let mut copies = Vec::with_capacity(rows.len());
+        for (shard, name, tensor, expected) in rows {
+            let (info, bytes) = checked(py, &name, finder.find(&name, &tensor, false)?)?;
+            if let Some((dtype, shape)) = &expected
+                && (info.dtype().name(), info.shape()) != (dtype, shape)
+            {
+                let found = format!("{} of shape {:?}", info.dtype(), info.shape());
+                let text = format!("the checkpoint has {dtype} of shape {shape:?}, this is {found}");
+                return Err(usage(py, text, Some(&name)));
+            }
+            let length = usize::try_from(info.bytes()).map_err(|_| usage(py, "the tensor is too long", Some(&name)))?;
+            let tensors = self.shards.entry(shard).or_default();
+            let old = tensors.remove(&name).map(|(_, data)| data).or_else(|| self.spare.remove(&name));
+            let data = match old {
+                Some(data) if data.len() == length => data,
+                _ => allocated(py, &name, length)?,
+            };
+            copies.push(Copy { shard, name, info, bytes, data });
         }
-        let length = usize::try_from(info.bytes()).map_err(|_| usage(py, "the tensor is too long", Some(name)))?;
-        let tensors = self.shards.entry(shard).or_default();
-        let old = tensors.remove(name).map(|(_, data)| data).or_else(|| self.spare.remove(name));
-        let mut data = match old {
-            Some(data) if data.len() == length => data,
-            _ => allocated(py, name, length)?,
-        };
-        fill(py, name, &bytes, &mut data)?;
-        tensors.insert(name.to_owned(), (info, data));
+        fill(py, &mut copies)?;
+        for Copy { shard, name, info, data, .. } in copies {
+            self.shards.entry(shard).or_default().insert(name, (info, data));
+        }
         Ok(())
     }
 
@@ -149,9 +147,10 @@ impl Snapshot {
         if (info.dtype(), info.shape()) != (own.dtype(), own.shape()) {
             return Ok(false);
         }
-        let mut other = allocated(py, name, data.len())?;
-        fill(py, name, &bytes, &mut other)?;
-        Ok(py.detach(|| *data == other))
+        let (info, other) = (info.clone(), allocated(py, name, data.len())?);
+        let mut copies = [Copy { shard, name: name.to_owned(), info, bytes, data: other }];
+        fill(py, &mut copies)?;
+        Ok(py.detach(|| copies.iter().all(|copy| copy.data == *data)))
     }
 
     /// Bytes of all tensors.
@@ -173,29 +172,42 @@ fn allocated(py: Python<'_>, name: &str, length: usize) -> PyResult<Vec<u8>> {
     Ok(data)
 }
 
-/// Copies bytes; large ones by several threads, without the interpreter's lock.
-fn fill(py: Python<'_>, name: &str, bytes: &Bytes, out: &mut [u8]) -> PyResult<()> {
-    match bytes {
-        Bytes::Here(here) if out.len() < LARGE => out.copy_from_slice(here.bytes()),
-        Bytes::Here(here) => {
-            let pool = pool(py, None)?;
-            py.detach(|| {
-                pool.install(|| {
-                    let stretches = out.par_chunks_mut(LARGE).zip(here.bytes().par_chunks(LARGE));
-                    stretches.for_each(|(to, from)| to.copy_from_slice(from));
-                });
-            });
-        }
-        Bytes::Elsewhere(_) => {
-            let mut offset = 0;
-            for stretch in out.chunks_mut(STRETCH) {
-                let end = offset + stretch.len() as u64;
-                let read = bytes.read(offset..end, stretch);
-                read.map_err(|error| usage(py, format!("{error:#}"), Some(name)))?;
-                offset = end;
+/// A tensor that is being copied.
+struct Copy {
+    shard: usize,
+    name: String,
+    info: TensorInfo,
+    bytes: Bytes,
+    data: Vec<u8>,
+}
+
+/// Copies bytes; many by several threads, without the interpreter's lock.
+fn fill(py: Python<'_>, copies: &mut [Copy]) -> PyResult<()> {
+    let mut stretches = Vec::new();
+    let mut length = 0;
+    for Copy { name, bytes, data, .. } in copies {
+        match bytes {
+            Bytes::Here(here) => {
+                length += data.len();
+                stretches.extend(data.chunks_mut(LARGE).zip(here.bytes().chunks(LARGE)));
+            }
+            Bytes::Elsewhere(_) => {
+                let mut offset = 0;
+                for stretch in data.chunks_mut(STRETCH) {
+                    let end = offset + stretch.len() as u64;
+                    let read = bytes.read(offset..end, stretch);
+                    read.map_err(|error| usage(py, format!("{error:#}"), Some(name)))?;
+                    offset = end;
+                }
             }
         }
     }
+    if length <= LARGE {
+        stretches.into_iter().for_each(|(to, from)| to.copy_from_slice(from));
+        return Ok(());
+    }
+    let pool = pool(py, None)?;
+    py.detach(|| pool.install(|| stretches.into_par_iter().for_each(|(to, from)| to.copy_from_slice(from))));
     Ok(())
 }
 
