@@ -69,7 +69,8 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def memory(size: int, threads: int | None, folder: Path) -> None:
-    """The peak of resident memory beyond the model, the copy of the head and one snapshot."""
+    """The peak of resident memory beyond the model, the copy of the head and one snapshot. With
+    MALLOC_MMAP_THRESHOLD_=1048576 glibc gives back what has been freed, which shows what is really needed."""
     model = Model(size * MIB, 16)
     # Version 0 is a snapshot, for which every element is compressed. What that takes is not given back at once, so
     # another process makes it.
