@@ -161,7 +161,7 @@ def rounds(count: int, folder: Path) -> None:
     """Resident memory after so many versions, published and followed in this process."""
     model = Model(32 * MIB, 16)
     sizes = {}
-    with dc.Publisher(folder / "chain", keep_last=10) as pub:
+    with dc.Publisher(folder / "chain") as pub:
         subscriber = dc.Subscriber(folder / "chain", kind="numpy")
         for version in range(count + 20):
             pub.publish(model.stream())
