@@ -67,6 +67,8 @@ def test_a_child_cannot_use_its_parents_handles_and_the_parent_goes_on(chain: Ch
 def test_ctrl_c_ends_long_work() -> None:
     program = """
 import deltachain as dc, os, signal, threading
+# Whatever started the tests may have had it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def read(offset, length):
     if not fired.is_set():
         fired.set()
