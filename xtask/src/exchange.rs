@@ -17,10 +17,12 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         _ => return Err(format!("the arguments are {ARGUMENTS}").into()),
     };
     let mut states = Vec::new();
-    for entry in folder.iter().map(fs::read_dir).collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
-        let path = fs::canonicalize(entry?.path())?;
-        if path.to_string_lossy().ends_with("_step0.safetensors") {
-            states.push(path);
+    if let Some(folder) = folder {
+        for entry in fs::read_dir(folder)? {
+            let path = fs::canonicalize(entry?.path())?;
+            if path.to_string_lossy().ends_with("_step0.safetensors") {
+                states.push(path);
+            }
         }
     }
     states.sort();

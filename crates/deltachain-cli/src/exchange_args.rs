@@ -1,4 +1,5 @@
 //! The command line of what reads and writes the deltas of other systems.
+#![expect(clippy::doc_markdown, reason = "help texts are for terminals, not for browsers")]
 
 use std::path::PathBuf;
 

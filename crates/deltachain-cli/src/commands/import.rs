@@ -58,7 +58,7 @@ pub(crate) fn run(args: &ImportArgs, output: Output) -> Result<()> {
     drop(meter);
     output.summary(
         || made.iter().map(|(path, _, report)| describe(path, report)).collect::<Vec<_>>().join("\n"),
-        || json!({ "links": made.iter().map(|made| as_json(made)).collect::<Vec<_>>() }),
+        || json!({ "links": made.iter().map(as_json).collect::<Vec<_>>() }),
     )?;
     for (_, applied, _) in &made {
         let remarks = applied.remarks.iter().map(|remark| format!("note: {}: {remark}", printable(&applied.format)));
