@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-from stalling_store import StallingStore
 
 import deltachain as dc
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from stalling_store import StallingStore  # noqa: E402
 
 MIB = 1 << 20
 
@@ -109,14 +111,7 @@ def stall(seconds: float, folder: Path) -> None:
     # Each link is one upload, without parts.
     model = Model(8 * MIB, 16)
     with StallingStore() as store:
-        options = {
-            "endpoint": store.url,
-            "region": "us-east-1",
-            "access_key_id": "a",
-            "secret_access_key": "b",
-            "allow_http": True,
-        }
-        with dc.Publisher("s3://bucket/run", storage_options=options, stall=4 * seconds) as pub:
+        with dc.Publisher("s3://bucket/run", storage_options=store.storage_options, stall=4 * seconds) as pub:
             pub.publish(model.stream())
             model.step()
             before = steps(seconds / 2)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from . import _native
-from ._errors import ForkedError, UsageError
+from ._errors import ForkedError, IoError, UsageError
 from ._files import Profile, Progress
 from ._like import Expected, Like, Taking, pairs
 from ._ranks import Alone, Group, Ranks, TorchGroup, divide, usual_shards
@@ -71,7 +71,9 @@ class _Job(Future[Published]):
     def __init__(self) -> None:
         super().__init__()
         self.is_heard = False
+        self.is_cancelled = False
         self.is_stopped = False
+        self.ends_waiting = _native.Stop()
 
     def result(self, timeout: float | None = None) -> Published:
         try:
@@ -86,11 +88,13 @@ class _Job(Future[Published]):
 
     def cancel(self) -> bool:
         """Asks the work to end. What has become a version stays one."""
+        self.is_cancelled = True
         self.stop()
         return False
 
     def stop(self) -> None:
         self.is_stopped = True
+        self.ends_waiting.stop()
 
 
 class Publisher:
@@ -471,14 +475,18 @@ class Publisher:
                 raise CancelledError("it was asked to end")
 
         def store() -> bytes:
-            parts = native.store(snapshot, numbers, self._of, self._threads, progress)
+            parts = native.store(snapshot, numbers, self._of, self._threads, progress, job.ends_waiting)
             return "\n".join(parts).encode()
 
         def commit() -> bytes:
-            return json.dumps(native.commit(parts, metadata)).encode() if ranks.rank == 0 else b""
+            if ranks.rank != 0:
+                return b""
+            if job.is_stopped:
+                raise CancelledError("it was asked to end")
+            return json.dumps(native.commit(parts, metadata, job.ends_waiting)).encode()
 
         def prune() -> bytes:
-            remark = native.keep_last(told["version"]) if ranks.rank == 0 else None
+            remark = native.keep_last(told["version"], job.ends_waiting) if ranks.rank == 0 else None
             if remark is not None:
                 _logger.warning("old versions stay for now: %s", remark)
             return b""
@@ -489,10 +497,12 @@ class Publisher:
             parts = [part for texts in stored for part in texts.decode().split("\n") if part]
             ended = time.monotonic()
             told = json.loads(ranks.together(commit, lambda: None)[0])
-        except BaseException:
+        except BaseException as error:
             # What was given up and still goes on forgets itself when it begins anew.
             if not ranks.is_busy:
                 native.forget()
+            if job.is_cancelled and isinstance(error, IoError):
+                raise CancelledError("it was asked to end") from error
             raise
         native.settle(told["version"], told["commit"])
         committed = time.monotonic()

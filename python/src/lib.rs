@@ -40,7 +40,7 @@ mod native {
     #[pymodule_export]
     use crate::publisher::{Checkpoint, Publisher, Snapshot};
     #[pymodule_export]
-    use crate::store::Store;
+    use crate::store::{Stop, Store};
     #[pymodule_export]
     use crate::subscriber::{Follower, Prepared};
 

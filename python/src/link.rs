@@ -158,7 +158,7 @@ impl Link {
     /// Decodes and checks all segments.
     fn verify(&self, py: Python<'_>, threads: Option<usize>, progress: Option<Py<PyAny>>) -> PyResult<()> {
         let link = self.opened(py)?;
-        run(py, &How { threads, progress, deadline: None }, |watch| {
+        run(py, &How { threads, progress, ..How::default() }, |watch| {
             let check = watch.of(Phase::Check);
             deltachain::Progress::expect(&check, link.header().segments_length);
             self.named(link.verify(&check))

@@ -109,7 +109,7 @@ pub(crate) fn diff_files<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let profile = profile_named(py, profile)?;
-    let made = run(py, &How { threads, progress, deadline: None }, |watch| {
+    let made = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let compare = watch.of(Phase::Compare);
         let options = FileOptions::default().profile(profile).metadata(metadata).replace(replace).progress(&compare);
         match &base {
@@ -136,7 +136,7 @@ pub(crate) fn diff_states<'py>(
 ) -> PyResult<(Option<Link>, Bound<'py, PyDict>)> {
     let profile = profile_named(py, profile)?;
     let (base, target) = (Given::of(base)?, Given::of(target)?);
-    let (made, link) = run(py, &How { threads, progress, deadline: None }, |watch| {
+    let (made, link) = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let (base, target) = (base.open()?, target.open()?);
         let mut metadata = metadata;
         metadata.remove(LAYOUT_KEY);
@@ -176,7 +176,7 @@ pub(crate) fn apply_files(
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'_, PyDict>> {
-    let built = run(py, &How { threads, progress, deadline: None }, |watch| {
+    let built = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let build = watch.of(Phase::Build);
         let options = FileOptions::default().replace(replace).progress(&build);
         files::apply(base.as_deref(), &links, &out, &options)
@@ -205,7 +205,7 @@ pub(crate) fn squash_files<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let profile = profile_named(py, profile)?;
-    let made = run(py, &How { threads, progress, deadline: None }, |watch| {
+    let made = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let build = watch.of(Phase::Build);
         let options = FileOptions::default().profile(profile).metadata(metadata).replace(replace).progress(&build);
         files::squash(&base, &links, &out, &options)
@@ -236,7 +236,7 @@ pub(crate) fn apply_tensors<'py>(
     }
     let base = Given::of(base)?;
     let links = links.iter().map(|link| link.get().opened(py)).collect::<PyResult<Vec<Opened>>>()?;
-    let how = How { threads, progress, deadline: None };
+    let how = How { threads, progress, ..How::default() };
     let (base, table, tensors) = {
         let links = &links;
         run(py, &how, |watch| {
@@ -285,7 +285,7 @@ pub(crate) fn digest<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Vec<((String, String, Vec<u64>), String)>)> {
     let state = Given::of(state)?;
-    let table = run(py, &How { threads, progress, deadline: None }, |watch| {
+    let table = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let state = state.open()?;
         let hash = watch.of(Phase::Hash);
         hash.expect(total_bytes(state.state().tensors()));

@@ -11,8 +11,8 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, State, StateDigests, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, Keep, Model, PublishOptions, Published, ShardPart, Snapshots, Store as ChainStore, commit_shards, head,
-    plan_prune, prune, publish_shard,
+    Base, Keep, Model, PublishOptions, Published, ShardPart, Snapshots, Stop as StoreStop, Store as ChainStore,
+    commit_shards, head, plan_prune, prune, publish_shard,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -20,7 +20,7 @@ use rayon::prelude::*;
 
 use crate::errors::{no_pickle, usage};
 use crate::operations::profile_named;
-use crate::store::Store;
+use crate::store::{Stop, Store};
 use crate::tensors::{Bytes, Finder, checked};
 use crate::work::{How, OfProcess, Watch, pool, run};
 
@@ -271,7 +271,9 @@ impl Publisher {
     fn head(&self, py: Python<'_>) -> PyResult<Option<(u64, String, usize)>> {
         let inner = self.inner.get(py)?;
         let known = inner.copy.as_ref().map(|copy| copy.version);
-        let head = run(py, &How::default(), |_| head(&inner.store, known))?;
+        let stop = StoreStop::default();
+        let store = inner.store.with_stop(stop.clone());
+        let head = run(py, &How { stop: Some(stop), ..How::default() }, |_| head(&store, known))?;
         Ok(head.map(|head| (head.version, head.commit.to_string(), head.shards.len())))
     }
 
@@ -300,14 +302,16 @@ impl Publisher {
         of: usize,
         threads: Option<usize>,
         progress: Option<Py<PyAny>>,
+        stop: &Bound<'_, Stop>,
     ) -> PyResult<Vec<String>> {
         let inner = self.inner.get_mut(py)?;
+        let stop = Some(inner.until(stop));
         // What older snapshots had, and this one has not, is not needed any more.
         snapshot.spare.clear();
         let mut tensors = std::mem::take(&mut snapshot.shards);
         let shards = numbers.into_iter().map(|number| (number, Shard::of(tensors.remove(&number).unwrap_or_default())));
         let shards: Vec<(usize, Shard)> = shards.collect();
-        run(py, &How { threads, progress, deadline: None }, |watch| inner.store(shards, of, watch))
+        run(py, &How { threads, progress, stop, ..How::default() }, |watch| inner.store(shards, of, watch))
     }
 
     /// Commits the parts of all processes as the next version.
@@ -316,9 +320,11 @@ impl Publisher {
         py: Python<'py>,
         parts: Vec<String>,
         metadata: BTreeMap<String, String>,
+        stop: &Bound<'py, Stop>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let inner = self.inner.get_mut(py)?;
-        let published = run(py, &How::default(), |watch| {
+        let stop = Some(inner.until(stop));
+        let published = run(py, &How { stop, ..How::default() }, |watch| {
             let parts: Result<Vec<ShardPart>> = parts
                 .iter()
                 .map(|part| serde_json::from_str(part).map_err(|error| Error::usage(format!("a part: {error}"))))
@@ -330,13 +336,14 @@ impl Publisher {
     }
 
     /// Prunes, if it is time: what is to be said if that fails. The version has been published, whatever becomes of that.
-    fn keep_last(&mut self, py: Python<'_>, version: u64) -> PyResult<Option<String>> {
+    fn keep_last(&mut self, py: Python<'_>, version: u64, stop: &Bound<'_, Stop>) -> PyResult<Option<String>> {
         let inner = self.inner.get_mut(py)?;
+        let stop = Some(inner.until(stop));
         let Some(last) = inner.keep_last.filter(|last| version.is_multiple_of((last / 10).max(1))) else {
             return Ok(None);
         };
         let keep = Keep { last, ..Keep::default() };
-        run(py, &How::default(), |watch| {
+        run(py, &How { stop, ..How::default() }, |watch| {
             let pruned = plan_prune(&inner.store, &keep).and_then(|plan| prune(&inner.store, &plan, watch));
             Ok(pruned.err().map(|error| format!("{error:#}")))
         })
@@ -373,6 +380,13 @@ impl Publisher {
 }
 
 impl Inner {
+    /// Waits for the store no longer than until this is stopped.
+    fn until(&mut self, stop: &Bound<'_, Stop>) -> StoreStop {
+        let stop = stop.get().get();
+        self.store = self.store.with_stop(stop.clone());
+        stop
+    }
+
     /// Makes and stores links: a part for each shard, as JSON.
     fn store(&mut self, shards: Vec<(usize, Shard)>, of: usize, watch: &Watch) -> Result<Vec<String>> {
         self.pending.clear();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use deltachain::{Error, Result};
-use deltachain_store::{CredentialSource, Credentials, Store as ChainStore, StoreOptions};
+use deltachain_store::{CredentialSource, Credentials, Stop as StoreStop, Store as ChainStore, StoreOptions};
 use pyo3::prelude::*;
 
 use crate::errors::{no_pickle, usage};
@@ -18,7 +18,41 @@ pub(crate) struct Store {
     url: String,
 }
 
+/// Ends the waiting of one piece of work, from another thread.
+#[pyclass(frozen, module = "deltachain._native")]
+#[derive(Default)]
+pub(crate) struct Stop(StoreStop);
+
+impl Stop {
+    pub(crate) fn get(&self) -> StoreStop {
+        self.0.clone()
+    }
+}
+
+#[pymethods]
+impl Stop {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    fn stop(&self) {
+        self.0.stop();
+    }
+}
+
 impl Store {
+    /// Asks the store something, until Ctrl-C.
+    pub(crate) fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        question: impl FnOnce(&ChainStore) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let stop = StoreStop::default();
+        let store = self.get(py)?.with_stop(stop.clone());
+        run(py, &How { stop: Some(stop), ..How::default() }, |_| question(&store))
+    }
+
     /// The store; clones share its connections.
     ///
     /// # Errors
@@ -66,12 +100,11 @@ impl Store {
 
     /// Begins a chain, unless there is one: whether it was begun now.
     fn init(&self, py: Python<'_>) -> PyResult<bool> {
-        let store = self.get(py)?;
-        run(py, &How::default(), |_| {
+        self.ask(py, |store| {
             if store.get(deltachain::chain::ObjectName::Chain)?.is_some() {
                 return Ok(false);
             }
-            begun(&store)
+            begun(store)
         })
     }
 

@@ -9,8 +9,8 @@ use deltachain::memory::{LentState, PatchSet};
 use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Lag, MemoryOptions, MemorySubscriber, Observer, OtherFiles, Prepared as PreparedFiles, PreparedPatches, Subscriber,
-    SubscriberOptions, Switched, Weights, lag,
+    Lag, MemoryOptions, MemorySubscriber, Observer, OtherFiles, Prepared as PreparedFiles, PreparedPatches, Stop,
+    Subscriber, SubscriberOptions, Switched, Weights, lag,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -45,6 +45,8 @@ enum Made {
 pub(crate) struct Follower {
     copy: Mutex<OfProcess<Copy>>,
     store: Py<Store>,
+    /// Ends what the copy waits for in the store.
+    stop: Stop,
 }
 
 /// A version that is ready; shared with the buffers that show it.
@@ -95,8 +97,9 @@ impl Follower {
         adopt: bool,
     ) -> PyResult<Self> {
         let rollback = hex(py, allow_rollback)?;
-        let chain = store.get().get(py)?;
-        let copy = run(py, &How::default(), |_| {
+        let stop = Stop::default();
+        let chain = store.get().get(py)?.with_stop(stop.clone());
+        let copy = run(py, &How { stop: Some(stop.clone()), ..How::default() }, |_| {
             Ok(match &directory {
                 Some(directory) => {
                     let others = if other_files { OtherFiles::Assets } else { OtherFiles::None };
@@ -107,7 +110,7 @@ impl Follower {
                 None => Copy::Memory(MemorySubscriber::open(chain, memory_options(tensors, cache, rollback, adopt))?),
             })
         })?;
-        Ok(Self { copy: Mutex::new(OfProcess::new(copy)), store })
+        Ok(Self { copy: Mutex::new(OfProcess::new(copy)), store, stop })
     }
 
     /// Version, digest, and directory of the files if there is one; None if nothing is held.
@@ -136,7 +139,8 @@ impl Follower {
         let mut copy = free(py, &self.copy)?;
         let copy = copy.get_mut(py)?;
         let deadline = deadline(py, timeout)?;
-        let made = run(py, &How { threads, progress, deadline }, |watch| {
+        let how = How { threads, progress, deadline, stop: Some(self.fresh_stop()) };
+        let made = run(py, &how, |watch| {
             let watch: &dyn Observer = watch;
             Ok(match copy {
                 Copy::Memory(subscriber) => subscriber.prepare(version, watch)?.map(Made::Memory),
@@ -157,7 +161,8 @@ impl Follower {
                 return Err(usage(py, "it has been closed", None));
             };
             let Copy::Directory(subscriber) = copy else { return Err(foreign(py)) };
-            let switched = run(py, &How::default(), |_| subscriber.apply(files))?;
+            let how = How { stop: Some(self.fresh_stop()), ..How::default() };
+            let switched = run(py, &how, |_| subscriber.apply(files))?;
             let fields = told(py, &switched)?;
             fields.set_item("directory", switched.directory)?;
             return Ok(fields);
@@ -177,15 +182,13 @@ impl Follower {
 
     /// How far a version is behind the head: versions, and seconds since its commit was stored, if the store tells.
     fn lag(&self, py: Python<'_>, version: u64) -> PyResult<(u64, Option<f64>)> {
-        let store = self.store.get().get(py)?;
-        let Lag { versions, seconds, .. } = run(py, &How::default(), |_| Ok(lag(&store, version)))?;
+        let Lag { versions, seconds, .. } = self.store.get().ask(py, |store| Ok(lag(store, version)))?;
         Ok((versions, seconds))
     }
 
     /// Whether a version follows this one.
     fn has_after(&self, py: Python<'_>, version: u64) -> PyResult<bool> {
-        let store = self.store.get().get(py)?;
-        run(py, &How::default(), |_| store.has_commit_after(version))
+        self.store.get().ask(py, |store| store.has_commit_after(version))
     }
 
     /// Name, dtype and shape of the tensors in memory.
@@ -214,7 +217,7 @@ impl Follower {
     fn verify(&self, py: Python<'_>, threads: Option<usize>, progress: Option<Py<PyAny>>) -> PyResult<()> {
         let copy = free(py, &self.copy)?;
         let copy = copy.get(py)?;
-        run(py, &How { threads, progress, deadline: None }, |watch| match copy {
+        run(py, &How { threads, progress, ..How::default() }, |watch| match copy {
             Copy::Memory(subscriber) => subscriber.verify(watch),
             Copy::Into(subscriber, _) => subscriber.verify(watch),
             Copy::Directory(_) => Err(Error::usage("files are verified with the command `fsck --directory`")),
@@ -239,9 +242,10 @@ impl Follower {
         let Some(held) = own.held() else { return Err(usage(py, "nothing is held yet", None)) };
         let lent = Lent::of(tensors)?;
         check_same(py, own.state().tensors(), &lent)?;
-        let store = self.store.get().get(py)?;
+        let store = self.store.get().get(py)?.with_stop(self.fresh_stop());
         let selected = patterns.is_some();
-        let moved = run(py, &How { threads, progress, deadline: None }, |watch| {
+        let how = How { threads, progress, stop: Some(self.stop.clone()), ..How::default() };
+        let moved = run(py, &how, |watch| {
             let (tensors, owners) = lent.into_parts();
             let mut tensors: BTreeMap<String, (TensorInfo, &'static mut [u8])> =
                 tensors.into_iter().map(|(info, bytes)| (info.name().to_owned(), (info, bytes))).collect();
@@ -288,6 +292,14 @@ impl Follower {
 
     fn __reduce__(&self) -> PyResult<()> {
         Err(no_pickle("subscribers"))
+    }
+}
+
+impl Follower {
+    /// What was stopped before goes on now.
+    fn fresh_stop(&self) -> Stop {
+        self.stop.reset();
+        self.stop.clone()
     }
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, Progress, Result};
-use deltachain_store::{Observer, Phase};
+use deltachain_store::{Observer, Phase, Stop};
 use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -43,6 +43,17 @@ pub(crate) struct How {
     pub(crate) progress: Option<Py<PyAny>>,
     /// When to give up.
     pub(crate) deadline: Option<Instant>,
+    /// Ends what the work waits for in the store.
+    pub(crate) stop: Option<Stop>,
+}
+
+impl How {
+    fn stop(&self, watch: &Watch) {
+        watch.stopped.store(true, Ordering::Relaxed);
+        if let Some(stop) = &self.stop {
+            stop.stop();
+        }
+    }
 }
 
 /// Watches work from the threads that do it.
@@ -164,8 +175,10 @@ pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) 
             if stopped.is_none() {
                 let looked = py.check_signals().and_then(|()| watch.tell(py, how.progress.as_ref()));
                 if let Err(error) = looked {
-                    watch.stopped.store(true, Ordering::Relaxed);
+                    how.stop(&watch);
                     stopped = Some(error);
+                } else if watch.is_late() {
+                    how.stop(&watch);
                 }
             }
             if worker.is_finished() {

@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import pytest
 from conftest import Chain, as_bytes, model
+from stalling_store import StallingStore
 
 import deltachain as dc
 
@@ -282,6 +283,20 @@ def test_credentials_come_from_a_function_and_its_errors_are_shown() -> None:
     with pytest.raises(dc.IoError, match="the vault is sealed"):
         subscriber.poll()
     assert asked
+
+
+def test_a_download_that_stands_still_ends_in_time() -> None:
+    with StallingStore() as store:
+        where = {"storage_options": store.storage_options}
+        with dc.Publisher("s3://bucket/chain", **where) as pub:
+            pub.publish({"w": b"abc"})
+        store.stall, store.methods = 3600, ("GET",)
+        subscriber = dc.Subscriber("s3://bucket/chain", **where)
+        with pytest.raises(dc.TimeoutError):
+            subscriber.prepare(timeout=0.2)
+        assert store.stands.is_set()
+        store.stall = 0
+        assert subscriber.prepare(timeout=60).version == 0
 
 
 def test_progress_is_told_and_can_stop(chain: Chain) -> None:

@@ -102,10 +102,10 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "wheel",
-        arguments: "",
+        arguments: "[--manylinux]",
         about: &[
             "the Python package: build its wheel, install it in an empty environment, run its tests and the",
-            "conformance suite through it",
+            "conformance suite through it; a wheel for this machine, or one for every Linux with glibc 2.28",
         ],
         run: wheel::run,
     },

@@ -1,4 +1,5 @@
 //! `cargo xtask wheel`: the Python package as a wheel, and its tests against the wheel, installed in an environment of its own.
+//! With `--manylinux` it is one that runs on every Linux with glibc 2.28 or later, whatever this machine has.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,23 +13,43 @@ use crate::{Result, conformance, no_arguments};
 
 /// What builds wheels, and what tests them.
 const BUILD: [&str; 1] = ["python/requirements-build.txt"];
+const BUILD_MANYLINUX: [&str; 2] = ["python/requirements-build.txt", "python/requirements-manylinux.txt"];
 const TEST: [&str; 1] = ["python/requirements-test.txt"];
 
 /// The largest wheel that users are to fetch.
 const MOST_BYTES: u64 = 12 << 20;
 
-/// `cargo xtask wheel`
+/// For which systems a wheel is built.
+#[derive(Clone, Copy)]
+enum For {
+    /// Those that are no older than this machine's. Shares what is compiled with the tool.
+    This,
+    /// Those with glibc 2.28 or later, by the linker of Zig.
+    Manylinux,
+}
+
+/// `cargo xtask wheel [--manylinux]`
 pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
+    let systems = match arguments {
+        [option] if option == "--manylinux" => For::Manylinux,
+        _ => {
+            no_arguments(arguments)?;
+            For::This
+        }
+    };
     let mut steps = Steps::default();
     let runner = steps.run("conformance runner", conformance::build_runner);
-    add_steps(&mut steps, runner);
+    steps_for(systems, &mut steps, runner);
     steps.finish()
 }
 
 /// Builds the wheel and tests it. The conformance suite needs the runner.
 pub(crate) fn add_steps(steps: &mut Steps, runner: bool) {
-    let Some(wheel) = steps.get("wheel", build) else {
+    steps_for(For::This, steps, runner);
+}
+
+fn steps_for(systems: For, steps: &mut Steps, runner: bool) {
+    let Some(wheel) = steps.get("wheel", || build(systems)) else {
         steps.skip("Python package", "no wheel");
         steps.skip("conformance of the Python package", "no wheel");
         return;
@@ -58,14 +79,25 @@ pub(crate) fn add_steps(steps: &mut Steps, runner: bool) {
 }
 
 /// Builds the wheel for release, into the target folder.
-fn build() -> Result<PathBuf> {
-    let python = Python::with("venv-maturin", &BUILD)?;
+fn build(systems: For) -> Result<PathBuf> {
+    let python = match systems {
+        For::This => Python::with("venv-maturin", &BUILD)?,
+        For::Manylinux => Python::with("venv-manylinux", &BUILD_MANYLINUX)?,
+    };
     let folder = target()?.join("wheels");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
     let mut maturin = Command::new(python.path());
     maturin.args(["-m", "maturin", "build", "--release", "--locked", "--out"]).arg(&folder);
+    if matches!(systems, For::Manylinux) {
+        // Other compilers, so that nothing can be shared. They are found where the interpreter is.
+        let target = target()?.join("manylinux");
+        let own = python.path().parent().map(PathBuf::from);
+        let others = std::env::var_os("PATH").unwrap_or_default();
+        maturin.env("PATH", std::env::join_paths(own.into_iter().chain(std::env::split_paths(&others)))?);
+        maturin.args(["--zig", "--compatibility", "manylinux_2_28", "--target-dir"]).arg(target);
+    }
     execute(maturin.current_dir(root()?.join("python")))?;
     let built = fs::read_dir(&folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     let [wheel] = built.as_slice() else { return Err("maturin has not made one wheel".into()) };

@@ -48,6 +48,7 @@ pub use access::doctor::{Finding, doctor};
 pub use access::documents::init;
 pub use access::options::StoreOptions;
 pub use access::partial::Partial;
+pub use access::stop::Stop;
 pub use access::store::{Store, StoredObject};
 pub use directory::scratch::Scratch;
 pub use following::check::{DirectoryReport, check_directory};

@@ -21,6 +21,7 @@ pub(crate) mod read;
 pub(crate) mod sender;
 #[cfg(feature = "cloud")]
 pub(crate) mod server;
+pub(crate) mod stop;
 pub(crate) mod store;
 pub(crate) mod stored_link;
 pub(crate) mod table;

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use deltachain::chain::{Listing, ObjectName};
 use deltachain::{Error, FileSource, Result, Source};
@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 use crate::access::legible::is_legible;
 use crate::access::opened::{Kind, Opened};
 use crate::access::options::StoreOptions;
+use crate::access::stop::Stop;
 use crate::access::url::{directory_of, open_url};
 use crate::observer::{Observer, Phase};
 
@@ -35,6 +36,9 @@ const PAGE: u64 = 1000;
 /// S3 takes no more parts of one object, and none shorter but the last.
 const MOST_PARTS: u64 = 10_000;
 const LEAST_PART: u64 = 5 << 20;
+
+/// How long a server may take to forget the parts of an upload that has failed, at most.
+const ABORT: Duration = Duration::from_secs(5);
 
 /// A store that holds one chain. Clones share connections and threads.
 ///
@@ -49,6 +53,7 @@ pub struct Store {
     /// One permit for each request of a range that may be under way; those who wait are served in turn.
     ranges: Arc<Semaphore>,
     runtime: Arc<Runtime>,
+    stop: Stop,
 }
 
 /// One of a chain's objects as a list shows it.
@@ -94,6 +99,12 @@ impl Store {
         Self::new(objects, path, Kind::OTHER, &name, options)
     }
 
+    /// The same store, whose waiting can be ended.
+    #[must_use]
+    pub fn with_stop(&self, stop: Stop) -> Self {
+        Self { stop, ..self.clone() }
+    }
+
     /// The same store, below another folder.
     pub(crate) fn below(&self, folder: &str) -> Self {
         Self { prefix: self.prefix.clone().join(folder), ..self.clone() }
@@ -118,6 +129,7 @@ impl Store {
             ranges: Arc::new(Semaphore::new(options.parallel)),
             options: Arc::new(options),
             runtime: Arc::new(runtime.map_err(|error| Error::io("starting threads", error))?),
+            stop: Stop::default(),
         })
     }
 
@@ -422,8 +434,8 @@ impl Store {
         loop {
             let uploaded = self.block_on(self.upload_parts(&path, (size, part_bytes), &read, observer));
             match uploaded {
-                Err(PartError::Store(error)) if attempt < self.options.attempts && may_pass(&error) => {
-                    self.block_on(async { tokio::time::sleep(self.options.pause_after(attempt)).await });
+                Err(PartError::Store(error)) if attempt < self.options.attempts && self.may_pass(&error) => {
+                    self.block_on(self.pause(attempt)).map_err(|error| self.failed("storing", error, Some(name)))?;
                     attempt += 1;
                 }
                 Err(PartError::Store(error) | PartError::Part(error)) => {
@@ -466,7 +478,7 @@ impl Store {
         };
         if let Err(error) = parts.await {
             // What is left of it is the store's to clean up; a failure to abort changes nothing for the chain.
-            let _ = self.in_time(upload.abort()).await;
+            let _ = tokio::time::timeout(self.options.timeout.min(ABORT), upload.abort()).await;
             return Err(error);
         }
         self.in_time(upload.complete()).await?;
@@ -545,8 +557,8 @@ impl Store {
         let mut attempt = 1;
         loop {
             match self.in_time(operation()).await {
-                Err(error) if attempt < self.options.attempts && may_pass(&error) => {
-                    tokio::time::sleep(self.options.pause_after(attempt)).await;
+                Err(error) if attempt < self.options.attempts && self.may_pass(&error) => {
+                    self.pause(attempt).await?;
                     attempt += 1;
                 }
                 result => return result,
@@ -554,7 +566,22 @@ impl Store {
         }
     }
 
+    /// Whether it is worth while to try again after this.
+    fn may_pass(&self, error: &StoreError) -> bool {
+        may_pass(error) && !self.stop.is_stopped()
+    }
+
+    /// The time to wait after an attempt.
+    async fn pause(&self, attempt: u32) -> Result<(), StoreError> {
+        let pause = async {
+            tokio::time::sleep(self.options.pause_after(attempt)).await;
+            Ok(())
+        };
+        self.stop.unless(pause).await
+    }
+
     async fn in_time<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let operation = self.stop.unless(operation);
         // Who talks to the server gives up when nothing moves any more.
         if self.kind.is_watched {
             return operation.await;

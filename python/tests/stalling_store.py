@@ -1,5 +1,5 @@
-"""A small server that speaks enough of S3 for one chain, in memory, and whose uploads of links can be made to stand
-still."""
+"""A small server that speaks enough of S3 for one chain, in memory, and that can be made to stand still while links go or
+come."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from xml.sax.saxutils import escape, unescape
 
 
 class StallingStore:
-    """The server, on a free port of this machine, while the block lasts. `stall` is how many seconds each upload of a
-    link stands still before any of it is read."""
+    """The server, on a free port of this machine, while the block lasts. `stall` is how many seconds each request of these
+    `methods` for a link stands still before any of it is read; `stands` is set when one does."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, float]] = {}
         self.lock = threading.Lock()
         self.stall = 0.0
+        self.methods = ("PUT",)
+        self.stands = threading.Event()
         self.left = threading.Event()
         store = self
 
@@ -42,8 +44,7 @@ class StallingStore:
 
             def do_PUT(self) -> None:
                 name = unquote(urlsplit(self.path).path)
-                if store.stall and "/files/" in name:
-                    store.left.wait(store.stall)
+                store.stand(self.command, name)
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 with store.lock:
                     if self.headers["If-None-Match"] == "*" and name in store.objects:
@@ -74,6 +75,7 @@ class StallingStore:
                 if "list-type" in query:
                     self.answer(200, store.listed(unquote(parts.path), query), Content_Type="application/xml")
                     return
+                store.stand(self.command, parts.path)
                 with store.lock:
                     found = store.objects.get(unquote(parts.path))
                 if found is None:
@@ -95,6 +97,16 @@ class StallingStore:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """Settings with which it is found."""
+        return {"endpoint": self.url, "region": "x", "access_key_id": "x", "secret_access_key": "x", "allow_http": "true"}
+
+    def stand(self, method: str, name: str) -> None:
+        if self.stall and method in self.methods and "/files/" in name:
+            self.stands.set()
+            self.left.wait(self.stall)
 
     def listed(self, bucket: str, query: dict[str, str]) -> bytes:
         """Names of objects, a thousand at a time."""

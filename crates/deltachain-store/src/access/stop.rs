@@ -1,0 +1,51 @@
+//! Ending what a store waits for, from another thread.
+
+use std::future::Future;
+use std::pin::pin;
+
+use futures_util::future::{Either, select};
+use object_store::Error as StoreError;
+use tokio::sync::watch;
+
+/// Ends what [stores](crate::Store::with_stop) wait for, from any thread: requests that are under way are given up, and none is sent,
+/// until [`reset`](Self::reset). Clones are one.
+///
+/// What is given up is as if the connection had been lost: something may have been stored although nobody has heard of it.
+#[derive(Debug, Clone)]
+pub struct Stop(watch::Sender<bool>);
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self(watch::Sender::new(false))
+    }
+}
+
+impl Stop {
+    /// Ends it.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// From now on everything goes on as before.
+    pub fn reset(&self) {
+        self.0.send_replace(false);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Does this unless it is stopped before.
+    pub(super) async fn unless<T>(
+        &self,
+        operation: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let mut receiver = self.0.subscribe();
+        // The sender lives as long as `self`.
+        let stopped = receiver.wait_for(|is_stopped| *is_stopped);
+        match select(pin!(stopped), pin!(operation)).await {
+            Either::Left(_) => Err(StoreError::Generic { store: "stop", source: "it was stopped".into() }),
+            Either::Right((result, _)) => result,
+        }
+    }
+}
