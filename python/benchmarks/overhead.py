@@ -1,7 +1,7 @@
 """What the binding costs: `diff` and `apply` of tensors in memory, through Python and in Rust, on the same pair.
 
     cargo build --release -p deltachain-bench --bin worker
-    python python/benchmarks/overhead.py --worker target/release/worker [--mib 512] [--threads 2]
+    python python/benchmarks/overhead.py --worker target/release/worker [--mib 512] [--threads 2] [--tensors 64]
 
 Makes a pair of BF16 states of which 1 % of the lanes differ, in a temporary directory. Each side holds both in memory and takes
 turns with the other; medians of five rounds are printed. Both hash the base in `apply`, and make a new state.
@@ -24,7 +24,6 @@ import numpy
 import deltachain as dc
 
 ROUNDS = 5
-TENSORS = 64
 
 
 def write(path: Path, tensors: dict[str, numpy.ndarray]) -> None:
@@ -40,16 +39,16 @@ def write(path: Path, tensors: dict[str, numpy.ndarray]) -> None:
             file.write(tensor.data)
 
 
-def pair(mib: int) -> tuple[dict[str, numpy.ndarray], dict[str, numpy.ndarray]]:
+def pair(mib: int, tensors: int) -> tuple[dict[str, numpy.ndarray], dict[str, numpy.ndarray]]:
     generator = numpy.random.default_rng(1)
-    lanes = (mib << 20) // 2 // TENSORS
+    lanes = (mib << 20) // 2 // tensors
     base, target = {}, {}
-    for number in range(TENSORS):
+    for number in range(tensors):
         values = generator.normal(0, 0.02, lanes).astype(numpy.float32).view(numpy.uint32) >> 16
         old = values.astype(numpy.uint16)
         new = old.copy()
         new[generator.random(lanes) < 0.01] += 1
-        base[f"layer.{number:02}"], target[f"layer.{number:02}"] = old, new
+        base[f"layer.{number:05}"], target[f"layer.{number:05}"] = old, new
     return base, target
 
 
@@ -64,8 +63,9 @@ def main() -> None:
     parser.add_argument("--worker", type=Path, required=True)
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tensors", type=int, default=64)
     options = parser.parse_args()
-    arrays = pair(options.mib)
+    arrays = pair(options.mib, options.tensors)
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("base.safetensors", "target.safetensors")]
         for path, tensors in zip(paths, arrays, strict=True):

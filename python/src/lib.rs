@@ -8,6 +8,8 @@
     reason = "what Python calls takes values of its own, and gives every argument of the Python side its place"
 )]
 
+#[cfg(target_os = "linux")]
+mod allocator;
 mod errors;
 mod gate;
 mod link;

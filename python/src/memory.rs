@@ -1,6 +1,6 @@
 //! Memory that Python and this library share: bytes of Python's objects without copies, and bytes of ours as buffers of Python.
 //!
-//! The only file with unsafe code. What it relies on is said at each block.
+//! With the allocator the only file with unsafe code. What it relies on is said at each block.
 #![allow(unsafe_code, reason = "memory of Python's objects is reached by pointers; the reason stands at each block")]
 
 use std::any::Any;

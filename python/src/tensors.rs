@@ -8,6 +8,7 @@ use deltachain::tensor::{Dtype, MemoryWriter, State, TensorInfo};
 use deltachain::{Error, Result};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 
@@ -97,9 +98,9 @@ impl<'py> Finder<'py> {
 
     fn of_torch(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Found> {
         let py = object.py();
-        let dtype = self.dtype(name, &object.getattr("dtype")?)?;
-        let mut shape: Vec<u64> = object.getattr("shape")?.extract()?;
-        if object.hasattr("to_local")? {
+        let dtype = self.dtype(name, &object.getattr(intern!(py, "dtype"))?)?;
+        let mut shape: Vec<u64> = object.getattr(intern!(py, "shape"))?.extract()?;
+        if object.hasattr(intern!(py, "to_local"))? {
             let text =
                 "the tensor is spread over processes (DTensor): gather it, or let a Publisher with a group do so";
             return Err(usage(py, text, Some(name)));
@@ -108,19 +109,21 @@ impl<'py> Finder<'py> {
             // torch counts bytes of two elements.
             shape.iter_mut().rev().take(1).for_each(|last| *last = last.saturating_mul(2));
         }
-        if !object.getattr("is_cpu")?.is_truthy()? {
+        if !object.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
             let reader = py.import("deltachain._device")?.getattr("reader")?.call1((name, object))?;
             return Ok(Found { dtype, shape, bytes: Bytes::Elsewhere(reader.unbind()) });
         }
-        let strided = object.getattr("layout")?.str()?.to_cow()? == "torch.strided";
-        if !strided || !object.call_method0("is_contiguous")?.is_truthy()? {
+        let strided = object.getattr(intern!(py, "layout"))?.str()?.to_cow()? == "torch.strided";
+        if !strided || !object.call_method0(intern!(py, "is_contiguous"))?.is_truthy()? {
             return Err(usage(py, "the tensor is not contiguous: give tensor.contiguous()", Some(name)));
         }
-        if object.call_method0("is_conj")?.is_truthy()? || object.call_method0("is_neg")?.is_truthy()? {
+        if object.call_method0(intern!(py, "is_conj"))?.is_truthy()?
+            || object.call_method0(intern!(py, "is_neg"))?.is_truthy()?
+        {
             return Err(usage(py, "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()", Some(name)));
         }
-        let address: usize = object.call_method0("data_ptr")?.extract()?;
-        let length: usize = object.getattr("nbytes")?.extract()?;
+        let address: usize = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
         if address == 0 && length > 0 {
             return Err(usage(py, "the tensor has no data", Some(name)));
         }
@@ -129,25 +132,33 @@ impl<'py> Finder<'py> {
 
     fn of_numpy(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Found> {
         let py = object.py();
-        let dtype = self.dtype(name, &object.getattr("dtype")?)?;
-        let shape: Vec<u64> = object.getattr("shape")?.extract()?;
-        let flags = object.getattr("flags")?;
-        if !flags.getattr("c_contiguous")?.is_truthy()? {
+        let dtype = self.dtype(name, &object.getattr(intern!(py, "dtype"))?)?;
+        let shape: Vec<u64> = object.getattr(intern!(py, "shape"))?.extract()?;
+        let flags = object.getattr(intern!(py, "flags"))?;
+        if !flags.getattr(intern!(py, "c_contiguous"))?.is_truthy()? {
             return Err(usage(py, "the array is not C-contiguous: give numpy.ascontiguousarray(array)", Some(name)));
         }
-        if writable && !flags.getattr("writeable")?.is_truthy()? {
+        if writable && !flags.getattr(intern!(py, "writeable"))?.is_truthy()? {
             return Err(usage(py, "the array is read-only", Some(name)));
         }
-        let interface = object.getattr("__array_interface__")?;
+        // Quick, but arrays of dtypes that numpy does not know itself have none.
+        if let Ok(buffer) = PyUntypedBuffer::get(object)
+            && let Some(bytes) = Borrowed::of_buffer(buffer)
+        {
+            return Ok(Found { dtype, shape, bytes: Bytes::Here(bytes) });
+        }
+        let interface = object.getattr(intern!(py, "__array_interface__"))?;
         let address: usize = interface.get_item("data")?.get_item(0)?.extract()?;
-        let length: usize = object.getattr("nbytes")?.extract()?;
+        let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
         Ok(Found { dtype, shape, bytes: Bytes::Here(crate::memory::held_at(object, address, length)) })
     }
 
     fn own(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Found> {
-        let dtype = dtype_named(object.py(), name, &object.getattr("dtype")?.extract::<String>()?)?;
-        let shape: Vec<u64> = object.getattr("shape")?.extract()?;
-        let data = object.getattr("data")?;
+        let py = object.py();
+        let dtype = object.getattr(intern!(py, "dtype"))?.cast_into::<PyString>()?;
+        let dtype = dtype_named(py, name, &dtype.to_cow()?)?;
+        let shape: Vec<u64> = object.getattr(intern!(py, "shape"))?.extract()?;
+        let data = object.getattr(intern!(py, "data"))?;
         let bytes = if data.is_callable() && !writable {
             Bytes::Elsewhere(data.unbind())
         } else {
