@@ -1,4 +1,5 @@
-"""What the binding costs: `diff` and `apply` of tensors in memory, through Python and in Rust, on the same pair.
+"""What the binding costs: `diff` and `apply` of tensors in memory, and `prepare` of a chain's next version for a copy in memory,
+through Python and in Rust, on the same pair.
 
     cargo build --release -p deltachain-bench --bin worker
     python python/benchmarks/overhead.py --worker target/release/worker [--mib 512] [--threads 2] [--tensors 64]
@@ -24,6 +25,7 @@ import numpy
 import deltachain as dc
 
 ROUNDS = 5
+WHAT = ("diff", "apply", "prepare")
 
 
 def write(path: Path, tensors: dict[str, numpy.ndarray]) -> None:
@@ -85,20 +87,34 @@ def main() -> None:
             for tensors in arrays
         )
         times: dict[str, list[float]] = {
-            name: [] for name in ("diff Rust", "diff Python", "apply Rust", "apply Python")
+            name: [] for name in (f"{what} {side}" for what in WHAT for side in ("Rust", "Python"))
         }
+        chain = Path(folder) / "chain"
+        with dc.Publisher(chain) as publisher:
+            for tensors in (base, target):
+                publisher.publish(tensors)
+
+        def follow() -> float:
+            with dc.Subscriber(chain, kind="numpy", threads=options.threads) as subscriber:
+                with subscriber.prepare(0).applying() as patches:
+                    for _ in patches:
+                        pass
+                return timed(lambda: subscriber.prepare(1))
+
         link = dc.diff(base, target, threads=options.threads)
         for _ in range(ROUNDS):
             times["diff Rust"].append(ask("encode"))
             times["diff Python"].append(timed(lambda: dc.diff(base, target, threads=options.threads)))
             times["apply Rust"].append(ask("apply"))
             times["apply Python"].append(timed(lambda: dc.apply(base, [link], threads=options.threads)))
+            times["prepare Rust"].append(ask(f"follow {chain}"))
+            times["prepare Python"].append(follow())
         worker.stdin.close()
         worker.wait()
     medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     for name, seconds in medians.items():
-        print(f"{name:13} {seconds:7.3f} s  ({', '.join(f'{value:.3f}' for value in sorted(times[name]))})")
-    for what in ("diff", "apply"):
+        print(f"{name:14} {seconds:7.3f} s  ({', '.join(f'{value:.3f}' for value in sorted(times[name]))})")
+    for what in WHAT:
         print(
             f"{what}: Python takes {medians[f'{what} Python'] / medians[f'{what} Rust'] - 1:+.1%} of Rust's time more"
         )

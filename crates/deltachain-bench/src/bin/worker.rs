@@ -1,7 +1,7 @@
 //! A process that holds a pair of checkpoints and encodes and decodes it on request, for the comparison with rivals:
 //! `worker METHOD BASE TARGET THREADS`. Speaks what `bench/rivals/worker.py` speaks: `encode`, `prepare`, `decode` and
-//! `exact`, a line each, answered by a line of JSON; and `apply`, which hashes the base and makes a new state, for the comparison
-//! with Python.
+//! `exact`, a line each, answered by a line of JSON; and for the comparison with Python `apply`, which hashes the base and makes a new
+//! state, and `follow CHAIN`, which prepares version 1 of a chain for a copy in memory at version 0.
 //!
 //! Methods:
 //!
@@ -19,6 +19,7 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{MemoryState, State, StateDigests};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff, diff_with_patches};
 use deltachain_bench::{Result, output};
+use deltachain_store::{MemoryOptions, MemorySubscriber, Store, StoreOptions};
 use serde_json::json;
 
 /// How a link is applied.
@@ -55,7 +56,8 @@ fn main() -> Result {
     writeln!(answers, "{}", json!({ "ready": true }))?;
     for request in std::io::stdin().lines() {
         let start = Instant::now();
-        let answer = match request?.trim() {
+        let request = request?;
+        let answer = match request.trim() {
             "encode" => {
                 link.clear();
                 let options = DiffOptions::default().profile(profile);
@@ -78,6 +80,17 @@ fn main() -> Result {
             "apply" => {
                 drop(apply(&base, &LinkReader::open(&link, &Limits::unlimited())?)?);
                 json!({ "seconds": start.elapsed().as_secs_f64() })
+            }
+            request if request.starts_with("follow ") => {
+                let store = Store::open(request.trim_start_matches("follow "), StoreOptions::default())?;
+                let mut subscriber = MemorySubscriber::open(store, MemoryOptions::default())?;
+                let mut first = subscriber.prepare(Some(0), &())?.ok_or("version 0 is held already")?;
+                subscriber.settle(&mut first)?;
+                let start = Instant::now();
+                let second = subscriber.prepare(Some(1), &())?;
+                let seconds = start.elapsed().as_secs_f64();
+                drop(second);
+                json!({ "seconds": seconds })
             }
             "exact" => json!({ "exact": output::holds(&room, &target) }),
             other => return Err(format!("there is no request `{other}`").into()),
