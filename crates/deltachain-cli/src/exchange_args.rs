@@ -3,10 +3,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use deltachain::{Error, Result};
 use deltachain_exchange::{Reader, Writer, arc2, pulsept1, slime, trl};
 
+use crate::chain_args::StoreArgs;
 use crate::shared_args::{LimitArgs, ProfileArg, parse_note};
 
 /// The layouts of other systems.
@@ -76,7 +77,9 @@ pub(crate) enum ChecksumArg {
 #[command(after_help = "\
 Examples:
   deltachain import --from slime --base step6/ weight_v000007/ -o 7.dcf
-  deltachain import --from pulsept1 --base step0/ 1.pulse 2.pulse 3.pulse -o links/    links/000001.dcf and so on")]
+  deltachain import --from pulsept1 --base step0/ 1.pulse 2.pulse 3.pulse -o links/    links/000001.dcf and so on
+  deltachain import --from arc2 --base step0/ step_*.safetensors --chain s3://models/run7")]
+#[command(group = ArgGroup::new("result").required(true).args(["output", "chain"]))]
 pub(crate) struct ImportArgs {
     /// The deltas, in order: each belongs to the result of the one before
     #[arg(required = true, value_name = "FOREIGN")]
@@ -89,13 +92,20 @@ pub(crate) struct ImportArgs {
     pub(crate) base: PathBuf,
     /// The link to make; of several deltas, the new directory for their links
     #[arg(long, short, value_name = "LINK")]
-    pub(crate) output: PathBuf,
+    pub(crate) output: Option<PathBuf>,
+    /// The chain to add a version to for each delta, instead of making links
+    ///
+    /// Its head has to be the base. A chain without versions gets the base as its first one.
+    #[arg(long, value_name = "URL")]
+    pub(crate) chain: Option<String>,
     /// How values may be coded
     #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
     pub(crate) profile: ProfileArg,
-    /// Note for people and tools, kept in each link; may be given several times
+    /// Note for people and tools, kept in each link or commit; may be given several times
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note)]
     pub(crate) notes: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 /// Write links as the deltas of another system

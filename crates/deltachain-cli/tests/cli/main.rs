@@ -3,6 +3,8 @@
 
 mod chains;
 mod directories;
+#[cfg(feature = "exchange")]
+mod exchange;
 mod operation;
 mod refusals;
 mod round_trips;
