@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use crate::Result;
 use crate::python::Python;
-use crate::workspace::{build_tool, tool};
+use crate::workspace::{build_tool, root, tool};
+
+const PROOF: &str = "crates/deltachain-exchange/proof";
 
 pub(crate) const ARGUMENTS: &str = "[DIRECTORY]";
 
@@ -28,5 +30,11 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let python = Python::with("rivals-venv", &["bench/rivals/requirements.txt"])?;
     let mut words: Vec<OsString> = vec!["proof.py".into(), tool()?.into()];
     words.extend(states.into_iter().map(OsString::from));
-    python.run("crates/deltachain-exchange/proof", &words)
+    python.run(PROOF, &words)?;
+    // Another package's reader. It is installed without its dependencies, most of which need a GPU.
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    python.run(PROOF, &[&pip[..], &["--requirement", "requirements.txt"]].concat())?;
+    python.run(PROOF, &[&pip[..], &["--no-deps", "modelexpress==0.7.0"]].concat())?;
+    let words = ["modelexpress_reader.py".into(), tool()?.into(), root()?.join("testdata").into()];
+    python.run::<OsString>(PROOF, &words)
 }
