@@ -104,17 +104,20 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
                 self._last = publisher.last
 
 
-def as_saved(model: Any) -> Mapping[str, Any]:
-    """Names and tensors of a model as `save_pretrained` writes them, before files are made of them. transformers holds
-    some models in another form than their checkpoints have: experts that are files of their own are one tensor.
+def as_saved(model: Any, tensors: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """Names and tensors of a model as `save_pretrained` writes them. transformers holds some models in another form
+    than their checkpoints: all experts of a layer are one tensor.
 
     Args:
         model: a module of torch; those that are no `PreTrainedModel` are taken as they are.
+        tensors: some of its tensors, by the model's own names; by default, all. A trainer that gives one at a time
+            can be published by `transform=lambda name, tensor: as_saved(model, {name: tensor})`, if each tensor of
+            the model becomes tensors of the checkpoint by itself.
 
     Returns:
-        The tensors of the model, without copies, but for those whose form is another one.
+        The tensors, without copies, but for those whose form is another one.
     """
-    state: dict[str, Any] = model.state_dict()
+    state: dict[str, Any] = model.state_dict() if tensors is None else dict(tensors)
     if not isinstance(model, PreTrainedModel):
         return state
     for name in model._keys_to_ignore_on_save or ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import pytest
 
 import deltachain as dc
 
+# Before they are imported: nothing is asked of a network, and nothing is told.
+os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TRL_EXPERIMENTAL_SILENCE="1")
+
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 transformers = pytest.importorskip("transformers", reason="SKIPPED: transformers is not installed")
 
-WORDS = "a and cat dog fly had hat in mat owl ran red sat saw the to".split()
+WORDS = ["a", "and", "cat", "dog", "fly", "had", "hat", "in", "mat", "owl", "ran", "red", "sat", "saw", "the", "to"]
 
 TEXTS = ["the cat sat in the hat", "a dog ran to the mat", "the owl saw a red fly", "the dog and the cat had a mat"]
 
