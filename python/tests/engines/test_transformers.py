@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +136,24 @@ def test_training_that_is_resumed_goes_on_with_the_chain(base: Path, tmp_path: P
     # Each comes from the one before.
     assert all(row["version"] - 1 in [route["from"] for route in row["routes"]] for row in rows[1:])
     assert_is(version(url), resumed.model)
+
+
+def test_processes_that_train_together_publish_together(base: Path, tmp_path: Path) -> None:
+    url, out = tmp_path / "chain", tmp_path / "out"
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+    ran = subprocess.run(
+        [sys.executable, *torchrun, Path(__file__).with_name("ranks_trainer.py"), base, out, url],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert [row["metadata"]["step"] for row in log(url)] == ["2", "3"]
+    # Both had shards of their own.
+    assert len(log(url)[0]["shards"]) > 1
+    assert_is(version(url), transformers.AutoModelForCausalLM.from_pretrained(out / "trained", dtype=torch.float32))
 
 
 def test_a_trainer_trains_again(base: Path, tmp_path: Path) -> None:
