@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import model, write_model
+from stalling_store import StallingStore
 from stand_in import StandIn
 from test_publisher import assert_version, tensors
 
@@ -45,6 +46,21 @@ def test_nobody_is_waited_for(tmp_path: Path) -> None:
     assert transfer.last is not None and transfer.last.version == 2
     for step in range(3):
         assert_version(url, step, step)
+
+
+def test_training_goes_on_while_the_store_stands_still(tmp_path: Path) -> None:
+    with StallingStore() as store:
+        store.stall = 3600
+        transfer = WeightTransfer("s3://bucket/chain", storage_options=store.storage_options)
+        sync(transfer, 0)
+        # The sync has ended, and the first upload has not.
+        assert store.stands.wait(60)
+        assert not [name for name in store.objects if "/commits/" in name]
+        store.stall = 0
+        store.left.set()
+        transfer.destroy()
+        assert [name for name in store.objects if "/commits/" in name]
+    assert transfer.last is not None and transfer.last.version == 0
 
 
 def broken(url: Path) -> None:
