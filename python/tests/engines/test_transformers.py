@@ -138,11 +138,11 @@ def test_training_that_is_resumed_goes_on_with_the_chain(base: Path, tmp_path: P
     assert_is(version(url), resumed.model)
 
 
-def test_processes_that_train_together_publish_together(base: Path, tmp_path: Path) -> None:
-    url, out = tmp_path / "chain", tmp_path / "out"
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+def torchrun(program: str, *arguments: Path) -> None:
+    """Runs two processes of a program that is beside this file."""
+    options = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
     ran = subprocess.run(
-        [sys.executable, *torchrun, Path(__file__).with_name("ranks_trainer.py"), base, out, url],
+        [sys.executable, *options, Path(__file__).with_name(program), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
@@ -150,10 +150,20 @@ def test_processes_that_train_together_publish_together(base: Path, tmp_path: Pa
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_processes_that_train_together_publish_together(base: Path, tmp_path: Path) -> None:
+    url, out = tmp_path / "chain", tmp_path / "out"
+    torchrun("ranks_trainer.py", base, out, url)
     assert [row["metadata"]["step"] for row in log(url)] == ["2", "3"]
     # Both had shards of their own.
     assert len(log(url)[0]["shards"]) > 1
     assert_is(version(url), transformers.AutoModelForCausalLM.from_pretrained(out / "trained", dtype=torch.float32))
+
+
+def test_experts_that_are_spread_over_processes(tmp_path: Path) -> None:
+    torchrun("ranks_sharded.py", with_experts(tmp_path / "base"), tmp_path / "chain")
+    assert [row["metadata"]["step"] for row in log(tmp_path / "chain")] == ["1", "2"]
 
 
 def test_a_trainer_trains_again(base: Path, tmp_path: Path) -> None:
@@ -225,16 +235,21 @@ def test_another_model_than_the_checkpoint_is_refused_at_once(base: Path, tmp_pa
         PublishCallback(tmp_path / "chain", every=0)
 
 
-def test_experts_are_published_as_their_checkpoint_has_them(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.torch", reason="SKIPPED: safetensors is not installed")
-    base = write_checkpoint(
-        tmp_path / "base",
+def with_experts(folder: Path) -> Path:
+    """A checkpoint whose experts transformers fuses."""
+    return write_checkpoint(
+        folder,
         "Qwen3Moe",
         moe_intermediate_size=32,
         num_experts=4,
         num_experts_per_tok=2,
         tie_word_embeddings=False,
     )
+
+
+def test_experts_are_published_as_their_checkpoint_has_them(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch", reason="SKIPPED: safetensors is not installed")
+    base = with_experts(tmp_path / "base")
     trained = trainer(base, tmp_path / "out", PublishCallback(tmp_path / "chain", like=base), steps=2)
     trained.train()
     trained.model.save_pretrained(tmp_path / "saved")
