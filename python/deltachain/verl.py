@@ -17,7 +17,7 @@ from typing import Any
 
 from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 
-from ._errors import ChainError, TimeoutError, UsageError
+from ._errors import ChainError, IoError, TimeoutError, UsageError
 from ._host_copy import HostCopy
 from ._publisher import Publisher
 from ._subscriber import Subscriber
@@ -26,6 +26,9 @@ __all__ = ["DeltachainCheckpointEngine"]
 
 # Seconds between two looks at a directory that another process of the machine keeps.
 _POLL = 0.1
+
+# How often the directory is tried to be kept, each time.
+_TRIES = 3
 
 
 @CheckpointEngineRegistry.register("deltachain")
@@ -135,10 +138,19 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
 
     def _keeps(self) -> bool:
         """Whether this process keeps the copy: the first one that tries, until it ends."""
-        if self._subscriber is None:
+        if self._subscriber is not None:
+            return True
+        for left in reversed(range(_TRIES)):
             try:
                 self._subscriber = Subscriber(self._url, host_copy=self._host_copy, kind="torch", **self._settings)
-            except UsageError as error:
-                if self._host_copy is None or "another process keeps" not in str(error):
+                return True
+            except (IoError, UsageError) as error:
+                if self._host_copy is None:
                     raise
-        return self._subscriber is not None
+                if "another process keeps" in str(error):
+                    return False
+                # Processes that begin a directory at the same moment can get in each other's way.
+                if left == 0:
+                    raise
+                time.sleep(_POLL)
+        return False

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +77,21 @@ def test_rollout_workers_have_what_was_sent(tmp_path: Path, shares: bool) -> Non
     assert len(list((url / "commits").iterdir())) == 4
     if shares:
         assert dc.HostCopy(tmp_path / "copy").version == 3
+
+
+def test_verl_s_own_manager_and_workers(tmp_path: Path) -> None:
+    # Ray keeps a token in the home directory, and tells its makers that it is used.
+    own = {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1"}
+    ran = subprocess.run(
+        [sys.executable, Path(__file__).with_name("verl_manager.py"), tmp_path],
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "3 updates, the same bits in each of 2 rollout workers" in ran.stdout
 
 
 def test_trainers_in_float32_publish_the_dtypes_of_the_checkpoint(tmp_path: Path) -> None:
