@@ -91,7 +91,7 @@ class WeightTransfer:
         self._wait = wait
         self._host_copies = [os.fspath(copy) for copy in host_copies]
         chain = self._url if "://" in self._url else os.path.abspath(self._url)
-        told = {"chain": chain, **(backend or {})}
+        told = {"chain": chain, "host_copy": None, "mode": "auto", **(backend or {})}
         self._servers = [Server(server, told, timeout) for server in servers]
         self._timeout = timeout
         self._frozen_from_like = frozen_from_like

@@ -151,7 +151,7 @@ def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: St
     )
     transfer.init_weight_transfer()
     for one in both:
-        told = {"init_info": {"chain": str(url), "mode": "sparse"}}
+        told = {"init_info": {"chain": str(url), "host_copy": None, "mode": "sparse"}}
         assert one.taken() == [("/init_weight_transfer_engine", told), ("/weight_info", None)]
     paused_at: list[int | None] = []
 
