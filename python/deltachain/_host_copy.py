@@ -58,6 +58,15 @@ class HostCopy:
         return os.path.realpath(link) if os.path.islink(link) else None
 
     @property
+    def version(self) -> int | None:
+        """The number of the version that is shown now; None if there is none yet."""
+        current = self.current
+        if current is None:
+            return None
+        with open(os.path.join(os.path.dirname(current), "held.json"), encoding="utf-8") as file:
+            return int(json.load(file)["version"])
+
+    @property
     def is_behind(self) -> bool:
         """Whether another version is shown than the one that this process is at."""
         return self.current != self.held
@@ -120,12 +129,12 @@ def files_of(directory: str) -> list[str]:
     return [os.path.join(directory, name) for name in names]
 
 
-def raw(directory: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
-    """Dtype, shape and bytes of the tensors of a model that has been proven, by name. The bytes are views of mapped
-    files."""
+def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
+    """Dtype, shape and bytes of the tensors of a model that has been proven, by name: a directory, or one file. The
+    bytes are views of mapped files."""
     found: dict[str, tuple[str, tuple[int, ...], memoryview]] = {}
-    for path in files_of(directory):
-        with open(path, "rb") as file:
+    for part in files_of(path) if os.path.isdir(path) else [path]:
+        with open(part, "rb") as file:
             # Private: whoever writes to a view has its own copy of the page.
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         (length,) = struct.unpack("<Q", data[:8])

@@ -252,6 +252,17 @@ class Publisher:
         """What this publisher has published last."""
         return self._seen
 
+    @property
+    def head(self) -> int | None:
+        """The number of the chain's newest version; None if there is none yet. Waits for what is under way, then asks
+        the store."""
+        self._check()
+        self._join()
+        if self._native is None:
+            raise UsageError("USAGE: the publisher has been closed")
+        head = self._native.head()
+        return None if head is None else int(head[0])
+
     def publish(self, weights: Any, *, metadata: Mapping[str, Any] | None = None) -> Published:
         """Publishes a version and waits until everybody can see it. As `publish_async(...).result()`; Ctrl-C ends it.
 

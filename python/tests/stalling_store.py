@@ -101,7 +101,13 @@ class StallingStore:
     @property
     def storage_options(self) -> dict[str, str]:
         """Settings with which it is found."""
-        return {"endpoint": self.url, "region": "x", "access_key_id": "x", "secret_access_key": "x", "allow_http": "true"}
+        return {
+            "endpoint": self.url,
+            "region": "x",
+            "access_key_id": "x",
+            "secret_access_key": "x",
+            "allow_http": "true",
+        }
 
     def stand(self, method: str, name: str) -> None:
         if self.stall and method in self.methods and "/files/" in name:

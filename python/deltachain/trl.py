@@ -1,0 +1,200 @@
+"""Publishing from trainers of TRL that generate beside training: AsyncGRPOTrainer, AsyncDistillationTrainer.
+
+    from deltachain.trl import WeightTransfer
+
+    trainer = AsyncGRPOTrainer(..., weight_transfer=WeightTransfer("s3://models/run7", like="base/"))
+
+TRL's other trainers take `deltachain.transformers.PublishCallback`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from ._errors import TimeoutError, UsageError
+from ._host_copy import HostCopy, raw
+from ._like import Like
+from ._publisher import Published, Publisher
+from ._servers import Server, all_of, update
+from ._tensors import shaped
+
+__all__ = ["WeightTransfer"]
+
+# Seconds between two looks at a host copy.
+_POLL = 0.2
+
+
+class WeightTransfer:
+    """What TRL calls to bring weights to servers (`WeightTransferProtocol`): each sync becomes a version of a chain.
+
+    Args:
+        url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`.
+        like: the checkpoint that versions are like, which is usually the one that training began with. TRL trains in
+            F32 unless it is told otherwise; weights are cast to the checkpoint's dtypes here. See `Publisher`.
+        wait: whom a sync waits for.
+
+            `"published"`: nobody. The weights are copied, and training goes on while they are stored. Servers follow
+            the chain by themselves, and the trainer need not know them. One version is on its way at a time.
+
+            `"staged"`: until the version is stored, and has come to each of `host_copies`.
+
+            `"applied"`: until each of `servers` has it. They are paused when the version is stored, and has come to
+            `host_copies` if there are any.
+        host_copies: directories that followers keep (`deltachain follow URL DIR`), as this machine sees them.
+        servers: `http://HOST:PORT` of servers of vLLM with the backend `deltachain`. No process may update them
+            beside this one.
+        backend: what the servers' backend is told beside the chain: `{"mode": "reload"}`, `{"host_copy": DIR}`.
+        timeout: seconds that a host copy or a request to a server may take.
+        frozen_from_like: take what TRL does not send from `like`: parameters that are not trained, such as those of a
+            vision tower, and buffers. Without it, a checkpoint with such tensors is refused.
+        publisher: what else `Publisher` takes, such as `keep_last`, `transform` or `storage_options`. TRL has one
+            process publish for all, so there is no `group`.
+
+    What fails is raised where it is waited for; with `"published"`, by the next sync, or when training ends.
+
+    Raises:
+        UsageError: if settings contradict each other.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        like: str | os.PathLike[str] | None = None,
+        wait: Literal["published", "staged", "applied"] = "published",
+        host_copies: Sequence[str | os.PathLike[str]] = (),
+        servers: Sequence[str] = (),
+        backend: Mapping[str, Any] | None = None,
+        timeout: float = 1800.0,
+        frozen_from_like: bool = False,
+        **publisher: Any,
+    ) -> None:
+        if wait not in ("published", "staged", "applied"):
+            raise UsageError(f"USAGE: wait is 'published', 'staged' or 'applied', not {wait!r}")
+        if isinstance(host_copies, str) or isinstance(servers, str):
+            raise TypeError("host_copies= and servers= are lists")
+        if (wait == "applied") != bool(servers):
+            raise UsageError("USAGE: servers= and wait='applied' belong together")
+        if (wait == "staged" and not host_copies) or (wait == "published" and host_copies):
+            raise UsageError("USAGE: host_copies= is what wait='staged' waits for, and wait='applied' before it pauses")
+        if backend is not None and not servers:
+            raise UsageError("USAGE: backend= is for servers=")
+        if "group" in publisher:
+            raise UsageError("USAGE: TRL has one process publish: group= cannot be given")
+        if frozen_from_like and (like is None or "transform" in publisher):
+            raise UsageError("USAGE: frozen_from_like needs like=, and does not go with transform=")
+        self._url = os.fspath(url)
+        self._like = None if like is None else os.fspath(like)
+        self._wait = wait
+        self._host_copies = [os.fspath(copy) for copy in host_copies]
+        chain = self._url if "://" in self._url else os.path.abspath(self._url)
+        told = {"chain": chain, "host_copy": None, "mode": "auto", **(backend or {})}
+        self._servers = [Server(server, told, timeout) for server in servers]
+        self._timeout = timeout
+        self._frozen_from_like = frozen_from_like
+        self._settings = publisher
+        self._publisher: Publisher | None = None
+        self._last: Published | None = None
+
+    @property
+    def last(self) -> Published | None:
+        """The version that was published last; it stays when training has ended."""
+        return self._last if self._publisher is None else self._publisher.last
+
+    def init_weight_transfer(self) -> None:
+        """Opens the chain, or begins it, and waits for the servers.
+
+        Raises:
+            Error: if the chain can neither be read nor begun, or a server is not there in time.
+        """
+        self._opened()
+
+    def pause(self) -> None:
+        """Nothing: TRL calls this before it sends, and servers are to stand still for no longer than they must. With
+        `wait="applied"` they are paused while weights are sent, when the version is ready."""
+
+    def send_weights(self, iterator: Iterable[tuple[str, Any]]) -> None:
+        """Publishes a version, and waits for those whom `wait` names.
+
+        Raises:
+            UsageError: if names are missing or too many, or a tensor does not fit.
+            TimeoutError: if host copies do not get the version in time. It is published.
+            IoError: if a server fails; the others go on. One that may hold parts of two versions stays paused.
+            Error: if the version cannot be published, or the one before could not and nobody has asked for it.
+        """
+        publisher = self._opened()
+        job = publisher.publish_async(self._whole(iterator))
+        if self._wait == "published":
+            return
+        published = job.result()
+        self._stage(published.version)
+        if self._servers:
+            update(self._servers, published.version, published.digest)
+
+    def resume(self) -> None:
+        """With `wait="applied"`, lets the servers go on. Otherwise nothing.
+
+        Raises:
+            IoError: if a server does not.
+        """
+        all_of(self._servers, Server.resume)
+
+    def destroy(self) -> None:
+        """Waits for what is under way.
+
+        Raises:
+            Error: if the last version could not be published, and nobody has asked for it.
+        """
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            try:
+                publisher.close()
+            finally:
+                self._last = publisher.last
+
+    def _opened(self) -> Publisher:
+        # TRL does not begin anew where the same trainer trains twice.
+        if self._publisher is None:
+            publisher = Publisher(self._url, like=self._like, **self._settings)
+            try:
+                all_of(self._servers, Server.begin)
+            except BaseException:
+                publisher.close()
+                raise
+            self._publisher = publisher
+        return self._publisher
+
+    def _whole(self, iterator: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        """What TRL sends, and what it does not send."""
+        if not self._frozen_from_like:
+            yield from iterator
+            return
+        assert self._like is not None
+        like = Like(self._like)
+        seen: set[str] = set()
+        for name, tensor in iterator:
+            seen.update(like.places(name))
+            yield name, tensor
+        for name, (dtype, shape, data) in raw(self._like).items():
+            if name not in seen:
+                yield name, shaped("deltachain", dtype, shape, data)
+
+    def _stage(self, version: int) -> None:
+        """Waits for the host copies."""
+        end = time.monotonic() + self._timeout
+        for path in self._host_copies:
+            while True:
+                held = HostCopy(path).version if os.path.isdir(path) else None
+                if held is not None and held >= version:
+                    break
+                if time.monotonic() > end:
+                    state = "has no version yet" if held is None else f"is at version {held}"
+                    raise TimeoutError(
+                        f"version {version} was published, but a host copy {state} (file {path})",
+                        file=path,
+                        advice="see whether its follower runs",
+                    )
+                time.sleep(_POLL)
