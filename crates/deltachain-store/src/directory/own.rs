@@ -8,7 +8,7 @@ use std::path::Path;
 use deltachain::{Error, Result};
 
 use crate::directory::marker::{Kind, MARKER};
-use crate::directory::unfinished;
+use crate::directory::{names, unfinished};
 
 /// How many names a refusal gives.
 const SHOWN: usize = 5;
@@ -33,6 +33,8 @@ pub(crate) fn own(directory: &Path, kind: Kind, is_ours: impl FnOnce(&[OsString]
     if kind.marks(directory)? {
         return Ok(());
     }
+    // Somebody who begins the same directory at this moment has such a file there, or was killed then.
+    names.retain(|name| !names::is_unfinished(name));
     if !names.is_empty() && !is_ours(&names) {
         names.sort_unstable();
         let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("{:?}", name.to_string_lossy())).collect();
@@ -47,8 +49,17 @@ pub(crate) fn own(directory: &Path, kind: Kind, is_ours: impl FnOnce(&[OsString]
     mark(directory, kind).map_err(failed("writing"))
 }
 
-/// Writes the marker, which appears as a whole and has reached the disk then.
+/// Writes the marker. Another process that begins the same directory may have the lock by then, and remove what is unfinished:
+/// then it has written the marker before.
 fn mark(directory: &Path, kind: Kind) -> io::Result<()> {
+    match write_marker(directory, kind) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && directory.join(MARKER).exists() => Ok(()),
+        written => written,
+    }
+}
+
+/// Writes the marker, which appears as a whole and has reached the disk then.
+fn write_marker(directory: &Path, kind: Kind) -> io::Result<()> {
     let mut file = unfinished::shared_file(directory)?;
     file.write_all(kind.text().as_bytes())?;
     file.as_file().sync_all()?;
@@ -59,4 +70,30 @@ fn mark(directory: &Path, kind: Kind) -> io::Result<()> {
 /// Lets the names in a directory reach the disk, where a directory can be opened.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn several_may_begin_a_directory_at_once() {
+        for _ in 0..200 {
+            let place = tempfile::tempdir().unwrap();
+            let directory = place.path().join("new");
+            let begin = || {
+                own(&directory, Kind::Model, |_| false).unwrap();
+                assert_eq!(unfinished::remove(&directory).unwrap(), Vec::<std::path::PathBuf>::new());
+            };
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(begin);
+                }
+            });
+            let names: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(names, [MARKER]);
+        }
+    }
 }

@@ -62,17 +62,24 @@ pub(crate) fn remove(place: &Path) -> io::Result<Vec<PathBuf>> {
         let is_gone = if !names::is_unfinished(&name) {
             !name.as_encoded_bytes().starts_with(b".tmp-")
         } else if is_real_file(&path) {
-            fs::remove_file(&path).map(|()| true)?
+            // Its owner may have ended it meanwhile.
+            fs::remove_file(&path).or_else(gone)?;
+            true
         } else if is_real_directory(&path) {
             remove_directory(&path)?
         } else {
-            false
+            fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         };
         if !is_gone {
             left.push(path);
         }
     }
     Ok(left)
+}
+
+/// What is not there has been removed.
+fn gone(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// Removes a directory of our shape if it has the marker, or is empty. Whether it is gone now.
