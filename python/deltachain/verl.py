@@ -27,9 +27,6 @@ __all__ = ["DeltachainCheckpointEngine"]
 # Seconds between two looks at a directory that another process of the machine keeps.
 _POLL = 0.1
 
-# How often the directory is tried to be kept, each time.
-_TRIES = 3
-
 
 @CheckpointEngineRegistry.register("deltachain")
 class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
@@ -140,17 +137,10 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         """Whether this process keeps the copy: the first one that tries, until it ends."""
         if self._subscriber is not None:
             return True
-        for left in reversed(range(_TRIES)):
-            try:
-                self._subscriber = Subscriber(self._url, host_copy=self._host_copy, kind="torch", **self._settings)
-                return True
-            except (IoError, UsageError) as error:
-                if self._host_copy is None:
-                    raise
-                if "another process keeps" in str(error):
-                    return False
-                # Processes that begin a directory at the same moment can get in each other's way.
-                if left == 0:
-                    raise
-                time.sleep(_POLL)
-        return False
+        try:
+            self._subscriber = Subscriber(self._url, host_copy=self._host_copy, kind="torch", **self._settings)
+        except (IoError, UsageError) as error:
+            if self._host_copy is None or "another process keeps" not in str(error):
+                raise
+            return False
+        return True
