@@ -203,6 +203,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                     self._load_all(taken)
                 else:
                     self._patch(patches)
+                self._pack_again()
             except BaseException as error:
                 copy.lost()
                 raise TornError(
@@ -283,18 +284,25 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             if missing:
                 raise UsageError(f"USAGE: the chain has no weights for {len(missing)} parameters: {missing[:5]}")
 
-    def _tied(self) -> set[str]:
-        """Parameters that are other ones under a second name, which no checkpoint has."""
+    def _pack_again(self) -> None:
+        """On CPUs, vLLM multiplies by a packed copy of the last layer's weights. If they are those of the embedding, a
+        reload brings these up to date, and the copy only when it is made again."""
+        if self.device.type == "cpu":
+            for _, head in self._heads():
+                if head.weight.numel():
+                    head.quant_method.process_weights_after_loading(head)
+
+    def _heads(self) -> list[tuple[str, torch.nn.Module]]:
+        """The layers that make logits, with their names."""
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
+        return [(name, module) for name, module in self.model.named_modules() if isinstance(module, ParallelLMHead)]
+
+    def _tied(self) -> set[str]:
+        """Parameters that are other ones under a second name, which no checkpoint has."""
         if not getattr(self.model_config.hf_text_config, "tie_word_embeddings", False):
             return set()
-        return {
-            f"{name}.{own}"
-            for name, module in self.model.named_modules()
-            if isinstance(module, ParallelLMHead)
-            for own, _ in module.named_parameters(recurse=False)
-        }
+        return {f"{name}.{own}" for name, head in self._heads() for own, _ in head.named_parameters(recurse=False)}
 
 
 def _can_patch(patches: list[Patch]) -> bool:
