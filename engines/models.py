@@ -54,7 +54,21 @@ def make(kind: str, folder: Path, seed: int) -> Any:
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes})
     model = getattr(transformers, f"{name}ForCausalLM")(config)
     model.to(torch.bfloat16).save_pretrained(folder)
+    if kind != "half":
+        words().save_pretrained(folder)
     return model
+
+
+def words() -> Any:
+    """A tokenizer for models that speak of nothing: token 7 is the word `w7`."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    vocabulary = {f"w{number}": number for number in range(SIZES["vocab_size"])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="w0", eos_token="w1", unk_token="w0"
+    )
 
 
 def train(kind: str, folder: Path, versions: int) -> None:
@@ -79,6 +93,8 @@ def train(kind: str, folder: Path, versions: int) -> None:
             copy = type(model)(model.config)
             copy.load_state_dict(model.state_dict())
             copy.to(torch.bfloat16).save_pretrained(saved)
+            if kind != "half":
+                words().save_pretrained(saved)
             # What transformers saves, which has names as checkpoints have them.
             published = publisher.publish_async(tensors_of(saved), metadata={"step": number}).result()
             rows.append(

@@ -6,28 +6,25 @@ import os
 from typing import Any
 
 # Before vLLM is imported.
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
-import torch
+os.environ.update(
+    VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1"
+)
 
 PROMPTS = [[2, 3, 5, 7, 11, 13], list(range(40, 75)), [400, 17, 256, 31] * 5, [9]]
 TOKENS = 12
 
 
-def engine(model: str, *, sparse: bool = False, **settings: Any) -> Any:
-    """An engine. With `sparse`, it keeps weights as the checkpoint has them, as on GPUs: on this platform, vLLM packs
-    them otherwise."""
+def engine(model: object, *, plain: bool = False, **settings: Any) -> Any:
+    """An engine. With `plain`, it keeps weights as the checkpoint has them, as on GPUs: on CPUs, vLLM packs them
+    otherwise."""
     import vllm
 
-    if sparse:
+    if plain:
         import vllm._custom_ops as ops
 
         ops._supports_onednn = False
     return vllm.LLM(
-        model=model,
+        model=str(model),
         skip_tokenizer_init=True,
         enforce_eager=True,
         dtype="bfloat16",
@@ -59,7 +56,3 @@ def checksums(llm: Any) -> dict[str, str]:
         found |= row
     return found
 
-
-def threads() -> None:
-    """A result must not depend on how many threads share a sum."""
-    torch.set_num_threads(2)

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +70,9 @@ class EngineCopy:
             self._subscriber: Subscriber | None = Subscriber(chain, host_copy=directory, kind="torch")
         except (IoError, UsageError) as error:
             if "another process keeps" not in str(error):
+                if remove:
+                    with suppress(OSError):
+                        os.rmdir(directory)
                 raise
             self._subscriber = None
         self._state = threading.Condition()

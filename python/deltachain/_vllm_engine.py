@@ -136,8 +136,9 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             raise UnsupportedError(f"sparse updates are not possible: {reason}")
         is_sparse = reason is None and init_info.mode != "reload"
         directory = init_info.host_copy or shared_memory_directory(init_info.chain)
-        copy = EngineCopy(init_info.chain, directory, changes=is_sparse, remove=init_info.host_copy is None)
+        # Before another one is opened: it may be of the same directory.
         self.shutdown()
+        copy = EngineCopy(init_info.chain, directory, changes=is_sparse, remove=init_info.host_copy is None)
         self._copy, self._info, self._is_sparse = copy, init_info, is_sparse
         _logger.info(
             "deltachain: follows %s in %s, which %s; updates are %s%s",
