@@ -173,9 +173,7 @@ def failures(folder: Path) -> list[list[Any]]:
         engine.update(4)
         rows.append([f"the update after {name} that broke", engine.shows() == fresh_of(folder, 4), "as a fresh start"])
 
-    refused(
-        "draft model", RuntimeError, lambda: engine.llm.start_draft_weight_update(), fresh_of(folder, 4)
-    )
+    refused("draft model", RuntimeError, lambda: engine.llm.start_draft_weight_update(), fresh_of(folder, 4))
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     return rows
 

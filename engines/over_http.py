@@ -37,8 +37,8 @@ class Server:
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
         settings = {"backend": "deltachain"}
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--model", str(model), "--served-model-name", "it"]
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--model", str(model), "--served-model-name", "it"]
         command += ["--dtype", "bfloat16", "--max-model-len", "256", "--max-num-seqs", "4", "--enforce-eager"]
         command += ["--weight-transfer-config", json.dumps(settings)]
         environment = {
@@ -140,9 +140,7 @@ def proof(folder: Path, mode: str, fresh_of: dict[int, list[Any]]) -> list[list[
 
         # The same prompts before and after: what was computed with older weights must not be used.
         seconds = server.update(3, digests[3])
-        rows.append(
-            ["by 2 versions, prefix cache on", server.answers() == fresh_of[3], f"paused for {seconds:.3f} s"]
-        )
+        rows.append(["by 2 versions, prefix cache on", server.answers() == fresh_of[3], f"paused for {seconds:.3f} s"])
 
         try:
             server.update(4, "0" * 64)

@@ -1,5 +1,5 @@
-"""A plugin of vLLM for the checks here, loaded in each of its processes. With `ENGINES_PLAIN=1`, weights are kept as the
-checkpoint has them, as on GPUs: on CPUs, vLLM packs them otherwise."""
+"""A plugin of vLLM for the checks here, loaded in each of its processes. With `ENGINES_PLAIN=1`, weights are kept as
+the checkpoint has them, as on GPUs: on CPUs, vLLM packs them otherwise."""
 
 import os
 

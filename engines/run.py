@@ -108,9 +108,7 @@ class Run:
             raise RuntimeError("the versions answer alike, so that nothing is compared")
         versions = ",".join(str(number) for number in sequence)
         out = folder / f"updates-{mode}.json"
-        found = self.child(
-            "in_process.py", "updates", folder, out, "--mode", mode, "--versions", versions, out=out
-        )
+        found = self.child("in_process.py", "updates", folder, out, "--mode", mode, "--versions", versions, out=out)
         wrong = []
         for number, (answers, checksums, _) in found:
             if number in expected and [answers, checksums] != expected[number]:
@@ -155,7 +153,7 @@ def proofs(run: Run, short: bool) -> None:
     if short:
         return
     out = run.work / "qwen3" / "failures.json"
-    run.rows("sparse and reload, in process, refusals", run.child("in_process.py", "failures", out.parent, out, out=out))
+    run.rows("in process, refusals", run.child("in_process.py", "failures", out.parent, out, out=out))
     for mode in ("sparse", "reload"):
         out = run.work / "qwen3" / f"http-{mode}.json"
         found = run.child("over_http.py", out.parent, out, "--mode", mode, out=out)

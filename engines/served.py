@@ -51,4 +51,3 @@ def checksums(llm: Any) -> dict[str, str]:
     for row in llm.collective_rpc("compute_weight_checksums"):
         found |= row
     return found
-
