@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import served
@@ -173,9 +175,43 @@ def failures(folder: Path) -> list[list[Any]]:
         engine.update(4)
         rows.append([f"the update after {name} that broke", engine.shows() == fresh_of(folder, 4), "as a fresh start"])
 
-    refused("draft model", RuntimeError, lambda: engine.llm.start_draft_weight_update(), fresh_of(folder, 4))
+    refused(
+        "an update of a draft model", RuntimeError, lambda: engine.llm.start_draft_weight_update(), fresh_of(folder, 4)
+    )
+    last = fresh_of(folder, 4)
+    for name, act in unsupported().items():
+        refused(name, dc.UnsupportedError, lambda act=act: engine.engine(act), last)
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     return rows
+
+
+def unsupported() -> dict[str, Callable[[Any], object]]:
+    """What servers must not be started with, or not be told. Each is given the backend of one that is good."""
+
+    def again(backend: Any, **changes: Any) -> object:
+        config = copy.copy(backend.vllm_config)
+        for name, value in changes.items():
+            object.__setattr__(config, name, value)
+        return type(backend)(backend.config, config, backend.device, backend.model)
+
+    def untested(backend: Any) -> object:
+        import vllm
+
+        good, vllm.__version__ = vllm.__version__, "0.99.0"
+        try:
+            return again(backend)
+        finally:
+            vllm.__version__ = good
+
+    def connector(backend: Any) -> object:
+        other = again(backend, kv_transfer_config=SimpleNamespace())
+        return other.init_transfer_engine(backend._info)
+
+    return {
+        "a draft model beside it": lambda backend: again(backend, speculative_config=SimpleNamespace(method="eagle")),
+        "a KV connector": connector,
+        "an untested version of vLLM": untested,
+    }
 
 
 def fresh_of(folder: Path, number: int) -> list[Any]:

@@ -74,8 +74,8 @@ def words() -> Any:
 
 def train(kind: str, folder: Path, versions: int) -> None:
     """Publishes versions of a model to FOLDER/chain, one after each step of training. Each is saved by transformers as
-    well, in FOLDER/saved-N: that is what a server that was updated has to equal. FOLDER/other is another random model of
-    the same shape, for servers to start with.
+    well, in FOLDER/saved-N: that is what a server that was updated has to equal. FOLDER/other is another random model
+    of the same shape, for servers to start with.
 
     Masters are in F32, as in real training, and the checkpoint is bfloat16.
     """
