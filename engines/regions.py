@@ -194,10 +194,10 @@ def table(published: list[tuple[float, Any]], found: dict[str, dict[int, Any]], 
     terabyte = share * 1e12
     lines += [
         "",
-        f"Measured with {2 * ELEMENTS / 1e6:.0f} MB of BF16, of which {last.changed / last.elements:.1%} changes: a link "
-        f"has {last.bytes / 1e6:.2f} MB, {share:.2%} of the model. **Computed** from that share, not run: for 1 TB a "
-        f"link has {terabyte / 1e9:.1f} GB, which a line of 10 Gbit/s carries in {terabyte * 8 / 1e10:.0f} s and one of "
-        f"1 Gbit/s in {terabyte * 8 / 1e9:.0f} s; building, which overlaps, is not in these figures.",
+        f"Measured with {2 * ELEMENTS / 1e6:.0f} MB of BF16, of which {last.changed / last.elements:.1%} changes: a "
+        f"link has {last.bytes / 1e6:.2f} MB, {share:.2%} of the model. **Computed** from that share, not run: for 1 TB a "
+        f"link has {terabyte / 1e9:.1f} GB, which a line of 10 Gbit/s carries in {terabyte * 8 / 1e10:.0f} s and one "
+        f"of 1 Gbit/s in {terabyte * 8 / 1e9:.0f} s; building, which overlaps, is not in these figures.",
     ]
     return lines
 
