@@ -69,7 +69,7 @@ impl ErrorClass {
             Self::Limit => "raise the limits if you trust the source",
             Self::WrongBase => "give the base that the link was made from, or start from a snapshot",
             Self::StateMismatch => "do not use the result; report the program that wrote the link",
-            Self::Chain => "see the rule; what you hold is kept",
+            Self::Chain => "SPEC.md says what the rule asks for",
             Self::Io | Self::Usage => "",
         }
     }
@@ -148,6 +148,11 @@ impl Error {
         Self::new(ErrorClass::Usage, None, message.into())
     }
 
+    /// A refusal of this class that breaks no rule of SPEC.md: for crates that read and write files of other formats.
+    pub fn refused(class: ErrorClass, message: impl Into<String>) -> Self {
+        Self::new(class, None, message.into())
+    }
+
     /// The operating system failed while doing `what`.
     pub fn io(what: impl Into<String>, source: std::io::Error) -> Self {
         let mut error = Self::new(ErrorClass::Io, None, what.into());
@@ -167,13 +172,15 @@ impl Error {
     }
 
     /// Names the absolute byte offset in the file, unless one is named already.
-    pub(crate) fn at(mut self, offset: u64) -> Self {
+    #[must_use]
+    pub fn at(mut self, offset: u64) -> Self {
         self.0.offset.get_or_insert(offset);
         self
     }
 
     /// Names the tensor, unless one is named already.
-    pub(crate) fn of_tensor(mut self, tensor: &str) -> Self {
+    #[must_use]
+    pub fn of_tensor(mut self, tensor: &str) -> Self {
         self.0.tensor.get_or_insert_with(|| tensor.to_owned());
         self
     }

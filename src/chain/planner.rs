@@ -184,6 +184,11 @@ impl Planner {
         self.is_current = false;
     }
 
+    /// The version held, unless it has been passed over. Its commit and the chain document are vouched for by their digests.
+    pub fn held_version(&self) -> Option<u64> {
+        self.held.map(|held| held.version)
+    }
+
     /// Passes over what is held because it is not what the plan's `start` says (R-APP-01), and so over all paths that start
     /// from it.
     pub fn fail_held(&mut self, error: Error) {

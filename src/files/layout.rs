@@ -68,13 +68,14 @@ impl Layout {
     }
 
     /// The layout of a directory that holds these files of several layouts without a common tensor, such as those of the
-    /// shards of a version. Files keep their names if all have one and no two are the same, regarding case or not. Otherwise a single
-    /// file is called `model.safetensors`, and several are numbered: `model-00001-of-00002.safetensors`, and so on.
+    /// shards of a version. Files of the same name and metadata are parts of one file. Files keep their names if all have one and no two
+    /// are the same, regarding case or not. Otherwise a single file is called `model.safetensors`, and several are numbered:
+    /// `model-00001-of-00002.safetensors`, and so on.
     ///
     /// # Errors
     /// USAGE if there is no file.
     pub fn joined<'a>(files: impl Iterator<Item = &'a LayoutFile>) -> Result<Self> {
-        let mut files: Vec<LayoutFile> = files.cloned().collect();
+        let mut files = merged(files);
         let names: BTreeSet<String> = files.iter().flat_map(|file| &file.name).map(|name| fold_case(name)).collect();
         if names.len() < files.len() {
             let count = files.len();
@@ -241,6 +242,24 @@ impl Layout {
     }
 }
 
+/// Files of several layouts, those of the same name and metadata as one.
+fn merged<'a>(parts: impl Iterator<Item = &'a LayoutFile>) -> Vec<LayoutFile> {
+    let mut files: Vec<LayoutFile> = Vec::new();
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    for part in parts {
+        let place = part.name.as_ref().and_then(|name| places.get(name.as_str()));
+        match place.and_then(|&place| files.get_mut(place)).filter(|file| file.metadata == part.metadata) {
+            Some(file) => file.tensors.extend_from_slice(&part.tensors),
+            None => {
+                places.extend(part.name.as_deref().map(|name| (name, files.len())));
+                files.push(part.clone());
+            }
+        }
+    }
+    files.iter_mut().for_each(|file| file.tensors.sort_unstable());
+    files
+}
+
 /// The names of these tensors, ascending.
 fn names(tensors: &[TensorInfo]) -> Vec<String> {
     let mut names: Vec<String> = tensors.iter().map(|info| info.name().to_owned()).collect();
@@ -326,6 +345,14 @@ mod tests {
         let numbered = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
         assert_eq!(names(&[layout(&[None]), layout(&[None])]), numbered);
         assert_eq!(names(&[layout(&[Some("A.safetensors")]), layout(&[Some("a.safetensors")])]), numbered);
+        // Each shard has a part of the same file.
+        let [first, mut second] = [layout(&[Some("x.safetensors")]), layout(&[Some("x.safetensors")])];
+        second.files[0].tensors = vec!["a".to_owned()];
+        let one = Layout::joined([&first, &second].into_iter().flat_map(Layout::files)).unwrap();
+        assert_eq!(one.files.len(), 1);
+        assert_eq!(one.files[0].tensors, ["a", "t0"]);
+        second.files[0].metadata = Some([("format".to_owned(), "pt".to_owned())].into());
+        assert_eq!(names(&[first, second]), numbered);
         assert_eq!(Layout::joined([].iter()).unwrap_err().class(), crate::error::ErrorClass::Usage);
     }
 

@@ -98,6 +98,7 @@ impl PatchCollector {
             other: MemoryState::new(),
             cursor: Cursor::default(),
             is_switched: false,
+            is_settled: false,
             marked: None,
         };
         let mut collector = Self { set, budget, new_bytes: 0 };

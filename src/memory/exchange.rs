@@ -15,8 +15,12 @@ impl PatchSet {
     ///
     /// # Errors
     /// USAGE if the memory holds other tensors than the base, by name, dtype or shape; if tensors come, go or change their
-    /// size, and the memory is [lent](super::LentState); if its mark says that somebody else has changed a part of it.
+    /// size, and the memory is [lent](super::LentState); if its mark says that somebody else has changed a part of it; if the set
+    /// has been [settled](Ready::settle).
     pub fn fit<'m, M: StateMemory + ?Sized>(&'m mut self, memory: &'m mut M) -> Result<Ready<'m, M>> {
+        if self.is_settled {
+            return Err(Error::usage("the changes have been settled: there is no way back"));
+        }
         let expected = if self.is_switched { &self.table.tensors } else { &self.base };
         if memory.tensors() != expected {
             return Err(Error::usage("the memory does not hold the tensors that the changes are for"));
@@ -82,6 +86,21 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
         true
     }
 
+    /// Makes the memory hold the target, without a way back: the set keeps the target's values, which are only read. So whoever
+    /// else looks at them may go on. What has been exchanged already is not; the tensors that come whole go to the memory.
+    pub fn settle(&mut self) {
+        self.set_mark();
+        let Cursor { run: first, lane } = self.set.cursor;
+        for run in first..self.set.runs.len() {
+            let begin = if run == first { lane } else { 0 };
+            self.write_values(run, begin..self.set.lanes_of(run));
+        }
+        self.set.cursor = Cursor { run: self.set.runs.len(), lane: 0 };
+        self.set.is_settled = true;
+        // Nothing is left to be exchanged but the tensors.
+        self.exchange(u64::MAX);
+    }
+
     /// Makes the memory hold the base again, bit for bit, from however far it has come.
     pub fn undo(&mut self) {
         self.set_mark();
@@ -121,6 +140,32 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
                 with_lane!(lane_bytes, L => exchange_lanes::<L>(room, numbers, values));
             }
             RunKind::Whole => room[lane_bytes * (first + lanes.start)..][..values.len()].swap_with_slice(values),
+        }
+    }
+
+    /// Writes some lanes of a run; the set keeps them.
+    fn write_values(&mut self, run: usize, lanes: Range<usize>) {
+        let PatchSet { runs, numbers, values, over, table, .. } = &*self.set;
+        let run = &runs[run];
+        let Some(tensor) = over[run.tensor] else { return };
+        let lane_bytes = table.tensors[run.tensor].dtype().lane_bytes();
+        let room = self.memory.room(tensor);
+        let first = usize::try_from(run.first_lane).unwrap_or(usize::MAX);
+        let values = &values[run.values.clone()][lane_bytes * lanes.start..lane_bytes * lanes.end];
+        match &run.kind {
+            RunKind::Lanes(range) => {
+                let numbers = &numbers[range.clone()][lanes];
+                let room = &mut room[lane_bytes * first..];
+                with_lane!(lane_bytes, L => {
+                    let room = L::chunks_mut(room);
+                    for (value, &number) in L::chunks(values).iter().zip(numbers) {
+                        room[number as usize] = *value;
+                    }
+                });
+            }
+            RunKind::Whole => {
+                room[lane_bytes * (first + lanes.start)..][..values.len()].copy_from_slice(values);
+            }
         }
     }
 

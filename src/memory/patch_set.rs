@@ -28,6 +28,8 @@ pub struct PatchSet {
     pub(super) cursor: Cursor,
     /// Whether the tensors have been exchanged, which comes last.
     pub(super) is_switched: bool,
+    /// Whether there is no way back: the values are still those of the target.
+    pub(super) is_settled: bool,
     /// The memory's mark while it is being changed.
     pub(super) marked: Option<u32>,
 }

@@ -181,6 +181,18 @@ fn go_back_and_forth<M: StateMemory>(
     holds(memory, false);
 }
 
+/// Goes to the end for good, from where it is: the set keeps the values, and cannot be fitted again.
+fn settle<M: StateMemory>(set: &mut PatchSet, memory: &mut M, stop: u64, holds: &dyn Fn(&M, bool)) {
+    if !set.fit(memory).unwrap().exchange(stop) {
+        let before = set.values().to_vec();
+        set.fit(memory).unwrap().settle();
+        assert_eq!(set.values(), before);
+        let error = set.fit(memory).map(drop).unwrap_err();
+        assert!(error.message().contains("no way back"), "{error}");
+    }
+    holds(memory, true);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -210,6 +222,9 @@ proptest! {
             });
         }
         prop_assert_eq!(buffers(&base), own);
+
+        let mut memory = base.clone();
+        settle(&mut set, &mut memory, stop, &|memory, _| assert_eq!(*memory, target));
     }
 
     #[test]

@@ -130,12 +130,7 @@ impl MemoryState {
 
     /// Lets several threads write the tensors' bytes. They are what they were where nothing is written.
     pub fn writer(&mut self) -> MemoryWriter<'_> {
-        let mut writer = MemoryWriter { pieces: Vec::with_capacity(self.data.len()), begins: vec![0] };
-        for data in &mut self.data {
-            writer.pieces.extend(data.chunks_mut(PIECE_LENGTH).map(Mutex::new));
-            writer.begins.push(writer.pieces.len());
-        }
-        writer
+        MemoryWriter::new(self.data.iter_mut().map(Vec::as_mut_slice))
     }
 
     /// Adds a tensor, replacing one of the same name. `data` is row-major, little-endian.
@@ -232,13 +227,25 @@ pub(crate) fn stretch_of(data: &[u8], range: Range<u64>) -> Option<&[u8]> {
     data.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
-/// Writes a [`MemoryState`], each piece of a tensor for itself.
+/// Writes a [`MemoryState`], or buffers that somebody else owns, each piece of a tensor for itself.
 #[derive(Debug)]
 pub struct MemoryWriter<'a> {
     /// The pieces of all tensors, one after another.
     pieces: Vec<Mutex<&'a mut [u8]>>,
     /// Where those of each tensor begin; in the end, how many there are.
     begins: Vec<usize>,
+}
+
+impl<'a> MemoryWriter<'a> {
+    /// Writes into buffers: one for each tensor of the list that is written, of its length, and zero where nothing is written.
+    pub fn new(buffers: impl IntoIterator<Item = &'a mut [u8]>) -> Self {
+        let mut writer = Self { pieces: Vec::new(), begins: vec![0] };
+        for buffer in buffers {
+            writer.pieces.extend(buffer.chunks_mut(PIECE_LENGTH).map(Mutex::new));
+            writer.begins.push(writer.pieces.len());
+        }
+        writer
+    }
 }
 
 impl MemoryWriter<'_> {

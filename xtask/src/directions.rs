@@ -100,7 +100,7 @@ const OUTSIDE: &[&str] = &[
 ];
 
 /// The crates in which circles are looked for, by their root files.
-const ROOTS: &[&str] = &["src/lib.rs", "crates/deltachain-store/src/lib.rs", "crates/deltachain-cli/src/main.rs"];
+const ROOTS: &[&str] = &["src/lib.rs", "crates/deltachain-store/src/lib.rs", "crates/deltachain-cli/src/lib.rs"];
 
 /// Files or folders, without `.rs`, that may use each other.
 struct Circle {

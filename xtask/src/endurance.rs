@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use crate::Result;
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::{cargo, target};
-use crate::{Result, no_arguments};
 
 /// What a long run sets, by test program of the store.
 const LONG: [(&str, &[(&str, &str)]); 5] = [
@@ -27,13 +27,24 @@ const REQUIREMENTS: [&str; 1] = ["crates/deltachain-store/tests/requirements.txt
 const LOOKS: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
+pub(crate) const ARGUMENTS: &str = "[TEST...]";
+
+/// The test that needs a server.
+const ANOTHER_SERVER: &str = "another_server";
+
+pub(crate) fn run(chosen: &[String]) -> Result {
+    let names: Vec<&str> = LONG.iter().map(|(test, _)| *test).chain([ANOTHER_SERVER]).collect();
+    if let Some(unknown) = chosen.iter().find(|name| !names.contains(&name.as_str())) {
+        return Err(format!("there is no test `{unknown}`; there are {}", names.join(", ")).into());
+    }
+    let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name);
     let mut steps = Steps::default();
-    for (test, settings) in LONG {
+    for (test, settings) in LONG.iter().filter(|(test, _)| is_chosen(test)) {
         steps.run(test, || execute(store_test(test)?.envs(settings.iter().copied())));
     }
-    steps.run("another server", another_server);
+    if is_chosen(ANOTHER_SERVER) {
+        steps.run(ANOTHER_SERVER, another_server);
+    }
     steps.finish()
 }
 
@@ -46,7 +57,7 @@ fn store_test(name: &str) -> Result<Command> {
 pub(crate) fn another_server() -> Result {
     let python = Python::with("moto-venv", &REQUIREMENTS)?;
     let server = Server::start(&python)?;
-    execute(store_test("another_server")?.env("DELTACHAIN_S3", format!("http://{}", server.address)))
+    execute(store_test(ANOTHER_SERVER)?.env("DELTACHAIN_S3", format!("http://{}", server.address)))
 }
 
 /// A server that is ended when this is dropped.

@@ -11,6 +11,7 @@ mod deny;
 mod differential;
 mod directions;
 mod endurance;
+mod exchange;
 mod fuzz;
 mod js;
 mod lint;
@@ -23,6 +24,7 @@ mod steps;
 mod synthetic;
 mod test;
 mod tools;
+mod wheel;
 mod workspace;
 
 use std::error::Error;
@@ -47,8 +49,8 @@ const TASKS: &[Task] = &[
         arguments: "",
         about: &[
             "run every test: Rust unit, integration and documentation tests, those of the Python",
-            "reader, the conformance kit, the interop checks between both, those of the JavaScript reader,",
-            "and the memory check",
+            "reader, of the Python package and of the JavaScript reader, the conformance kit, the interop",
+            "checks between readers, and the memory check",
         ],
         run: test::run,
     },
@@ -99,8 +101,17 @@ const TASKS: &[Task] = &[
         run: js::run,
     },
     Task {
-        name: "endurance",
+        name: "wheel",
         arguments: "",
+        about: &[
+            "the Python package: build its wheel, install it in an empty environment, run its tests and the",
+            "conformance suite through it",
+        ],
+        run: wheel::run,
+    },
+    Task {
+        name: "endurance",
+        arguments: endurance::ARGUMENTS,
         about: &[
             "the store under kills, faults, a bad network and rivals, for long: all orders of operations",
             "one by one, hundreds of kills, thousands of faults; an hour",
@@ -133,6 +144,15 @@ const TASKS: &[Task] = &[
             "writes bench/rivals/RESULTS.md and rivals.svg",
         ],
         run: rivals::run,
+    },
+    Task {
+        name: "exchange",
+        arguments: exchange::ARGUMENTS,
+        about: &[
+            "import and export against the real packages of other systems, with generated states and",
+            "the pairs NAME_step0.safetensors and NAME_step1.safetensors of DIRECTORY",
+        ],
+        run: exchange::run,
     },
     Task {
         name: "fuzz",

@@ -3,7 +3,7 @@
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::{build_tool, cargo};
-use crate::{Result, conformance, differential, endurance, js, memory, no_arguments};
+use crate::{Result, conformance, differential, endurance, js, memory, no_arguments, wheel};
 
 pub(crate) fn run(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
@@ -23,6 +23,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         None => steps.skip("Python reader", "no Python environment"),
     }
     conformance::add_steps(&mut steps, built, python.as_ref());
+    wheel::add_steps(&mut steps, built);
     match &python {
         Some(python) if built => {
             steps.run("interop", || differential::interop(python, false));

@@ -1,7 +1,7 @@
 //! The command line: what can be asked for, and the help that goes with it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -9,6 +9,9 @@ use crate::chain_args::{
     CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
     ShowArgs, StatusArgs,
 };
+#[cfg(feature = "exchange")]
+use crate::exchange_args::{ExportArgs, ImportArgs};
+use crate::exit;
 use crate::failure;
 use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
 
@@ -50,6 +53,10 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     Digest(DigestArgs),
     Squash(SquashArgs),
+    #[cfg(feature = "exchange")]
+    Import(ImportArgs),
+    #[cfg(feature = "exchange")]
+    Export(ExportArgs),
     Demo(DemoArgs),
     Init(InitArgs),
     Publish(PublishArgs),
@@ -236,17 +243,17 @@ pub(crate) struct NewLink {
 }
 
 /// Parses the command line. `Err` is the code to exit with, after help or an error has been printed.
-pub(crate) fn parse() -> Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| {
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
+    Cli::try_parse_from(arguments).map_err(|error| {
         // Whoever asked for JSON gets it even if the rest of the line makes no sense.
-        let json = error.use_stderr() && std::env::args_os().any(|argument| argument == "--json");
+        let json = error.use_stderr() && arguments.iter().any(|argument| argument == "--json");
         if json {
             failure::report_usage_as_json(error.render().to_string().trim_end());
         } else {
             // Help that cannot be written because nobody reads it any more is no failure.
             let _ = error.print();
         }
-        u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+        u8::try_from(error.exit_code()).unwrap_or(exit::FAILURE)
     })
 }
 

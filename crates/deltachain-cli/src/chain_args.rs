@@ -1,5 +1,5 @@
 //! The command line of everything that has to do with chains in a store.
-#![expect(clippy::doc_markdown, rustdoc::bare_urls, reason = "help texts are for terminals, not for browsers")]
+#![expect(clippy::doc_markdown, reason = "help texts are for terminals, not for browsers")]
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;

@@ -3,19 +3,19 @@
 use std::error::Error as _;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use deltachain::{Error, ErrorClass};
 use serde_json::{Value, json};
 
+use crate::exit;
 use crate::interrupt;
 use crate::output::{Output, print_json, printable, printable_path};
 
 const USAGE_EXIT_CODE: u8 = 2;
 
 /// Shows the error that ended the program, and gives the code to exit with.
-pub(crate) fn report(error: &Error, output: Output) -> ExitCode {
+pub(crate) fn report(error: &Error, output: Output) -> u8 {
     if output.is_json() {
         // If standard output is gone there is nobody left to tell.
         let _ = print_json(&json!({ "error": describe(error) }));
@@ -25,11 +25,11 @@ pub(crate) fn report(error: &Error, output: Output) -> ExitCode {
         let _ = write!(anstream::stderr(), "{}", lines(error));
     }
     if interrupt::happened() {
-        ExitCode::from(interrupt::EXIT_CODE)
+        interrupt::EXIT_CODE
     } else if error.class() == ErrorClass::Usage {
-        ExitCode::from(USAGE_EXIT_CODE)
+        USAGE_EXIT_CODE
     } else {
-        ExitCode::FAILURE
+        exit::FAILURE
     }
 }
 

@@ -1,73 +1,9 @@
-//! The `deltachain` tool: makes, applies, joins, checks and shows links, and publishes and follows chains of them
-//! (SPEC.md of the library).
-//!
-//! Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.
+//! The program `deltachain`. All of it is in the library, so that other packages can bring it along.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
-
-mod args;
-mod chain_args;
-mod commands;
-mod failure;
-mod inputs;
-mod interrupt;
-mod numbers;
-mod operation;
-mod other_files;
-mod output;
-mod progress;
-mod shared_args;
-mod table;
-mod watcher;
 
 use std::process::ExitCode;
 
-use deltachain::{Error, Result};
-
-use crate::args::{Cli, Command};
-use crate::commands::chain;
-use crate::output::Output;
-
 fn main() -> ExitCode {
-    let cli = match args::parse() {
-        Ok(cli) => cli,
-        Err(code) => return code,
-    };
-    let output = Output::new(&cli.global);
-    match run(&cli, output) {
-        Ok(code) => code,
-        Err(error) => failure::report(&error, output),
-    }
-}
-
-fn run(cli: &Cli, output: Output) -> Result<ExitCode> {
-    interrupt::install()?;
-    if let Some(threads) = cli.global.threads {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-        pool.map_err(|error| Error::usage(format!("{threads} threads: {error}")))?;
-    }
-    match &cli.command {
-        Command::Diff(args) => commands::diff::run(args, output),
-        Command::Snapshot(args) => commands::snapshot::run(args, output),
-        Command::Apply(args) => commands::apply::run(args, output),
-        Command::Inspect(args) => commands::inspect::run(args, output),
-        Command::Verify(args) => commands::verify::run(args, output),
-        Command::Digest(args) => commands::digest::run(args, output),
-        Command::Squash(args) => commands::squash::run(args, output),
-        Command::Demo(args) => commands::demo::run(args, output),
-        Command::Init(args) => chain::init::run(args, output),
-        Command::Publish(args) => chain::publish::run(args, output),
-        Command::Commit(args) => chain::commit::run(args, output),
-        Command::Log(args) => chain::log::run(args, output),
-        Command::Show(args) => chain::show::run(args, output),
-        Command::Pull(args) => chain::pull::run(args, output),
-        Command::Follow(args) => chain::follow::run(args, output),
-        Command::Status(args) => return chain::status::run(args, output),
-        Command::Compact(args) => chain::compact::run(args, output),
-        Command::Prune(args) => chain::prune::run(args, output),
-        Command::Fsck(args) => return chain::fsck::run(args, output),
-        Command::Doctor(args) => return chain::doctor::run(args, output),
-    }?;
-    Ok(ExitCode::SUCCESS)
+    deltachain_cli::main(std::env::args_os()).into()
 }

@@ -6,6 +6,7 @@
 
 mod archive;
 mod chain;
+mod exchange;
 mod memory;
 mod raw;
 mod reseal;
@@ -18,6 +19,7 @@ mod structured;
 
 pub use archive::mutate as mutate_chain;
 pub use chain::{chain, document};
+pub use exchange::{arc2, pulsept1, slime, trl};
 pub use memory::peak_of;
 pub use raw::{header_index, layout, link, reserialise, safetensors, segment};
 pub use reseal::{mutate, reseal};
@@ -37,19 +39,23 @@ pub struct Target {
 /// All of them, each with a program in `fuzz/fuzz_targets/`.
 pub const TARGETS: &[Target] = &[
     Target { name: "apply", run: apply },
+    Target { name: "arc2", run: arc2 },
     Target { name: "chain", run: chain },
     Target { name: "document", run: document },
     Target { name: "header_index", run: header_index },
     Target { name: "layout", run: layout },
     Target { name: "link", run: link },
+    Target { name: "pulsept1", run: pulsept1 },
     Target { name: "reseal", run: reseal },
     Target { name: "reserialise", run: reserialise },
     Target { name: "roundtrip", run: roundtrip },
     Target { name: "safetensors", run: safetensors },
     Target { name: "segment", run: segment },
     Target { name: "sequence", run: sequence },
+    Target { name: "slime", run: slime },
     Target { name: "squash", run: squash },
     Target { name: "store", run: store },
+    Target { name: "trl", run: trl },
 ];
 
 /// From now on the library works in the thread that calls this, which is the only one to run targets: that is faster for

@@ -12,6 +12,7 @@ use deltachain::tensor::{Dtype, MemoryState, PIECE_BYTES, State};
 use deltachain::{Limits, LinkReader, Profile};
 
 use crate::archive::{Archive, COMMIT, HELD, SEALED};
+use crate::exchange;
 use crate::raw::segment_inputs;
 use crate::seal::Parts;
 use crate::states::{CONTEXTS, DESCRIBED, FILE_BASES, MIXED, link};
@@ -38,19 +39,23 @@ pub struct Seed {
 /// Fewer seeds than this for a target mean that vectors or test data are missing, or are no longer found.
 const EXPECTED: &[(&str, usize)] = &[
     ("apply", 2000),
+    ("arc2", 2),
     ("chain", 600),
     ("document", 180),
     ("header_index", 700),
     ("layout", 40),
     ("link", 700),
+    ("pulsept1", 3),
     ("reseal", 700),
     ("reserialise", 700),
     ("roundtrip", 16),
     ("safetensors", 180),
     ("segment", 500),
     ("sequence", 16),
+    ("slime", 3),
     ("squash", 16),
     ("store", 48),
+    ("trl", 2),
 ];
 
 impl Seed {
@@ -137,6 +142,9 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
         let mut bytes = vec![0; 64 << (number % 5)];
         fastrand::Rng::with_seed(number).fill(&mut bytes);
         seeds.add(target, "noise", bytes);
+    }
+    for (target, bytes) in exchange::seeds() {
+        seeds.add(target, "our writer", bytes);
     }
     for number in 0..48 {
         let mut bytes = vec![0; 128 << (number % 4)];

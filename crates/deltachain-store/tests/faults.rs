@@ -426,7 +426,9 @@ fn turned_bits_in_documents_never_give_a_wrong_state() {
             let outcome = match advance(&mut follower) {
                 Ok(_) => "fine".to_owned(),
                 Err(error) => {
-                    assert!(error.rule().is_some() && error.file().is_some(), "{error:?}");
+                    // It may be something else at each reading.
+                    let is_io = error.class() == ErrorClass::Io;
+                    assert!((error.rule().is_some() || is_io) && error.file().is_some(), "{error:?}");
                     format!("{} {}", error.class(), error.rule().unwrap_or_default())
                 }
             };

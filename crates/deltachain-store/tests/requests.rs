@@ -157,16 +157,16 @@ fn a_snapshot_takes_one_request_more() {
 fn without_a_note_a_few_commits_are_read() {
     let mut chain = Chain::new();
     // The snapshot is as far back as is looked, and further.
-    for versions in [5, 100, 1_000, 100_000] {
+    for versions in [4, 100, 1_000, 100_000] {
         chain.grow(versions, None);
         let mut publisher = chain.publisher(Snapshots::default());
         let (published, requests) = chain.publish(&mut publisher);
         assert!(requests <= NEW, "{requests} requests at version {versions}");
-        let is_found = versions == 5;
+        let is_found = versions == 4;
         assert_eq!(published.routes.len(), if is_found { 1 } else { 2 }, "version {versions}");
         let noted = &chain.metadata(versions)[KEY];
         if is_found {
-            assert_eq!(*noted, format!("{SNAPSHOT} {}", SNAPSHOT + 4 * LINK + link_of(&published)));
+            assert_eq!(*noted, format!("{SNAPSHOT} {}", SNAPSHOT + 3 * LINK + link_of(&published)));
         } else {
             let snapshot = published.routes[0].bytes;
             assert_eq!(*noted, format!("{snapshot} {snapshot}"));

@@ -1,6 +1,7 @@
 //! A process that holds a pair of checkpoints and encodes and decodes it on request, for the comparison with rivals:
 //! `worker METHOD BASE TARGET THREADS`. Speaks what `bench/rivals/worker.py` speaks: `encode`, `prepare`, `decode` and
-//! `exact`, a line each, answered by a line of JSON.
+//! `exact`, a line each, answered by a line of JSON; and `apply`, which hashes the base and makes a new state, for the comparison
+//! with Python.
 //!
 //! Methods:
 //!
@@ -16,7 +17,7 @@ use std::time::Instant;
 
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{MemoryState, State, StateDigests};
-use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, diff, diff_with_patches};
+use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff, diff_with_patches};
 use deltachain_bench::{Result, output};
 use serde_json::json;
 
@@ -73,6 +74,10 @@ fn main() -> Result {
             "decode" => {
                 let pause = decode(&link, &table, way, &base, &mut room)?;
                 json!({ "seconds": start.elapsed().as_secs_f64(), "pause": pause })
+            }
+            "apply" => {
+                drop(apply(&base, &LinkReader::open(&link, &Limits::unlimited())?)?);
+                json!({ "seconds": start.elapsed().as_secs_f64() })
             }
             "exact" => json!({ "exact": output::holds(&room, &target) }),
             other => return Err(format!("there is no request `{other}`").into()),

@@ -6,6 +6,10 @@ pub(crate) mod demo;
 mod demo_chain;
 pub(crate) mod diff;
 pub(crate) mod digest;
+#[cfg(feature = "exchange")]
+pub(crate) mod export;
+#[cfg(feature = "exchange")]
+pub(crate) mod import;
 pub(crate) mod inspect;
 mod inspect_segments;
 pub(crate) mod snapshot;

@@ -70,6 +70,18 @@ fn a_publisher_needs_no_base_at_hand() {
 }
 
 #[test]
+fn an_empty_state_is_published_with_a_word() {
+    let folder = Folder::new();
+    folder.write("empty.safetensors", bytes_file(&[]));
+    folder.write("full.safetensors", bytes_file(&[("a", b"one")]));
+    folder.run(&["init", "chain"]).good();
+    let of = |state| folder.run(&["publish", "chain", state]);
+    let (full, empty) = (of("full.safetensors"), of("empty.safetensors"));
+    assert!(!full.stderr.contains("no tensors") && empty.stderr.contains("no tensors"), "{full:?} {empty:?}");
+    empty.good();
+}
+
+#[test]
 fn shards_make_one_version() {
     let folder = Folder::new();
     folder.write("r0.safetensors", bytes_file(&[("a", b"one")]));

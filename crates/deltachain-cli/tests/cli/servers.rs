@@ -28,6 +28,8 @@ fn liar(status: &'static str) -> SocketAddr {
 #[test]
 fn no_answer_of_a_server_ends_a_command_but_by_an_error() {
     let folder = Folder::new();
+    folder.run(&["init", "own"]).good();
+    folder.run(&["publish", "own", &step(0), "--shard", "0/1", "--part", "part.json"]).good();
     for status in ["200 OK", "206 Partial Content", "403 Forbidden", "404 Not Found", "500 Internal Server Error"] {
         let endpoint = format!("http://{}", liar(status));
         let store = [
@@ -40,9 +42,10 @@ fn no_answer_of_a_server_ends_a_command_but_by_an_error() {
             "--retries=0",
         ];
         let state = step(0);
-        let commands: [&[&str]; 9] = [
+        let commands: [&[&str]; 10] = [
             &["init"],
             &["publish", &state],
+            &["commit", "part.json"],
             &["log"],
             &["show"],
             &["pull", "directory"],

@@ -47,11 +47,16 @@ pub(crate) fn head(store: &Store, chain: Option<&[u8]>, known: Option<u64>, limi
 
 /// What the version after this one follows; `None` stands for the chain document.
 pub(crate) fn parent(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Parent> {
-    follow(store, store.get_agreed(ObjectName::Chain)?.as_deref(), version, limits)
+    follow(store, store.get(ObjectName::Chain)?.as_deref(), version, limits)
 }
 
 fn follow(store: &Store, chain: Option<&[u8]>, version: Option<u64>, limits: &Limits) -> Result<Parent> {
-    let head = version.map(|version| Ok((version, store.get_agreed(ObjectName::Commit(version))?))).transpose()?;
+    let Some(head) = version else {
+        // It is what the first version follows.
+        let chain = if chain.is_some() { store.get_agreed(ObjectName::Chain)? } else { None };
+        return Parent::read(chain.as_deref(), None, limits);
+    };
+    let head = Some((head, store.get_agreed(ObjectName::Commit(head))?));
     Parent::read(chain, head.as_ref().map(|(version, content)| (*version, content.as_deref())), limits)
 }
 

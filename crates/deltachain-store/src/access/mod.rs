@@ -3,6 +3,7 @@
 #[cfg(feature = "cloud")]
 pub(crate) mod answer;
 pub(crate) mod clock;
+pub(crate) mod credentials;
 pub(crate) mod doctor;
 pub(crate) mod documents;
 #[cfg(feature = "cloud")]
@@ -13,6 +14,8 @@ pub(crate) mod options;
 #[cfg(feature = "cloud")]
 pub(crate) mod pace;
 pub(crate) mod partial;
+#[cfg(feature = "cloud")]
+pub(crate) mod provider;
 pub(crate) mod read;
 #[cfg(feature = "cloud")]
 pub(crate) mod sender;

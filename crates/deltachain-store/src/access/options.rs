@@ -1,6 +1,9 @@
 //! How to talk to a store.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use crate::access::credentials::CredentialSource;
 
 /// How to talk to a store. The default is right for a bucket on the same continent.
 #[derive(Debug, Clone)]
@@ -9,6 +12,8 @@ pub struct StoreOptions {
     /// Settings of the kind of store, by name, such as `("region", "eu-central-1")`: the keys of the `object_store` crate.
     /// They come before the usual environment variables (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
     pub settings: Vec<(String, String)>,
+    /// Where S3's credentials come from, if not from settings and the environment. Other kinds of stores refuse it.
+    pub credentials: Option<Arc<dyn CredentialSource>>,
     /// How often an operation is tried that fails for a reason that may pass.
     pub attempts: u32,
     /// The pause after the first failure; after each further one it is twice as long. A random part is taken off. A server
@@ -32,6 +37,7 @@ impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             settings: Vec::new(),
+            credentials: None,
             attempts: 8,
             pause: Duration::from_millis(200),
             timeout: Duration::from_mins(1),
@@ -45,6 +51,7 @@ impl Default for StoreOptions {
 impl StoreOptions {
     deltachain::setters! {
         settings: Vec<(String, String)>,
+        credentials: Option<Arc<dyn CredentialSource>>,
         attempts: u32,
         pause: Duration,
         timeout: Duration,

@@ -14,7 +14,7 @@ pub(crate) fn plan(store: &Store, planner: &mut Planner) -> Result<Plan> {
         match planner.step()? {
             Step::List { from } => planner.list(store.listing(from)?),
             Step::Fetch(names) => {
-                for (name, content) in store.get_all_agreed(&names)? {
+                for (name, content) in store.get_all_agreed(&names, planner.held_version())? {
                     planner.supply(name, content.as_deref());
                 }
             }

@@ -13,6 +13,7 @@ use url::{Position, Url};
 use crate::access::http::Connector;
 use crate::access::opened::{Kind, Opened};
 use crate::access::options::StoreOptions;
+use crate::access::provider::Provider;
 
 /// Environment variables that begin with one of these are settings of a store.
 const ENVIRONMENT: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
@@ -33,7 +34,9 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
     let settings = settings(url, options);
     let credentials = match scheme {
         ObjectStoreScheme::AmazonS3 => {
-            check_profile(&settings)?;
+            if options.credentials.is_none() {
+                check_profile(&settings)?;
+            }
             Some("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are temporary")
         }
         ObjectStoreScheme::GoogleCloudStorage => {
@@ -47,8 +50,8 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
     let connector = Connector::new(options);
     // All four are built alike, by builders that have no trait in common.
     macro_rules! built {
-        ($builder:ty, $url:expr) => {{
-            let builder = <$builder>::new()
+        ($builder:expr, $url:expr) => {{
+            let builder = $builder
                 .with_url($url)
                 // Time limits are for progress, and retries are made here, where all kinds of stores have them alike.
                 .with_client_options(ClientOptions::new().with_timeout_disabled())
@@ -63,10 +66,23 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
         }};
     }
     let objects: Arc<dyn ObjectStore> = match scheme {
-        ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder, url.as_str()),
-        ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder, url.as_str()),
-        ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder, url.as_str()),
-        ObjectStoreScheme::Http => built!(HttpBuilder, &url[..Position::BeforePath]),
+        ObjectStoreScheme::AmazonS3 => {
+            let own = options.credentials.clone().map(Provider::new);
+            let builder = AmazonS3Builder::new();
+            built!(
+                match own {
+                    Some(own) => builder.with_credentials(Arc::new(own)),
+                    None => builder,
+                },
+                url.as_str()
+            )
+        }
+        _ if options.credentials.is_some() => {
+            return Err(Error::usage("only S3 takes credentials of the caller's own; give settings"));
+        }
+        ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder::new(), url.as_str()),
+        ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder::new(), url.as_str()),
+        ObjectStoreScheme::Http => built!(HttpBuilder::new(), &url[..Position::BeforePath]),
         _ => return Err(Error::usage(format!("stores such as {}:// are not known", url.scheme()))),
     };
     let kind = Kind { can_list: scheme != ObjectStoreScheme::Http, is_directory: false, is_watched: true, credentials };

@@ -162,16 +162,21 @@ impl Store {
         self.block_on(self.get_agreed_document(name))
     }
 
-    /// As [`get_all`](Self::get_all), and as [`get_agreed`](Self::get_agreed) those for which no other one of them vouches: the chain
-    /// document and the highest commit.
+    /// As [`get_all`](Self::get_all), and as [`get_agreed`](Self::get_agreed) those for which nothing vouches: the highest commit, and
+    /// the chain document. A reader that holds a version has the digests of its commit and of the chain document.
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn get_all_agreed(&self, names: &[ObjectName]) -> Result<Vec<(ObjectName, Option<Vec<u8>>)>> {
+    pub(crate) fn get_all_agreed(
+        &self,
+        names: &[ObjectName],
+        held: Option<u64>,
+    ) -> Result<Vec<(ObjectName, Option<Vec<u8>>)>> {
         let is_commit = |name: &&ObjectName| matches!(name, ObjectName::Commit(_));
         let highest = names.iter().filter(is_commit).max().copied();
+        let highest = highest.filter(|name| held.map(ObjectName::Commit) != Some(*name));
         let fetched = stream::iter(names.to_vec()).map(async |name| {
-            let is_alone = name == ObjectName::Chain || Some(name) == highest;
+            let is_alone = (name == ObjectName::Chain && held.is_none()) || Some(name) == highest;
             let content =
                 if is_alone { self.get_agreed_document(name).await? } else { self.get_document(name).await? };
             Ok((name, content))

@@ -249,7 +249,7 @@ fn is_at_the_end(store: &Store, version: u64) -> bool {
 }
 
 /// How far a version is behind. Nothing depends on it, so that what cannot be found out is left open.
-fn lag(store: &Store, version: u64) -> Lag {
+pub fn lag(store: &Store, version: u64) -> Lag {
     let head = store.listing(version).ok().and_then(|listing| listing.head());
     // A web server that does not know says 1970.
     let stored = store.find(ObjectName::Commit(version)).ok().flatten().map(|commit| commit.stored);

@@ -154,6 +154,15 @@ pub struct PreparedPatches<M = MemoryState> {
     trip: Trip,
 }
 
+/// Which way values go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Forth,
+    /// There is no way back.
+    Settle,
+    Back,
+}
+
 /// One of two versions.
 #[derive(Debug)]
 struct Side<M> {
@@ -346,7 +355,20 @@ impl<M: StateMemory> MemorySubscriber<M> {
     /// else is changing it. Nothing has changed then.
     pub fn apply(&mut self, prepared: &mut PreparedPatches<M>) -> Result<Switched<()>> {
         let began = Instant::now();
-        self.switch(prepared, true)?;
+        self.switch(prepared, Way::Forth)?;
+        let mut trip = prepared.trip.clone();
+        trip.times.switch = began.elapsed();
+        Ok(Switched::new(prepared.base.map(|(version, _)| version), prepared.public.clone(), trip))
+    }
+
+    /// As [`apply`](Self::apply), without a way back: what has been prepared keeps the values of the version, which are only read. So
+    /// whoever else looks at them may go on.
+    ///
+    /// # Errors
+    /// As for [`apply`](Self::apply).
+    pub fn settle(&mut self, prepared: &mut PreparedPatches<M>) -> Result<Switched<()>> {
+        let began = Instant::now();
+        self.switch(prepared, Way::Settle)?;
         let mut trip = prepared.trip.clone();
         trip.times.switch = began.elapsed();
         Ok(Switched::new(prepared.base.map(|(version, _)| version), prepared.public.clone(), trip))
@@ -357,10 +379,11 @@ impl<M: StateMemory> MemorySubscriber<M> {
     /// # Errors
     /// USAGE if the memory is not at the version that was prepared; otherwise as for [`apply`](Self::apply).
     pub fn undo(&mut self, prepared: &mut PreparedPatches<M>) -> Result<()> {
-        self.switch(prepared, false)
+        self.switch(prepared, Way::Back)
     }
 
-    fn switch(&mut self, prepared: &mut PreparedPatches<M>, is_forth: bool) -> Result<()> {
+    fn switch(&mut self, prepared: &mut PreparedPatches<M>, way: Way) -> Result<()> {
+        let is_forth = way != Way::Back;
         let own = prepared.public.commit;
         let expected = if is_forth { prepared.base.map(|(_, commit)| commit) } else { Some(own) };
         let held = self.held.as_ref().map(|record| record.commit);
@@ -375,7 +398,11 @@ impl<M: StateMemory> MemorySubscriber<M> {
         let mut ready = fit(sets, memories)?;
         // Those who read several together see that before anything changes in any of them.
         ready.iter_mut().for_each(Ready::begin);
-        ready.iter_mut().for_each(if is_forth { Ready::apply } else { Ready::undo });
+        ready.iter_mut().for_each(match way {
+            Way::Forth => Ready::apply,
+            Way::Settle => Ready::settle,
+            Way::Back => Ready::undo,
+        });
         if let Some(memories) = &mut other.memories {
             std::mem::swap(&mut self.memories, memories);
         }

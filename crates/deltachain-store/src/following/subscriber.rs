@@ -131,6 +131,11 @@ impl Prepared {
     pub fn state(&self) -> Digest {
         self.made.record.state
     }
+
+    /// The directory of its files, which `current` does not lead to yet.
+    pub fn directory(&self) -> &Path {
+        &self.made.model
+    }
 }
 
 impl Subscriber {

@@ -1,6 +1,6 @@
 //! How long an attempt to add something to a chain has taken.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use deltachain::Result;
 use deltachain::chain::check_duration;
@@ -12,13 +12,20 @@ pub(crate) struct Attempt {
     began: Instant,
     /// May be set, even back.
     at: SystemTime,
+    /// What had passed before, by the store's clock.
+    before: Duration,
 }
 
 impl Attempt {
     /// Now.
     #[expect(clippy::disallowed_methods, reason = "R-PUB-08: a clock that goes on while the machine sleeps")]
     pub(crate) fn begin() -> Self {
-        Self { began: Instant::now(), at: SystemTime::now() }
+        Self { began: Instant::now(), at: SystemTime::now(), before: Duration::ZERO }
+    }
+
+    /// One that had begun so long before: somewhere else, maybe.
+    pub(crate) fn before(self, before: Duration) -> Self {
+        Self { before, ..self }
     }
 
     /// To be asked directly before the document is stored that names the files.
@@ -26,14 +33,13 @@ impl Attempt {
     /// # Errors
     /// R-PUB-08 (`CHAIN`).
     pub(crate) fn check(&self) -> Result<()> {
-        check_duration(self.began.elapsed().max(self.at.elapsed().unwrap_or_default()).as_secs())
+        let here = self.began.elapsed().max(self.at.elapsed().unwrap_or_default());
+        check_duration(self.before.saturating_add(here).as_secs())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -44,5 +50,15 @@ mod tests {
             Attempt { at, ..attempt }.check().err().and_then(|error| error.rule())
         };
         assert_eq!((rule(0), rule(19), rule(20), rule(300)), (None, None, Some("R-PUB-08"), Some("R-PUB-08")));
+    }
+
+    #[test]
+    fn hours_before_count_with_those_since() {
+        let rule = |before| {
+            let attempt = Attempt::begin().before(Duration::from_hours(before));
+            let at = attempt.at - Duration::from_hours(10);
+            Attempt { at, ..attempt }.check().err().and_then(|error| error.rule())
+        };
+        assert_eq!((rule(0), rule(9), rule(10)), (None, None, Some("R-PUB-08")));
     }
 }

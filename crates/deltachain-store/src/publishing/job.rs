@@ -86,16 +86,16 @@ impl Job<'_> {
         if let (Some(work), Some(head)) = (&mut work, head) {
             work.bring_to(head, Some(parent.digest()), self.observer)?;
         }
-        let lent;
+        let (lent, layout);
         let state = match base {
             Base::Nothing => None,
             Base::State(model) => {
-                lent = model.lent();
-                Some(End { state: &lent, layout: model.files().map(SafetensorsState::layout), digests: None })
+                (lent, layout) = (model.lent(), model.layout());
+                Some(End { state: &lent, layout: layout.as_deref(), digests: None })
             }
             Base::Trusted(model, digests) => {
-                lent = model.lent();
-                Some(End { state: &lent, layout: model.files().map(SafetensorsState::layout), digests: Some(digests) })
+                (lent, layout) = (model.lent(), model.layout());
+                Some(End { state: &lent, layout: layout.as_deref(), digests: Some(digests) })
             }
             Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state).map(End::from),
         };

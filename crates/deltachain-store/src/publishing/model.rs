@@ -1,5 +1,6 @@
 //! Models as callers have them, and as links are made from them and to them.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use deltachain::files::{Layout, SafetensorsState};
@@ -12,12 +13,24 @@ pub enum Model<'a> {
     Files(&'a SafetensorsState),
     /// Any other state, such as one in memory. Its layout is a single file without metadata.
     State(&'a dyn State),
+    /// A state that is spread over files as those are, and has their directory's other files: a model in training, like the checkpoint
+    /// that it began with. Tensors that the files do not have belong to the last of them.
+    Like(&'a dyn State, &'a SafetensorsState),
 }
 
 impl<'a> Model<'a> {
     pub(crate) fn files(self) -> Option<&'a SafetensorsState> {
         match self {
-            Self::Files(files) => Some(files),
+            Self::Files(files) | Self::Like(_, files) => Some(files),
+            Self::State(_) => None,
+        }
+    }
+
+    /// How its tensors are spread over files; `None` for a single file without metadata.
+    pub(crate) fn layout(self) -> Option<Cow<'a, Layout>> {
+        match self {
+            Self::Files(files) => Some(Cow::Borrowed(files.layout())),
+            Self::Like(state, files) => Some(Cow::Owned(files.layout().carried_over(state.tensors()))),
             Self::State(_) => None,
         }
     }
@@ -30,7 +43,7 @@ impl<'a> Model<'a> {
     fn state(self) -> &'a dyn State {
         match self {
             Self::Files(files) => files,
-            Self::State(state) => state,
+            Self::State(state) | Self::Like(state, _) => state,
         }
     }
 }
@@ -52,6 +65,9 @@ impl fmt::Debug for Model<'_> {
         match self {
             Self::Files(files) => f.debug_tuple("Files").field(&files.path()).finish(),
             Self::State(state) => f.debug_tuple("State").field(&state.tensors().len()).finish(),
+            Self::Like(state, files) => {
+                f.debug_tuple("Like").field(&state.tensors().len()).field(&files.path()).finish()
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use deltachain::StateTable;
 use deltachain::chain::{Asset, FileReference};
-use deltachain::tensor::Digest;
+use deltachain::tensor::{Digest, StateDigests};
 use serde::{Deserialize, Serialize};
 
 /// What a commit needs to know of one shard whose links have been stored. A JSON document for serde.
@@ -39,6 +39,12 @@ impl ShardPart {
     /// State digest of the shard.
     pub fn state(&self) -> Digest {
         self.table.digests.state
+    }
+
+    /// Digests of the shard and of its tensors: with [`Base::Trusted`](crate::Base::Trusted), the next version need not compute
+    /// them again.
+    pub fn digests(&self) -> &StateDigests {
+        &self.table.digests
     }
 }
 

@@ -13,7 +13,7 @@ use crate::observer::Observer;
 pub(crate) const PATH_BYTES_KEY: &str = "deltachain.path-bytes";
 
 /// How many commits before the head are read at most to find out what the path to it costs, where its own does not say.
-const LOOK_BACK: u64 = 4;
+const LOOK_BACK: u64 = 3;
 
 /// When a version gets a snapshot. Version 0 always has one, and so has a version that no link from its parent leads to.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,10 +1,10 @@
 //! Publishing versions (SPEC section 20): links are made and stored, and a commit makes them a version.
 
+use std::borrow::Cow;
 use std::slice;
 
 use deltachain::chain::{ObjectName, Parent};
-use deltachain::files::SafetensorsState;
-use deltachain::tensor::{MemoryState, State, TensorInfo};
+use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
 use deltachain::{Error, Result};
 
 use crate::access::documents::{self, Documents};
@@ -40,7 +40,7 @@ impl Publisher {
     /// # Errors
     /// R-CHN-01 (`CHAIN`) and those of documents, if there is no chain; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
-        let chain = store.get_agreed(ObjectName::Chain)?;
+        let chain = store.get(ObjectName::Chain)?;
         Parent::read(chain.as_deref(), None, &options.limits)?;
         Ok(Self {
             store,
@@ -101,7 +101,8 @@ impl Publisher {
         // Whatever ends this early from here on, a panic even, leaves no copy that might not be the head.
         let copy = self.copy.take();
         let mut copy = copy.filter(|copy| copy.commit == parent.digest() && matches!(base, Base::Chain));
-        let files = if let Target::Lent(model) = target { model.files() } else { None };
+        let (files, layout) =
+            if let Target::Lent(model) = target { (model.files(), model.layout()) } else { (None, None) };
         if let (Target::Lent(model), None, true) = (&target, &copy, options.keep_head) {
             target = Target::Own(MemoryState::copy_of(&model.lent())?);
         }
@@ -113,8 +114,7 @@ impl Publisher {
             }
             Target::Own(state) => state,
         };
-        let layout = files.map(SafetensorsState::layout);
-        let end = End { state, layout, digests: None };
+        let end = End { state, layout: layout.as_deref(), digests: None };
         let job = Job { store, parent: &parent, target: end, files, shard: 0, of: 1, options, observer };
         let published = job.run(base, copy.as_mut()).and_then(|Made { part, attempt, path, work, is_head }| {
             if let (true, Some(head)) = (is_head, parent.head()) {
@@ -122,7 +122,7 @@ impl Publisher {
                 let published = Published::head(head, parent.digest(), vec![digests.clone()], part.elements);
                 return Ok((published, digests, None));
             }
-            let published = commit(store, &parent, (path, Some(attempt)), slice::from_ref(&part), options)?;
+            let published = commit(store, &parent, (path, attempt), slice::from_ref(&part), options)?;
             Ok((published, part.table.digests, work))
         });
         let (published, digests, work) = match published {
@@ -138,10 +138,14 @@ impl Publisher {
         if options.keep_head {
             // The version has been published, whatever becomes of the copy.
             self.copy = match (copy, target) {
-                (Some(copy), _) => copy.publish(published.commit, digests, layout.cloned()).ok(),
-                (None, Target::Own(state)) => {
-                    Some(HeadCopy { commit: published.commit, state, digests, layout: layout.cloned(), patches: None })
-                }
+                (Some(copy), _) => copy.publish(published.commit, digests, layout.map(Cow::into_owned)).ok(),
+                (None, Target::Own(state)) => Some(HeadCopy {
+                    commit: published.commit,
+                    state,
+                    digests,
+                    layout: layout.map(Cow::into_owned),
+                    patches: None,
+                }),
                 (None, Target::Lent(_)) => None,
             };
         }
@@ -150,6 +154,9 @@ impl Publisher {
             if let Err(error) = work.bring_to(published.version, None, observer) {
                 observer.remark(&format!("the work directory stays at the version before for now: {error}"));
             }
+        }
+        if published.state == Digest::of_empty_state() {
+            observer.remark("the version has no tensors at all");
         }
         if published.is_new {
             self.keep_last(published.version, observer);

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use deltachain::chain::{FileReference, ObjectName, Parent, Route, check_duration, check_taken, union_of};
-use deltachain::files::SafetensorsState;
+use deltachain::chain::{FileReference, ObjectName, Parent, Route, check_taken, union_of};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
@@ -35,10 +34,12 @@ pub fn publish_shard<'m>(
     options: &PublishOptions,
     observer: &dyn Observer,
 ) -> Result<ShardPart> {
-    let parent = documents::head(store, store.get_agreed(ObjectName::Chain)?.as_deref(), None, &options.limits)?;
+    let parent = documents::head(store, store.get(ObjectName::Chain)?.as_deref(), None, &options.limits)?;
     let model = model.into();
-    let (files, lent) = (model.files(), model.lent());
-    let target = End { state: &lent, layout: files.map(SafetensorsState::layout), digests: None };
+    // All shards of a model that is like a checkpoint name the same other files: those are shard 0's, and none is left out.
+    let files = model.files().filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
+    let (layout, lent) = (model.layout(), model.lent());
+    let target = End { state: &lent, layout: layout.as_deref(), digests: None };
     Ok(Job { store, parent: &parent, target, files, shard, of, options, observer }.run(base, None)?.part)
 }
 
@@ -68,14 +69,16 @@ pub fn commit_shards(
         }
         part.assets.iter().try_for_each(|asset| check_there(store, asset).map(drop))?;
     }
+    // They were stored by other processes, maybe on other machines: only the store's clock is the same for all. From when it
+    // is asked, our own clocks go on.
+    let mut attempt = Attempt::begin();
     if let Some(oldest) = oldest {
-        // They were stored by other processes, maybe on other machines: only the store's clock is the same for all.
-        check_duration(store.now()?.duration_since(oldest).unwrap_or_default().as_secs())?;
+        attempt = attempt.before(store.now()?.duration_since(oldest).unwrap_or_default());
     }
     let first = first_of(&parts)?;
     let parent = documents::parent(store, first.version.checked_sub(1), &options.limits)?;
     parent.check_follows(first.version, first.parent)?;
-    commit(store, &parent, (parent.head().and_then(PathBytes::of), None), &parts, options)
+    commit(store, &parent, (parent.head().and_then(PathBytes::of), attempt), &parts, options)
 }
 
 fn first_of(parts: &[ShardPart]) -> Result<&ShardPart> {
@@ -104,11 +107,11 @@ fn check_complete(parts: &[ShardPart]) -> Result<()> {
 }
 
 /// Commits parts that were made to follow `parent` and whose files have been stored, one for each shard in order. `path` is
-/// what the path to the head costs, if it is known; `attempt` is given if the files were stored by it.
+/// what the path to the head costs, if it is known; `attempt` is that which stored the files.
 pub(crate) fn commit(
     store: &Store,
     parent: &Parent,
-    (path, attempt): (Option<PathBytes>, Option<Attempt>),
+    (path, attempt): (Option<PathBytes>, Attempt),
     parts: &[ShardPart],
     options: &PublishOptions,
 ) -> Result<Published> {
@@ -128,7 +131,7 @@ pub(crate) fn commit(
     let commit = parent.next(state, shards, routes, assets, metadata)?;
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
-    attempt.map_or(Ok(()), |attempt| attempt.check())?;
+    attempt.check()?;
     if !store.put_if_absent(name, &bytes)? {
         check_taken(commit.version, &bytes, store.get(name)?.as_deref())?;
     }

@@ -42,6 +42,8 @@ struct Turns {
     /// By how many hours the store's clock is ahead.
     hours: u64,
     stored: BTreeMap<Path, SystemTime>,
+    /// Clients that have asked for the time, and have stored no commit since.
+    timed: BTreeSet<usize>,
 }
 
 /// An operation that is carried out later.
@@ -57,13 +59,16 @@ pub(crate) enum Touch {
     Write(Path),
     /// Everything below a prefix.
     List(Path),
+    /// The clock, which nothing reads but what is stored.
+    Time,
 }
 
 impl Touch {
     /// Whether it makes no difference which of two operations comes first.
     pub(crate) fn commutes(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Read(_) | Self::List(_), Self::Read(_) | Self::List(_)) => true,
+            (Self::Time | Self::Read(_) | Self::List(_), Self::Time | Self::Read(_) | Self::List(_)) => true,
+            (Self::Time, Self::Write(_)) | (Self::Write(_), Self::Time) => false,
             (Self::Write(written), Self::Read(path) | Self::Write(path)) | (Self::Read(path), Self::Write(written)) => {
                 written != path
             }
@@ -131,6 +136,11 @@ impl Bucket {
         choices.extend(turns.postponed.is_some().then_some(Next::Late));
         choices.extend((may_jump && turns.hours == 0 && !choices.is_empty()).then_some(Next::Jump));
         choices
+    }
+
+    /// Whether a client has asked for the time and stored no commit since.
+    pub(crate) fn has_asked_for_the_time(&self, client: usize) -> bool {
+        self.turns().timed.contains(&client)
     }
 
     /// What the operation touches for which this client waits.
@@ -273,6 +283,14 @@ impl ObjectStore for View {
         let put = async {
             let result = self.bucket.objects.put_opts(path, content, options).await?;
             self.bucket.stamp(path);
+            if let Some(client) = self.client {
+                let timed = &mut self.bucket.turns().timed;
+                if path.as_ref().starts_with("probes/") {
+                    timed.insert(client)
+                } else {
+                    timed.remove(&client)
+                };
+            }
             Ok(result)
         };
         self.step(Touch::Write(path.clone()), put, Some(later)).await

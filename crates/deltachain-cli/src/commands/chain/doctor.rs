@@ -1,16 +1,15 @@
 //! `doctor`: tries whether a place can do what chains and followers need. The program fails if something needed is missing.
 
-use std::process::ExitCode;
-
 use deltachain::Result;
 use deltachain_store::{Finding, doctor};
 use serde_json::json;
 
 use crate::chain_args::DoctorArgs;
+use crate::exit;
 use crate::numbers::counted;
 use crate::output::{Output, printable};
 
-pub(crate) fn run(args: &DoctorArgs, output: Output) -> Result<ExitCode> {
+pub(crate) fn run(args: &DoctorArgs, output: Output) -> Result<u8> {
     let findings = doctor(&args.chain.url, args.chain.store.options())?;
     let missing = findings.iter().filter(|finding| finding.is_fatal()).count();
     output.result(
@@ -39,7 +38,7 @@ pub(crate) fn run(args: &DoctorArgs, output: Output) -> Result<ExitCode> {
             json!({ "url": args.chain.url, "missing": missing, "findings": findings.collect::<Vec<_>>() })
         },
     )?;
-    Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if missing == 0 { exit::SUCCESS } else { exit::FAILURE })
 }
 
 fn line(finding: &Finding) -> String {

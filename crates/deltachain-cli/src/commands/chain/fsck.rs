@@ -1,19 +1,18 @@
 //! `fsck`: checks a chain. The program fails if there is a problem.
 
-use std::process::ExitCode;
-
 use deltachain::Result;
 use deltachain_store::{FsckOptions, Scratch, fsck};
 use serde_json::json;
 
 use crate::chain_args::FsckArgs;
 use crate::commands::chain::fsck_directory::{self, directory_of};
+use crate::exit;
 use crate::failure::describe;
 use crate::numbers::{counted, grouped};
 use crate::output::{Output, printable};
 use crate::watcher::Watcher;
 
-pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
+pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
     if let Some(directory) = directory_of(&args.chain.url) {
         return fsck_directory::run(&directory, output);
     }
@@ -69,5 +68,5 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<ExitCode> {
             })
         },
     )?;
-    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.problems.is_empty() { exit::SUCCESS } else { exit::FAILURE })
 }

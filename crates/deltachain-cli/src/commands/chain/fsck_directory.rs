@@ -1,12 +1,12 @@
 //! `fsck` of a follower's directory: reads all of it. The program fails if there is a problem.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use deltachain::Result;
 use deltachain_store::check_directory;
 use serde_json::json;
 
+use crate::exit;
 use crate::failure::describe;
 use crate::numbers::{counted, grouped};
 use crate::output::{Output, printable, printable_path};
@@ -19,7 +19,7 @@ pub(crate) fn directory_of(url: &str) -> Option<PathBuf> {
     (is_kept && !path.join("chain.json").exists()).then(|| path.to_owned())
 }
 
-pub(crate) fn run(directory: &Path, output: Output) -> Result<ExitCode> {
+pub(crate) fn run(directory: &Path, output: Output) -> Result<u8> {
     let watcher = Watcher::new(output);
     let report = check_directory(directory, &watcher)?;
     drop(watcher);
@@ -53,5 +53,5 @@ pub(crate) fn run(directory: &Path, output: Output) -> Result<ExitCode> {
             })
         },
     )?;
-    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.problems.is_empty() { exit::SUCCESS } else { exit::FAILURE })
 }

@@ -1,6 +1,5 @@
 //! `status`: how a follower's directory is. The program fails if it is not healthy.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use deltachain::Result;
@@ -8,15 +7,16 @@ use deltachain_store::DirectoryStatus;
 use serde_json::{Value, json};
 
 use crate::chain_args::StatusArgs;
+use crate::exit;
 use crate::operation::health::{CommandHealth, Health};
 use crate::operation::records::{At, Failure};
 use crate::operation::time::Time;
 use crate::output::{Output, printable, printable_path};
 
-pub(crate) fn run(args: &StatusArgs, output: Output) -> Result<ExitCode> {
+pub(crate) fn run(args: &StatusArgs, output: Output) -> Result<u8> {
     let health = Health::of(&args.directory, args.max_lag)?;
     output.result(|| as_text(&health), || as_json(&health))?;
-    Ok(if health.is_healthy() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if health.is_healthy() { exit::SUCCESS } else { exit::FAILURE })
 }
 
 /// When the commit of the version held was stored.

@@ -1,0 +1,87 @@
+//! The `deltachain` tool as a function: makes, applies, joins, checks and shows links, and publishes and follows chains of them
+//! (SPEC.md of the library).
+//!
+//! Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod args;
+mod chain_args;
+mod commands;
+#[cfg(feature = "exchange")]
+mod exchange_args;
+mod exit;
+mod failure;
+mod inputs;
+mod interrupt;
+mod numbers;
+mod operation;
+mod other_files;
+mod output;
+mod progress;
+mod shared_args;
+mod table;
+mod watcher;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use deltachain::{Error, Result};
+
+use crate::args::{Cli, Command};
+use crate::commands::chain;
+use crate::output::Output;
+
+/// Runs the tool with these arguments, of which the first is the program's name, and gives the exit code. It prints to standard output
+/// and standard error, and from then on Ctrl-C is its own: to be called once, by a program that does nothing else.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match args::parse(&arguments.into_iter().collect::<Vec<_>>()) {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let output = Output::new(&cli.global);
+    let code = match run(&cli, output) {
+        Ok(code) => code,
+        Err(error) => failure::report(&error, output),
+    };
+    // Whoever has called this may end in another way than a program of Rust, which would do it. That nobody reads it is no
+    // failure.
+    let _ = std::io::stdout().flush();
+    code
+}
+
+fn run(cli: &Cli, output: Output) -> Result<u8> {
+    interrupt::install()?;
+    if let Some(threads) = cli.global.threads {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+        pool.map_err(|error| Error::usage(format!("{threads} threads: {error}")))?;
+    }
+    match &cli.command {
+        Command::Diff(args) => commands::diff::run(args, output),
+        Command::Snapshot(args) => commands::snapshot::run(args, output),
+        Command::Apply(args) => commands::apply::run(args, output),
+        Command::Inspect(args) => commands::inspect::run(args, output),
+        Command::Verify(args) => commands::verify::run(args, output),
+        Command::Digest(args) => commands::digest::run(args, output),
+        Command::Squash(args) => commands::squash::run(args, output),
+        #[cfg(feature = "exchange")]
+        Command::Import(args) => commands::import::run(args, output),
+        #[cfg(feature = "exchange")]
+        Command::Export(args) => commands::export::run(args, output),
+        Command::Demo(args) => commands::demo::run(args, output),
+        Command::Init(args) => chain::init::run(args, output),
+        Command::Publish(args) => chain::publish::run(args, output),
+        Command::Commit(args) => chain::commit::run(args, output),
+        Command::Log(args) => chain::log::run(args, output),
+        Command::Show(args) => chain::show::run(args, output),
+        Command::Pull(args) => chain::pull::run(args, output),
+        Command::Follow(args) => chain::follow::run(args, output),
+        Command::Status(args) => return chain::status::run(args, output),
+        Command::Compact(args) => chain::compact::run(args, output),
+        Command::Prune(args) => chain::prune::run(args, output),
+        Command::Fsck(args) => return chain::fsck::run(args, output),
+        Command::Doctor(args) => return chain::doctor::run(args, output),
+    }?;
+    Ok(exit::SUCCESS)
+}

@@ -1,0 +1,143 @@
+//! ARC of Fireworks, versions 1 and 2, which its hot load takes.
+//!
+//! For each file of the base a safetensors file of the same name holds, under the name of every tensor, the exclusive or of
+//! all old and new bytes as `U8`: a zlib stream (version 1) or a zstd frame (version 2). `__metadata__` has the Adler-32 of the
+//! new bytes as a decimal number. All tensors are there, also those that do not change.
+//!
+//! Version 3 holds pickled data, which can run any program when it is read. It is refused.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use deltachain::files::LayoutFile;
+use deltachain::tensor::{Dtype, State, StateWriter, TensorInfo};
+use deltachain::{Error, Progress, Result};
+use serde::Serialize;
+
+use crate::checksum::adler32;
+use crate::compressed::{unzlib, unzstd, zlib, zstd};
+use crate::container::{Entry, Envelope, create_directory, create_parent, write as write_file, write_text};
+use crate::refusal::{malformed, mismatch, unsupported, wrong_base};
+use crate::step::{Applied, Step, Written};
+use crate::tensors::{bytes_of, each, xor};
+
+const INDEX: &str = "model.safetensors.index.json";
+const ZSTD_BEGIN: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const PICKLE_BEGIN: &[u8] = b"ARC3_ENVELOPE\0";
+/// That of the zstd program, which ARC uses.
+const LEVEL: i32 = 3;
+
+/// How the bytes are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// `arc_v1`: zlib.
+    V1,
+    /// `arc_v2`: zstd.
+    V2,
+}
+
+pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Applied> {
+    let envelope = Envelope::open(delta)?;
+    let names: Vec<&str> = base.tensors().iter().map(TensorInfo::name).collect();
+    if let Some(name) = envelope.names().find(|name| names.binary_search(name).is_err()) {
+        return Err(wrong_base("the base does not have this tensor").of_tensor(name));
+    }
+    for name in names {
+        if envelope.find(name).is_none() {
+            return Err(wrong_base("the delta does not have this tensor of the base").of_tensor(name));
+        }
+        if !envelope.metadata.contains_key(name) {
+            return Err(malformed("the file has no checksum of the tensor").of_tensor(name));
+        }
+    }
+    let versions = each(base.tensors().len(), |tensor| {
+        let info = &base.tensors()[tensor];
+        let one = || {
+            let mut bytes = bytes_of(base, tensor)?;
+            let number = envelope.find(info.name()).ok_or_else(|| wrong_base("the delta does not have this tensor"))?;
+            let blob = envelope.blob(number)?;
+            let version = if blob.starts_with(PICKLE_BEGIN) {
+                return Err(unsupported(
+                    "version 3 of ARC holds pickled data, which can run any program when it is read; make version 2",
+                ));
+            } else if blob.starts_with(&ZSTD_BEGIN) {
+                let others = unzstd(&blob, bytes.len())?;
+                xor(&mut bytes, &others);
+                Version::V2
+            } else {
+                let others = unzlib(&blob, bytes.len())?;
+                xor(&mut bytes, &others);
+                Version::V1
+            };
+            if envelope.metadata[info.name()] != adler32(&bytes).to_string() {
+                return Err(mismatch("Adler-32"));
+            }
+            out.write(tensor, 0, &bytes)?;
+            progress.advance(info.bytes())?;
+            Ok(version)
+        };
+        one().map_err(|error| error.of_tensor(info.name()))
+    })?;
+    let format = if versions.contains(&Version::V1) { "ARC 1, zlib" } else { "ARC 2, zstd" };
+    let remark = "every tensor has the Adler-32 that the file promises: 32 bits, which find damage but no intent";
+    Ok(Applied { format: format.to_owned(), version: None, base_version: None, remarks: vec![remark.to_owned()] })
+}
+
+#[derive(Serialize)]
+struct Index<'a> {
+    metadata: BTreeMap<&'a str, u64>,
+    weight_map: BTreeMap<&'a str, &'a str>,
+}
+
+pub(crate) fn write(
+    version: Version,
+    base: &dyn State,
+    target: &dyn State,
+    step: &Step<'_>,
+    directory: &Path,
+    progress: &dyn Progress,
+) -> Result<Written> {
+    let coded = each(target.tensors().len(), |tensor| {
+        let info = &target.tensors()[tensor];
+        let (mut difference, new) = (bytes_of(base, tensor)?, bytes_of(target, tensor)?);
+        xor(&mut difference, &new);
+        let blob = match version {
+            Version::V1 => zlib(&difference)?,
+            Version::V2 => zstd(&difference, LEVEL)?,
+        };
+        progress.advance(info.bytes())?;
+        Ok((info.name(), (blob, adler32(&new).to_string())))
+    })?;
+    let mut coded: BTreeMap<&str, (Vec<u8>, String)> = coded.into_iter().collect();
+    let mut put = |path: &Path, tensors: &mut dyn Iterator<Item = &str>| {
+        let (mut entries, mut checksums) = (Vec::new(), BTreeMap::new());
+        for name in tensors {
+            let taken = coded.remove(name);
+            let (bytes, checksum) =
+                taken.ok_or_else(|| Error::usage("the layout is not that of the base").of_tensor(name))?;
+            entries.push(Entry { name: name.to_owned(), dtype: Dtype::U8, bytes });
+            checksums.insert(name.to_owned(), checksum);
+        }
+        write_file(path, &checksums, &mut entries)
+    };
+
+    let path = directory.join(format!("step_{:06}", step.number));
+    let files: &[LayoutFile] = step.layout.filter(|layout| layout.is_directory()).map_or(&[], |layout| layout.files());
+    if files.is_empty() {
+        let path = path.with_extension("safetensors");
+        create_parent(&path)?;
+        let bytes = put(&path, &mut target.tensors().iter().map(TensorInfo::name))?;
+        return Ok(Written { path, bytes });
+    }
+    create_directory(&path, INDEX)?;
+    let mut bytes = 0;
+    let mut weight_map = BTreeMap::new();
+    for file in files {
+        let name = file.name.as_deref().unwrap_or_default();
+        bytes += put(&path.join(name), &mut file.tensors.iter().map(String::as_str))?;
+        weight_map.extend(file.tensors.iter().map(|tensor| (tensor.as_str(), name)));
+    }
+    let index = serde_json::to_vec_pretty(&Index { metadata: [("total_size", bytes)].into(), weight_map });
+    bytes += write_text(&path.join(INDEX), &index.map_err(|error| Error::usage(error.to_string()))?)?;
+    Ok(Written { path, bytes })
+}

@@ -1,0 +1,138 @@
+//! safetensors files as an envelope: of compressed bytes under the names of tensors, with a note on each in `__metadata__`.
+
+use std::collections::BTreeMap;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use deltachain::files::{OutputFile, SafetensorsState};
+use deltachain::tensor::{Dtype, State, TensorInfo};
+use deltachain::{Error, Result};
+use serde::Serialize;
+
+use crate::refusal::malformed;
+use crate::tensors::bytes_of;
+
+/// The envelope's files, opened; nothing but headers has been read.
+#[derive(Debug)]
+pub(crate) struct Envelope {
+    state: SafetensorsState,
+    /// `__metadata__` of all files together.
+    pub(crate) metadata: BTreeMap<String, String>,
+}
+
+impl Envelope {
+    /// Opens a file or a directory.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let state = SafetensorsState::open(path)?;
+        let notes = state.layout().files().iter().flat_map(|file| file.metadata.clone().unwrap_or_default());
+        Ok(Self { metadata: notes.collect(), state })
+    }
+
+    /// Names, ascending.
+    pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.state.tensors().iter().map(TensorInfo::name)
+    }
+
+    /// The number of the entry of this name.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.state.find(name)
+    }
+
+    /// An entry, which has one dimension, with its dtype.
+    pub(crate) fn entry(&self, number: usize) -> Result<(Dtype, Vec<u8>)> {
+        let info = self.state.tensors().get(number).filter(|info| info.shape().len() == 1);
+        let info = info.ok_or_else(|| malformed("an entry of the file has not one dimension"))?;
+        Ok((info.dtype(), bytes_of(&self.state, number)?))
+    }
+
+    /// An entry of plain bytes.
+    pub(crate) fn blob(&self, number: usize) -> Result<Vec<u8>> {
+        match self.entry(number)? {
+            (Dtype::U8, bytes) => Ok(bytes),
+            (dtype, _) => Err(malformed(format!("an entry of compressed bytes has the dtype {dtype}"))),
+        }
+    }
+}
+
+/// An entry to be written, of one dimension.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) dtype: Dtype,
+    pub(crate) bytes: Vec<u8>,
+}
+
+#[derive(Serialize)]
+struct Placed<'a> {
+    dtype: &'a str,
+    shape: [u64; 1],
+    data_offsets: [u64; 2],
+}
+
+/// Writes a safetensors file that is there at once and whole, and gives its length. Entries are written widest dtype first, then by name.
+pub(crate) fn write(path: &Path, metadata: &BTreeMap<String, String>, entries: &mut [Entry]) -> Result<u64> {
+    entries.sort_by(|left, right| right.dtype.cmp(&left.dtype).then_with(|| left.name.cmp(&right.name)));
+    let json = |error: serde_json::Error| Error::usage(error.to_string()).in_file(path);
+    let mut header = String::from("{");
+    if !metadata.is_empty() {
+        header.extend(["\"__metadata__\":", &serde_json::to_string(metadata).map_err(json)?, ","]);
+    }
+    let mut end = 0_u64;
+    for entry in entries.iter() {
+        let (begin, length) = (end, entry.bytes.len() as u64);
+        end += length;
+        let placed = Placed {
+            dtype: entry.dtype.name(),
+            shape: [length / (entry.dtype.bits() / 8)],
+            data_offsets: [begin, end],
+        };
+        let (name, placed) = (serde_json::to_string(&entry.name), serde_json::to_string(&placed));
+        header.extend([&name.map_err(json)?, ":", &placed.map_err(json)?, ","]);
+    }
+    if header.ends_with(',') {
+        header.pop();
+    }
+    header.push('}');
+    while header.len() % 8 != 0 {
+        header.push(' ');
+    }
+    let mut file = BufWriter::new(OutputFile::create(path, true)?);
+    let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(|error| Error::io("writing", error).in_file(path));
+    put(&(header.len() as u64).to_le_bytes())?;
+    put(header.as_bytes())?;
+    entries.iter().try_for_each(|entry| put(&entry.bytes))?;
+    finish(file, path)?;
+    Ok(8 + header.len() as u64 + end)
+}
+
+/// Writes a file of text that is there at once and whole, and gives its length.
+pub(crate) fn write_text(path: &Path, text: &[u8]) -> Result<u64> {
+    let mut file = BufWriter::new(OutputFile::create(path, true)?);
+    file.write_all(text).map_err(|error| Error::io("writing", error).in_file(path))?;
+    finish(file, path)?;
+    Ok(text.len() as u64)
+}
+
+fn finish(file: BufWriter<OutputFile>, path: &Path) -> Result<()> {
+    let file = file.into_inner().map_err(|error| Error::io("writing", error.into_error()).in_file(path))?;
+    file.commit()
+}
+
+/// Creates a directory for a step, in which a file of this name is the last to be written. What an interrupted run has left there is replaced.
+pub(crate) fn create_directory(path: &Path, last: &str) -> Result<()> {
+    if path.join(last).exists() {
+        return Err(Error::usage("the step is there already").in_file(path));
+    }
+    std::fs::create_dir_all(path).map_err(|error| Error::io("creating", error).in_file(path))
+}
+
+/// Refuses a file of a step that is there already, and creates its directory.
+pub(crate) fn create_parent(path: &Path) -> Result<()> {
+    if std::fs::symlink_metadata(path).is_ok() {
+        return Err(Error::usage("the step is there already").in_file(path));
+    }
+    match path.parent() {
+        Some(parent) => std::fs::create_dir_all(parent).map_err(|error| Error::io("creating", error).in_file(parent)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,31 @@
+//! Why a foreign file is refused, in the classes of the library.
+
+use deltachain::{Error, ErrorClass};
+
+/// The bytes are damaged.
+pub(crate) fn corrupt(message: impl Into<String>) -> Error {
+    Error::refused(ErrorClass::Corrupt, message)
+}
+
+/// The file is not as its layout asks for.
+pub(crate) fn malformed(message: impl Into<String>) -> Error {
+    Error::refused(ErrorClass::Malformed, message)
+}
+
+/// The file is of a kind that is not read.
+pub(crate) fn unsupported(message: impl Into<String>) -> Error {
+    Error::refused(ErrorClass::Unsupported, message)
+}
+
+/// The base is not the one that the file was made from.
+pub(crate) fn wrong_base(message: impl Into<String>) -> Error {
+    Error::refused(ErrorClass::WrongBase, message)
+}
+
+/// The result has another checksum. These layouts cannot tell a damaged file from a wrong base.
+pub(crate) fn mismatch(name: &str) -> Error {
+    Error::refused(
+        ErrorClass::StateMismatch,
+        format!("the result has another {name} than the file says: the file is damaged, or made from another base"),
+    )
+}

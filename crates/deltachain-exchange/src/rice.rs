@@ -1,0 +1,442 @@
+//! Positions as PULSEPT1 writes them: gaps of 16 bits (version 1), Rice codes (version 2), and Rice codes by the exponent of the old
+//! element (version 3). All streams have one form only; any other is refused.
+
+use deltachain::Result;
+
+use crate::refusal::malformed;
+use crate::tensors::pairs;
+
+/// A gap that does not fit 16 bits.
+const LONG_GAP: u16 = 0xffff;
+/// A quotient from here on is written in full.
+const LONG_QUOTIENT: u64 = 32;
+const MOST_PARAMETER: u32 = 31;
+/// Bytes of what version 3 says of a class.
+const RECORD_BYTES: usize = 10;
+
+fn end_of_stream() -> deltachain::Error {
+    malformed("a stream of positions ends early")
+}
+
+/// Takes four bytes as a number.
+fn take_u32(bytes: &mut &[u8]) -> Result<u32> {
+    let (four, rest) = bytes.split_first_chunk().ok_or_else(end_of_stream)?;
+    *bytes = rest;
+    Ok(u32::from_le_bytes(*four))
+}
+
+/// Takes as many bytes.
+fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8]> {
+    let (taken, rest) = bytes.split_at_checked(count).ok_or_else(end_of_stream)?;
+    *bytes = rest;
+    Ok(taken)
+}
+
+/// A length as it stands in a file; lengths of memory are never longer than 64 bits.
+fn number(length: usize) -> u64 {
+    length as u64
+}
+
+/// A number of the file that has to fit 32 bits.
+pub(crate) fn short(value: u64) -> Result<u32> {
+    u32::try_from(value).map_err(|_| malformed(format!("{value} does not fit 32 bits")))
+}
+
+/// Version 1: the first position in four bytes, then gaps.
+pub(crate) fn write_gaps(places: &[u32]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(2 * places.len() + 4);
+    bytes.extend(places.iter().take(1).flat_map(|first| first.to_le_bytes()));
+    for pair in places.windows(2) {
+        let gap = pair[1] - pair[0];
+        match u16::try_from(gap) {
+            Ok(short) if short != LONG_GAP => bytes.extend(short.to_le_bytes()),
+            _ => {
+                bytes.extend(LONG_GAP.to_le_bytes());
+                bytes.extend(gap.to_le_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+/// `count` ascending positions below `elements` of version 1.
+pub(crate) fn read_gaps(mut bytes: &[u8], count: usize, elements: u64) -> Result<Vec<u32>> {
+    let mut places = Vec::new();
+    let mut last = 0_u64;
+    for place in 0..count {
+        if place == 0 {
+            last = u64::from(take_u32(&mut bytes)?);
+        } else {
+            let (two, rest) = bytes.split_first_chunk().ok_or_else(end_of_stream)?;
+            bytes = rest;
+            let gap = match u16::from_le_bytes(*two) {
+                LONG_GAP => {
+                    let gap = take_u32(&mut bytes)?;
+                    if gap < u32::from(LONG_GAP) {
+                        return Err(malformed("a short gap is written as a long one"));
+                    }
+                    u64::from(gap)
+                }
+                0 => return Err(malformed("a gap is zero")),
+                gap => u64::from(gap),
+            };
+            last += gap;
+        }
+        if last >= elements {
+            return Err(malformed(format!("position {last} is beyond the tensor's end")));
+        }
+        places.push(short(last)?);
+    }
+    if bytes.is_empty() { Ok(places) } else { Err(malformed("bytes follow the positions")) }
+}
+
+/// Bits, the most significant of a byte first.
+#[derive(Default)]
+struct Bits {
+    bytes: Vec<u8>,
+    /// How many bits of the last byte are free.
+    free: u32,
+}
+
+impl Bits {
+    fn put(&mut self, one: bool) {
+        if self.free == 0 {
+            self.bytes.push(0);
+            self.free = 8;
+        }
+        self.free -= 1;
+        if let (true, Some(last)) = (one, self.bytes.last_mut()) {
+            *last |= 1 << self.free;
+        }
+    }
+}
+
+struct BitReader<'a> {
+    bytes: &'a [u8],
+    place: usize,
+}
+
+impl BitReader<'_> {
+    fn next(&mut self) -> Result<bool> {
+        let byte = self.bytes.get(self.place / 8).ok_or_else(end_of_stream)?;
+        let bit = byte >> (7 - self.place % 8) & 1;
+        self.place += 1;
+        Ok(bit == 1)
+    }
+
+    /// Whether nothing is left but less than a byte of this bit.
+    fn is_at_end(&mut self, padding: bool) -> bool {
+        if self.place.div_ceil(8) != self.bytes.len() {
+            return false;
+        }
+        while self.place < 8 * self.bytes.len() {
+            if self.next().ok() != Some(padding) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Numbers of elements between two positions.
+fn distances(places: &[u32]) -> impl Iterator<Item = u64> + Clone {
+    let ends = std::iter::once(0).chain(places.iter().map(|place| u64::from(*place) + 1));
+    places.iter().zip(ends).map(|(place, end)| u64::from(*place) - end)
+}
+
+/// The parameter that gives the shortest stream, near what is best if every element changes with the same probability.
+fn parameter(places: &[u32]) -> u32 {
+    let Some(last) = places.last() else { return 0 };
+    let middle = (u64::from(*last) / number(places.len())).max(1).ilog2();
+    let cost = |parameter: &u32| -> u64 {
+        let bits = distances(places).map(|distance| match distance >> parameter {
+            quotient if quotient < LONG_QUOTIENT => quotient,
+            _ => 2 * LONG_QUOTIENT,
+        });
+        bits.sum::<u64>() + number(places.len()) * u64::from(*parameter)
+    };
+    (middle.saturating_sub(4)..=(middle + 1).min(MOST_PARAMETER)).min_by_key(cost).unwrap_or(middle)
+}
+
+/// Version 2: Rice codes of the distances; nothing for no positions.
+pub(crate) fn write_rice(places: &[u32]) -> Result<Vec<u8>> {
+    if places.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parameter = parameter(places);
+    let (mut unary, mut rests, mut long) = (Bits::default(), Bits::default(), Vec::new());
+    for distance in distances(places) {
+        let quotient = distance >> parameter;
+        (0..quotient.min(LONG_QUOTIENT)).for_each(|_| unary.put(true));
+        unary.put(false);
+        (0..parameter).rev().for_each(|bit| rests.put(distance >> bit & 1 == 1));
+        if quotient >= LONG_QUOTIENT {
+            long.extend(short(quotient)?.to_le_bytes());
+        }
+    }
+    while unary.free > 0 {
+        unary.put(true);
+    }
+    let mut bytes = vec![u8::try_from(parameter).unwrap_or(0)];
+    bytes.extend(short(number(unary.bytes.len()))?.to_le_bytes());
+    bytes.extend([unary.bytes, rests.bytes, long].concat());
+    Ok(bytes)
+}
+
+/// `count` ascending positions below `elements` of version 2.
+pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec<u32>> {
+    if count == 0 {
+        return if bytes.is_empty() { Ok(Vec::new()) } else { Err(malformed("bytes follow the positions")) };
+    }
+    let (parameter, mut rest) = bytes.split_first().ok_or_else(end_of_stream)?;
+    let parameter = u32::from(*parameter);
+    if parameter > MOST_PARAMETER {
+        return Err(malformed(format!("the Rice parameter is {parameter}")));
+    }
+    let length = usize::try_from(take_u32(&mut rest)?).unwrap_or(usize::MAX);
+    let mut unary = BitReader { bytes: take(&mut rest, length)?, place: 0 };
+    let bits = number(count).saturating_mul(u64::from(parameter));
+    let length = usize::try_from(bits.div_ceil(8)).unwrap_or(usize::MAX);
+    let mut rests = BitReader { bytes: take(&mut rest, length)?, place: 0 };
+    let mut places = Vec::new();
+    let mut end = 0_u64;
+    for _ in 0..count {
+        let mut quotient = 0;
+        while unary.next()? {
+            quotient += 1;
+            if quotient > LONG_QUOTIENT {
+                return Err(malformed("a quotient is longer than any"));
+            }
+        }
+        if quotient == LONG_QUOTIENT {
+            quotient = u64::from(take_u32(&mut rest)?);
+            if quotient < LONG_QUOTIENT {
+                return Err(malformed("a short quotient is written as a long one"));
+            }
+        }
+        let mut distance = quotient;
+        for _ in 0..parameter {
+            distance = distance << 1 | u64::from(rests.next()?);
+        }
+        // At most 2^63, and what it is added to fits 32 bits.
+        let place = end + distance;
+        if place >= elements {
+            return Err(malformed(format!("position {place} is beyond the tensor's end")));
+        }
+        places.push(short(place)?);
+        end = place + 1;
+    }
+    if unary.is_at_end(true) && rests.is_at_end(false) && rest.is_empty() {
+        Ok(places)
+    } else {
+        Err(malformed("a stream of positions does not end where it should"))
+    }
+}
+
+/// The class of an element of BF16: its exponent.
+fn class_of(bits: u16) -> usize {
+    usize::from(bits >> 7 & 0xff)
+}
+
+/// What version 3 knows of a class: the ranks of its elements that change, or of those that do not if these are less.
+struct Class {
+    size: u64,
+    ranks: Vec<u32>,
+    complement: bool,
+}
+
+/// Version 3: Rice codes of ranks, by the exponent of the old element.
+pub(crate) fn write_classes(places: &[u32], old: &[u8]) -> Result<Vec<u8>> {
+    if places.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut sizes = [0_u32; 256];
+    let mut ranks = vec![Vec::new(); 256];
+    let mut next = places.iter().copied().peekable();
+    for (place, bits) in (0_u32..).zip(pairs(old)) {
+        let class = class_of(bits);
+        if next.next_if_eq(&place).is_some() {
+            ranks[class].push(sizes[class]);
+        }
+        sizes[class] += 1;
+    }
+    let (mut records, mut blocks) = (Vec::new(), Vec::new());
+    let mut classes = 0_u16;
+    for ((class, size), changed) in (0_u8..=255).zip(sizes).zip(ranks).filter(|(_, changed)| !changed.is_empty()) {
+        let complement = 2 * number(changed.len()) > u64::from(size);
+        let ranks = if complement { others(&changed, size) } else { changed };
+        let block = write_rice(&ranks)?;
+        records.extend([class, u8::from(complement)]);
+        records.extend(short(number(ranks.len()))?.to_le_bytes());
+        records.extend(short(number(block.len()))?.to_le_bytes());
+        blocks.extend(block);
+        classes += 1;
+    }
+    Ok([&classes.to_le_bytes()[..], &records, &blocks].concat())
+}
+
+/// The numbers below `size` that are not among these.
+fn others(ranks: &[u32], size: u32) -> Vec<u32> {
+    let mut among = ranks.iter().peekable();
+    (0..size).filter(|rank| among.next_if_eq(&rank).is_none()).collect()
+}
+
+/// `count` ascending positions of version 3.
+pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result<Vec<u32>> {
+    if count == 0 {
+        return if bytes.is_empty() { Ok(Vec::new()) } else { Err(malformed("bytes follow the positions")) };
+    }
+    let (classes, rest) = bytes.split_first_chunk().ok_or_else(end_of_stream)?;
+    bytes = rest;
+    let classes = usize::from(u16::from_le_bytes(*classes));
+    if classes > 256 {
+        return Err(malformed(format!("{classes} classes of exponents")));
+    }
+    let mut sizes = [0_u64; 256];
+    pairs(old).for_each(|bits| sizes[class_of(bits)] += 1);
+    let records = take(&mut bytes, classes * RECORD_BYTES)?;
+    let mut known: Vec<Option<Class>> = (0..256).map(|_| None).collect();
+    let (mut last, mut total) = (None, 0);
+    for record in records.as_chunks::<RECORD_BYTES>().0 {
+        let [exponent, flags, lengths @ ..] = *record;
+        if last >= Some(exponent) || flags > 1 {
+            return Err(malformed("classes of exponents are not ascending, or have unknown flags"));
+        }
+        last = Some(exponent);
+        let mut lengths = lengths.as_slice();
+        let (ranks, length) = (take_u32(&mut lengths)?, take_u32(&mut lengths)?);
+        let (size, complement) = (sizes[usize::from(exponent)], flags == 1);
+        let listed = u64::from(ranks);
+        let changed = if complement { size.checked_sub(listed) } else { Some(listed) };
+        let changed = changed.filter(|changed| (1..=size).contains(changed) && (2 * changed > size) == complement);
+        total += changed.ok_or_else(|| malformed(format!("the class {exponent} lists {ranks} ranks of {size}")))?;
+        let block = take(&mut bytes, usize::try_from(length).unwrap_or(usize::MAX))?;
+        let ranks = read_rice(block, usize::try_from(ranks).unwrap_or(usize::MAX), size)?;
+        known[usize::from(exponent)] = Some(Class { size: 0, ranks, complement });
+    }
+    if !bytes.is_empty() || total != number(count) {
+        return Err(malformed(format!("the classes have {total} positions of {count}, or bytes follow them")));
+    }
+    // From here on `size` counts the elements of the class that have been met, and `next` its ranks.
+    let mut next = [0_usize; 256];
+    let mut places = Vec::with_capacity(count);
+    for (place, bits) in (0_u64..).zip(pairs(old)) {
+        let number = class_of(bits);
+        if let Some(class) = &mut known[number] {
+            let listed = class.ranks.get(next[number]).is_some_and(|rank| u64::from(*rank) == class.size);
+            next[number] += usize::from(listed);
+            class.size += 1;
+            if listed != class.complement {
+                places.push(short(place)?);
+            }
+        }
+    }
+    Ok(places)
+}
+
+/// Versions 2 and 3: how far the bits of values go up or down. Both are one for each position.
+pub(crate) fn write_steps(values: &[[u16; 2]]) -> Vec<u8> {
+    let (mut bytes, mut long) = (Vec::with_capacity(values.len()), Vec::new());
+    for [old, new] in values {
+        let step = new.wrapping_sub(*old).cast_signed();
+        let zigzag = ((step << 1) ^ (step >> 15)).cast_unsigned();
+        match u8::try_from(zigzag) {
+            Ok(short) if short != u8::MAX => bytes.push(short),
+            _ => {
+                bytes.push(u8::MAX);
+                long.extend(zigzag.to_le_bytes());
+            }
+        }
+    }
+    bytes.extend(long);
+    bytes
+}
+
+/// How far the bits of `count` values go up or down, to be added to the old ones.
+pub(crate) fn read_steps(bytes: &[u8], count: usize) -> Result<Vec<u16>> {
+    let (short, long) = bytes.split_at_checked(count).ok_or_else(|| malformed("a stream of values ends early"))?;
+    let wrong = || malformed("a stream of values is not in its one form");
+    let (long, rest) = long.as_chunks::<2>();
+    let mut long = long.iter().map(|two| u16::from_le_bytes(*two));
+    let mut steps = Vec::with_capacity(count);
+    for byte in short {
+        let zigzag = match byte {
+            &u8::MAX => long.next().filter(|value| *value >= u16::from(u8::MAX)).ok_or_else(wrong)?,
+            0 => return Err(wrong()),
+            byte => u16::from(*byte),
+        };
+        steps.push((zigzag >> 1) ^ (zigzag & 1).wrapping_neg());
+    }
+    if rest.is_empty() && long.next().is_none() { Ok(steps) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BF16 elements whose exponents are 0, 1, 2, 0, and so on.
+    fn elements(count: u16) -> Vec<u8> {
+        (0..count).flat_map(|number| ((number % 3) << 7 | 5).to_le_bytes()).collect()
+    }
+
+    fn samples() -> Vec<Vec<u32>> {
+        let all: Vec<u32> = (0..2000).collect();
+        let third = all.iter().copied().filter(|place| place % 3 == 1).collect();
+        let most = all.iter().copied().filter(|place| place % 5 != 1).collect();
+        vec![vec![], vec![0], vec![1999], vec![0, 1, 2, 1999], all, third, most]
+    }
+
+    #[test]
+    fn positions_come_back() {
+        let old = elements(2000);
+        for places in samples() {
+            let count = places.len();
+            assert_eq!(read_gaps(&write_gaps(&places), count, 2000).unwrap(), places);
+            assert_eq!(read_rice(&write_rice(&places).unwrap(), count, 2000).unwrap(), places);
+            assert_eq!(read_classes(&write_classes(&places, &old).unwrap(), count, &old).unwrap(), places);
+        }
+        // Long gaps and quotients.
+        let far: Vec<u32> = (0..100).chain([70_000, 70_001, 135_536, 135_536 + 65_535, u32::MAX - 1]).collect();
+        assert_eq!(read_gaps(&write_gaps(&far), far.len(), 1 << 32).unwrap(), far);
+        assert_eq!(read_rice(&write_rice(&far).unwrap(), far.len(), 1 << 32).unwrap(), far);
+    }
+
+    #[test]
+    fn damaged_positions_are_refused_or_are_others() {
+        let old = elements(2000);
+        for places in samples().into_iter().skip(1) {
+            let count = places.len();
+            let streams = [write_gaps(&places), write_rice(&places).unwrap(), write_classes(&places, &old).unwrap()];
+            for (kind, stream) in streams.iter().enumerate() {
+                let read = |bytes: &[u8], count| match kind {
+                    0 => read_gaps(bytes, count, 2000),
+                    1 => read_rice(bytes, count, 2000),
+                    _ => read_classes(bytes, count, &old),
+                };
+                assert!(read(&stream[..stream.len() - 1], count).is_err(), "{kind}");
+                assert!(read(&[&stream[..], &[0]].concat(), count).is_err(), "{kind}");
+                assert!(read(stream, count + 1).is_err() && read(stream, count - 1).is_err(), "{kind}");
+                for place in 0..stream.len().min(64) {
+                    for bit in 0..8 {
+                        let mut damaged = stream.clone();
+                        damaged[place] ^= 1 << bit;
+                        assert_ne!(read(&damaged, count).ok().as_ref(), Some(&places), "{kind} {place} {bit}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_come_back() {
+        let values: Vec<[u16; 2]> = (0..=u16::MAX).map(|old| [old, old.wrapping_mul(31) ^ 0x8001]).collect();
+        let values: Vec<[u16; 2]> = values.into_iter().filter(|[old, new]| old != new).collect();
+        let bytes = write_steps(&values);
+        let steps = read_steps(&bytes, values.len()).unwrap();
+        assert!(values.iter().zip(steps).all(|([old, new], step)| old.wrapping_add(step) == *new));
+        assert!(read_steps(&bytes[1..], values.len()).is_err());
+        for wrong in [&[0][..], &[255, 254, 0], &[255, 0], &[255], &[1, 1]] {
+            assert!(read_steps(wrong, 1).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Credentials of the caller's own making, for stores that expire them.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use deltachain::Result;
+
+/// What S3 wants to know of a caller.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Credentials {
+    /// The access key's id.
+    pub key_id: String,
+    /// The secret access key.
+    pub secret_key: String,
+    /// The session token, if they are temporary.
+    pub token: Option<String>,
+    /// When they expire, if they do.
+    pub expires: Option<SystemTime>,
+}
+
+impl Credentials {
+    /// Credentials; those with a time expire then.
+    pub fn new(key_id: String, secret_key: String, token: Option<String>, expires: Option<SystemTime>) -> Self {
+        Self { key_id, secret_key, token, expires }
+    }
+}
+
+/// Secrets are not shown.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("key_id", &self.key_id)
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Gives credentials when they are needed: before the first request, and a minute before they expire.
+pub trait CredentialSource: fmt::Debug + Send + Sync {
+    /// Credentials that are valid now. May block.
+    ///
+    /// # Errors
+    /// Whatever the request that needs them is to end with.
+    fn credentials(&self) -> Result<Credentials>;
+}

@@ -1,0 +1,5 @@
+//! Any bytes as a file of PULSEPT1, applied to a small base: refused in a class that says why, within a bound of memory.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| deltachain_fuzz::pulsept1(data));

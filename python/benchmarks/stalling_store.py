@@ -1,0 +1,137 @@
+"""A small server that speaks enough of S3 for one chain, in memory, and whose uploads of links can be made to stand
+still."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape, unescape
+
+
+class StallingStore:
+    """The server, on a free port of this machine, while the block lasts. `stall` is how many seconds each upload of a
+    link stands still before any of it is read."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[bytes, float]] = {}
+        self.lock = threading.Lock()
+        self.stall = 0.0
+        self.left = threading.Event()
+        store = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def answer(self, code: int, body: bytes = b"", **headers: str) -> None:
+                self.send_response(code)
+                for name, value in headers.items():
+                    self.send_header(name.replace("_", "-"), value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            def do_PUT(self) -> None:
+                name = unquote(urlsplit(self.path).path)
+                if store.stall and "/files/" in name:
+                    store.left.wait(store.stall)
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                with store.lock:
+                    if self.headers["If-None-Match"] == "*" and name in store.objects:
+                        self.answer(412)
+                        return
+                    store.objects[name] = (body, time.time())
+                self.answer(200, ETag=tag(body))
+
+            def do_DELETE(self) -> None:
+                with store.lock:
+                    store.objects.pop(unquote(urlsplit(self.path).path), None)
+                self.answer(204)
+
+            def do_POST(self) -> None:
+                # Several objects are to be removed.
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                bucket = "/" + unquote(urlsplit(self.path).path).strip("/") + "/"
+                keys = re.findall("<Key>(.*?)</Key>", body)
+                with store.lock:
+                    for key in keys:
+                        store.objects.pop(bucket + unescape(key), None)
+                rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+                self.answer(200, f"<DeleteResult>{rows}</DeleteResult>".encode(), Content_Type="application/xml")
+
+            def do_GET(self) -> None:
+                parts = urlsplit(self.path)
+                query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+                if "list-type" in query:
+                    self.answer(200, store.listed(unquote(parts.path), query), Content_Type="application/xml")
+                    return
+                with store.lock:
+                    found = store.objects.get(unquote(parts.path))
+                if found is None:
+                    self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+                    return
+                body, stored = found
+                headers = {"ETag": tag(body), "Last_Modified": formatdate(stored, usegmt=True)}
+                asked = self.headers["Range"]
+                if asked:
+                    first, _, last = asked.removeprefix("bytes=").partition("-")
+                    begin, end = int(first), min(int(last or len(body)) + 1, len(body))
+                    headers["Content_Range"] = f"bytes {begin}-{end - 1}/{len(body)}"
+                    self.answer(206, body[begin:end], **headers)
+                else:
+                    self.answer(200, body, **headers)
+
+            do_HEAD = do_GET
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def listed(self, bucket: str, query: dict[str, str]) -> bytes:
+        """Names of objects, a thousand at a time."""
+        bucket = "/" + bucket.strip("/") + "/"
+        after = query.get("continuation-token") or query.get("start-after", "")
+        with self.lock:
+            inside = (name.removeprefix(bucket) for name in self.objects if name.startswith(bucket))
+            names = sorted(name for name in inside if name.startswith(query.get("prefix", "")) and name > after)
+            rows = [row(name, *self.objects[bucket + name]) for name in names[:1000]]
+        more = len(names) > 1000
+        token = f"<NextContinuationToken>{escape(names[999])}</NextContinuationToken>" if more else ""
+        return (
+            f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{''.join(rows)}</ListBucketResult>"
+        ).encode()
+
+    def __enter__(self) -> StallingStore:
+        threading.Thread(target=self._server.serve_forever).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.left.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def tag(body: bytes) -> str:
+    return f'"{hashlib.md5(body).hexdigest()}"'
+
+
+def stamp(stored: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(stored))
+
+
+def row(name: str, body: bytes, stored: float) -> str:
+    return (
+        f"<Contents><Key>{escape(name)}</Key><LastModified>{stamp(stored)}</LastModified><ETag>{tag(body)}</ETag>"
+        f"<Size>{len(body)}</Size></Contents>"
+    )

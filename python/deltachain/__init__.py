@@ -1,0 +1,43 @@
+"""Lossless sparse deltas between model versions: make and apply links, publish and follow chains of them.
+
+    import deltachain as dc
+
+    link = dc.diff(old_state_dict, new_state_dict)          # tensors in memory, or paths
+    new_state_dict = dc.apply(old_state_dict, [link])       # bit for bit, or an error
+    with dc.open("1.dcf") as link: print(link.header)
+
+Nothing else needs to be installed. Tensors of torch and numpy are taken as they are, without copies.
+"""
+
+import atexit as _atexit
+import os as _os
+
+from . import _native
+from ._errors import *  # noqa: F403
+from ._errors import __all__ as _errors_all
+from ._files import *  # noqa: F403
+from ._files import __all__ as _files_all
+from ._host_copy import HostCopy
+from ._native import __version__
+from ._publisher import *  # noqa: F403
+from ._publisher import __all__ as _publisher_all
+from ._ranks import Group
+from ._subscriber import *  # noqa: F403
+from ._subscriber import __all__ as _subscriber_all
+from ._tensors import Tensor
+
+__all__ = [  # noqa: PLE0604
+    "Group",
+    "HostCopy",
+    "Tensor",
+    "__version__",
+    *_errors_all,
+    *_files_all,
+    *_publisher_all,
+    *_subscriber_all,
+]
+
+# Threads of this package must not meet an interpreter that has ended.
+_atexit.register(_native.leave)
+if hasattr(_os, "register_at_fork"):
+    _os.register_at_fork(after_in_child=_native.forked)

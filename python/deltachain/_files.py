@@ -1,0 +1,496 @@
+"""Links: made from two states, applied to one, opened and read. A state is a path, or a mapping of names to tensors."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, overload
+
+from . import _native
+from ._errors import UsageError
+from ._tensors import PACKED, Tensor, allocator, kind_of, shaped
+
+__all__ = [
+    "ApplyReport",
+    "DiffReport",
+    "Header",
+    "Link",
+    "LinkTensor",
+    "Patch",
+    "StateDigest",
+    "apply",
+    "diff",
+    "digest",
+    "open",
+    "snapshot",
+    "squash",
+]
+
+Path = str | os.PathLike[str]
+Tensors = Mapping[str, Any]
+State = Path | Tensors
+Profile = Literal["compact", "direct"]
+Progress = Callable[[str, int, int], object]
+
+# Bytes of tensors whose patches are read at once.
+_BATCH = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    """What a link holds, in figures."""
+
+    base: str
+    """State digest of the base: 64 hexadecimal digits."""
+    target: str
+    """State digest of the target."""
+    bytes: int
+    """Length of the link."""
+    target_bytes: int
+    """Bytes of the target's tensors."""
+    elements: int
+    """Lanes of the target. A lane is an element, or a byte of a packed dtype."""
+    changed: int
+    """Lanes that differ from the base's, or are new."""
+    tensors: int
+    """Tensors that the link lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyReport:
+    """What has been built in files."""
+
+    base: str
+    """State digest of the base."""
+    target: str
+    """State digest of what has been built."""
+    target_bytes: int
+    """Bytes of its tensors."""
+    written: int
+    """Bytes that were written to disk."""
+    copied: list[str]
+    """Names of the files that were copied from the base's directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The header of a link (SPEC.md section 4). Lengths are in bytes."""
+
+    base: str
+    target: str
+    compatible_features: int
+    index_stored: int
+    index_raw: int
+    segments_length: int
+    extension_length: int
+    file_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTensor:
+    """What a link does to a tensor."""
+
+    name: str
+    operation: Literal["patch", "set", "remove"]
+    """`patch` starts from the base's tensor, `set` from zeros."""
+    dtype: str | None
+    """In the target; None if it is removed."""
+    shape: tuple[int, ...]
+    digest: str | None
+    """In the target; None if it is removed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Patch:
+    """What changes in a tensor. There is one for each tensor that changes.
+
+    `indices` and `values` show memory of this package and are not copied: they can be written to, and stay valid as
+    long as you hold them. They are of the library that the caller uses: torch, numpy, or buffers (`memoryview` and
+    `deltachain.Tensor`) where it uses neither.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    dtype: str
+    """As in safetensors: `"BF16"`."""
+    indices: Any
+    """Which lanes: strictly ascending numbers in the flattened tensor, int32, or int64 if it has more than 2^31.
+    None if all of them are given. A lane is an element, or a byte of a packed dtype (F4, F6)."""
+    values: Any
+    """The new values: one for each index, or, if there are none, the tensor in its shape."""
+
+    @property
+    def count(self) -> int:
+        """Lanes that are given."""
+        width = 1 if self.dtype in PACKED else Tensor(self.dtype, (), b"").nbytes
+        data = self.values.data if isinstance(self.values, Tensor) else self.values
+        nbytes = getattr(data, "nbytes", None)
+        return int((memoryview(data).nbytes if nbytes is None else nbytes) // width)
+
+
+@dataclass(frozen=True, slots=True)
+class StateDigest:
+    """What a state is: its digest (SPEC.md section 3), and dtype, shape and digest of each tensor."""
+
+    digest: str
+    tensors: dict[str, tuple[str, tuple[int, ...], str]]
+
+    def __str__(self) -> str:
+        return self.digest
+
+
+def patch_of(row: tuple[str, str, list[int], Any, Any], kind: str) -> Patch:
+    """A patch as the caller's library shows it."""
+    name, dtype, shape, lanes, values = row
+    tensor_shape = tuple(shape)
+    if lanes is None:
+        return Patch(name, tensor_shape, dtype, None, shaped(kind, dtype, tensor_shape, values))
+    # Of packed dtypes a lane is a byte.
+    lane = "U8" if dtype in PACKED else dtype
+    count = len(lanes)
+    shown = shaped(kind, lane, (count,), values)
+    if kind == "torch":
+        import torch
+
+        wide = memoryview(lanes).itemsize == 8
+        lanes = torch.frombuffer(lanes, dtype=torch.int64 if wide else torch.int32)
+    elif kind == "numpy":
+        import numpy
+
+        lanes = numpy.frombuffer(lanes, dtype=memoryview(lanes).format)
+    else:
+        lanes = memoryview(lanes)
+    return Patch(name, tensor_shape, dtype, lanes, shown)
+
+
+class Link:
+    """A link: the file that turns one state, the base, into another one, the target. Made by `open` and `diff`.
+
+    Header and index have been read and checked. Close it, or use it with `with`, if you do not want to wait until
+    Python does. A link cannot be pickled; `bytes(link)` can.
+    """
+
+    __slots__ = ("_native", "report")
+
+    def __init__(self, native: _native.Link, report: DiffReport | None = None) -> None:
+        self._native = native
+        self.report = report
+        """What it holds, in figures, if `diff` has just made it."""
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives up the file or the memory."""
+        self._native.close()
+
+    def __repr__(self) -> str:
+        return f"<deltachain.Link {self.base[:12]} -> {self.target[:12]}, {len(self)} bytes>"
+
+    def __len__(self) -> int:
+        return self._native.length
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._native.to_bytes())
+
+    def __reduce__(self) -> Any:
+        raise TypeError("links of deltachain cannot be pickled: send bytes(link), or open them where they are used")
+
+    @property
+    def path(self) -> str | None:
+        """The path that it was opened by."""
+        path = self._native.path
+        return None if path is None else os.fspath(path)
+
+    @property
+    def base(self) -> str:
+        """State digest of the base: 64 hexadecimal digits."""
+        return self._native.base
+
+    @property
+    def target(self) -> str:
+        """State digest of the target."""
+        return self._native.target
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Free text that the link carries: step, run."""
+        return self._native.metadata
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether patches can be read without the base."""
+        return self._native.is_direct
+
+    @property
+    def header(self) -> Header:
+        """The fields of the header."""
+        return Header(**self._native.header())
+
+    @property
+    def index(self) -> list[LinkTensor]:
+        """The tensors that the link lists, by name. Others are as in the base."""
+        return [
+            LinkTensor(name, operation, dtype, tuple(shape), digest)
+            for name, operation, dtype, shape, digest in self._native.tensors()
+        ]
+
+    def verify(self, *, threads: int | None = None, progress: Progress | None = None) -> None:
+        """Reads, decodes and checks every segment. That the target comes out can only be seen with the base: `apply`.
+
+        Raises:
+            Error: of the first check that fails.
+        """
+        self._native.verify(threads, progress)
+
+    def patches(
+        self,
+        base: State | None = None,
+        names: Iterable[str] | Callable[[str], bool] | None = None,
+        *,
+        kind: str | None = None,
+    ) -> Iterator[Patch]:
+        """What the link changes, tensor by tensor, by name. Tensors that it removes are not among them: see `index`.
+
+        The base is not checked, and the result is not proven: `apply` and `Subscriber` do that.
+
+        Args:
+            base: the state that the link starts from. Links that are not direct need it.
+            names: those tensors only; names, or a function that says which. Of the file only what these need is read.
+            kind: `"torch"`, `"numpy"` or `"deltachain"`: what indices and values are to be. By default, as the
+                base's.
+
+        Raises:
+            UsageError: if a base is needed, or has no such tensor.
+        """
+        native = self._native
+        wanted = names if callable(names) else None if names is None else set(names).__contains__
+        usual = kind or (kind_of(next(iter(base.values()))) if isinstance(base, Mapping) and base else "deltachain")
+        batch: list[int] = []
+        held = 0
+        for number, (name, operation, dtype, shape, _) in enumerate(native.tensors()):
+            if operation == "remove" or (wanted is not None and not wanted(name)):
+                continue
+            batch.append(number)
+            held += Tensor(dtype or "U8", shape, b"").nbytes
+            if held >= _BATCH or len(batch) >= 4096:
+                for row in native.patches(batch, base):
+                    yield patch_of(row, usual)
+                batch, held = [], 0
+        if batch:
+            for row in native.patches(batch, base):
+                yield patch_of(row, usual)
+
+    def save(self, path: Path, *, replace: bool = False) -> None:
+        """Writes the link to a file, which appears when it is complete and on disk."""
+        _native.write_file(os.fspath(path), self._native, replace)
+
+
+def open(link: Path | bytes | bytearray | memoryview) -> Link:
+    """Opens a link: a path, or the bytes themselves, which are copied. Reads and checks its header and index.
+
+    Raises:
+        Error: the class and rule of the first of steps 1 to 6 of SPEC.md section 10 that fails; IoError.
+    """
+    if isinstance(link, str | os.PathLike):
+        return Link(_native.open_link(os.fspath(link), None))
+    return Link(_native.open_link(None, bytes(link)))
+
+
+@overload
+def diff(
+    base: State | None,
+    target: State,
+    out: None = None,
+    *,
+    profile: Profile = ...,
+    metadata: Mapping[str, str] | None = ...,
+    replace: bool = ...,
+    threads: int | None = ...,
+    progress: Progress | None = ...,
+) -> Link: ...
+@overload
+def diff(
+    base: State | None,
+    target: State,
+    out: Path,
+    *,
+    profile: Profile = ...,
+    metadata: Mapping[str, str] | None = ...,
+    replace: bool = ...,
+    threads: int | None = ...,
+    progress: Progress | None = ...,
+) -> DiffReport: ...
+def diff(
+    base: State | None,
+    target: State,
+    out: Path | None = None,
+    *,
+    profile: Profile = "compact",
+    metadata: Mapping[str, str] | None = None,
+    replace: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Link | DiffReport:
+    """Makes the link from one state to another.
+
+    Each state is a safetensors file, a directory of them, or a mapping from names to tensors: of torch (on the CPU;
+    those on a device are read piece by piece), of numpy, of anything with the buffer protocol, or
+    `deltachain.Tensor`. Tensors are not copied: do not write to them during the call.
+
+    Args:
+        base: what the link starts from; None for a link that needs nothing, a snapshot.
+        target: what it leads to.
+        out: the file to write. Without it, the link stays in memory.
+        profile: `"compact"` for the smallest file, `"direct"` for patches that can be read without the base.
+        metadata: free text to go with it.
+        replace: whether a file at `out` may be replaced.
+        threads: as many as there are processors, by default.
+        progress: called as `progress(phase, done, total)` some twenty times a second, in bytes. What it raises ends
+            the work.
+
+    Returns:
+        The link, or, if it was written to a file, its figures.
+
+    Raises:
+        UsageError: if a tensor cannot be taken, which is said with its name; if `out` exists.
+        IoError: if files cannot be read or written.
+
+    >>> import deltachain as dc
+    >>> old, new = {"w": bytearray(b"abc")}, {"w": bytearray(b"abd")}
+    >>> link = dc.diff(old, new)
+    >>> link.report.changed
+    1
+    >>> bytes(dc.apply(old, [link])["w"].data)
+    b'abd'
+    """
+    text = dict(metadata or {})
+    if (
+        out is not None
+        and isinstance(target, str | os.PathLike)
+        and (base is None or isinstance(base, str | os.PathLike))
+    ):
+        made = _native.diff_files(base, target, os.fspath(out), profile, text, replace, threads, progress)
+        return DiffReport(**made)
+    place = None if out is None else os.fspath(out)
+    native, made = _native.diff_states(base, target, place, profile, text, replace, threads, progress)
+    report = DiffReport(**made)
+    return report if native is None else Link(native, report)
+
+
+def snapshot(state: State, out: Path | None = None, **options: Any) -> Link | DiffReport:
+    """Makes a link that needs no base: a state as a whole. All else as for `diff`."""
+    return diff(None, state, out, **options)
+
+
+@overload
+def apply(
+    base: State | None,
+    links: Iterable[Link | Path],
+    out: None = None,
+    *,
+    kind: str | None = ...,
+    replace: bool = ...,
+    threads: int | None = ...,
+    progress: Progress | None = ...,
+) -> dict[str, Any]: ...
+@overload
+def apply(
+    base: State | None,
+    links: Iterable[Link | Path],
+    out: Path,
+    *,
+    kind: str | None = ...,
+    replace: bool = ...,
+    threads: int | None = ...,
+    progress: Progress | None = ...,
+) -> ApplyReport: ...
+def apply(
+    base: State | None,
+    links: Iterable[Link | Path],
+    out: Path | None = None,
+    *,
+    kind: str | None = None,
+    replace: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any] | ApplyReport:
+    """Applies links one after another, in one pass, and proves the result bit for bit.
+
+    Args:
+        base: the state to start from, as for `diff`; None for links that begin with a snapshot.
+        links: open links, or paths.
+        out: the file or directory to write; then the base must be None or a path. Without it, new tensors are made.
+        kind: `"torch"`, `"numpy"` or `"deltachain"`: what new tensors are to be. By default, as the base's.
+        replace: whether what is at `out` may be replaced.
+        threads, progress: as for `diff`.
+
+    Returns:
+        A mapping from names to new tensors, or, if files were written, figures.
+
+    Raises:
+        WrongBaseError: if the links do not belong to this base. Nothing has been written.
+        Error: whatever else is wrong with a link; `.link` is its number.
+    """
+    given = [links] if isinstance(links, Link | str | os.PathLike) else list(links)
+    if out is None:
+        opened = [link if isinstance(link, Link) else open(link) for link in given]
+        made, _ = _native.apply_tensors(
+            base, [link._native for link in opened], allocator(base, kind), threads, progress
+        )
+        return made
+    if base is not None and not isinstance(base, str | os.PathLike):
+        raise UsageError("USAGE: to write files, the base must be None or a path")
+    with tempfile.TemporaryDirectory(prefix="deltachain-") as folder:
+        paths = []
+        for number, link in enumerate(given):
+            if isinstance(link, Link):
+                # Those in memory are files as long as this takes.
+                path = link.path or os.path.join(folder, str(number))
+                if link.path is None:
+                    link.save(path)
+                paths.append(path)
+            else:
+                paths.append(os.fspath(link))
+        built = _native.apply_files(base, paths, os.fspath(out), replace, threads, progress)
+    return ApplyReport(**built)
+
+
+def squash(
+    base: Path,
+    links: Iterable[Path],
+    out: Path,
+    *,
+    profile: Profile = "compact",
+    metadata: Mapping[str, str] | None = None,
+    replace: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> DiffReport:
+    """Joins links that follow one another into one. The base is at hand, as a file or a directory; all else as for
+    `diff`."""
+    paths = [os.fspath(link) for link in links]
+    made = _native.squash_files(
+        os.fspath(base), paths, os.fspath(out), profile, dict(metadata or {}), replace, threads, progress
+    )
+    return DiffReport(**made)
+
+
+def digest(state: State, *, threads: int | None = None, progress: Progress | None = None) -> StateDigest:
+    """What a state is: the digest that links and chains know it by. All of it is read.
+
+    >>> import deltachain as dc
+    >>> str(dc.digest({}))[:12]
+    'f2196cc6ca6d'
+    """
+    found, rows = _native.digest(state, threads, progress)
+    return StateDigest(found, {name: (dtype, tuple(shape), own) for (name, dtype, shape), own in rows})

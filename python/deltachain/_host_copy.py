@@ -1,0 +1,157 @@
+"""A model's directory that another process keeps: views of its files, and what changes between versions."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from . import _native
+from ._errors import TornError, UsageError
+from ._files import Patch, patch_of
+from ._tensors import shaped
+
+__all__ = ["HostCopy"]
+
+# Bytes of tensors that are compared at once.
+_BATCH = 64 << 20
+
+
+class HostCopy:
+    """The directory that a `Subscriber(host_copy=...)` keeps, for other processes of the machine. Any number of them
+    can look at it; none of them writes to it.
+
+    ```python
+    copy = dc.HostCopy("models/run7")
+    for patch in copy.full(): ...          # every tensor, as views of files that are mapped
+    while serving:
+        if copy.is_behind:
+            with engine.paused(), copy.applying() as patches: ...
+    ```
+
+    Args:
+        path: the directory.
+        kind: as for `Subscriber`.
+
+    Attributes:
+        held: the directory of the version that this process is at; None before `full()`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, kind: str | None = None) -> None:
+        from ._subscriber import usual_kind
+
+        self._path = os.fspath(path)
+        self._kind = kind or usual_kind()
+        self.held: str | None = None
+        self._torn = False
+        if not os.path.isdir(self._path):
+            raise UsageError(f"USAGE: there is no such directory (file {self._path})", file=self._path)
+
+    @property
+    def current(self) -> str | None:
+        """The directory of the version that is shown now; None if there is none yet."""
+        link = os.path.join(self._path, "current")
+        return os.path.realpath(link) if os.path.islink(link) else None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether another version is shown than the one that this process is at."""
+        return self.current != self.held
+
+    @property
+    def torn(self) -> bool:
+        """Whether the last `applying()` ended with an exception: use `full()`."""
+        return self._torn
+
+    def tensors(self) -> Mapping[str, Any]:
+        """The tensors of the version that is shown: views of files that are mapped, which all processes share.
+        Whoever writes to one gets a copy of that page for itself; the files stay as they are."""
+        current = self.current
+        if current is None:
+            raise UsageError(f"USAGE: the directory holds no version yet (file {self._path})", file=self._path)
+        return mapped(current, self._kind)
+
+    def full(self) -> Iterator[Patch]:
+        """Every tensor of the version that is shown. When all have been taken, this process is at that version."""
+        current = self.current
+        if current is None:
+            raise UsageError(f"USAGE: the directory holds no version yet (file {self._path})", file=self._path)
+        self._torn = True
+        for name, (dtype, shape, data) in raw(current).items():
+            yield Patch(name, shape, dtype, None, shaped(self._kind, dtype, shape, data))
+        self.held = current
+        self._torn = False
+
+    @contextmanager
+    def applying(self, *, threads: int | None = None) -> Iterator[Iterator[Patch]]:
+        """What changes from the version that this process is at to the one that is shown; see `Update.applying`.
+
+        Raises:
+            TornError: if the last one ended with an exception, or the version that this process is at is gone.
+            UsageError: before `full()`.
+        """
+        if self._torn:
+            raise TornError("an update ended half way: load all with full()")
+        if self.held is None:
+            raise UsageError("USAGE: load all with full() first")
+        current = self.current
+        if current is None or not os.path.isdir(self.held):
+            raise TornError("the version that this process is at is gone: load all with full()")
+        try:
+            yield differences(self.held, current, self._kind, threads)
+        except BaseException:
+            self._torn = True
+            raise
+        self.held = current
+
+
+def files_of(directory: str) -> list[str]:
+    """The safetensors files of a model that is complete and does not change."""
+    index = os.path.join(directory, "model.safetensors.index.json")
+    if os.path.isfile(index):
+        with open(index, encoding="utf-8") as file:
+            names = sorted(set(json.load(file)["weight_map"].values()))
+    else:
+        names = sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
+    return [os.path.join(directory, name) for name in names]
+
+
+def raw(directory: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
+    """Dtype, shape and bytes of the tensors of a model that has been proven, by name. The bytes are views of mapped
+    files."""
+    found: dict[str, tuple[str, tuple[int, ...], memoryview]] = {}
+    for path in files_of(directory):
+        with open(path, "rb") as file:
+            # Private: whoever writes to a view has its own copy of the page.
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        (length,) = struct.unpack("<Q", data[:8])
+        begin = 8 + length
+        for name, entry in json.loads(bytes(data[8:begin])).items():
+            if name != "__metadata__":
+                first, end = entry["data_offsets"]
+                found[name] = (entry["dtype"], tuple(entry["shape"]), data[begin + first : begin + end])
+    return dict(sorted(found.items()))
+
+
+def mapped(directory: str, kind: str) -> dict[str, Any]:
+    """The tensors of a model as the library that is asked for."""
+    return {name: shaped(kind, dtype, shape, data) for name, (dtype, shape, data) in raw(directory).items()}
+
+
+def differences(before: str | None, after: str, kind: str, threads: int | None) -> Iterator[Patch]:
+    """What changes between two versions in a directory, tensor by tensor."""
+    batch: list[int] = []
+    held = 0
+    # Numbers count tensors by the order of their names' bytes.
+    tensors = sorted(raw(after).items(), key=lambda item: item[0].encode())
+    for number, (_, (_, _, data)) in enumerate(tensors):
+        batch.append(number)
+        held += data.nbytes
+        if held >= _BATCH or len(batch) >= 4096 or number + 1 == len(tensors):
+            for row in _native.compare(before, after, batch, threads):
+                yield patch_of(row, kind)
+            batch, held = [], 0

@@ -1,0 +1,315 @@
+"""What a checkpoint fixes of what is published: names, dtypes, shapes, tied tensors; and how a trainer's tensors
+become that."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from . import _native
+from ._errors import UsageError
+from ._tensors import Tensor, kind_of, numpy_dtype, torch_dtype
+
+__all__ = ["Like", "Taking", "pairs"]
+
+# What wrappers of modules put into names: torch.compile, FSDP, activation checkpoints, adapters of PEFT.
+_INSIDE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer"}
+_BEFORE = ("module.", "base_model.model.")
+
+# Ends of names under which models that tie their embeddings have the same tensor. Checkpoints have one of them, or
+# both.
+_TIED = ("lm_head.weight", "embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_out.weight")
+
+# Dtypes that stand for the same numbers with another precision.
+_FLOATS = {"F64", "F32", "F16", "BF16"}
+
+# Names that an error lists.
+_LISTED = 20
+
+
+class Expected(NamedTuple):
+    """A tensor of a checkpoint."""
+
+    dtype: str
+    """Its name in safetensors."""
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+class Like:
+    """A checkpoint that is published anew, version by version.
+
+    Args:
+        path: a safetensors file, or a directory with one or more of them.
+
+    Raises:
+        UsageError: if that is no checkpoint.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        checkpoint = _native.Checkpoint(self.path)
+        self.tensors: dict[str, Expected] = {}
+        for name, dtype, shape in checkpoint.tensors():
+            self.tensors[name] = Expected(dtype, tuple(shape), Tensor(dtype, tuple(shape), b"").nbytes)
+        self.ties: dict[str, str] = {}
+        """Names that the checkpoint leaves out, and the tensor that each is the same as."""
+        self.twins: dict[str, list[str]] = {}
+        """For tensors of the checkpoint, others of it that are the same in a model that ties them."""
+        # `safetensors.torch.save_model` notes which names it left out, and for which others.
+        for name, kept in checkpoint.metadata().items():
+            if kept in self.tensors and name not in self.tensors:
+                self.ties[name] = kept
+        if self._ties_embeddings():
+            self._tie_embeddings()
+
+    def _ties_embeddings(self) -> bool:
+        try:
+            with open(os.path.join(self.path, "config.json"), encoding="utf-8") as file:
+                config = json.load(file)
+        except (OSError, ValueError):
+            return False
+        return isinstance(config, dict) and config.get("tie_word_embeddings") is True
+
+    def _tie_embeddings(self) -> None:
+        there = [name for name in self.tensors if name.endswith(_TIED)]
+        for name in there:
+            same = [other for other in there if other != name and self.tensors[other] == self.tensors[name]]
+            if same:
+                self.twins[name] = same
+        if len(there) == 1:
+            kept = there[0]
+            for end in _TIED:
+                if not kept.endswith(end):
+                    self.ties[end] = kept
+                    # lm_head.weight is there, model.embed_tokens.weight is not.
+                    for before in ("model.", "transformer.", "model.language_model."):
+                        self.ties[before + end] = kept
+
+    def places(self, name: str) -> list[str]:
+        """The tensors of the checkpoint that a trainer's tensor of this name may become."""
+        name = self.bare(name)
+        name = self.ties.get(name, name)
+        return [name, *self.twins.get(name, ())]
+
+    def bare(self, name: str) -> str:
+        """A name without what wrappers have added, if the checkpoint does not have it as it is."""
+        if name in self.tensors or name in self.ties:
+            return name
+        name = ".".join(part for part in name.split(".") if part not in _INSIDE)
+        while name not in self.tensors and name not in self.ties:
+            before = next((before for before in _BEFORE if name.startswith(before)), None)
+            if before is None:
+                break
+            name = name.removeprefix(before)
+        return name
+
+
+def pairs(weights: Any) -> Iterator[tuple[str, Any]]:
+    """Names and tensors of what a trainer publishes: a mapping, a module of torch, an open file of safetensors, or a
+    stream of pairs.
+
+    Raises:
+        TypeError: if it is none of these.
+    """
+    if isinstance(weights, Mapping):
+        return iter(weights.items())
+    if hasattr(weights, "state_dict") and hasattr(weights, "named_parameters"):
+        return iter(weights.state_dict().items())
+    if hasattr(weights, "get_tensor") and hasattr(weights, "keys"):
+        return ((name, weights.get_tensor(name)) for name in weights.keys())  # noqa: SIM118
+    if isinstance(weights, Iterable) and not isinstance(weights, str | bytes | os.PathLike):
+        return iter(weights)
+    raise TypeError(
+        f"weights are a mapping from names to tensors, or (name, tensor) pairs, not {type(weights).__name__}"
+    )
+
+
+Transform = Callable[[str, Any], Any]
+
+
+class Taking:
+    """The names and tensors of one version, as they come. All ranks see all names; each has the tensors of its own
+    shards copied.
+
+    Args:
+        like: the checkpoint; without one, tensors are taken as they are.
+        transform: what becomes of each tensor.
+        keep: called with name, tensor and what is expected of it, to copy it.
+        same: called with name and tensor: whether the copy equals it. True where the copy is another rank's.
+    """
+
+    def __init__(
+        self,
+        like: Like | None,
+        transform: Transform | None,
+        keep: Callable[[str, Any, Expected | None], None],
+        same: Callable[[str, Any], bool],
+    ) -> None:
+        self._like = like
+        self._transform = transform
+        self._keep = keep
+        self._same = same
+        self._seen: set[str] = set()
+        # Copied under this name from a tensor that the model ties to it: it may yet come itself.
+        self._stand_ins: dict[str, str] = {}
+        self._twins: set[str] = set()
+        self._unknown: list[str] = []
+
+    def add(self, name: Any, value: Any) -> None:
+        """Takes a tensor as it comes from the trainer; None if only other ranks need it."""
+        if not isinstance(name, str):
+            raise TypeError(f"names of tensors must be strings, not {type(name).__name__}")
+        plain = name if self._like is None else self._like.bare(name)
+        if self._transform is None:
+            self._put(plain, value, name)
+            return
+        for made, tensor in _made(plain, self._transform(plain, value)):
+            self._put(made, tensor, made)
+
+    def _put(self, name: str, value: Any, called: str) -> None:
+        like = self._like
+        if like is None:
+            self._first(name)
+            self._keep(name, _settled(value), None)
+            return
+        expected = like.tensors.get(name)
+        if expected is None:
+            kept = like.ties.get(name)
+            if kept is None:
+                self._unknown.append(called)
+            else:
+                self._tied(name, kept, _fitted(name, value, like.tensors[kept]))
+            return
+        self._first(name)
+        value = _fitted(name, value, expected)
+        if name in self._stand_ins:
+            self._check(self._stand_ins.pop(name), name, value)
+        self._keep(name, value, expected)
+        for twin in like.twins.get(name, ()):
+            if twin not in self._seen:
+                self._keep(twin, value, like.tensors[twin])
+                self._twins.add(twin)
+
+    def _first(self, name: str) -> None:
+        if name in self._seen:
+            raise UsageError(f"USAGE: the tensor comes twice (tensor {name!r})", tensor=name)
+        self._seen.add(name)
+
+    def _tied(self, name: str, kept: str, value: Any) -> None:
+        """A tensor that the checkpoint has under another name."""
+        assert self._like is not None
+        if kept in self._seen or kept in self._stand_ins:
+            self._check(name, kept, value)
+        else:
+            self._keep(kept, value, self._like.tensors[kept])
+            self._stand_ins[kept] = name
+
+    def _check(self, name: str, kept: str, value: Any) -> None:
+        if not self._same(kept, value):
+            raise UsageError(
+                f"USAGE: the checkpoint has one tensor for {name!r} and {kept!r}, and they differ (tensor {name!r})",
+                tensor=name,
+            )
+
+    def finish(self) -> None:
+        """Checks that all have come.
+
+        Raises:
+            UsageError: with the names that are missing, or too many.
+        """
+        if self._like is None:
+            return
+        there = self._seen | set(self._stand_ins) | self._twins
+        missing = [name for name in self._like.tensors if name not in there]
+        flaws = []
+        if missing:
+            flaws.append(f"{len(missing)} missing: {_listed(missing)}")
+        if self._unknown:
+            flaws.append(f"{len(self._unknown)} too many: {_listed(self._unknown)}")
+        if flaws:
+            raise UsageError(f"USAGE: not the tensors of {self._like.path}: {'; '.join(flaws)}")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def _made(name: str, result: Any) -> Iterator[tuple[str, Any]]:
+    """What a transform returned: nothing, a tensor, a mapping, or pairs."""
+    if result is None:
+        return iter(())
+    if kind_of(result) != "deltachain" or isinstance(result, Tensor | bytes | bytearray | memoryview):
+        return iter(((name, result),))
+    return pairs(result)
+
+
+def _fitted(name: str, value: Any, expected: Expected) -> Any:
+    """The tensor with the dtype that the checkpoint has. Its shape is checked when it is copied."""
+    if value is None:
+        return None
+    kind = kind_of(value)
+    if kind == "torch":
+        value = _settled(value)
+        dtype = _torch_dtype(expected.dtype)
+        if value.dtype is dtype:
+            return value
+        _check_cast(name, str(value.dtype).removeprefix("torch."), value.dtype.is_floating_point, expected)
+        return value.to(dtype).contiguous()
+    if kind == "numpy":
+        value = _settled(value)
+        dtype = _numpy_dtype(expected.dtype)
+        if dtype is None or value.dtype == dtype:
+            return value
+        _check_cast(name, str(value.dtype), value.dtype.kind == "f" or str(value.dtype) == "bfloat16", expected)
+        return value.astype(dtype)
+    return value
+
+
+def _check_cast(name: str, dtype: str, is_float: bool, expected: Expected) -> None:
+    if not is_float or expected.dtype not in _FLOATS or "float8" in dtype or "float4" in dtype:
+        raise UsageError(
+            f"USAGE: the checkpoint has {expected.dtype}, this is {dtype}: give transform= a function that converts "
+            f"it (tensor {name!r})",
+            tensor=name,
+        )
+
+
+_torch_dtypes: dict[str, Any] = {}
+
+
+def _torch_dtype(name: str) -> Any:
+    if name not in _torch_dtypes:
+        _torch_dtypes[name] = torch_dtype(name)
+    return _torch_dtypes[name]
+
+
+_numpy_dtypes: dict[str, Any] = {}
+
+
+def _numpy_dtype(name: str) -> Any:
+    """None where numpy has no such dtype; then nothing is to be converted."""
+    if name not in _numpy_dtypes:
+        try:
+            _numpy_dtypes[name] = numpy_dtype(name)
+        except TypeError:
+            return None
+    return _numpy_dtypes[name]
+
+
+def _settled(value: Any) -> Any:
+    """The tensor in one row of memory."""
+    kind = kind_of(value)
+    if kind == "torch":
+        value = value.detach()
+        return value if value.is_contiguous() else value.contiguous()
+    if kind == "numpy":
+        if value.flags.c_contiguous:
+            return value
+        import numpy
+
+        return numpy.ascontiguousarray(value)
+    return value

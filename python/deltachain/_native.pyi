@@ -1,0 +1,212 @@
+"""The native part of the package. Private: it may change in any release; the package gives it names and
+documentation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal, final
+
+__version__: str
+
+_Path = str | PathLike[str]
+# Called as progress(phase, done, total), in bytes.
+_Progress = Callable[[str, int, int], object] | None
+# Name, dtype and shape.
+_Info = tuple[str, str, list[int]]
+# Name, dtype, shape, numbers of lanes unless all are given, values.
+_Row = tuple[str, str, list[int], "Buffer | None", "Buffer"]
+
+@final
+class Buffer:
+    """Memory of this library, shown through the buffer protocol; one-dimensional."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Link:
+    """A link whose header and index have been read and checked."""
+
+    @property
+    def path(self) -> PathLike[str] | None: ...
+    @property
+    def base(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def metadata(self) -> dict[str, str]: ...
+    @property
+    def is_direct(self) -> bool: ...
+    def header(self) -> dict[str, Any]: ...
+    def segments(self) -> list[tuple[str, int, int]]: ...
+    def tensors(self) -> list[tuple[str, Literal["patch", "set", "remove"], str | None, list[int], str | None]]: ...
+    def verify(self, threads: int | None, progress: _Progress) -> None: ...
+    def patches(self, numbers: list[int], base: object) -> list[_Row]: ...
+    def to_bytes(self) -> Buffer: ...
+    def close(self) -> None: ...
+
+@final
+class Checkpoint:
+    """What is published is like this: names, dtypes and shapes of tensors."""
+
+    def __new__(cls, path: _Path, /) -> Checkpoint: ...
+    def tensors(self) -> list[_Info]: ...
+    def metadata(self) -> dict[str, str]: ...
+
+@final
+class Snapshot:
+    """A copy of a trainer's tensors while it is being taken."""
+
+    @property
+    def nbytes(self) -> int: ...
+    def add(self, rows: list[tuple[int, str, object, tuple[str, tuple[int, ...]] | None]]) -> None: ...
+    def is_same(self, shard: int, name: str, tensor: object) -> bool: ...
+
+@final
+class Publisher:
+    """This process's shards of the head, and links made from them."""
+
+    def __new__(
+        cls,
+        store: Store,
+        like: _Path | None,
+        profile: str,
+        snapshots: float | None,
+        skips: list[int],
+        assets: bool,
+        max_changed: float | None,
+        keep_last: int | None,
+        scratch: _Path | None,
+    ) -> Publisher: ...
+    def head(self) -> tuple[int, str, int] | None: ...
+    def snapshot(self) -> Snapshot: ...
+    def discard(self, snapshot: Snapshot) -> None: ...
+    def store(
+        self, snapshot: Snapshot, numbers: list[int], of: int, threads: int | None, progress: _Progress
+    ) -> list[str]: ...
+    def commit(self, parts: list[str], metadata: dict[str, str]) -> dict[str, Any]: ...
+    def keep_last(self, version: int) -> str | None: ...
+    def settle(self, version: int, commit: str) -> None: ...
+    def forget(self) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class Store:
+    """A directory or a bucket that holds a chain. It belongs to the process that opened it."""
+
+    def __new__(
+        cls,
+        url: str,
+        settings: list[tuple[str, str]],
+        credentials: Callable[[], Mapping[str, Any]] | None = None,
+        create: bool = False,
+        timeout: float | None = None,
+        attempts: int | None = None,
+        max_rate: int | None = None,
+    ) -> Store: ...
+    @property
+    def url(self) -> str: ...
+    def init(self) -> bool: ...
+
+@final
+class Prepared:
+    """A version that has been fetched and proven."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+    def directory(self) -> PathLike[str] | None: ...
+    def count(self) -> int: ...
+    def patches(self, begin: int, end: int) -> list[_Row]: ...
+
+@final
+class Follower:
+    """A copy of a model at a version of a chain."""
+
+    def __new__(
+        cls,
+        store: Store,
+        directory: _Path | None,
+        tensors: list[str] | None,
+        cache: _Path | None,
+        other_files: bool,
+        allow_rollback: str | None,
+        adopt: bool,
+    ) -> Follower: ...
+    def held(self) -> tuple[int, str, PathLike[str] | None] | None: ...
+    def prepare(
+        self, version: int | None, timeout: float | None, threads: int | None, progress: _Progress
+    ) -> Prepared | None: ...
+    def switch(self, prepared: Prepared) -> dict[str, Any]: ...
+    def lag(self, version: int) -> tuple[int, float | None]: ...
+    def has_after(self, version: int) -> bool: ...
+    def tensors(self) -> list[_Info]: ...
+    def read(self, number: int) -> Buffer: ...
+    def verify(self, threads: int | None, progress: _Progress) -> None: ...
+    def move_into(
+        self,
+        tensors: Mapping[str, Any],
+        patterns: list[str] | None,
+        cache: _Path | None,
+        adopt: bool,
+        threads: int | None,
+        progress: _Progress,
+    ) -> None: ...
+    @staticmethod
+    def check_into(tensors: Mapping[str, Any], prepared: Prepared) -> None: ...
+    def close(self) -> None: ...
+
+def diff_files(
+    base: _Path | None,
+    target: _Path,
+    out: _Path,
+    profile: str,
+    metadata: dict[str, str],
+    replace: bool,
+    threads: int | None,
+    progress: _Progress,
+) -> dict[str, Any]: ...
+def diff_states(
+    base: object,
+    target: object,
+    out: _Path | None,
+    profile: str,
+    metadata: dict[str, str],
+    replace: bool,
+    threads: int | None,
+    progress: _Progress,
+) -> tuple[Link | None, dict[str, Any]]: ...
+def apply_files(
+    base: _Path | None,
+    links: Sequence[_Path],
+    out: _Path,
+    replace: bool,
+    threads: int | None,
+    progress: _Progress,
+) -> dict[str, Any]: ...
+def apply_tensors(
+    base: object,
+    links: list[Link],
+    allocate: Callable[[list[_Info]], dict[str, Any]],
+    threads: int | None,
+    progress: _Progress,
+) -> tuple[dict[str, Any], str]: ...
+def squash_files(
+    base: _Path,
+    links: Sequence[_Path],
+    out: _Path,
+    profile: str,
+    metadata: dict[str, str],
+    replace: bool,
+    threads: int | None,
+    progress: _Progress,
+) -> dict[str, Any]: ...
+def digest(state: object, threads: int | None, progress: _Progress) -> tuple[str, list[tuple[_Info, str]]]: ...
+def open_link(path: _Path | None, bytes: bytes | None) -> Link: ...
+def write_file(path: _Path, link: Link, replace: bool) -> None: ...
+def compare(old: object, new: object, numbers: list[int], threads: int | None) -> list[_Row]: ...
+def leave() -> None: ...
+def forked() -> None: ...
+def main(arguments: list[str]) -> int: ...

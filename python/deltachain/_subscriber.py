@@ -1,0 +1,449 @@
+"""Following a chain: versions are fetched and proven beside what is in use, then exchanged with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from . import _native
+from ._errors import ChainError, Error, TimeoutError, TornError, UsageError
+from ._files import Patch, Progress, patch_of
+from ._store import Credentials, open_store
+from ._tensors import kind_of, shaped
+
+__all__ = ["Lag", "Subscriber", "Times", "Update"]
+
+_logger = logging.getLogger("deltachain")
+
+# Patches that are made at once: each is small, or shown where it lies.
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a version is behind the head of its chain."""
+
+    versions: int
+    """Versions between it and the head."""
+    seconds: float | None
+    """Since its commit was stored, as far as the clocks agree; None if the store does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds that the phases took. Downloading and building overlap."""
+
+    plan: float
+    """Listing and reading documents."""
+    download: float
+    """Until the last byte came."""
+    build: float
+    """Until everything was decoded, proven, and on disk or prepared beside the memory."""
+    switch: float
+    """The switch."""
+
+
+class Subscriber:
+    """Keeps a copy of a model at versions of a chain, and tells what changes from one to the next.
+
+    Args:
+        url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
+        host_copy: a directory on disk that is kept at the version; its files are in `HOST_COPY/current`, a symbolic
+            link that is switched. It survives the process, and every process of the machine can read it (`HostCopy`);
+            one keeps it.
+        into: tensors of your own that are the copy: a mapping as for `diff`, on the CPU, to be written to by nobody
+            else. They are overwritten, first by the first version, then in place with what changes, each time when
+            all is proven. The first version takes the model's memory once more while it is fetched. Without
+            `host_copy` and `into`, the copy is in memory of this package.
+        tensors: patterns of names: only these tensors are taken. `*`, `?`, `[ab]`, `{a,b}`.
+        cache: a directory for links that have been fetched, which no other process may use. With `host_copy` it is in
+            there.
+        other_files: with `host_copy`, whether the chain's other files come along, such as config.json and tokenizers.
+        allow_rollback: digest of a commit that may be reached although the chain has gone back.
+        adopt: whether the first version may be of another chain than the one held.
+        kind: `"torch"`, `"numpy"` or `"deltachain"`: what patches are made of. By default torch if it is imported,
+            otherwise numpy if that is.
+        threads: threads that decode and hash; as many as there are processors, by default.
+        progress: called as `progress(phase, done, total)`, in bytes. What it raises ends the work.
+        storage_options: settings of the kind of store, by the names that obstore knows: `{"region": "eu-central-1"}`,
+            `endpoint`, `access_key_id`. They come before the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
+        credentials: for S3, a function that returns `access_key_id`, `secret_access_key`, `token` (or None) and
+            `expires_at` (an aware datetime, or None). Called from another thread, again shortly before they expire.
+        stall: seconds in which nothing may come or go before a request is given up (60).
+        attempts: how often what may pass is tried (8).
+        max_rate: bytes per second of all requests together.
+
+    A subscriber belongs to the process that made it, and is used by one thread at a time.
+
+    Raises:
+        UsageError: if there is no such directory, the directory is kept by another process, or settings lack.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        host_copy: str | os.PathLike[str] | None = None,
+        into: Mapping[str, Any] | None = None,
+        tensors: Sequence[str] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        other_files: bool = True,
+        allow_rollback: str | None = None,
+        adopt: bool = False,
+        kind: str | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        credentials: Credentials | None = None,
+        stall: float | None = None,
+        attempts: int | None = None,
+        max_rate: int | None = None,
+    ) -> None:
+        if host_copy is not None and into is not None:
+            raise UsageError("USAGE: give host_copy= or into=, not both")
+        if host_copy is not None and cache is not None:
+            raise UsageError("USAGE: a host copy keeps its own cache")
+        if isinstance(tensors, str):
+            raise TypeError("tensors= is a list of patterns")
+        store = open_store(
+            url,
+            storage_options=storage_options,
+            credentials=credentials,
+            stall=stall,
+            attempts=attempts,
+            max_rate=max_rate,
+        )
+        self._patterns = None if tensors is None else list(tensors)
+        self._cache = None if cache is None else os.fspath(cache)
+        self._adopt = adopt
+        place = None if host_copy is None else os.fspath(host_copy)
+        self._native = _native.Follower(store, place, self._patterns, self._cache, other_files, allow_rollback, adopt)
+        self._on_disk = place is not None
+        self._into = into
+        self._is_moved = False
+        self._kind = kind or (kind_of(next(iter(into.values()))) if into else usual_kind())
+        self._threads = threads
+        self._progress = progress
+        self._torn = False
+        self._url = os.fspath(url)
+
+    def __enter__(self) -> Subscriber:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<deltachain.Subscriber {self._url}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("subscribers of deltachain cannot be pickled: open them in the process that uses them")
+
+    def close(self) -> None:
+        """Gives up the copy in memory, connections and the lock of a directory."""
+        self._native.close()
+
+    @property
+    def version(self) -> int | None:
+        """The version held; None before the first one."""
+        held = self._native.held()
+        return None if held is None else held[0]
+
+    @property
+    def digest(self) -> str | None:
+        """State digest of the version held."""
+        held = self._native.held()
+        return None if held is None else held[1]
+
+    @property
+    def path(self) -> str | None:
+        """The directory of the files of the version held, if there is a host copy: what `current` leads to. It stays
+        until the version after the next is being built."""
+        held = self._native.held()
+        return None if held is None or held[2] is None else os.fspath(held[2])
+
+    @property
+    def torn(self) -> bool:
+        """Whether the last `applying()` ended with an exception, so that what was being patched may hold parts of
+        two versions. `update.full()` mends that."""
+        return self._torn
+
+    def poll(self, *, timeout: float | None = None) -> Update | None:
+        """Looks once: prepares the head, or gives None if it is held already, or there is no version yet.
+
+        Raises:
+            TimeoutError: if it takes longer than `timeout` seconds. Nothing has changed.
+            Error: as for `prepare`.
+        """
+        try:
+            native = self._native.prepare(None, timeout, self._threads, self._progress)
+        except ChainError as error:
+            if error.rule == "R-CHN-03" and self.version is None:
+                return None
+            raise
+        return None if native is None else Update(self, native)
+
+    def prepare(self, version: int | None = None, *, timeout: float | None = None, poll: float = 0.5) -> Update:
+        """Fetches and proves a version beside the one in use, which stays as it is.
+
+        Args:
+            version: which one; by default the head, and if that is held already, the next one as soon as it is there.
+            timeout: seconds after which to give up; by default, it waits for as long as it takes.
+            poll: seconds between two looks while there is nothing new.
+
+        Returns:
+            What is ready to be applied. If `version` is held already, it changes nothing.
+
+        Raises:
+            TimeoutError: if there is no such version in time. Nothing has changed.
+            WrongBaseError: if what is held is not what the chain says; `advice` tells what to do.
+            Error: if there is no good way to the version. What is held is kept.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if version is None:
+                update = self.poll(timeout=left or None)
+                if update is not None:
+                    return update
+            else:
+                try:
+                    native = self._native.prepare(version, left or None, self._threads, self._progress)
+                    return Update(self, native) if native is not None else Update(self, None)
+                except ChainError as error:
+                    if error.rule != "R-CHN-03":
+                        raise
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError("the time is over, and there is no such version yet")
+            time.sleep(poll if left is None else min(poll, left))
+
+    def follow(
+        self,
+        *,
+        stop: threading.Event | Callable[[], bool] | None = None,
+        poll: float = 2.0,
+        poll_longest: float = 30.0,
+    ) -> Iterator[Update]:
+        """Gives each new version when it is ready, until `stop`. Several new versions are taken at once.
+
+        Apply each before you ask for the next; one that you do not apply comes again after a pause. What cannot be
+        reached, is damaged or lacks is logged (`logging.getLogger("deltachain")`) and tried again: what is held
+        stays.
+
+        Args:
+            stop: an event, or a function that says whether to end.
+            poll: seconds between two looks at first; they grow while there is nothing new.
+            poll_longest: the longest pause.
+
+        Raises:
+            UsageError, TornError: what trying again does not mend.
+        """
+        pause, said, refused = poll, None, None
+        while not _is_set(stop):
+            try:
+                update = self.poll()
+            except (UsageError, TornError):
+                raise
+            except Error as error:
+                update = None
+                if str(error) != said:
+                    said = str(error)
+                    _logger.warning("tried again later: %s", said)
+            else:
+                said = None
+            if update is not None and update.version != refused:
+                pause = poll
+                yield update
+                refused = None if self.version == update.version else update.version
+                continue
+            if _waited(stop, pause * random.uniform(0.5, 1.0)):
+                return
+            refused = None
+            pause = min(pause * 2, poll_longest)
+
+    def verify(self) -> None:
+        """Hashes the copy in memory and compares it with the version held.
+
+        Raises:
+            WrongBaseError: if somebody has written to it.
+        """
+        self._native.verify(self._threads, self._progress)
+
+    def state(self) -> Iterator[tuple[str, Any]]:
+        """Names and tensors of the version held, one at a time: copies, if it is in memory; views of its files, if
+        it is on disk."""
+        if self._on_disk:
+            from ._host_copy import mapped
+
+            path = self.path
+            if path is not None:
+                yield from mapped(path, self._kind).items()
+            return
+        for number, (name, dtype, shape) in enumerate(self._native.tensors()):
+            yield name, shaped(self._kind, dtype, shape, self._native.read(number))
+
+    def _apply(self, native: _native.Prepared) -> dict[str, Any]:
+        fields = self._native.switch(native)
+        if self._into is not None and not self._is_moved:
+            self._native.move_into(self._into, self._patterns, self._cache, self._adopt, self._threads, self._progress)
+            self._is_moved = True
+        return fields
+
+
+class Update:
+    """A version that has been fetched and proven, and waits to be applied. The version in use is as it was.
+
+    Attributes:
+        version: its number.
+        digest: its state digest: 64 hexadecimal digits.
+        base: the version held when this was prepared; None if there was none.
+        lag: how far it is behind the head of the chain. Asked for when it is read.
+        times: seconds of each phase; None until it has been applied.
+        downloaded: bytes of links and other files that were fetched; None until it has been applied.
+        routes: the routes taken: pairs of the version that each comes from, or None, and the one that it leads to.
+    """
+
+    def __init__(self, subscriber: Subscriber, native: _native.Prepared | None) -> None:
+        self._subscriber = subscriber
+        self._native = native
+        held = subscriber._native.held()
+        self.base: int | None = None if held is None else held[0]
+        self.version: int = native.version if native is not None else held[0]  # type: ignore[index]
+        self.digest: str = native.digest if native is not None else held[1]  # type: ignore[index]
+        self._before = subscriber.path
+        self._after = None if native is None else native.directory()
+        self.times: Times | None = None
+        self.downloaded: int | None = None
+        self.routes: list[tuple[int | None, int]] = []
+        self._is_applied = native is None
+        if native is not None and subscriber._into is not None and not subscriber._is_moved:
+            _native.Follower.check_into(subscriber._into, native)
+
+    def __repr__(self) -> str:
+        return f"<deltachain.Update to version {self.version}, {self.digest[:12]}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("updates of deltachain cannot be pickled: use them in the process that prepared them")
+
+    @property
+    def lag(self) -> Lag:
+        versions, seconds = self._subscriber._native.lag(self.version)
+        return Lag(versions, seconds)
+
+    def patches(self) -> Iterator[Patch]:
+        """What changes from the version held to this one: a patch for each tensor that changes. For a first version,
+        that is every tensor. Tensors that the new version does not have any more are not among them.
+
+        Raises:
+            UsageError: if the update has been applied.
+        """
+        native = self._native
+        if native is None:
+            return
+        if self._is_applied:
+            raise UsageError(
+                "USAGE: the update has been applied: read patches before that, in `with update.applying()`"
+            )
+        kind = self._subscriber._kind
+        if self._after is not None:
+            from ._host_copy import differences
+
+            yield from differences(self._before, os.fspath(self._after), kind, self._subscriber._threads)
+            return
+        count = native.count()
+        for begin in range(0, count, _AT_ONCE):
+            if self._is_applied:
+                raise UsageError("USAGE: the update has been applied meanwhile")
+            for row in native.patches(begin, min(count, begin + _AT_ONCE)):
+                yield patch_of(row, kind)
+
+    @contextmanager
+    def applying(self) -> Iterator[Iterator[Patch]]:
+        """Patches your engine, then switches the copy.
+
+        In the block, load the patches (`Patch`) that it gives. When the block ends, the copy becomes this version. If
+        it ends with an exception, the copy stays as it was and the subscriber is *torn*: your engine may hold parts
+        of two versions, and `full()` is the way on.
+
+        Raises:
+            TornError: if the subscriber is torn.
+            UsageError: if something else has been applied since this was prepared.
+        """
+        subscriber = self._subscriber
+        if subscriber._torn:
+            raise TornError("an update ended half way: load all with update.full()")
+        try:
+            yield self.patches()
+        except BaseException:
+            subscriber._torn = True
+            raise
+        self.apply()
+
+    @contextmanager
+    def full(self) -> Iterator[Iterator[Patch]]:
+        """As `applying()`, but gives every tensor of the version as a whole: `indices` is None. What was torn is
+        whole again when the block ends."""
+        subscriber = self._subscriber
+        self.apply()
+        subscriber._torn = True
+        yield (Patch(name, _shape_of(tensor), _dtype_of(tensor), None, tensor) for name, tensor in subscriber.state())
+        subscriber._torn = False
+
+    def apply(self) -> None:
+        """Switches the copy, without telling what changes: for engines that read the files of a host copy, or whose
+        tensors are the copy (`into=`)."""
+        if self._is_applied:
+            return
+        assert self._native is not None
+        fields = self._subscriber._apply(self._native)
+        self._is_applied = True
+        self.times = Times(*fields["times"])
+        self.downloaded = fields["downloaded"]
+        self.routes = fields["routes"]
+
+
+def usual_kind() -> str:
+    """What patches are made of if nobody says it."""
+    import sys
+
+    return "torch" if "torch" in sys.modules else "numpy" if "numpy" in sys.modules else "deltachain"
+
+
+def _shape_of(tensor: Any) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+def _dtype_of(tensor: Any) -> str:
+    from ._tensors import name_of
+
+    return name_of(tensor)
+
+
+def _is_set(stop: threading.Event | Callable[[], bool] | None) -> bool:
+    if stop is None:
+        return False
+    return stop.is_set() if isinstance(stop, threading.Event) else bool(stop())
+
+
+def _waited(stop: threading.Event | Callable[[], bool] | None, seconds: float) -> bool:
+    """Waits, in steps in which a function is asked; whether it is time to end."""
+    if isinstance(stop, threading.Event):
+        return stop.wait(seconds)
+    end = time.monotonic() + seconds
+    while not _is_set(stop):
+        left = end - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(left, 0.1))
+    return True

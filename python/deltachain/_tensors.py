@@ -1,0 +1,161 @@
+"""Tensors: the class of this package for those of any dtype, and new tensors of the caller's own kind."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["PACKED", "Tensor", "allocator", "kind_of"]
+
+_BITS = {
+    "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
+    "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}  # fmt: skip
+
+# Several elements share a byte, and a lane is a byte.
+PACKED = frozenset({"F4", "F6_E2M3", "F6_E3M2"})
+
+# Names of torch and numpy (with ml_dtypes), which are the same but for F4.
+_NAMES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
+    "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu",
+}  # fmt: skip
+
+
+class Tensor:
+    """A tensor of any dtype of the format, as raw bytes: also where no library knows the dtype.
+
+    Args:
+        dtype: its name in safetensors, such as `"BF16"` or `"F8_E4M3"`.
+        shape: the dimensions, outermost first; empty for a scalar.
+        data: the bytes, row-major and little-endian: an object with the buffer protocol, which is not copied. To
+            publish or compare a tensor that is somewhere else, a function of an offset and a length in bytes that
+            returns such an object of just these bytes; it is called from other threads, for up to 16 MiB at a time.
+
+    `memoryview(tensor.data)` shows the bytes.
+
+    >>> Tensor("BF16", (2,), b"\\x80\\x3f\\x00\\x80")  # 1 and -0
+    Tensor('BF16', (2,))
+    """
+
+    __slots__ = ("data", "dtype", "shape")
+
+    def __init__(self, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> None:
+        self.dtype = dtype
+        self.shape = tuple(shape)
+        self.data = data
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the data in bytes, as dtype and shape give it."""
+        bits = _BITS[self.dtype]
+        for dimension in self.shape:
+            bits *= dimension
+        return bits // 8
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.dtype!r}, {self.shape!r})"
+
+
+def kind_of(value: Any) -> str:
+    """The library whose tensor this is: `"torch"`, `"numpy"`, or `"deltachain"` for everything else."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return "torch"
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return "numpy"
+    return "deltachain"
+
+
+def numpy_dtype(name: str) -> Any:
+    """The dtype of numpy for one of the format; that of `ml_dtypes` where numpy has none."""
+    import numpy
+
+    if name not in _NAMES:
+        raise TypeError(f"numpy has no dtype {name}: ask for kind='deltachain'")
+    if name == "BF16" or name.startswith("F8_"):
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError(
+                f"numpy has {name} with ml_dtypes only: install that, or ask for kind='deltachain'"
+            ) from None
+        return numpy.dtype(getattr(ml_dtypes, _NAMES[name]))
+    return numpy.dtype(_NAMES[name])
+
+
+def torch_dtype(name: str) -> Any:
+    """The dtype of torch for one of the format."""
+    import torch
+
+    dtype = getattr(torch, _NAMES.get(name, "float4_e2m1fn_x2" if name == "F4" else ""), None)
+    if dtype is None:
+        raise TypeError(f"torch has no dtype {name}: ask for kind='deltachain'")
+    return dtype
+
+
+def name_of(value: Any) -> str:
+    """The name in the format of a tensor's dtype."""
+    if isinstance(value, Tensor):
+        return value.dtype
+    text = str(value.dtype).removeprefix("torch.")
+    return "F4" if text == "float4_e2m1fn_x2" else next(name for name, own in _NAMES.items() if own == text)
+
+
+def zeros(kind: str, dtype: str, shape: list[int]) -> Any:
+    """A new tensor of zeros."""
+    if kind == "torch":
+        import torch
+
+        if dtype == "F4":
+            # torch counts bytes of two elements, and cannot fill them.
+            shape = [*shape[:-1], shape[-1] // 2]
+            return torch.zeros(shape, dtype=torch.uint8).view(torch_dtype(dtype))
+        return torch.zeros(shape, dtype=torch_dtype(dtype))
+    if kind == "numpy":
+        import numpy
+
+        return numpy.zeros(shape, dtype=numpy_dtype(dtype))
+    if kind == "deltachain":
+        tensor = Tensor(dtype, shape, b"")
+        # Pages of zeros that come when they are written, by the threads that write them. Small ones are not worth a page.
+        tensor.data = bytearray(tensor.nbytes) if tensor.nbytes < 1 << 20 else mmap.mmap(-1, tensor.nbytes)
+        return tensor
+    raise ValueError(f"kind must be 'torch', 'numpy' or 'deltachain', not {kind!r}")
+
+
+def allocator(base: Any, kind: str | None) -> Callable[[list[tuple[str, str, list[int]]]], dict[str, Any]]:
+    """Makes tensors of `kind`; by default, of the kind that those of `base` are."""
+    like: Mapping[str, Any] = base if isinstance(base, Mapping) else {}
+    usual = kind or (kind_of(next(iter(like.values()))) if like else "deltachain")
+
+    def allocate(rows: list[tuple[str, str, list[int]]]) -> dict[str, Any]:
+        return {
+            name: zeros(kind or (kind_of(like[name]) if name in like else usual), dtype, shape)
+            for name, dtype, shape in rows
+        }
+
+    return allocate
+
+
+def shaped(kind: str, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> Any:
+    """A tensor of `kind` over bytes that are there, without a copy."""
+    if kind == "torch":
+        import torch
+
+        if dtype == "F4":
+            shape = [*shape[:-1], shape[-1] // 2]
+        if memoryview(data).nbytes == 0:
+            return torch.zeros(tuple(shape), dtype=torch_dtype(dtype))
+        flat = torch.frombuffer(data, dtype=torch.uint8)
+        return flat.view(torch_dtype(dtype)).reshape(tuple(shape))
+    if kind == "numpy":
+        import numpy
+
+        return numpy.frombuffer(data, dtype=numpy_dtype(dtype)).reshape(tuple(shape))
+    return Tensor(dtype, shape, data)

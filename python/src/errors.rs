@@ -1,0 +1,82 @@
+//! Errors as Python's exceptions: `deltachain.Error` and its classes, which `deltachain/_errors.py` defines.
+
+use std::io::ErrorKind;
+
+use deltachain::{Error, ErrorClass};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
+
+/// An error of the library as an exception of its class, with all that is known of the place.
+pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
+    make(py, error).unwrap_or_else(|other| other)
+}
+
+fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let class = class(py, error.class().name())?;
+    let fields = PyDict::new(py);
+    fields.set_item("rule", error.rule())?;
+    fields.set_item("section", error.section().map(|section| section.to_string()))?;
+    fields.set_item("offset", error.offset())?;
+    fields.set_item("tensor", error.tensor())?;
+    fields.set_item("file", error.file())?;
+    fields.set_item("link", error.link())?;
+    fields.set_item("advice", error.class().advice())?;
+    fields.set_item("retryable", is_retryable(error))?;
+    Ok(PyErr::from_value(class.call((format!("{error:#}"),), Some(&fields))?))
+}
+
+/// The exception class for an error class of SPEC section 11, or for `TIMEOUT`, `TORN` and `FORKED`.
+fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
+    let classes = py.import("deltachain._errors")?.getattr("CLASSES")?;
+    Ok(classes.get_item(name)?.cast_into::<PyType>()?)
+}
+
+/// An exception of a class that only this package has.
+pub(crate) fn own(py: Python<'_>, name: &str, message: &str) -> PyErr {
+    let made = class(py, name).and_then(|class| class.call1((message,)));
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// The caller erred: a value that makes no sense, of the tensor that is named.
+pub(crate) fn usage(py: Python<'_>, message: impl Into<String>, tensor: Option<&str>) -> PyErr {
+    let message = message.into();
+    let made = (|| {
+        let fields = PyDict::new(py);
+        fields.set_item("tensor", tensor)?;
+        let text =
+            tensor.map_or_else(|| format!("USAGE: {message}"), |name| format!("USAGE: {message} (tensor {name:?})"));
+        class(py, ErrorClass::Usage.name())?.call((text,), Some(&fields))
+    })();
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// Handles do not leave their process.
+pub(crate) fn no_pickle(what: &str) -> PyErr {
+    PyTypeError::new_err(format!("{what} of deltachain cannot be pickled: open them in the process that uses them"))
+}
+
+/// Whether the same call may succeed if it is tried again, without its caller changing anything: servers and networks recover, bytes that
+/// were damaged on their way come whole, a chain gets what it lacks.
+fn is_retryable(error: &Error) -> bool {
+    match error.class() {
+        ErrorClass::Truncated | ErrorClass::Corrupt | ErrorClass::Chain => true,
+        ErrorClass::Io => {
+            let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+            !source.is_some_and(|source| {
+                matches!(
+                    source.kind(),
+                    ErrorKind::NotFound
+                        | ErrorKind::PermissionDenied
+                        | ErrorKind::AlreadyExists
+                        | ErrorKind::InvalidInput
+                        | ErrorKind::IsADirectory
+                        | ErrorKind::NotADirectory
+                        | ErrorKind::ReadOnlyFilesystem
+                        | ErrorKind::Unsupported
+                )
+            })
+        }
+        _ => false,
+    }
+}

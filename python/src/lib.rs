@@ -1,0 +1,63 @@
+//! `deltachain._native`: the library and the store library for Python. What users see is in `deltachain/*.py`, which gives it
+//! names, documentation and types; here are the functions that it calls.
+
+#![allow(
+    clippy::needless_pass_by_value,
+    clippy::too_many_arguments,
+    clippy::unused_self,
+    reason = "what Python calls takes values of its own, and gives every argument of the Python side its place"
+)]
+
+mod errors;
+mod gate;
+mod link;
+mod memory;
+mod operations;
+mod patches;
+mod publisher;
+mod store;
+mod subscriber;
+mod tensors;
+mod work;
+
+use pyo3::prelude::*;
+
+/// The native part of the package `deltachain`. Private: it may change in any release.
+#[pymodule(name = "_native")]
+mod native {
+    #[pymodule_export]
+    use crate::gate::{forked, leave};
+    #[pymodule_export]
+    use crate::link::Link;
+    #[pymodule_export]
+    use crate::memory::Buffer;
+    #[pymodule_export]
+    use crate::operations::{
+        apply_files, apply_tensors, diff_files, diff_states, digest, open_link, squash_files, write_file,
+    };
+    #[pymodule_export]
+    use crate::patches::compare;
+    #[pymodule_export]
+    use crate::publisher::{Checkpoint, Publisher, Snapshot};
+    #[pymodule_export]
+    use crate::store::Store;
+    #[pymodule_export]
+    use crate::subscriber::{Follower, Prepared};
+
+    use std::ffi::OsString;
+
+    use pyo3::pyfunction;
+
+    use super::{Bound, PyModule, PyModuleMethods, PyResult, Python};
+
+    /// The command-line tool: runs it with these arguments, of which the first is the program's name, and gives the exit code.
+    #[pyfunction]
+    fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+        py.detach(|| deltachain_cli::main(arguments))
+    }
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,189 @@
+//! Memory that Python and this library share: bytes of Python's objects without copies, and bytes of ours as buffers of Python.
+//!
+//! The only file with unsafe code. What it relies on is said at each block.
+#![allow(unsafe_code, reason = "memory of Python's objects is reached by pointers; the reason stands at each block")]
+
+use std::any::Any;
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// Bytes of an object of Python. The object is held, so that they stay where they are.
+pub(crate) struct Borrowed {
+    pointer: NonNull<u8>,
+    length: usize,
+    _owner: Owner,
+}
+
+/// What keeps the bytes.
+enum Owner {
+    Buffer(#[expect(dead_code, reason = "held until the bytes are no longer needed")] PyUntypedBuffer),
+    Object(#[expect(dead_code, reason = "held until the bytes are no longer needed")] Py<PyAny>),
+}
+
+// SAFETY: `pointer` is an address of memory that the owner keeps, valid in every thread. The owners may be dropped in any
+// thread: PyO3 attaches to the interpreter first, or puts it off.
+unsafe impl Send for Borrowed {}
+// SAFETY: as above; shared references only read.
+unsafe impl Sync for Borrowed {}
+
+impl Borrowed {
+    /// The bytes that an object shows through the buffer protocol; `None` if they are not in one contiguous row.
+    pub(crate) fn of_buffer(buffer: PyUntypedBuffer) -> Option<Self> {
+        if !buffer.is_c_contiguous() {
+            return None;
+        }
+        let pointer = NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling());
+        Some(Self { pointer, length: buffer.len_bytes(), _owner: Owner::Buffer(buffer) })
+    }
+
+    /// The bytes. The documentation of the package forbids to write to them during a call.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the owner keeps `length` bytes there, or there are none and the pointer is dangling. They are plain bytes,
+        // which have no invalid values.
+        unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.length) }
+    }
+
+    /// The bytes, to be written for as long as the value that this is handed over with lives. The caller has asked that the object
+    /// may be written to.
+    pub(crate) fn into_lent(self) -> (Self, &'static mut [u8]) {
+        // SAFETY: as for `bytes`. The slice is valid as long as the owner lives, and both callers keep the two together and drop
+        // the slice first: see `Lent` in tensors.rs. Nobody else in this library has a reference, since `self` is taken.
+        let bytes = unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) };
+        (self, bytes)
+    }
+}
+
+/// The bytes at an address that the object itself has given: `data_ptr()` of a tensor of torch, the array interface of numpy. The
+/// caller has asked whether it is contiguous, on the CPU, and as long as this; then the libraries say that its bytes are there as
+/// long as it lives.
+pub(crate) fn held_at(owner: &Bound<'_, PyAny>, address: usize, length: usize) -> Borrowed {
+    let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut(address)).filter(|_| length > 0);
+    let owner = Owner::Object(owner.clone().unbind());
+    Borrowed { pointer: pointer.unwrap_or(NonNull::dangling()), length, _owner: owner }
+}
+
+/// Numbers or bytes that are owned by this library, shown to Python through the buffer protocol: `memoryview`,
+/// `numpy.frombuffer` and `torch.frombuffer` take them without a copy.
+///
+/// The view is one-dimensional and contiguous. Python may take it for memory that can be written to, as torch wants it; do not: the
+/// library may yet read it.
+#[pyclass(frozen, module = "deltachain._native")]
+pub(crate) struct Buffer {
+    kept: Kept,
+}
+
+/// What a [`Buffer`] shows.
+pub(crate) enum Kept {
+    /// Raw bytes.
+    Bytes(Box<[u8]>),
+    /// Numbers of lanes below 2^31.
+    Int32(Box<[i32]>),
+    /// Numbers of lanes.
+    Int64(Box<[i64]>),
+    /// Something that lies in an arena of the library, which is kept and only read.
+    Shown(Shown),
+}
+
+/// Numbers of lanes or values in the arenas of a prepared version.
+pub(crate) struct Shown {
+    pointer: *const u8,
+    items: usize,
+    width: usize,
+    format: &'static CStr,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the owner, which can go to and be seen by any thread, keeps what is shown, and nobody writes to it.
+unsafe impl Send for Shown {}
+// SAFETY: as above.
+unsafe impl Sync for Shown {}
+
+impl Shown {
+    /// Values that lie in what `owner` keeps. The caller vouches that the arena is neither written to nor moved as long as the owner
+    /// lives: sets of changes that are settled, never exchanged, are such.
+    pub(crate) fn bytes(bytes: &[u8], owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { pointer: bytes.as_ptr(), items: bytes.len(), width: 1, format: c"B", _owner: owner }
+    }
+
+    /// As [`bytes`](Self::bytes), for numbers below 2^31, which are the same as numbers with a sign.
+    pub(crate) fn numbers(numbers: &[u32], owner: Arc<dyn Any + Send + Sync>) -> Self {
+        let pointer = numbers.as_ptr().cast();
+        Self { pointer, items: numbers.len(), width: 4, format: c"i", _owner: owner }
+    }
+}
+
+impl Kept {
+    /// Where it lies, its items, their length in bytes, and their format for Python.
+    fn view(&self) -> (*const c_void, usize, usize, &'static CStr) {
+        match self {
+            Self::Bytes(bytes) => (bytes.as_ptr().cast(), bytes.len(), 1, c"B"),
+            Self::Int32(numbers) => (numbers.as_ptr().cast(), numbers.len(), 4, c"i"),
+            Self::Int64(numbers) => (numbers.as_ptr().cast(), numbers.len(), 8, c"q"),
+            Self::Shown(shown) => (shown.pointer.cast(), shown.items, shown.width, shown.format),
+        }
+    }
+}
+
+impl Buffer {
+    pub(crate) fn new(kept: Kept) -> Self {
+        Self { kept }
+    }
+}
+
+#[pymethods]
+impl Buffer {
+    fn __len__(&self) -> usize {
+        self.kept.view().1
+    }
+
+    /// Shows the memory. Python calls this; see the buffer protocol of its C interface.
+    ///
+    /// # Safety
+    /// `view` is what Python gives.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, _flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("there is no view to fill"));
+        }
+        let (pointer, items, width, format) = slf.get().kept.view();
+        let wrong = |_| PyBufferError::new_err("too long");
+        let length = isize::try_from(items * width).map_err(wrong)?;
+        let shape = Box::new([isize::try_from(items).map_err(wrong)?, isize::try_from(width).map_err(wrong)?]);
+        // Shape and stride, freed by `__releasebuffer__`.
+        let shape = Box::into_raw(shape).cast::<isize>();
+        // SAFETY: `view` points to a structure of the caller's. All fields are set: the memory stays where it is as long as the
+        // object lives, which `obj` holds; `shape` has two numbers, of which the second is the stride; `format` is
+        // static.
+        unsafe {
+            (*view).buf = pointer.cast_mut();
+            (*view).len = length;
+            (*view).itemsize = *shape.add(1);
+            (*view).readonly = 0;
+            (*view).ndim = 1;
+            (*view).format = format.as_ptr().cast_mut();
+            (*view).shape = shape;
+            (*view).strides = shape.add(1);
+            (*view).suboffsets = std::ptr::null_mut();
+            (*view).internal = shape.cast();
+            (*view).obj = slf.into_ptr();
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// `view` is one that `__getbuffer__` has filled.
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: `internal` is the box of two numbers that `__getbuffer__` has leaked; Python calls this once for each.
+        drop(unsafe { Box::from_raw((*view).internal.cast::<[isize; 2]>()) });
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(crate::errors::no_pickle("buffers"))
+    }
+}

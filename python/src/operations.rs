@@ -1,0 +1,328 @@
+//! Making and applying links: files, mappings of tensors in memory, or both.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+use deltachain::files::{self, FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState};
+use deltachain::tensor::{MemoryState, State, StateDigests, TensorInfo, total_bytes};
+use deltachain::{
+    DiffOptions, DiffReport, Error, FileSource, Limits, LinkReader, Profile, Progress, Replay, Result, Source,
+    StateTable, check_sequence,
+};
+use deltachain_store::Phase;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::usage;
+use crate::link::{Link, LinkSource, Opened};
+use crate::tensors::{Lent, Tensors};
+use crate::work::{How, run};
+
+/// A state as the caller gives it.
+pub(crate) enum Given {
+    /// None: the state without tensors.
+    Nothing,
+    /// A safetensors file, or a directory of them.
+    Path(PathBuf),
+    /// A mapping.
+    Tensors(Tensors),
+}
+
+/// A state that can be read.
+pub(crate) enum Readable<'a> {
+    Nothing(MemoryState),
+    Files(SafetensorsState),
+    Tensors(&'a Tensors),
+}
+
+impl Given {
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if object.is_none() {
+            Ok(Self::Nothing)
+        } else if let Ok(path) = object.extract() {
+            Ok(Self::Path(path))
+        } else {
+            Ok(Self::Tensors(Tensors::of(object)?))
+        }
+    }
+
+    pub(crate) fn open(&self) -> Result<Readable<'_>> {
+        Ok(match self {
+            Self::Nothing => Readable::Nothing(MemoryState::new()),
+            Self::Path(path) => Readable::Files(SafetensorsState::open(path)?),
+            Self::Tensors(tensors) => Readable::Tensors(tensors),
+        })
+    }
+}
+
+impl Readable<'_> {
+    pub(crate) fn state(&self) -> &dyn State {
+        match self {
+            Self::Nothing(state) => state,
+            Self::Files(state) => state,
+            Self::Tensors(state) => *state,
+        }
+    }
+
+    fn layout(&self) -> Option<&Layout> {
+        match self {
+            Self::Files(files) => Some(files.layout()),
+            Self::Nothing(_) | Self::Tensors(_) => None,
+        }
+    }
+}
+
+pub(crate) fn profile_named(py: Python<'_>, name: &str) -> PyResult<Profile> {
+    match name {
+        "compact" => Ok(Profile::Compact),
+        "direct" => Ok(Profile::Direct),
+        _ => Err(usage(py, format!("profile must be \"compact\" or \"direct\", not {name:?}"), None)),
+    }
+}
+
+/// The figures of a link as a dictionary.
+fn report<'py>(py: Python<'py>, made: &DiffReport) -> PyResult<Bound<'py, PyDict>> {
+    let report = PyDict::new(py);
+    report.set_item("base", made.base.to_string())?;
+    report.set_item("target", made.target.state.to_string())?;
+    report.set_item("bytes", made.bytes)?;
+    report.set_item("target_bytes", made.target_bytes)?;
+    report.set_item("elements", made.elements)?;
+    report.set_item("changed", made.changed)?;
+    report.set_item("tensors", made.tensors)?;
+    Ok(report)
+}
+
+/// `diff` between paths, to a path: with the layout, as the tool does it. A snapshot if there is no base.
+#[pyfunction]
+#[pyo3(signature = (base, target, out, profile, metadata, replace, threads, progress))]
+pub(crate) fn diff_files<'py>(
+    py: Python<'py>,
+    base: Option<PathBuf>,
+    target: PathBuf,
+    out: PathBuf,
+    profile: &str,
+    metadata: BTreeMap<String, String>,
+    replace: bool,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let profile = profile_named(py, profile)?;
+    let made = run(py, &How { threads, progress, deadline: None }, |watch| {
+        let compare = watch.of(Phase::Compare);
+        let options = FileOptions::default().profile(profile).metadata(metadata).replace(replace).progress(&compare);
+        match &base {
+            Some(base) => files::diff(base, &target, &out, &options),
+            None => files::snapshot(&target, &out, &options),
+        }
+    })?;
+    report(py, &made)
+}
+
+/// `diff` between states of any kind: a link in memory, or a file if there is a path.
+#[pyfunction]
+#[pyo3(signature = (base, target, out, profile, metadata, replace, threads, progress))]
+pub(crate) fn diff_states<'py>(
+    py: Python<'py>,
+    base: &Bound<'py, PyAny>,
+    target: &Bound<'py, PyAny>,
+    out: Option<PathBuf>,
+    profile: &str,
+    metadata: BTreeMap<String, String>,
+    replace: bool,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(Option<Link>, Bound<'py, PyDict>)> {
+    let profile = profile_named(py, profile)?;
+    let (base, target) = (Given::of(base)?, Given::of(target)?);
+    let (made, link) = run(py, &How { threads, progress, deadline: None }, |watch| {
+        let (base, target) = (base.open()?, target.open()?);
+        let mut metadata = metadata;
+        metadata.remove(LAYOUT_KEY);
+        // Tensors in memory have no files: what comes of them is spread as the base is.
+        if let Some(layout) = target.layout()
+            && let Some(text) = Layout::metadata_value(layout, base.layout(), target.state().tensors())
+        {
+            metadata.insert(LAYOUT_KEY.to_owned(), text);
+        }
+        let compare = watch.of(Phase::Compare);
+        compare.expect(total_bytes(base.state().tensors()) + total_bytes(target.state().tensors()));
+        let options = DiffOptions::default().profile(profile).metadata(metadata).progress(&compare);
+        let diff = |out: &mut dyn std::io::Write| deltachain::diff(base.state(), target.state(), &options, out);
+        if let Some(out) = &out {
+            let mut file = OutputFile::create(out, replace)?;
+            let made = diff(&mut file).map_err(|error| error.in_file(out))?;
+            compare.advance(0)?;
+            file.commit()?;
+            return Ok((made, None));
+        }
+        let mut bytes = Vec::new();
+        let made = diff(&mut bytes)?;
+        let link = LinkReader::open(LinkSource::Bytes(bytes), &Limits::default())?;
+        Ok((made, Some(link)))
+    })?;
+    Ok((link.map(|link| Link::new(link, None)), report(py, &made)?))
+}
+
+/// `apply` from paths to a path, as the tool does it.
+#[pyfunction]
+pub(crate) fn apply_files(
+    py: Python<'_>,
+    base: Option<PathBuf>,
+    links: Vec<PathBuf>,
+    out: PathBuf,
+    replace: bool,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'_, PyDict>> {
+    let built = run(py, &How { threads, progress, deadline: None }, |watch| {
+        let build = watch.of(Phase::Build);
+        let options = FileOptions::default().replace(replace).progress(&build);
+        files::apply(base.as_deref(), &links, &out, &options)
+    })?;
+    let report = PyDict::new(py);
+    report.set_item("base", built.base.to_string())?;
+    report.set_item("target", built.target.state.to_string())?;
+    report.set_item("target_bytes", built.target_bytes)?;
+    report.set_item("written", built.written)?;
+    report.set_item("copied", built.copied)?;
+    Ok(report)
+}
+
+/// `squash` from paths to a path, as the tool does it.
+#[pyfunction]
+#[pyo3(signature = (base, links, out, profile, metadata, replace, threads, progress))]
+pub(crate) fn squash_files<'py>(
+    py: Python<'py>,
+    base: PathBuf,
+    links: Vec<PathBuf>,
+    out: PathBuf,
+    profile: &str,
+    metadata: BTreeMap<String, String>,
+    replace: bool,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let profile = profile_named(py, profile)?;
+    let made = run(py, &How { threads, progress, deadline: None }, |watch| {
+        let build = watch.of(Phase::Build);
+        let options = FileOptions::default().profile(profile).metadata(metadata).replace(replace).progress(&build);
+        files::squash(&base, &links, &out, &options)
+    })?;
+    report(py, &made)
+}
+
+/// Name, dtype and shape of tensors, for Python.
+pub(crate) fn rows<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Vec<(String, String, Vec<u64>)> {
+    let row = |info: &TensorInfo| (info.name().to_owned(), info.dtype().name().to_owned(), info.shape().to_vec());
+    tensors.into_iter().map(row).collect()
+}
+
+/// Applies links to a state in memory or in files. `allocate` gets name, dtype and shape of the target's tensors and returns a
+/// mapping of new tensors of zeros, into which the target is built and which is returned with its digest. Only what is
+/// returned has been proven.
+#[pyfunction]
+pub(crate) fn apply_tensors<'py>(
+    py: Python<'py>,
+    base: &Bound<'py, PyAny>,
+    links: Vec<Bound<'py, Link>>,
+    allocate: &Bound<'py, PyAny>,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(Bound<'py, PyAny>, String)> {
+    if links.is_empty() {
+        return Err(usage(py, "no link to apply", None));
+    }
+    let base = Given::of(base)?;
+    let links = links.iter().map(|link| link.get().opened(py)).collect::<PyResult<Vec<Opened>>>()?;
+    let how = How { threads, progress, deadline: None };
+    let (base, table, tensors) = {
+        let links = &links;
+        run(py, &how, |watch| {
+            check_sequence(&links.iter().map(|link| &**link).collect::<Vec<_>>())?;
+            let hash = watch.of(Phase::Hash);
+            let table = {
+                let base = base.open()?;
+                hash.expect(total_bytes(base.state().tensors()));
+                StateTable::of(base.state(), &hash)?
+            };
+            let replay = pushed(table.clone(), links)?;
+            let tensors = replay.tensors();
+            Ok((base, table, tensors))
+        })?
+    };
+    let made = allocate.call1((rows(&tensors),))?;
+    let mut lent = Lent::of(&made)?;
+    if !lent.infos().eq(&tensors) {
+        return Err(usage(py, "other tensors were made than those of the target", None));
+    }
+    let digest = run(py, &how, |watch| {
+        let replay = pushed(table, &links)?;
+        let build = watch.of(Phase::Build);
+        build.expect(replay.work());
+        let built: StateDigests = replay.run(base.open()?.state(), &lent.writer(), &build)?;
+        Ok(built.state.to_string())
+    })?;
+    Ok((made, digest))
+}
+
+fn pushed(table: StateTable, links: &[Opened]) -> Result<Replay<'_, LinkSource>> {
+    let mut replay = Replay::new(table);
+    for link in links {
+        replay.push(link)?;
+    }
+    Ok(replay)
+}
+
+/// The state digest of a state of any kind, and name, dtype, shape and digest of its tensors.
+#[pyfunction]
+#[expect(clippy::type_complexity, reason = "a row is what Python takes apart")]
+pub(crate) fn digest<'py>(
+    py: Python<'py>,
+    state: &Bound<'py, PyAny>,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(String, Vec<((String, String, Vec<u64>), String)>)> {
+    let state = Given::of(state)?;
+    let table = run(py, &How { threads, progress, deadline: None }, |watch| {
+        let state = state.open()?;
+        let hash = watch.of(Phase::Hash);
+        hash.expect(total_bytes(state.state().tensors()));
+        StateTable::of(state.state(), &hash)
+    })?;
+    let digests = table.digests.tensors.iter().map(ToString::to_string);
+    Ok((table.digests.state.to_string(), rows(&table.tensors).into_iter().zip(digests).collect()))
+}
+
+/// Opens a link: a path, or an object with the buffer protocol, whose bytes are copied.
+#[pyfunction]
+pub(crate) fn open_link(py: Python<'_>, path: Option<PathBuf>, bytes: Option<Vec<u8>>) -> PyResult<Link> {
+    let link = run(py, &How::default(), |_| {
+        let Some(path) = &path else {
+            return LinkReader::open(LinkSource::Bytes(bytes.unwrap_or_default()), &Limits::default());
+        };
+        let link =
+            FileSource::open(path).and_then(|source| LinkReader::open(LinkSource::File(source), &Limits::default()));
+        link.map_err(|error| error.in_file(path))
+    })?;
+    Ok(Link::new(link, path))
+}
+
+/// Writes a link to a file, which appears when it is complete.
+#[pyfunction]
+pub(crate) fn write_file(py: Python<'_>, path: PathBuf, link: &Bound<'_, Link>, replace: bool) -> PyResult<()> {
+    let link = link.get().opened(py)?;
+    run(py, &How::default(), |_| {
+        let mut file = OutputFile::create(&path, replace)?;
+        let mut buffer = vec![0; 1 << 20];
+        let (mut offset, length) = (0, link.header().file_length());
+        while offset < length {
+            let part = usize::try_from(length - offset).unwrap_or(usize::MAX).min(buffer.len());
+            link.source().read_at(offset, &mut buffer[..part])?;
+            file.write_all(&buffer[..part]).map_err(|error| Error::io("writing", error).in_file(&path))?;
+            offset += part as u64;
+        }
+        file.commit()
+    })
+}

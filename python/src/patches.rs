@@ -1,0 +1,207 @@
+//! Patches for Python: one for each tensor, of lane numbers and values, or of all its values.
+
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+
+use deltachain::memory::{PatchSet, Run, RunKind, changes_between};
+use deltachain::tensor::{PIECE_BYTES, State, TensorInfo};
+use deltachain::{Error, Result};
+use pyo3::prelude::*;
+use rayon::prelude::*;
+
+use crate::memory::{Buffer, Kept, Shown};
+use crate::operations::Given;
+use crate::work::{How, run};
+
+/// A patch: the tensor's name, dtype and shape, numbers of lanes unless all are given, and their values.
+pub(crate) type Row = (String, String, Vec<u64>, Option<Buffer>, Buffer);
+
+/// Patches that are ready for Python.
+#[derive(Default)]
+pub(crate) struct Rows(Vec<Row>);
+
+/// Numbers of lanes: 32 bits with a sign where they suffice, as engines want them.
+enum Lanes {
+    Short(Vec<i32>),
+    Long(Vec<i64>),
+}
+
+/// What changes in one tensor, collected stretch by stretch.
+pub(crate) struct Changes {
+    info: TensorInfo,
+    lanes: Lanes,
+    values: Vec<u8>,
+    /// Whether all values are given: lanes that nobody names are zero.
+    is_whole: bool,
+}
+
+fn too_long(info: &TensorInfo) -> Error {
+    Error::usage(format!("the tensor {:?} is too long for this machine", info.name()))
+}
+
+fn length(info: &TensorInfo) -> Result<usize> {
+    usize::try_from(info.bytes()).map_err(|_| too_long(info))
+}
+
+impl Changes {
+    /// Nothing changes yet; `is_whole` makes it a tensor of zeros.
+    pub(crate) fn new(info: &TensorInfo, is_whole: bool) -> Result<Self> {
+        let lanes = if info.lanes() <= 1 << 31 { Lanes::Short(Vec::new()) } else { Lanes::Long(Vec::new()) };
+        let values = if is_whole { vec![0; length(info)?] } else { Vec::new() };
+        Ok(Self { info: info.clone(), lanes, values, is_whole })
+    }
+
+    /// Adds lanes, ascending and beyond those before, and their values.
+    pub(crate) fn add(&mut self, lanes: impl Iterator<Item = u64>, values: &[u8]) -> Result<()> {
+        let width = self.info.dtype().lane_bytes();
+        let wrong = || too_long(&self.info);
+        if self.is_whole {
+            for (lane, value) in lanes.zip(values.chunks_exact(width)) {
+                let place = usize::try_from(lane).ok().and_then(|lane| lane.checked_mul(width)).ok_or_else(wrong)?;
+                self.values.get_mut(place..place + width).ok_or_else(wrong)?.copy_from_slice(value);
+            }
+            return Ok(());
+        }
+        match &mut self.lanes {
+            Lanes::Short(numbers) => {
+                for lane in lanes {
+                    numbers.push(i32::try_from(lane).map_err(|_| wrong())?);
+                }
+            }
+            Lanes::Long(numbers) => {
+                for lane in lanes {
+                    numbers.push(i64::try_from(lane).map_err(|_| wrong())?);
+                }
+            }
+        }
+        self.values.extend_from_slice(values);
+        Ok(())
+    }
+}
+
+fn row(info: &TensorInfo, lanes: Option<Kept>, values: Kept) -> Row {
+    let (name, dtype) = (info.name().to_owned(), info.dtype().name().to_owned());
+    (name, dtype, info.shape().to_vec(), lanes.map(Buffer::new), Buffer::new(values))
+}
+
+impl Rows {
+    /// Adds a patch, unless nothing changes.
+    pub(crate) fn add(&mut self, changes: Changes) {
+        let Changes { info, lanes, values, is_whole } = changes;
+        if values.is_empty() && !is_whole {
+            return;
+        }
+        let is_whole = is_whole || values.len() as u64 == info.bytes();
+        let lanes = (!is_whole).then(|| match lanes {
+            Lanes::Short(numbers) => Kept::Int32(numbers.into()),
+            Lanes::Long(numbers) => Kept::Int64(numbers.into()),
+        });
+        self.0.push(row(&info, lanes, Kept::Bytes(values.into())));
+    }
+
+    /// Adds patches of a set, which `owner` keeps and leaves as it is: for each tensor that changes within, then for those that come
+    /// whole, as far as they are in the range.
+    pub(crate) fn add_set(
+        &mut self,
+        set: &PatchSet,
+        range: Range<usize>,
+        owner: &Arc<impl Any + Send + Sync>,
+    ) -> Result<()> {
+        let changing: Vec<&[Run]> = set.runs().chunk_by(|left, right| left.tensor == right.tensor).collect();
+        let within = range.start.min(changing.len())..range.end.min(changing.len());
+        for runs in &changing[within] {
+            let info = &set.table().tensors[runs[0].tensor];
+            match runs {
+                // In a row already, and in numbers that engines take.
+                [Run { first_lane: 0, kind: RunKind::Lanes(numbers), values, .. }] if info.lanes() <= 1 << 31 => {
+                    let lanes = Shown::numbers(&set.numbers()[numbers.clone()], owner.clone());
+                    let values = Shown::bytes(&set.values()[values.clone()], owner.clone());
+                    self.0.push(row(info, Some(Kept::Shown(lanes)), Kept::Shown(values)));
+                }
+                [Run { kind: RunKind::Whole, values, .. }] if values.len() as u64 == info.bytes() => {
+                    let values = Shown::bytes(&set.values()[values.clone()], owner.clone());
+                    self.0.push(row(info, None, Kept::Shown(values)));
+                }
+                _ => self.add(joined(set, info, runs)?),
+            }
+        }
+        let whole = range.start.saturating_sub(changing.len())..range.end.saturating_sub(changing.len());
+        for (info, data) in set.whole_tensors().skip(whole.start).take(whole.len()) {
+            self.0.push(row(info, None, Kept::Bytes(data.into())));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Vec<Row> {
+        self.0
+    }
+}
+
+/// The runs of a tensor as one patch.
+fn joined(set: &PatchSet, info: &TensorInfo, runs: &[Run]) -> Result<Changes> {
+    let mut changes = Changes::new(info, false)?;
+    for run in runs {
+        let values = &set.values()[run.values.clone()];
+        match &run.kind {
+            RunKind::Lanes(numbers) => {
+                let numbers = &set.numbers()[numbers.clone()];
+                changes.add(numbers.iter().map(|&number| run.first_lane + u64::from(number)), values)?;
+            }
+            RunKind::Whole => {
+                let count = (values.len() / info.dtype().lane_bytes()) as u64;
+                changes.add(run.first_lane..run.first_lane + count, values)?;
+            }
+        }
+    }
+    Ok(changes)
+}
+
+/// What differs between two states, of tensors of the new one by their numbers: for states that have been proven, such as two
+/// versions in a directory. Tensors that are not in the old one come whole.
+#[pyfunction]
+pub(crate) fn compare(
+    py: Python<'_>,
+    old: &Bound<'_, PyAny>,
+    new: &Bound<'_, PyAny>,
+    numbers: Vec<usize>,
+    threads: Option<usize>,
+) -> PyResult<Vec<Row>> {
+    let (old, new) = (Given::of(old)?, Given::of(new)?);
+    let rows = run(py, &How { threads, ..How::default() }, |_| {
+        let (old, new) = (old.open()?, new.open()?);
+        let found = numbers.par_iter().map(|&number| between(old.state(), new.state(), number));
+        let mut rows = Rows::default();
+        for changes in found.collect::<Result<Vec<_>>>()? {
+            rows.add(changes);
+        }
+        Ok(rows)
+    })?;
+    Ok(rows.finish())
+}
+
+fn between(old: &dyn State, new: &dyn State, number: usize) -> Result<Changes> {
+    let info = new.tensors().get(number).ok_or_else(|| Error::usage("no such tensor"))?;
+    let (width, total) = (info.dtype().lane_bytes(), info.bytes());
+    let is_same = |other: &TensorInfo| (info.dtype(), total) == (other.dtype(), other.bytes());
+    let base = old.find(info.name()).filter(|&base| is_same(&old.tensors()[base]));
+    let mut changes = Changes::new(info, base.is_none())?;
+    let Some(base) = base else {
+        new.read(number, 0, &mut changes.values)?;
+        return Ok(changes);
+    };
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for begin in (0..total).step_by(usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX)) {
+        // No more than a piece.
+        let length = usize::try_from(PIECE_BYTES.min(total - begin)).map_err(|_| too_long(info))?;
+        before.resize(length, 0);
+        after.resize(length, 0);
+        old.read(base, begin, &mut before)?;
+        new.read(number, begin, &mut after)?;
+        let (mut numbers, mut values) = (Vec::new(), Vec::new());
+        changes_between(width, 0, (&before, &after), &mut numbers, &mut values)?;
+        let first = begin / width as u64;
+        changes.add(numbers.iter().map(|&number| first + u64::from(number)), &values)?;
+    }
+    Ok(changes)
+}

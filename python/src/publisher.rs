@@ -1,0 +1,431 @@
+//! Publishing what a training process has in memory: snapshots of its tensors, links from them, commits.
+//!
+//! Two buffers take turns. One is the head as it was published last, from which links are made; a snapshot is copied into the other
+//! one. When it has been published, it is the head, and the next snapshot is copied over what was the head.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::PathBuf;
+
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Digest, State, StateDigests, TensorInfo};
+use deltachain::{Error, Result};
+use deltachain_store::{
+    Base, Keep, Model, PublishOptions, Published, ShardPart, Snapshots, Store as ChainStore, commit_shards, head,
+    plan_prune, prune, publish_shard,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rayon::prelude::*;
+
+use crate::errors::{no_pickle, usage};
+use crate::operations::profile_named;
+use crate::store::Store;
+use crate::tensors::{Bytes, Finder, checked};
+use crate::work::{How, OfProcess, Watch, pool, run};
+
+/// From this many bytes on, a tensor is copied by several threads, each of which copies so many at a time.
+const LARGE: usize = 4 << 20;
+
+/// Bytes that are read from a device at a time.
+const STRETCH: usize = 16 << 20;
+
+/// A tensor to be copied.
+type Row<'py> = (usize, String, Bound<'py, PyAny>, Option<(String, Vec<u64>)>);
+
+/// Names, dtypes and shapes of a checkpoint's tensors, ascending by name.
+type Rows = Vec<(String, String, Vec<u64>)>;
+
+/// The checkpoint that what is published is like.
+#[pyclass(frozen, module = "deltachain._native")]
+pub(crate) struct Checkpoint {
+    files: SafetensorsState,
+}
+
+#[pymethods]
+impl Checkpoint {
+    /// Opens a safetensors file, or a directory of them.
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        Ok(Self { files: run(py, &How::default(), |_| SafetensorsState::open(&path))? })
+    }
+
+    fn tensors(&self) -> Rows {
+        let row = |info: &TensorInfo| (info.name().to_owned(), info.dtype().name().to_owned(), info.shape().to_vec());
+        self.files.tensors().iter().map(row).collect()
+    }
+
+    /// The `__metadata__` of the files, as one.
+    fn metadata(&self) -> BTreeMap<String, String> {
+        self.files.layout().files().iter().flat_map(|file| file.metadata.clone().unwrap_or_default()).collect()
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(no_pickle("checkpoints"))
+    }
+}
+
+/// The tensors of a shard in memory of this library, ascending by name.
+#[derive(Default)]
+struct Shard {
+    infos: Vec<TensorInfo>,
+    data: Vec<Vec<u8>>,
+}
+
+impl Shard {
+    fn of(tensors: BTreeMap<String, (TensorInfo, Vec<u8>)>) -> Self {
+        let (infos, data) = tensors.into_values().unzip();
+        Self { infos, data }
+    }
+
+    /// Its memory, to be used again.
+    fn into_spare(self) -> impl Iterator<Item = (String, Vec<u8>)> {
+        self.infos.into_iter().map(|info| info.name().to_owned()).zip(self.data)
+    }
+}
+
+impl State for Shard {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        let bytes = self.bytes(tensor, offset..offset.saturating_add(out.len() as u64));
+        out.copy_from_slice(bytes.ok_or_else(|| Error::usage("no such range in the state"))?);
+        Ok(())
+    }
+
+    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
+        self.data.get(tensor)?.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+    }
+}
+
+/// A copy of the trainer's tensors, or of those that belong to its shards, while it is being taken.
+#[pyclass(module = "deltachain._native")]
+pub(crate) struct Snapshot {
+    shards: BTreeMap<usize, BTreeMap<String, (TensorInfo, Vec<u8>)>>,
+    /// Memory of an older snapshot, by the name of the tensor that it was for.
+    spare: HashMap<String, Vec<u8>>,
+}
+
+#[pymethods]
+impl Snapshot {
+    /// Copies tensors, each instead of one of the same name if there is one. Rows have the number of the shard, name, tensor, and the dtype
+    /// and shape that it is expected to have, if any.
+    fn add(&mut self, py: Python<'_>, rows: Vec<Row<'_>>) -> PyResult<()> {
+        let mut finder = Finder::new(py)?;
+        let mut copies = Vec::with_capacity(rows.len());
+        for (shard, name, tensor, expected) in rows {
+            let (info, bytes) = checked(py, &name, finder.find(&name, &tensor, false)?)?;
+            if let Some((dtype, shape)) = &expected
+                && (info.dtype().name(), info.shape()) != (dtype, shape)
+            {
+                let found = format!("{} of shape {:?}", info.dtype(), info.shape());
+                let text = format!("the checkpoint has {dtype} of shape {shape:?}, this is {found}");
+                return Err(usage(py, text, Some(&name)));
+            }
+            let length = usize::try_from(info.bytes()).map_err(|_| usage(py, "the tensor is too long", Some(&name)))?;
+            let tensors = self.shards.entry(shard).or_default();
+            let old = tensors.remove(&name).map(|(_, data)| data).or_else(|| self.spare.remove(&name));
+            let data = match old {
+                Some(data) if data.len() == length => data,
+                _ => allocated(py, &name, length)?,
+            };
+            copies.push(Copy { shard, name, info, bytes, data });
+        }
+        fill(py, &mut copies)?;
+        for Copy { shard, name, info, data, .. } in copies {
+            self.shards.entry(shard).or_default().insert(name, (info, data));
+        }
+        Ok(())
+    }
+
+    /// Whether the copy of a tensor has these dtype, shape and bytes.
+    fn is_same(&self, py: Python<'_>, shard: usize, name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let Some((own, data)) = self.shards.get(&shard).and_then(|tensors| tensors.get(name)) else { return Ok(false) };
+        let (info, bytes) = checked(py, name, Finder::new(py)?.find(name, tensor, false)?)?;
+        if (info.dtype(), info.shape()) != (own.dtype(), own.shape()) {
+            return Ok(false);
+        }
+        let (info, other) = (info.clone(), allocated(py, name, data.len())?);
+        let mut copies = [Copy { shard, name: name.to_owned(), info, bytes, data: other }];
+        fill(py, &mut copies)?;
+        Ok(py.detach(|| copies.iter().all(|copy| copy.data == *data)))
+    }
+
+    /// Bytes of all tensors.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.shards.values().flat_map(BTreeMap::values).map(|(info, _)| info.bytes()).sum()
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(no_pickle("snapshots"))
+    }
+}
+
+fn allocated(py: Python<'_>, name: &str, length: usize) -> PyResult<Vec<u8>> {
+    let mut data = Vec::new();
+    let room = data.try_reserve_exact(length);
+    room.map_err(|error| usage(py, format!("{length} bytes for a copy: {error}"), Some(name)))?;
+    data.resize(length, 0);
+    Ok(data)
+}
+
+/// A tensor that is being copied.
+struct Copy {
+    shard: usize,
+    name: String,
+    info: TensorInfo,
+    bytes: Bytes,
+    data: Vec<u8>,
+}
+
+/// Copies bytes; many by several threads, without the interpreter's lock.
+fn fill(py: Python<'_>, copies: &mut [Copy]) -> PyResult<()> {
+    let mut stretches = Vec::new();
+    let mut length = 0;
+    for Copy { name, bytes, data, .. } in copies {
+        match bytes {
+            Bytes::Here(here) => {
+                length += data.len();
+                stretches.extend(data.chunks_mut(LARGE).zip(here.bytes().chunks(LARGE)));
+            }
+            Bytes::Elsewhere(_) => {
+                let mut offset = 0;
+                for stretch in data.chunks_mut(STRETCH) {
+                    let end = offset + stretch.len() as u64;
+                    let read = bytes.read(offset..end, stretch);
+                    read.map_err(|error| usage(py, format!("{error:#}"), Some(name)))?;
+                    offset = end;
+                }
+            }
+        }
+    }
+    if length <= LARGE {
+        stretches.into_iter().for_each(|(to, from)| to.copy_from_slice(from));
+        return Ok(());
+    }
+    let pool = pool(py, None)?;
+    py.detach(|| pool.install(|| stretches.into_par_iter().for_each(|(to, from)| to.copy_from_slice(from))));
+    Ok(())
+}
+
+/// What is kept of a version that was published.
+struct HeadCopy {
+    version: u64,
+    commit: Digest,
+    /// The shards of this process, with their digests.
+    shards: BTreeMap<usize, (Shard, StateDigests)>,
+}
+
+/// A publisher's half of one process: its shards of the head, and links made from them.
+struct Inner {
+    store: ChainStore,
+    options: PublishOptions,
+    like: Option<SafetensorsState>,
+    keep_last: Option<u64>,
+    copy: Option<HeadCopy>,
+    /// What has been stored and waits for its commit.
+    pending: BTreeMap<usize, (Shard, StateDigests)>,
+    spare: HashMap<String, Vec<u8>>,
+}
+
+/// The part of `deltachain.Publisher` that is not Python.
+#[pyclass(module = "deltachain._native")]
+pub(crate) struct Publisher {
+    inner: OfProcess<Inner>,
+}
+
+#[pymethods]
+impl Publisher {
+    #[new]
+    #[pyo3(signature = (store, like, profile, snapshots, skips, assets, max_changed, keep_last, scratch))]
+    fn new(
+        py: Python<'_>,
+        store: &Bound<'_, Store>,
+        like: Option<PathBuf>,
+        profile: &str,
+        snapshots: &Bound<'_, PyAny>,
+        skips: Vec<u64>,
+        assets: bool,
+        max_changed: Option<f64>,
+        keep_last: Option<u64>,
+        scratch: Option<PathBuf>,
+    ) -> PyResult<Self> {
+        let options = PublishOptions::default()
+            .profile(profile_named(py, profile)?)
+            .snapshots(when(py, snapshots)?)
+            .skips(skips)
+            .assets(assets)
+            .max_changed(max_changed)
+            .scratch(scratch);
+        let like = like.map(|like| run(py, &How::default(), |_| SafetensorsState::open(&like))).transpose()?;
+        let store = store.get().get(py)?;
+        let (pending, spare) = (BTreeMap::new(), HashMap::new());
+        let inner = Inner { store, options, like, keep_last, copy: None, pending, spare };
+        Ok(Self { inner: OfProcess::new(inner) })
+    }
+
+    /// Version, digest of the commit and number of shards of the chain's head; None if it has no version yet.
+    fn head(&self, py: Python<'_>) -> PyResult<Option<(u64, String, usize)>> {
+        let inner = self.inner.get(py)?;
+        let known = inner.copy.as_ref().map(|copy| copy.version);
+        let head = run(py, &How::default(), |_| head(&inner.store, known))?;
+        Ok(head.map(|head| (head.version, head.commit.to_string(), head.shards.len())))
+    }
+
+    /// An empty snapshot, with memory of the one before the last.
+    fn snapshot(&mut self, py: Python<'_>) -> PyResult<Snapshot> {
+        let inner = self.inner.get_mut(py)?;
+        Ok(Snapshot { shards: BTreeMap::new(), spare: std::mem::take(&mut inner.spare) })
+    }
+
+    /// Gives the memory of a snapshot back that is not to be published.
+    fn discard(&mut self, py: Python<'_>, snapshot: &mut Snapshot) -> PyResult<()> {
+        let inner = self.inner.get_mut(py)?;
+        inner.spare = std::mem::take(&mut snapshot.spare);
+        let tensors = std::mem::take(&mut snapshot.shards).into_values().flatten();
+        inner.spare.extend(tensors.map(|(name, (_, data))| (name, data)));
+        Ok(())
+    }
+
+    /// Makes and stores the links of the shards with these numbers, of `of`, to what the snapshot holds. Gives what has to be
+    /// committed.
+    fn store(
+        &mut self,
+        py: Python<'_>,
+        snapshot: &mut Snapshot,
+        numbers: Vec<usize>,
+        of: usize,
+        threads: Option<usize>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Vec<String>> {
+        let inner = self.inner.get_mut(py)?;
+        // What older snapshots had, and this one has not, is not needed any more.
+        snapshot.spare.clear();
+        let mut tensors = std::mem::take(&mut snapshot.shards);
+        let shards = numbers.into_iter().map(|number| (number, Shard::of(tensors.remove(&number).unwrap_or_default())));
+        let shards: Vec<(usize, Shard)> = shards.collect();
+        run(py, &How { threads, progress, deadline: None }, |watch| inner.store(shards, of, watch))
+    }
+
+    /// Commits the parts of all processes as the next version.
+    fn commit<'py>(
+        &mut self,
+        py: Python<'py>,
+        parts: Vec<String>,
+        metadata: BTreeMap<String, String>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let inner = self.inner.get_mut(py)?;
+        let published = run(py, &How::default(), |watch| {
+            let parts: Result<Vec<ShardPart>> = parts
+                .iter()
+                .map(|part| serde_json::from_str(part).map_err(|error| Error::usage(format!("a part: {error}"))))
+                .collect();
+            let options = inner.options.clone().metadata(metadata);
+            commit_shards(&inner.store, &parts?, &options, watch)
+        })?;
+        told(py, &published)
+    }
+
+    /// Prunes, if it is time: what is to be said if that fails. The version has been published, whatever becomes of that.
+    fn keep_last(&mut self, py: Python<'_>, version: u64) -> PyResult<Option<String>> {
+        let inner = self.inner.get_mut(py)?;
+        let Some(last) = inner.keep_last.filter(|last| version.is_multiple_of((last / 10).max(1))) else {
+            return Ok(None);
+        };
+        let keep = Keep { last, ..Keep::default() };
+        run(py, &How::default(), |watch| {
+            let pruned = plan_prune(&inner.store, &keep).and_then(|plan| prune(&inner.store, &plan, watch));
+            Ok(pruned.err().map(|error| format!("{error:#}")))
+        })
+    }
+
+    /// What was stored last has been committed: it is the head.
+    fn settle(&mut self, py: Python<'_>, version: u64, commit: &str) -> PyResult<()> {
+        let inner = self.inner.get_mut(py)?;
+        let Some(commit) = Digest::from_hex(commit) else { return Err(usage(py, "that is no digest", None)) };
+        let shards = std::mem::take(&mut inner.pending);
+        if let Some(old) = inner.copy.replace(HeadCopy { version, commit, shards }) {
+            inner.spare = old.shards.into_values().flat_map(|(shard, _)| shard.into_spare()).collect();
+        }
+        Ok(())
+    }
+
+    /// What was stored last is not the head, or it is not known whether it is.
+    fn forget(&mut self, py: Python<'_>) -> PyResult<()> {
+        let inner = self.inner.get_mut(py)?;
+        let pending = std::mem::take(&mut inner.pending);
+        inner.spare = pending.into_values().flat_map(|(shard, _)| shard.into_spare()).collect();
+        Ok(())
+    }
+
+    fn close(&mut self, py: Python<'_>) -> PyResult<()> {
+        let inner = self.inner.close(py)?;
+        py.detach(|| drop(inner));
+        Ok(())
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(no_pickle("publishers"))
+    }
+}
+
+impl Inner {
+    /// Makes and stores links: a part for each shard, as JSON.
+    fn store(&mut self, shards: Vec<(usize, Shard)>, of: usize, watch: &Watch) -> Result<Vec<String>> {
+        self.pending.clear();
+        let known = self.copy.as_ref().map(|copy| copy.version);
+        let head = head(&self.store, known)?;
+        if self.copy.as_ref().map(|copy| copy.commit) != head.as_ref().map(|head| head.commit) {
+            // Somebody else has published since.
+            self.copy = None;
+        }
+        let mut parts = Vec::with_capacity(shards.len());
+        for (number, shard) in shards {
+            let old = self.copy.as_ref().and_then(|copy| copy.shards.get(&number));
+            let base = match (&head, old) {
+                (None, _) => Base::Nothing,
+                (Some(_), Some((old, digests))) => Base::Trusted(self.model(old), digests),
+                // Built from the chain, once after a restart.
+                (Some(_), None) => Base::Chain,
+            };
+            let part = publish_shard(&self.store, self.model(&shard), base, number, of, &self.options, watch)?;
+            parts.push(serde_json::to_string(&part).map_err(|error| Error::usage(format!("a part: {error}")))?);
+            self.pending.insert(number, (shard, part.digests().clone()));
+        }
+        Ok(parts)
+    }
+
+    fn model<'a>(&'a self, shard: &'a Shard) -> Model<'a> {
+        self.like.as_ref().map_or(Model::State(shard), |like| Model::Like(shard, like))
+    }
+}
+
+/// When there are snapshots: a factor, `{"every": n}` as a whole number, or never.
+fn when(py: Python<'_>, given: &Bound<'_, PyAny>) -> PyResult<Snapshots> {
+    if given.is_none() {
+        return Ok(Snapshots::Never);
+    }
+    if let Ok(every) = given.extract::<u64>() {
+        return Ok(Snapshots::Every(every));
+    }
+    match given.extract::<f64>() {
+        Ok(times) if times >= 0.0 => Ok(Snapshots::Cost(times)),
+        _ => Err(usage(py, "snapshots must be a number of versions, a factor such as 2.0, or None", None)),
+    }
+}
+
+/// What is said of a version that has been published.
+fn told<'py>(py: Python<'py>, published: &Published) -> PyResult<Bound<'py, PyDict>> {
+    let told = PyDict::new(py);
+    told.set_item("version", published.version)?;
+    told.set_item("digest", published.state.to_string())?;
+    told.set_item("commit", published.commit.to_string())?;
+    told.set_item("changed", published.changed)?;
+    told.set_item("elements", published.elements)?;
+    told.set_item("bytes", published.routes.iter().map(|route| route.bytes).fold(0, u64::saturating_add))?;
+    told.set_item("snapshot", published.routes.iter().any(|route| route.from.is_none()))?;
+    Ok(told)
+}

@@ -1,0 +1,116 @@
+//! The store of a chain, opened once for all that use it.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use deltachain::{Error, Result};
+use deltachain_store::{CredentialSource, Credentials, Store as ChainStore, StoreOptions};
+use pyo3::prelude::*;
+
+use crate::errors::{no_pickle, usage};
+use crate::gate;
+use crate::work::{How, OfProcess, run};
+
+/// A directory or a bucket that holds a chain. It belongs to the process that opened it.
+#[pyclass(frozen, module = "deltachain._native")]
+pub(crate) struct Store {
+    store: OfProcess<ChainStore>,
+    url: String,
+}
+
+impl Store {
+    /// The store; clones share its connections.
+    ///
+    /// # Errors
+    /// `ForkedError` in another process than the one that opened it.
+    pub(crate) fn get(&self, py: Python<'_>) -> PyResult<ChainStore> {
+        self.store.get(py).cloned()
+    }
+}
+
+#[pymethods]
+impl Store {
+    /// Opens it; `create` makes the directory if the URL names one that does not exist.
+    #[new]
+    #[pyo3(signature = (url, settings, credentials=None, create=false, timeout=None, attempts=None, max_rate=None))]
+    fn new(
+        py: Python<'_>,
+        url: String,
+        settings: Vec<(String, String)>,
+        credentials: Option<Py<PyAny>>,
+        create: bool,
+        timeout: Option<f64>,
+        attempts: Option<u32>,
+        max_rate: Option<u64>,
+    ) -> PyResult<Self> {
+        let mut options = StoreOptions::default().settings(settings).max_rate(max_rate);
+        options =
+            options.credentials(credentials.map(|callable| Arc::new(Callable(callable)) as Arc<dyn CredentialSource>));
+        if let Some(timeout) = timeout {
+            let timeout = Duration::try_from_secs_f64(timeout);
+            options = options.timeout(timeout.map_err(|error| usage(py, format!("timeout: {error}"), None))?);
+        }
+        if let Some(attempts) = attempts {
+            options = options.attempts(attempts);
+        }
+        let store = run(py, &How::default(), |_| {
+            if create { ChainStore::create(&url, options) } else { ChainStore::open(&url, options) }
+        })?;
+        Ok(Self { store: OfProcess::new(store), url })
+    }
+
+    #[getter]
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Begins a chain, unless there is one: whether it was begun now.
+    fn init(&self, py: Python<'_>) -> PyResult<bool> {
+        let store = self.get(py)?;
+        run(py, &How::default(), |_| {
+            if store.get(deltachain::chain::ObjectName::Chain)?.is_some() {
+                return Ok(false);
+            }
+            begun(&store)
+        })
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(no_pickle("stores"))
+    }
+}
+
+/// A function of Python's that returns credentials.
+struct Callable(Py<PyAny>);
+
+impl std::fmt::Debug for Callable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Callable")
+    }
+}
+
+impl CredentialSource for Callable {
+    fn credentials(&self) -> Result<Credentials> {
+        let asked = gate::attach(|py| {
+            let given = self.0.call0(py)?.into_bound(py);
+            let text = |name: &str| -> PyResult<String> { given.get_item(name)?.extract() };
+            let optional = |name: &str| given.call_method1("get", (name,));
+            let token = optional("token")?.extract()?;
+            let expires: Option<SystemTime> = optional("expires_at")?.extract()?;
+            PyResult::Ok(Credentials::new(text("access_key_id")?, text("secret_access_key")?, token, expires))
+        });
+        let asked = asked.ok_or_else(|| Error::usage("the interpreter is about to end"))?;
+        asked.map_err(|error| Error::io("asking for credentials", std::io::Error::other(error.to_string())))
+    }
+}
+
+/// Begins a chain; not if another process was faster.
+fn begun(store: &ChainStore) -> Result<bool> {
+    match deltachain_store::init(store) {
+        Ok(_) => Ok(true),
+        Err(error) => match store.get(deltachain::chain::ObjectName::Chain) {
+            Ok(Some(_)) => Ok(false),
+            Ok(None) | Err(Error { .. }) => Err(error),
+        },
+    }
+}

@@ -1,0 +1,396 @@
+//! Tensors of Python as states of the library, without copies: of torch, of numpy, of anything with the buffer protocol, and
+//! `deltachain.Tensor`, which can be of any dtype and can be read piece by piece.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use deltachain::tensor::{Dtype, MemoryWriter, State, TensorInfo};
+use deltachain::{Error, Result};
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
+
+use crate::errors::usage;
+use crate::gate;
+use crate::memory::Borrowed;
+
+/// Where a tensor's bytes are.
+pub(crate) enum Bytes {
+    /// In memory that is read where it is.
+    Here(Borrowed),
+    /// Somewhere else, such as a device: an object that is called with an offset and a length in bytes and returns an object with
+    /// the buffer protocol.
+    Elsewhere(Py<PyAny>),
+}
+
+impl Bytes {
+    pub(crate) fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
+        let wrong = || Error::usage("no such range in the state");
+        match self {
+            Self::Here(bytes) => out.copy_from_slice(stretch(bytes, range).ok_or_else(wrong)?),
+            Self::Elsewhere(reader) => gate::attach(|py| {
+                let read = reader.call1(py, (range.start, range.end - range.start))?;
+                let read = PyUntypedBuffer::get(read.bind(py))?;
+                let read = Borrowed::of_buffer(read).filter(|read| read.bytes().len() == out.len());
+                let read = read.ok_or_else(|| PyTypeError::new_err("a reader returned other than the bytes wanted"))?;
+                out.copy_from_slice(read.bytes());
+                Ok(())
+            })
+            .ok_or_else(|| Error::usage("the interpreter is about to end"))?
+            .map_err(|error: PyErr| Error::io("reading a tensor", std::io::Error::other(error.to_string())))?,
+        }
+        Ok(())
+    }
+}
+
+fn stretch(bytes: &Borrowed, range: Range<u64>) -> Option<&[u8]> {
+    bytes.bytes().get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+}
+
+/// One tensor: what it is, and its bytes.
+pub(crate) struct Found {
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) bytes: Bytes,
+}
+
+/// Finds out what objects are. One for many tensors: what is the same for all is looked up once.
+pub(crate) struct Finder<'py> {
+    torch: Option<Bound<'py, PyAny>>,
+    numpy: Option<Bound<'py, PyAny>>,
+    own: Bound<'py, PyAny>,
+    /// Dtypes by the address of the object that stands for them, which lives as long as its library.
+    dtypes: HashMap<usize, Dtype>,
+}
+
+impl<'py> Finder<'py> {
+    pub(crate) fn new(py: Python<'py>) -> PyResult<Self> {
+        let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+        // Nobody has tensors of a library that has not been imported.
+        let class = |module: &str, class: &str| -> PyResult<Option<Bound<'py, PyAny>>> {
+            // While it is being imported, a module may lack it.
+            Ok(modules.get_item(module)?.and_then(|module| module.getattr(class).ok()))
+        };
+        Ok(Self {
+            torch: class("torch", "Tensor")?,
+            numpy: class("numpy", "ndarray")?,
+            own: py.import("deltachain._tensors")?.getattr("Tensor")?,
+            dtypes: HashMap::new(),
+        })
+    }
+
+    /// What an object is. `writable` asks for one that can be written to.
+    pub(crate) fn find(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Found> {
+        let is_a =
+            |class: &Option<Bound<'py, PyAny>>| class.as_ref().map_or(Ok(false), |class| object.is_instance(class));
+        if is_a(&self.torch)? {
+            self.of_torch(name, object)
+        } else if is_a(&self.numpy)? {
+            self.of_numpy(name, object, writable)
+        } else if object.is_instance(&self.own)? {
+            self.own(name, object, writable)
+        } else {
+            of_buffer(name, object, writable)
+        }
+    }
+
+    fn of_torch(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Found> {
+        let py = object.py();
+        let dtype = self.dtype(name, &object.getattr("dtype")?)?;
+        let mut shape: Vec<u64> = object.getattr("shape")?.extract()?;
+        if object.hasattr("to_local")? {
+            let text =
+                "the tensor is spread over processes (DTensor): gather it, or let a Publisher with a group do so";
+            return Err(usage(py, text, Some(name)));
+        }
+        if dtype == Dtype::F4 {
+            // torch counts bytes of two elements.
+            shape.iter_mut().rev().take(1).for_each(|last| *last = last.saturating_mul(2));
+        }
+        if !object.getattr("is_cpu")?.is_truthy()? {
+            let reader = py.import("deltachain._device")?.getattr("reader")?.call1((name, object))?;
+            return Ok(Found { dtype, shape, bytes: Bytes::Elsewhere(reader.unbind()) });
+        }
+        let strided = object.getattr("layout")?.str()?.to_cow()? == "torch.strided";
+        if !strided || !object.call_method0("is_contiguous")?.is_truthy()? {
+            return Err(usage(py, "the tensor is not contiguous: give tensor.contiguous()", Some(name)));
+        }
+        if object.call_method0("is_conj")?.is_truthy()? || object.call_method0("is_neg")?.is_truthy()? {
+            return Err(usage(py, "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()", Some(name)));
+        }
+        let address: usize = object.call_method0("data_ptr")?.extract()?;
+        let length: usize = object.getattr("nbytes")?.extract()?;
+        if address == 0 && length > 0 {
+            return Err(usage(py, "the tensor has no data", Some(name)));
+        }
+        Ok(Found { dtype, shape, bytes: Bytes::Here(crate::memory::held_at(object, address, length)) })
+    }
+
+    fn of_numpy(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Found> {
+        let py = object.py();
+        let dtype = self.dtype(name, &object.getattr("dtype")?)?;
+        let shape: Vec<u64> = object.getattr("shape")?.extract()?;
+        let flags = object.getattr("flags")?;
+        if !flags.getattr("c_contiguous")?.is_truthy()? {
+            return Err(usage(py, "the array is not C-contiguous: give numpy.ascontiguousarray(array)", Some(name)));
+        }
+        if writable && !flags.getattr("writeable")?.is_truthy()? {
+            return Err(usage(py, "the array is read-only", Some(name)));
+        }
+        let interface = object.getattr("__array_interface__")?;
+        let address: usize = interface.get_item("data")?.get_item(0)?.extract()?;
+        let length: usize = object.getattr("nbytes")?.extract()?;
+        Ok(Found { dtype, shape, bytes: Bytes::Here(crate::memory::held_at(object, address, length)) })
+    }
+
+    fn own(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Found> {
+        let dtype = dtype_named(object.py(), name, &object.getattr("dtype")?.extract::<String>()?)?;
+        let shape: Vec<u64> = object.getattr("shape")?.extract()?;
+        let data = object.getattr("data")?;
+        let bytes = if data.is_callable() && !writable {
+            Bytes::Elsewhere(data.unbind())
+        } else {
+            Bytes::Here(borrowed(name, &data, writable)?.0)
+        };
+        Ok(Found { dtype, shape, bytes })
+    }
+
+    /// The dtype that an object of torch or numpy stands for.
+    fn dtype(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Dtype> {
+        let key = object.as_ptr().addr();
+        if let Some(dtype) = self.dtypes.get(&key) {
+            return Ok(*dtype);
+        }
+        let text = object.str()?;
+        let text = text.to_cow()?;
+        let dtype = known(text.strip_prefix("torch.").unwrap_or(&text))
+            .ok_or_else(|| usage(object.py(), format!("the dtype {text} is none of safetensors"), Some(name)))?;
+        self.dtypes.insert(key, dtype);
+        Ok(dtype)
+    }
+}
+
+/// The dtype with a name of torch, of numpy or of `ml_dtypes`. Numpy names an order of bytes, such as `>f4`, only if it is
+/// not the machine's.
+fn known(name: &str) -> Option<Dtype> {
+    Some(match name {
+        "bool" => Dtype::BOOL,
+        "uint8" => Dtype::U8,
+        "int8" => Dtype::I8,
+        "uint16" => Dtype::U16,
+        "int16" => Dtype::I16,
+        "uint32" => Dtype::U32,
+        "int32" => Dtype::I32,
+        "uint64" => Dtype::U64,
+        "int64" => Dtype::I64,
+        "float16" => Dtype::F16,
+        "bfloat16" => Dtype::BF16,
+        "float32" => Dtype::F32,
+        "float64" => Dtype::F64,
+        "complex64" => Dtype::C64,
+        "float8_e4m3fn" => Dtype::F8_E4M3,
+        "float8_e4m3fnuz" => Dtype::F8_E4M3FNUZ,
+        "float8_e5m2" => Dtype::F8_E5M2,
+        "float8_e5m2fnuz" => Dtype::F8_E5M2FNUZ,
+        "float8_e8m0fnu" => Dtype::F8_E8M0,
+        "float4_e2m1fn_x2" => Dtype::F4,
+        _ => return None,
+    })
+}
+
+/// The dtype with a name of SPEC section 2.1.
+pub(crate) fn dtype_named(py: Python<'_>, tensor: &str, name: &str) -> PyResult<Dtype> {
+    Dtype::from_name(name).ok_or_else(|| usage(py, format!("there is no dtype {name:?}"), Some(tensor)))
+}
+
+/// The bytes of an object with the buffer protocol, and the buffer's format and shape.
+fn borrowed(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<(Borrowed, String, Vec<u64>)> {
+    let py = object.py();
+    let buffer = PyUntypedBuffer::get(object).map_err(|_| {
+        let kind = object.get_type();
+        PyTypeError::new_err(format!(
+            "tensor {name:?} is of type {kind}: give a torch.Tensor, a numpy.ndarray, an object with the buffer protocol, or a \
+             deltachain.Tensor"
+        ))
+    })?;
+    if writable && buffer.readonly() {
+        return Err(usage(py, "the buffer is read-only", Some(name)));
+    }
+    let format = buffer.format().to_string_lossy().into_owned();
+    let shape = buffer.shape().iter().map(|&length| length as u64).collect();
+    let bytes = Borrowed::of_buffer(buffer).ok_or_else(|| usage(py, "the buffer is not contiguous", Some(name)))?;
+    Ok((bytes, format, shape))
+}
+
+fn of_buffer(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Found> {
+    let (bytes, format, shape) = borrowed(name, object, writable)?;
+    // Formats of Python's module `struct`, in the machine's order, which is little-endian wherever this is built.
+    let dtype = match format.trim_start_matches(['@', '=', '<']) {
+        "?" => Dtype::BOOL,
+        "B" | "c" => Dtype::U8,
+        "b" => Dtype::I8,
+        "H" => Dtype::U16,
+        "h" => Dtype::I16,
+        "I" => Dtype::U32,
+        "i" => Dtype::I32,
+        "Q" | "L" => Dtype::U64,
+        "q" | "l" => Dtype::I64,
+        "e" => Dtype::F16,
+        "f" => Dtype::F32,
+        "d" => Dtype::F64,
+        _ => {
+            return Err(usage(
+                object.py(),
+                format!("the buffer's format {format:?} is none of safetensors"),
+                Some(name),
+            ));
+        }
+    };
+    Ok(Found { dtype, shape, bytes: Bytes::Here(bytes) })
+}
+
+/// A mapping from names to tensors, held as long as this lives.
+pub(crate) struct Tensors {
+    infos: Vec<TensorInfo>,
+    bytes: Vec<Bytes>,
+}
+
+impl Tensors {
+    /// From a mapping, or from what has `keys()` and `get_tensor()`, as an open file of safetensors has.
+    ///
+    /// # Errors
+    /// `TypeError` if it is neither, or a name is no string, or an object is no tensor; USAGE if a tensor cannot be taken, which says why.
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self::sorted(found(object, false)?))
+    }
+
+    fn sorted(mut found: Vec<(TensorInfo, Bytes)>) -> Self {
+        found.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
+        let (infos, bytes) = found.into_iter().unzip();
+        Self { infos, bytes }
+    }
+}
+
+/// Name, dtype, shape and bytes of all tensors, in the order of the mapping.
+fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(TensorInfo, Bytes)>> {
+    let py = object.py();
+    let mut finder = Finder::new(py)?;
+    let mut all = Vec::new();
+    let mut add = |name: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>| -> PyResult<()> {
+        let name = name.cast::<PyString>().map_err(|_| PyTypeError::new_err("names of tensors must be strings"))?;
+        let name = name.to_cow()?;
+        let found = finder.find(&name, value, writable)?;
+        all.push(checked(py, &name, found)?);
+        Ok(())
+    };
+    if let Ok(mapping) = object.cast::<PyDict>() {
+        for (name, value) in mapping.iter() {
+            add(&name, &value)?;
+        }
+    } else if let Ok(mapping) = object.cast::<PyMapping>() {
+        for item in mapping.items()?.iter() {
+            let item = item.cast_into::<PyTuple>()?;
+            add(&item.get_item(0)?, &item.get_item(1)?)?;
+        }
+    } else if object.hasattr("get_tensor")? && object.hasattr("keys")? {
+        for name in object.call_method0("keys")?.try_iter()? {
+            let name = name?;
+            let value = object.call_method1("get_tensor", (&name,))?;
+            add(&name, &value)?;
+        }
+    } else {
+        let kind = object.get_type();
+        return Err(PyTypeError::new_err(format!("a state is a path or a mapping from names to tensors, not {kind}")));
+    }
+    Ok(all)
+}
+
+/// What a tensor is, if its length is what dtype and shape say.
+pub(crate) fn checked(py: Python<'_>, name: &str, found: Found) -> PyResult<(TensorInfo, Bytes)> {
+    let Found { dtype, shape, bytes } = found;
+    let info = TensorInfo::new(name, dtype, shape.as_slice());
+    let length = match &bytes {
+        Bytes::Here(bytes) => Some(bytes.bytes().len() as u64),
+        Bytes::Elsewhere(_) => None,
+    };
+    let info = info.filter(|info| length.is_none_or(|length| length == info.bytes()));
+    let info = info.ok_or_else(|| {
+        let held = length.map_or_else(String::new, |length| format!("{length} bytes do not fit "));
+        usage(py, format!("{held}dtype {dtype} of shape {shape:?}"), Some(name))
+    })?;
+    Ok((info, bytes))
+}
+
+impl State for Tensors {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        let bytes = self.bytes.get(tensor).ok_or_else(|| Error::usage("no such tensor"))?;
+        let read = bytes.read(offset..offset.saturating_add(out.len() as u64), out);
+        read.map_err(|error| match self.infos.get(tensor) {
+            Some(info) => Error::io(format!("{error:#}: {}", info.name()), std::io::Error::other("reading")),
+            None => error,
+        })
+    }
+
+    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
+        match self.bytes.get(tensor)? {
+            Bytes::Here(bytes) => stretch(bytes, range),
+            Bytes::Elsewhere(_) => None,
+        }
+    }
+}
+
+/// Tensors of the caller's that this library writes to. The bytes are dropped before what keeps them.
+pub(crate) struct Lent {
+    tensors: Vec<(TensorInfo, &'static mut [u8])>,
+    owners: Vec<Borrowed>,
+}
+
+impl Lent {
+    /// From a mapping of tensors that can be written to, ascending by name.
+    ///
+    /// # Errors
+    /// As for [`Tensors::of`]; USAGE if a tensor is read-only, is not on the CPU, or shares memory with another one.
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        let mut lent = Self { tensors: Vec::new(), owners: Vec::new() };
+        let mut places: Vec<(usize, usize, String)> = Vec::new();
+        for (info, bytes) in found(object, true)? {
+            let Bytes::Here(bytes) = bytes else {
+                return Err(usage(py, "only memory of the CPU can be written to in place", Some(info.name())));
+            };
+            let begin = bytes.bytes().as_ptr().addr();
+            places.push((begin, begin + bytes.bytes().len(), info.name().to_owned()));
+            let (owner, bytes) = bytes.into_lent();
+            lent.owners.push(owner);
+            lent.tensors.push((info, bytes));
+        }
+        places.retain(|(begin, end, _)| begin < end);
+        places.sort();
+        if let Some([(_, _, first), (_, _, second)]) = places.array_windows().find(|[left, right]| left.1 > right.0) {
+            let text = format!("the tensor shares memory with {first:?}: give each tensor once");
+            return Err(usage(py, text, Some(second)));
+        }
+        lent.tensors.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
+        Ok(lent)
+    }
+
+    /// The tensors.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.tensors.iter().map(|(info, _)| info)
+    }
+
+    /// Writes the tensors, in the order of their names.
+    pub(crate) fn writer(&mut self) -> MemoryWriter<'_> {
+        MemoryWriter::new(self.tensors.iter_mut().map(|(_, bytes)| &mut **bytes))
+    }
+
+    /// The tensors, and what keeps their memory: to be dropped after them.
+    pub(crate) fn into_parts(self) -> (Vec<(TensorInfo, &'static mut [u8])>, Vec<Borrowed>) {
+        (self.tensors, self.owners)
+    }
+}

@@ -1,0 +1,264 @@
+//! Long work: other threads do it while the caller's thread waits without the interpreter's lock, shows progress and sees
+//! Ctrl-C.
+
+use std::collections::BTreeMap;
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use deltachain::{Error, Progress, Result};
+use deltachain_store::{Observer, Phase};
+use pyo3::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::errors;
+use crate::gate;
+
+/// How often the waiting thread looks up: for signals, progress and remarks.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Names of the phases, as callbacks get them.
+const PHASES: [(Phase, &str); 7] = [
+    (Phase::Hash, "hash"),
+    (Phase::Compare, "compare"),
+    (Phase::Upload, "upload"),
+    (Phase::Download, "download"),
+    (Phase::Build, "build"),
+    (Phase::Check, "check"),
+    (Phase::Wait, "wait"),
+];
+
+fn row(phase: Phase) -> usize {
+    PHASES.iter().position(|(other, _)| *other == phase).unwrap_or(0)
+}
+
+/// How long work is done: by how many threads, who is told, until when.
+#[derive(Default)]
+pub(crate) struct How {
+    /// Threads that compute; as many as there are processors if `None`.
+    pub(crate) threads: Option<usize>,
+    /// Called as `progress(phase, done, total)` from the caller's thread, in bytes.
+    pub(crate) progress: Option<Py<PyAny>>,
+    /// When to give up.
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// Watches work from the threads that do it.
+pub(crate) struct Watch {
+    stopped: AtomicBool,
+    deadline: Option<Instant>,
+    counts: [(AtomicU64, AtomicU64); PHASES.len()],
+    remarks: Mutex<Vec<String>>,
+}
+
+impl Watch {
+    fn new(deadline: Option<Instant>) -> Self {
+        let counts = std::array::from_fn(|_| (AtomicU64::new(0), AtomicU64::new(0)));
+        Self { stopped: AtomicBool::new(false), deadline, counts, remarks: Mutex::new(Vec::new()) }
+    }
+
+    /// The same for functions that do one kind of work.
+    pub(crate) fn of(&self, phase: Phase) -> InPhase<'_> {
+        InPhase { watch: self, phase }
+    }
+
+    fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Tells the caller what is new.
+    fn tell(&self, py: Python<'_>, progress: Option<&Py<PyAny>>) -> PyResult<()> {
+        let remarks = std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner));
+        if !remarks.is_empty() {
+            let logger = py.import("logging")?.call_method1("getLogger", ("deltachain",))?;
+            for remark in remarks {
+                logger.call_method1("warning", ("%s", remark))?;
+            }
+        }
+        let Some(progress) = progress else { return Ok(()) };
+        for ((_, name), (done, total)) in PHASES.iter().zip(&self.counts) {
+            let (done, total) = (done.load(Ordering::Relaxed), total.load(Ordering::Relaxed));
+            if total > 0 {
+                progress.call1(py, (*name, done.min(total), total))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Observer for Watch {
+    fn begin(&self, phase: Phase, bytes: u64) {
+        self.counts[row(phase)].1.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
+        self.counts[row(phase)].0.fetch_add(bytes, Ordering::Relaxed);
+        if self.stopped.load(Ordering::Relaxed) || self.is_late() {
+            return Err(Error::usage("stopped"));
+        }
+        Ok(())
+    }
+
+    fn end(&self, _phase: Phase) {}
+
+    fn remark(&self, text: &str) {
+        self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+    }
+}
+
+/// One kind of work.
+pub(crate) struct InPhase<'a> {
+    watch: &'a Watch,
+    phase: Phase,
+}
+
+impl Progress for InPhase<'_> {
+    fn advance(&self, bytes: u64) -> Result<()> {
+        self.watch.advance(self.phase, bytes)
+    }
+
+    fn expect(&self, bytes: u64) {
+        self.watch.begin(self.phase, bytes);
+    }
+}
+
+/// What the work comes to, handed from its thread to the waiting one.
+struct Slot<T> {
+    result: Mutex<Option<Result<T>>>,
+    filled: Condvar,
+}
+
+impl<T> Slot<T> {
+    fn wait(&self) -> Option<Result<T>> {
+        let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.filled.wait_timeout_while(result, LOOK, |result| result.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.take()
+    }
+}
+
+/// Does `work` in threads of this package. The calling thread waits without the interpreter's lock; it sees signals, so that Ctrl-C ends
+/// the work, and calls the caller's progress, whose exceptions end it too.
+pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) -> Result<T> + Send) -> PyResult<T> {
+    if gate::is_closed() {
+        // Nobody would wait for the threads.
+        return Err(errors::usage(py, "the interpreter is about to end", None));
+    }
+    let pool = pool(py, how.threads)?;
+    let watch = Watch::new(how.deadline);
+    let slot = Slot { result: Mutex::new(None), filled: Condvar::new() };
+    let mut stopped: Option<PyErr> = None;
+    let result = thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let result = pool.install(|| work(&watch));
+            *slot.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            slot.filled.notify_all();
+        });
+        loop {
+            // Inside until the next wait: this thread is about to take the interpreter's lock.
+            let (result, _inside) = py.detach(|| (slot.wait(), gate::enter_or_wait()));
+            if let Some(result) = result {
+                return Some(result);
+            }
+            if stopped.is_none() {
+                let looked = py.check_signals().and_then(|()| watch.tell(py, how.progress.as_ref()));
+                if let Err(error) = looked {
+                    watch.stopped.store(true, Ordering::Relaxed);
+                    stopped = Some(error);
+                }
+            }
+            if worker.is_finished() {
+                // It may have ended between the two.
+                return slot.wait();
+            }
+        }
+    });
+    if let Some(error) = stopped {
+        return Err(error);
+    }
+    watch.tell(py, how.progress.as_ref())?;
+    match result {
+        Some(Ok(result)) => Ok(result),
+        Some(Err(_)) if watch.is_late() => Err(errors::own(py, "TIMEOUT", "the time is over")),
+        Some(Err(error)) => Err(errors::raised(py, &error)),
+        None => Err(errors::usage(py, "the work has ended without a result", None)),
+    }
+}
+
+/// Pools by their number of threads, and the process that they belong to. They stay: threads that come and go leave memory
+/// behind that the allocator keeps for each.
+type Pools = BTreeMap<Option<usize>, Arc<ThreadPool>>;
+static POOLS: Mutex<Option<(u32, Pools)>> = Mutex::new(None);
+
+/// Threads of this process. Those of a parent do not exist after a fork, so that a child begins new ones.
+pub(crate) fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<ThreadPool>> {
+    if threads == Some(0) {
+        return Err(errors::usage(py, "threads must be 1 or more", None));
+    }
+    let mut all = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let own = process::id();
+    if all.as_ref().is_none_or(|(process, _)| *process != own) {
+        // The parent's are not dropped: their threads are not here to be ended.
+        std::mem::forget(all.replace((own, Pools::new())));
+    }
+    let pools = all.get_or_insert_with(|| (own, Pools::new()));
+    if let Some(pool) = pools.1.get(&threads) {
+        return Ok(Arc::clone(pool));
+    }
+    let builder = ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0));
+    let built = builder.thread_name(|number| format!("deltachain-{number}")).build();
+    let pool = Arc::new(built.map_err(|error| errors::usage(py, format!("threads: {error}"), None))?);
+    pools.1.insert(threads, Arc::clone(&pool));
+    Ok(pool)
+}
+
+/// Something that belongs to one process: its threads and connections are not there in a child that was forked.
+pub(crate) struct OfProcess<T> {
+    value: Option<T>,
+    process: u32,
+}
+
+impl<T> OfProcess<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: Some(value), process: process::id() }
+    }
+
+    /// What it is.
+    ///
+    /// # Errors
+    /// `ForkedError` in any other process than the one that made it; USAGE once it has been closed.
+    pub(crate) fn get(&self, py: Python<'_>) -> PyResult<&T> {
+        self.check(py)?;
+        self.value.as_ref().ok_or_else(|| errors::usage(py, "it has been closed", None))
+    }
+
+    /// As [`get`](Self::get).
+    pub(crate) fn get_mut(&mut self, py: Python<'_>) -> PyResult<&mut T> {
+        self.check(py)?;
+        self.value.as_mut().ok_or_else(|| errors::usage(py, "it has been closed", None))
+    }
+
+    /// Gives it up; nothing if that was done before.
+    pub(crate) fn close(&mut self, py: Python<'_>) -> PyResult<Option<T>> {
+        self.check(py)?;
+        Ok(self.value.take())
+    }
+
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        if self.process == process::id() {
+            return Ok(());
+        }
+        let message = "this was opened before a fork: open it anew in the child, or start processes by spawn";
+        Err(errors::own(py, "FORKED", message))
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        if self.process != process::id() {
+            // Ending it would wait for threads that only the parent has.
+            std::mem::forget(self.value.take());
+        }
+    }
+}

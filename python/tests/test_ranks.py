@@ -1,0 +1,162 @@
+"""Several processes publish one chain: as if it were one, whatever their number, and all learn what goes wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import model, write_model
+from test_publisher import assert_version, followed, tensors, versions
+
+import deltachain as dc
+
+KINDS = [
+    "sockets",
+    pytest.param(
+        "torch",
+        marks=pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="SKIPPED: torch is not installed"),
+    ),
+]
+
+
+@pytest.fixture
+def like(tmp_path: Path) -> Path:
+    folder = tmp_path / "like"
+    write_model(folder / "model.safetensors", model(0))
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def ran(kind: str, size: int, url: Path, like: Path, *steps: object) -> list[list[dict[str, Any]]]:
+    """Runs the ranks; what each of them said of each step. Ranks that were stopped are ended when the first has."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    meeting = url.parent / f"meeting {os.urandom(4).hex()}"
+    processes = []
+    with socket.create_server(("127.0.0.1", 0), backlog=size) as listener:
+        for rank in range(size):
+            own = (
+                {0: str(listener.fileno())}.get(rank, str(listener.getsockname()[1]))
+                if kind == "sockets"
+                else str(meeting)
+            )
+            command = [
+                sys.executable,
+                Path(__file__).with_name("ranks_worker.py"),
+                kind,
+                rank,
+                size,
+                own,
+                url,
+                like,
+                *steps,
+            ]
+            processes.append(
+                subprocess.Popen(
+                    [str(word) for word in command],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=environment,
+                    pass_fds=[listener.fileno()] if kind == "sockets" and rank == 0 else [],
+                )
+            )
+    said = []
+    try:
+        for rank, process in enumerate(processes):
+            if rank == 1 and "halt" in steps:
+                process.kill()
+            out, errors = process.communicate(timeout=120)
+            gone = rank == 1 and {"die", "halt"} & set(steps)
+            assert gone or process.returncode == 0, errors
+            said.append([json.loads(line) for line in out.splitlines()])
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_ranks_goes_on_with_one_chain(tmp_path: Path, like: Path, kind: str) -> None:
+    url, single = tmp_path / "chain", tmp_path / "single"
+    for size, steps in ((4, (0, 1)), (2, (2, 3)), (3, (4, 5))):
+        said = ran(kind, size, url, like, *steps)
+        assert all(other == said[0] for other in said)
+        assert [made["version"] for made in said[0]] == list(steps)
+        assert [made["snapshot"] for made in said[0]] == [step == 0 for step in steps]
+    with dc.Publisher(single, like=like) as pub:
+        for step in range(6):
+            pub.publish(tensors(step))
+    ours, others = versions(url), versions(single)
+    assert [version["state"] for version in ours] == [version["state"] for version in others]
+    assert [len(version["shards"]) for version in ours] == [24] * 6
+    # A single process goes on, too.
+    with dc.Publisher(url, like=like, snapshots=None) as pub:
+        made = pub.publish(tensors(6))
+        assert (made.version, made.snapshot) == (6, False)
+    for version in (0, 3, 6):
+        assert_version(url, version, version)
+    assert followed(url)["files"] == b"config.json,model.safetensors"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_that_fails_is_an_error_on_all_ranks(tmp_path: Path, like: Path, kind: str) -> None:
+    url = tmp_path / "chain"
+    said = ran(kind, 4, url, like, 0, "break", 1, "mend", 1)
+    for rank in said:
+        assert [made.get("version") for made in rank] == [0, None, 1]
+        assert rank[1]["error"] == "IoError"
+        assert not rank[2]["snapshot"]
+    assert_version(url, None, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fate", ["die", "halt"])
+def test_a_rank_that_goes_leaves_the_chain_as_it_was(tmp_path: Path, like: Path, kind: str, fate: str) -> None:
+    url = tmp_path / "chain"
+    said = ran(kind, 4, url, like, 0, fate, 1)
+    for rank in (0, 2, 3):
+        assert said[rank][1]["error"] == "IoError", said[rank]
+    assert len(versions(url)) == 1
+    again = ran(kind, 3, url, like, 1)
+    assert [(made["version"], made["snapshot"]) for made in again[0]] == [(1, False)]
+    assert_version(url, None, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_wrong_on_one_rank_is_raised_on_all(tmp_path: Path, like: Path, kind: str) -> None:
+    said = ran(kind, 3, tmp_path / "chain", like, 0, "spoil", 1, 1)
+    for rank, made in enumerate(said):
+        assert [one.get("version") for one in made] == [0, None, 1]
+        assert made[1]["error"] == "UsageError"
+        assert "4 too many" in made[1]["text"]
+        assert made[1]["text"].startswith("rank 1 failed: ") == (rank != 1)
+
+
+def test_ranks_need_a_checkpoint(tmp_path: Path) -> None:
+    class Two:
+        rank, size = 0, 2
+
+        def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
+            return [message] * 2
+
+    with pytest.raises(dc.UsageError, match="need like="):
+        dc.Publisher(tmp_path / "chain", group=Two())
+    with pytest.raises(TypeError, match="not str"):
+        dc.Publisher(tmp_path / "chain", group="world")
+
+
+def test_shards_of_a_chain_that_a_single_process_begins(tmp_path: Path, like: Path) -> None:
+    with dc.Publisher(tmp_path / "chain", like=like, shards=3, snapshots=None) as pub:
+        pub.publish(tensors(0))
+        assert not pub.publish(tensors(1)).snapshot
+    assert [len(version["shards"]) for version in versions(tmp_path / "chain")] == [3, 3]
+    with dc.Publisher(tmp_path / "chain") as pub, pytest.raises(dc.UsageError, match="3 shards"):
+        pub.publish(tensors(2))

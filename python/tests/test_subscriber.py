@@ -1,0 +1,293 @@
+"""Following a chain in memory, in a directory, and in the caller's own tensors."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from conftest import Chain, as_bytes, model
+
+import deltachain as dc
+
+
+class Engine:
+    """Weights as an engine has them, patched by what updates give."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, bytearray] = {}
+
+    def load(self, patch: dc.Patch) -> None:
+        values = memoryview(as_bytes(patch.values))
+        if patch.indices is None:
+            self.weights[patch.name] = bytearray(values)
+            return
+        width = len(values) // len(patch.indices)
+        for number, lane in enumerate(patch.indices):
+            begin = int(lane) * width
+            self.weights[patch.name][begin : begin + width] = values[number * width : (number + 1) * width]
+
+    def holds(self, version: dict[str, tuple[str, tuple[int, ...], bytes]]) -> bool:
+        return {name: bytes(data) for name, data in self.weights.items()} == {
+            name: data for name, (_, _, data) in version.items()
+        }
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("kind", ["numpy", "deltachain"])
+def test_an_engine_is_patched_from_version_to_version(chain: Chain, tmp_path: Path, on_disk: bool, kind: str) -> None:
+    chain.publish(model(0))
+    engine = Engine()
+    place = {"host_copy": tmp_path / "host copy"} if on_disk else {}
+    with dc.Subscriber(chain.url, kind=kind, **place) as subscriber:
+        assert (subscriber.version, subscriber.digest) == (None, None)
+        update = subscriber.prepare(timeout=60)
+        assert subscriber.version is None and update.base is None
+        with update.applying() as patches:
+            for patch in patches:
+                assert patch.indices is None
+                engine.load(patch)
+        assert engine.holds(chain.versions[0]) and subscriber.version == 0
+        assert update.times is not None and update.times.switch >= 0 and update.lag.versions == 0
+        assert subscriber.poll() is None
+
+        for step in (1, 2, 3):
+            chain.publish(model(step))
+        update = subscriber.prepare(timeout=60)
+        assert (update.base, update.version) == (0, 3)
+        with update.applying() as patches:
+            changed = {patch.name: patch for patch in patches}
+            assert sorted(changed) == ["a.weight", "b.bias", "c.quantised"]
+            for patch in changed.values():
+                engine.load(patch)
+        weight = changed["a.weight"]
+        assert weight.shape == (300, 10) and weight.dtype == "BF16" and weight.count == 3
+        assert memoryview(weight.indices).format == "i"
+        assert engine.holds(chain.versions[3])
+        # What has been shown stays what it was.
+        assert list(weight.indices) == [617, 1234, 1851] and as_bytes(weight.values) == b"\0\x80" * 3
+        assert {name: as_bytes(tensor) for name, tensor in subscriber.state()} == {
+            name: data for name, (_, _, data) in chain.versions[3].items()
+        }
+        with pytest.raises(dc.UsageError, match="has been applied"):
+            list(update.patches())
+        same = subscriber.prepare(3, timeout=60)
+        with same.applying() as patches:
+            assert list(patches) == []
+        back = subscriber.prepare(1, timeout=60)
+        with back.applying() as patches:
+            for patch in patches:
+                engine.load(patch)
+        assert engine.holds(chain.versions[1]) and subscriber.version == 1
+
+
+def test_an_exception_while_patching_needs_a_full_load(chain: Chain) -> None:
+    chain.publish(model(0))
+    engine = Engine()
+    subscriber = dc.Subscriber(chain.url)
+    with subscriber.prepare().full() as patches:
+        for patch in patches:
+            engine.load(patch)
+    assert engine.holds(chain.versions[0])
+    chain.publish(model(1))
+    update = subscriber.prepare()
+    with pytest.raises(ZeroDivisionError), update.applying() as patches:
+        engine.load(next(patches))
+        _ = 1 / 0
+    assert subscriber.torn and subscriber.version == 0
+    with pytest.raises(dc.TornError), update.applying():
+        pass
+    chain.publish(model(2))
+    update = subscriber.prepare()
+    with pytest.raises(dc.TornError), update.applying():
+        pass
+    with update.full() as patches:
+        for patch in patches:
+            engine.load(patch)
+    assert engine.holds(chain.versions[2]) and not subscriber.torn
+    # What is held already can be loaded again.
+    engine.weights.clear()
+    with subscriber.prepare(2).full() as patches:
+        for patch in patches:
+            engine.load(patch)
+    assert engine.holds(chain.versions[2])
+
+
+def into_arrays() -> dict[str, Any]:
+    return {
+        "a.weight": dc.Tensor("BF16", (300, 10), bytearray(6000)),
+        "b.bias": numpy.zeros((2, 4), dtype=numpy.float32),
+        "c.quantised": dc.Tensor("F8_E4M3", (16, 16), bytearray(256)),
+        "d.steady": bytearray(3),
+    }
+
+
+def test_tensors_of_the_callers_are_patched_in_place(chain: Chain) -> None:
+    chain.publish(model(0))
+    weights = into_arrays()
+    held = weights["b.bias"]
+
+    def holds(step: int) -> bool:
+        return {name: as_bytes(tensor) for name, tensor in weights.items()} == {
+            name: data for name, (_, _, data) in chain.versions[step].items()
+        }
+
+    subscriber = dc.Subscriber(chain.url, into=weights)
+    update = subscriber.prepare()
+    assert not any(as_bytes(held))
+    update.apply()
+    assert holds(0)
+    for step in (1, 2):
+        chain.publish(model(step))
+        update = subscriber.prepare()
+        assert holds(step - 1)
+        with update.applying() as patches:
+            assert [patch.name for patch in patches] == ["a.weight", "b.bias", "c.quantised"]
+        assert holds(step) and weights["b.bias"] is held
+    subscriber.verify()
+    held[0, 0] = 17
+    with pytest.raises(dc.WrongBaseError) as caught:
+        subscriber.verify()
+    assert caught.value.rule == "R-APP-01" and caught.value.advice and not caught.value.retryable
+
+
+def test_tensors_that_do_not_fit_are_listed(chain: Chain) -> None:
+    chain.publish(model(0))
+    weights = into_arrays()
+    del weights["d.steady"]
+    weights["e"] = bytearray(1)
+    weights["b.bias"] = numpy.zeros((8,), dtype=numpy.float32)
+    with pytest.raises(dc.UsageError) as caught:
+        dc.Subscriber(chain.url, into=weights).prepare()
+    for part in ['"d.steady" is missing', '"b.bias" is F32 [8], not F32 [2, 4]', '"e" is not in the chain']:
+        assert part in str(caught.value)
+    shared = bytearray(8)
+    twice = {"a": memoryview(shared)[:6], "b": memoryview(shared)[4:]}
+    with pytest.raises(dc.UsageError, match="shares memory"):
+        dc.Subscriber(chain.url, into=twice).prepare()
+    with pytest.raises(dc.UsageError, match="read-only"):
+        dc.Subscriber(chain.url, into={"a": b"12"}).prepare()
+
+
+def test_a_host_copy_is_shared_by_processes(chain: Chain, tmp_path: Path) -> None:
+    chain.publish(model(0))
+    place = tmp_path / "host"
+    owner = dc.Subscriber(chain.url, host_copy=place)
+    with pytest.raises(dc.UsageError, match="another process"):
+        dc.Subscriber(chain.url, host_copy=place)
+    copy = dc.HostCopy(place, kind="deltachain")
+    assert copy.current is None
+    with pytest.raises(dc.UsageError, match="no version yet"):
+        copy.tensors()
+    owner.prepare().apply()
+    engine = Engine()
+    with pytest.raises(dc.UsageError, match="full"), copy.applying():
+        pass
+    for patch in copy.full():
+        engine.load(patch)
+    assert engine.holds(chain.versions[0]) and not copy.is_behind
+    chain.publish(model(1))
+    owner.prepare().apply()
+    assert copy.is_behind
+    with pytest.raises(KeyError), copy.applying():
+        raise KeyError
+    with pytest.raises(dc.TornError), copy.applying():
+        pass
+    for patch in copy.full():
+        engine.load(patch)
+    chain.publish(model(2))
+    owner.prepare().apply()
+    with copy.applying() as patches:
+        for patch in patches:
+            engine.load(patch)
+    assert engine.holds(chain.versions[2])
+    assert {name: as_bytes(tensor) for name, tensor in copy.tensors().items()} == {
+        name: data for name, (_, _, data) in chain.versions[2].items()
+    }
+
+
+def test_waiting_has_an_end(chain: Chain) -> None:
+    subscriber = dc.Subscriber(chain.url)
+    assert subscriber.poll() is None
+    with pytest.raises(TimeoutError) as caught:
+        subscriber.prepare(timeout=0.05, poll=0.01)
+    assert isinstance(caught.value, dc.TimeoutError) and caught.value.retryable
+    with pytest.raises(dc.TimeoutError):
+        subscriber.prepare(7, timeout=0.05, poll=0.01)
+    chain.publish(model(0))
+    assert subscriber.prepare(timeout=60).version == 0
+
+
+def test_following_gives_each_version_until_it_is_stopped(chain: Chain, caplog: pytest.LogCaptureFixture) -> None:
+    chain.publish(model(0))
+    stop = threading.Event()
+    seen = []
+    subscriber = dc.Subscriber(chain.url)
+    for update in subscriber.follow(stop=stop, poll=0.01, poll_longest=0.02):
+        if len(seen) == 0 and update.version == 0:
+            # One that is not applied comes again.
+            seen.append(update.version)
+            continue
+        update.apply()
+        seen.append(update.version)
+        if update.version < 2:
+            chain.publish(model(update.version + 1))
+        else:
+            stop.set()
+    assert seen == [0, 0, 1, 2]
+    # What is damaged is logged, and tried again.
+    chain.publish(model(3))
+    for link in Path(chain.url).rglob("*.dcf"):
+        link.write_bytes(b"damaged" + link.read_bytes()[7:])
+    asked = iter([False, True])
+    assert list(subscriber.follow(stop=lambda: next(asked, True), poll=0.01)) == []
+    assert "tried again later" in caplog.text and subscriber.version == 2
+
+
+def test_some_tensors_only(chain: Chain) -> None:
+    chain.publish(model(0))
+    subscriber = dc.Subscriber(chain.url, tensors=["[ab].*"])
+    with subscriber.prepare().applying() as patches:
+        assert [patch.name for patch in patches] == ["a.weight", "b.bias"]
+    with pytest.raises(TypeError):
+        dc.Subscriber(chain.url, tensors="a.*")
+
+
+def test_wrong_places_are_said(tmp_path: Path, chain: Chain) -> None:
+    with pytest.raises(dc.UsageError, match="no such directory"):
+        dc.Subscriber(str(tmp_path / "nowhere"))
+    with pytest.raises(dc.UsageError, match="not both"):
+        dc.Subscriber(chain.url, host_copy=tmp_path / "x", into={})
+    with pytest.raises(dc.UsageError, match="digest"):
+        dc.Subscriber(chain.url, allow_rollback="17")
+    with pytest.raises(dc.UsageError, match="only S3"):
+        dc.Subscriber("gs://bucket/x", credentials=dict, storage_options={"google_skip_signature": True})
+
+
+def test_credentials_come_from_a_function_and_its_errors_are_shown() -> None:
+    asked = []
+
+    def credentials() -> dict[str, str]:
+        asked.append(1)
+        raise KeyError("the vault is sealed")
+
+    subscriber = dc.Subscriber(
+        "s3://bucket/chain",
+        credentials=credentials,
+        storage_options={"endpoint": "http://127.0.0.1:9", "region": "x"},
+        attempts=1,
+    )
+    with pytest.raises(dc.IoError, match="the vault is sealed"):
+        subscriber.poll()
+    assert asked
+
+
+def test_progress_is_told_and_can_stop(chain: Chain) -> None:
+    chain.publish(model(0))
+    told: list[tuple[str, int, int]] = []
+    subscriber = dc.Subscriber(chain.url, progress=lambda *what: told.append(what))
+    subscriber.prepare().apply()
+    assert {"download", "build"} <= {phase for phase, _, _ in told}
+    assert all(0 <= done <= total for _, done, total in told)

@@ -1,0 +1,124 @@
+"""Tensors of torch: taken as they are, and given back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import Chain, as_bytes, model
+
+import deltachain as dc
+
+torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
+
+DTYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+]
+
+
+def random_bits(dtype: str, shape: tuple[int, ...], seed: int) -> Any:
+    """Any bits, NaN payloads and -0 among them."""
+    kind = getattr(torch, dtype)
+    generator = torch.Generator().manual_seed(seed)
+    if kind == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator, dtype=torch.uint8).view(torch.bool)
+    width = torch.empty(0, dtype=kind).element_size()
+    raw = torch.randint(0, 256, (*shape[:-1], shape[-1] * width), generator=generator, dtype=torch.uint8)
+    return raw.view(kind)
+
+
+def test_every_dtype_comes_back_bit_for_bit() -> None:
+    base = {dtype: random_bits(dtype, (3, 40), 1) for dtype in DTYPES}
+    target = {dtype: tensor.clone() for dtype, tensor in base.items()}
+    for dtype, tensor in target.items():
+        tensor[1] = random_bits(dtype, (40,), 2)
+    target["scalar"] = torch.tensor(-0.0)
+    target["empty"] = torch.zeros(0, 5, dtype=torch.bfloat16)
+    target["parameter"] = torch.nn.Parameter(torch.ones(2, 2))
+    link = dc.diff(base, target)
+    built = dc.apply(base, [link])
+    assert {name: (tensor.dtype, tensor.shape, as_bytes(tensor)) for name, tensor in built.items()} == {
+        name: (tensor.dtype, tensor.shape, as_bytes(tensor)) for name, tensor in sorted(target.items())
+    }
+    # Patches through `index_copy_`, as an engine on a device does it.
+    for patch in link.patches(base):
+        if patch.indices is None:
+            continue
+        assert patch.indices.dtype == torch.int32
+        width = base[patch.name].element_size()
+        flat = base[patch.name].reshape(-1).view(torch.uint8).view(-1, width)
+        flat.index_copy_(0, patch.indices.long(), patch.values.view(torch.uint8).view(-1, width))
+        assert as_bytes(base[patch.name]) == as_bytes(target[patch.name])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (torch.zeros(4, 4).t()[1:], "not contiguous"),
+        (torch.zeros(4, 4)[:, ::2], "not contiguous"),
+        (torch.zeros(4).to_sparse(), "not contiguous"),
+        (torch.zeros(4, device="meta"), "no data"),
+        (torch.zeros(4, dtype=torch.complex64).conj(), "lazy view"),
+        (torch.zeros(4, dtype=torch.complex128), "complex128"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_by_name(tensor: Any, text: str) -> None:
+    with pytest.raises(dc.UsageError, match=text) as caught:
+        dc.digest({"the one": tensor})
+    assert caught.value.tensor == "the one"
+
+
+def test_nothing_is_copied() -> None:
+    """The digest of a large tensor that shares its storage with others is that of its own part."""
+    whole = torch.arange(1 << 20, dtype=torch.int32)
+    part = whole[1000:2000]
+    assert str(dc.digest({"w": part})) == str(dc.digest({"w": part.clone()}))
+
+
+def test_a_device_is_read_through_a_buffer() -> None:
+    """On a GPU if there is one; otherwise a stand-in on the CPU, which takes the same way."""
+    from deltachain._device import reader
+
+    tensor = random_bits("bfloat16", (3, 5000), 3)
+    expected = str(dc.digest({"w": tensor}))
+    if torch.cuda.is_available():
+        assert str(dc.digest({"w": tensor.cuda()})) == expected
+    lazy = dc.Tensor("BF16", (3, 5000), reader("w", tensor))
+    assert str(dc.digest({"w": lazy})) == expected
+
+
+def test_a_state_dict_is_followed_in_place(chain: Chain) -> None:
+    chain.publish(model(0))
+    weights = {
+        "a.weight": torch.zeros(300, 10, dtype=torch.bfloat16),
+        "b.bias": torch.nn.Parameter(torch.zeros(2, 4)),
+        "c.quantised": torch.zeros(16, 16, dtype=torch.float8_e4m3fn),
+        "d.steady": torch.zeros(3, dtype=torch.uint8),
+    }
+    subscriber = dc.Subscriber(chain.url, into=weights)
+    subscriber.prepare().apply()
+    for step in (1, 2):
+        chain.publish(model(step))
+        with subscriber.prepare().applying() as patches:
+            assert {type(patch.values) for patch in patches} == {torch.Tensor}
+        assert {name: as_bytes(tensor) for name, tensor in weights.items()} == {
+            name: data for name, (_, _, data) in chain.versions[step].items()
+        }

@@ -1,0 +1,32 @@
+//! `cargo xtask exchange`: imports and exports against the real packages of other systems (`crates/deltachain-exchange/proof`).
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::Result;
+use crate::python::Python;
+use crate::workspace::{build_tool, tool};
+
+pub(crate) const ARGUMENTS: &str = "[DIRECTORY]";
+
+pub(crate) fn run(arguments: &[String]) -> Result {
+    let folder = match arguments {
+        [] => None,
+        [folder] if !folder.starts_with('-') => Some(PathBuf::from(folder)),
+        _ => return Err(format!("the arguments are {ARGUMENTS}").into()),
+    };
+    let mut states = Vec::new();
+    for entry in folder.iter().map(fs::read_dir).collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten() {
+        let path = fs::canonicalize(entry?.path())?;
+        if path.to_string_lossy().ends_with("_step0.safetensors") {
+            states.push(path);
+        }
+    }
+    states.sort();
+    build_tool()?;
+    let python = Python::with("rivals-venv", &["bench/rivals/requirements.txt"])?;
+    let mut words: Vec<OsString> = vec!["proof.py".into(), tool()?.into()];
+    words.extend(states.into_iter().map(OsString::from));
+    python.run("crates/deltachain-exchange/proof", &words)
+}
