@@ -1,108 +1,138 @@
-/** The page: opens a link that is embedded or chosen, and shows its header and what it changes in each tensor. */
-import { blobSource, bytesSource, open } from '../src/index.js';
+/** The page: what was embedded, dropped, chosen or named by an address is opened and shown. */
+import { blobSource, bytesSource, filesStore, httpSource, httpStore } from '../src/index.js';
+import { startCalculator } from './calculator.js';
+import { closeChain, showChain, startChainView } from './chain-view.js';
+import { at, refusal, say } from './dom.js';
+import { entriesOf, chainIn } from './dropped.js';
+import { closeLink, showLink, startLinkView, takeBase } from './link-view.js';
 
-const at = (id) => document.getElementById(id);
-const COLUMNS = [['name', 'Tensor'], ['operation', 'Operation'], ['dtype', 'Dtype'], ['shape', 'Shape'],
-  ['lanes', 'Lanes'], ['coded', 'Coded'], ['share', 'Share'], ['bytes', 'Bytes']];
-let current = null;
-let rows = [];
-let order = { key: 'bytes', down: true };
-/** Counts what was opened, so that a slow link does not replace a later one. */
-let opened = 0;
-
-function element(tag, text, parent) {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  parent.append(made);
-  return made;
+/** What the address asks for: the part behind `#`, as `chain=...&version=3&tensor=...`. */
+function wishes() {
+  return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 }
 
-function say(text, bad = false) {
-  at('status').textContent = text;
-  at('status').className = bad ? 'error' : '';
-}
-
-function refusal(error) {
-  const { class: kind, rule, section, offset, tensor } = error;
-  const where = { rule, section, offset, tensor };
-  const places = Object.entries(where).filter(([, value]) => value != null).map(([key, value]) => `${key} ${value}`);
-  return [kind, ...places, error.message].filter(Boolean).join(' · ');
-}
-
-function draw() {
-  const wanted = at('search').value.toLowerCase();
-  const shown = rows.filter((row) => row.name.toLowerCase().includes(wanted));
-  const { key, down } = order;
-  const value = (row) => (key === 'shape' ? String(row.shape ?? '') : row[key] ?? '');
-  shown.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (down ? -1 : 1));
-  at('rows').replaceChildren();
-  for (const row of shown) {
-    const line = element('tr', '', at('rows'));
-    for (const [column] of COLUMNS) {
-      if (column === 'share') {
-        const cell = element('td', row.share === null ? '' : `${(100 * row.share).toFixed(2)} % `, line);
-        if (row.share !== null) element('meter', '', cell).value = row.share;
-      } else if (column === 'shape') element('td', row.shape?.join(' × ') ?? '', line);
-      else element('td', row[column]?.toLocaleString('en') ?? '', line);
-    }
+/** Puts what was chosen into the address, so that it can be sent. @param {Record<string, string | undefined>} changed */
+function remember(changed) {
+  const all = new URLSearchParams(location.hash.slice(1));
+  for (const [key, value] of Object.entries(changed)) {
+    if (value === undefined) all.delete(key);
+    else all.set(key, value);
   }
-  for (const head of at('columns').children) {
-    head.ariaSort = head.dataset.key !== key ? 'none' : down ? 'descending' : 'ascending';
-  }
+  history.replaceState(null, '', `#${all}`);
 }
 
-async function show(name, source) {
-  const mine = ++opened;
-  at('link').hidden = true;
-  say(`Reading ${name} …`);
+/** Forgets all but what names the thing that is opened. @param {Record<string, string>} named */
+function rename(named) {
+  history.replaceState(null, '', `#${new URLSearchParams(named)}`);
+}
+
+async function openAddress(text, wish = {}) {
+  let address;
   try {
-    const link = await open(source);
-    const found = await link.inspect();
-    if (mine !== opened) return;
-    current = link;
-    rows = found.tensors;
-    at('name').textContent = name;
-    at('facts').replaceChildren();
-    const { bytes, base, target, segments, total, snapshot } = found;
-    const facts = { Bytes: bytes, Base: snapshot ? 'nothing: a snapshot' : base, Target: target, Segments: segments,
-      Tensors: rows.length, 'Coded lanes': `${total.coded.toLocaleString('en')} of ${total.lanes.toLocaleString('en')}` };
-    for (const [term, fact] of Object.entries(facts)) {
-      element('dt', term, at('facts'));
-      element('dd', fact.toLocaleString('en'), at('facts'));
-    }
-    draw();
-    at('link').hidden = false;
-    say('');
-  } catch (error) {
-    if (mine === opened) say(refusal(error), true);
+    address = new URL(text, location.protocol.startsWith('http') ? location.href : undefined);
+  } catch {
+    say('An address begins with http:// or https://.', true);
+    return;
+  }
+  if (!/^https?:$/.test(address.protocol)) {
+    say('An address begins with http:// or https://.', true);
+    return;
+  }
+  at('address').value = address.href;
+  if (address.pathname.endsWith('.dcf')) {
+    closeChain();
+    await showLink(decodeURIComponent(address.pathname.split('/').pop()), () => httpSource(address), { remote: true, wish });
+  } else {
+    closeLink();
+    await showChain(address.href, httpStore(address), { remote: true, wish });
   }
 }
 
-async function check() {
-  const link = current;
-  at('progress').hidden = false;
-  try {
-    await link.check({ progress: (done, all) => { at('progress').value = all === 0 ? 1 : done / all; } });
-    say('Every segment decodes. Digests need the base: they were not compared.');
-  } catch (error) {
-    say(refusal(error), true);
+/** @param {[string, File][]} files path and file, as dropped or chosen */
+async function openFiles(files) {
+  if (files.length === 0) return;
+  const chain = chainIn(files);
+  if (chain !== null) {
+    rename({});
+    closeLink();
+    await showChain(chain.name, filesStore(chain.files), { remote: false });
+    return;
+  }
+  const bases = files.filter(([path]) => path.endsWith('.safetensors')).map(([, file]) => file);
+  const others = files.filter(([path]) => !path.endsWith('.safetensors'));
+  if (others.length === 0) {
+    await takeBase(bases);
+    return;
+  }
+  if (others.length > 1 && others.some(([path]) => path.includes('/'))) {
+    say('This folder is no chain: it has no chain.json.', true);
+    return;
+  }
+  const [, file] = others.find(([path]) => path.endsWith('.dcf')) ?? others[0];
+  const { tensor } = wishes();
+  rename({});
+  closeChain();
+  await showLink(file.name, async () => blobSource(file), { baseFiles: bases, wish: tensor === undefined ? {} : { tensor } });
+}
+
+/** Files that stand in the page itself. */
+function embedded() {
+  return [...document.querySelectorAll('script.data')].map((element) => {
+    const bytes = Uint8Array.from(atob(element.textContent.trim()), (c) => c.charCodeAt(0));
+    return /** @type {[string, File]} */ ([element.dataset.name, new File([bytes], element.dataset.name)]);
+  });
+}
+
+async function openEmbedded(wish) {
+  const files = embedded();
+  if (files.length === 0) return;
+  const chain = chainIn(files);
+  if (chain === null) {
+    const [name, file] = files[0];
+    at('intro').hidden = true;
+    await showLink(name, async () => bytesSource(await file.arrayBuffer()), { wish });
+  } else {
+    await showChain('An excerpt of a real chain: reinforcement learning of a small language model', filesStore(chain.files), { remote: false, wish });
   }
 }
 
-for (const [key, title] of COLUMNS) {
-  const head = element('th', '', at('columns'));
-  head.dataset.key = key;
-  element('button', title, head).onclick = () => {
-    order = { key, down: order.key === key ? !order.down : true };
-    draw();
-  };
+async function openWished() {
+  const wish = wishes();
+  if (wish.link !== undefined || wish.chain !== undefined) await openAddress(wish.link ?? wish.chain, wish);
+  else await openEmbedded(wish);
 }
-at('search').oninput = draw;
-at('check').onclick = check;
-const take = (file) => file && show(file.name, blobSource(file));
-at('file').onchange = () => take(at('file').files[0]);
-document.ondragover = (event) => event.preventDefault();
-document.ondrop = (event) => { event.preventDefault(); take(event.dataTransfer.files[0]); };
-const embedded = at('embedded');
-const text = embedded.textContent.trim();
-if (text !== '') show(embedded.dataset.name, bytesSource(Uint8Array.from(atob(text), (c) => c.charCodeAt(0))));
+
+const trouble = (error) => say(refusal(error), true);
+startCalculator();
+startLinkView(remember);
+startChainView(remember);
+at('open-address').addEventListener('submit', (event) => {
+  event.preventDefault();
+  const text = at('address').value.trim();
+  rename({ [new URL(text, location.href).pathname.endsWith('.dcf') ? 'link' : 'chain']: text });
+  openAddress(text).catch(trouble);
+});
+at('files').addEventListener('change', () => openFiles([...at('files').files].map((file) => [file.name, file])).catch(trouble));
+at('folder').addEventListener('change', () =>
+  openFiles([...at('folder').files].map((file) => [file.webkitRelativePath, file])).catch(trouble));
+document.addEventListener('dragover', (event) => {
+  event.preventDefault();
+  document.body.classList.add('dropping');
+});
+document.addEventListener('dragleave', (event) => {
+  if (event.relatedTarget === null) document.body.classList.remove('dropping');
+});
+document.addEventListener('drop', (event) => {
+  event.preventDefault();
+  document.body.classList.remove('dropping');
+  entriesOf(event.dataTransfer).then(openFiles).catch(trouble);
+});
+document.addEventListener('keydown', (event) => {
+  if (event.key === '/' && !/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName ?? '') && !at('link').hidden) {
+    event.preventDefault();
+    at('search').focus();
+  }
+  if (event.key === 'Escape' && !at('tensor').hidden) at('tensor-close').click();
+});
+window.addEventListener('hashchange', () => openWished().catch(trouble));
+openWished().catch(trouble);

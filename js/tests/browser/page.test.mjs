@@ -1,74 +1,292 @@
-/** The page in a real browser, from `file://`: what it shows of a link is what `inspect` of the tool says. */
+/** The page in a real browser, from `file://`: what it shows is what the tool says. */
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
-import { existsSync, mkdtempSync, rmSync, writeFileSync, readFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { pathToFileURL } from 'node:url';
-import { chromium } from 'playwright-core';
+import { PAGE, asked, file, models, openBrowser, picture, scratch, serve, skip, tool } from './browser.mjs';
 
-const BROWSER = process.env.DELTACHAIN_BROWSER ?? '/usr/bin/chromium';
-const TOOL = process.env.DELTACHAIN ?? '';
-const missing = !existsSync(BROWSER) ? `no browser at ${BROWSER}` : !existsSync(TOOL) ? 'DELTACHAIN names no tool' : null;
-const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
-  '--disable-component-update', '--disable-sync'];
-const file = (path) => new URL(`../../../${path}`, import.meta.url).pathname;
+const grouped = (value) => value.toLocaleString('en');
+const linkOf = (t) => {
+  const link = join(scratch(t), 'step 1.dcf');
+  tool('diff', file('testdata/rl3e6_step0.safetensors'), file('testdata/rl3e6_step1.safetensors'), '-o', link);
+  return link;
+};
 
-test('a link is shown, searched and checked; a damaged one is refused', { skip: missing !== null && `SKIPPED: ${missing}` }, async (t) => {
-  const scratch = mkdtempSync(join(tmpdir(), 'deltachain-page-'));
-  t.after(() => rmSync(scratch, { recursive: true, force: true }));
-  const link = join(scratch, 'step1.dcf');
-  const states = ['testdata/rl3e6_step0.safetensors', 'testdata/rl3e6_step1.safetensors'].map(file);
-  execFileSync(TOOL, ['diff', '--quiet', ...states, '-o', link]);
-  const said = JSON.parse(execFileSync(TOOL, ['inspect', '--json', link], { encoding: 'utf8' }));
-  const html = join(scratch, 'page.html');
-  execFileSync(process.execPath, [file('js/inspector/build.mjs'), html, link]);
-  const browser = await chromium.launch({ executablePath: BROWSER, args: FLAGS });
-  t.after(() => browser.close());
-  const page = await browser.newPage({ viewport: { width: 1280, height: 900 } });
-  const problems = [];
-  page.on('console', (message) => message.type() === 'error' && problems.push(message.text()));
-  page.on('pageerror', (error) => problems.push(String(error)));
-  await page.goto(pathToFileURL(html).href);
-  await page.locator('#link:not([hidden])').waitFor();
+/** The table of tensors as it stands on the page. */
+const shownRows = (page) => page.locator('#rows tr').evaluateAll((lines) => lines.map((line) =>
+  Object.fromEntries([...line.cells].map((cell) => [cell.dataset.key, cell.textContent]))));
 
-  const facts = await page.locator('#facts').innerText();
-  for (const value of [said.target, said.base, said.bytes.toLocaleString('en')]) assert.ok(facts.includes(value), value);
-  const shown = await page.locator('#rows tr').evaluateAll((lines) =>
-    lines.map((line) => [line.cells[0].textContent, line.cells[5].textContent, line.cells[7].textContent]));
-  const wanted = said.tensors.map((row) => [row.name, row.coded.toLocaleString('en'), row.bytes.toLocaleString('en')]);
-  assert.deepEqual(shown.toSorted(), wanted.toSorted());
+/** Compares the page with `inspect --json`. */
+async function assertShows(page, said) {
+  const facts = await page.locator('#facts').evaluate((list) => list.textContent);
+  for (const value of [said.base, said.target, grouped(said.bytes), grouped(said.index_bytes), grouped(said.segments_bytes)]) {
+    assert.ok(facts.includes(value), `${value} in ${facts}`);
+  }
+  const wanted = said.tensors.map((row) => ({
+    name: row.name, operation: row.operation, dtype: row.dtype ?? '', shape: row.shape?.join(' × ') ?? '',
+    lanes: grouped(row.lanes), coded: grouped(row.coded), bytes: grouped(row.bytes), bits_per_coded: row.bits_per_coded?.toFixed(1) ?? '',
+  }));
+  const rows = (await shownRows(page)).map(({ share, ...row }) => row);
+  const order = (a, b) => (a.name < b.name ? -1 : 1);
+  assert.deepEqual(rows.map((row) => ({ ...row })).sort(order), wanted.map((row) => ({ ...row })).sort(order));
+}
 
-  await page.fill('#search', said.tensors[0].name);
-  assert.equal(await page.locator('#rows tr').count(), said.tensors.filter((row) => row.name.includes(said.tensors[0].name)).length);
+/** Drops files on the page, as a user does. */
+async function drop(page, paths) {
+  const files = paths.map((path) => ({ name: path.split('/').pop(), text: readFileSync(path).toString('base64') }));
+  const data = await page.evaluateHandle((all) => {
+    const transfer = new DataTransfer();
+    for (const { name, text } of all) {
+      transfer.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name));
+    }
+    return transfer;
+  }, files);
+  await page.dispatchEvent('body', 'drop', { dataTransfer: data });
+}
+
+/** Waits until a link of this name has been read. */
+async function linkNamed(page, name) {
+  await page.locator('#link:not([hidden]) #link-name', { hasText: name }).waitFor();
+  await page.locator('#tiles .tile').first().waitFor();
+}
+
+test('it opens on the excerpt of a chain, without asking any server', { skip }, async (t) => {
+  const { page, problems } = await openBrowser(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2 to version 3');
+  await page.locator('canvas.heat').waitFor();
+  assert.match(await page.locator('#verdict').innerText(), /^Sparse: 0\.86 % of the elements change/);
+  assert.match(await page.locator('.privacy').innerText(), /Nothing is uploaded/);
+  // Both charts have a column for each step, and the path is all that there is.
+  assert.equal(await page.locator('#chain-charts .column').count(), 6);
+  assert.equal(await page.locator('#plan .route.chosen').count(), 4);
+  const chain = file('js/inspector/excerpt');
+  const digest = (await page.locator('#versions tbody tr').evaluateAll((rows) => rows.map((row) => row.cells[4].querySelector('code').textContent)))[0];
+  assert.ok(asked('show', chain).state.startsWith(digest));
+  // The heat map has more than one colour, and rows that change most.
+  const colours = await page.locator('canvas.heat').evaluate((canvas) => {
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    return new Set(new Uint32Array(data.buffer)).size;
+  });
+  assert.ok(colours >= 3, `${colours} colours`);
+  // A column opens its link.
+  await page.locator('#chain-charts section').first().locator('.column').first().click();
+  await linkNamed(page, 'version 0 to version 1');
+  assert.match(page.url(), /version=1/);
+  const route = asked('show', chain, '--version', '1').routes[0].files[0].digest;
+  await assertShows(page, asked('inspect', join(chain, 'files', `${route}.dcf`)));
+  await picture(page, 'excerpt-1280');
+  assert.deepEqual(problems, []);
+});
+
+test('a dropped link is shown as the tool shows it', { skip }, async (t) => {
+  const link = linkOf(t);
+  const said = asked('inspect', '--segments', link);
+  const { page, problems } = await openBrowser(t);
+  await page.goto(PAGE);
+  await drop(page, [link]);
+  await linkNamed(page, 'step 1.dcf');
+  assert.equal(await page.locator('#chain').isHidden(), true);
+  await assertShows(page, said);
+  const segments = await page.locator('#segments tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent)));
+  assert.deepEqual(segments.map((cells) => cells.slice(1, 3)), said.segment_details.map((one) => [grouped(one.offset), grouped(one.bytes)]));
+
+  // Sorted by name, upwards; searched; both stay in the address.
+  await page.locator('#columns button', { hasText: 'Tensor' }).click();
+  const names = said.tensors.map((row) => row.name).sort();
+  assert.deepEqual((await shownRows(page)).map((row) => row.name), names);
+  await page.keyboard.press('/');
+  await page.keyboard.type('bias');
+  assert.deepEqual((await shownRows(page)).map((row) => row.name), names.filter((name) => name.includes('bias')));
+  assert.match(page.url(), /sort=name-up/);
+  assert.match(page.url(), /search=bias/);
   await page.fill('#search', '');
+
+  // A tensor is chosen by the keyboard alone. The base makes its map complete.
+  const weight = 'encoder.layer.0.attention.self.query.weight';
+  await page.locator('#rows button', { hasText: weight }).focus();
+  await page.keyboard.press('Enter');
+  await page.locator('#tensor', { hasText: weight }).waitFor();
+  await page.setInputFiles('#base-files', file('testdata/rl3e6_step0.safetensors'));
+  await page.locator('canvas.heat').waitFor();
+  const coded = said.tensors.find((row) => row.name === weight).coded;
+  await page.locator('#tensor', { hasText: `${grouped(coded)} of 147,456 changed` }).waitFor();
+  const counts = await page.locator('#tensor details', { hasText: 'Steps' }).locator('tbody tr').evaluateAll((lines) =>
+    lines.map((line) => Number(line.cells[1].textContent.replaceAll(',', ''))));
+  assert.equal(counts.reduce((a, b) => a + b, 0), coded);
+  assert.equal(new URLSearchParams(new URL(page.url()).hash.slice(1)).get('tensor'), weight);
+
   await page.click('#check');
   await page.getByText('Every segment decodes').waitFor();
-  if (process.env.SCREENSHOTS) {
-    for (const width of [1280, 390]) {
-      await page.setViewportSize({ width, height: 900 });
-      await page.screenshot({ path: join(process.env.SCREENSHOTS, `link-${width}.png`) });
-    }
-  }
-
-  const bytes = readFileSync(link);
-  bytes[bytes.length - 1] ^= 1;
-  const damaged = join(scratch, 'damaged.dcf');
-  writeFileSync(damaged, bytes);
-  let code = 0;
-  let refused;
-  try {
-    execFileSync(TOOL, ['inspect', '--json', damaged], { encoding: 'utf8', stdio: 'pipe' });
-  } catch (error) {
-    code = error.status;
-    refused = JSON.parse(error.stdout).error;
-  }
-  assert.notEqual(code, 0);
-  await page.setInputFiles('#file', damaged);
-  await page.locator('#status.error').waitFor();
-  const text = await page.locator('#status').innerText();
-  for (const part of [refused.class, refused.rule, refused.section]) assert.ok(text.includes(part), `${part} in ${text}`);
-  assert.equal(await page.locator('#link').isHidden(), true);
+  await page.click('#verify');
+  await page.getByText('Verified: the link belongs to this base').waitFor();
+  await picture(page, 'link-1280');
+  await page.keyboard.press('Escape');
+  assert.equal(await page.locator('#tensor').isHidden(), true);
   assert.deepEqual(problems, []);
+});
+
+test('what is wrong with a file is said with class, rule and section', { skip }, async (t) => {
+  const link = linkOf(t);
+  const folder = scratch(t);
+  const { page, problems } = await openBrowser(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  const whole = readFileSync(link);
+  const flipped = Buffer.from(whole);
+  flipped[flipped.length - 1] ^= 1;
+  const damaged = { 'flipped.dcf': flipped, 'short.dcf': whole.subarray(0, whole.length - 5), 'other.dcf': Buffer.from('not a link at all') };
+  for (const [name, bytes] of Object.entries(damaged)) {
+    const path = join(folder, name);
+    writeFileSync(path, bytes);
+    const refused = asked('inspect', path);
+    await page.setInputFiles('#files', path);
+    await page.locator('#status.error', { hasText: refused.class }).waitFor();
+    const text = await page.locator('#status').innerText();
+    for (const part of [refused.class, refused.rule, `section ${refused.section}`]) assert.ok(text.includes(part), `${part} in ${text}`);
+  }
+  // A link that does not open leaves nothing of the one before on show.
+  assert.equal(await page.locator('#link').isHidden(), true);
+  await page.setInputFiles('#files', link);
+  await linkNamed(page, 'step 1.dcf');
+  await page.setInputFiles('#base-files', file('testdata/rl3e6_step2.safetensors'));
+  await page.locator('#base-says', { hasText: 'rl3e6_step2' }).waitFor();
+  await page.click('#verify');
+  await page.locator('#status.error', { hasText: 'WRONG_BASE' }).waitFor();
+  assert.match(await page.locator('#status').innerText(), /R-APP-01.*section 10/);
+  await picture(page, 'refused-1280');
+  assert.deepEqual(problems, []);
+});
+
+test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, async (t) => {
+  const folder = scratch(t);
+  cpSync(file('js/inspector/excerpt'), join(folder, 'run 7'), { recursive: true });
+  const { url, log } = await serve(t, folder);
+  const { page, problems } = await openBrowser(t, { allowed: [url] });
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  await page.fill('#address', `${url}/run 7`);
+  await page.click('#open-address button');
+  await page.locator('#chain-name', { hasText: url }).waitFor();
+  await linkNamed(page, 'version 2 to version 3');
+  const versions = asked('log', join(folder, 'run 7')).versions;
+  const rows = await page.locator('#versions tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.innerText)));
+  assert.deepEqual(rows.map((cells) => Number(cells[0])), versions.map((one) => one.version));
+  // What a reader that holds version 1 takes to version 3.
+  await page.selectOption('#holds', '1');
+  await page.locator('#plan p', { hasText: '2 routes' }).waitFor();
+  const path = await page.locator('#plan tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent)));
+  const sizes = versions.filter((one) => one.version > 1).map((one) => grouped(one.routes[0].bytes)).reverse();
+  assert.deepEqual(path.map((cells) => cells[3]), sizes);
+  // Raw documents, byte for byte.
+  const commit = 'commits/00000000000000000002.json';
+  await page.selectOption('#document', commit);
+  assert.equal(await page.locator('#document-text code').textContent(), readFileSync(join(folder, 'run 7', commit), 'utf8'));
+  // Opening another version reads that link alone, by ranges.
+  log.length = 0;
+  await page.locator('#versions button', { hasText: 'from 0' }).click();
+  await linkNamed(page, 'version 0 to version 1');
+  const digest = asked('show', join(folder, 'run 7'), '--version', '1').routes[0].files[0].digest;
+  assert.deepEqual(log, [`/run 7/files/${digest}.dcf bytes=0-262143`]);
+  // The base is built when the user wants it.
+  assert.equal(await page.locator('#verify').isDisabled(), true);
+  await page.click('#build-base');
+  await page.locator('#base-says', { hasText: 'built from the chain' }).waitFor();
+  await page.click('#verify');
+  await page.getByText('Verified: the link').waitFor();
+  await picture(page, 'chain-1280');
+
+  // The address of this view opens it again, in another page.
+  const { page: second, problems: more } = await openBrowser(t, { allowed: [url] });
+  await second.goto(page.url());
+  await linkNamed(second, 'version 0 to version 1');
+  assert.deepEqual([...problems, ...more], []);
+
+  // A server without CORS, here one that is not there.
+  await page.fill('#address', 'http://127.0.0.1:9/chain');
+  await page.click('#open-address button');
+  await page.locator('#status.error', { hasText: 'CORS' }).waitFor();
+});
+
+test('the folder of a chain, and one that is damaged', { skip }, async (t) => {
+  const folder = join(scratch(t), 'chain');
+  cpSync(file('js/inspector/excerpt'), folder, { recursive: true });
+  const { page, problems } = await openBrowser(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  rmSync(join(folder, 'commits', '00000000000000000003.json'));
+  await page.setInputFiles('#folder', folder);
+  await linkNamed(page, 'version 1 to version 2');
+  await page.locator('#base-says', { hasText: 'built from the chain' }).waitFor();
+  const commit = join(folder, 'commits', '00000000000000000002.json');
+  writeFileSync(commit, readFileSync(commit, 'utf8').replace('"version":2', '"version": 2'));
+  await page.setInputFiles('#folder', folder);
+  await page.locator('#status.error', { hasText: 'R-DOC-03' }).waitFor();
+  assert.match(await page.locator('#status').innerText(), /section 18/);
+  assert.deepEqual(problems, []);
+});
+
+test('a model of 45 MB is verified, applied and saved within memory', { skip }, async (t) => {
+  const folder = scratch(t);
+  const [base, target] = models(folder, { 'layers.0.big': [4096, 4096], 'layers.1.wide': [2048, 2688], 'layers.2.bias': [4096] });
+  const link = join(folder, 'step.dcf');
+  tool('diff', base, target, '-o', link);
+  const { browser, page, problems } = await openBrowser(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  const before = await memory(browser);
+  await page.setInputFiles('#files', [link, base]);
+  await linkNamed(page, 'step.dcf');
+  await page.click('#verify');
+  await page.getByText('Verified: the link belongs to this base').waitFor();
+  const [download] = await Promise.all([page.waitForEvent('download'), page.click('#apply')]);
+  assert.equal(download.suggestedFilename(), 'step.safetensors');
+  assert.ok(readFileSync(await download.path()).equals(readFileSync(target)), 'the saved file is the target');
+  const grown = (await memory(browser)) - before;
+  // An apply holds a piece of 16 MiB and at most 64 MiB of segments; the base is read piece by piece.
+  assert.ok(grown < 256e6, `${grown} bytes more`);
+  t.diagnostic(`${Math.round(grown / 1e6)} MB more at most, for a model of 45 MB`);
+  // The map by layer, of which there are several.
+  assert.equal(await page.locator('#layers .cell').count(), 3);
+  await picture(page, 'model-1280');
+  assert.deepEqual(problems, []);
+});
+
+/** The most memory that a page's process has had, in bytes. */
+async function memory(browser) {
+  const session = await browser.newBrowserCDPSession();
+  const { processInfo } = await session.send('SystemInfo.getProcessInfo');
+  await session.detach();
+  const peaks = processInfo.filter((one) => one.type === 'renderer').map(({ id }) =>
+    1024 * Number(/VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${id}/status`, 'utf8'))[1]));
+  return Math.max(...peaks);
+}
+
+test('the calculator says what SCALING.md says', { skip }, async (t) => {
+  const { page, problems } = await openBrowser(t);
+  await page.goto(PAGE);
+  const results = () => page.locator('#c-result tbody tr').evaluateAll((lines) => lines.map((line) => line.cells[1].textContent));
+  // 70B on one node: 0.57 GB, diff 5.2 s, apply 4.0 s.
+  const [bytes, line, , diff, apply] = await results();
+  assert.deepEqual([bytes, diff, apply], ['574 MB', '5.21 s', '4.03 s']);
+  assert.equal(line, '184 ms');
+  await page.fill('#c-percent', '0');
+  assert.match(await page.locator('#c-result').innerText(), /nothing to send/);
+  await page.fill('#c-parameters', '-1');
+  await page.locator('#c-result .error').waitFor();
+  assert.deepEqual(problems, []);
+});
+
+test('on a phone and in the dark', { skip }, async (t) => {
+  for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
+    const { page, problems } = await openBrowser(t, { width: 390, colorScheme });
+    await page.goto(PAGE);
+    await linkNamed(page, 'version 2');
+    await page.locator('canvas.heat').waitFor();
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 390);
+    const back = await page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).map(Number)[0]);
+    assert.ok(colorScheme === 'dark' ? back < 64 : back > 192, `${back}`);
+    await picture(page, `excerpt-390-${colorScheme}`);
+    assert.deepEqual(problems, []);
+  }
 });
