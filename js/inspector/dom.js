@@ -75,12 +75,15 @@ function copyBySelection(text) {
   return done;
 }
 
+/** Parts of a link, by the beginning of their rules. */
+const PARTS = new Map([['R-HDR', 'header'], ['R-IDX', 'index']]);
+
 /** What went wrong, with all that is known of the place. @param {any} error */
 export function refusal(error) {
   if (error?.class === undefined) return String(error?.message ?? error);
   const { class: kind, rule, section, offset, tensor, segment } = error;
   const places = [
-    rule && `rule ${rule}`, section && `SPEC section ${section}`, offset !== null && `offset ${offset}`,
+    PARTS.get(rule?.slice(0, 5)) ?? null, rule && `rule ${rule}`, section && `SPEC section ${section}`, offset !== null && `offset ${offset}`,
     tensor !== null && `tensor ${tensor}`, segment !== null && `segment ${segment}`,
   ].filter(Boolean);
   return `${kind}: ${error.message}${places.length > 0 ? ` (${places.join(', ')})` : ''}`;

@@ -9,10 +9,15 @@ const MOST = 200_000;
  */
 export async function entriesOf(dropped) {
   // All entries have to be asked for now: they are gone when this function has waited.
-  const entries = [...dropped.items].filter((item) => item.kind === 'file').map((item) => item.webkitGetAsEntry());
+  const items = [...dropped.items].filter((item) => item.kind === 'file')
+    .map((item) => ({ entry: item.webkitGetAsEntry(), file: item.getAsFile() }));
   /** @type {[string, File][]} */
   const found = [];
-  for (const entry of entries) if (entry !== null) await walk(entry, '', found);
+  for (const { entry, file } of items) {
+    // What comes from another program may have no entry.
+    if (entry !== null) await walk(entry, '', found);
+    else if (file !== null) found.push([file.name, file]);
+  }
   return found;
 }
 

@@ -106,6 +106,7 @@ function showFacts() {
   at('tiles').replaceChildren();
   at('layers').replaceChildren();
   at('segments').replaceChildren();
+  result('');
   showBase();
   drawTable();
 }
@@ -238,9 +239,10 @@ export async function takeBase(files) {
   }
   try {
     const base = await baseOf(files);
+    result('');
     useBase(base, files.map((file) => file.name).join(', '));
   } catch (error) {
-    say(refusal(error), true);
+    result(refusal(error), true);
   }
 }
 
@@ -276,13 +278,22 @@ async function withProgress(label, job) {
   }
 }
 
+/** Work that a button began: what comes of it is said below the buttons. */
 async function task(label, job) {
-  say('');
+  const shown = current;
+  result('');
   try {
-    say(await withProgress(label, job));
+    const text = await withProgress(label, job);
+    if (shown === current) result(text);
   } catch (error) {
-    say(error?.name === 'AbortError' ? `${label}: ended.` : refusal(error), error?.name !== 'AbortError');
+    const ended = error?.name === 'AbortError';
+    if (shown === current) result(ended ? `${label}: ended.` : refusal(error), !ended);
   }
+}
+
+function result(text, bad = false) {
+  at('result').textContent = text;
+  at('result').className = bad ? 'error' : 'good';
 }
 
 const check = () => task('Checking', async (options) => {
@@ -329,7 +340,11 @@ export function startLinkView(changed) {
   at('apply').addEventListener('click', apply);
   at('build-base').addEventListener('click', buildBase);
   at('stop').addEventListener('click', () => work.abort());
-  at('base-files').addEventListener('change', () => takeBase([...at('base-files').files]));
+  at('base-files').addEventListener('change', () => {
+    const files = [...at('base-files').files];
+    at('base-files').value = '';
+    void takeBase(files);
+  });
   at('tensor-close').addEventListener('click', () => { closeTensor(); remember({ tensor: '' }); });
   at('permalink').append(copyButton(() => location.href, 'Copy the address of this view'));
 }

@@ -38,8 +38,10 @@ async function openAddress(text, wish = {}) {
     say('An address begins with http:// or https://.', true);
     return;
   }
+  const kind = address.pathname.endsWith('.dcf') ? 'link' : 'chain';
+  if (wish[kind] === undefined) rename({ [kind]: address.href });
   at('address').value = address.href;
-  if (address.pathname.endsWith('.dcf')) {
+  if (kind === 'link') {
     closeChain();
     await showLink(decodeURIComponent(address.pathname.split('/').pop()), () => httpSource(address), { remote: true, wish });
   } else {
@@ -102,19 +104,26 @@ async function openWished() {
   else await openEmbedded(wish);
 }
 
+/** @param {string} id of an input @param {(file: File) => string} path */
+function takeChosen(id, path) {
+  at(id).addEventListener('change', () => {
+    const files = [...at(id).files].map((file) => /** @type {[string, File]} */ ([path(file), file]));
+    // Otherwise the same file, changed in between, could not be chosen again.
+    at(id).value = '';
+    openFiles(files).catch(trouble);
+  });
+}
+
 const trouble = (error) => say(refusal(error), true);
 startCalculator();
 startLinkView(remember);
 startChainView(remember);
 at('open-address').addEventListener('submit', (event) => {
   event.preventDefault();
-  const text = at('address').value.trim();
-  rename({ [new URL(text, location.href).pathname.endsWith('.dcf') ? 'link' : 'chain']: text });
-  openAddress(text).catch(trouble);
+  openAddress(at('address').value.trim()).catch(trouble);
 });
-at('files').addEventListener('change', () => openFiles([...at('files').files].map((file) => [file.name, file])).catch(trouble));
-at('folder').addEventListener('change', () =>
-  openFiles([...at('folder').files].map((file) => [file.webkitRelativePath, file])).catch(trouble));
+takeChosen('files', (file) => file.name);
+takeChosen('folder', (file) => file.webkitRelativePath);
 document.addEventListener('dragover', (event) => {
   event.preventDefault();
   document.body.classList.add('dropping');

@@ -51,7 +51,7 @@ export async function openBrowser(t, { width = 1280, colorScheme = 'light', allo
   t.after(() => browser.close());
   const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme, acceptDownloads: true });
   const page = await context.newPage();
-  page.setDefaultTimeout(120_000);
+  page.setDefaultTimeout(60_000);
   const problems = [];
   page.on('console', (message) => message.type() === 'error' && problems.push(message.text()));
   page.on('pageerror', (error) => problems.push(String(error)));
@@ -78,7 +78,7 @@ export async function picture(page, name) {
  */
 export async function serve(t, folder) {
   const log = [];
-  const cors = { 'access-control-allow-origin': '*', 'access-control-allow-headers': 'range, if-match',
+  const cors = { 'cache-control': 'no-store', 'access-control-allow-origin': '*', 'access-control-allow-headers': 'range, if-match',
     'access-control-expose-headers': 'content-range, etag' };
   const server = createServer(async (request, response) => {
     if (request.method === 'OPTIONS') return response.writeHead(204, cors).end();
