@@ -38,6 +38,8 @@ export async function showChain(name, store, { remote, wish = {} }) {
     if (mine !== opened) return;
     [current, first, shares, local] = [data, start, new Map(), !remote];
     at('chain-name').textContent = name;
+    at('intro').hidden = true;
+    at('unlisted').hidden = store.list !== undefined;
     at('chain').hidden = false;
     say('');
     showAll();

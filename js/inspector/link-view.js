@@ -190,7 +190,9 @@ function drawTable() {
   if (current === null) return;
   const wanted = at('search').value.toLowerCase();
   const found = sorted(current.rows.filter((row) => row.name.toLowerCase().includes(wanted)));
-  const most = Math.max(...found.slice(0, 5000).map((row) => row.bytes ?? 0), 1);
+  // Bars are long or short beside those of the other rows.
+  const highest = (key) => current.rows.reduce((most, row) => Math.max(most, row[key] ?? 0), Number.MIN_VALUE);
+  const most = { bytes: highest('bytes'), share: highest('share') };
   at('rows').replaceChildren(...found.slice(0, drawn).map((row) => make('tr', {}, ...COLUMNS.map(([key]) => cell(row, key, most)))));
   at('count').textContent = wanted === '' ? counted(found.length, 'tensor') : `${grouped(found.length)} of ${counted(current.rows.length, 'tensor')}`;
   at('more').hidden = found.length <= drawn;
@@ -209,7 +211,7 @@ function cell(row, key, most) {
   const text = value === null ? '' : key === 'share' ? percent(value) : key === 'bits_per_coded' ? value.toFixed(1) : grouped(value);
   if (key !== 'share' && key !== 'bytes') return make('td', { 'data-key': key, class: 'number', text });
   const bar = make('span', { class: 'bar' });
-  bar.style.setProperty('--part', String(key === 'share' ? value ?? 0 : (value ?? 0) / most));
+  bar.style.setProperty('--part', String((value ?? 0) / most[key]));
   return make('td', { 'data-key': key, class: 'number barred', text }, bar);
 }
 

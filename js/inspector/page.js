@@ -91,10 +91,10 @@ async function openEmbedded(wish) {
   const chain = chainIn(files);
   if (chain === null) {
     const [name, file] = files[0];
-    at('intro').hidden = true;
     await showLink(name, async () => bytesSource(await file.arrayBuffer()), { wish });
   } else {
     await showChain('An excerpt of a real chain: reinforcement learning of a small language model', filesStore(chain.files), { remote: false, wish });
+    at('intro').hidden = false;
   }
 }
 

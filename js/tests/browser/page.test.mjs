@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { pathToFileURL } from 'node:url';
 import { PAGE, asked, file, models, openBrowser, picture, scratch, serve, skip, tool } from './browser.mjs';
 
 const grouped = (value) => value.toLocaleString('en');
@@ -206,6 +207,26 @@ test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, a
   await page.fill('#address', 'http://127.0.0.1:9/chain');
   await page.click('#open-address button');
   await page.locator('#status.error', { hasText: 'CORS' }).waitFor();
+});
+
+test('a page that inspect --html wrote, and its address', { skip }, async (t) => {
+  const link = linkOf(t);
+  const html = join(scratch(t), 'for you.html');
+  tool('inspect', link, '--html', html);
+  const said = asked('inspect', link);
+  const { page, problems } = await openBrowser(t);
+  const address = pathToFileURL(html).href;
+  await page.goto(address);
+  await linkNamed(page, 'step 1.dcf');
+  assert.equal(await page.locator('#chain').isHidden(), true);
+  await assertShows(page, said);
+  await page.locator('#rows button').last().click();
+  const chosen = await page.locator('#tensor-name').innerText();
+  const { page: second, problems: more } = await openBrowser(t);
+  await second.goto(page.url());
+  await second.locator('#tensor-name', { hasText: chosen }).waitFor();
+  assert.ok(page.url().startsWith(`${address}#`));
+  assert.deepEqual([...problems, ...more], []);
 });
 
 test('the folder of a chain, and one that is damaged', { skip }, async (t) => {
