@@ -155,7 +155,7 @@ async function openRoute(version, route, shard, wish) {
   const data = current;
   const file = route.files[shard];
   selected = { version, shard, from: route.from };
-  if (!wish.quiet) remember({ version: String(version), from: String(route.from), shard: String(shard), tensor: undefined });
+  if (!wish.quiet) remember({ version: String(version), from: String(route.from), shard: String(shard), tensor: undefined, search: undefined });
   showCharts();
   const prepareBase = route.from === null ? null : async () => {
     const built = await data.chain.replay({ version: route.from, shards: [shard] });

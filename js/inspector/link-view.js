@@ -11,7 +11,7 @@ import { counted, grouped, percent, shapeText, size, times } from './words.js';
 /** Segments of a remote file that are read without asking, in bytes. */
 const UNASKED = 2 ** 24;
 /** Tensors whose base is built from a chain without asking, in bytes. */
-const SMALL = 2 ** 24;
+const SMALL = 2 ** 26;
 /** Rows that are drawn at first, and with each press of "more". */
 const ROWS = 200;
 const COLUMNS = [['name', 'Tensor'], ['share', 'Share'], ['coded', 'Coded'], ['lanes', 'Lanes'], ['bytes', 'Bytes'],
@@ -31,6 +31,8 @@ let opened = 0;
 let order = { key: 'bytes', down: true };
 let drawn = ROWS;
 let work = new AbortController();
+/** What had the focus when a tensor was chosen, and gets it back. */
+let chosenBy = null;
 /** Told what belongs into the page's address: tensor, search, order. */
 let remember = (_) => {};
 
@@ -215,13 +217,16 @@ function cell(row, key, most) {
   return make('td', { 'data-key': key, class: 'number barred', text }, bar);
 }
 
-/** @param {string} name @param {boolean} scroll */
+/** @param {string} name @param {boolean} scroll whether the user chose it, and wants to go there */
 function selectTensor(name, scroll) {
   const row = current?.rows.find((one) => one.name === name);
   if (row === undefined) return;
-  if (scroll) remember({ tensor: name });
   void showTensor(current.link, row, current.base);
-  if (scroll) at('tensor').scrollIntoView({ block: 'start', behavior: 'smooth' });
+  if (!scroll) return;
+  remember({ tensor: name });
+  chosenBy = document.activeElement;
+  at('tensor').scrollIntoView({ block: 'start' });
+  at('tensor-name').focus({ preventScroll: true });
 }
 
 function showBase() {
@@ -347,7 +352,11 @@ export function startLinkView(changed) {
     at('base-files').value = '';
     void takeBase(files);
   });
-  at('tensor-close').addEventListener('click', () => { closeTensor(); remember({ tensor: '' }); });
+  at('tensor-close').addEventListener('click', () => {
+    closeTensor();
+    remember({ tensor: '' });
+    if (chosenBy?.isConnected) chosenBy.focus();
+  });
   at('permalink').append(copyButton(() => location.href, 'Copy the address of this view'));
 }
 

@@ -1,5 +1,5 @@
 /** The page: what was embedded, dropped, chosen or named by an address is opened and shown. */
-import { blobSource, bytesSource, filesStore, httpSource, httpStore } from '../src/index.js';
+import { blobSource, filesStore, httpSource, httpStore } from '../src/index.js';
 import { startCalculator } from './calculator.js';
 import { closeChain, showChain, startChainView } from './chain-view.js';
 import { at, refusal, say } from './dom.js';
@@ -91,7 +91,7 @@ async function openEmbedded(wish) {
   const chain = chainIn(files);
   if (chain === null) {
     const [name, file] = files[0];
-    await showLink(name, async () => bytesSource(await file.arrayBuffer()), { wish });
+    await showLink(name, async () => blobSource(file), { wish });
   } else {
     await showChain('An excerpt of a real chain: reinforcement learning of a small language model', filesStore(chain.files), { remote: false, wish });
     at('intro').hidden = false;

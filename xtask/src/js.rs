@@ -56,7 +56,10 @@ pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>)
     if browser.exists() {
         steps.run("inspector in a browser", test_page);
     } else {
-        steps.skip("inspector in a browser", "no /usr/bin/chromium, and DELTACHAIN_BROWSER names no browser that is there");
+        steps.skip(
+            "inspector in a browser",
+            "no /usr/bin/chromium, and DELTACHAIN_BROWSER names no browser that is there",
+        );
     }
     steps.run("conformance of the JavaScript reader", || {
         // It writes no links, so it does not claim `encode`.

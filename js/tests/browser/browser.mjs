@@ -5,6 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join, normalize } from 'node:path';
+import { after } from 'node:test';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { chromium } from 'playwright-core';
 
@@ -40,16 +41,26 @@ export function scratch(t) {
   return folder;
 }
 
+/** @type {import('playwright-core').Browser | null} */
+let browser = null;
+after(() => browser?.close());
+
+/** Chromium itself crashes now and then as it starts, on machines that are busy; a second try is no fault of the page. */
+async function launch() {
+  const start = () => chromium.launch({ executablePath: BROWSER, args: FLAGS });
+  return start().catch(start);
+}
+
 /**
- * A page in a browser of its own. Errors on its console fail the test, and so does every request to another place than
+ * A page with a memory of its own, in the browser that all tests share. Errors on its console fail the test, and so does every request to another place than
  * those that are allowed.
  * @param {import('node:test').TestContext} t
  * @param {{ width?: number, colorScheme?: 'light' | 'dark', allowed?: string[] }} [options]
  */
-export async function openBrowser(t, { width = 1280, colorScheme = 'light', allowed = [] } = {}) {
-  const browser = await chromium.launch({ executablePath: BROWSER, args: FLAGS });
-  t.after(() => browser.close());
+export async function openPage(t, { width = 1280, colorScheme = 'light', allowed = [] } = {}) {
+  browser ??= await launch();
   const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme, acceptDownloads: true });
+  t.after(() => context.close());
   const page = await context.newPage();
   page.setDefaultTimeout(60_000);
   const problems = [];

@@ -4,7 +4,7 @@ import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
-import { PAGE, asked, file, models, openBrowser, picture, scratch, serve, skip, tool } from './browser.mjs';
+import { PAGE, asked, file, models, openPage, picture, scratch, serve, skip, tool } from './browser.mjs';
 
 const grouped = (value) => value.toLocaleString('en');
 const linkOf = (t) => {
@@ -52,13 +52,14 @@ async function linkNamed(page, name) {
 }
 
 test('it opens on the excerpt of a chain, without asking any server', { skip }, async (t) => {
-  const { page, problems } = await openBrowser(t);
+  const { page, problems } = await openPage(t);
   await page.goto(PAGE);
   await linkNamed(page, 'version 2 to version 3');
   await page.locator('canvas.heat').waitFor();
   assert.match(await page.locator('#verdict').innerText(), /^Sparse: 0\.86 % of the elements change/);
   assert.match(await page.locator('.privacy').innerText(), /Nothing is uploaded/);
   // Both charts have a column for each step, and the path is all that there is.
+  await page.locator('#chain-charts .column').nth(5).waitFor();
   assert.equal(await page.locator('#chain-charts .column').count(), 6);
   assert.equal(await page.locator('#plan .route.chosen').count(), 4);
   const chain = file('js/inspector/excerpt');
@@ -83,7 +84,7 @@ test('it opens on the excerpt of a chain, without asking any server', { skip }, 
 test('a dropped link is shown as the tool shows it', { skip }, async (t) => {
   const link = linkOf(t);
   const said = asked('inspect', '--segments', link);
-  const { page, problems } = await openBrowser(t);
+  const { page, problems } = await openPage(t);
   await page.goto(PAGE);
   await drop(page, [link]);
   await linkNamed(page, 'step 1.dcf');
@@ -124,13 +125,14 @@ test('a dropped link is shown as the tool shows it', { skip }, async (t) => {
   await picture(page, 'link-1280');
   await page.keyboard.press('Escape');
   assert.equal(await page.locator('#tensor').isHidden(), true);
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), weight);
   assert.deepEqual(problems, []);
 });
 
 test('what is wrong with a file is said with class, rule and section', { skip }, async (t) => {
   const link = linkOf(t);
   const folder = scratch(t);
-  const { page, problems } = await openBrowser(t);
+  const { page, problems } = await openPage(t);
   await page.goto(PAGE);
   await linkNamed(page, 'version 2');
   const whole = readFileSync(link);
@@ -159,11 +161,36 @@ test('what is wrong with a file is said with class, rule and section', { skip },
   assert.deepEqual(problems, []);
 });
 
+test('why a delta is dense', { skip }, async (t) => {
+  const folder = scratch(t);
+  const renamed = join(folder, 'renamed.safetensors');
+  const bytes = readFileSync(file('testdata/rl3e6_step0.safetensors'));
+  // Names of the same length keep the header's length.
+  writeFileSync(renamed, Buffer.from(bytes.toString('latin1').replaceAll('encoder.layer.0', 'decoder.layer.0'), 'latin1'));
+  const cases = {
+    'f32.dcf': [file('testdata/f32_step0.safetensors'), file('testdata/f32_step1.safetensors'), /^Dense.*F32: .*few units in the last place/s],
+    'fp8.dcf': [file('testdata/fp8_step0.safetensors'), file('testdata/fp8_step1.safetensors'), /^Sparse.*F32: .*scales of quantised weights/s],
+    'renamed.dcf': [file('testdata/rl3e6_step0.safetensors'), renamed, /^Dense.*5 tensors removed and as many set anew.*renamed/s],
+  };
+  const { page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  for (const [name, [base, target, expected]] of Object.entries(cases)) {
+    const link = join(folder, name);
+    tool('diff', base, target, '-o', link);
+    await page.setInputFiles('#files', link);
+    await linkNamed(page, name);
+    assert.match(await page.locator('#verdict').innerText(), expected);
+    await assertShows(page, asked('inspect', link));
+  }
+  assert.deepEqual(problems, []);
+});
+
 test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, async (t) => {
   const folder = scratch(t);
   cpSync(file('js/inspector/excerpt'), join(folder, 'run 7'), { recursive: true });
   const { url, log } = await serve(t, folder);
-  const { page, problems } = await openBrowser(t, { allowed: [url] });
+  const { page, problems } = await openPage(t, { allowed: [url] });
   await page.goto(PAGE);
   await linkNamed(page, 'version 2');
   await page.fill('#address', `${url}/run 7`);
@@ -198,7 +225,7 @@ test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, a
   await picture(page, 'chain-1280');
 
   // The address of this view opens it again, in another page.
-  const { page: second, problems: more } = await openBrowser(t, { allowed: [url] });
+  const { page: second, problems: more } = await openPage(t, { allowed: [url] });
   await second.goto(page.url());
   await linkNamed(second, 'version 0 to version 1');
   assert.deepEqual([...problems, ...more], []);
@@ -214,7 +241,7 @@ test('a page that inspect --html wrote, and its address', { skip }, async (t) =>
   const html = join(scratch(t), 'for you.html');
   tool('inspect', link, '--html', html);
   const said = asked('inspect', link);
-  const { page, problems } = await openBrowser(t);
+  const { page, problems } = await openPage(t);
   const address = pathToFileURL(html).href;
   await page.goto(address);
   await linkNamed(page, 'step 1.dcf');
@@ -222,7 +249,7 @@ test('a page that inspect --html wrote, and its address', { skip }, async (t) =>
   await assertShows(page, said);
   await page.locator('#rows button').last().click();
   const chosen = await page.locator('#tensor-name').innerText();
-  const { page: second, problems: more } = await openBrowser(t);
+  const { page: second, problems: more } = await openPage(t);
   await second.goto(page.url());
   await second.locator('#tensor-name', { hasText: chosen }).waitFor();
   assert.ok(page.url().startsWith(`${address}#`));
@@ -232,7 +259,7 @@ test('a page that inspect --html wrote, and its address', { skip }, async (t) =>
 test('the folder of a chain, and one that is damaged', { skip }, async (t) => {
   const folder = join(scratch(t), 'chain');
   cpSync(file('js/inspector/excerpt'), folder, { recursive: true });
-  const { page, problems } = await openBrowser(t);
+  const { page, problems } = await openPage(t);
   await page.goto(PAGE);
   await linkNamed(page, 'version 2');
   rmSync(join(folder, 'commits', '00000000000000000003.json'));
@@ -252,7 +279,7 @@ test('a model of 45 MB is verified, applied and saved within memory', { skip }, 
   const [base, target] = models(folder, { 'layers.0.big': [4096, 4096], 'layers.1.wide': [2048, 2688], 'layers.2.bias': [4096] });
   const link = join(folder, 'step.dcf');
   tool('diff', base, target, '-o', link);
-  const { browser, page, problems } = await openBrowser(t);
+  const { browser, page, problems } = await openPage(t);
   await page.goto(PAGE);
   await linkNamed(page, 'version 2');
   const before = await memory(browser);
@@ -284,7 +311,7 @@ async function memory(browser) {
 }
 
 test('the calculator says what SCALING.md says', { skip }, async (t) => {
-  const { page, problems } = await openBrowser(t);
+  const { page, problems } = await openPage(t);
   await page.goto(PAGE);
   await page.locator('#c-result .headline').waitFor();
   const results = () => page.locator('#c-result tbody tr').evaluateAll((lines) => lines.map((line) => line.cells[1].textContent));
@@ -301,7 +328,7 @@ test('the calculator says what SCALING.md says', { skip }, async (t) => {
 
 test('on a phone and in the dark', { skip }, async (t) => {
   for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
-    const { page, problems } = await openBrowser(t, { width: 390, colorScheme });
+    const { page, problems } = await openPage(t, { width: 390, colorScheme });
     await page.goto(PAGE);
     await linkNamed(page, 'version 2');
     await page.locator('canvas.heat').waitFor();

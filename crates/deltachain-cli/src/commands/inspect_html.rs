@@ -92,7 +92,10 @@ mod tests {
         }
         let (before, after) = around_data();
         assert!(before.ends_with(MARKS[0]) && after.starts_with(MARKS[1]));
-        assert!(!before.contains("class=\"data\"") && !after.contains("class=\"data\" data-name"), "the excerpt is gone");
+        assert!(
+            !before.contains("class=\"data\"") && !after.contains("class=\"data\" data-name"),
+            "the excerpt is gone"
+        );
     }
 
     #[test]
