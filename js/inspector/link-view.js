@@ -94,7 +94,7 @@ function showFacts() {
   const { header, index } = link;
   at('link-name').textContent = name;
   const facts = [
-    ['Base', link.isSnapshot ? 'nothing: the empty state' : copyable(header.base, 'the digest of the base')],
+    ['Base', make('span', {}, copyable(header.base, 'the digest of the base'), link.isSnapshot ? ' the empty state' : '')],
     ['Target', copyable(header.target, 'the digest of the target')],
     ['Bytes', `${grouped(header.fileLength)} = header 128 + index ${grouped(header.indexStored)} + `
       + `${counted(index.segments.length, 'segment')} ${grouped(header.segmentsLength)}`

@@ -1,5 +1,6 @@
 /** What the browser tests share: a browser, a server of files, models made up for them, pictures that are kept. */
 import { execFileSync } from 'node:child_process';
+import { createCipheriv } from 'node:crypto';
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
@@ -120,6 +121,17 @@ function weights(count, seed) {
     values[i] = ((state >>> 31) << 15) | ((118 + ((state >>> 20) & 3)) << 7) | ((state >>> 8) & 127);
   }
   return values;
+}
+
+/** Writes a safetensors file of this many bytes, in rows of 1000, that cannot be compressed. @param {string} path */
+export function noise(path, bytes) {
+  const header = { noise: { dtype: 'U8', shape: [bytes / 1000, 1000], data_offsets: [0, bytes] } };
+  const start = Buffer.from(JSON.stringify(header).padEnd(88));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(start.length));
+  // A stream cipher gives the same noise each time.
+  const cipher = createCipheriv('aes-128-ctr', Buffer.alloc(16, 1), Buffer.alloc(16));
+  writeFileSync(path, Buffer.concat([length, start, cipher.update(Buffer.alloc(bytes))]));
 }
 
 /**

@@ -4,7 +4,7 @@ import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
-import { PAGE, asked, file, models, openPage, picture, scratch, serve, skip, tool } from './browser.mjs';
+import { PAGE, asked, file, models, noise, openPage, picture, scratch, serve, skip, tool } from './browser.mjs';
 
 const grouped = (value) => value.toLocaleString('en');
 const linkOf = (t) => {
@@ -297,6 +297,32 @@ test('a model of 45 MB is verified, applied and saved within memory', { skip }, 
   // The map by layer, of which there are several.
   assert.equal(await page.locator('#layers .cell').count(), 3);
   await picture(page, 'model-1280');
+  assert.deepEqual(problems, []);
+});
+
+test('a link of 45 MB over HTTP: its table by one request, all of it when the user wants that', { skip }, async (t) => {
+  const folder = scratch(t);
+  const model = join(folder, 'noise.safetensors');
+  noise(model, 45_000_000);
+  tool('snapshot', model, '-o', join(folder, 'big.dcf'));
+  const { url, log } = await serve(t, folder);
+  const { browser, page, problems } = await openPage(t, { allowed: [url] });
+  const before = await memory(browser);
+  await page.goto(`${PAGE}#link=${encodeURIComponent(`${url}/big.dcf`)}`);
+  const read = page.getByRole('button', { name: 'Read all segments (45.0 MB)' });
+  await read.waitFor();
+  assert.deepEqual((await shownRows(page)).map((row) => [row.name, row.shape, row.coded]), [['noise', '45000 × 1000', '']]);
+  assert.deepEqual(log, ['/big.dcf bytes=0-262143']);
+  await read.click();
+  await page.locator('#tiles .tile').first().waitFor();
+  await assertShows(page, asked('inspect', join(folder, 'big.dcf')));
+  await page.click('#verify');
+  await page.getByText('Verified: the link belongs to this base').waitFor();
+  const [download] = await Promise.all([page.waitForEvent('download'), page.click('#apply')]);
+  assert.ok(readFileSync(await download.path()).equals(readFileSync(model)), 'the saved file is the model');
+  const grown = (await memory(browser)) - before;
+  assert.ok(grown < 384e6, `${grown} bytes more`);
+  t.diagnostic(`${Math.round(grown / 1e6)} MB more at most, for a link of 45 MB`);
   assert.deepEqual(problems, []);
 });
 
