@@ -1,5 +1,7 @@
 /** A link: what it is, what it changes in each tensor, its segments; check, verify, apply. */
 import { emptyState, open } from '../src/index.js';
+import { ensure } from '../src/errors.js';
+import { digestOfTable } from '../src/state.js';
 import { at, copyButton, copyable, make, refusal, say, table } from './dom.js';
 import { baseOf, fileWriter, metadataOf, save } from './base.js';
 import { columns } from './charts.js';
@@ -244,13 +246,15 @@ export async function takeBase(files) {
     say('This is a base. Open the link first, then drop its base.', true);
     return;
   }
-  try {
+  const shown = current;
+  await task('Reading the base', async (options) => {
     const base = await baseOf(files);
-    result('');
-    useBase(base, files.map((file) => file.name).join(', '));
-  } catch (error) {
-    result(refusal(error), true);
-  }
+    // A map made with another base would be wrong, and nobody could see it.
+    const digest = digestOfTable(await base.table(options));
+    ensure(digest === shown.link.header.base, 'R-APP-01', `the link belongs to ${shown.link.header.base}, this base is ${digest}`);
+    if (current === shown) useBase(base, `${files.map((file) => file.name).join(', ')}: its digest is right`);
+    return '';
+  });
 }
 
 function useBase(base, baseName) {

@@ -123,15 +123,21 @@ function weights(count, seed) {
   return values;
 }
 
+/** A safetensors header and its length. @param {object} header */
+function headerOf(header) {
+  const json = JSON.stringify(header);
+  const bytes = Buffer.from(json.padEnd(Math.ceil(json.length / 8) * 8));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(bytes.length));
+  return [length, bytes];
+}
+
 /** Writes a safetensors file of this many bytes, in rows of 1000, that cannot be compressed. @param {string} path */
 export function noise(path, bytes) {
   const header = { noise: { dtype: 'U8', shape: [bytes / 1000, 1000], data_offsets: [0, bytes] } };
-  const start = Buffer.from(JSON.stringify(header).padEnd(88));
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(start.length));
   // A stream cipher gives the same noise each time.
   const cipher = createCipheriv('aes-128-ctr', Buffer.alloc(16, 1), Buffer.alloc(16));
-  writeFileSync(path, Buffer.concat([length, start, cipher.update(Buffer.alloc(bytes))]));
+  writeFileSync(path, Buffer.concat([...headerOf(header), cipher.update(Buffer.alloc(bytes))]));
 }
 
 /**
@@ -150,14 +156,10 @@ export function models(folder, shapes) {
     at += values.byteLength;
     data.push(values);
   }
-  const json = JSON.stringify({ __metadata__: { format: 'pt' }, ...header });
-  const start = Buffer.from(json.padEnd(Math.ceil(json.length / 8) * 8));
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(start.length));
   const paths = /** @type {[string, string]} */ (['base', 'target'].map((name) => join(folder, `${name}.safetensors`)));
   for (const [number, path] of paths.entries()) {
     if (number === 1) for (const values of data) for (let i = 7; i < values.length; i += 53 + ((i * 7919) % 97)) values[i] ^= 1;
-    writeFileSync(path, Buffer.concat([length, start, ...data.map((values) => Buffer.from(values.buffer))]));
+    writeFileSync(path, Buffer.concat([...headerOf({ __metadata__: { format: 'pt' }, ...header }), ...data.map((values) => Buffer.from(values.buffer))]));
   }
   return paths;
 }
