@@ -26,9 +26,12 @@ export async function baseOf(files) {
 /**
  * Collects a result as parts of a file. The browser may keep them on its disk, so that a large model does not fill the
  * memory of the page.
- * @param {Record<string, string> | null} metadata of the file
+ * @param {import('../src/link.js').Link} link
+ * @param {any} base
  */
-export function fileWriter(metadata) {
+export function fileWriter(link, base) {
+  /** @type {Record<string, string> | null} */
+  let metadata = null;
   /** @type {Map<string, Blob[]>} */
   const parts = new Map();
   /** @type {any[]} */
@@ -37,6 +40,9 @@ export function fileWriter(metadata) {
     begin(all) {
       // The order in which the tool writes: wide dtypes first, then names.
       tensors = [...all].sort((a, b) => b.dtype.code - a.dtype.code);
+      // The layout has been checked by now.
+      const { files } = layoutOf(link) ?? { files: [base] };
+      metadata = files.length === 1 ? (files[0].metadata ?? null) : null;
       safetensorsHeader(tensors, metadata);
       for (const { name } of all) parts.set(name, []);
     },
@@ -48,12 +54,14 @@ export function fileWriter(metadata) {
   };
 }
 
-/** `__metadata__` of the result, if it is one file. @param {import('../src/link.js').Link} link @param {any} base */
-export function metadataOf(link, base) {
-  const layout = link.index.metadata.find(([key]) => key === 'deltachain.layout')?.[1];
-  if (layout === undefined) return base.metadata ?? null;
-  const { files } = JSON.parse(layout);
-  return files.length === 1 ? files[0].metadata : null;
+/**
+ * How a link says that its target is spread over files; null if it does not say it.
+ * @param {import('../src/link.js').Link} link
+ * @returns {{ files: { metadata: Record<string, string> | null }[] } | null}
+ */
+export function layoutOf(link) {
+  const text = link.index.metadata.find(([key]) => key === 'deltachain.layout')?.[1];
+  return text === undefined ? null : JSON.parse(text);
 }
 
 /** Hands a file to the user. @param {Blob} file @param {string} name */

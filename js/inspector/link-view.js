@@ -3,7 +3,7 @@ import { emptyState, open } from '../src/index.js';
 import { ensure } from '../src/errors.js';
 import { digestOfTable } from '../src/state.js';
 import { at, copyButton, copyable, make, refusal, say, table } from './dom.js';
-import { baseOf, fileWriter, metadataOf, save } from './base.js';
+import { baseOf, fileWriter, layoutOf, save } from './base.js';
 import { columns } from './charts.js';
 import { layerMap } from './layer-map.js';
 import { closeTensor, showTensor } from './tensor-view.js';
@@ -319,11 +319,13 @@ const verify = () => task('Verifying', async (options) => {
 
 const apply = () => task('Applying', async (options) => {
   const { link, base, name } = current;
-  const writer = fileWriter(metadataOf(link, base));
+  const writer = fileWriter(link, base);
   await link.apply(base, writer, options);
   const file = writer.file();
   save(file, `${name.replace(/\.dcf$/, '').replace(/[^\w.-]+/g, '-')}.safetensors`);
-  return `Applied, verified and saved: ${size(file.size)}.`;
+  const files = layoutOf(link)?.files.length ?? 1;
+  const spread = files > 1 ? ` The model has ${files} files; its tensors are in one here.` : '';
+  return `Applied, verified and saved: ${size(file.size)}.${spread}`;
 });
 
 /** @param {(wish: Record<string, string>) => void} changed told what belongs into the page's address */

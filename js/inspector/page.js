@@ -77,12 +77,32 @@ async function openFiles(files) {
   await showLink(file.name, async () => blobSource(file), { baseFiles: bases, wish: tensor === undefined ? {} : { tensor } });
 }
 
-/** Files that stand in the page itself. */
+/** Characters of base64 that are decoded at one time: whole groups of four. */
+const STRETCH = 2 ** 22;
+
+/** @param {string} text base64, without spaces */
+function unbase64(text) {
+  const padding = text.endsWith('==') ? 2 : text.endsWith('=') ? 1 : 0;
+  const bytes = new Uint8Array((text.length / 4) * 3 - padding);
+  let at = 0;
+  for (let i = 0; i < text.length; i += STRETCH) {
+    const part = atob(text.slice(i, i + STRETCH));
+    for (let k = 0; k < part.length; k++) bytes[at++] = part.charCodeAt(k);
+  }
+  return bytes;
+}
+
+/** @type {[string, File][] | null} */
+let inside = null;
+
+/** Files that stand in the page itself. Their text is dropped when it has been decoded, as it can be long. */
 function embedded() {
-  return [...document.querySelectorAll('script.data')].map((element) => {
-    const bytes = Uint8Array.from(atob(element.textContent.trim()), (c) => c.charCodeAt(0));
+  inside ??= [...document.querySelectorAll('script.data')].map((element) => {
+    const bytes = unbase64(element.textContent);
+    element.textContent = '';
     return /** @type {[string, File]} */ ([element.dataset.name, new File([bytes], element.dataset.name)]);
   });
+  return inside;
 }
 
 async function openEmbedded(wish) {

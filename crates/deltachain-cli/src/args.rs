@@ -148,8 +148,8 @@ pub(crate) struct InspectArgs {
     /// Show each segment as it is coded: its streams, and its parts with their contexts and first values
     #[arg(long)]
     pub(crate) segments: bool,
-    /// Write a page for browsers with the link inside, and print no table. It needs no network, and with the base it
-    /// verifies and applies the link
+    /// Write a page for browsers with the link inside (of 256 MiB at most), and print no table. It needs no network, and
+    /// verifies and applies the link where its base is given
     #[arg(long, value_name = "FILE", conflicts_with = "segments")]
     pub(crate) html: Option<PathBuf>,
     /// Replace the file of --html
