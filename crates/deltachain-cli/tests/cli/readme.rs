@@ -28,7 +28,7 @@ fn its_commands_work() {
         folder.write(&format!("step{number}/model.safetensors"), fs::read(step(number)).unwrap());
     }
     let commands = commands();
-    assert_eq!(commands.len(), 6);
+    assert_eq!(commands.len(), 7);
     for command in commands {
         // It would go on for ever.
         let command = command.replace("deltachain follow ", "deltachain follow --once ");
