@@ -1,0 +1,218 @@
+"""An engine of vLLM in this process: what it answers after a fresh start, after updates, and after updates that fail.
+
+`run.py` starts this, once for each engine. The result is a file of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import served
+
+import deltachain as dc
+
+BACKEND = {"backend": "deltachain"}
+
+
+class Updated:
+    """An engine that started with another model than the chain's, and takes versions of the chain.
+
+    Args:
+        folder: what `models.py` has made.
+        mode: as in `init_info`.
+        plain: as for `served.engine`.
+    """
+
+    def __init__(self, folder: Path, *, plain: bool) -> None:
+        self.folder = folder
+        self.rows = json.loads((folder / "versions.json").read_text())
+        self.llm = served.engine(folder / "other", plain=plain, weight_transfer_config=BACKEND)
+
+    def begin(self, mode: str, chain: str = "chain") -> None:
+        info = {"chain": str(self.folder / chain), "mode": mode, "timeout": 30.0}
+        self.llm.init_weight_transfer_engine({"init_info": info})
+
+    def update(self, number: int, digest: str | None = None, named: str | None = None) -> dict[str, float]:
+        """What a driver does; the seconds that the phases took."""
+        begin = time.monotonic()
+        self.llm.start_weight_update()
+        digest = digest or self.rows[number]["digest"]
+        self.llm.update_weights({"update_info": {"version": number, "digest": digest}})
+        self.llm.finish_weight_update(named or str(number))
+        self.llm.reset_prefix_cache()
+        whole = time.monotonic() - begin
+        (times,) = self.llm.collective_rpc(lambda worker: dict(worker.weight_transfer_engine.times))
+        return {**times, "pause": whole}
+
+    def shows(self) -> list[Any]:
+        """Everything by which two models are told apart."""
+        return [served.answers(self.llm), served.checksums(self.llm)]
+
+    def engine(self, change: Callable[[Any], Any]) -> Any:
+        """Does something with the backend itself."""
+        (found,) = self.llm.collective_rpc(lambda worker: change(worker.weight_transfer_engine))
+        return found
+
+
+def fresh(folder: Path, number: int, plain: bool) -> list[Any]:
+    """A server that starts with what the trainer has saved as this version."""
+    llm = served.engine(folder / f"saved-{number}", plain=plain)
+    return [served.answers(llm), served.checksums(llm)]
+
+
+def updates(folder: Path, mode: str, numbers: list[int]) -> dict[str, Any]:
+    """Versions one after the other; what the engine shows after each."""
+    engine = Updated(folder, plain=mode == "sparse")
+    found: dict[str, Any] = {"other": engine.shows()}
+    engine.begin(mode)
+    for number in numbers:
+        times = engine.update(number)
+        found[str(number)] = [*engine.shows(), times]
+        assert engine.llm.get_weight_version() == str(number)
+    return found
+
+
+def failures(folder: Path) -> list[list[Any]]:
+    """What has to be refused, with what was said: rows of a name, whether it went as it should, and a text."""
+    engine = Updated(folder, plain=True)
+    rows: list[list[Any]] = []
+
+    def refused(name: str, kind: type[Exception], act: Callable[[], object], expected: list[Any]) -> None:
+        """The act raises, and the model afterwards is the one expected."""
+        try:
+            act()
+        except kind as error:
+            rows.append([name, engine.shows() == expected, f"{type(error).__name__}: {error}"])
+        except Exception as error:
+            rows.append([name, False, f"{type(error).__name__}: {error}"])
+        else:
+            rows.append([name, False, "it was not refused"])
+
+    start = engine.shows()
+    refused("update before init", dc.UsageError, lambda: engine.update(0), start)
+    refused("chain that is not there", dc.Error, lambda: (engine.begin("auto", "missing"), engine.update(0)), start)
+
+    engine.begin("sparse")
+    engine.update(0)
+    first = engine.shows()
+    rows.append(["first version", first != start, "another model than the server started with"])
+    refused("wrong digest", dc.WrongBaseError, lambda: engine.update(1, digest="0" * 64), first)
+    refused("version that is not there", dc.ChainError, lambda: engine.update(99, digest="0" * 64), first)
+
+    def named_without() -> None:
+        engine.llm.start_weight_update()
+        engine.llm.finish_weight_update("1")
+
+    refused("a version named, and none received", dc.UsageError, named_without, first)
+    assert engine.llm.get_weight_version() == "0"
+    # That session is still open.
+    engine.llm.update_weights({"update_info": {"version": 1, "digest": engine.rows[1]["digest"]}})
+    engine.llm.finish_weight_update("1")
+
+    # A chain of which one link is damaged; the rest is good.
+    damaged = folder / "damaged"
+    shutil.rmtree(damaged, ignore_errors=True)
+    shutil.copytree(folder / "chain", damaged)
+    with dc.Subscriber(str(damaged)) as subscriber:
+        subscriber.prepare(2, timeout=60).apply()
+        update = subscriber.prepare(3, timeout=60)
+        update.apply()
+    assert update.routes == [(2, 3)]
+    before = {path.name for path in (damaged / "files").iterdir()}
+    link = next(path for path in (damaged / "files").iterdir() if path.name == link_of(damaged, 3))
+    good = link.read_bytes()
+    assert link.name in before
+    link.write_bytes(good[: len(good) // 2] + bytes([good[len(good) // 2] ^ 1]) + good[len(good) // 2 + 1 :])
+    engine.begin("sparse", "damaged")
+    engine.update(2)
+    second = engine.shows()
+    refused("damaged link", dc.Error, lambda: engine.update(3), second)
+    link.write_bytes(good)
+    engine.update(3)
+    rows.append(["the link is good again", engine.shows() == fresh_of(folder, 3), "as a fresh start"])
+
+    # A load that breaks in the middle, sparse and whole: nothing may be named until all has been loaded.
+    def break_patches(backend: Any) -> None:
+        whole = backend._patch
+
+        def half(patches: list[Any]) -> None:
+            backend._patch = whole
+            whole(patches[: len(patches) // 2])
+            raise RuntimeError("the device is gone")
+
+        backend._patch = half
+
+    def break_loader(backend: Any) -> None:
+        whole = backend.model.load_weights
+
+        def half(weights: Any) -> None:
+            backend.model.load_weights = whole
+            found = list(weights)
+            whole(found[: len(found) // 2])
+            raise RuntimeError("the device is gone")
+
+        backend.model.load_weights = half
+
+    for name, mode, broken in (("patches", "sparse", break_patches), ("reload", "reload", break_loader)):
+        engine.begin(mode)
+        engine.update(3)
+        engine.engine(broken)
+        try:
+            engine.update(4)
+            rows.append([f"{name} that break", False, "it was not refused"])
+        except dc.TornError as error:
+            rows.append([f"{name} that break", engine.llm.get_weight_version() == "3", f"TornError: {error}"])
+        try:
+            engine.llm.finish_weight_update("4")
+            rows.append([f"finish after {name} that broke", False, "it was not refused"])
+        except Exception as error:
+            rows.append([f"finish after {name} that broke", True, f"{type(error).__name__}: {error}"])
+        engine.update(4)
+        rows.append([f"the update after {name} that broke", engine.shows() == fresh_of(folder, 4), "as a fresh start"])
+
+    refused(
+        "draft model", RuntimeError, lambda: engine.llm.start_draft_weight_update(), fresh_of(folder, 4)
+    )
+    engine.llm.collective_rpc("shutdown_weight_transfer_engine")
+    return rows
+
+
+def fresh_of(folder: Path, number: int) -> list[Any]:
+    """What a fresh start showed: `run.py` has asked one before."""
+    return json.loads((folder / f"fresh-{number}-plain.json").read_text())
+
+
+def link_of(chain: Path, number: int) -> str:
+    """The file of the link that leads to a version, as its commit names it."""
+    commit = json.loads((chain / "commits" / f"{number:020d}.json").read_text())
+    names = [path.name for path in (chain / "files").iterdir()]
+    (found,) = [name for name in names if name.removesuffix(".dcf") in json.dumps(commit)]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["fresh", "updates", "failures"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--version", type=int)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--mode")
+    parser.add_argument("--versions")
+    given = parser.parse_args()
+    if given.what == "fresh":
+        found: Any = fresh(given.folder, given.version, given.plain)
+    elif given.what == "updates":
+        found = updates(given.folder, given.mode, [int(number) for number in given.versions.split(",")])
+    else:
+        found = failures(given.folder)
+    given.out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

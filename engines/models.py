@@ -1,0 +1,128 @@
+"""Small random models as checkpoints, and a training loop that publishes what it makes of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import deltachain as dc
+
+# Of each model: its class in transformers, and its sizes.
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3": ("Qwen3", {}),
+    "moe": ("Qwen3Moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}),
+    # About half a billion parameters, as wide and deep as Qwen2.5-0.5B.
+    "half": (
+        "Qwen3",
+        {
+            "vocab_size": 151936,
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 14,
+            "num_key_value_heads": 2,
+            "head_dim": 64,
+        },
+    ),
+}
+
+SIZES = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "bos_token_id": None,
+}
+
+
+def make(kind: str, folder: Path, seed: int) -> Any:
+    """A random model, saved in bfloat16."""
+    name, changes = KINDS[kind]
+    torch.manual_seed(seed)
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes})
+    model = getattr(transformers, f"{name}ForCausalLM")(config)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    if kind != "half":
+        words().save_pretrained(folder)
+    return model
+
+
+def words() -> Any:
+    """A tokenizer for models that speak of nothing: token 7 is the word `w7`."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    vocabulary = {f"w{number}": number for number in range(SIZES["vocab_size"])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="w0", eos_token="w1", unk_token="w0"
+    )
+
+
+def train(kind: str, folder: Path, versions: int) -> None:
+    """Publishes versions of a model to FOLDER/chain, one after each step of training. Each is saved by transformers as
+    well, in FOLDER/saved-N: that is what a server that was updated has to equal. FOLDER/other is another random model of
+    the same shape, for servers to start with.
+
+    Masters are in F32, as in real training, and the checkpoint is bfloat16.
+    """
+    make(kind, folder / "other", seed=1)
+    model = make(kind, folder / "base", seed=0).float()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-6 if kind != "half" else 1e-6)
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    with dc.Publisher(str(folder / "chain"), like=folder / "base") as publisher:
+        for number in range(versions):
+            tokens = torch.randint(2, model.config.vocab_size, (1 if kind == "half" else 4, 16), generator=generator)
+            model(input_ids=tokens, labels=tokens).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            saved = folder / f"saved-{number}"
+            copy = type(model)(model.config)
+            copy.load_state_dict(model.state_dict())
+            copy.to(torch.bfloat16).save_pretrained(saved)
+            if kind != "half":
+                words().save_pretrained(saved)
+            # What transformers saves, which has names as checkpoints have them.
+            published = publisher.publish_async(tensors_of(saved), metadata={"step": number}).result()
+            rows.append(
+                {
+                    "version": published.version,
+                    "digest": published.digest,
+                    "changed": published.changed,
+                    "elements": published.elements,
+                    "bytes": published.bytes,
+                }
+            )
+    (folder / "versions.json").write_text(json.dumps(rows, indent=1))
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a saved model."""
+    from safetensors.torch import load_file
+
+    found: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        found |= load_file(path)
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("versions", type=int)
+    given = parser.parse_args()
+    train(given.kind, given.folder, given.versions)

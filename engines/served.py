@@ -1,0 +1,58 @@
+"""What an engine of vLLM in this process answers, for the programs beside this file."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+# Before vLLM is imported.
+os.environ.update(
+    VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1"
+)
+
+PROMPTS = [[2, 3, 5, 7, 11, 13], list(range(40, 75)), [400, 17, 256, 31] * 5, [9]]
+TOKENS = 12
+
+
+def engine(model: object, *, plain: bool = False, **settings: Any) -> Any:
+    """An engine. With `plain`, it keeps weights as the checkpoint has them, as on GPUs: on CPUs, vLLM packs them
+    otherwise."""
+    import vllm
+
+    if plain:
+        import vllm._custom_ops as ops
+
+        ops._supports_onednn = False
+    return vllm.LLM(
+        model=str(model),
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        dtype="bfloat16",
+        max_model_len=256,
+        max_num_seqs=4,
+        seed=0,
+        **settings,
+    )
+
+
+def answers(llm: Any) -> list[Any]:
+    """Greedy tokens of each prompt, and the log probability of each, exactly."""
+    import vllm
+
+    asked = vllm.SamplingParams(temperature=0.0, max_tokens=TOKENS, logprobs=1, ignore_eos=True, detokenize=False)
+    prompts = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
+    found = []
+    for output in llm.generate(prompts, asked, use_tqdm=False):
+        one = output.outputs[0]
+        chosen = [float(row[token].logprob).hex() for token, row in zip(one.token_ids, one.logprobs, strict=True)]
+        found.append([list(one.token_ids), chosen])
+    return found
+
+
+def checksums(llm: Any) -> dict[str, str]:
+    """Of each tensor that the engine holds."""
+    found: dict[str, str] = {}
+    for row in llm.collective_rpc("compute_weight_checksums"):
+        found |= row
+    return found
+

@@ -1,0 +1,304 @@
+"""The copy of a model that the workers of inference engines on one machine share: one process keeps it and goes ahead
+while the engines still serve an older version, the others read its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _native
+from ._errors import ChainError, Error, IoError, TimeoutError, UsageError, WrongBaseError
+from ._files import Patch, patch_of
+from ._host_copy import mapped, raw
+from ._subscriber import Subscriber
+
+__all__ = ["EngineCopy", "Version", "shared_memory_directory"]
+
+_logger = logging.getLogger("deltachain")
+
+# Seconds between two looks at a directory that another process keeps, and at a chain that this one follows.
+_POLL_DIRECTORY = 0.1
+_POLL_CHAIN = 1.0
+
+# Bytes of tensors that are compared at once.
+_BATCH = 64 << 20
+
+
+@dataclass(slots=True)
+class Version:
+    """A version whose files are on this machine, proven.
+
+    Attributes:
+        number: which one.
+        digest: its state digest.
+        path: the directory of its files.
+        tensors: views of its files, which stay good when the files are removed.
+        changes: what changes from the version that the engine has; None if that is not known, or not wanted.
+    """
+
+    number: int
+    digest: str
+    path: str
+    tensors: Mapping[str, Any]
+    changes: list[Patch] | None = field(default=None, repr=False)
+
+
+class EngineCopy:
+    """What one worker of an engine has of the shared copy. A thread goes ahead: it brings the copy to the newest
+    version (if this process keeps it) and finds what changes for this worker.
+
+    Args:
+        chain: the chain.
+        directory: the shared copy. The first process that asks for it keeps it; the others read it.
+        changes: whether to find what changes, or only to have the files.
+        remove: whether to remove the directory at the end, if this process keeps it.
+    """
+
+    def __init__(self, chain: str, directory: str, *, changes: bool, remove: bool = False) -> None:
+        self._directory, self._wants_changes, self._remove = directory, changes, remove
+        try:
+            self._subscriber: Subscriber | None = Subscriber(chain, host_copy=directory, kind="torch")
+        except (IoError, UsageError) as error:
+            if "another process keeps" not in str(error):
+                if remove:
+                    with suppress(OSError):
+                        os.rmdir(directory)
+                raise
+            self._subscriber = None
+        self._state = threading.Condition()
+        # All below is guarded by the condition.
+        self._held: Version | None = None
+        self._ready: Version | None = None
+        self._wanted: int | None = None
+        self._stays = False
+        self._failure: Error | None = None
+        self._stop = False
+        self._thread = threading.Thread(target=self._run, name="deltachain-ahead", daemon=True)
+        self._thread.start()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether this process keeps the directory."""
+        return self._subscriber is not None
+
+    @property
+    def directory(self) -> str:
+        """The shared copy."""
+        return self._directory
+
+    @property
+    def held(self) -> Version | None:
+        """The version that this worker's engine has; None if it is not known."""
+        return self._held
+
+    @property
+    def ready(self) -> int | None:
+        """The version that has been prepared for this worker."""
+        ready = self._ready
+        return None if ready is None else ready.number
+
+    def take(self, number: int, digest: str | None, timeout: float) -> Version:
+        """Waits until a version is on this machine, and until it is known what changes.
+
+        Raises:
+            WrongBaseError: if the version is not the one of this digest.
+            ChainError: if there is no such version.
+            TimeoutError: if it takes too long.
+            Error: if it cannot be built. The files that are there stay.
+        """
+        end = time.monotonic() + timeout
+        with self._state:
+            self._wanted, self._stays, self._failure = number, True, None
+            self._state.notify_all()
+            try:
+                while True:
+                    ready = self._ready
+                    if ready is not None and ready.number == number:
+                        break
+                    if self._failure is not None:
+                        # It has been tried again inside, and the engine is paused.
+                        raise self._failure
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        raise self._late(number, timeout)
+                    self._state.wait(min(left, 1.0))
+            except BaseException:
+                self._stays = False
+                raise
+            finally:
+                self._wanted = None
+        if digest is not None and ready.digest != digest:
+            with self._state:
+                self._stays = False
+            raise WrongBaseError(
+                f"WRONG_BASE: version {number} of the chain has the digest {ready.digest}, and {digest} was expected",
+                advice="see whether the update names this chain; nothing has been changed",
+            )
+        return ready
+
+    def _late(self, number: int, timeout: float) -> Error:
+        if self.keeps:
+            return TimeoutError(f"version {number} was not here after {timeout:.0f} s")
+        return TimeoutError(
+            f"{self._directory} is kept by another process and was not at version {number} after {timeout:.0f} s: see "
+            "why that process does not go on",
+            file=self._directory,
+        )
+
+    def taken(self, version: Version) -> None:
+        """The engine has this version now: the thread finds what changes from it."""
+        with self._state:
+            version.changes = None
+            self._held = version
+            if self._ready is not None and self._ready.number != version.number:
+                self._ready = None
+
+    def lost(self) -> None:
+        """What the engine has is not known any more: the next version is taken as a whole."""
+        with self._state:
+            self._held = self._ready = None
+            self._stays = False
+
+    def go_on(self) -> None:
+        """All workers have taken the version: the copy may go ahead."""
+        with self._state:
+            self._stays = False
+            self._state.notify_all()
+
+    def close(self) -> None:
+        """Ends the thread, and removes the directory if that was asked for."""
+        with self._state:
+            self._stop = True
+            self._state.notify_all()
+        self._thread.join(timeout=30.0)
+        if self._subscriber is None:
+            return
+        if self._remove:
+            # Renamed first, while it is locked: nobody finds half of it.
+            gone = tempfile.mkdtemp(prefix="deltachain-removed-", dir=os.path.dirname(self._directory))
+            try:
+                os.rename(self._directory, os.path.join(gone, "copy"))
+            except OSError as error:
+                _logger.warning("%s was not removed: %s", self._directory, error)
+            shutil.rmtree(gone, ignore_errors=True)
+        self._subscriber.close()
+
+    # The thread.
+
+    def _run(self) -> None:
+        said = None
+        while True:
+            with self._state:
+                if self._stop:
+                    return
+                wanted, stays = self._wanted, self._stays
+            failure: Error | None = None
+            try:
+                self._step(wanted, stays)
+                said = None
+            except Error as error:
+                failure = error
+            except OSError as error:
+                # Files that were removed while they were looked at: the next look finds newer ones.
+                _logger.info("looked at again: %s", error)
+            if failure is not None and str(failure) != said:
+                said = str(failure)
+                _logger.warning("%s", said)
+            with self._state:
+                if wanted is not None and wanted == self._wanted:
+                    self._failure = failure
+                self._state.notify_all()
+                if not self._stop and (self._wanted is None or self._wanted == wanted):
+                    is_waited_for = self._wanted is not None or not self.keeps
+                    self._state.wait(_POLL_DIRECTORY if is_waited_for else _POLL_CHAIN)
+
+    def _step(self, wanted: int | None, stays: bool) -> None:
+        """Has what is wanted, or what is newest, ready for this worker."""
+        subscriber = self._subscriber
+        if subscriber is not None and wanted is None and not stays:
+            update = subscriber.poll()
+            if update is not None:
+                update.apply()
+        found = self._find(wanted)
+        if found is None and subscriber is not None and wanted is not None:
+            try:
+                subscriber.prepare(wanted, timeout=0.0).apply()
+            except TimeoutError as error:
+                raise ChainError(
+                    f"CHAIN: there is no version {wanted} in the chain", rule="R-CHN-03", advice="see the update"
+                ) from error
+            found = self._find(wanted)
+        if found is None:
+            return
+        number, digest, path = found
+        with self._state:
+            held, ready = self._held, self._ready
+            if ready is not None and ready.path == path:
+                return
+        if held is not None and held.path == path:
+            version = held
+        else:
+            version = Version(number, digest, path, mapped(path, "torch"))
+            if held is not None and self._wants_changes:
+                version.changes = _changes(held.tensors, path)
+        with self._state:
+            if self._held is held:
+                self._ready = version
+
+    def _find(self, wanted: int | None) -> tuple[int, str, str] | None:
+        """Number, digest and directory of a version that is in the shared copy: the one wanted, or the current one.
+        What is in `versions` is complete: it is renamed into place."""
+        if wanted is None:
+            link = os.path.join(self._directory, "current")
+            candidates = [os.path.realpath(link)] if os.path.islink(link) else []
+        else:
+            versions = os.path.join(self._directory, "versions")
+            begin = f"{wanted:020d}-"
+            names = sorted(os.listdir(versions)) if os.path.isdir(versions) else []
+            candidates = [os.path.join(versions, name, "model") for name in names if name.startswith(begin)]
+        for model in candidates:
+            try:
+                with open(os.path.join(os.path.dirname(model), "held.json"), encoding="utf-8") as file:
+                    held = json.load(file)
+            except FileNotFoundError:
+                continue
+            return int(held["version"]), str(held["state"]), os.path.realpath(model)
+        return None
+
+
+def _changes(before: Mapping[str, Any], after: str) -> list[Patch]:
+    """What changes from tensors to the files of a version."""
+    patches: list[Patch] = []
+    batch: list[int] = []
+    size = 0
+    # Numbers count tensors by the order of their names' bytes.
+    tensors = sorted(raw(after).items(), key=lambda item: item[0].encode())
+    for number, (_, (_, _, data)) in enumerate(tensors):
+        batch.append(number)
+        size += data.nbytes
+        if size >= _BATCH or number + 1 == len(tensors):
+            patches += [patch_of(row, "torch") for row in _native.compare(before, after, batch, None)]
+            batch, size = [], 0
+    return patches
+
+
+def shared_memory_directory(chain: str) -> str:
+    """Where the shared copy of a chain is if nobody says it: in the memory of the machine, one for each user."""
+    root = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+    name = hashlib.sha256(os.fsencode(chain)).hexdigest()[:16]
+    path = os.path.join(root, f"deltachain-{os.getuid()}-{name}")
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    if os.lstat(path).st_uid != os.getuid():
+        # Everybody may write there.
+        raise UsageError(f"USAGE: this directory is another user's (file {path})", file=path)
+    return path

@@ -1,0 +1,340 @@
+"""What vLLM's workers call when weights change: waits for a version, compares its digest, loads it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.logger import init_logger
+
+from ._engine_copy import EngineCopy, Version, shared_memory_directory
+from ._errors import TornError, UnsupportedError, UsageError
+from ._files import Patch
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.config.weight_transfer import WeightTransferConfig
+
+__all__ = ["DeltachainInitInfo", "DeltachainUpdateInfo", "DeltachainWeightTransferEngine"]
+
+# vLLM's own logger, so that servers show what it says.
+_logger = init_logger("vllm.deltachain")
+
+# Versions of vLLM that the checks in `engines/` have been run with.
+_TESTED = ("0.32.",)
+
+# Set to 1, untested versions of vLLM and untested loaders in sparse mode are taken.
+_ALLOW_UNTESTED = "DELTACHAIN_ALLOW_UNTESTED"
+
+# Architectures whose loaders have been seen to take sparse patches exactly.
+_SPARSE = frozenset({"Qwen3ForCausalLM"})
+
+# Ways to guess tokens ahead that have no weights of their own.
+_WITHOUT_WEIGHTS = frozenset({None, "ngram", "ngram_gpu", "suffix"})
+
+_MODES = ("auto", "sparse", "reload")
+_KV = ("recompute", "keep")
+
+
+@dataclass
+class DeltachainInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
+    """What a server is told once.
+
+    Attributes:
+        chain: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
+        host_copy: the directory of the copy that all workers of a machine share. If a process keeps it (`deltachain
+            follow`), all workers read it; otherwise the first worker keeps it. None: a directory in the machine's
+            memory, `/dev/shm`, which the first worker keeps.
+        mode: `"sparse"`: what changes is patched in place. `"reload"`: the whole version is loaded layer by layer.
+            `"auto"`: sparse where that is known to be exact, otherwise reload.
+        kv: `"recompute"`: the caller pauses with `mode=keep`, which drops what has been computed with older weights.
+            `"keep"`: the caller keeps it (`clear_cache=false`), and answers may be made of two versions.
+        timeout: seconds that an update waits until the version is on the machine.
+    """
+
+    chain: str
+    host_copy: str | None = None
+    mode: str = "auto"
+    kv: str = "recompute"
+    timeout: float = 600.0
+
+
+@dataclass
+class DeltachainUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """Which version comes.
+
+    Attributes:
+        version: its number.
+        digest: its state digest, 64 hexadecimal digits; None: whatever the chain says.
+    """
+
+    version: int
+    digest: str | None = None
+
+
+class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, DeltachainUpdateInfo]):  # type: ignore[misc]
+    """The backend, one in each worker.
+
+    All work is in `receive_weights`, so that nothing is half done between vLLM's calls: a version that is refused
+    leaves the model as it was. If loading fails after the model was touched, the worker does not know what it has:
+    the update fails, `finish_weight_update` refuses to name a version, and the next update loads all.
+    """
+
+    init_info_cls = DeltachainInitInfo
+    update_info_cls = DeltachainUpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(
+        self, config: WeightTransferConfig, vllm_config: VllmConfig, device: torch.device, model: torch.nn.Module
+    ) -> None:
+        super().__init__(config, vllm_config, device, model)
+        _refuse_untested()
+        speculative = vllm_config.speculative_config
+        if speculative is not None and speculative.method not in _WITHOUT_WEIGHTS:
+            raise UnsupportedError(
+                f"the backend deltachain does not update draft models ({speculative.method}): they would stay at the "
+                "version that the server started with"
+            )
+        self._copy: EngineCopy | None = None
+        self._info: DeltachainInitInfo | None = None
+        self._is_sparse = False
+        self._is_torn = False
+        self._received: int | None = None
+        self.times: dict[str, float] = {}
+
+    def init_transfer_engine(self, init_info: DeltachainInitInfo) -> None:
+        """Looks at the chain, and begins to go ahead.
+
+        Raises:
+            UsageError: if the settings are not possible.
+            UnsupportedError: if this server cannot be updated so.
+            Error: if there is no chain.
+        """
+        if init_info.mode not in _MODES:
+            raise UsageError(f"USAGE: mode is one of {', '.join(_MODES)}, not {init_info.mode!r}")
+        if init_info.kv not in _KV:
+            raise UsageError(f"USAGE: kv is one of {', '.join(_KV)}, not {init_info.kv!r}")
+        if self.vllm_config.kv_transfer_config is not None and init_info.kv != "keep":
+            raise UnsupportedError(
+                "a KV connector may keep blocks of older weights beyond an update: start the server without it, or say "
+                "kv=keep"
+            )
+        if self._copy is not None and init_info == self._info:
+            return
+        reason = self._why_not_sparse(init_info.mode)
+        if reason is not None and init_info.mode == "sparse":
+            raise UnsupportedError(f"sparse updates are not possible: {reason}")
+        is_sparse = reason is None and init_info.mode != "reload"
+        directory = init_info.host_copy or shared_memory_directory(init_info.chain)
+        # Before another one is opened: it may be of the same directory.
+        self.shutdown()
+        copy = EngineCopy(init_info.chain, directory, changes=is_sparse, remove=init_info.host_copy is None)
+        self._copy, self._info, self._is_sparse = copy, init_info, is_sparse
+        _logger.info(
+            "deltachain: follows %s in %s, which %s; updates are %s%s",
+            init_info.chain,
+            directory,
+            "this worker keeps" if copy.keeps else "another process keeps",
+            "sparse" if is_sparse else "whole reloads",
+            "" if reason is None or init_info.mode == "reload" else f", since {reason}",
+        )
+
+    def _why_not_sparse(self, mode: str) -> str | None:
+        """Why patches would not be exact here; None if they are."""
+        if self.model_config.quantization is not None:
+            return f"the model is quantised ({self.model_config.quantization})"
+        for name, parameter in self.model.named_parameters():
+            if parameter.numel() == 0:
+                return f"this platform packs weights ({name})"
+            if not parameter.is_floating_point():
+                return f"{name} is not of a floating dtype"
+        if self.vllm_config.lora_config is not None:
+            return "the server has LoRA adapters"
+        architectures = set(self.model_config.architectures or [])
+        if not architectures <= _SPARSE and not (mode == "sparse" and _allows_untested()):
+            return f"the loader of {', '.join(sorted(architectures))} has not been tested with patches"
+        return None
+
+    def start_weight_update(self) -> None:
+        """Nothing has to be prepared."""
+        self._received = None
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """As vLLM's own, but for CPUs, which torch made for GPUs cannot wait for."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: DeltachainUpdateInfo) -> None:
+        """Waits until the version is on this machine, compares its digest, and loads it.
+
+        Raises:
+            UsageError: before `init_transfer_engine`, and for draft models.
+            WrongBaseError, ChainError, TimeoutError, Error: if the version cannot be had. The model is as it was.
+            TornError: if the model was touched and the version not loaded: stay paused, and update again.
+        """
+        copy, info = self._copy, self._info
+        if copy is None or info is None:
+            raise UsageError("USAGE: the backend knows no chain yet: call /init_weight_transfer_engine first")
+        if self.model is not self._default_model:
+            raise UnsupportedError("the backend deltachain does not update draft models")
+        begin = time.monotonic()
+        taken = copy.take(update_info.version, update_info.digest, info.timeout)
+        waited = time.monotonic()
+        held = None if self._is_torn else copy.held
+        if held is not None and held.path == taken.path:
+            how = "nothing, it was here already"
+        else:
+            patches = taken.changes if held is not None and self._is_sparse else None
+            if patches is not None and not _can_patch(patches):
+                patches = None
+            try:
+                self._is_torn = True
+                if patches is None:
+                    self._load_all(taken)
+                else:
+                    self._patch(patches)
+                self._pack_again()
+            except BaseException as error:
+                copy.lost()
+                raise TornError(
+                    f"version {taken.number} was not loaded, and this worker may hold parts of two versions: keep the "
+                    f"server paused and update again, which loads all ({type(error).__name__}: {error})"
+                ) from error
+            self._is_torn = False
+            how = "all tensors" if patches is None else f"patches of {len(patches)} tensors"
+        copy.taken(taken)
+        self._received = taken.number
+        self.times = {"wait": waited - begin, "load": time.monotonic() - waited}
+        _logger.info(
+            "deltachain: version %d, %s, loaded %s: waited %.3f s, loaded in %.3f s",
+            taken.number,
+            taken.digest[:12],
+            how,
+            self.times["wait"],
+            self.times["load"],
+        )
+
+    def finish_weight_update(self) -> None:
+        """Lets the shared copy go ahead.
+
+        Raises:
+            UsageError: if no version has been received, so that none can be named.
+        """
+        if self._received is None:
+            raise UsageError("USAGE: no version has been received in this update: call /update_weights first")
+        self._received = None
+        assert self._copy is not None
+        self._copy.go_on()
+
+    def shutdown(self) -> None:
+        """Gives up the copy; the model stays as it is."""
+        if self._copy is not None:
+            self._copy.close()
+        self._copy = self._info = None
+
+    def _patch(self, patches: list[Patch]) -> None:
+        """Writes what changes, in place, through the model's own loader."""
+        from vllm.model_executor.model_loader.checkpoint_weight_patch import (
+            CheckpointWeightPatch,
+            load_checkpoint_weight_patches,
+        )
+
+        # One patch for each tensor: a name that comes twice costs a load of its whole shape twice.
+        load_checkpoint_weight_patches(
+            self.model,
+            [
+                CheckpointWeightPatch(
+                    name=patch.name,
+                    shape=patch.shape,
+                    dtype=patch.values.dtype,
+                    values=patch.values.to(self.device),
+                    indices=patch.indices.to(self.device),
+                )
+                for patch in patches
+            ],
+            # They are ascending.
+            validate_unique_indices=False,
+        )
+
+    def _load_all(self, taken: Version) -> None:
+        """Loads every tensor, layer by layer, as the server did when it started."""
+        from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model)
+        expected = {name for name, _ in self.model.named_parameters()} - self._tied()
+        try:
+            with torch.device(self.device), disable_mtp_completeness_check():
+                loaded: Iterable[str] | None = self.model.load_weights(iter(taken.tensors.items()))
+        finally:
+            # Also after a failure: otherwise the next load would begin in the middle of this one.
+            finalize_layerwise_reload(self.model, self.model_config)
+        if loaded is not None and self.model_config.quantization is None:
+            missing = sorted(expected - set(loaded))
+            if missing:
+                raise UsageError(f"USAGE: the chain has no weights for {len(missing)} parameters: {missing[:5]}")
+
+    def _pack_again(self) -> None:
+        """On CPUs, vLLM multiplies by a packed copy of the last layer's weights. If they are those of the embedding, a
+        reload brings these up to date, and the copy only when it is made again."""
+        if self.device.type == "cpu":
+            for _, head in self._heads():
+                if head.weight.numel():
+                    head.quant_method.process_weights_after_loading(head)
+
+    def _heads(self) -> list[tuple[str, torch.nn.Module]]:
+        """The layers that make logits, with their names."""
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+        return [(name, module) for name, module in self.model.named_modules() if isinstance(module, ParallelLMHead)]
+
+    def _tied(self) -> set[str]:
+        """Parameters that are other ones under a second name, which no checkpoint has."""
+        if not getattr(self.model_config.hf_text_config, "tie_word_embeddings", False):
+            return set()
+        return {f"{name}.{own}" for name, head in self._heads() for own, _ in head.named_parameters(recurse=False)}
+
+
+def _can_patch(patches: list[Patch]) -> bool:
+    """Whether vLLM can take these patches: lanes of floating tensors, and no NaN, which stands for what stays."""
+    return all(
+        patch.indices is not None
+        and patch.values.is_floating_point()
+        and patch.values.element_size() > 1
+        and not bool(torch.isnan(patch.values).any())
+        for patch in patches
+    )
+
+
+def _allows_untested() -> bool:
+    return os.environ.get(_ALLOW_UNTESTED) == "1"
+
+
+def _refuse_untested() -> None:
+    """Raises UnsupportedError for a version of vLLM that nobody has tried."""
+    if _allows_untested():
+        return
+    import vllm
+
+    found = getattr(vllm, "__version__", None)
+    if not isinstance(found, str) or found == "dev":
+        try:
+            found = version("vllm")
+        except PackageNotFoundError:
+            found = "unknown"
+    if not found.startswith(_TESTED):
+        raise UnsupportedError(
+            f"the backend deltachain has not been tested with vLLM {found}, but with {', '.join(_TESTED)}x: set "
+            f"{_ALLOW_UNTESTED}=1 to use it all the same"
+        )

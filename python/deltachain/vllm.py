@@ -1,0 +1,20 @@
+"""The weight transfer backend `deltachain` for vLLM: servers take versions from a chain.
+
+    vllm serve MODEL --weight-transfer-config '{"backend": "deltachain"}'
+
+Installed beside vLLM, this package is found by it: the entry point `vllm.general_plugins`. See docs/integrations.md.
+"""
+
+from __future__ import annotations
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Makes the backend known. vLLM calls this in each of its processes, in some of them twice."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    if "deltachain" not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(
+            "deltachain", "deltachain._vllm_engine", "DeltachainWeightTransferEngine"
+        )
