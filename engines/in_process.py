@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import served
@@ -65,15 +67,15 @@ def fresh(folder: Path, number: int, plain: bool) -> list[Any]:
     return [served.answers(llm), served.checksums(llm)]
 
 
-def updates(folder: Path, mode: str, numbers: list[int]) -> dict[str, Any]:
-    """Versions one after the other; what the engine shows after each."""
+def updates(folder: Path, mode: str, numbers: list[int]) -> list[Any]:
+    """Versions one after the other; each with what the engine shows then."""
     engine = Updated(folder, plain=mode == "sparse")
-    found: dict[str, Any] = {"other": engine.shows()}
     engine.begin(mode)
+    found = []
     for number in numbers:
         times = engine.update(number)
-        found[str(number)] = [*engine.shows(), times]
         assert engine.llm.get_weight_version() == str(number)
+        found.append([number, [*engine.shows(), times]])
     return found
 
 
@@ -123,10 +125,8 @@ def failures(folder: Path) -> list[list[Any]]:
         update = subscriber.prepare(3, timeout=60)
         update.apply()
     assert update.routes == [(2, 3)]
-    before = {path.name for path in (damaged / "files").iterdir()}
-    link = next(path for path in (damaged / "files").iterdir() if path.name == link_of(damaged, 3))
+    link = damaged / "files" / link_of(damaged, 3)
     good = link.read_bytes()
-    assert link.name in before
     link.write_bytes(good[: len(good) // 2] + bytes([good[len(good) // 2] ^ 1]) + good[len(good) // 2 + 1 :])
     engine.begin("sparse", "damaged")
     engine.update(2)
@@ -176,10 +176,42 @@ def failures(folder: Path) -> list[list[Any]]:
         rows.append([f"the update after {name} that broke", engine.shows() == fresh_of(folder, 4), "as a fresh start"])
 
     refused(
-        "draft model", RuntimeError, lambda: engine.llm.start_draft_weight_update(), fresh_of(folder, 4)
+        "an update of a draft model", RuntimeError, lambda: engine.llm.start_draft_weight_update(), fresh_of(folder, 4)
     )
+    last = fresh_of(folder, 4)
+    for name, act in unsupported().items():
+        refused(name, dc.UnsupportedError, lambda act=act: engine.engine(act), last)
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     return rows
+
+
+def unsupported() -> dict[str, Callable[[Any], object]]:
+    """What servers must not be started with, or not be told. Each is given the backend of one that is good."""
+
+    def again(backend: Any, **changes: Any) -> object:
+        config = copy.copy(backend.vllm_config)
+        for name, value in changes.items():
+            object.__setattr__(config, name, value)
+        return type(backend)(backend.config, config, backend.device, backend.model)
+
+    def untested(backend: Any) -> object:
+        import vllm
+
+        good, vllm.__version__ = vllm.__version__, "0.99.0"
+        try:
+            return again(backend)
+        finally:
+            vllm.__version__ = good
+
+    def connector(backend: Any) -> object:
+        other = again(backend, kv_transfer_config=SimpleNamespace())
+        return other.init_transfer_engine(backend._info)
+
+    return {
+        "a draft model beside it": lambda backend: again(backend, speculative_config=SimpleNamespace(method="eagle")),
+        "a KV connector": connector,
+        "an untested version of vLLM": untested,
+    }
 
 
 def fresh_of(folder: Path, number: int) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -73,26 +74,30 @@ def words() -> Any:
 
 def train(kind: str, folder: Path, versions: int) -> None:
     """Publishes versions of a model to FOLDER/chain, one after each step of training. Each is saved by transformers as
-    well, in FOLDER/saved-N: that is what a server that was updated has to equal. FOLDER/other is another random model of
-    the same shape, for servers to start with.
+    well, in FOLDER/saved-N: that is what a server that was updated has to equal. FOLDER/other is another random model
+    of the same shape, for servers to start with.
 
     Masters are in F32, as in real training, and the checkpoint is bfloat16.
     """
     make(kind, folder / "other", seed=1)
     model = make(kind, folder / "base", seed=0).float()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-6 if kind != "half" else 1e-6)
+    # The large one is trained by the signs of its gradients, which is what Adam does at first, without Adam's memory.
+    optimizer = None if kind == "half" else torch.optim.AdamW(model.parameters(), lr=5e-6)
     generator = torch.Generator().manual_seed(0)
     rows = []
     with dc.Publisher(str(folder / "chain"), like=folder / "base") as publisher:
         for number in range(versions):
             tokens = torch.randint(2, model.config.vocab_size, (1 if kind == "half" else 4, 16), generator=generator)
             model(input_ids=tokens, labels=tokens).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            if optimizer is None:
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.sub_(parameter.grad.sign_(), alpha=1e-6)
+            else:
+                optimizer.step()
+            model.zero_grad()
             saved = folder / f"saved-{number}"
-            copy = type(model)(model.config)
-            copy.load_state_dict(model.state_dict())
-            copy.to(torch.bfloat16).save_pretrained(saved)
+            copy.deepcopy(model).to(torch.bfloat16).save_pretrained(saved)
             if kind != "half":
                 words().save_pretrained(saved)
             # What transformers saves, which has names as checkpoints have them.

@@ -15,14 +15,10 @@ TOKENS = 12
 
 
 def engine(model: object, *, plain: bool = False, **settings: Any) -> Any:
-    """An engine. With `plain`, it keeps weights as the checkpoint has them, as on GPUs: on CPUs, vLLM packs them
-    otherwise."""
+    """An engine. For `plain`, see `plain.py`."""
+    os.environ["ENGINES_PLAIN"] = str(int(plain))
     import vllm
 
-    if plain:
-        import vllm._custom_ops as ops
-
-        ops._supports_onednn = False
     return vllm.LLM(
         model=str(model),
         skip_tokenizer_init=True,
@@ -55,4 +51,3 @@ def checksums(llm: Any) -> dict[str, str]:
     for row in llm.collective_rpc("compute_weight_checksums"):
         found |= row
     return found
-

@@ -11,6 +11,7 @@ mod deny;
 mod differential;
 mod directions;
 mod endurance;
+mod engines;
 mod exchange;
 mod fuzz;
 mod js;
@@ -144,6 +145,15 @@ const TASKS: &[Task] = &[
             "writes bench/rivals/RESULTS.md and rivals.svg",
         ],
         run: rivals::run,
+    },
+    Task {
+        name: "engines",
+        arguments: engines::ARGUMENTS,
+        about: &[
+            "the Python package with the real vLLM on the CPU, about 6 GB and half an hour; writes the",
+            "tables of docs/integrations.md. --short is a few minutes and writes nothing",
+        ],
+        run: engines::run,
     },
     Task {
         name: "exchange",

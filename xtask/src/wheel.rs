@@ -78,6 +78,11 @@ fn steps_for(systems: For, steps: &mut Steps, runner: bool) {
     }
 }
 
+/// Builds the wheel for systems that are no older than this machine's.
+pub(crate) fn build_for_this_machine() -> Result<PathBuf> {
+    build(For::This)
+}
+
 /// Builds the wheel for release, into the target folder.
 fn build(systems: For) -> Result<PathBuf> {
     let python = match systems {

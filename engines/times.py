@@ -1,0 +1,62 @@
+"""How long updates take with a model of about half a billion parameters, part by part, beside a reload of the whole
+model from disk in the same run. `run.py` starts this."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+from in_process import Updated
+from models import tensors_of
+
+import deltachain as dc
+
+
+def forget(folder: Path) -> None:
+    """Drops the files of a model from the system's cache, so that they are read from the disk."""
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--mode", required=True)
+    given = parser.parse_args()
+    folder = given.folder
+    shutil.rmtree(folder / "chain", ignore_errors=True)
+    engine = Updated(folder, plain=given.mode == "sparse")
+    lines = []
+    with dc.Publisher(str(folder / "chain"), like=folder / "base") as publisher:
+        for number in range(len(engine.rows)):
+            published = publisher.publish_async(tensors_of(folder / f"saved-{number}")).result()
+            begin = time.monotonic()
+            if number == 0:
+                engine.begin(given.mode)
+            # The engine serves meanwhile.
+            while engine.engine(lambda backend: backend._copy.ready) != number:
+                time.sleep(0.01)
+            staged = time.monotonic() - begin
+            times = engine.update(number, digest=published.digest)
+            begin = time.monotonic()
+            forget(folder / f"saved-{number}")
+            engine.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder / f"saved-{number}")})
+            disk = time.monotonic() - begin
+            share = f"{published.changed / published.elements:.1%} changed"
+            parts = [staged, times["wait"], times["load"], times["pause"], disk]
+            seconds = " | ".join(f"{part:.3f} s" for part in parts)
+            lines.append(f"| {given.mode} | {number}, {share} | {seconds} |")
+            print(lines[-1], flush=True)
+    engine.llm.collective_rpc("shutdown_weight_transfer_engine")
+    given.out.write_text(json.dumps(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The copy that the workers of engines on one machine share: who keeps it, what it goes ahead to, what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import deltachain as dc
+
+torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
+
+from deltachain._engine_copy import EngineCopy  # noqa: E402
+
+LONG = 60.0
+
+
+def published(folder: Path, versions: int) -> list[str]:
+    """A chain in FOLDER/chain of so many versions, each with one more lane that differs; their digests."""
+    weight = torch.zeros(1000, dtype=torch.bfloat16)
+    digests = []
+    with dc.Publisher(folder / "chain") as publisher:
+        for number in range(versions):
+            weight[number] = 1.0
+            digests.append(publisher.publish_async({"weight": weight, "bias": torch.ones(8)}).result().digest)
+    return digests
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for a thread."""
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_goes_ahead_and_finds_what_changes(tmp_path: Path) -> None:
+    digests = published(tmp_path, 3)
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=True)
+    try:
+        until(lambda: copy.ready == 2)
+        # An older one than the newest is asked for.
+        first = copy.take(0, digests[0], LONG)
+        assert (first.number, first.digest, first.changes) == (0, digests[0], None)
+        copy.taken(first)
+        copy.go_on()
+        until(lambda: copy.ready == 2)
+        last = copy.take(2, digests[2], LONG)
+        assert last.changes is not None
+        (patch,) = last.changes
+        assert (patch.name, patch.indices.tolist(), patch.values.tolist()) == ("weight", [1, 2], [1.0, 1.0])
+        copy.taken(last)
+        # Lost: the same version is taken as a whole.
+        copy.lost()
+        again = copy.take(2, digests[2], LONG)
+        assert again.changes is None and torch.equal(again.tensors["weight"][:4].float(), torch.tensor([1.0, 1, 1, 0]))
+    finally:
+        copy.close()
+
+
+def test_what_is_refused_leaves_what_is_held(tmp_path: Path) -> None:
+    digests = published(tmp_path, 2)
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=True)
+    try:
+        copy.taken(copy.take(0, digests[0], LONG))
+        with pytest.raises(dc.WrongBaseError, match=digests[1]):
+            copy.take(1, digests[0], LONG)
+        with pytest.raises(dc.ChainError, match="no version 7"):
+            copy.take(7, None, LONG)
+        assert copy.held is not None and copy.held.number == 0
+        assert copy.take(1, digests[1], LONG).changes is not None
+    finally:
+        copy.close()
+
+
+def test_one_process_keeps_it_and_others_read(tmp_path: Path) -> None:
+    digests = published(tmp_path, 2)
+    program = (
+        "import sys, deltachain as dc\n"
+        "with dc.Subscriber(sys.argv[1], host_copy=sys.argv[2]) as s:\n"
+        "    s.prepare(0, timeout=60).apply(); print('there', flush=True); sys.stdin.readline()\n"
+        "    s.prepare(1, timeout=60).apply(); print('there', flush=True); sys.stdin.readline()\n"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path / "chain"), str(tmp_path / "copy")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper:
+        assert keeper.stdin is not None and keeper.stdout is not None
+        assert keeper.stdout.readline() == "there\n"
+        copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=True)
+        try:
+            assert not copy.keeps
+            copy.taken(copy.take(0, digests[0], LONG))
+            with pytest.raises(dc.TimeoutError, match="kept by another process"):
+                copy.take(1, digests[1], 0.3)
+            keeper.stdin.write("\n")
+            keeper.stdin.flush()
+            taken = copy.take(1, digests[1], LONG)
+            assert taken.changes is not None and [patch.name for patch in taken.changes] == ["weight"]
+        finally:
+            copy.close()
+            keeper.stdin.write("\n")
+            keeper.stdin.flush()
+    assert (tmp_path / "copy").is_dir()
+
+
+def test_views_outlive_files_and_the_directory_is_removed(tmp_path: Path) -> None:
+    digests = published(tmp_path, 1)
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False, remove=True)
+    taken = copy.take(0, digests[0], LONG)
+    copy.close()
+    assert not (tmp_path / "copy").exists() and list(tmp_path.iterdir()) == [tmp_path / "chain"]
+    assert float(taken.tensors["weight"][0]) == 1.0
+
+
+def test_a_directory_without_a_chain_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(dc.Error):
+        EngineCopy(str(tmp_path / "missing"), str(tmp_path / "copy"), changes=False, remove=True)
+    assert not (tmp_path / "copy").exists()

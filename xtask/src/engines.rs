@@ -1,0 +1,24 @@
+//! `cargo xtask engines [--short]`: the Python package with real engines, in an environment of their own (`engines/run.py`).
+
+use std::process::Command;
+
+use crate::steps::execute;
+use crate::workspace::{root, target};
+use crate::{Result, wheel};
+
+pub(crate) const ARGUMENTS: &str = "[--short]";
+
+pub(crate) fn run(arguments: &[String]) -> Result {
+    let short = match arguments {
+        [] => false,
+        [option] if option == "--short" => true,
+        _ => return Err(format!("the arguments are {ARGUMENTS}").into()),
+    };
+    let wheel = wheel::build_for_this_machine()?;
+    let mut python = Command::new("python3");
+    python.arg("engines/run.py").arg("--wheel").arg(wheel).arg("--work").arg(target()?.join("engines"));
+    if short {
+        python.arg("--short");
+    }
+    execute(python.current_dir(root()?))
+}
