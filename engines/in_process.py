@@ -14,9 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import served
-
 import deltachain as dc
+import served
 
 BACKEND = {"backend": "deltachain"}
 

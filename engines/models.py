@@ -8,10 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import deltachain as dc
 import torch
 import transformers
-
-import deltachain as dc
 
 # Of each model: its class in transformers, and its sizes.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -172,6 +172,8 @@ def proofs(run: Run, short: bool) -> None:
         "|---|---|---|---|---|---|---|",
     ]
     between(DOCUMENT, "engine times", [*head, *lines])
+    out = run.work / "regions.json"
+    between(DOCUMENT, "regions", run.child("regions.py", run.work / "regions", out, out=out))
 
 
 def main() -> int:

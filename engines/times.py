@@ -10,10 +10,9 @@ import shutil
 import time
 from pathlib import Path
 
+import deltachain as dc
 from in_process import Updated
 from models import tensors_of
-
-import deltachain as dc
 
 
 def forget(folder: Path) -> None:
