@@ -87,14 +87,15 @@ export function digestOfTable(table) {
 /**
  * A safetensors file as a state. Its data are read when they are needed.
  * @param {Source} source
- * @returns {Promise<State & { infos: Map<string, TensorInfo> }>}
+ * @returns {Promise<State & { infos: Map<string, TensorInfo>, metadata: Record<string, string> | null }>} with the
+ *   file's `__metadata__`
  */
 export async function openSafetensors(source) {
   if (source.length < 8) throw usage('not a safetensors file: too short');
   const start = await source.read(0, 8);
   const length = Number(new DataView(start.buffer, start.byteOffset, 8).getBigUint64(0, true));
   if (length > HEADER_MOST || length + 8 > source.length) throw usage('not a safetensors file: wrong header length');
-  const { infos, offsets } = parseHeader(utf8(await source.read(8, length)), source.length - 8 - length);
+  const { infos, offsets, metadata } = parseHeader(utf8(await source.read(8, length)), source.length - 8 - length);
   const state = stateOf(infos, async (name, piece) => {
     const info = infos.get(name);
     if (info === undefined) throw usage(`no tensor ${name}`);
@@ -102,7 +103,7 @@ export async function openSafetensors(source) {
     // The caller may change what it gets, so it gets its own.
     return (await source.read(from, pieceLength(info.byteLength, piece))).slice();
   });
-  return { ...state, infos };
+  return { ...state, infos, metadata };
 }
 
 /** @param {string} text @param {number} dataLength */
@@ -119,9 +120,14 @@ function parseHeader(text, dataLength) {
   const infos = new Map();
   /** @type {Map<string, number>} */
   const offsets = new Map();
+  /** @type {Record<string, string> | null} */
+  let metadata = null;
   const spans = [];
   for (const [name, value] of Object.entries(header)) {
-    if (name === '__metadata__') continue;
+    if (name === '__metadata__') {
+      metadata = value === null ? null : metadataOf(value);
+      continue;
+    }
     const dtype = BY_NAME.get(value?.dtype);
     const [begin, end] = Array.isArray(value?.data_offsets) ? value.data_offsets : [NaN, NaN];
     const shape = Array.isArray(value?.shape) ? value.shape.map(dimension) : null;
@@ -140,7 +146,15 @@ function parseHeader(text, dataLength) {
     at = end;
   }
   if (at !== dataLength) throw usage('safetensors: the data do not fill the file');
-  return { infos, offsets };
+  return { infos, offsets, metadata };
+}
+
+/** @param {unknown} value @returns {Record<string, string>} */
+function metadataOf(value) {
+  const strings = typeof value === 'object' && value !== null && !Array.isArray(value)
+    && Object.values(value).every((text) => typeof text === 'string');
+  if (!strings) throw usage('safetensors: __metadata__ is not an object of strings');
+  return /** @type {Record<string, string>} */ (value);
 }
 
 /** @param {unknown} value */
@@ -155,9 +169,10 @@ function dimension(value) {
 /**
  * The first bytes of a safetensors file with these tensors; their data follow in the order of `infos`.
  * @param {Iterable<TensorInfo>} infos
+ * @param {Record<string, string> | null} [metadata] `__metadata__` of the file
  */
-export function safetensorsHeader(infos) {
-  const parts = [];
+export function safetensorsHeader(infos, metadata = null) {
+  const parts = metadata === null ? [] : [`"__metadata__":${JSON.stringify(metadata)}`];
   let at = 0;
   for (const { name, dtype, shape, byteLength } of infos) {
     if (dtype.code === 255 || name === '__metadata__') throw usage(`safetensors cannot hold tensor ${name}`);

@@ -54,6 +54,34 @@ test('a link of 10 GB is opened by one request', async (t) => {
   assert.deepEqual(log, ['/long.dcf bytes=0-262143']);
 });
 
+/** A link whose index is not compressed, with metadata of this length in it. @param {number} length */
+async function longIndex(length) {
+  const { bytes } = await longLink(0);
+  const view = new DataView(bytes.buffer);
+  const [stored, raw] = [88, 96].map((offset) => Number(view.getBigUint64(offset, true)));
+  assert.equal(stored, raw);
+  assert.equal(bytes[128], 0, 'no metadata yet');
+  const varint = (value) => (value < 128 ? [value] : [(value % 128) + 128, ...varint(Math.floor(value / 128))]);
+  const metadata = Buffer.concat([Buffer.from([1, 1, 0x6b, ...varint(length)]), Buffer.alloc(length, 'x')]);
+  const index = Buffer.concat([metadata, bytes.subarray(129, 128 + stored)]);
+  const whole = Buffer.concat([bytes.subarray(0, 128), index, bytes.subarray(128 + stored)]);
+  const header = new DataView(whole.buffer, whole.byteOffset, 128);
+  for (const offset of [88, 96]) header.setBigUint64(offset, BigInt(index.length), true);
+  header.setUint32(120, crc32(index), true);
+  header.setUint32(124, crc32(whole.subarray(0, 124)), true);
+  return whole;
+}
+
+test('a link whose index is longer than the first request is opened by two', async (t) => {
+  const bytes = await longIndex(500_000);
+  const { url, log } = await serve(t, { '/link.dcf': { bytes, etag: '"a"' } });
+  const link = await open(await httpSource(`${url}/link.dcf`));
+  assert.equal(link.index.metadata[0][1].length, 500_000);
+  const end = 128 + link.header.indexStored;
+  assert.deepEqual(log, ['/link.dcf bytes=0-262143', `/link.dcf bytes=262144-${end - 1}`]);
+  await link.check();
+});
+
 test('a file that changes while it is read is an error', async (t) => {
   const file = { ...(await longLink(1e6)), etag: '"a"' };
   const { url } = await serve(t, { '/link.dcf': file });

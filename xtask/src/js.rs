@@ -1,18 +1,24 @@
-//! `cargo xtask js`: the JavaScript reader: its types and tests, the conformance vectors, `inspect` against the tool, and
-//! damaged files against the Rust reader. It needs Node; without it, the steps are skipped.
+//! `cargo xtask js`: the JavaScript reader: its types and tests, the conformance vectors, `inspect` against the tool,
+//! damaged files against the Rust reader, and the inspector's page in a browser. It needs Node, and Chromium for the page;
+//! without them, the steps are skipped.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::conformance::{build_runner, measure_part, quoted, runner};
 use crate::python::Python;
 use crate::steps::{Steps, execute};
-use crate::workspace::{build_tool, root, tool};
+use crate::workspace::{build_tool, root, target, tool};
 use crate::{Result, no_arguments};
 
 /// Oldest version of Node that the package supports.
 const NODE: u32 = 20;
+/// What the npm package has beside sources and types.
+const PACKED: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "package.json"];
+/// Debian's browser. `DELTACHAIN_BROWSER` names another.
+const BROWSER: &str = "/usr/bin/chromium";
 
 /// `cargo xtask js`
 pub(crate) fn run(arguments: &[String]) -> Result {
@@ -39,9 +45,21 @@ pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>)
     }
     steps.run("JavaScript types", || in_js("npm", &["run", "types"]));
     steps.run("JavaScript tests", || in_js("npm", &["test"]));
+    steps.run("files of the npm package", check_package);
+    steps.run("inspector: the built page is up to date", || in_js("node", &["inspector/build.mjs", "--check"]));
     if !built {
         steps.skip("conformance of the JavaScript reader", "no runner");
+        steps.skip("inspector in a browser", "no tool");
         return;
+    }
+    let browser = std::env::var_os("DELTACHAIN_BROWSER").map_or_else(|| PathBuf::from(BROWSER), PathBuf::from);
+    if browser.exists() {
+        steps.run("inspector in a browser", test_page);
+    } else {
+        steps.skip(
+            "inspector in a browser",
+            "no /usr/bin/chromium, and DELTACHAIN_BROWSER names no browser that is there",
+        );
     }
     steps.run("conformance of the JavaScript reader", || {
         // It writes no links, so it does not claim `encode`.
@@ -59,6 +77,36 @@ pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>)
         }
         None => steps.skip("interop of the JavaScript reader", "no Python environment"),
     }
+}
+
+/// The page in a browser. Pictures of it are kept in `target/inspector`.
+fn test_page() -> Result {
+    let mut tests = Command::new("npm");
+    tests.args(["run", "test:browser"]).current_dir(folder()?);
+    execute(tests.env("DELTACHAIN", tool()?).env("SCREENSHOTS", target()?.join("inspector")))
+}
+
+/// What would be published: sources, types, README and licences, nothing else.
+fn check_package() -> Result {
+    let packed = Command::new("npm")
+        .args(["pack", "--dry-run", "--json", "--ignore-scripts"])
+        .current_dir(folder()?)
+        .stderr(Stdio::inherit())
+        .output()?;
+    let listing: serde_json::Value = serde_json::from_slice(&packed.stdout)?;
+    let files = listing[0]["files"].as_array().ok_or("npm pack lists no files")?;
+    let mut names: Vec<&str> = files.iter().filter_map(|file| file["path"].as_str()).collect();
+    names.retain(|name| !name.starts_with("src/") && !name.starts_with("types/"));
+    names.sort_unstable();
+    if names != PACKED {
+        return Err(format!("the npm package has {names:?} beside sources and types, not {PACKED:?}").into());
+    }
+    for licence in PACKED.iter().filter(|name| name.starts_with("LICENSE")) {
+        if fs::read(folder()?.join(licence))? != fs::read(root()?.join(licence))? {
+            return Err(format!("js/{licence} is not the repository's").into());
+        }
+    }
+    Ok(())
 }
 
 /// Whether there is a Node that is new enough, with npm.

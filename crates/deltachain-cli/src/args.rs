@@ -140,6 +140,7 @@ pub(crate) struct ApplyArgs {
 Examples:
   deltachain inspect 1.dcf
   deltachain inspect 1.dcf --segments    streams, contexts and first values, for authors of readers
+  deltachain inspect 1.dcf --html 1.html    one page with the link inside, to look at and to send
   deltachain inspect 1.dcf --json | jq '.tensors[] | select(.operation == \"set\") | .name'")]
 pub(crate) struct InspectArgs {
     /// The link
@@ -147,6 +148,13 @@ pub(crate) struct InspectArgs {
     /// Show each segment as it is coded: its streams, and its parts with their contexts and first values
     #[arg(long)]
     pub(crate) segments: bool,
+    /// Write a page for browsers with the link inside (of 256 MiB at most), and print no table. It needs no network, and
+    /// verifies and applies the link where its base is given
+    #[arg(long, value_name = "FILE", conflicts_with = "segments")]
+    pub(crate) html: Option<PathBuf>,
+    /// Replace the file of --html
+    #[arg(long, requires = "html")]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 }

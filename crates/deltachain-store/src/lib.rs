@@ -70,3 +70,8 @@ pub use publishing::published::{Head, Published, PublishedRoute, head};
 pub use publishing::publisher::Publisher;
 pub use publishing::shards::{commit_shards, publish_shard};
 pub use retention::{Keep, PrunePlan, Pruned, plan_prune, prune};
+
+/// The Rust of README.md, compiled as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
+use crate::commands::inspect_html;
 use crate::commands::inspect_segments as segments;
 use crate::inputs::OpenedLink;
 use crate::interrupt;
@@ -21,7 +22,12 @@ const SHOWN_CHARACTERS: usize = 160;
 pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
     let link = OpenedLink::open(&args.link, &args.limits.limits())?;
     let in_file = |error: deltachain::Error| error.in_file(&link.path);
+    // Before the work of reading all segments.
+    args.html.as_deref().map(|page| inspect_html::check(&link, page, args.force)).transpose()?;
     let rows = rows(&link, output).map_err(in_file)?;
+    if let Some(page) = &args.html {
+        return inspect_html::write(&link, page, args.force, output);
+    }
     let segments = args.segments.then(|| segments::read(&link, output).map_err(in_file)).transpose()?;
     output.result(
         || {

@@ -11,6 +11,7 @@ pub(crate) mod export;
 #[cfg(feature = "exchange")]
 pub(crate) mod import;
 pub(crate) mod inspect;
+mod inspect_html;
 mod inspect_segments;
 pub(crate) mod snapshot;
 pub(crate) mod squash;

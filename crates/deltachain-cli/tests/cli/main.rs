@@ -6,6 +6,7 @@ mod directories;
 #[cfg(feature = "exchange")]
 mod exchange;
 mod operation;
+mod readme;
 mod refusals;
 mod round_trips;
 mod servers;

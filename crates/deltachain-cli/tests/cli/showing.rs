@@ -2,6 +2,8 @@
 
 use std::process::{Command, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::round_trips::chain;
@@ -44,6 +46,34 @@ fn inspect_adds_up() {
         assert!(text.contains("run = erster Versuch") && text.contains("encoder.layer.0.attention.self.query.weight"));
         assert!(!text.contains('\u{1b}'), "colours without a terminal");
     }
+}
+
+#[test]
+fn inspect_writes_a_page_with_the_link_inside() {
+    let folder = Folder::new();
+    let link = "step 1 & \"more\".dcf";
+    folder.run(&["diff", &step(0), &step(1), "-o", link]).good();
+    let said = folder.json(&["inspect", link, "--html", "page.html"]);
+    let page = String::from_utf8(folder.read("page.html")).unwrap();
+    assert_eq!(said["bytes"], page.len());
+    assert_eq!(said["html"], "page.html");
+    // One file is inside, and it is the link.
+    let begin = "class=\"data\" data-name=\"step 1 &amp; &quot;more&quot;.dcf\">";
+    assert_eq!(page.matches("class=\"data\" data-name").count(), 1);
+    let (_, rest) = page.split_once(begin).unwrap();
+    let (inside, rest) = rest.split_once("</script>").unwrap();
+    assert_eq!(STANDARD.decode(inside).unwrap(), folder.read(link));
+    assert!(rest.trim_start().starts_with("<!--/data-->"));
+    // It asks no server by itself, and nothing is replaced without being asked to.
+    assert!(page.contains("default-src 'none'"));
+    folder.refused(&["inspect", link, "--html", "page.html"], "USAGE", None);
+    folder.json(&["inspect", link, "--html", "page.html", "--force"]);
+    // A damaged link gives no page.
+    let mut bytes = folder.read(link);
+    *bytes.last_mut().unwrap() ^= 1;
+    folder.write("damaged.dcf", bytes);
+    folder.refused(&["inspect", "damaged.dcf", "--html", "other.html"], "CORRUPT", Some("R-SEG-01"));
+    assert!(!folder.at("other.html").exists());
 }
 
 /// Segments of a link from 5000 bytes to the same with a few changes, as `inspect --segments` shows them.

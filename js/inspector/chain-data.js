@@ -1,0 +1,110 @@
+/** What the chain's documents say, in the form that the view wants. */
+import { blake3Hex, openChain, parseDocument, DeltachainError } from '../src/index.js';
+import { commitName, routesName } from '../src/plan.js';
+
+/** Requests at one time. */
+const TOGETHER = 8;
+
+/**
+ * A version: its commit, the routes in force, and the documents that say so.
+ * @typedef {object} Version
+ * @property {number} version
+ * @property {import('../src/documents.js').Commit} commit
+ * @property {string} digest of the commit's bytes
+ * @property {import('../src/documents.js').Route[]} routes
+ * @property {{ name: string, text: string }[]} documents
+ */
+
+/** A chain, read as far as it was asked for. */
+export class ChainData {
+  /** @type {Map<number, Version>} */
+  versions = new Map();
+  head = 0;
+  chainText = '';
+  chainDigest = '';
+  /** @type {Map<number, number>} newest generation of routes documents, by version */
+  #generations = new Map();
+
+  /** @param {import('../src/store.js').Store} store */
+  constructor(store) {
+    this.store = store;
+    this.chain = openChain(store);
+  }
+
+  /** Reads `chain.json` and finds the newest version. */
+  async open() {
+    this.head = await this.chain.head();
+    const bytes = await this.chain.document('chain.json');
+    this.chainText = new TextDecoder().decode(bytes);
+    this.chainDigest = blake3Hex(bytes);
+    for (const name of (await this.store.list?.('routes')) ?? []) {
+      const parts = /^(\d{20})-(\d{10})\.json$/.exec(name);
+      if (parts === null) continue;
+      const [version, generation] = [Number(parts[1]), Number(parts[2])];
+      this.#generations.set(version, Math.max(generation, this.#generations.get(version) ?? 0));
+    }
+  }
+
+  /** Reads the versions from `first` to `last` that are not known yet. Old ones may be gone. */
+  async load(first, last) {
+    const wanted = [];
+    for (let version = last; version >= first; version--) if (!this.versions.has(version)) wanted.push(version);
+    for (let i = 0; i < wanted.length; i += TOGETHER) {
+      await Promise.all(wanted.slice(i, i + TOGETHER).map((version) => this.#read(version)));
+    }
+  }
+
+  /** @param {number} version */
+  async #read(version) {
+    const name = commitName(version);
+    const bytes = await this.chain.document(name);
+    if (bytes === null) return;
+    const commit = parseDocument('commit', bytes);
+    const documents = [{ name, text: new TextDecoder().decode(bytes) }];
+    let { routes } = commit;
+    const generation = this.#generations.get(version);
+    const own = generation === undefined ? null : await this.chain.document(routesName(version, generation));
+    if (own !== null) {
+      documents.push({ name: routesName(version, generation), text: new TextDecoder().decode(own) });
+      try {
+        ({ routes } = parseDocument('routes', own));
+      } catch (error) {
+        // A reader passes over such a document, and takes the commit's routes.
+        if (!(error instanceof DeltachainError)) throw error;
+      }
+    }
+    this.versions.set(version, { version, commit, digest: blake3Hex(bytes), routes, documents });
+  }
+
+  /** Versions that were read, ascending. */
+  get known() {
+    return [...this.versions.values()].sort((a, b) => a.version - b.version);
+  }
+
+  /** The route from the version right before, or else the shortest one. @param {Version} version */
+  mainRoute({ version, routes }) {
+    return routes.find((route) => route.from === version - 1) ?? routes[0];
+  }
+
+  /**
+   * The cheapest path to `version` for a reader that holds `held`, or nothing.
+   * @param {number} version
+   * @param {number | null} held
+   */
+  plan(version, held) {
+    const own = held === null ? undefined : this.versions.get(held);
+    const record = own === undefined ? null : { version: own.version, commit: own.digest, chain: this.chainDigest };
+    return this.chain.plan({ version, held: record });
+  }
+
+  /** Changed and all elements of the tensors that a route touches. @param {import('../src/documents.js').Route} route */
+  async countChanged(route) {
+    let [coded, lanes] = [0, 0];
+    for (const { digest } of route.files) {
+      const { total } = await (await this.chain.link(digest)).inspect();
+      coded += total.coded;
+      lanes += total.lanes;
+    }
+    return { coded, lanes };
+  }
+}

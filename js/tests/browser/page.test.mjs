@@ -1,0 +1,366 @@
+/** The page in a real browser, from `file://`: what it shows is what the tool says. */
+import assert from 'node:assert/strict';
+import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { pathToFileURL } from 'node:url';
+import { PAGE, asked, file, models, noise, openPage, picture, scratch, serve, skip, tool } from './browser.mjs';
+
+const grouped = (value) => value.toLocaleString('en');
+const linkOf = (t) => {
+  const link = join(scratch(t), 'step 1.dcf');
+  tool('diff', file('testdata/rl3e6_step0.safetensors'), file('testdata/rl3e6_step1.safetensors'), '-o', link);
+  return link;
+};
+
+/** The table of tensors as it stands on the page. */
+const shownRows = (page) => page.locator('#rows tr').evaluateAll((lines) => lines.map((line) =>
+  Object.fromEntries([...line.cells].map((cell) => [cell.dataset.key, cell.textContent]))));
+
+/** Compares the page with `inspect --json`. */
+async function assertShows(page, said) {
+  const facts = await page.locator('#facts').evaluate((list) => list.textContent);
+  for (const value of [said.base, said.target, grouped(said.bytes), grouped(said.index_bytes), grouped(said.segments_bytes)]) {
+    assert.ok(facts.includes(value), `${value} in ${facts}`);
+  }
+  const wanted = said.tensors.map((row) => ({
+    name: row.name, operation: row.operation, dtype: row.dtype ?? '', shape: row.shape?.join(' × ') ?? '',
+    lanes: grouped(row.lanes), coded: grouped(row.coded), bytes: grouped(row.bytes), bits_per_coded: row.bits_per_coded?.toFixed(1) ?? '',
+  }));
+  const rows = (await shownRows(page)).map(({ share, ...row }) => row);
+  const order = (a, b) => (a.name < b.name ? -1 : 1);
+  assert.deepEqual(rows.map((row) => ({ ...row })).sort(order), wanted.map((row) => ({ ...row })).sort(order));
+}
+
+/** Drops files or folders on the page, as a user does. */
+async function drop(page, paths) {
+  const session = await page.context().newCDPSession(page);
+  const data = { items: [], files: paths, dragOperationsMask: 1 };
+  for (const type of ['dragEnter', 'dragOver', 'drop']) await session.send('Input.dispatchDragEvent', { type, x: 300, y: 120, data });
+  await session.detach();
+}
+
+/** Waits until a link of this name has been read. */
+async function linkNamed(page, name) {
+  await page.locator('#link:not([hidden]) #link-name', { hasText: name }).waitFor();
+  await page.locator('#tiles .tile').first().waitFor();
+}
+
+test('it opens on the excerpt of a chain, without asking any server', { skip }, async (t) => {
+  const { page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2 to version 3');
+  await page.locator('canvas.heat').waitFor();
+  assert.match(await page.locator('#verdict').innerText(), /^Sparse: 0\.86 % of the elements change/);
+  assert.match(await page.locator('.privacy').innerText(), /Nothing is uploaded/);
+  // Both charts have a column for each step, and the path is all that there is.
+  await page.locator('#chain-charts .column').nth(5).waitFor();
+  assert.equal(await page.locator('#chain-charts .column').count(), 6);
+  assert.equal(await page.locator('#plan .route.chosen').count(), 4);
+  const chain = file('js/inspector/excerpt');
+  const digest = (await page.locator('#versions tbody tr').evaluateAll((rows) => rows.map((row) => row.cells[4].querySelector('code').textContent)))[0];
+  assert.ok(asked('show', chain).state.startsWith(digest));
+  // The heat map has more than one colour, and rows that change most.
+  const colours = await page.locator('canvas.heat').evaluate((canvas) => {
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    return new Set(new Uint32Array(data.buffer)).size;
+  });
+  assert.ok(colours >= 3, `${colours} colours`);
+  // A column opens its link.
+  await page.locator('#chain-charts section').first().locator('.column').first().click();
+  await linkNamed(page, 'version 0 to version 1');
+  assert.match(page.url(), /version=1/);
+  const route = asked('show', chain, '--version', '1').routes[0].files[0].digest;
+  await assertShows(page, asked('inspect', join(chain, 'files', `${route}.dcf`)));
+  await picture(page, 'excerpt-1280');
+  assert.deepEqual(problems, []);
+});
+
+test('a dropped link is shown as the tool shows it', { skip }, async (t) => {
+  const link = linkOf(t);
+  const said = asked('inspect', '--segments', link);
+  const { page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  // Before the page listens, the browser would leave it for the file.
+  await linkNamed(page, 'version 2');
+  await drop(page, [link]);
+  await linkNamed(page, 'step 1.dcf');
+  assert.equal(await page.locator('#chain').isHidden(), true);
+  await assertShows(page, said);
+  const segments = await page.locator('#segments tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent)));
+  assert.deepEqual(segments.map((cells) => cells.slice(1, 3)), said.segment_details.map((one) => [grouped(one.offset), grouped(one.bytes)]));
+
+  // Sorted by name, upwards; searched; both stay in the address.
+  await page.locator('#columns button', { hasText: 'Tensor' }).click();
+  const names = said.tensors.map((row) => row.name).sort();
+  assert.deepEqual((await shownRows(page)).map((row) => row.name), names);
+  await page.keyboard.press('/');
+  await page.keyboard.type('bias');
+  assert.deepEqual((await shownRows(page)).map((row) => row.name), names.filter((name) => name.includes('bias')));
+  assert.match(page.url(), /sort=name-up/);
+  assert.match(page.url(), /search=bias/);
+  await page.fill('#search', '');
+
+  // A tensor is chosen by the keyboard alone. The base makes its map complete.
+  const weight = 'encoder.layer.0.attention.self.query.weight';
+  await page.locator('#rows button', { hasText: weight }).focus();
+  await page.keyboard.press('Enter');
+  await page.locator('#tensor', { hasText: weight }).waitFor();
+  await page.setInputFiles('#base-files', file('testdata/rl3e6_step0.safetensors'));
+  await page.locator('canvas.heat').waitFor();
+  const coded = said.tensors.find((row) => row.name === weight).coded;
+  await page.locator('#tensor', { hasText: `${grouped(coded)} of 147,456 changed` }).waitFor();
+  const counts = await page.locator('#tensor details', { hasText: 'Steps' }).locator('tbody tr').evaluateAll((lines) =>
+    lines.map((line) => Number(line.cells[1].textContent.replaceAll(',', ''))));
+  assert.equal(counts.reduce((a, b) => a + b, 0), coded);
+  assert.equal(new URLSearchParams(new URL(page.url()).hash.slice(1)).get('tensor'), weight);
+
+  await page.click('#check');
+  await page.getByText('Every segment decodes').waitFor();
+  await page.click('#verify');
+  await page.getByText('Verified: the link belongs to this base').waitFor();
+  await picture(page, 'link-1280');
+  await page.keyboard.press('Escape');
+  assert.equal(await page.locator('#tensor').isHidden(), true);
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), weight);
+  assert.deepEqual(problems, []);
+});
+
+test('what is wrong with a file is said with class, rule and section', { skip }, async (t) => {
+  const link = linkOf(t);
+  const folder = scratch(t);
+  const { page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  const whole = readFileSync(link);
+  const flipped = Buffer.from(whole);
+  flipped[flipped.length - 1] ^= 1;
+  const damaged = { 'flipped.dcf': flipped, 'short.dcf': whole.subarray(0, whole.length - 5), 'other.dcf': Buffer.from('not a link at all') };
+  for (const [name, bytes] of Object.entries(damaged)) {
+    const path = join(folder, name);
+    writeFileSync(path, bytes);
+    const refused = asked('inspect', path);
+    await page.setInputFiles('#files', path);
+    await page.locator('#status.error', { hasText: refused.class }).waitFor();
+    const text = await page.locator('#status').innerText();
+    for (const part of [refused.class, refused.rule, refused.section ?? 'header', 'SPEC section']) assert.ok(text.includes(part), `${part} in ${text}`);
+  }
+  // A link that does not open leaves nothing of the one before on show.
+  assert.equal(await page.locator('#link').isHidden(), true);
+  await page.setInputFiles('#files', link);
+  await linkNamed(page, 'step 1.dcf');
+  await page.setInputFiles('#base-files', file('testdata/rl3e6_step2.safetensors'));
+  await page.locator('#result.error', { hasText: 'WRONG_BASE' }).waitFor();
+  assert.match(await page.locator('#result').innerText(), /R-APP-01.*section 9/);
+  // Nothing is shown by means of a base that is another one.
+  assert.equal(await page.locator('#verify').isDisabled(), true);
+  assert.equal(await page.locator('canvas.heat').count(), 0);
+  await picture(page, 'refused-1280');
+  assert.deepEqual(problems, []);
+});
+
+test('why a delta is dense', { skip }, async (t) => {
+  const folder = scratch(t);
+  const renamed = join(folder, 'renamed.safetensors');
+  const bytes = readFileSync(file('testdata/rl3e6_step0.safetensors'));
+  // Names of the same length keep the header's length.
+  writeFileSync(renamed, Buffer.from(bytes.toString('latin1').replaceAll('encoder.layer.0', 'decoder.layer.0'), 'latin1'));
+  const cases = {
+    'f32.dcf': [file('testdata/f32_step0.safetensors'), file('testdata/f32_step1.safetensors'), /^Dense.*F32: .*few units in the last place/s],
+    'fp8.dcf': [file('testdata/fp8_step0.safetensors'), file('testdata/fp8_step1.safetensors'), /^Sparse.*F32: .*scales of quantised weights/s],
+    'renamed.dcf': [file('testdata/rl3e6_step0.safetensors'), renamed, /^Dense.*5 tensors removed and as many set anew.*renamed/s],
+  };
+  const { page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  for (const [name, [base, target, expected]] of Object.entries(cases)) {
+    const link = join(folder, name);
+    tool('diff', base, target, '-o', link);
+    await page.setInputFiles('#files', link);
+    await linkNamed(page, name);
+    assert.match(await page.locator('#verdict').innerText(), expected);
+    await assertShows(page, asked('inspect', link));
+  }
+  assert.deepEqual(problems, []);
+});
+
+test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, async (t) => {
+  const folder = scratch(t);
+  cpSync(file('js/inspector/excerpt'), join(folder, 'run 7'), { recursive: true });
+  const { url, log } = await serve(t, folder);
+  const { page, problems } = await openPage(t, { allowed: [url] });
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  await page.fill('#address', `${url}/run 7`);
+  await page.click('#open-address button');
+  await page.locator('#chain-name', { hasText: url }).waitFor();
+  await linkNamed(page, 'version 2 to version 3');
+  const versions = asked('log', join(folder, 'run 7')).versions;
+  const rows = await page.locator('#versions tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.innerText)));
+  assert.deepEqual(rows.map((cells) => Number(cells[0])), versions.map((one) => one.version));
+  // What a reader that holds version 1 takes to version 3.
+  await page.selectOption('#holds', '1');
+  await page.locator('#plan p', { hasText: '2 routes' }).waitFor();
+  const path = await page.locator('#plan tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent)));
+  const sizes = versions.filter((one) => one.version > 1).map((one) => grouped(one.routes[0].files[0].size)).reverse();
+  assert.deepEqual(path.map((cells) => cells[3]), sizes);
+  // Raw documents, byte for byte.
+  const commit = 'commits/00000000000000000002.json';
+  await page.selectOption('#document', commit);
+  assert.equal(await page.locator('#document-text code').textContent(), readFileSync(join(folder, 'run 7', commit), 'utf8'));
+  // Opening another version reads that link alone, by ranges.
+  log.length = 0;
+  await page.locator('#versions button', { hasText: 'from 0' }).click();
+  await linkNamed(page, 'version 0 to version 1');
+  const digest = asked('show', join(folder, 'run 7'), '--version', '1').routes[0].files[0].digest;
+  assert.deepEqual(log, [`/run 7/files/${digest}.dcf bytes=0-262143`]);
+  // The base is built when the user wants it.
+  assert.equal(await page.locator('#verify').isDisabled(), true);
+  await page.click('#build-base');
+  await page.locator('#base-says', { hasText: 'built from the chain' }).waitFor();
+  await page.click('#verify');
+  await page.getByText('Verified: the link').waitFor();
+  await picture(page, 'chain-1280');
+
+  // The address of this view opens it again, in another page.
+  const { page: second, problems: more } = await openPage(t, { allowed: [url] });
+  await second.goto(page.url());
+  await linkNamed(second, 'version 0 to version 1');
+  assert.deepEqual([...problems, ...more], []);
+
+  // A server without CORS, here one that is not there.
+  await page.fill('#address', 'http://127.0.0.1:9/chain');
+  await page.click('#open-address button');
+  await page.locator('#status.error', { hasText: 'CORS' }).waitFor();
+});
+
+test('a page that inspect --html wrote, and its address', { skip }, async (t) => {
+  const link = linkOf(t);
+  const html = join(scratch(t), 'for you.html');
+  tool('inspect', link, '--html', html);
+  const said = asked('inspect', link);
+  const { page, problems } = await openPage(t);
+  const address = pathToFileURL(html).href;
+  await page.goto(address);
+  await linkNamed(page, 'step 1.dcf');
+  assert.equal(await page.locator('#chain').isHidden(), true);
+  await assertShows(page, said);
+  await page.locator('#rows button').last().click();
+  const chosen = await page.locator('#tensor-name').innerText();
+  const { page: second, problems: more } = await openPage(t);
+  await second.goto(page.url());
+  await second.locator('#tensor-name', { hasText: chosen }).waitFor();
+  assert.ok(page.url().startsWith(`${address}#`));
+  assert.deepEqual([...problems, ...more], []);
+});
+
+test('the folder of a chain, and one that is damaged', { skip }, async (t) => {
+  const folder = join(scratch(t), 'chain');
+  cpSync(file('js/inspector/excerpt'), folder, { recursive: true });
+  const { page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  rmSync(join(folder, 'commits', '00000000000000000003.json'));
+  await drop(page, [folder]);
+  await linkNamed(page, 'version 1 to version 2');
+  await page.locator('#base-says', { hasText: 'built from the chain' }).waitFor();
+  const commit = join(folder, 'commits', '00000000000000000002.json');
+  writeFileSync(commit, readFileSync(commit, 'utf8').replace('"version":2', '"version": 2'));
+  await page.setInputFiles('#folder', folder);
+  await page.locator('#status.error', { hasText: 'R-DOC-03' }).waitFor();
+  assert.match(await page.locator('#status').innerText(), /section 18/);
+  assert.deepEqual(problems, []);
+});
+
+test('a model of 45 MB is verified, applied and saved within memory', { skip }, async (t) => {
+  const folder = scratch(t);
+  const [base, target] = models(folder, { 'layers.0.big': [4096, 4096], 'layers.1.wide': [2048, 2688], 'layers.2.bias': [4096] });
+  const link = join(folder, 'step.dcf');
+  tool('diff', base, target, '-o', link);
+  const { browser, page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  const before = await memory(browser);
+  await page.setInputFiles('#files', [link, base]);
+  await linkNamed(page, 'step.dcf');
+  await page.click('#verify');
+  await page.getByText('Verified: the link belongs to this base').waitFor();
+  const [download] = await Promise.all([page.waitForEvent('download'), page.click('#apply')]);
+  assert.equal(download.suggestedFilename(), 'step.safetensors');
+  assert.ok(readFileSync(await download.path()).equals(readFileSync(target)), 'the saved file is the target');
+  const grown = (await memory(browser)) - before;
+  // An apply holds a piece of 16 MiB and at most 64 MiB of segments; the base is read piece by piece.
+  assert.ok(grown < 256e6, `${grown} bytes more`);
+  t.diagnostic(`${Math.round(grown / 1e6)} MB more at most, for a model of 45 MB`);
+  // The map by layer, of which there are several.
+  assert.equal(await page.locator('#layers .cell').count(), 3);
+  await picture(page, 'model-1280');
+  assert.deepEqual(problems, []);
+});
+
+test('a link of 45 MB over HTTP: its table by one request, all of it when the user wants that', { skip }, async (t) => {
+  const folder = scratch(t);
+  const model = join(folder, 'noise.safetensors');
+  noise(model, 45_000_000);
+  tool('snapshot', model, '-o', join(folder, 'big.dcf'));
+  const { url, log } = await serve(t, folder);
+  const { browser, page, problems } = await openPage(t, { allowed: [url] });
+  const before = await memory(browser);
+  await page.goto(`${PAGE}#link=${encodeURIComponent(`${url}/big.dcf`)}`);
+  const read = page.getByRole('button', { name: 'Read all segments (45.0 MB)' });
+  await read.waitFor();
+  assert.deepEqual((await shownRows(page)).map((row) => [row.name, row.shape, row.coded]), [['noise', '45000 × 1000', '']]);
+  assert.deepEqual(log, ['/big.dcf bytes=0-262143']);
+  await read.click();
+  await page.locator('#tiles .tile').first().waitFor();
+  await assertShows(page, asked('inspect', join(folder, 'big.dcf')));
+  await page.click('#verify');
+  await page.getByText('Verified: the link belongs to this base').waitFor();
+  const [download] = await Promise.all([page.waitForEvent('download'), page.click('#apply')]);
+  assert.ok(readFileSync(await download.path()).equals(readFileSync(model)), 'the saved file is the model');
+  const grown = (await memory(browser)) - before;
+  // Three times all of it is read, and what is not needed any more is not freed at once.
+  assert.ok(grown < 640e6, `${grown} bytes more`);
+  t.diagnostic(`${Math.round(grown / 1e6)} MB more at most, for a link of 45 MB`);
+  assert.deepEqual(problems, []);
+});
+
+/** The most memory that a page's process has had, in bytes. */
+async function memory(browser) {
+  const session = await browser.newBrowserCDPSession();
+  const { processInfo } = await session.send('SystemInfo.getProcessInfo');
+  await session.detach();
+  const peaks = processInfo.filter((one) => one.type === 'renderer').map(({ id }) =>
+    1024 * Number(/VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${id}/status`, 'utf8'))[1]));
+  return Math.max(...peaks);
+}
+
+test('the calculator says what SCALING.md says', { skip }, async (t) => {
+  const { page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  await page.locator('#c-result .headline').waitFor();
+  const results = () => page.locator('#c-result tbody tr').evaluateAll((lines) => lines.map((line) => line.cells[1].textContent));
+  // 70B on one node: 0.57 GB, diff 5.2 s, apply 4.0 s.
+  const [bytes, line, , diff, apply] = await results();
+  assert.deepEqual([bytes, diff, apply], ['574 MB', '5.21 s', '4.03 s']);
+  assert.equal(line, '184 ms');
+  await page.fill('#c-percent', '0');
+  assert.match(await page.locator('#c-result').innerText(), /nothing to send/);
+  await page.fill('#c-parameters', '-1');
+  await page.locator('#c-result .error').waitFor();
+  assert.deepEqual(problems, []);
+});
+
+test('on a phone and in the dark', { skip }, async (t) => {
+  for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
+    const { page, problems } = await openPage(t, { width: 390, colorScheme });
+    await page.goto(PAGE);
+    await linkNamed(page, 'version 2');
+    await page.locator('canvas.heat').waitFor();
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 390);
+    const back = await page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).map(Number)[0]);
+    assert.ok(colorScheme === 'dark' ? back < 64 : back > 192, `${back}`);
+    await picture(page, `excerpt-390-${colorScheme}`);
+    assert.deepEqual(problems, []);
+  }
+});
