@@ -160,7 +160,7 @@ impl Metrics {
 
     fn server_tried(&self, server: &str, result: &str, failing: i64) {
         let label = ("server", server.to_owned());
-        self.server_failing.get_or_create(&[label.clone()]).set(failing);
+        self.server_failing.get_or_create(std::array::from_ref(&label)).set(failing);
         self.server_updates.get_or_create(&[label, ("result", result.to_owned())]).inc();
     }
 

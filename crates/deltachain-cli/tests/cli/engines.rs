@@ -140,7 +140,7 @@ impl State {
                 // It is there, and whole.
                 let model = body["model_path"].as_str().unwrap();
                 assert!(Path::new(model).join("model.safetensors").is_file(), "{model}");
-                self.model = model.to_owned();
+                model.clone_into(&mut self.model);
                 self.version = body["weight_version"].as_str().map(str::to_owned);
             }
             "/v1/load_lora_adapter" => {
