@@ -91,5 +91,5 @@ def _error(told: dict[str, Any]) -> Error:
     """The error that the tool has told of."""
     rule, message = told.get("rule"), told.get("message", "")
     text = f"{told['class']}{f' {rule}' if rule else ''}: {message}"
-    fields = {key: told.get(key) for key in ("rule", "section", "offset", "tensor", "file")}
+    fields: dict[str, Any] = {key: told.get(key) for key in ("rule", "section", "offset", "tensor", "file")}
     return CLASSES[told["class"]](text, advice=told.get("advice") or "", **fields)

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Chain, model
 
 import deltachain as dc
-
-from conftest import Chain, model
 
 
 class Server(ThreadingHTTPServer):
