@@ -68,7 +68,7 @@ fn parse(arguments: &[String]) -> Result<Options> {
 pub(crate) fn run(arguments: &[String]) -> Result {
     let options = parse(arguments)?;
     let notes = target()?.join("bench-notes");
-    // Of another run, whose figures must not mix with those of this one.
+    // From another run; its figures must not mix with the new ones.
     if notes.exists() {
         fs::remove_dir_all(&notes)?;
     }
@@ -314,8 +314,8 @@ fn steps(figures: &Figures) -> Vec<Goal> {
     goals.collect()
 }
 
-/// What each link after the first adds to the time of a pass, as against changing memory by such a link: the kernels that copy 16 MiB
-/// and apply a link's piece of the same density to the copy, less copying; without any digest.
+/// What each link after the first adds to the time of a pass, compared with the kernels alone: the time to copy 16 MiB
+/// and apply a link's piece of the same density to the copy, minus the time of copying, without digests.
 fn catch_up(figures: &Figures) -> Vec<Goal> {
     let per_byte = |name: &str| {
         figures.get("kernels").and_then(|rows| row(rows, name)).map_or(f64::NAN, |found| found.median / found.bytes)

@@ -1,4 +1,4 @@
-//! `cargo xtask bundle`: the conformance kit as one archive for whoever has neither this repository nor Rust.
+//! `cargo xtask bundle`: the conformance kit as one archive for people who have neither this repository nor Rust.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! `cargo xtask conformance` and `cargo xtask vectors`: the conformance kit against both readers, and the kit against
-//! itself: are the vectors what their generator makes, do they notice a reader that leaves out a rule or is wrong?
+//! `cargo xtask conformance` and `cargo xtask vectors`: tests both readers with the conformance kit, and the kit
+//! itself: does its generator make these vectors, and do they notice a reader that leaves out a rule or is wrong?
 
 use std::env;
 use std::ffi::OsString;
@@ -84,7 +84,7 @@ fn measure(testee: &[&str]) -> Result {
     measure_part(testee, &["--require-complete"])
 }
 
-/// Runs against a testee what it claims to support, with further options of the runner.
+/// Asks a testee all that it claims to support, with further options of the runner.
 pub(crate) fn measure_part(testee: &[&str], options: &[&str]) -> Result {
     let mut command = Command::new(runner()?);
     command.args(["run", "--rules", "--testee", &testee.join(" ")]).args(options);
@@ -92,7 +92,7 @@ pub(crate) fn measure_part(testee: &[&str], options: &[&str]) -> Result {
 }
 
 /// Switches off one rule at a time, which only a build of its own can do. It has a folder of its own, too: with other
-/// flags, everything in the usual one would be built anew, each time.
+/// flags, everything in the usual one would be built again each time.
 fn adequacy(options: &[&str]) -> Result {
     let mut command = cargo(&["run", "--package", "deltachain-conformance", "--", "adequacy"])?;
     command.env("RUSTFLAGS", "--cfg=deltachain_rule_switch").env("CARGO_TARGET_DIR", target()?.join("rule-switch"));

@@ -1,7 +1,7 @@
-//! `cargo xtask coverage`: which lines of `src/format` and `src/codec` the tests reach, by rustc's instrumentation: those of the
-//! library, the replay of the fuzzers' seeds, and the conformance suite.
+//! `cargo xtask coverage`: which lines of `src/format` and `src/codec` the tests reach, by rustc's instrumentation. The
+//! tests are those of the library, the replay of the fuzzers' seeds, and the conformance suite.
 //!
-//! LLVM's tools are those of the toolchain; rustup adds them when they are missing.
+//! LLVM's tools come from the toolchain; rustup adds them when they are missing.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -14,7 +14,7 @@ use crate::steps::execute;
 use crate::workspace::{cargo, root, target};
 use crate::{Result, no_arguments};
 
-/// Least share of the lines of each module that has to be reached, in percent.
+/// Least share of the lines of each module that the tests must reach, in percent.
 const LEAST: usize = 95;
 const MODULES: [&str; 2] = ["src/codec/", "src/format/"];
 /// The tests that are run.
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     judge(&lines_reached(&String::from_utf8(output.stdout)?, &root()?))
 }
 
-/// The folder of llvm-cov and llvm-profdata, which have to be those of the compiler.
+/// The folder of llvm-cov and llvm-profdata, which must belong to the compiler.
 fn llvm_tools() -> Result<PathBuf> {
     let ask = |arguments: &[&str]| -> Result<String> {
         let rustc = env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));

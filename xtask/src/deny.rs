@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         steps.run(&format!("dependencies of {manifest}"), || {
             let mut deny = Command::new(&program);
             deny.args(["--manifest-path", manifest, "--workspace", "--locked", "--config", "deny.toml", "check"]);
-            // Not `advisories`, whose database has to be downloaded.
+            // Not `advisories`: its database would have to be downloaded.
             execute(deny.args(["licenses", "bans", "sources"]).current_dir(&root))
         });
     }

@@ -10,7 +10,7 @@ use crate::Result;
 use crate::sources::{Crate, Module};
 use crate::workspace::root;
 
-/// A module with what it may use of its own crate.
+/// A module and the paths of its own crate that it may use.
 struct Layer {
     module: &'static str,
     /// Paths below `crate`; everything below them is allowed too.
@@ -178,7 +178,7 @@ fn flaws_of(layer: &Layer, read: &Crate) -> Vec<String> {
     flaws
 }
 
-/// Files or folders of a crate, each with those that it uses and the place of a use.
+/// Files or folders of a crate, each with the ones that it uses and the place of a use.
 struct Graph(BTreeMap<PathBuf, BTreeMap<PathBuf, String>>);
 
 /// Files or folders that all use each other in the end, and in words a shortest way round.
@@ -188,8 +188,9 @@ struct FoundCircle {
 }
 
 impl Graph {
-    /// The crate's files, or what is directly in the folder of its root; without `.rs`, so that files and folders look
-    /// alike. What a file passes on by `pub use` counts for those that use it, not for the file.
+    /// The crate's files, or the files and folders directly in the folder of its root; without `.rs`, so that files and
+    /// folders look alike. A path that a file passes on by `pub use` counts for the users of that path, not for the
+    /// file.
     fn of(read: &Crate, by_file: bool) -> Self {
         let folder = read.modules[0].file.parent().unwrap_or(Path::new(""));
         let member = |module: &Module| match module.path.first() {
@@ -253,7 +254,7 @@ impl Graph {
     }
 }
 
-/// The circles that are not allowed, and what is allowed in vain.
+/// The circles that are not allowed, and the allowed ones that do not exist.
 fn flaws_of_circles(found: &[FoundCircle], allowed: &[Circle], root: &Path) -> Vec<String> {
     let allowed: Vec<BTreeSet<PathBuf>> =
         allowed.iter().map(|circle| circle.members.iter().map(|file| root.join(file)).collect()).collect();
@@ -311,7 +312,7 @@ mod tests {
         let files: Vec<_> = files.into_iter().chain([("b.rs", "use crate::a::d;")]).collect();
         assert_eq!(circles(&files), [""; 0]);
         assert_eq!(Graph::of(&crate_of(&files).unwrap(), false).circles().len(), 1);
-        // A module that passes on what is below it is in no circle with it, one that uses it is.
+        // A module that only passes on items of its submodule is in no circle with it; a module that uses them is.
         assert_eq!(circles(&[("lib.rs", "mod a; pub use a::A; pub struct B;"), ("a.rs", "use crate::B;")]), [""; 0]);
         assert_eq!(circles(&[("lib.rs", "mod a; use a::A; pub struct B;"), ("a.rs", "use crate::B;")]), ["a lib"]);
     }

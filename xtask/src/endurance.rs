@@ -1,5 +1,5 @@
-//! `cargo xtask endurance`: the store under kills, faults, networks and rivals, for long; and at another server than that of
-//! the tests. `cargo xtask test` does the same for short.
+//! `cargo xtask endurance`: long runs of the store under kills, faults, bad networks and other writers; and at another
+//! server than the one of the tests. `cargo xtask test` does the same for short.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

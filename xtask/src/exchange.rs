@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let mut words: Vec<OsString> = vec!["proof.py".into(), tool()?.into()];
     words.extend(states.into_iter().map(OsString::from));
     python.run(PROOF, &words)?;
-    // Another package's reader. It is installed without its dependencies, most of which need a GPU.
+    // Another package's reader. It is installed without its dependencies, because most of them need a GPU.
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     python.run(PROOF, &[&pip[..], &["--requirement", "requirements.txt"]].concat())?;
     python.run(PROOF, &[&pip[..], &["--no-deps", "modelexpress==0.7.0"]].concat())?;

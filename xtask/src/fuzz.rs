@@ -18,14 +18,14 @@ pub(crate) const ARGUMENTS: &str = "[TARGET...] [--seconds N] | --seeds | --regr
 const CARGO_FUZZ: &str = "0.13.2";
 /// Where everything is, relative to the root.
 const FUZZ: &str = "fuzz";
-/// Longest input: whatever can go wrong goes wrong in short ones, and these are fast.
+/// Longest input: short ones find the same faults, and are fast.
 const MAX_BYTES: u32 = 2048;
 /// The same for chains, which hold several links.
 const MAX_CHAIN_BYTES: u32 = 4096;
 
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
-    /// These targets, or all of them, for so many seconds each.
+    /// These targets, or all of them, for this many seconds each.
     Run {
         targets: Vec<String>,
         seconds: u64,
@@ -65,7 +65,7 @@ fn parse(arguments: &[String]) -> Result<Task> {
     Ok(Task::Run { targets, seconds })
 }
 
-/// Writes the seeds into `fuzz/corpus`, where fuzzers add what they find.
+/// Writes the seeds into `fuzz/corpus`, where fuzzers add their inputs.
 fn collect_seeds() -> Result {
     let root = root()?;
     // In the profile of the tests, which have built the same dependencies.
@@ -103,7 +103,7 @@ impl Fuzzers {
         Ok(Self { programs: built.join(nightly_host()?).join("release"), folder, targets })
     }
 
-    /// Runs the chosen targets, or all; prints executions. An error names those that failed.
+    /// Runs the chosen targets, or all; prints executions. An error names the targets that failed.
     fn run_all(&self, chosen: &[String], arguments: &[&str]) -> Result {
         if let Some(unknown) = chosen.iter().find(|name| !self.targets.contains(name)) {
             return Err(format!("there is no target `{unknown}`; there are {}", self.targets.join(", ")).into());
@@ -130,8 +130,8 @@ impl Fuzzers {
         if failed.is_empty() { Ok(()) } else { Err(format!("{} FAILED", failed.join(", ")).into()) }
     }
 
-    /// Runs one target over its seeds and regressions and whatever it makes of them. Returns the number of executions,
-    /// and whether all of them passed.
+    /// Runs one target over its seeds and regressions and the inputs that it makes from them. Returns the number of
+    /// executions, and whether all of them passed.
     fn run(&self, target: &str, arguments: &[&str]) -> Result<(u64, bool)> {
         let corpus = self.folder.join("corpus").join(target);
         let artifacts = self.folder.join("artifacts").join(target);

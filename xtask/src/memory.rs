@@ -23,8 +23,8 @@ use crate::workspace::{build_tool, target, tool};
 pub(crate) const ARGUMENTS: &str = "[--mebibytes N] [--threads T] [--dense]";
 
 /// The bound in MiB: this much, and this much for each thread. The first holds 64 MiB of segments that wait until the
-/// index is known (more of them wait in a file), the second the pieces of both states, in which a group has 32 MiB, and
-/// what they are coded to. ARCHITECTURE.md has measurements.
+/// index is known (more of them wait in a file). The second holds the pieces of both states, 32 MiB for a group, and
+/// their coded form. ARCHITECTURE.md has measurements.
 fn bound(change: Change) -> (u64, u64) {
     match change {
         Change::Sparse => (128, 64),
@@ -72,7 +72,7 @@ fn parse(arguments: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// Makes the files, runs the tool on them, prints what it needed, and compares that with the bound.
+/// Makes the files, runs the tool on them, prints its memory and time, and compares the memory with the bound.
 fn measure(options: &Options) -> Result {
     let Options { mebibytes, threads, change } = *options;
     let files = Files::write(mebibytes, threads, change)?;
@@ -96,7 +96,7 @@ fn measure(options: &Options) -> Result {
 pub(crate) struct CatchUp {
     pub(crate) links: usize,
     pub(crate) time: Duration,
-    /// Bytes that it has written, by its own report, and those of the model's file.
+    /// Bytes that it has written, by its own report, and bytes of the model's file.
     pub(crate) written: u64,
     pub(crate) model: u64,
     /// MiB of resident memory.
@@ -110,7 +110,7 @@ impl CatchUp {
     }
 }
 
-/// Lets the tool, which has been built, apply 1, 4, 16 and 64 links in one pass to a file of so many MiB.
+/// Lets the built tool apply 1, 4, 16 and 64 links in one pass to a file of this many MiB.
 pub(crate) fn catch_up(mebibytes: u64) -> Result<Vec<CatchUp>> {
     let files = Files::write(mebibytes, thread::available_parallelism()?.get() as u64, Change::Sparse)?;
     files.diff(true)?;
@@ -159,7 +159,8 @@ impl Files {
         peak_of(command.args([state(from), state(to), "-o".into(), self.path(&format!("{link}.dcf"))]))
     }
 
-    /// Applies so many links, there and back by turns, in one pass; also returns the bytes that the tool says it has written.
+    /// Applies this many links in one pass, alternating between a link and its reverse; also returns the bytes that the
+    /// tool says it has written.
     fn apply(&self, links: usize) -> Result<(Run, u64)> {
         let [base, result] = ["base", "result"].map(|name| self.path(&format!("{name}.safetensors")));
         let turns = ["there.dcf", "back.dcf"].map(|name| self.path(name));
@@ -176,7 +177,7 @@ impl Files {
     }
 }
 
-/// What a program needed, and what it said.
+/// The memory and time of a program, and its output.
 struct Run {
     /// MiB of resident memory, rounded up.
     peak: u64,

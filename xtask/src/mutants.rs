@@ -14,7 +14,7 @@ pub(crate) const ARGUMENTS: &str = "[--shard K/N]";
 
 /// The version of cargo-mutants that is installed.
 const CARGO_MUTANTS: &str = "27.1.0";
-/// Least share of the mutants of each module that has to be noticed, in percent.
+/// Least share of the mutants of each module that the tests must notice, in percent.
 const LEAST: usize = 90;
 
 pub(crate) fn run(arguments: &[String]) -> Result {

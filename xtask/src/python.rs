@@ -23,7 +23,7 @@ impl Python {
     }
 
     /// Makes the environment of this name, or finds it made before. The last of the files of requirements is installed;
-    /// the others are those that it includes.
+    /// it includes the others.
     pub(crate) fn with(name: &str, requirements: &[&str]) -> Result<Self> {
         let folder = target()?.join(name);
         let python = if cfg!(windows) { folder.join("Scripts/python.exe") } else { folder.join("bin/python") };

@@ -95,7 +95,7 @@ impl Crate {
     /// A path of a module from `crate` or the name of another crate on.
     pub(crate) fn full_path(&self, module: usize, path: &[String]) -> Vec<String> {
         let mut path = path.to_vec();
-        // Imports may name other imports; the bound is for those that would go round for ever.
+        // Imports may name other imports; the bound ends circles.
         for _ in 0..16 {
             let Module { path: own, names, children, .. } = &self.modules[module];
             match path[0].as_str() {
@@ -149,7 +149,7 @@ fn below_root(path: &[String]) -> Vec<String> {
     ["crate".to_owned()].into_iter().chain(path.iter().cloned()).collect()
 }
 
-/// What a module has, without what is below its own modules.
+/// The content of a module, without its submodules.
 #[derive(Default)]
 struct Found {
     uses: Vec<Use>,
@@ -200,7 +200,7 @@ impl Found {
         self.add(line, prefix, is_reexport);
     }
 
-    /// Takes the paths among tokens that have no meaning yet: what is given to a macro or an attribute.
+    /// Takes the paths among tokens without a meaning yet: the arguments of a macro or an attribute.
     fn add_tokens(&mut self, tokens: TokenStream, prefix: &[String]) {
         let (mut path, mut line, mut colons) = (prefix.to_vec(), 0, 2);
         for token in tokens {
@@ -358,7 +358,7 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    /// A crate of these files, the first of which is its root.
+    /// A crate of these files; the first one is its root.
     pub(crate) fn crate_of(files: &[(&str, &str)]) -> Result<Crate> {
         let folder = tempfile::tempdir()?;
         for (name, text) in files {

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test, those of the Python reader, the JavaScript reader and the conformance kit included.
+//! `cargo xtask test`: every test, also of the Python reader, the JavaScript reader and the conformance kit.
 
 use crate::python::Python;
 use crate::steps::{Steps, execute};

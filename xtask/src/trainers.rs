@@ -8,7 +8,7 @@ use crate::steps::{Steps, execute};
 use crate::{Result, no_arguments, wheel};
 
 const REQUIREMENTS: [&str; 2] = ["python/requirements-test.txt", "python/tests/engines/requirements.txt"];
-/// It asks for an older transformers than TRL is tried with, so it comes without what it asks for.
+/// It requires an older transformers than TRL is tried with, so it is installed without its dependencies.
 const VERL: &str = "verl==0.9.1";
 
 /// What needs torch.

@@ -1,5 +1,5 @@
-//! `cargo xtask wheel`: the Python package as a wheel, and its tests against the wheel, installed in an environment of its own.
-//! With `--manylinux` it is one that runs on every Linux with glibc 2.28 or later, whatever this machine has.
+//! `cargo xtask wheel`: the Python package as a wheel, and its tests against the wheel, installed in an environment of
+//! its own. With `--manylinux` the wheel runs on every Linux with glibc 2.28 or later, whatever this machine has.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ const MOST_BYTES: u64 = 12 << 20;
 /// For which systems a wheel is built.
 #[derive(Clone, Copy)]
 enum For {
-    /// Those that are no older than this machine's. Shares what is compiled with the tool.
+    /// Those that are no older than this machine's. Shares compiled code with the tool.
     This,
     /// Those with glibc 2.28 or later, by the linker of Zig.
     Manylinux,
@@ -56,7 +56,7 @@ fn steps_for(systems: For, steps: &mut Steps, runner: bool) {
     };
     let python = steps.get("wheel in an empty environment", || install(&wheel));
     match &python {
-        // From another folder than that of the sources, which would be imported.
+        // From another folder than the sources, which would be imported instead.
         Some(python) => {
             steps.run("Python package", || python.run("python/tests", &["-m", "pytest", "--quiet", "."]));
             steps.run("examples in the Python package's documentation", || {

@@ -16,7 +16,7 @@ pub(crate) fn root() -> Result<PathBuf> {
     Ok(root.ok_or("the package has no parent folder")?)
 }
 
-/// Where Cargo puts what it builds.
+/// Where Cargo puts its results.
 pub(crate) fn target() -> Result<PathBuf> {
     let named = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| OsString::from("target"));
     Ok(root()?.join(named))

@@ -1,5 +1,4 @@
-//! What the benchmarks and the programs beside them share: pairs of states to work on, and what is done with
-//! results.
+//! What the benchmarks and the programs beside them share: pairs of states to work on, and output of results.
 
 #![forbid(unsafe_code)]
 

@@ -8,10 +8,10 @@ use rayon::prelude::*;
 
 use crate::Result;
 
-/// Copies this state, whose tensors are those of `out`. By all threads of the current pool.
+/// Copies this state, which has the tensors of `out`. By all threads of the current pool.
 ///
 /// # Errors
-/// If the tensors are not those of `out`, or the state is not in memory.
+/// If it does not have the tensors of `out`, or the state is not in memory.
 pub fn copy(state: &impl State, out: &MemoryWriter<'_>) -> Result {
     let pieces = state.tensors().iter().enumerate();
     let pieces = pieces.flat_map(|(tensor, info)| (0..info.pieces()).map(move |piece| (tensor, info.piece(piece))));

@@ -31,7 +31,7 @@ impl<S: State> Pair<S> {
 }
 
 impl Pair {
-    /// A pair that is so many times as large.
+    /// A pair that is this many times as large.
     ///
     /// # Errors
     /// None.
@@ -112,7 +112,7 @@ pub fn synthetic(name: &str, mebibytes: u64, density: f64) -> Result<Pair> {
     of_lanes(name, &tensors, density)
 }
 
-/// The same with so many equal tensors of `lanes` elements.
+/// The same with this many equal tensors of `lanes` elements.
 ///
 /// # Errors
 /// None for sizes that fit in memory.

@@ -2,16 +2,16 @@
 //!
 //! Followers look for a new version every `poll`, at phases of their own. Who finds one asks for it in `requests` round
 //! trips and then downloads all links between the version held and the newest. Bandwidth is shared fairly: a follower
-//! gets no more than its own `follower`, those of a region together no more than `path`, all regions together no more than
-//! `bucket`. The newest version is then built at `apply`, while the next may already be there. With `mirrors`, each region
-//! has a copy of the bucket that fetches every link once, and serves its followers at `mirror`.
+//! gets at most `follower`, the followers of a region together at most `path`, and all regions together at most
+//! `bucket`. The newest version is then built at `apply`, while the next may already be there. With `mirrors`, each
+//! region has a copy of the bucket that fetches every link once, and serves its followers at `mirror`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use deltachain_testkit::Random;
 
-/// Regions, the first of which has the bucket.
+/// Regions; the first one has the bucket.
 pub const REGIONS: usize = 4;
 
 /// What is simulated. Bytes, seconds, and bytes per second.
@@ -147,7 +147,8 @@ pub fn simulate(scene: &Scene) -> Outcome {
         now = next;
         if next_end <= next_event {
             if let Some(Reverse((_, follower, to))) = regions[ending].downloads.pop() {
-                // Each link on the way is applied; what comes is decoded while it comes, so only the last one's model is left.
+                // Each link on the way is applied. Links are decoded while they arrive, so after the last one only the
+                // model must be built.
                 events.push(Reverse((Moment(now + scene.model / scene.apply), follower, Event::Switch { to })));
             }
             continue;
@@ -193,8 +194,8 @@ fn committed(scene: &Scene, version: u32) -> f64 {
     f64::from(version - 1) * scene.period
 }
 
-/// Sets each region's rate for one download: fair shares of the bucket, of which those who cannot take theirs leave
-/// the rest to the others.
+/// Sets each region's rate for one download: fair shares of the bucket. A region that cannot use its share leaves the
+/// rest to the others.
 fn share(scene: &Scene, regions: &mut [Region; REGIONS]) {
     let most: Vec<f64> = (0..REGIONS)
         .map(|region| {

@@ -26,8 +26,9 @@ impl Step {
     }
 }
 
-/// BF16 weights of all magnitudes, each power of two half as frequent as the one above, and the same after a step that
-/// changes twice as many of the smaller ones; by one unit in the last place, mostly.
+/// BF16 weights of all magnitudes, each power of two half as frequent as the one above, and the same weights after a
+/// step. The step changes twice as many weights from one power of two to the next smaller one, mostly by one unit in
+/// the last place.
 pub(crate) fn neighbours(seed: u64, lanes: u64, density: f64) -> (Vec<u8>, Vec<u8>) {
     let step = Step::new(density);
     let (mut old, mut new) = (Vec::new(), Vec::new());

@@ -124,7 +124,7 @@ pub(crate) struct ApplyArgs {
     /// Where to put the result: a file, or a directory if the state has several
     #[arg(long, short, value_name = "STATE")]
     pub(crate) output: PathBuf,
-    /// Replace what is at the output
+    /// Replace an existing output
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -133,8 +133,8 @@ pub(crate) struct ApplyArgs {
 
 /// Show what a link holds
 ///
-/// Bytes are those of the segments, shared out over the tensors of a segment by their coded lanes. A lane is an
-/// element, or a byte of a packed type. A sparse coding holds lanes that change; a dense one holds every lane.
+/// The bytes of a segment are divided among its tensors by their coded lanes. A lane is an element, or a byte of a
+/// packed type. A sparse coding holds lanes that change; a dense one holds every lane.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -226,8 +226,8 @@ pub(crate) struct SquashArgs {
 
 /// Show a small chain at work; needs neither files nor a network
 ///
-/// Makes links between four consecutive checkpoints of a real model, an excerpt of which is part of this program,
-/// applies them, compares the results byte for byte, and tries a wrong base and a damaged link. Then publishes them as the
+/// Makes links between four consecutive checkpoints of a real model (excerpts, which are part of this program), applies
+/// them, compares the results byte for byte, and tries a wrong base and a damaged link. Then publishes them as the
 /// versions of a chain in a directory, with one follower from the beginning and one that joins late.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
@@ -236,7 +236,7 @@ pub(crate) struct DemoArgs {
     pub(crate) keep: Option<PathBuf>,
 }
 
-/// A link that is to be made.
+/// A link to make.
 #[derive(Debug, Args)]
 pub(crate) struct NewLink {
     /// The link to make

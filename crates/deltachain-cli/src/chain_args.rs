@@ -94,9 +94,10 @@ pub(crate) struct InitArgs {
 
 /// Try whether a bucket or a directory can do what chains and followers need
 ///
-/// Every operation is tried, below a new name doctor-... that is removed afterwards: on a store puts, put-if-absent, also
-/// raced for, lists, ranges, deletes and the clock; on a directory also links, renames, locks, fsync and free space. Each line
-/// says what does not work without it. The exit code is 1 if something is missing that is needed.
+/// Every operation is tried below a new name doctor-..., which is removed afterwards. On a store: puts, put-if-absent
+/// (also by several writers at once), lists, ranges, deletes and the clock. On a directory also links, renames, locks,
+/// fsync and free space. Each line says what does not work without it. The exit code is 1 if something is missing that
+/// is needed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -110,10 +111,10 @@ pub(crate) struct DoctorArgs {
 
 /// Add a version to a chain
 ///
-/// The version is what STATE holds: the tensors, and as assets the other files of the directory, such as configuration and
-/// tokenizer. It becomes visible at once and completely, after all its files have been stored; whatever fails before leaves
-/// the chain as it was. Links are made from the head, the version before: give its files
-/// as --base, or a directory where the tool keeps them as --work. Otherwise the head is built anew from the chain.
+/// The version is what STATE holds: the tensors, and as assets the other files of the directory, such as configuration
+/// and tokenizer. It becomes visible at once and completely, after all its files have been stored. A failure before
+/// that leaves the chain unchanged. Links are made from the head, the version before: give its files as --base, or a
+/// directory where the tool keeps them as --work. Otherwise the head is built from the chain.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -138,7 +139,7 @@ pub(crate) struct PublishArgs {
     /// A directory where this command keeps the head from one call to the next: a new or empty one the first time
     #[arg(long, value_name = "DIR")]
     pub(crate) work: Option<PathBuf>,
-    /// Where to build what is needed for the moment [default: the system's directory for temporary files]
+    /// Where to build temporary files [default: the system's directory for temporary files]
     ///
     /// Below DIR, everything lies in a private directory, deltachain-scratch-USER. What a run leaves there that was killed, the
     /// next one removes.
@@ -158,10 +159,10 @@ pub(crate) struct PublishArgs {
     pub(crate) profile: ProfileArg,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
-    /// Publish nothing if the state is that of the head
+    /// Publish nothing if the state is the head's
     #[arg(long, conflicts_with = "shard")]
     pub(crate) if_changed: bool,
-    /// Refuse a state of which more than PERCENT of the elements differ from the head
+    /// Refuse a state if more than PERCENT of its elements differ from the head
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) max_changed: Option<f64>,
     /// Prune now and then, so that the newest N versions are kept: after each version that is a multiple of N/10
@@ -174,7 +175,7 @@ pub(crate) struct PublishArgs {
     pub(crate) limits: LimitArgs,
 }
 
-/// Which routes a version gets besides that from the version before.
+/// Which routes a version gets in addition to the route from the version before.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyArgs {
     /// Add a snapshot to every Nth version
@@ -233,7 +234,7 @@ Examples:
 pub(crate) struct LogArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
-    /// Show no more than this many versions; 0 for all
+    /// Show at most this many versions; 0 for all
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) last: u64,
 }
@@ -271,7 +272,7 @@ pub(crate) struct DirectoryArgs {
     /// Take the other files, such as configuration and tokenizer, from this directory instead of the chain
     #[arg(long, value_name = "DIR")]
     pub(crate) with_files: Option<PathBuf>,
-    /// Do not take the chain's assets: files besides the tensors, such as configuration, tokenizer and code
+    /// Do not take the chain's assets: files beside the tensors, such as configuration, tokenizer and code
     #[arg(long, conflicts_with = "with_files")]
     pub(crate) no_assets: bool,
     /// Take the version whose commit has this digest, once, even if the chain has gone back or forked
@@ -287,7 +288,7 @@ pub(crate) struct DirectoryArgs {
     /// Fetched files to keep, together
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     pub(crate) cache: u64,
-    /// Do not read the version in the directory to see whether it is what it was
+    /// Do not read the version in the directory to check that it is unchanged
     #[arg(long)]
     pub(crate) trust_directory: bool,
     #[command(flatten)]
@@ -297,9 +298,9 @@ pub(crate) struct DirectoryArgs {
 /// Bring a directory to a version of a chain
 ///
 /// Takes the cheapest way there from the version that the directory holds, or from nothing. The version appears at once
-/// and completely, proven by its digest, with the assets of the chain (configuration, tokenizer); whatever happens before,
-/// the directory keeps the version that it had. A chain that has gone back behind that, or is another
-/// one, is not followed without --allow-rollback or --adopt.
+/// and completely, proven by its digest, with the assets of the chain (configuration, tokenizer). Until then the
+/// directory keeps the version that it had, also after a failure. A chain that has gone back behind that version, or is
+/// another one, is not followed without --allow-rollback or --adopt.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -349,7 +350,7 @@ pub(crate) struct FollowArgs {
     pub(crate) exec: ExecArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
-    /// Look once, take what is new, run the command or bring the servers to it, once, if that is still to do, and end
+    /// Look once: take a new version if there is one, run the command or update the servers if needed, and end
     #[arg(long, conflicts_with_all = ["until", "metrics"])]
     pub(crate) once: bool,
     /// End when this version, or a later one, has been reached, and the command has succeeded for it or the servers have it
@@ -369,8 +370,8 @@ pub(crate) struct FollowArgs {
 /// A command that is run for each version.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// Run this by the shell for each version, and wait for it. If it fails it is run again, after pauses that grow from
-    /// that of --poll to a minute, until it succeeds or there is a newer version; also after `follow` has been started anew
+    /// Run this by the shell for each version, and wait for it. If it fails it is run again until it succeeds or there
+    /// is a newer version, also after a restart of `follow`. The pauses grow from --poll to a minute
     #[arg(long = "exec", value_name = "COMMAND")]
     pub(crate) command: Option<String>,
     /// End the command if it takes longer, with all processes that it has started; that counts as a failure
@@ -437,10 +438,10 @@ pub(crate) struct CompactArgs {
 
 /// Remove what only old versions need
 ///
-/// The head is always kept, and everything that the versions to keep are built from. What nothing needs any more goes when
-/// it was stored and withdrawn more than 24 hours ago: prune every day, and what one run withdraws the next one removes.
-/// Assets stay. Version numbers stay: a reader that asks for a pruned version is told so. Publishers and followers need not
-/// stop. Run one at a time.
+/// The head is always kept, and everything that the versions to keep are built from. What nothing needs any more goes
+/// when it was stored and withdrawn more than 24 hours ago: prune every day, and what one run withdraws the next one
+/// removes. Assets stay. Version numbers stay: a reader that asks for a pruned version gets an error that says so.
+/// Publishers and followers need not stop. Run one at a time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

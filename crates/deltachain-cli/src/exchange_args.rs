@@ -95,7 +95,7 @@ pub(crate) struct ImportArgs {
     pub(crate) output: Option<PathBuf>,
     /// The chain to add a version to for each delta, instead of making links
     ///
-    /// Its head has to be the base. A chain without versions gets the base as its first one.
+    /// Its head must be the base. A chain without versions gets the base as its first one.
     #[arg(long, value_name = "URL")]
     pub(crate) chain: Option<String>,
     /// How values may be coded

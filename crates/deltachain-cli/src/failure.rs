@@ -40,7 +40,7 @@ pub(crate) fn report_usage_as_json(message: &str) {
     let _ = print_json(&json!({ "error": describe(&error) }));
 }
 
-/// The error as a JSON object; what is not known is null.
+/// The error as a JSON object; unknown members are null.
 pub(crate) fn describe(error: &Error) -> Value {
     let advice = advice(error);
     json!({

@@ -41,7 +41,8 @@ pub(crate) fn require<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(
     }
 }
 
-/// Refuses an output that exists, unless it is to be replaced. The library does so, too, but knows no arguments.
+/// Refuses an output that exists, unless the user wants to replace it. The library does so, too, but knows no
+/// arguments.
 pub(crate) fn refuse_existing(path: &Path, force: bool) -> Result<()> {
     // Not `exists()`: a link that leads nowhere is something, too.
     if !force && path.file_name().is_some() && fs::symlink_metadata(path).is_ok() {

@@ -34,8 +34,9 @@ use crate::args::{Cli, Command};
 use crate::commands::chain;
 use crate::output::Output;
 
-/// Runs the tool with these arguments, of which the first is the program's name, and gives the exit code. It prints to standard output
-/// and standard error, and from then on Ctrl-C is its own: to be called once, by a program that does nothing else.
+/// Runs the tool with these arguments and returns the exit code. The first argument is the program's name. It prints to
+/// standard output and standard error, and from then on Ctrl-C is its own: to be called once, by a program that does
+/// nothing else.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match args::parse(&arguments.into_iter().collect::<Vec<_>>()) {
         Ok(cli) => cli,

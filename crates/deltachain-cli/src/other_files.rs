@@ -1,4 +1,4 @@
-//! Files of a model's directory that no link covers (configuration, tokenizer): the user is told about them.
+//! Files of a model's directory that no link covers (configuration, tokenizer): tells the user about them.
 
 use std::collections::BTreeSet;
 use std::fs::File;

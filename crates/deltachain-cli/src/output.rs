@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::progress::{Meter, Meters};
 use crate::shared_args::Global;
 
-/// How to talk to whoever started the program.
+/// How to print for the user.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     json: bool,
@@ -40,12 +40,12 @@ impl Output {
         self.json
     }
 
-    /// Prints what was asked for, as text or as JSON.
+    /// Prints the result, as text or as JSON.
     pub(crate) fn result(self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Result<()> {
         if self.json { print_json(&json()) } else { print(&text()) }
     }
 
-    /// Prints what was done; as text only if somebody wants to know.
+    /// Prints what was done; as text only without `--quiet`.
     pub(crate) fn summary(self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Result<()> {
         if self.quiet && !self.json { Ok(()) } else { self.result(text, json) }
     }

@@ -10,7 +10,7 @@ pub(crate) struct Global {
     /// Print JSON objects on standard output, each on a line: the result, for errors too, and events of long work
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Print no progress, remarks or summaries: only what was asked for, and errors
+    /// Print no progress, remarks or summaries: only results and errors
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
     /// Number of threads [default: one per processor]
@@ -59,7 +59,7 @@ pub(crate) struct LimitArgs {
     /// Bytes of new tensors [default: 256M or 1024 times the link's length, whichever is more]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) max_new_bytes: Option<u64>,
-    /// No limits but those of the format, for links from a source that you trust
+    /// Only the limits of the format, for links from a source that you trust
     #[arg(long, conflicts_with_all = ["max_index_bytes", "max_new_bytes"])]
     pub(crate) trusted: bool,
 }

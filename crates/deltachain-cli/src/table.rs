@@ -1,4 +1,4 @@
-//! Tables of text: columns as wide as what is in them. The last column may hold anything, since nothing follows it.
+//! Tables of text: columns as wide as their content. The last column may hold anything, since nothing follows it.
 
 use anstyle::Style;
 

@@ -17,7 +17,7 @@ pub(crate) struct Watcher {
     output: Output,
     meters: Meters,
     under_way: Mutex<Vec<(Phase, Meter)>>,
-    /// For work without end: hears that it goes on, and remarks bear the time.
+    /// For work without end: it is told that the work goes on, and remarks show the time.
     watchdog: Option<Watchdog>,
 }
 

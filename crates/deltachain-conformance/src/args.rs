@@ -59,7 +59,7 @@ pub(crate) struct RunArgs {
     /// Write a report as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// The folder with index.json [default: that of this program, or conformance, here or above]
+    /// The folder with index.json [default: this program's folder, or conformance, here or above]
     #[arg(long, value_name = "DIR")]
     pub(crate) vectors: Option<PathBuf>,
 }
@@ -104,7 +104,7 @@ pub(crate) struct AdequacyArgs {
     /// Compare the table in README.md with what came out, instead of writing it there
     #[arg(long)]
     pub(crate) check: bool,
-    /// The folder with index.json [default: that of this program, or conformance, here or above]
+    /// The folder with index.json [default: this program's folder, or conformance, here or above]
     #[arg(long, value_name = "DIR")]
     pub(crate) vectors: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Cases: what is asked about each vector, and what must be answered.
+//! Cases: the questions about each vector, and the right answers.
 
 use crate::index::{
     Expected, HeaderDigests, Kind, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, Vector,

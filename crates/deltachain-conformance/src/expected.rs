@@ -12,7 +12,7 @@ use crate::problem::{Problem, Result};
 pub(crate) struct ExpectedFailures(HashSet<String>);
 
 impl ExpectedFailures {
-    /// Reads a list, all of whose ids must be those of cases.
+    /// Reads a list; all its ids must be ids of cases.
     pub(crate) fn read(path: &Path, cases: &[Case<'_>]) -> Result<Self> {
         let text = fs::read_to_string(path).map_err(Problem::with_file(path))?;
         let known: HashSet<&str> = cases.iter().map(|case| case.id.as_str()).collect();

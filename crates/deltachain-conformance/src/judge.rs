@@ -111,7 +111,7 @@ fn judged(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Worksho
 
 /// A line in the form that the protocol demands.
 enum Answer {
-    /// With the members of the operation, none of which has been looked at.
+    /// With the members of the operation, not checked yet.
     Valid(Map<String, Value>),
     Invalid(Refused),
 }
@@ -209,7 +209,7 @@ fn read(path: &Path) -> Judged<(Vec<TensorInfo>, StateDigests)> {
         .map_err(|error| format!("the output cannot be read: {error:#}"))
 }
 
-/// Compares a state that was written with what it should be. Its digest covers names, types, shapes and all bytes.
+/// Compares a state that was written with the expected one. Its digest covers names, types, shapes and all bytes.
 fn check_state(
     path: &Path,
     expected: &StateResult,
@@ -244,7 +244,8 @@ fn described(info: &TensorInfo, digest: Digest) -> Tensor {
     }
 }
 
-/// Compares the folder of a replayed version with what it should be: a file per shard taken, the assets, and nothing else.
+/// Compares the folder of a replayed version with the expected content: a file per shard taken, the assets, and nothing
+/// else.
 fn check_version(folder: &Path, expected: &ReplayResult, is_part: bool, workshop: &mut Workshop<'_>) -> Judged {
     let shard_name = |number: &u64| format!("{number}.safetensors");
     let assets = folder.join(ASSETS);
@@ -327,7 +328,7 @@ mod tests {
     use super::*;
     use crate::suite::Suite;
 
-    /// Writes a shard with one empty tensor of this name; gives what is expected of it.
+    /// Writes a shard with one empty tensor of this name; returns what is expected of it.
     fn shard(path: &Path, name: &str) -> StateResult {
         let infos = [TensorInfo::new(name, Dtype::U8, [0]).unwrap()];
         let staged = StagedSafetensors::create(path, &infos, &Layout::single_file(&infos), None, false).unwrap();

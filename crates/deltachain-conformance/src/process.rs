@@ -56,7 +56,7 @@ impl Process {
         Ok(Self { program, arguments: words.collect(), timeout, running: None })
     }
 
-    /// Whether the process has to be started before it can be asked.
+    /// Whether the process must be started before it can be asked.
     pub(crate) fn is_down(&self) -> bool {
         self.running.is_none()
     }

@@ -25,7 +25,7 @@ pub(crate) fn breaking<'a>(suite: &'a Suite, rule: &str) -> Vec<(&'a Vector, Vec
     refused.filter(|(_, cases)| !cases.is_empty()).collect()
 }
 
-/// Rules for which the vectors cannot do what they do for others, with the reason: `exceptions.json`.
+/// Rules that cannot have two vectors or be noticed like others, with the reason: `exceptions.json`.
 #[derive(Debug)]
 pub(crate) struct Exceptions(BTreeMap<String, String>);
 

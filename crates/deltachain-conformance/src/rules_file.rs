@@ -10,7 +10,7 @@ use crate::suite::folder_of_vectors;
 
 const FILE: &str = "rules.json";
 
-/// Writes the file, or compares it with what it should be. The code says whether they are the same.
+/// Writes the file, or compares it with the right content. The code says whether they are the same.
 pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode> {
     let path = args.vectors.clone().map_or_else(folder_of_vectors, Ok)?.join(FILE);
     let text = text(&Spec::new())?;
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode> {
     Err(Problem::failed(format!("{}: these are not the rules of SPEC.md; run rules without --check", path.display())))
 }
 
-/// One rule per line: those of readers in the order of the text, then those of writers.
+/// One rule per line: rules of readers in the order of the text, then rules of writers.
 fn text(spec: &Spec) -> Result<String> {
     let rules = spec.rules.iter().chain(&spec.writer_rules).map(serde_json::to_string);
     let rules = rules.collect::<Result<Vec<_>, _>>().map_err(Problem::failed)?;

@@ -1,4 +1,4 @@
-//! `run`: asks a testee all cases and reports what came of them.
+//! `run`: asks a testee all cases and reports the results.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -72,7 +72,7 @@ fn ask_all<'a>(
     Ok(results)
 }
 
-/// For whoever watches a terminal.
+/// For people who watch a terminal.
 pub(crate) fn meter(name: &str, cases: usize) -> ProgressBar {
     let target = if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(cases as u64), target).with_message(name.escape_debug().to_string());

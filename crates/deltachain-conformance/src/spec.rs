@@ -6,7 +6,7 @@ use serde::Serialize;
 /// The text that this program was built with.
 const TEXT: &str = include_str!("../../../SPEC.md");
 
-/// What stands in place of the class of rules that only bind writers.
+/// The word that rules for writers have instead of a class.
 const WRITER: &str = "writer";
 
 /// The section that orders the steps of readers of links, which is part 1 of the text.
@@ -23,7 +23,7 @@ const IN_WORDS: [(&str, &[&str]); 5] = [
     ("the stream", &["R-STR-02", "R-STR-03"]),
     ("checked as a document", &["R-LIM-05", "R-DOC-"]),
 ];
-/// The sections of the rules that words mean, but for those that some step names.
+/// The sections of the rules that words mean, except rules that some step names.
 const FIELDS: [(&str, &[&str]); 2] = [("index fields", &["6", "6.1", "6.2"]), ("its fields", &["7.1"])];
 
 /// The sections and rules of a specification.
@@ -146,7 +146,7 @@ fn defined_in(block: &Block) -> Vec<SpecRule> {
         if class != WRITER && (class.len() < 2 || !class.chars().all(|c| c.is_ascii_uppercase() || c == '_')) {
             continue;
         }
-        // A definition stands at the beginning of what it demands, or at the end.
+        // A definition is at the beginning of the sentences that demand something, or at their end.
         let before = text[..start].trim_start_matches("- ");
         let demands =
             if before.is_empty() || before.ends_with(". ") { demand_after(rest) } else { demand_before(before) };

@@ -1,4 +1,4 @@
-//! Tables of text: columns as wide as what is in them.
+//! Tables of text: columns as wide as their content.
 
 use anstyle::Style;
 

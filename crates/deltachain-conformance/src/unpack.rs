@@ -48,7 +48,7 @@ pub(crate) fn unpack(archive: &Path, out: &Path) -> Result {
 
 /// Whether the target of the symbolic link `name` is relative, and in the folder that everything is unpacked into.
 fn stays_inside(name: &Path, target: &Path) -> bool {
-    // A way up behind a name could lead out: the name may be that of a link.
+    // A `..` after a name could lead out: the name may be that of a link.
     let is_up = |part: &Component<'_>| matches!(part, Component::ParentDir);
     let ups = target.components().take_while(is_up).count();
     let mut rest = target.components().skip(ups).peekable();

@@ -1,12 +1,12 @@
 //! The weight deltas of other systems, read and written: ARC 1 and 2 of Fireworks, the directories of slime, PULSEPT1 of
 //! basilica, and the patches of TRL. [docs/exchange.md] says who reads what, and what each layout can carry.
 //!
-//! One file per layout, with its reader beside its writer. A [`Reader`] turns a base into the state that a foreign delta leads
-//! to; a [`Writer`] makes a foreign delta of two states. Neither knows links: what is read is compared with
-//! [`deltachain::diff()`], what is written comes from a state that [`deltachain::Replay`] has built.
+//! One file per layout, with its reader beside its writer. A [`Reader`] turns a base into the state that a foreign
+//! delta leads to; a [`Writer`] makes a foreign delta of two states. Neither knows links: [`deltachain::diff()`]
+//! compares the states that are read, and [`deltachain::Replay`] builds the states that are written.
 //!
-//! Foreign files are untrusted. No more is allocated than a few times the file's length and, per thread, a few times the
-//! longest tensor of the base. Pickled data is refused, whatever it holds.
+//! Foreign files are untrusted. No more is allocated than a few times the file's length and, per thread, a few times
+//! the longest tensor of the base. Pickled data is always refused.
 //!
 //! ```
 //! use deltachain::tensor::{Dtype, MemoryState};
@@ -70,9 +70,10 @@ pub enum Reader {
 }
 
 impl Reader {
-    /// Applies the foreign delta at `delta` to `base`, checks all that its checksums allow, and puts every tensor of the result into `out`, which has
-    /// been created for the tensors of `base`: these layouts add, remove and reshape nothing. Until this has returned without
-    /// error, what `out` holds must not be used. Tells `progress` of all bytes of the base, once.
+    /// Applies the foreign delta at `delta` to `base`, checks all that its checksums allow, and puts every tensor of
+    /// the result into `out`. `out` has been created for the tensors of `base`, because these layouts add, remove and
+    /// reshape nothing. Until this has returned without error, what `out` holds must not be used. Tells `progress` of
+    /// all bytes of the base, once.
     ///
     /// Memory: a few times the delta's length, and per thread a few times the longest tensor.
     ///
@@ -100,7 +101,7 @@ impl Reader {
 /// A layout in which deltas are written, with what can be chosen about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// Files that are called as those of the base.
+    /// Files with the names of the base's files.
     Arc2(arc2::Version),
     /// A directory `weight_vNNNNNN`.
     Slime(slime::Encoding, slime::Checksum),

@@ -1,8 +1,9 @@
 //! PULSEPT1 of basilica: one file for all tensors of a BF16 model.
 //!
-//! `PULSEPT1`, the header's length (`u32`), a header of JSON, and one zstd frame with positions and values, tensor by tensor in the order of names.
-//! The header lists all tensors with the XXH3-128 of their new bytes, and that of these digests one after another as the
-//! state's. [Three versions](Version) differ in how positions and values are written. The state's digest covers no names and no shapes.
+//! `PULSEPT1`, the header's length (`u32`), a header of JSON, and one zstd frame with positions and values, tensor by
+//! tensor in the order of names. The header lists all tensors with the XXH3-128 of their new bytes. The state's digest
+//! is the XXH3-128 of these digests one after another. [Three versions](Version) differ in how positions and values are
+//! written. The state's digest covers no names and no shapes.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -25,7 +26,7 @@ use crate::tensors::{address, bytes_of, changed_pairs, each, pairs};
 const MAGIC: &[u8; 8] = b"PULSEPT1";
 /// Longer headers are refused: some 500 000 tensors fit.
 const MOST_HEADER_BYTES: u32 = 1 << 27;
-/// Frames with longer windows are refused; those of the layout's own writer have 2^19 bytes.
+/// Frames with longer windows are refused; the layout's own writer uses 2^19 bytes.
 const MOST_WINDOW_LOG: u32 = 27;
 const LEVEL: i32 = 1;
 const DIGEST_BEGIN: &str = "xxh3_128:";
@@ -114,14 +115,15 @@ fn digest_text(digest: u128) -> String {
     format!("{DIGEST_BEGIN}{digest:032x}")
 }
 
-/// The digest of a state from those of its tensors.
+/// The digest of a state from the digests of its tensors.
 fn state_digest(digests: &[u128]) -> String {
     // The most significant byte first, as the layout has it.
     let bytes: Vec<u8> = digests.iter().flat_map(|digest| digest.swap_bytes().to_le_bytes()).collect();
     digest_text(xxh3_128(&bytes))
 }
 
-/// The digest of a state of BF16 tensors, as the layout has it: XXH3-128 of those of all tensors, in the order of their names.
+/// The digest of a state of BF16 tensors in this layout: XXH3-128 of the digests of all tensors, in the order of their
+/// names.
 ///
 /// # Errors
 /// Those of reading it.
@@ -145,7 +147,7 @@ fn read_header(file: &mut impl Read, length: u64) -> Result<Header> {
     serde_json::from_slice(&json).map_err(|error| malformed(format!("the header is not as it should be: {error}")))
 }
 
-/// Checks what the header says of its tensors, and that they are those of the base.
+/// Checks what the header says of its tensors, and that the base has the same tensors.
 fn check_header(header: &Header, version: Version, base: &dyn State) -> Result<()> {
     if !header.tensors.is_sorted_by(|left, right| left.name < right.name) {
         return Err(malformed("the tensors are not in the order of their names, each once"));

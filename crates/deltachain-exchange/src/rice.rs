@@ -218,7 +218,7 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
         for _ in 0..parameter {
             distance = distance << 1 | u64::from(rests.next()?);
         }
-        // At most 2^63, and what it is added to fits 32 bits.
+        // At most 2^63, and the other summand fits 32 bits.
         let place = end + distance;
         if place >= elements {
             return Err(malformed(format!("position {place} is beyond the tensor's end")));
@@ -238,7 +238,8 @@ fn class_of(bits: u16) -> usize {
     usize::from(bits >> 7 & 0xff)
 }
 
-/// What version 3 knows of a class: the ranks of its elements that change, or of those that do not if these are less.
+/// What version 3 stores of a class: the ranks of its elements that change, or of the elements that do not change if
+/// these are fewer.
 struct Class {
     size: u64,
     ranks: Vec<u32>,

@@ -1,9 +1,10 @@
 //! The directories of slime, which miles, `SGLang`, Stitch and `ModelExpress` read, too.
 //!
-//! `weight_vNNNNNN/` holds safetensors files with a zstd frame per changed tensor (`U8`, under the tensor's name), and in
-//! `__metadata__` the checksum of the tensor's new bytes. `model.safetensors.index.json` is written last and says in `metadata`
-//! which version it is, of which base, and which encoding and checksum it uses. A frame holds the exclusive or of all old and
-//! new bytes (`xor`), or a `u32` count, as many `u32` positions of bytes, and as many new bytes (`overwrite`).
+//! `weight_vNNNNNN/` holds safetensors files with a zstd frame per changed tensor (`U8`, under the tensor's name), and
+//! in `__metadata__` the checksum of the tensor's new bytes. `model.safetensors.index.json` is written last. Its
+//! `metadata` gives the version, the base's version, the encoding and the checksum. A frame holds the exclusive or of
+//! all old and new bytes (`xor`), or a `u32` count, as many `u32` positions of bytes, and as many new bytes
+//! (`overwrite`).
 //!
 //! It knows no dtypes, so it carries all of them. It has no digest of the base, and says nothing of tensors that do not change.
 

@@ -1,4 +1,4 @@
-//! What goes into reading and writing a step beside the states, and what comes out.
+//! What reading and writing a step needs beside the states, and what it returns.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ pub struct Step<'a> {
     pub layout: Option<&'a Layout>,
     /// Name of the model, which PULSEPT1 records. Default: `model`.
     pub model: String,
-    /// Digest of the state at step 0 as PULSEPT1 has it, which it records. Default: that of the base.
+    /// Digest of the state at step 0 as PULSEPT1 has it, which it records. Default: the base's.
     pub first_digest: Option<String>,
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn address(length: u64) -> Result<usize> {
     usize::try_from(length).map_err(|_| Error::usage(format!("{length} bytes exceed the address space")))
 }
 
-/// Does `work` for each of the numbers below `count`, several at once. The error is that of the first that fails.
+/// Does `work` for each of the numbers below `count`, several at once. The error is the one of the first that fails.
 pub(crate) fn each<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
     let results: Vec<Result<T>> = (0..count).into_par_iter().map(&work).collect();
     results.into_iter().collect()

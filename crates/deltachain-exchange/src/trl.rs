@@ -1,8 +1,9 @@
 //! The patches that the asynchronous GRPO trainer of TRL proposed: a safetensors file with positions and new values.
 //!
-//! The later form has for a changed tensor `NAME.idx` and `NAME.val`, and in `__metadata__` the `encoding` of all positions:
-//! `raw` are `I32` positions, `gap_delta` the number of elements between two that change, as `U16`, or `U32` for a tensor with a gap of 2^16 or more.
-//! The first form has `NAME.indices` (`I32`) and `NAME.values`. Values are BF16, whatever the tensor is.
+//! The later form has `NAME.idx` and `NAME.val` for a changed tensor, and in `__metadata__` the `encoding` of all
+//! positions. `raw` means `I32` positions. `gap_delta` means the number of elements between two changes, as `U16`, or
+//! as `U32` for a tensor with a gap of 2^16 or more. The first form has `NAME.indices` (`I32`) and `NAME.values`.
+//! Values are BF16, whatever the tensor's dtype.
 //!
 //! There is no checksum, no base and no version in it: a damaged file, or one for another base, cannot be noticed unless it breaks its own form.
 

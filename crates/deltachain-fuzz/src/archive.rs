@@ -1,8 +1,8 @@
 //! Chains in few bytes: inputs of the target `chain`, which mutation can change without losing what holds them together.
 //!
 //! An input is four bytes, flags, the version wanted, the version held and the object that is going to fail, and then
-//! objects: kind, version, generation, length (two bytes), text. In the text of a document some bytes stand for what
-//! follows from other objects, so that digests and sizes stay right whatever happens to those.
+//! objects: kind, version, generation, length (two bytes), text. In the text of a document some bytes stand for values
+//! that follow from other objects, so that digests and sizes stay right when those objects change.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ pub(crate) const MOVED: u8 = 16;
 /// The caller accepts the commit of the version wanted.
 pub(crate) const ACCEPTED: u8 = 32;
 
-/// Kinds of objects: the chain document, a commit, a routes document, a link under its own name, one under the name that
-/// its first 32 bytes say, and something else, of which the text is the name.
+/// Kinds of objects: the chain document, a commit, a routes document, a link under its own name, a link under the name
+/// that its first 32 bytes give, and any other object, with the text as its name.
 pub(crate) const CHAIN: u8 = 0;
 pub(crate) const COMMIT: u8 = 1;
 pub(crate) const ROUTES: u8 = 2;

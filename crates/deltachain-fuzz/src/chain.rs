@@ -45,7 +45,7 @@ pub fn chain(data: &[u8]) {
     let held = held.as_ref();
     let reader = Reader::new(&now);
     let from_nothing = reader.replay(archive.wanted(), None);
-    // Only what is there can be accepted.
+    // Only a commit that exists can be accepted.
     let accept = from_nothing.as_ref().ok().filter(|_| archive.flags & ACCEPTED != 0).map(|reached| reached.commit);
     let reader = Reader { accept, ..reader };
     let first = reader.replay(archive.wanted(), held);
@@ -61,7 +61,7 @@ pub fn chain(data: &[u8]) {
     assert_eq!(first.is_ok(), other.is_ok(), "{:?} or {:?}", first.as_ref().err(), other.as_ref().err());
     same(&first, &other);
 
-    // An object at fault decides about nothing but the outcome.
+    // A damaged object changes only whether the version is reached, not what it is.
     let wanted = first.as_ref().map_or(archive.wanted(), |first| Some(first.version));
     let names: Vec<ObjectName> = now.objects.keys().copied().collect();
     let Some(&name) = names.get(usize::from(archive.fault) % names.len().max(1)) else { return };
@@ -182,7 +182,7 @@ impl<'a> Reader<'a> {
         Listing::new(self.store.names().into_iter().filter(is_listed))
     }
 
-    /// Checks that a plan is one: routes from nothing or from what is held to the version wanted.
+    /// Checks that a plan is a path: routes from nothing or from the held version to the version wanted.
     fn check(&self, plan: &Plan, wanted: Option<u64>, held: Option<&Reached>) {
         assert!(wanted.is_none_or(|wanted| wanted == plan.version));
         let commit = self.get(ObjectName::Commit(plan.version)).expect("the version has a commit");

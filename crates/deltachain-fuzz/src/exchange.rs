@@ -1,5 +1,5 @@
-//! Any bytes as the delta of another system: its reader ends without a panic, refuses in a class that says why, and allocates no
-//! more than follows from the length of the file and of the base.
+//! Any bytes as the delta of another system: its reader ends without a panic, refuses with a class that says why, and
+//! allocates within a bound that follows from the lengths of the file and the base.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,8 @@ const SHARD: &str = "model-00001-of-00001.safetensors";
 /// Where the inputs lie while they are read.
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a temporary folder can be made"));
 
-/// What deltas are applied to, and what they lead to: a scalar, an empty tensor, one that changes here and there, an idle one.
+/// The base and the result of deltas: a scalar, an empty tensor, one that changes in some places, one that does not
+/// change.
 static STATES: LazyLock<[MemoryState; 2]> = LazyLock::new(|| {
     [0, 1].map(|step| {
         let mut state = MemoryState::new();

@@ -27,7 +27,7 @@ pub use sequence::sequence;
 pub use store::{Played, play, store};
 pub use structured::{apply, roundtrip, squash};
 
-/// A function that is to be fuzzed.
+/// A function to fuzz.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
     /// Name of the fuzzer's program, and of the folders of its inputs.

@@ -1,5 +1,5 @@
-//! Properties of raw bytes: whatever they are, readers end without a panic, and within a bound of memory that follows from
-//! their length and the limits.
+//! Properties of raw bytes: for any bytes, readers end without a panic, and within a bound of memory that follows from
+//! the length and the limits.
 
 use std::io::{Seek, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::memory::peak_of;
 use crate::seal::{Parts, Stream, streams};
 use crate::single_threaded;
 
-/// What the readers of raw targets may be asked for: little, so that what is asked for in vain shows.
+/// Limits for the readers of raw targets: low, so that memory that is allocated for nothing shows.
 pub(crate) fn limits() -> Limits {
     let mut limits = Limits::default();
     (limits.index_bytes, limits.index_bytes_per_file_byte) = (1 << 16, 0);

@@ -122,8 +122,8 @@ fn honest(file: &[u8], link: &LinkReader<&[u8]>, patched: &Patched) -> Vec<u8> {
     parts.join(false)
 }
 
-/// Compares the ways of applying a link to its base, of which `passed` says whether check accepts it. What patches make of the base,
-/// if the link fits it and all segments can be decoded; the digests may still be wrong.
+/// Compares the ways of applying a link to its base. `passed` says whether *check* accepts the link. What patches make
+/// of the base, if the link fits it and all segments can be decoded; the digests may still be wrong.
 fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &StateDigests) -> Option<Patched> {
     let mut replay = Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
     let pushed = replay.push(link);

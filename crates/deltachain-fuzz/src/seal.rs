@@ -1,6 +1,7 @@
-//! Links taken apart and put together again with right lengths and checksums, however broken what they hold is.
+//! Links taken apart and put together again with right lengths and checksums, even if their content is broken.
 //!
-//! The parsers here are lenient on purpose and share nothing with the library's: they find what they can, and leave the rest.
+//! The parsers here are lenient on purpose and share nothing with the library's: they find what they can, and ignore
+//! the rest.
 
 /// Longest stream or index that is decompressed for mutation.
 const MOST_BYTES: usize = 1 << 18;
@@ -72,7 +73,7 @@ impl Parts {
     }
 }
 
-/// Where the segment entries stand in an index, and what is in them.
+/// Where the segment entries are in an index, and their content.
 struct SegmentEntries {
     begin: usize,
     end: usize,

@@ -17,7 +17,7 @@ use crate::raw::segment_inputs;
 use crate::seal::Parts;
 use crate::states::{CONTEXTS, DESCRIBED, FILE_BASES, MIXED, link};
 
-/// Longest seed of a target: what is longer makes a fuzzer slow. Chains hold several links.
+/// Longest seed of a target: longer ones make a fuzzer slow. Chains hold several links.
 pub fn most_bytes(target: &str) -> usize {
     if target == "chain" { 4096 } else { 2048 }
 }

@@ -14,9 +14,9 @@ use crate::states::{Start, Step, link};
 struct Sequence {
     start: Start,
     steps: Vec<(Step, bool)>,
-    /// A link, a segment of it, a byte there, and what is added to it.
+    /// A link, a segment of it, a byte there, and the number to add to it.
     damage: Option<(u8, u8, u16, u8)>,
-    /// After so many exchanged lanes memory goes back.
+    /// After this many exchanged lanes memory goes back.
     stop: u16,
 }
 

@@ -203,7 +203,7 @@ fn mixed(dtypes: impl Iterator<Item = Dtype>) -> (MemoryState, MemoryState) {
     (base, target)
 }
 
-/// A pair with contexts: many BF16 lanes, of which those of small exponents change often.
+/// A pair with contexts: many BF16 lanes; lanes of small exponents change often.
 pub(crate) static CONTEXTS: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(|| {
     let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
     let mut random = fastrand::Rng::with_seed(1);

@@ -1,6 +1,6 @@
 //! Publishing, following, compacting, pruning and checking a chain over a store that fails as the input says.
 //!
-//! The store that fails, and the proof that a version can be built, are those of the store crate's own tests.
+//! The store that fails and the proof that a version can be built come from the store crate's own tests.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ use crate::structured::{folder, write};
 /// Rounds that are played, at most.
 const ROUNDS: usize = 10;
 
-/// A call is met by the fault at the place that follows from what it asks for and how often that was asked before.
+/// The fault of a call depends on what it asks for and how often that was asked before.
 type Faults = [u8; 32];
 
 /// A version is published, perhaps, and then something else happens.
@@ -238,7 +238,7 @@ impl World {
         self.subscriber = Some(subscriber);
     }
 
-    /// All versions may go but the head and so many of the newest.
+    /// All versions may go except the head and this many of the newest.
     fn prune(&mut self, last: u64, days_later: bool) {
         if days_later {
             self.hours += 48;
@@ -254,8 +254,8 @@ impl World {
         self.versions[..others].iter_mut().for_each(|version| version.may_be_gone = true);
     }
 
-    /// The commits are those that were there, and perhaps one that has just been published; the subscriber's directory is
-    /// at the version that the subscriber says.
+    /// The commits are the old ones, and perhaps one that has just been published; the subscriber's directory is at the
+    /// version that the subscriber gives.
     fn check(&mut self, published: Option<(PathBuf, Digest, Result<Published>)>) {
         let objects = self.clean.objects().expect("nothing fails");
         let names = objects.iter().map(|object| object.name).filter(|name| matches!(name, ObjectName::Commit(_)));
@@ -381,7 +381,8 @@ fn fault(byte: u8) -> Option<Fault> {
     }
 }
 
-/// What failed is the store, which could not be asked or gave a wrong file, or it is a rule of those that may be broken.
+/// The failure is the store's (it could not be asked, or gave a wrong file), or it is one of the rules that may be
+/// broken here.
 fn is_of_the_store(error: &Error, rules: &[(bool, &str)]) {
     let rule = error.rule().unwrap_or_default();
     let known = error.class() == ErrorClass::Io || rule == "R-CHN-10" || rules.contains(&(true, rule));

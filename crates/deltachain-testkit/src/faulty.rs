@@ -104,7 +104,7 @@ impl FaultyStore {
     }
 }
 
-/// Faults drawn for each call by its own name, so that a seed gives the same ones whatever the order of the calls is. The
+/// Faults drawn for each call by its own name, so that a seed gives the same faults in any order of the calls. The
 /// rates are per thousand.
 pub fn seeded(seed: u64, rates: Vec<(Fault, u64)>) -> impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync {
     move |call| {
@@ -129,7 +129,7 @@ impl Control {
         *self.plan.lock().unwrap() = Box::new(plan);
     }
 
-    /// From now on, after so many more writes every call is refused, as after a crash: only what was written stays.
+    /// From now on, after this many more writes every call is refused, as after a crash: only what was written stays.
     pub fn stop_after(&self, writes: u64) {
         self.writes.store(0, Ordering::SeqCst);
         self.last_write.store(writes, Ordering::SeqCst);
@@ -147,12 +147,12 @@ impl Control {
         self.writes.load(Ordering::SeqCst).min(self.last_write.load(Ordering::SeqCst))
     }
 
-    /// From now on, the store's clock is so many hours ahead of ours, as the times show that objects are stored at.
+    /// From now on, the store's clock is this many hours ahead of ours; the times of stored objects show it.
     pub fn set_clock(&self, hours: i64) {
         self.hours.store(hours, Ordering::SeqCst);
     }
 
-    /// What was not stored by this store shows times that are so many hours ahead.
+    /// Objects that this store did not store show times that are this many hours ahead.
     pub fn set_other_stamps(&self, hours: i64) {
         self.other_stamps.store(hours, Ordering::SeqCst);
     }
@@ -167,7 +167,7 @@ impl Control {
         self.calls.lock().unwrap().get(&(operation, path.to_owned())).copied().unwrap_or_default()
     }
 
-    /// The fault of the next call of this kind, of those that can happen to it.
+    /// The fault of the next call of this kind, among the faults that can happen to it.
     fn draw(&self, operation: Operation, path: &Path) -> Option<Fault> {
         let number = {
             let mut calls = self.calls.lock().unwrap();

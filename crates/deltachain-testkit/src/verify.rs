@@ -1,4 +1,4 @@
-//! Proves a chain by the library alone, in memory: every version that has a commit is built anew, by every route.
+//! Proves a chain by the library alone, in memory: every version that has a commit is built by every route.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! One publisher and many followers in four regions, simulated: `simulate [NAME=VALUE ...]`; `simulate check` holds the
 //! simulation against a real publisher and real followers of a store that is slowed down. Without values: the table of
-//! followers in `SCALING.md`; `simulate cost DIFF APPLY` prints that of costs.
+//! followers in `SCALING.md`; `simulate cost DIFF APPLY` prints the table of costs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn main() -> Result {
     }
 }
 
-/// 70 billion BF16 parameters, of which 1 % change every five minutes; four regions around the world.
+/// 70 billion BF16 parameters; 1 % of them change every five minutes; four regions around the world.
 fn default() -> Scene {
     Scene {
         seed: 1,
@@ -244,7 +244,7 @@ fn check() -> Result {
 /// Versions with the times at which they were switched to.
 fn real_follower(objects: Arc<InMemory>, place: &Path, number: usize, start: Instant) -> Result<Vec<(u64, f64)>> {
     let directory = place.join(format!("follower-{number}"));
-    // Versions come back to what they were before, and so do links, which would be kept.
+    // Versions repeat, and so do links, which would otherwise be kept.
     let options = || {
         let mut options = SubscriberOptions::default();
         options.cache_bytes = 0;

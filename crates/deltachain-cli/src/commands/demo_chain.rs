@@ -1,5 +1,5 @@
 //! The second half of `demo`: a publisher and two followers of a chain in a directory, each in a thread of its own; one
-//! follows from the beginning, the other joins late. A version has a configuration besides its tensors.
+//! follows from the beginning, the other joins late. A version has a configuration beside its tensors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::numbers::{grouped, time};
 use crate::table::{Align, layout};
 use crate::watcher::Watcher;
 
-/// Every version whose number is a multiple of this gets a link from so many versions before.
+/// Every version whose number is a multiple of this gets a link from the version this many before.
 const SKIP: u64 = 3;
 /// The files of each version.
 const WEIGHTS: &str = "model.safetensors";
@@ -191,7 +191,7 @@ fn publish_all(store: &Store, models: &[PathBuf], watcher: &Watcher) -> Result<V
     Ok(published)
 }
 
-/// Compares the follower's files with those that were published, byte for byte.
+/// Compares the follower's files with the published ones, byte for byte.
 fn check(switched: &Switched, published: &Path) -> Result<()> {
     let read = |path: &Path| fs::read(path).map_err(|error| Error::io("reading", error).in_file(path));
     for file in [WEIGHTS, CONFIGURATION] {

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &DiffArgs, output: Output) -> Result<()> {
     })
 }
 
-/// Lets `diff` make a link from a base, or from nothing, to a target, and tells what came of it.
+/// Lets `diff` make a link from a base, or from nothing, to a target, and reports the result.
 pub(crate) fn make(
     link: &NewLink,
     (base, target): (Option<&Path>, &Path),

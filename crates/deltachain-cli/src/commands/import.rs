@@ -113,7 +113,7 @@ fn add_versions(args: &ImportArgs, url: &str, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// Applies the deltas one after another and hands on the states before and after each, and what is to be noted with it.
+/// Applies the deltas one after another and passes on the states before and after each, and the notes for it.
 fn steps(
     args: &ImportArgs,
     base: &SafetensorsState,

@@ -1,5 +1,5 @@
-//! `inspect --segments`: each segment as it is coded (SPEC sections 7 and 8), for whoever writes a reader or looks for a
-//! fault in one.
+//! `inspect --segments`: each segment as it is coded (SPEC sections 7 and 8), for people who write a reader or look for
+//! a fault in one.
 
 use deltachain::format::{Coding, HEADER_BYTES, PositionCoding, Positions, Table, Values};
 use deltachain::{Result, StreamLengths};

@@ -66,7 +66,7 @@ pub(crate) enum Outcome {
 }
 
 impl Commander {
-    /// What cannot be read of earlier runs counts as none: the command is run once more.
+    /// Records of earlier runs that cannot be read count as none: the command runs again.
     pub(crate) fn new(wanted: Wanted, records: &Records) -> Self {
         let ran = records.ran().ok().flatten();
         let digest = Digest::of_bytes(wanted.command.as_bytes()).to_string();

@@ -1,4 +1,4 @@
-//! Whether a follower's directory is as it should be: from what it holds and what `follow` has written down.
+//! Whether a follower's directory is healthy, by what it holds and what `follow` has written down.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) enum MaxLag {
     Time(Duration),
 }
 
-/// All that is known of a directory, and what is wrong with it.
+/// All that is known of a directory, and its faults.
 #[derive(Debug)]
 pub(crate) struct Health {
     pub(crate) held: Option<DirectoryStatus>,
@@ -46,7 +46,7 @@ impl Health {
     /// Reads the records of a directory.
     ///
     /// # Errors
-    /// USAGE if there is no such directory.
+    /// USAGE if the directory does not exist.
     pub(crate) fn of(directory: &Path, max_lag: Option<MaxLag>) -> Result<Self> {
         if !directory.is_dir() {
             return Err(Error::usage("there is no such directory").in_file(directory));

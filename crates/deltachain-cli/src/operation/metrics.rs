@@ -188,7 +188,7 @@ pub(crate) fn serve(address: SocketAddr, metrics: &Metrics) -> Result<SocketAddr
         // One after the other: nobody can make the program hold many connections.
         for connection in listener.incoming() {
             match connection {
-                // Who has gone away needs no answer.
+                // A client that has gone away needs no answer.
                 Ok(connection) => drop(answer(connection, &registry)),
                 // No more files can be open, perhaps: not at once again.
                 Err(_) => thread::sleep(Duration::from_millis(100)),

@@ -32,7 +32,8 @@ const NEW: &str = ".new";
 /// No record is longer than this.
 const LONGEST: u64 = 1 << 20;
 
-/// How often the lock is tried, and the pause between two tries: whoever looks whether it is held, holds it for an instant.
+/// How often the lock is tried, and the pause between two tries: a process that checks the lock holds it for an
+/// instant.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -43,7 +44,7 @@ pub(crate) struct FollowStatus {
     /// The process that follows or followed.
     pub(crate) pid: u32,
     pub(crate) started: Option<Time>,
-    /// The last look at the chain, however it went.
+    /// The last look at the chain, with its result.
     pub(crate) last_look: Option<Time>,
     /// The last look that went well.
     pub(crate) last_success: Option<Time>,
@@ -137,7 +138,7 @@ pub(crate) struct ServerRecord {
     pub(crate) commit: Option<String>,
     /// When it got that version.
     pub(crate) since: Option<Time>,
-    /// It is being changed, or was when this process ended: nobody knows what it has.
+    /// It is being changed, or was when this process ended: its version is unknown.
     pub(crate) changing: bool,
     /// It has been paused, and not told to go on.
     pub(crate) paused: bool,
@@ -239,7 +240,7 @@ impl Records {
         let path = self.directory.join(LOCK);
         // Nothing else is opened: a pipe would wait for somebody.
         let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
-        // It may be held for an instant here. `lock` above bears that, and nobody else takes it.
+        // It may be held for an instant here. `lock` above allows for that, and nobody else takes the lock.
         is_file && File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
@@ -259,7 +260,7 @@ impl Records {
         record.map(Some).map_err(|error| Error::usage(format!("cannot be read: {error}")).in_file(path))
     }
 
-    /// Writes a file beside, and renames it, so that whoever reads sees all of it or what was there before.
+    /// Writes a new file and renames it, so that readers see all of it or all of the old one.
     fn write(&self, name: &str, record: &impl Serialize, sync: bool) -> Result<()> {
         let path = self.directory.join(name);
         let new = self.directory.join(name.to_owned() + NEW);

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Tells systemd that work goes on, as often as it wants to hear that.
+/// Tells systemd that work goes on, as often as systemd wants.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     /// The pause between two messages, with time to spare; nothing if nobody waits for them.
@@ -16,7 +16,7 @@ impl Watchdog {
         Self { pause: limit().map(|limit| limit / 3), last: Mutex::default() }
     }
 
-    /// Work goes on. May be called as often as one likes.
+    /// Work goes on. May be called at any rate.
     pub(crate) fn is_alive(&self) {
         let Some(pause) = self.pause else { return };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -41,7 +41,7 @@ impl From<SystemTime> for Time {
 
 impl Display for Time {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        // Before 1970 and after 9999 there is no such text, and a clock may say anything.
+        // There is no such text before 1970 and after 9999, and a clock may give any time.
         let shown = self.0.duration_since(UNIX_EPOCH).is_ok_and(|since| since.as_secs() < 253_402_300_800);
         if shown { humantime::format_rfc3339_millis(self.0).fmt(out) } else { out.write_str("unknown") }
     }

@@ -1,4 +1,4 @@
-//! What a run has given: the results of all cases, and what they say about rules. Shown by `human`, `json` and `junit`.
+//! The result of a run: the results of all cases, and what they say about rules. Shown by `human`, `json` and `junit`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ pub(crate) struct CaseResult<'a> {
 #[derive(Debug)]
 enum Outcome {
     Right,
-    /// Right, but for the rule id: another one or none.
+    /// Right, except the rule id: another one or none.
     OtherRule(Option<String>),
     Failed(String),
     Skipped(String),
@@ -98,7 +98,7 @@ impl<'a> CaseResult<'a> {
         }
     }
 
-    /// What came, in words, unless it is just what was wanted.
+    /// The answer in words, unless it is just the expected one.
     pub(crate) fn got(&self) -> Option<String> {
         match &self.outcome {
             Outcome::Right => None,

@@ -1,4 +1,4 @@
-//! Testees that look at nothing: what they answer has the right form, and no run may be content with it.
+//! Testees that look at nothing: their answers have the right form, and every run must fail them.
 
 use serde_json::{Value, json};
 

@@ -202,7 +202,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// The shards that are taken, by number, where the path begins: those of the version held, or empty states.
+    /// The shards that are taken, by number, where the path begins: shards of the held version, or empty states.
     fn start<'p>(&self, plan: &Plan) -> Result<Vec<(usize, Shard)>, Failure<'p>> {
         let taken = (0..plan.shards.len()).filter(|number| self.take.has_shard(*number));
         let Some(named) = &plan.start else { return Ok(taken.map(|number| (number, Shard::empty())).collect()) };
@@ -214,7 +214,7 @@ impl Replay<'_> {
         Ok(shards)
     }
 
-    /// Follows the routes of a plan: a shard becomes that of the version that they lead to.
+    /// Follows the routes of a plan: a shard becomes the shard of the version that they lead to.
     fn follow<'p>(&self, plan: &'p Plan, number: usize, shard: &Shard, scratch: &Path) -> Result<Shard, Failure<'p>> {
         let refused = |hop: &'p Hop, error: Error| {
             Failure::of(error.in_file(hop.files[number].name().to_string()), |error| Failure::Route(hop, error))

@@ -1,4 +1,4 @@
-//! The shards of a version on the way to the version wanted, of which a reader may take a part.
+//! The shards of a version on the way to the version wanted. A reader may take a part of them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -50,7 +50,7 @@ impl Shard {
         Ok(Self { table, layout: Some(state.layout().clone()), data: Box::new(data) })
     }
 
-    /// Of the whole shard, whatever is taken of it.
+    /// Of the whole shard, also if only a part is taken.
     pub(super) fn digest(&self) -> Digest {
         self.table.digests.state
     }
@@ -85,7 +85,7 @@ impl Shard {
     }
 }
 
-/// Room for a state in one file, whatever the layout.
+/// A file for a state, whatever the layout.
 pub(super) fn stage(tensors: &[TensorInfo], out: &Path) -> Result<StagedSafetensors> {
     StagedSafetensors::create(out, tensors, &Layout::single_file(tensors), None, false)
 }

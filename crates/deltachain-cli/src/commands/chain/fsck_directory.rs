@@ -12,7 +12,7 @@ use crate::numbers::{counted, grouped};
 use crate::output::{Output, printable, printable_path};
 use crate::watcher::Watcher;
 
-/// The directory, if that is what is named: it holds a model, and no chain.
+/// The directory, if the argument names a follower's directory: one that holds a model, and no chain.
 pub(crate) fn directory_of(url: &str) -> Option<PathBuf> {
     let path = Path::new(url);
     let is_kept = path.join("deltachain.directory").is_file() || path.join("current").is_symlink();

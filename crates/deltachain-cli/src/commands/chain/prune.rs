@@ -19,7 +19,7 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
     let plan = plan_prune(&store, &keep)?;
     let done = if args.dry_run { None } else { Some(prune(&store, &plan, &watcher)?) };
     drop(watcher);
-    // Which it is to be, or which it was.
+    // The plan, or what was done.
     let (removed, young) = done.as_ref().map_or((&plan.removed, &plan.young), |done| (&done.removed, &done.young));
     let partials = done.as_ref().map_or(&plan.partials, |done| &done.partials);
     let bytes_of = |objects: &[StoredObject]| objects.iter().map(|object| object.size).fold(0, u64::saturating_add);
