@@ -6,7 +6,7 @@
     new_state_dict = dc.apply(old_state_dict, [link])       # bit for bit, or an error
     with dc.open("1.dcf") as link: print(link.header)
 
-Nothing else needs to be installed. Tensors of torch and numpy are taken as they are, without copies.
+You need to install nothing else. Tensors of torch and numpy are taken as they are, without copies.
 """
 
 import atexit as _atexit

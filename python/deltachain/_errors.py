@@ -26,17 +26,17 @@ __all__ = [
 
 
 class Error(Exception):
-    """Why something was refused or failed. What you hold is as it was before.
+    """Why something was refused or failed. What you hold has not changed.
 
     `str(error)` is one line for people: class, rule, message, place. Programs ask the class and the attributes.
 
     Attributes:
         rule: the rule of SPEC.md that was broken, such as `"R-APP-01"`; None if it is not about a rule.
-        section: the part of the link that is at fault: `"header"`, `"index"` or `"segment 3"`.
-        offset: bytes from the beginning of the file to what is at fault.
+        section: the part of the link that has the fault: `"header"`, `"index"` or `"segment 3"`.
+        offset: bytes from the beginning of the file to the fault.
         tensor: the tensor concerned.
         file: the file or object concerned.
-        link: of several links, the number of the one at fault, counted from 0.
+        link: of several links, the number of the one with the fault, counted from 0.
         advice: what you can do about it, in one phrase; empty where the message says it.
         retryable: whether the same call may succeed later, although you change nothing.
     """

@@ -265,12 +265,12 @@ class Link:
 
         Args:
             base: the state that the link starts from. Links that are not direct need it.
-            names: those tensors only; names, or a function that says which. Of the file only what these need is read.
-            kind: `"torch"`, `"numpy"` or `"deltachain"`: what indices and values are to be. By default, as the
-                base's.
+            names: only these tensors; names, or a function that says which. Only the parts of the file that they need
+                are read.
+            kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of indices and values. By default, as the base's.
 
         Raises:
-            UsageError: if a base is needed, or has no such tensor.
+            UsageError: if a base is needed, or does not have the tensor.
         """
         native = self._native
         wanted = names if callable(names) else None if names is None else set(names).__contains__
@@ -348,21 +348,21 @@ def diff(
     `deltachain.Tensor`. Tensors are not copied: do not write to them during the call.
 
     Args:
-        base: what the link starts from; None for a link that needs nothing, a snapshot.
-        target: what it leads to.
+        base: the state that the link starts from; None for a link from nothing, a snapshot.
+        target: the state that it leads to.
         out: the file to write. Without it, the link stays in memory.
         profile: `"compact"` for the smallest file, `"direct"` for patches that can be read without the base.
-        metadata: free text to go with it.
+        metadata: free text in the link.
         replace: whether a file at `out` may be replaced.
         threads: as many as there are processors, by default.
-        progress: called as `progress(phase, done, total)` some twenty times a second, in bytes. What it raises ends
-            the work.
+        progress: called as `progress(phase, done, total)` about twenty times a second, in bytes. An exception from it
+            ends the work.
 
     Returns:
         The link, or, if it was written to a file, its figures.
 
     Raises:
-        UsageError: if a tensor cannot be taken, which is said with its name; if `out` exists.
+        UsageError: if a tensor cannot be taken (the message names it); if `out` exists.
         IoError: if files cannot be read or written.
 
     >>> import deltachain as dc
@@ -430,8 +430,8 @@ def apply(
         base: the state to start from, as for `diff`; None for links that begin with a snapshot.
         links: open links, or paths.
         out: the file or directory to write; then the base must be None or a path. Without it, new tensors are made.
-        kind: `"torch"`, `"numpy"` or `"deltachain"`: what new tensors are to be. By default, as the base's.
-        replace: whether what is at `out` may be replaced.
+        kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of new tensors. By default, as the base's.
+        replace: whether an existing `out` may be replaced.
         threads, progress: as for `diff`.
 
     Returns:
@@ -439,7 +439,7 @@ def apply(
 
     Raises:
         WrongBaseError: if the links do not belong to this base. Nothing has been written.
-        Error: whatever else is wrong with a link; `.link` is its number.
+        Error: if a link has another fault; `.link` is its number.
     """
     given = [links] if isinstance(links, Link | str | os.PathLike) else list(links)
     if out is None:

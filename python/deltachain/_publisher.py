@@ -98,55 +98,54 @@ class _Job(Future[Published]):
 
 
 class Publisher:
-    """Adds versions to a chain, which it begins if there is none.
+    """Adds versions to a chain. It begins the chain if there is none.
 
         with dc.Publisher("s3://bucket/run7", like="base/", group=dist.group.WORLD) as pub:
             for step, batch in enumerate(data):
                 train(batch)
                 job = pub.publish_async(model.state_dict(), metadata={"step": step})
 
-    Leaving the block waits for what is under way and raises what failed.
+    At the end of the block it waits for the version that is being published, and raises the error of a failure.
 
     Args:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`.
-        like: a checkpoint in safetensors, a file or a directory: what is published has its names, shapes and dtypes,
-            is spread over files as it is, and comes with its other files (configuration, tokenizer). Tensors of
-            another floating-point dtype are cast to the checkpoint's own, each for itself; names lose what wrappers
-            put before them (`_orig_mod.`, `module.`, `base_model.model.`); of tied tensors, what the checkpoint has
-            is written. Without it, tensors are taken as they are.
-        group: the processes that publish together, each of which calls everything here alike: a process group of
-            torch.distributed, or an object as `deltachain.Group` describes. Needs `like`. Without it, this process
+        like: a checkpoint in safetensors, a file or a directory. Versions get its names, shapes, dtypes and division
+            into files, and its other files (configuration, tokenizer). Each tensor of another floating-point dtype is
+            cast to the checkpoint's dtype. Prefixes of wrappers are removed from names (`_orig_mod.`, `module.`,
+            `base_model.model.`). Of tied tensors, those that the checkpoint has are written. Without `like`, tensors
+            are taken as they are.
+        group: the processes that publish together: a process group of torch.distributed, or an object as
+            `deltachain.Group` describes. Each process makes the same calls. Needs `like`. Without it, this process
             alone.
-        keep_last: prune now and then, so that this many of the newest versions are kept.
+        keep_last: prune from time to time, and keep this many of the newest versions.
         transform: called with the name (without wrappers) and the tensor, before names and dtypes are compared with
             `like`; returns a tensor, pairs of names and tensors, a mapping, or None to leave it out. With a group,
             each rank calls it for all tensors. For trainers whose checkpoint is quantised.
-        shards: into how many shards the chain is divided, if this begins it. By default 1 for a single process,
-            otherwise a multiple of 24. It bounds how many processes can share the work later; it stays as it is for
-            good.
+        shards: the number of shards of the chain, if this begins it. By default 1 for a single process, otherwise a
+            multiple of 24. It limits how many processes can share the work later, and it never changes.
         threads: threads that compare and compress; as many as there are processors, by default.
         profile: `"compact"`, the smallest links, or `"direct"`, whose values can be used without the base.
-        snapshots: when a version also gets a link from nothing, for late joiners: as a float, when they would read
-            more than so many times the last snapshot; as an int, every so many versions; None for never (version 0
-            always has one).
-        skips: for each of these distances, a version whose number is a multiple of it gets a link from the version so
-            far before.
+        snapshots: when a version also gets a snapshot (a link from nothing) for late joiners. A float: when they
+            would read more than this many times the last snapshot. An int: every this many versions. None: never
+            (version 0 always has one).
+        skips: for each of these distances, a version whose number is a multiple of it also gets a link from the
+            version that is this distance older.
         other_files: whether the other files of `like` are published.
         max_changed: the share of elements, from 0 to 1, that may differ from the version before: a guard against
             mistakes.
         scratch: a directory for links that wait to be stored, and for the head that is built after a restart.
-        progress: called as `progress(phase, done, total)`, in bytes, from another thread. What it raises ends the
-            publish.
+        progress: called as `progress(phase, done, total)`, in bytes, from another thread. An exception from it ends
+            the publish.
         storage_options, credentials, stall, attempts, max_rate: how to talk to the store, as in `open_store`.
 
-    Memory: beside the model, a copy of the version published last, and of the one on its way; with a group, only the
-        parts of both that are this rank's shards. Each copy is on the CPU, as long as `like` on disk.
+    Memory: beside the model, a copy of the version published last, and one of the version that is being published;
+        with a group, only this rank's shards of both. Each copy is on the CPU, as large as `like` on disk.
 
-    A publisher belongs to the process that made it. It may be killed at any time; the next one goes on where the
-    chain is.
+    A publisher belongs to the process that made it. It may be killed at any time; the next one continues where the
+    chain ends.
 
     Raises:
-        UsageError: if `like` is no checkpoint, or settings lack.
+        UsageError: if `like` is not a checkpoint, or settings are missing.
         IoError: if the chain can neither be read nor begun.
     """
 
@@ -281,23 +280,21 @@ class Publisher:
             raise
 
     def publish_async(self, weights: Any, *, metadata: Mapping[str, Any] | None = None) -> Future[Published]:
-        """Copies the tensors and returns; the rest is done by other threads, and training may go on and change the
-        tensors.
+        """Copies the tensors and returns. Other threads do the rest, and training may go on and change the tensors.
 
         Args:
-            weights: a mapping from names to tensors, a module of torch, or a stream of (name, tensor) pairs, of which
-                one is held at a time. Tensors may be on a device. With a group, each rank gives the same names in the
-                same order; tensors that are spread over the ranks (DTensor) are gathered one at a time, others are
-                expected to be whole.
-            metadata: what the commit says beside the weights: names and texts, such as the step.
+            weights: a mapping from names to tensors, a module of torch, or a stream of (name, tensor) pairs; of a
+                stream, one tensor is held at a time. Tensors may be on a device. With a group, each rank gives the
+                same names in the same order. Tensors that are spread over the ranks (DTensor) are gathered one at a
+                time; others must be whole.
+            metadata: notes in the commit: names and texts, such as the step.
 
         Returns:
-            A future of the version. `cancel()` asks the work to end, after which `result()` raises `CancelledError`,
-            unless the version was there already.
+            A future of the version. `cancel()` asks the work to end; then `result()` raises `CancelledError`, unless
+            the version was already published.
 
-        One version is on its way at a time: the call waits for the one before, so that training stands still where it
-        is faster than the store. What failed before and was not asked for is raised here, before the tensors are
-        read.
+        Only one version is published at a time. The call waits for the one before, so training waits if it is faster
+        than the store. An earlier failure that was not asked for is raised here, before the tensors are read.
 
         Raises:
             UsageError: if names are missing or too many, or a tensor does not fit; the chain stays as it is. A stream

@@ -23,7 +23,7 @@ def open_store(
     attempts: int | None = None,
     max_rate: int | None = None,
 ) -> _native.Store:
-    """Opens the store of a chain; nothing is asked of it yet.
+    """Opens the store of a chain, without a request to it.
 
     Args:
         url: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, or `http(s)://`, which can only be read.
@@ -34,8 +34,8 @@ def open_store(
             (or None) and `expires_at` (an aware datetime, or None for never). Called when credentials are needed and
             shortly before they expire, from another thread.
         create: make the directory if there is none.
-        stall: seconds in which nothing may come or go before an attempt is given up (60).
-        attempts: how often what may pass is tried (8).
+        stall: seconds without a byte in either direction after which an attempt is given up (60).
+        attempts: how often an operation is tried if its failure may pass (8).
         max_rate: bytes per second of all requests together.
     """
     settings = [(str(key), _text(value)) for key, value in (storage_options or {}).items()]

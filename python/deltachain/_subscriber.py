@@ -59,32 +59,32 @@ class Subscriber:
         host_copy: a directory on disk that is kept at the version; its files are in `HOST_COPY/current`, a symbolic
             link that is switched. It survives the process, and every process of the machine can read it (`HostCopy`);
             one keeps it.
-        into: tensors of your own that are the copy: a mapping as for `diff`, on the CPU, to be written to by nobody
-            else. They are overwritten, first by the first version, then in place with what changes, each time when
-            all is proven. The first version takes the model's memory once more while it is fetched. Without
-            `host_copy` and `into`, the copy is in memory of this package.
+        into: tensors of your own that are the copy: a mapping as for `diff`, on the CPU; nobody else may write to
+            them. The first version overwrites them, later versions change them in place, each time only when all is
+            proven. While the first version is fetched, it takes the model's memory a second time. Without `host_copy`
+            and `into`, the copy is in memory of this package.
         tensors: patterns of names: only these tensors are taken. `*`, `?`, `[ab]`, `{a,b}`.
-        cache: a directory for links that have been fetched, which no other process may use. With `host_copy` it is in
-            there.
-        other_files: with `host_copy`, whether the chain's other files come along, such as config.json and tokenizers.
+        cache: a directory for links that have been fetched; no other process may use it. With `host_copy` the cache
+            is in that directory.
+        other_files: with `host_copy`, whether to take the chain's other files, such as config.json and tokenizers.
         allow_rollback: digest of a commit that may be reached although the chain has gone back.
         adopt: whether the first version may be of another chain than the one held.
         kind: `"torch"`, `"numpy"` or `"deltachain"`: what patches are made of. By default torch if it is imported,
             otherwise numpy if that is.
         threads: threads that decode and hash; as many as there are processors, by default.
-        progress: called as `progress(phase, done, total)`, in bytes. What it raises ends the work.
+        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the work.
         storage_options: settings of the kind of store, by the names that obstore knows: `{"region": "eu-central-1"}`,
             `endpoint`, `access_key_id`. They come before the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
         credentials: for S3, a function that returns `access_key_id`, `secret_access_key`, `token` (or None) and
             `expires_at` (an aware datetime, or None). Called from another thread, again shortly before they expire.
-        stall: seconds in which nothing may come or go before a request is given up (60).
-        attempts: how often what may pass is tried (8).
+        stall: seconds without a byte in either direction after which a request is given up (60).
+        attempts: how often an operation is tried if its failure may pass (8).
         max_rate: bytes per second of all requests together.
 
     A subscriber belongs to the process that made it, and is used by one thread at a time.
 
     Raises:
-        UsageError: if there is no such directory, the directory is kept by another process, or settings lack.
+        UsageError: if the directory does not exist, another process keeps it, or settings are missing.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class Subscriber:
 
     @property
     def torn(self) -> bool:
-        """Whether the last `applying()` ended with an exception, so that what was being patched may hold parts of
-        two versions. `update.full()` mends that."""
+        """Whether the last `applying()` ended with an exception. What was being patched may then hold parts of two
+        versions. `update.full()` repairs that."""
         return self._torn
 
     def poll(self, *, timeout: float | None = None) -> Update | None:
@@ -194,19 +194,19 @@ class Subscriber:
         return None if native is None else Update(self, native)
 
     def prepare(self, version: int | None = None, *, timeout: float | None = None, poll: float = 0.5) -> Update:
-        """Fetches and proves a version beside the one in use, which stays as it is.
+        """Fetches and proves a version beside the one in use, which does not change.
 
         Args:
-            version: which one; by default the head, and if that is held already, the next one as soon as it is there.
-            timeout: seconds after which to give up; by default, it waits for as long as it takes.
+            version: which one; by default the head, and if that is held already, the next one as soon as it exists.
+            timeout: seconds after which to give up; by default there is no limit.
             poll: seconds between two looks while there is nothing new.
 
         Returns:
             What is ready to be applied. If `version` is held already, it changes nothing.
 
         Raises:
-            TimeoutError: if there is no such version in time. Nothing has changed.
-            WrongBaseError: if what is held is not what the chain says; `advice` tells what to do.
+            TimeoutError: if the version does not exist in time. Nothing has changed.
+            WrongBaseError: if the held version is not what the chain says; `advice` tells what to do.
             Error: if there is no good way to the version. What is held is kept.
         """
         end = None if timeout is None else time.monotonic() + timeout
@@ -237,9 +237,9 @@ class Subscriber:
     ) -> Iterator[Update]:
         """Gives each new version when it is ready, until `stop`. Several new versions are taken at once.
 
-        Apply each before you ask for the next; one that you do not apply comes again after a pause. What cannot be
-        reached, is damaged or lacks is logged (`logging.getLogger("deltachain")`) and tried again: what is held
-        stays.
+        Apply each before you ask for the next; one that you do not apply comes again after a pause. If something
+        cannot be reached, is damaged or is missing, that is logged (`logging.getLogger("deltachain")`) and tried
+        again; the held version stays.
 
         Args:
             stop: an event, or a function that says whether to end.
@@ -247,7 +247,7 @@ class Subscriber:
             poll_longest: the longest pause.
 
         Raises:
-            UsageError, TornError: what trying again does not mend.
+            UsageError, TornError: trying again does not help.
         """
         pause, said, refused = poll, None, None
         while not _is_set(stop):
@@ -302,7 +302,7 @@ class Subscriber:
 
 
 class Update:
-    """A version that has been fetched and proven, and waits to be applied. The version in use is as it was.
+    """A version that has been fetched and proven, and waits to be applied. The version in use has not changed.
 
     Attributes:
         version: its number.

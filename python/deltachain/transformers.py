@@ -22,26 +22,25 @@ __all__ = ["PublishCallback", "as_saved"]
 
 
 class PublishCallback(TrainerCallback):  # type: ignore[misc]
-    """Publishes the model while it is trained: every so many steps, and when training ends.
+    """Publishes the model while it is trained: every `every` steps, and when training ends.
 
-    A step copies the weights and goes on; links are made and stored beside training. One version is on its way at a
-    time: where steps are faster than the store, `every` should be larger, or the next version waits for the one
-    before. A version's metadata says its step.
+    A step copies the weights and goes on; links are made and stored while training continues. Only one version is
+    published at a time: if steps are faster than the store, the next version waits for the one before, so choose a
+    larger `every`. A version's metadata has its step.
 
-    What fails is raised by the next step that publishes, or by the end of training, and ends `train()`. Training that
-    is resumed goes on with the chain.
+    A failure is raised by the next step that publishes, or at the end of training, and ends `train()`. Resumed
+    training continues the chain.
 
     Args:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`.
-        like: the checkpoint that versions are like, which is usually the one that training began with: its names and
-            dtypes, its other files. See `Publisher`. Without it, a version has the dtypes that are trained in, often
-            F32, of which nearly every element changes with each step, and no configuration or tokenizer.
+        like: the checkpoint whose names, dtypes and other files the versions get, usually the one that training began
+            with. See `Publisher`. Without it, a version has the dtypes of training, and no configuration or
+            tokenizer. In training these are often F32, where nearly every element changes with each step.
         every: steps of the optimizer between two versions.
-        publisher: what else `Publisher` takes, such as `keep_last` or `storage_options`. In a run of several
-            processes, `group` is all of them unless something else is given, and `like` is needed.
+        publisher: other arguments of `Publisher`, such as `keep_last` or `storage_options`. In a run of several
+            processes, `group` is all of them by default, and `like` is needed.
 
-    Models are published whole: adapters of PEFT have to be merged, and what DeepSpeed's ZeRO 3 has taken apart is
-    refused.
+    Models are published whole: merge adapters of PEFT first. Models that DeepSpeed's ZeRO 3 has divided are refused.
 
     Raises:
         UsageError: if `every` is below 1.

@@ -32,12 +32,12 @@ class WeightTransfer:
 
     Args:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`.
-        like: the checkpoint that versions are like, which is usually the one that training began with. TRL trains in
-            F32 unless it is told otherwise; weights are cast to the checkpoint's dtypes here. See `Publisher`.
-        wait: whom a sync waits for.
+        like: the checkpoint whose names, dtypes and other files the versions get, usually the one that training began
+            with. TRL trains in F32 by default; weights are cast to the checkpoint's dtypes here. See `Publisher`.
+        wait: what a sync waits for.
 
-            `"published"`: nobody. The weights are copied, and training goes on while they are stored. Servers follow
-            the chain by themselves, and the trainer need not know them. One version is on its way at a time.
+            `"published"`: nothing. The weights are copied, and training goes on while they are stored. Servers follow
+            the chain by themselves, and the trainer need not know them. Only one version is published at a time.
 
             `"staged"`: until the version is stored, and has come to each of `host_copies`.
 
@@ -46,14 +46,14 @@ class WeightTransfer:
         host_copies: directories that followers keep (`deltachain follow URL DIR`), as this machine sees them.
         servers: `http://HOST:PORT` of servers of vLLM with the backend `deltachain`. No process may update them
             beside this one.
-        backend: what the servers' backend is told beside the chain: `{"mode": "reload"}`, `{"host_copy": DIR}`.
+        backend: settings for the servers' backend, beside the chain: `{"mode": "reload"}`, `{"host_copy": DIR}`.
         timeout: seconds that a host copy or a request to a server may take.
-        frozen_from_like: take what TRL does not send from `like`: parameters that are not trained, such as those of a
-            vision tower, and buffers. Without it, a checkpoint with such tensors is refused.
-        publisher: what else `Publisher` takes, such as `keep_last`, `transform` or `storage_options`. TRL has one
-            process publish for all, so there is no `group`.
+        frozen_from_like: take tensors that TRL does not send from `like`: parameters that are not trained, such as
+            those of a vision tower, and buffers. Without it, a checkpoint with such tensors is refused.
+        publisher: other arguments of `Publisher`, such as `keep_last`, `transform` or `storage_options`. In TRL one
+            process publishes for all, so there is no `group`.
 
-    What fails is raised where it is waited for; with `"published"`, by the next sync, or when training ends.
+    A failure is raised where a sync waits for it; with `"published"`, by the next sync, or when training ends.
 
     Raises:
         UsageError: if settings contradict each other.

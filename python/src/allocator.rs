@@ -11,7 +11,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munma
 /// From this many bytes on, pieces come from the system.
 const LONG: usize = 1 << 20;
 
-/// The system aligns what it gives to pages of at least so many bytes.
+/// The system aligns memory to pages of at least this many bytes.
 const PAGE: usize = 4096;
 
 struct Allocator;

@@ -56,8 +56,8 @@ pub(crate) fn no_pickle(what: &str) -> PyErr {
     PyTypeError::new_err(format!("{what} of deltachain cannot be pickled: open them in the process that uses them"))
 }
 
-/// Whether the same call may succeed if it is tried again, without its caller changing anything: servers and networks recover, bytes that
-/// were damaged on their way come whole, a chain gets what it lacks.
+/// Whether the same call may succeed later although its caller changes nothing: servers and networks recover, a damaged
+/// transfer succeeds the next time, a chain gets a missing object.
 fn is_retryable(error: &Error) -> bool {
     match error.class() {
         ErrorClass::Truncated | ErrorClass::Corrupt | ErrorClass::Chain => true,

@@ -52,7 +52,8 @@ mod native {
 
     use super::{Bound, PyModule, PyModuleMethods, PyResult, Python};
 
-    /// The command-line tool: runs it with these arguments, of which the first is the program's name, and gives the exit code.
+    /// The command-line tool: runs it with these arguments and returns the exit code. The first argument is the
+    /// program's name.
     #[pyfunction]
     fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
         py.detach(|| deltachain_cli::main(arguments))

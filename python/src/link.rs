@@ -1,4 +1,4 @@
-//! An open link: what its header and index say, and what it changes.
+//! An open link: its header, its index, and its changes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

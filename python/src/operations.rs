@@ -140,7 +140,7 @@ pub(crate) fn diff_states<'py>(
         let (base, target) = (base.open()?, target.open()?);
         let mut metadata = metadata;
         metadata.remove(LAYOUT_KEY);
-        // Tensors in memory have no files: what comes of them is spread as the base is.
+        // Tensors in memory have no files: their result is divided into files like the base.
         if let Some(layout) = target.layout()
             && let Some(text) = Layout::metadata_value(layout, base.layout(), target.state().tensors())
         {
@@ -219,9 +219,9 @@ pub(crate) fn rows<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Vec
     tensors.into_iter().map(row).collect()
 }
 
-/// Applies links to a state in memory or in files. `allocate` gets name, dtype and shape of the target's tensors and returns a
-/// mapping of new tensors of zeros, into which the target is built and which is returned with its digest. Only what is
-/// returned has been proven.
+/// Applies links to a state in memory or in files. `allocate` gets name, dtype and shape of the target's tensors and
+/// returns a mapping of new tensors of zeros, into which the target is built and which is returned with its digest.
+/// Only the returned result has been proven.
 #[pyfunction]
 pub(crate) fn apply_tensors<'py>(
     py: Python<'py>,

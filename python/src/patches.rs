@@ -100,8 +100,8 @@ impl Rows {
         self.0.push(row(&info, lanes, Kept::Bytes(values.into())));
     }
 
-    /// Adds patches of a set, which `owner` keeps and leaves as it is: for each tensor that changes within, then for those that come
-    /// whole, as far as they are in the range.
+    /// Adds patches of a set that `owner` keeps and does not change: first for tensors that change within, then for
+    /// tensors that come whole, as far as they are in the range.
     pub(crate) fn add_set(
         &mut self,
         set: &PatchSet,

@@ -1,7 +1,7 @@
 //! Publishing what a training process has in memory: snapshots of its tensors, links from them, commits.
 //!
-//! Two buffers take turns. One is the head as it was published last, from which links are made; a snapshot is copied into the other
-//! one. When it has been published, it is the head, and the next snapshot is copied over what was the head.
+//! Two buffers take turns. One is the head as it was published last, from which links are made; a snapshot is copied
+//! into the other one. When it has been published, it is the head, and the next snapshot overwrites the old head.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -24,7 +24,7 @@ use crate::store::{Stop, Store};
 use crate::tensors::{Bytes, Finder, checked};
 use crate::work::{How, OfProcess, Watch, pool, run};
 
-/// From this many bytes on, a tensor is copied by several threads, each of which copies so many at a time.
+/// From this many bytes on, several threads copy a tensor; each copies this many bytes at a time.
 const LARGE: usize = 4 << 20;
 
 /// Bytes that are read from a device at a time.
@@ -36,7 +36,7 @@ type Row<'py> = (usize, String, Bound<'py, PyAny>, Option<(String, Vec<u64>)>);
 /// Names, dtypes and shapes of a checkpoint's tensors, ascending by name.
 type Rows = Vec<(String, String, Vec<u64>)>;
 
-/// The checkpoint that what is published is like.
+/// The checkpoint whose form the versions get.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Checkpoint {
     files: SafetensorsState,
@@ -100,7 +100,7 @@ impl State for Shard {
     }
 }
 
-/// A copy of the trainer's tensors, or of those that belong to its shards, while it is being taken.
+/// A copy of the trainer's tensors, or of the tensors of its shards, while it is being taken.
 #[pyclass(module = "deltachain._native")]
 pub(crate) struct Snapshot {
     shards: BTreeMap<usize, BTreeMap<String, (TensorInfo, Vec<u8>)>>,
@@ -292,8 +292,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Makes and stores the links of the shards with these numbers, of `of`, to what the snapshot holds. Gives what has to be
-    /// committed.
+    /// Makes and stores the links of the shards with these numbers, of `of`, to what the snapshot holds. Returns what
+    /// must be committed.
     fn store(
         &mut self,
         py: Python<'_>,
@@ -335,7 +335,7 @@ impl Publisher {
         told(py, &published)
     }
 
-    /// Prunes, if it is time: what is to be said if that fails. The version has been published, whatever becomes of that.
+    /// Prunes, if it is time; returns a message if that fails. The version has been published in any case.
     fn keep_last(&mut self, py: Python<'_>, version: u64, stop: &Bound<'_, Stop>) -> PyResult<Option<String>> {
         let inner = self.inner.get_mut(py)?;
         let stop = Some(inner.until(stop));

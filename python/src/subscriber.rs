@@ -151,7 +151,8 @@ impl Follower {
         Ok(made.map(Prepared::new))
     }
 
-    /// Makes the copy hold what has been prepared: version before, bytes fetched, routes, seconds of each phase, directory.
+    /// Makes the copy hold the prepared version. Returns the version before, bytes fetched, routes, seconds of each
+    /// phase, directory.
     fn switch<'py>(&self, py: Python<'py>, prepared: &Prepared) -> PyResult<Bound<'py, PyDict>> {
         let mut copy = free(py, &self.copy)?;
         let copy = copy.get_mut(py)?;
@@ -269,7 +270,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Checks that tensors of the caller's are those of the version prepared, so that they can become the copy.
+    /// Checks that the caller has the tensors of the prepared version, so that they can become the copy.
     #[staticmethod]
     fn check_into(py: Python<'_>, tensors: &Bound<'_, PyAny>, prepared: &Prepared) -> PyResult<()> {
         let made = free(py, &prepared.made)?;
@@ -303,7 +304,7 @@ impl Follower {
     }
 }
 
-/// The tensors that are lent must be those of the version: the error lists those that are not.
+/// The lent tensors must be the tensors of the version: the error lists the ones that are not.
 fn check_same(py: Python<'_>, wanted: &[TensorInfo], lent: &Lent) -> PyResult<()> {
     let given: Vec<&TensorInfo> = lent.infos().collect();
     let find = |name: &str| given.binary_search_by(|info| info.name().cmp(name)).ok().map(|number| given[number]);

@@ -49,14 +49,14 @@ fn stretch(bytes: &Borrowed, range: Range<u64>) -> Option<&[u8]> {
     bytes.bytes().get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
-/// One tensor: what it is, and its bytes.
+/// One tensor: its description and its bytes.
 pub(crate) struct Found {
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<u64>,
     pub(crate) bytes: Bytes,
 }
 
-/// Finds out what objects are. One for many tensors: what is the same for all is looked up once.
+/// Finds out what objects are. One for many tensors: names that are the same for all are looked up once.
 pub(crate) struct Finder<'py> {
     torch: Option<Bound<'py, PyAny>>,
     numpy: Option<Bound<'py, PyAny>>,
@@ -268,7 +268,7 @@ pub(crate) struct Tensors {
 }
 
 impl Tensors {
-    /// From a mapping, or from what has `keys()` and `get_tensor()`, as an open file of safetensors has.
+    /// From a mapping, or from an object with `keys()` and `get_tensor()`, such as an open file of safetensors.
     ///
     /// # Errors
     /// `TypeError` if it is neither, or a name is no string, or an object is no tensor; USAGE if a tensor cannot be taken, which says why.

@@ -34,7 +34,7 @@ fn row(phase: Phase) -> usize {
     PHASES.iter().position(|(other, _)| *other == phase).unwrap_or(0)
 }
 
-/// How long work is done: by how many threads, who is told, until when.
+/// How work is done: by how many threads, with which progress function, until when.
 #[derive(Default)]
 pub(crate) struct How {
     /// Threads that compute; as many as there are processors if `None`.
@@ -79,7 +79,7 @@ impl Watch {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Tells the caller what is new.
+    /// Tells the caller about news.
     fn tell(&self, py: Python<'_>, progress: Option<&Py<PyAny>>) -> PyResult<()> {
         let remarks = std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner));
         if !remarks.is_empty() {
