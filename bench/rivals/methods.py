@@ -1,8 +1,8 @@
 """The rivals that run inside a Python process: each encodes a pair of checkpoints and decodes what it has encoded.
 
-Where a package has a function for checkpoints, that function is used; layouts that have no package are written here
-as their projects publish them. What a rival checks by itself is part of its time. Packages are imported where they are
-used, so that one that is missing takes only its own rows along.
+If a package has a function for checkpoints, that function is used. Layouts without a package are written here as their
+projects publish them. The time of a rival includes its own checks. Packages are imported where they are used, so that a
+missing one removes only its own rows.
 """
 
 import json

@@ -1,13 +1,13 @@
-"""Encodes and decodes pairs of checkpoints by this project and by its rivals, in one run, and writes a table and a plot.
+"""Encodes and decodes pairs of checkpoints with this project and its rivals, in one run, and writes a table and a plot.
 
     rivals.py --tool DELTACHAIN --worker WORKER --rounds N --results RESULTS.md --plot rivals.svg FOLDER ...
 
-The pairs are those of the files `NAME_stepNUMBER.safetensors` of each folder: of each name the first step with the next
-one, and with the last one. The plot is of the first pair.
+The pairs come from the files `NAME_stepNUMBER.safetensors` of each folder: for each name the first step with the next
+one, and with the last one. The plot shows the first pair.
 
 Started by `cargo xtask rivals`. Methods inside a process run in workers that stay alive; commands run on files in memory.
-Rounds alternate: in each, every method encodes and decodes once, and the order turns by one from round to round. One
-round goes before, uncounted. With one thread, a method's process may use one core only, whatever it starts.
+In each round every method encodes and decodes once; the order turns by one from round to round. A first round does not
+count. With one thread, a method's process and all that it starts may use only one core.
 """
 
 import argparse

@@ -4,8 +4,8 @@
  *     node inspector/build.mjs            writes inspector/index.html
  *     node inspector/build.mjs --check    fails if that file is out of date
  *
- * What the page opens on stands between `<!--data-->` and `<!--/data-->`: files as base64, here those of the folder
- * `excerpt`. `deltachain inspect --html` puts a link there instead.
+ * The files that the page opens first are between `<!--data-->` and `<!--/data-->`, as base64. Here they are the files
+ * of the folder `excerpt`. `deltachain inspect --html` puts a link there instead.
  */
 import { createHash } from 'node:crypto';
 import { readFile, readdir, writeFile } from 'node:fs/promises';

@@ -1,13 +1,13 @@
-/** What a version would cost: the arithmetic of SCALING.md, with the constants that it was measured with. */
+/** What a version costs: the arithmetic of SCALING.md, with its measured constants. */
 import { at, make } from './dom.js';
 import { seconds, size, times } from './words.js';
 
-/** A link to a BF16 model of which 1 % changed, as a share of the model. */
+/** A link to a BF16 model in which 1 % changed, as a share of the model. */
 const LINK_AT_ONE_PERCENT = 0.0041;
 /** Bytes of the model per second and core: BENCHMARKS.md, with digests of base and result. */
 const DIFF = 1.68e9;
 const APPLY = 2.17e9;
-/** Cores, and bytes per second of memory, of which a byte of the model takes three. */
+/** Cores, and bytes per second of memory; each byte of the model takes three bytes of memory traffic. */
 const CORES = 16;
 const MEMORY = 200e9;
 const TRAFFIC = 3;
@@ -27,7 +27,7 @@ function bitsPerElement(share) {
  */
 export function costOf({ parameters, bytesEach, share, line, hosts }) {
   const model = parameters * bytesEach;
-  // BF16 is what was measured. The bits depend on how many elements change, not on how wide they are.
+  // The measurement is of BF16. The bits depend on how many elements change, not on how wide they are.
   const atOne = (LINK_AT_ONE_PERCENT * 16) / bitsPerElement(0.01);
   const link = Math.min(model, (parameters * bitsPerElement(share) * atOne) / 8);
   const bytesPerSecond = line / 8;

@@ -8,7 +8,7 @@ const MOST = 200_000;
  * @returns {Promise<[string, File][]>} path, beginning with the folder's name if a folder was dropped, and file
  */
 export async function entriesOf(dropped) {
-  // All have to be asked for now: they are gone when this function has waited.
+  // Ask for all of them now: they are gone after this function has waited.
   const items = [...dropped.items].filter((item) => item.kind === 'file').map((item) => ({
     entry: item.webkitGetAsEntry(), file: item.getAsFile(), handle: item.getAsFileSystemHandle?.().catch(() => null),
   }));

@@ -85,7 +85,7 @@ function rowOf(entry) {
   return { name, operation, dtype: dtype.name, shape, lanes: byteLength / dtype.laneBytes, byteLength, ...none };
 }
 
-/** The tensor with most bytes among those that change, but not all over. */
+/** The tensor with the most bytes of changes. */
 function busiest() {
   const able = current.rows.filter((row) => row.coded > 0);
   return able.reduce((best, row) => (best === null || row.bytes > best.bytes ? row : best), null)?.name ?? '';
@@ -126,7 +126,7 @@ function offerReading() {
       onclick: () => readSegments(opened).then(() => selectTensor(busiest(), false), (error) => say(refusal(error), true)) })));
 }
 
-/** Reads all segments once, and shows what is only known then. */
+/** Reads all segments once, and shows the facts that need this. */
 async function readSegments(mine) {
   const shown = current;
   const found = await withProgress('Reading', (options) => shown.link.inspect({ ...options, segments: true }));
@@ -183,7 +183,7 @@ function sorted(rows) {
   const by = (a, b) => {
     const [x, y] = [value(a), value(b)];
     if (x === y) return 0;
-    // What is not known comes last, whatever the order.
+    // Unknown values come last in any order.
     if (x === null || y === null) return x === null ? 1 : -1;
     return (x < y ? -1 : 1) * (down ? -1 : 1);
   };
@@ -194,7 +194,7 @@ function drawTable() {
   if (current === null) return;
   const wanted = at('search').value.toLowerCase();
   const found = sorted(current.rows.filter((row) => row.name.toLowerCase().includes(wanted)));
-  // Bars are long or short beside those of the other rows.
+  // The length of a bar is relative to the other rows.
   const highest = (key) => current.rows.reduce((most, row) => Math.max(most, row[key] ?? 0), Number.MIN_VALUE);
   const most = { bytes: highest('bytes'), share: highest('share') };
   at('rows').replaceChildren(...found.slice(0, drawn).map((row) => make('tr', {}, ...COLUMNS.map(([key]) => cell(row, key, most)))));
@@ -289,7 +289,7 @@ async function withProgress(label, job) {
   }
 }
 
-/** Work that a button began: what comes of it is said below the buttons. */
+/** Work that a button began: its result is shown below the buttons. */
 async function task(label, job) {
   const shown = current;
   result('');

@@ -1,4 +1,4 @@
-/** The page: what was embedded, dropped, chosen or named by an address is opened and shown. */
+/** The page: opens and shows what was embedded, dropped, chosen or named by an address. */
 import { blobSource, filesStore, httpSource, httpStore } from '../src/index.js';
 import { startCalculator } from './calculator.js';
 import { closeChain, showChain, startChainView } from './chain-view.js';
@@ -11,7 +11,7 @@ function wishes() {
   return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 }
 
-/** Puts what was chosen into the address, so that it can be sent. @param {Record<string, string | undefined>} changed */
+/** Puts the choice into the address, so that it can be sent to others. @param {Record<string, string | undefined>} changed */
 function remember(changed) {
   const all = new URLSearchParams(location.hash.slice(1));
   for (const [key, value] of Object.entries(changed)) {

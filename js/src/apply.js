@@ -18,9 +18,9 @@ import { digestOfTable, emptyState } from './state.js';
 /** @typedef {import('./state.js').TableEntry} TableEntry */
 
 /**
- * Where the result of an apply goes. Nothing of it may be used before `applyLinks` has returned.
+ * Where the result of an apply goes. Use none of it before `applyLinks` has returned.
  * @typedef {object} StateWriter
- * @property {(tensors: TableEntry[]) => void | Promise<void>} [begin] told once what comes, in the order of names
+ * @property {(tensors: TableEntry[]) => void | Promise<void>} [begin] called once with the tensors to come, in the order of names
  * @property {(tensor: TableEntry, piece: number, bytes: Uint8Array) => void | Promise<void>} write pieces in the order of
  *   `begin`; the bytes are the writer's to keep
  */
@@ -134,7 +134,7 @@ class Pass {
     await this.#proveWhatEnds();
   }
 
-  /** Tensors that a later link removes or sets anew: their segments are checked and their digests compared, too. */
+  /** Tensors that a later link removes or sets again: their segments are checked and their digests compared, too. */
   async #proveWhatEnds() {
     for (let number = 1; number <= this.links.length; number++) {
       for (const entry of this.links[number - 1].index.tensors) {
@@ -186,7 +186,7 @@ class Pass {
     const digest = blake3Hex(bytes);
     if (digest === tensor.pieces[piece]) return;
     const { name } = tensor;
-    // Data of the base that no link touches: they are not what was hashed before.
+    // Data of the base that no link touches: they have changed since they were hashed.
     const rule = this.#lastWriter(name, number) === null ? 'R-APP-01' : 'R-APP-04';
     ensure(false, rule, `piece ${piece} is ${digest} instead of ${tensor.pieces[piece]}`, { tensor: name });
   }

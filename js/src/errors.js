@@ -116,17 +116,17 @@ export class DeltachainError extends Error {
   constructor(errorClass, rule, message, place = {}) {
     super(message, place.cause === undefined ? undefined : { cause: place.cause });
     this.name = 'DeltachainError';
-    /** Class of SPEC section 11; IO and USAGE besides. */
+    /** Class of SPEC section 11, or IO or USAGE. */
     this.class = errorClass;
-    /** Rule that is broken, such as `R-IDX-05`; null where none is. */
+    /** Rule that is broken, such as `R-IDX-05`; null if there is none. */
     this.rule = rule;
     /** Section of SPEC.md that defines the rule; null without a rule. */
     this.section = rule === null ? null : RULES[rule][1];
-    /** Where in the file, in bytes; null if no single place is at fault. */
+    /** Where in the file, in bytes; null if the fault has no single place. */
     this.offset = place.offset ?? null;
-    /** Name of the tensor at fault, or null. */
+    /** Name of the tensor with the fault, or null. */
     this.tensor = place.tensor ?? null;
-    /** Number of the segment at fault, from 0, or null. */
+    /** Number of the segment with the fault, from 0, or null. */
     this.segment = place.segment ?? null;
   }
 }

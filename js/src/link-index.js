@@ -236,7 +236,7 @@ class IndexParser {
     const code = cursor.u8();
     if (code === 255) {
       const name = cursor.take(this.#count(this.limits.nameBytes, 'bytes of a name'));
-      // The string's own rules come before those of the description.
+      // The string's own rules come before the rules of the description.
       new Cursor(name).string(name.length);
       const dtype = describedDtype(name, cursor.u8(), cursor.u8(), cursor.u8(), cursor.u8());
       ensure(dtype !== null, 'R-IDX-20', 'the description of a dtype is not as it must be');
@@ -254,7 +254,7 @@ class IndexParser {
    */
   #readSegmentNumbers(operation, dtype, byteLength) {
     const count = pieceCount(byteLength);
-    // Each piece takes a byte at least: more than these are not there, whatever the shape claims.
+    // Each piece takes at least one byte, so there are no more pieces than bytes, whatever the shape claims.
     const room = Math.min(count, this.cursor.left);
     const segments = new Uint32Array(room);
     const parts = new Uint32Array(room);

@@ -112,7 +112,7 @@ export class Link {
   }
 
   /**
-   * Applies the link to a base. What is written may be used when this has returned, not before.
+   * Applies the link to a base. Use what is written only after this has returned.
    * @param {State} base
    * @param {import('./apply.js').StateWriter | null} [writer] null to prove only
    * @param {import('./apply.js').ApplyOptions} [options] progress in bytes of the result
@@ -181,7 +181,7 @@ export class Link {
   }
 
   /**
-   * What `deltachain inspect --json` says of the link, but for the path. Decodes every segment.
+   * What `deltachain inspect --json` says of the link, without the path. Decodes every segment.
    * @param {WorkOptions & { segments?: boolean }} [options] `segments`: each segment as it is coded, as well
    */
   inspect(options = {}) {

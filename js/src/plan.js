@@ -70,7 +70,7 @@ export class Planner {
     parseDocument('chain', chain);
     this.chainDigest = blake3Hex(chain);
     const same = () => ensure(held?.chain === this.chainDigest, 'R-CHN-13', 'this is another chain than the held one');
-    // That a step is taken once is the caller's affair, who alone knows what was held before.
+    // The caller must allow a step back only once: only the caller knows what was held before.
     const mayStep = held !== null && accept !== null;
     if (held !== null && !mayStep) same();
     const head = version ?? (await this.#findHead(held?.version ?? null));
@@ -246,7 +246,7 @@ export class Planner {
   }
 
   /**
-   * Checks the commits from the wanted one down to where a path begins. False, and a higher floor, if one is at fault.
+   * Checks the commits from the wanted one down to where a path begins. False, and a higher floor, if one has a fault.
    * @param {number} begin
    */
   async #checkBelow(begin) {

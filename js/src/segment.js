@@ -1,6 +1,6 @@
 /**
- * Decoding a segment: SPEC sections 7 and 8, step 8 of section 10 but for what needs the base. What comes out is sorted
- * by context, then part, then lane, as in the file.
+ * Decoding a segment: SPEC sections 7 and 8, step 8 of section 10 without the checks that need the base. Lanes come
+ * out by context, then part, then lane, as in the file.
  */
 import { at, broken, ensure } from './errors.js';
 import { Cursor } from './bytes.js';

@@ -33,7 +33,7 @@ def follow_engine(
     """Keeps a directory at the newest version of a chain and brings inference servers to it, in a process of its own,
     until this call is interrupted.
 
-    What happens to the servers, and what when one fails, docs/integrations.md says.
+    docs/integrations.md says what happens to the servers, also when one fails.
 
     Args:
         chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`. Credentials come from the environment.

@@ -1,5 +1,5 @@
-"""What a checkpoint fixes of what is published: names, dtypes, shapes, tied tensors; and how a trainer's tensors
-become that."""
+"""What a published version takes from a checkpoint: names, dtypes, shapes, tied tensors; and how a trainer's tensors
+are converted to it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Expected(NamedTuple):
 
 
 class Like:
-    """A checkpoint that is published anew, version by version.
+    """A checkpoint whose form each published version gets.
 
     Args:
         path: a safetensors file, or a directory with one or more of them.
 
     Raises:
-        UsageError: if that is no checkpoint.
+        UsageError: if that is not a checkpoint.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -136,8 +136,8 @@ class Taking:
 
     Args:
         like: the checkpoint; without one, tensors are taken as they are.
-        transform: what becomes of each tensor.
-        keep: called with name, tensor and what is expected of it, to copy it.
+        transform: converts each tensor.
+        keep: called with name, tensor and its expected form, to copy it.
         same: called with name and tensor: whether the copy equals it. True where the copy is another rank's.
     """
 

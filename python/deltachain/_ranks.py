@@ -117,7 +117,7 @@ class Ranks:
             raise self._broken from error
 
     def agree(self, error: BaseException | None) -> None:
-        """Raises on all ranks if there is an error on any: one's own, or that of the lowest rank that has one."""
+        """Raises on all ranks if there is an error on any rank: the own error, or that of the lowest rank with one."""
         if self.size > 1:
             notes = self.exchange(noted(error))
             if error is None:
@@ -232,8 +232,8 @@ def heard(rank: int, note: bytes) -> Error:
 
 
 def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:
-    """The shard of each tensor. It depends on names and bytes alone, so that every process comes to the same, however
-    many there are: from the largest on, each goes to the shard with the fewest bytes."""
+    """The shard of each tensor. It depends only on names and bytes, so every process gets the same result, whatever
+    their number: from the largest on, each tensor goes to the shard with the fewest bytes."""
     loads = [(0, shard) for shard in range(shards)]
     place: dict[str, int] = {}
     for name, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
@@ -244,6 +244,5 @@ def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:
 
 
 def usual_shards(ranks: int) -> int:
-    """Into how many shards a chain is divided that begins with so many processes: a number that divides evenly by
-    many."""
+    """The number of shards of a chain that begins with this many processes: a number with many divisors."""
     return 1 if ranks == 1 else -(-ranks // 24) * 24

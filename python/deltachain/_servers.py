@@ -27,8 +27,8 @@ class Server:
 
     Args:
         url: `http://HOST:PORT`.
-        backend: what the server's backend is told once, before the first update: `init_info`.
-        timeout: seconds for each request, and for the server to be there at first.
+        backend: settings for the server's backend, sent once before the first update: `init_info`.
+        timeout: seconds for each request, and for the server to answer at first.
     """
 
     def __init__(self, url: str, backend: Mapping[str, Any], timeout: float) -> None:

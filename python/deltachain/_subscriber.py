@@ -1,4 +1,4 @@
-"""Following a chain: versions are fetched and proven beside what is in use, then exchanged with it."""
+"""Following a chain: versions are fetched and proven beside the version in use, then exchanged with it."""
 
 from __future__ import annotations
 

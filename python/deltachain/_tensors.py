@@ -34,8 +34,8 @@ class Tensor:
         dtype: its name in safetensors, such as `"BF16"` or `"F8_E4M3"`.
         shape: the dimensions, outermost first; empty for a scalar.
         data: the bytes, row-major and little-endian: an object with the buffer protocol, which is not copied. To
-            publish or compare a tensor that is somewhere else, a function of an offset and a length in bytes that
-            returns such an object of just these bytes; it is called from other threads, for up to 16 MiB at a time.
+            publish or compare a tensor that is not in this memory: a function of an offset and a length in bytes that
+            returns such an object with just these bytes. It is called from other threads, for up to 16 MiB at a time.
 
     `memoryview(tensor.data)` shows the bytes.
 

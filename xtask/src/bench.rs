@@ -22,16 +22,19 @@ const LONG_SIZES: &str = "64,256,1024,4096,8192";
 
 /// What the rows are.
 const WORDS: &str = "\
-GB/s are 10^9 bytes of the model per second and core; beside them the slowest and the fastest run. \"x memcpy\" \
-compares with copying the same bytes by as many threads, \"x 1 thread\" with the same work by one. States are in memory, \
-except where files are named. What links are compared with is in [bench/rivals](bench/rivals/RESULTS.md).\n\n\
-- `diff, base hashed` is what a user of `diff` gets; with `base digests known` it is the part of a publisher that keeps the head; \
-`diff and patches` also finds what brings its copy of the head forward. `publish` is the whole step of a publisher, whose objects are in memory: \
-`head in memory`, or `head given` by the caller, whose state is hashed.\n\
-- `apply`, `prepare` and `prove` begin with opening the link, and check all digests. `apply` fills other memory; `prepare` collects \
-what has to change in the only copy, which is left as it is; `the pause` puts that in place, or takes it back; `prove` keeps nothing.\n\
-- `catch-up` applies several links in one pass: in memory as `apply` does, or from file to file, where the base is hashed first and the \
-result is on disk in the end.\n";
+GB/s are 10^9 bytes of the model per second and core; the slowest and the fastest run are in brackets. \"x \
+memcpy\" compares with a copy of the same bytes by as many threads, \"x 1 thread\" with the same work by one \
+thread. States are in memory, except where files are named. [bench/rivals](bench/rivals/RESULTS.md) compares \
+links with other tools.\n\
+\n\
+- `diff, base hashed` is what a user of `diff` gets. `base digests known` is a publisher that keeps the head; \
+`diff and patches` also finds the changes for its copy of the head. `publish` is the whole step of a publisher \
+with a store in memory: with the `head in memory`, or with the `head given` by the caller, which is hashed.\n\
+- `apply`, `prepare` and `prove` begin with opening the link, and check all digests. `apply` writes to other \
+memory. `prepare` collects the changes for the only copy, which does not change yet; `the pause` puts them into \
+the copy, or takes them back. `prove` keeps nothing.\n\
+- `catch-up` applies several links in one pass: in memory like `apply`, or from file to file, where the base is \
+hashed first and the result is on disk at the end.\n";
 
 /// How much each link of the groups `catch-up, ...` changes.
 const CATCH_UP_PERCENT: f64 = 0.35;

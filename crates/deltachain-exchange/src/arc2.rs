@@ -1,8 +1,8 @@
 //! ARC of Fireworks, versions 1 and 2, which its hot load takes.
 //!
-//! For each file of the base a safetensors file of the same name holds, under the name of every tensor, the exclusive or of
-//! all old and new bytes as `U8`: a zlib stream (version 1) or a zstd frame (version 2). `__metadata__` has the Adler-32 of the
-//! new bytes as a decimal number. All tensors are there, also those that do not change.
+//! For each file of the base there is a safetensors file of the same name. Under the name of every tensor it holds the
+//! exclusive or of all old and new bytes as `U8`: a zlib stream (version 1) or a zstd frame (version 2). `__metadata__`
+//! has the Adler-32 of the new bytes as a decimal number. All tensors are there, also tensors that do not change.
 //!
 //! Version 3 holds pickled data, which can run any program when it is read. It is refused.
 

@@ -1,16 +1,17 @@
 //! A process that holds a pair of checkpoints and encodes and decodes it on request, for the comparison with rivals:
-//! `worker METHOD BASE TARGET THREADS`. Speaks what `bench/rivals/worker.py` speaks: `encode`, `prepare`, `decode` and
-//! `exact`, a line each, answered by a line of JSON; and for the comparison with Python `apply`, which hashes the base and makes a new
-//! state, and `follow CHAIN`, which prepares version 1 of a chain for a copy in memory at version 0.
+//! `worker METHOD BASE TARGET THREADS`. It understands the same requests as `bench/rivals/worker.py`, one per line:
+//! `encode`, `prepare`, `decode` and `exact`. It answers each by a line of JSON. For the comparison with Python there are
+//! also `apply`, which hashes the base and makes a new state, and `follow CHAIN`, which prepares version 1 of a chain for
+//! a copy in memory at version 0.
 //!
 //! Methods:
 //!
-//! - `compact` and `direct` make a link, for which the base is hashed, and apply it to other memory, with all digests.
-//! - `known` makes a compact link as a publisher does that keeps the head: the base's digests are known, and what brings the
-//!   base forward is found, too. It is applied as the others.
-//! - `compact-in-place` and `direct-in-place` apply to the only copy of the base in place: everything is proven and prepared first.
-//!   Answers of `decode` also have the seconds of the exchange alone, in which nobody can use the copy.
-//! - `patches` puts the values of a direct link into the base in place, which proves the link's segments but not the result.
+//! - `compact` and `direct` hash the base, make a link, and apply it to other memory, with all digests.
+//! - `known` makes a compact link like a publisher that keeps the head: the base's digests are known, and the changes for
+//!   the base are found, too. It is applied like the others.
+//! - `compact-in-place` and `direct-in-place` apply to the only copy of the base in place: everything is proven and
+//!   prepared first. Answers of `decode` also have the seconds of the exchange alone, when nobody can use the copy.
+//! - `patches` puts the values of a direct link into the base in place. This proves the link's segments, not the result.
 
 use std::io::Write;
 use std::time::Instant;
