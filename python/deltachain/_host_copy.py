@@ -135,7 +135,7 @@ def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
     found: dict[str, tuple[str, tuple[int, ...], memoryview]] = {}
     for part in files_of(path) if os.path.isdir(path) else [path]:
         with open(part, "rb") as file:
-            # Private: whoever writes to a view has its own copy of the page.
+            # Private: code that writes to a view gets its own copy of the page.
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         (length,) = struct.unpack("<Q", data[:8])
         begin = 8 + length

@@ -291,7 +291,7 @@ _numpy_dtypes: dict[str, Any] = {}
 
 
 def _numpy_dtype(name: str) -> Any:
-    """None where numpy has no such dtype; then nothing is to be converted."""
+    """None if numpy does not have the dtype; then nothing is converted."""
     if name not in _numpy_dtypes:
         try:
             _numpy_dtypes[name] = numpy_dtype(name)

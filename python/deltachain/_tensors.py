@@ -18,7 +18,7 @@ _BITS = {
 # Several elements share a byte, and a lane is a byte.
 PACKED = frozenset({"F4", "F6_E2M3", "F6_E3M2"})
 
-# Names of torch and numpy (with ml_dtypes), which are the same but for F4.
+# Names of torch and numpy (with ml_dtypes), which are the same except for F4.
 _NAMES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
     "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",

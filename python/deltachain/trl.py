@@ -156,7 +156,7 @@ class WeightTransfer:
                 self._last = publisher.last
 
     def _opened(self) -> Publisher:
-        # TRL does not begin anew where the same trainer trains twice.
+        # TRL does not begin again if the same trainer trains twice.
         if self._publisher is None:
             publisher = Publisher(self._url, like=self._like, **self._settings)
             try:

@@ -161,7 +161,7 @@ impl ChainDocument {
     /// The document's bytes.
     ///
     /// # Errors
-    /// Those of [`parse`](Self::parse), of which nothing can be read back that it refuses.
+    /// As [`parse`](Self::parse), so that no document is written that cannot be read back.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut writer = begin();
         writer.token("\"chain\":").quoted(&format!("{:032x}", self.chain));
@@ -216,7 +216,7 @@ impl Commit {
     /// The document's bytes.
     ///
     /// # Errors
-    /// Those of [`parse`](Self::parse), of which nothing can be read back that it refuses.
+    /// As [`parse`](Self::parse), so that no document is written that cannot be read back.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut writer = begin();
         writer.token("\"version\":").integer(self.version);
@@ -260,7 +260,7 @@ impl RoutesDocument {
     /// The document's bytes.
     ///
     /// # Errors
-    /// Those of [`parse`](Self::parse), of which nothing can be read back that it refuses.
+    /// As [`parse`](Self::parse), so that no document is written that cannot be read back.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut writer = begin();
         writer.token("\"version\":").integer(self.version);

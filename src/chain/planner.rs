@@ -39,7 +39,7 @@ pub struct Planner {
     listed: Option<(u64, Listing)>,
     /// The first version of the list that is needed.
     list_from: u64,
-    /// Whether the chain has to be listed.
+    /// Whether the chain must be listed.
     must_list: bool,
     /// Whether the last list showed nothing new, and nothing has failed since.
     is_current: bool,
@@ -429,7 +429,7 @@ impl Planner {
         }
     }
 
-    /// The routes in force of a version, unless a document has to be supplied first.
+    /// The routes in force of a version, unless a document is needed first.
     fn routes_of(&mut self, version: u64) -> Option<RoutesInForce> {
         while let Some(source) = self.routes_document(version) {
             let Some(document) = self.supplied.remove(&source) else {

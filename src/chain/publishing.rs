@@ -50,7 +50,7 @@ impl Parent {
         self.head.as_ref().map_or(0, |head| head.version + 1)
     }
 
-    /// The head's commit, when links are to be made from a base.
+    /// The head's commit, for links that are made from a base.
     ///
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if there is no version yet.

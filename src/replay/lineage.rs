@@ -1,4 +1,4 @@
-//! What becomes of each tensor while links are pushed: where it starts, and which entries of which links write it.
+//! The life of each tensor while links are pushed: where it starts, and which entries of which links write it.
 
 use std::ops::Range;
 

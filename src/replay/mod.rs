@@ -245,7 +245,7 @@ impl<S> std::fmt::Debug for Replay<'_, S> {
     }
 }
 
-/// Applies a link to a base, both of which fit in memory. The base's digest is computed here.
+/// Applies a link to a base; both fit in memory. The base's digest is computed here.
 ///
 /// # Errors
 /// As for [`Replay::push`] and [`Replay::run`].

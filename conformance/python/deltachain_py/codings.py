@@ -22,7 +22,7 @@ def split(items, lengths):
 
 
 def packed(take, name, counts, widths, where):
-    """A packed stream: of each context so many items of so many bits, in whole bytes."""
+    """A packed stream: for each context a number of items of some bits each, in whole bytes."""
     sizes = [ceil_div(count * width, 8) for count, width in zip(counts, widths)]
     runs = split(take(name, needed=sum(sizes)), sizes)
     return [unpack(*items, f"{name} of {where}") for items in zip(runs, widths, counts)]

@@ -64,8 +64,8 @@ def everything(_name):
 def decode(link, base=None, taken=everything):
     """Step 8: yields (part, [(lane, value)]) with sorted lanes, value being the new lane or the difference.
 
-    Segments of which no part belongs to a tensor that is taken are passed over. Without the base, nothing is yielded
-    for segments with more than one context.
+    Segments without a part of a tensor that is taken are not read. Without the base, nothing is yielded for segments
+    with more than one context.
     """
     def base_lanes(part):
         return to_lanes(base[part.entry.name].data[slice(*part.range)], part.entry.dtype.lane_bytes)
@@ -111,7 +111,7 @@ def apply_chain(files, base, limits=Limits()):
 
 
 def build(link, base, taken=everything):
-    """Steps 8 and 9 for a link that passed step 7: the target, of which only the tensors taken are built.
+    """Steps 8 and 9 for a link that passed step 7: the target; only the tensors taken are built.
 
     The base, too, holds only these.
     """

@@ -30,7 +30,7 @@ const MOST_HEADER_BYTES: u32 = 1 << 27;
 const MOST_WINDOW_LOG: u32 = 27;
 const LEVEL: i32 = 1;
 const DIGEST_BEGIN: &str = "xxh3_128:";
-/// No more bytes of positions are there for a changed element, in any version, and besides for a tensor.
+/// The most bytes of positions, in any version, for a changed element, and in addition for a tensor.
 const MOST_POSITION_BYTES: [u64; 2] = [13, 4096];
 
 /// How positions and values are written.

@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often it is asked; what it gives expires so many seconds from now.
+    /// Counts how often it is asked; its credentials expire this many seconds from now.
     #[derive(Debug)]
     struct Counting(AtomicU64, Option<u64>);
 
