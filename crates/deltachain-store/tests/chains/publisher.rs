@@ -1,7 +1,5 @@
 //! Publishing: bases, policies, shards, races, and what a crash leaves.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
@@ -238,7 +236,7 @@ fn of_two_publishers_one_wins() {
     let states: Vec<SafetensorsState> = (0..3).map(|version| models.save(version, directory.path())).collect();
     publish(&store, &states[0], Base::Nothing).unwrap();
     let mut last = 0;
-    let rounds = support::setting("DELTACHAIN_RACES", 60);
+    let rounds = crate::support::setting("DELTACHAIN_RACES", 60);
     for round in 1..=rounds {
         // Neither is what the head is: who comes second would have the right base for one more version.
         let rivals: Vec<usize> = (0..states.len()).filter(|&state| state != last).collect();

@@ -1,7 +1,4 @@
 //! Disks that are full and places that cannot be written: the reader and the chain keep what they have.
-#![cfg(unix)]
-
-mod support;
 
 use std::fs;
 use std::path::Path;
@@ -83,7 +80,8 @@ fn full_follower() {
 }
 
 fn run(test: &str, place: &Path) {
-    let Output { status, stdout, stderr } = child_with_short_files(test, place, BLOCKS).output().unwrap();
+    let Output { status, stdout, stderr } =
+        child_with_short_files(&format!("disk::{test}"), place, BLOCKS).output().unwrap();
     let said = String::from_utf8(stdout).unwrap();
     assert!(status.success() && said.contains("refused: "), "{said}{}", String::from_utf8_lossy(&stderr));
     said.lines().filter(|line| line.contains("refused: ")).for_each(|line| println!("{test}: {line}"));

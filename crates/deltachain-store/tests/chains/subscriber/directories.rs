@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use deltachain::ErrorClass;
 use deltachain_store::{MemoryOptions, MemorySubscriber, Subscriber, SubscriberOptions, inspect_directory};
 
+use super::{long_chain, names, open, pull, shown, version_directory};
 use crate::common::{Chain, Notes};
-use crate::{long_chain, names, open, pull, shown, version_directory};
 
 const MARKER: &str = "deltachain.directory";
 /// Names of our shape.

@@ -1,8 +1,6 @@
 //! `kill -9` at any instant: publishers and followers of a chain in a directory are killed again and again, and go on with
 //! what they find. `DELTACHAIN_KILLS` sets how often, `DELTACHAIN_KILL_SEED` the seed of the instants.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -107,8 +105,12 @@ fn run(test: &str, place: &Path, until: Option<Duration>) -> bool {
     // So that what is left behind is seen.
     let temporary = place.join("temporary");
     fs::create_dir_all(&temporary).unwrap();
-    let mut child =
-        child(test, place).env("TMPDIR", temporary).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = child(&format!("kill::{test}"), place)
+        .env("TMPDIR", temporary)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     if let Some(until) = until {
         thread::sleep(until);
         child.kill().unwrap();

@@ -1,6 +1,4 @@
-//! What several test programs share: stores of all kinds on this machine, and stores that fail.
-
-#![allow(dead_code, reason = "each test program uses a part")]
+//! What several tests share: stores of all kinds on this machine, and stores that fail.
 
 pub(crate) mod child;
 pub(crate) mod counting;
@@ -8,7 +6,6 @@ pub(crate) mod foreign;
 pub(crate) mod models;
 pub(crate) mod proxy;
 pub(crate) mod s3;
-pub(crate) mod throttled;
 pub(crate) mod tls;
 pub(crate) mod web;
 

@@ -1,13 +1,15 @@
 //! How well fetching and building overlap: a follower's time for one version, over a line that takes about as long for the
 //! link as building takes, beside the time of each alone.
 //!
-//! `cargo run --release -p deltachain-store --example overlap -- [MEBIBYTES [ROUNDS]]`
+//! `cargo bench -p deltachain-store --bench overlap -- [MEBIBYTES [ROUNDS]]`
 //!
 //! What is measured is written to the directory for temporary files. Where that is a disk whose speed varies, `TMPDIR=/dev/shm`
 //! leaves the disk out.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../../tests/chains/support/mod.rs"]
+#[allow(dead_code, reason = "tests use the rest")]
 mod support;
+mod throttled;
 
 use std::error::Error;
 use std::path::Path;
@@ -26,10 +28,11 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::support::Random;
 use crate::support::models::save;
-use crate::support::throttled::ThrottledStore;
+use crate::throttled::ThrottledStore;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
+    // Cargo says `--bench`.
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
     let (mebibytes, rounds) = (number(512)?, number(9)?);
     let scratch = tempfile::tempdir()?;

@@ -1,7 +1,5 @@
 //! Publishing from memory: models that are no files, and a publisher that keeps a copy of the head.
 
-mod support;
-
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,5 @@
 //! Compaction, pruning and checking.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! Each object of a chain is changed, cut short and removed in turn: a reader takes another way, or says which object is at
 //! fault and keeps what it has.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;

@@ -9,8 +9,8 @@ use deltachain_store::{
     Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, follow, inspect_directory,
 };
 
+use super::{Mending, long_chain, open, pull, quick, shown};
 use crate::common::{Chain, Notes, state};
-use crate::{Mending, long_chain, open, pull, quick, shown};
 
 /// Takes a commit out of the way, and gives back its bytes.
 fn take_away(chain: &Chain, version: u64) -> Vec<u8> {

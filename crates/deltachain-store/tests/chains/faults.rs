@@ -1,8 +1,6 @@
 //! Publishers and followers over stores that fail, in seeded rounds: nothing that was committed is lost, nothing is torn.
 //! `DELTACHAIN_FAULT_ROUNDS` sets the number of rounds, `DELTACHAIN_FAULT_SEED` the first seed.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,5 @@
 //! What documents and layouts could smuggle: no name in them leads out of the chain or out of the directory.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! How many requests a publish takes: the same for short and long chains. And how many a follower's look at one where
 //! nothing is new.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};

@@ -1,8 +1,6 @@
 //! Buckets as they are: credentials that somebody else gives and that end soon, answers that send elsewhere, servers that
 //! know less than Amazon's.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -165,7 +163,7 @@ fn web_identity_certificate_and_proxy_come_from_the_environment() {
     fs::write(place.join("token"), "a-web-token").unwrap();
 
     let run = |certificates: &Path| {
-        let mut process = child("a_process_behind_a_proxy", place);
+        let mut process = child("buckets::a_process_behind_a_proxy", place);
         process.env("SSL_CERT_FILE", certificates);
         process.env("HTTPS_PROXY", format!("http://{}", proxy.address));
         process.env("AWS_WEB_IDENTITY_TOKEN_FILE", place.join("token"));

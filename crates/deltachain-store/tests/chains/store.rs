@@ -1,7 +1,5 @@
 //! The store: directories, an S3 server, memory and a web server, all by the same calls; retries, time-outs, names.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

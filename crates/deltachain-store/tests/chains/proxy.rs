@@ -2,8 +2,6 @@
 //! no wrong state, nothing lost, and everything goes on when the storm is over. `DELTACHAIN_STORMS` sets the number of rounds,
 //! `DELTACHAIN_STORM_SEED` the first seed. And a line so slow that each part takes longer than the time limit.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;

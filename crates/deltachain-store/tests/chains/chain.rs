@@ -1,7 +1,5 @@
 //! A chain from end to end, by the same calls on an S3 server and in a directory: published, followed, joined late.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;

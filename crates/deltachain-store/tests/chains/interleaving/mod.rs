@@ -5,9 +5,6 @@
 //! neighbours only that have nothing to do with each other. Of all orders that are equal in this way, one is tried: that in which
 //! clients with lower numbers come first. So an order is left as soon as it has such neighbours the wrong way round.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod stepped;
 
 use std::sync::Arc;
@@ -23,7 +20,7 @@ use futures_util::{FutureExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 
-use crate::stepped::{Bucket, Next, Touch};
+use crate::interleaving::stepped::{Bucket, Next, Touch};
 use crate::support::models::Models;
 use crate::support::verify::rebuild;
 use crate::support::{Random, quick, setting};

@@ -1,8 +1,6 @@
 //! The store at another S3 server than the one that the other tests start: that whose address `DELTACHAIN_S3` has
 //! (`cargo xtask endurance` starts moto's). It has a bucket named `bucket` and takes any credentials.
 
-mod support;
-
 use std::env;
 
 use deltachain::files::SafetensorsState;

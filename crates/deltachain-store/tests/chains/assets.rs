@@ -1,7 +1,5 @@
 //! Assets: the other files of a model directory, from the publisher to the subscriber, and what is said when they are wrong.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! Bringing a directory to versions of a chain: by every way, past every kind of damage, and after every kind of crash.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod directories;
 mod going_back;
 mod memory;

@@ -9,8 +9,8 @@ use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests, TensorInfo};
 use deltachain::{ErrorClass, Limits, LinkReader};
 use deltachain_store::{Subscriber, SubscriberOptions};
 
+use super::{files, long_chain, names, noise, pull, shown};
 use crate::common::{Chain, Notes, state, union};
-use crate::{files, long_chain, names, noise, pull, shown};
 
 fn options(patterns: &[&str]) -> SubscriberOptions {
     let mut options = SubscriberOptions::default();
