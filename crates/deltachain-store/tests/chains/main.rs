@@ -8,6 +8,7 @@ mod common;
 mod damage;
 #[cfg(unix)]
 mod disk;
+mod examples;
 mod faults;
 mod hostile;
 mod interleaving;
