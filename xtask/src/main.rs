@@ -4,6 +4,7 @@
 
 mod bench;
 mod bundle;
+mod check;
 mod ci;
 mod conformance;
 mod coverage;
@@ -48,6 +49,12 @@ struct Task {
 }
 
 const TASKS: &[Task] = &[
+    Task {
+        name: "check",
+        arguments: "",
+        about: &["what finds most mistakes in two minutes: format, clippy, tests of the library, its conformance"],
+        run: check::run,
+    },
     Task {
         name: "test",
         arguments: "",
