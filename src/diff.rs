@@ -21,14 +21,14 @@ use crate::tensor::{
     Digest, MemoryState, PieceDigests, ReadOnce, State, StateDigests, StateWriter, TensorInfo, digests_of, total_bytes,
 };
 
-/// How a link is to be made.
+/// How to make a link.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct DiffOptions<'a> {
     /// Smallest file, or values that can be used without the base.
     pub profile: Profile,
-    /// The base's digests, where they are known: whoever made the link before this one has them from its report. They save
-    /// hashing the base. `None`: they are computed. If they are not the base's, the link fits no state.
+    /// The base's digests, if they are known: a publisher has them from the report of the link before this one. They
+    /// save hashing the base. `None`: they are computed. If they are not the base's, the link fits no state.
     pub base_digests: Option<&'a StateDigests>,
     /// Free text for people and tools: step number, run name.
     pub metadata: BTreeMap<String, String>,
@@ -103,9 +103,9 @@ pub fn diff(
 
 /// As [`diff()`], for a publisher that keeps the base in memory: also gives what changes its copy to the target.
 ///
-/// Each byte of the target is [read](State::read) once, and link, digests and changes are made from what was read. So they agree
-/// with each other, whoever writes to the target meanwhile. `budget` bounds the bytes of the changes
-/// ([`PatchSet::bytes`]).
+/// Each byte of the target is [read](State::read) once, and link, digests and changes are made from these bytes. So
+/// they agree with each other, even if somebody writes to the target meanwhile. `budget` bounds the bytes of the
+/// changes ([`PatchSet::bytes`]).
 ///
 /// # Errors
 /// As for [`diff()`]; USAGE if the changes take more than `budget`.
@@ -167,7 +167,7 @@ fn make(
 
     let mut writer = LinkWriter::default();
     let mut changed = 0;
-    // Of the target's tensors, and of what they are compared with.
+    // Of the target's tensors, and of the tensors that they are compared with.
     let mut new_digests = PieceDigests::new(target.tensors().iter())?;
     let mut old_digests = PieceDigests::new(target.tensors().iter())?;
     let groups = groups(target, &bases);
@@ -308,7 +308,7 @@ impl PieceSink for Look<'_> {
     }
 }
 
-/// What a thread uses again for each group: fresh memory of megabytes costs more, page by page, than what is done with it.
+/// Memory that a thread uses again for each group: fresh megabytes cost more, page by page, than the work on them.
 #[derive(Default)]
 struct Context {
     compressor: Compressor,
@@ -422,7 +422,8 @@ mod tests {
         state
     }
 
-    /// Tensors of which some change in few lanes, in many and in none, one has two pieces, and others come, go and become others.
+    /// Tensors that change in few lanes, in many, and in none; one has two pieces; others come, go, and change their
+    /// dtype or shape.
     fn pair() -> (MemoryState, MemoryState) {
         let ramp = |count: usize, times: usize| {
             (0..count).map(|byte| u8::try_from(byte * times % 251).unwrap()).collect::<Vec<u8>>()
@@ -473,7 +474,7 @@ mod tests {
         assert!(diff_with_patches(&base, &target, &options, needed - 1, &mut Vec::new()).is_err());
     }
 
-    /// Other bytes at each reading: those of a state that somebody writes to.
+    /// Other bytes at each reading, like a state that somebody writes to.
     struct Restless(MemoryState, AtomicU8);
 
     impl State for Restless {

@@ -209,13 +209,13 @@ impl Error {
         self.0.rule
     }
 
-    /// The section of the link that is at fault, if known.
+    /// The section of the link that has the fault, if known.
     pub fn section(&self) -> Option<Section> {
         self.0.section
     }
 
-    /// Absolute byte offset in the file: of the field that broke the rule, or of the section that holds it. Inside
-    /// compressed bytes no offset of the file exists; then it is that of the compressed stream.
+    /// Absolute byte offset in the file: of the field that broke the rule, or of the section that holds it. Compressed
+    /// bytes have no offset of their own in the file; then it is the offset of the compressed stream.
     pub fn offset(&self) -> Option<u64> {
         self.0.offset
     }
@@ -230,7 +230,7 @@ impl Error {
         self.0.file.as_deref()
     }
 
-    /// Of several links that are applied one after another, the number of the one that is at fault, counted from 0, if known.
+    /// If several links are applied one after another: the number of the link with the fault, counted from 0, if known.
     pub fn link(&self) -> Option<usize> {
         self.0.link
     }

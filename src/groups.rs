@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::limits::MAX_SEGMENT_PARTS;
 use crate::tensor::{Dtype, PIECE_BYTES};
 
-/// Collects items that stand for pieces into groups, each of which becomes segments. Which items share a group depends on dtypes
-/// and lengths only.
+/// Collects items that stand for pieces into groups. Each group becomes segments. Which items share a group depends on
+/// dtypes and lengths only.
 pub(crate) struct Groups<T> {
     /// The group of each dtype that still has room, and its bytes.
     open: BTreeMap<Dtype, (Vec<T>, u64)>,

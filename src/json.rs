@@ -1,6 +1,6 @@
 //! The one legal form of JSON in documents and layouts (SPEC sections 18 and 12), read and written token by token.
 //!
-//! A text has exactly one form, so the reader accepts that form and nothing else: what it has read needs no second look,
+//! A text has exactly one form, and the reader accepts only that form. So a text that was read needs no second check,
 //! and a refusal knows its offset.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,8 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads a text from here on; `length` is that of all of it, with what has been read before.
+    /// Reads a text from here on; `length` is the length of the whole text, including the part that has been read
+    /// before.
     pub(crate) fn new(rest: &'a str, length: usize, rule: &'static Rule) -> Self {
         Self { rest, length, rule }
     }

@@ -38,14 +38,14 @@
 //! # }
 //! ```
 //!
-//! States of any size are read and written piecewise: [`files::SafetensorsState`] reads a file or a directory of shards,
-//! [`Replay`] applies any number of links in one pass and builds the target into a [`tensor::StateWriter`] such as [`files::StagedSafetensors`], whose files
-//! appear only when the result has been proven.
+//! States of any size are read and written piecewise. [`files::SafetensorsState`] reads a file or a directory of
+//! shards. [`Replay`] applies any number of links in one pass and builds the target into a [`tensor::StateWriter`]. One
+//! of these is [`files::StagedSafetensors`]; its files appear only when the result has been proven.
 //!
 //! # Files
 //!
-//! The functions of [`files`] do the same with safetensors files, or directories of them, and take care of the rest: how a
-//! model is spread over files, its other files, and that nobody sees a file that is not complete.
+//! The functions of [`files`] do the same with safetensors files, or directories of them. They also keep how a model is
+//! spread over files, copy its other files, and never show a file that is not complete.
 //!
 //! ```
 //! use std::fs;
@@ -80,7 +80,7 @@
 //! # Chains
 //!
 //! [`chain`] knows the objects of a chain of versions in a bucket or a directory, and finds out which links lead to a
-//! version. It does no IO: the caller has the store and fetches what it asks for.
+//! version. It does no IO: the caller has the store and fetches the objects that it asks for.
 //!
 //! # Guarantees
 //!

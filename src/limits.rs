@@ -30,7 +30,7 @@ pub(crate) const MAX_EXPANSION: u64 = 1 << 15;
 /// No zstd frame has a larger window.
 pub const MAX_WINDOW_BYTES: u64 = 1 << 25;
 
-/// What a link or a document of a chain may make a reader allocate or write. The maxima of the format hold besides.
+/// What a link or a document of a chain may make a reader allocate or write. The maxima of the format hold as well.
 ///
 /// [`memory_to_open`](Self::memory_to_open) and [`memory_to_decode`](Self::memory_to_decode) say how much memory that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,9 +96,9 @@ impl Limits {
     /// The most bytes that are allocated while a link in a file of `length` bytes is open and up to `threads` segments of
     /// it are decoded: `memory_to_open(length) + min(2^30 * threads, 48 * 2^15 * length)`.
     ///
-    /// 2^30 is what a segment takes whose streams are as long as the format allows; real ones take a few bytes per changed
-    /// lane. Applying needs no more than that besides what the base and the result take, which for *set* tensors of a
-    /// result in memory the two limits on these bound. [`LinkReader::patches`](crate::LinkReader::patches) and
+    /// 2^30 is what a segment takes whose streams are as long as the format allows; real ones take a few bytes per
+    /// changed lane. Applying needs no more than that and the memory of base and result. The two limits on *set*
+    /// tensors bound what these take in a result in memory. [`LinkReader::patches`](crate::LinkReader::patches) and
     /// [`squash`](crate::squash()) keep up to eight segments of a link decoded: count them as threads.
     pub fn memory_to_decode(&self, length: u64, threads: u64) -> u64 {
         let segments = threads.saturating_mul(1 << 30).min((48 * MAX_EXPANSION).saturating_mul(length));

@@ -133,7 +133,8 @@ impl<S: Source> LinkReader<S> {
     /// Checks every segment, without a base. What can only be checked with one is checked when the link is applied.
     ///
     /// # Errors
-    /// The class and rule of the first check that fails; IO; those of `progress`, which is told the bytes of the file.
+    /// The class and rule of the first check that fails; IO; errors of `progress`, which is called with the bytes of
+    /// the file.
     pub fn verify(&self, progress: &dyn Progress) -> Result<()> {
         let check = |number: usize| {
             self.segment(number)?;
@@ -186,7 +187,7 @@ enum Lanes {
     Eight(Decoded<u64>),
 }
 
-/// Runs `$body` with `$decoded` standing for the decoded segment of whatever lane width.
+/// Runs `$body` with `$decoded` as the decoded segment, for any lane width.
 macro_rules! each_width {
     ($segment:expr, $decoded:ident => $body:expr) => {
         match &$segment.0 {
@@ -225,7 +226,7 @@ impl Segment {
     }
 
     /// The coded lanes of a part, for each context: the rank among the context's members (with one context, the lane's
-    /// number in its piece), and the value, which is the new lane, or, if the coding is relative, the difference of
+    /// number in its piece), and the value. The value is the new lane or, if the coding is relative, the difference of
     /// SPEC section 8.3 modulo 2^W. Nothing if there is no such part.
     pub fn ranks(&self, part: usize) -> Vec<Ranks<'_>> {
         fn boxed<L: Lane>(decoded: &Decoded<L>, part: usize) -> Vec<Ranks<'_>> {
@@ -261,8 +262,9 @@ impl Segment {
         each_width!(self, decoded => Box::new(decoded.changes(part)))
     }
 
-    /// The coded lanes of a part with one context: ascending lane numbers, counted from `first` on, `None` if they are all of the
-    /// piece; and their values as little-endian bytes (new bits, or differences if the segment's coding is relative).
+    /// The coded lanes of a part with one context: ascending lane numbers, counted from `first` on (`None` if all lanes
+    /// of the piece are coded), and their values as little-endian bytes (new bits, or differences if the segment's
+    /// coding is relative).
     ///
     /// # Errors
     /// R-POS-01; USAGE if the part has several contexts.

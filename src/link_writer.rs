@@ -63,7 +63,7 @@ impl LinkWriter {
             extension_length: 0,
             index_crc: crc32fast::hash(&stored),
         };
-        // The writer is never laxer than the reader: what it is about to write has to pass.
+        // The writer is as strict as the reader: it writes only what the reader accepts.
         Index::parse(&stored, &header, &Limits::unlimited())?;
         let writing = |error| Error::io("writing the link", error);
         out.write_all(&header.to_bytes()).map_err(writing)?;

@@ -11,8 +11,8 @@ use crate::link::{LinkReader, Segment};
 use crate::source::Source;
 use crate::tensor::{Dtype, State, TensorInfo, read_piece};
 
-/// Segments that an iteration keeps decoded: small tensors share them, and neighbours by name alternate between those of
-/// a few dtypes and methods.
+/// Segments that an iteration keeps decoded: small tensors share segments, and neighbours by name alternate between the
+/// segments of a few dtypes and methods.
 const KEPT_SEGMENTS: usize = 8;
 
 /// New values of some lanes of one piece of a tensor.
@@ -23,7 +23,7 @@ const KEPT_SEGMENTS: usize = 8;
 pub struct Patch<'a> {
     /// Name, dtype and shape of the whole tensor in the target.
     pub tensor: &'a TensorInfo,
-    /// Whether the tensor's other lanes are those of the base, or zero.
+    /// Whether the tensor's other lanes are the base's, or zero.
     pub start: Start,
     /// Changed lanes of the tensor, strictly ascending; `None` if all lanes of `lanes` are given, in order.
     pub indices: Option<Vec<u64>>,

@@ -1,4 +1,4 @@
-//! Names that are safe as file names on every system (SPEC section 12): those of the files of a layout and of assets.
+//! Names that are safe as file names on every system (SPEC section 12): names of files in a layout and of assets.
 
 /// What makes this no *plain* name, as an end of "the name ..."; `None` if it is one.
 pub(crate) fn flaw_of_plain_name(name: &str) -> Option<&'static str> {

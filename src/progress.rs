@@ -10,8 +10,8 @@ pub trait Progress: Sync {
     /// Whatever the implementer wants the work to end with.
     fn advance(&self, bytes: u64) -> Result<()>;
 
-    /// As many more bytes than known before are to be dealt with. Only functions that find that out themselves tell it, such as
-    /// those of [`files`](crate::files).
+    /// This many bytes of work are added to the known total. Only functions that find out the total themselves report
+    /// this, such as the functions of [`files`](crate::files).
     fn expect(&self, _bytes: u64) {}
 }
 

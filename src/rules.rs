@@ -25,7 +25,7 @@ static SWITCHED_OFF: std::sync::OnceLock<&'static Rule> = std::sync::OnceLock::n
 /// without the rule, it reports USAGE, which no file deserves.
 ///
 /// # Errors
-/// USAGE if there is no such rule, or another one has been switched off before.
+/// USAGE if the rule does not exist, or if another one has been switched off before.
 #[cfg(deltachain_rule_switch)]
 pub fn switch_off(id: &str) -> Result<()> {
     let rule = RULES.iter().find(|rule| rule.id == id).ok_or_else(|| Error::usage(format!("there is no rule {id}")))?;

@@ -26,8 +26,8 @@ use crate::tensor::{Digest, Dtype, TensorInfo};
 /// target. Metadata of later links replaces that of earlier ones. Returns the new link's length.
 ///
 /// # Errors
-/// R-APP-06 if the links do not follow one another; USAGE if there is none, or if one of them has relative values; those
-/// of reading the links and of writing.
+/// R-APP-06 if the links do not follow one another; USAGE if there is no link, or if one of them has relative values;
+/// errors of reading the links and of writing.
 pub fn squash<S: Source>(links: &[&LinkReader<S>], out: &mut dyn Write) -> Result<u64> {
     let (Some(first), Some(last)) = (links.first(), links.last()) else {
         return Err(Error::usage("no link to squash"));
@@ -102,7 +102,7 @@ struct Squasher<'a, S> {
 }
 
 impl<S: Source> Squasher<'_, S> {
-    /// Adds a tensor with its history: links and their entries that speak of it, the last of which is `last`.
+    /// Adds a tensor with its history: the links and their entries for it; `last` is the last one.
     fn add(&mut self, history: &[(usize, usize)], last: &WrittenTensor) -> Result<()> {
         let links = self.links;
         let written = |&(link, entry): &(usize, usize)| links[link].index().tensors[entry].written();

@@ -1,4 +1,4 @@
-//! The table of a state, and what a link makes of it: step 7 of SPEC section 10, for which nothing has to be decoded.
+//! The table of a state, and the table after a link: step 7 of SPEC section 10, which needs no decoding.
 
 use crate::error::{Error, Result};
 use crate::format::{Start, TensorEntry};
@@ -14,7 +14,7 @@ use crate::tensor::{Digest, State, StateDigests, TensorInfo};
 pub struct StateTable {
     /// Name, dtype and shape of each tensor, ascending by name.
     pub tensors: Vec<TensorInfo>,
-    /// The digest of each, and that of the state.
+    /// The digest of each, and the digest of the state.
     pub digests: StateDigests,
 }
 
@@ -26,7 +26,7 @@ impl StateTable {
         Self { tensors, digests }
     }
 
-    /// The table of a state, all of which is read and hashed; `progress` is told its bytes.
+    /// The table of a state. Reads and hashes the whole state; `progress` is called with its bytes.
     ///
     /// # Errors
     /// Those of reading the state, and of `progress`.
@@ -36,9 +36,9 @@ impl StateTable {
 
     /// The table of the target of a link whose base has this one: step 7 of SPEC section 10, without R-LAY-01.
     ///
-    /// Links that are applied one after another are checked before the first of them is applied: all of them are opened, then
-    /// comes [`check_sequence`], then this for each in turn, and with it, where files are written,
-    /// [`Layout::of_target`](crate::files::Layout::of_target).
+    /// Links that are applied one after another are checked before the first of them is applied. All of them are
+    /// opened, then comes [`check_sequence`], then this function for each link in turn. A program that writes files
+    /// also calls [`Layout::of_target`](crate::files::Layout::of_target) for each.
     ///
     /// # Errors
     /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; USAGE if there are not as many digests as tensors.
@@ -183,7 +183,7 @@ mod tests {
         };
         assert_eq!(rules(&good, &base), (None, None));
         assert_eq!(rules(&good, &target), (Some("R-APP-01"), Some("R-APP-01")));
-        // A digest that leads elsewhere, although the header's is that of the result.
+        // A digest that leads to another state, although the header names the result.
         let other = link((&base, &target), |_, index| written(index, "b").digests[0].0[0] ^= 1);
         assert_eq!(rules(&other, &base), (Some("R-APP-05"), Some("R-APP-05")));
         // Then the header's too: now only the data tell.

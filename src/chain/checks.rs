@@ -39,8 +39,8 @@ pub(super) fn check_files(version: u64, route: &Route, shards_of: impl Fn(u64) -
     })
 }
 
-/// Checks that the shards held are those that the commit of the version held names. `of` is how many there are of that
-/// version; each that is held is given by its number and its state digest.
+/// Checks that the shards held are the ones that the commit of the held version names. `of` is how many there are of
+/// that version; each that is held is given by its number and its state digest.
 ///
 /// # Errors
 /// R-APP-01 (`WRONG_BASE`).

@@ -81,7 +81,7 @@ pub struct FileReference {
     pub size: u64,
 }
 
-/// A file that belongs to a version besides its tensors. It is part of no state.
+/// A file that belongs to a version beside its tensors. It is part of no state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asset {
     /// Its name in the directory of a model.

@@ -1,6 +1,6 @@
 //! A chain as a whole, or a stretch of it, as maintenance sees it: every commit with its routes in force, and every fault.
 //!
-//! A reader needs no more than a path and leaves the rest alone; that is the [`Planner`](crate::chain::Planner).
+//! A reader needs only a path and does not look at the rest; that is the [`Planner`](crate::chain::Planner).
 
 use std::collections::BTreeMap;
 
@@ -23,10 +23,10 @@ pub struct Entry {
     pub source: ObjectName,
     /// The routes in force, without unusable ones (R-CHN-07). None if the version has been pruned.
     pub routes: Vec<Route>,
-    /// The highest generation of which there is a routes document, usable or not; 0 if there is none.
+    /// The highest generation that has a routes document, usable or not; 0 if there is none.
     pub generation: u64,
-    /// What was in force before, by generation, as far as there are usable documents: the commit is generation 0. All of their
-    /// routes, also those that have not been withdrawn.
+    /// What was in force before, by generation, as far as there are usable documents: the commit is generation 0. All
+    /// of their routes, also those that are still in force.
     pub superseded: BTreeMap<u64, Vec<Route>>,
 }
 
@@ -80,7 +80,7 @@ impl History {
     /// A version.
     ///
     /// # Errors
-    /// R-CHN-03 (`CHAIN`) if it has no commit, or one that is at fault.
+    /// R-CHN-03 (`CHAIN`) if it has no commit, or a commit with a fault.
     pub fn entry(&self, version: u64) -> Result<&Entry> {
         self.entries.get(&version).ok_or_else(|| gap(version, version))
     }
@@ -273,7 +273,7 @@ mod tests {
         let name = ObjectName::Routes { version: 1, generation: 1 };
         documents.insert(name, document.to_bytes().unwrap());
         let history = read(&documents);
-        // Each route by itself, whatever else comes from there.
+        // Each route by itself; other routes from the same version do not matter.
         let name = name.to_string();
         assert_eq!(rules(&history.route_faults), [("R-CHN-07", &*name), ("R-CHN-07", &*name)]);
         assert_eq!(history.entries[&1].routes, [route(Some(0), 1)]);

@@ -1,5 +1,6 @@
-//! Chains of links (SPEC part 2): names, documents, and which files lead to a version. Nothing here reads or writes:
-//! a program that has a store drives the [`Planner`], fetches what it asks for, and applies the links of its [`Plan`].
+//! Chains of links (SPEC part 2): names, documents, and which files lead to a version. Nothing here reads or writes. A
+//! program with a store drives the [`Planner`], fetches the objects that it asks for, and applies the links of its
+//! [`Plan`].
 //!
 //! ```
 //! use std::collections::BTreeMap;

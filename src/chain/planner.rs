@@ -1,10 +1,10 @@
 //! Planning (SPEC section 19, steps 1 to 4): from the documents of a chain to the cheapest path.
 //!
-//! The planner does no IO. It looks at a *window* of versions up to the one wanted: from the version held, or from the one
-//! wanted alone. It makes the window larger as long as a cheaper path may begin below, twice as large each time. A path
-//! through a version below costs more than what leads from there into the window, so that a long chain is not read to its
-//! beginning. It is not listed to its beginning either: where the window goes below what has been listed, the planner asks
-//! for a longer list.
+//! The planner does no IO. It looks at a *window* of versions up to the one wanted: from the version held, or from the
+//! one wanted alone. It makes the window larger as long as a cheaper path may begin below, twice as large each time. A
+//! path through a version below costs more than what leads from there into the window, so that a long chain is not read
+//! to its beginning. It is not listed to its beginning either: if the window goes below what has been listed, the
+//! planner asks for a longer list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,12 +32,12 @@ pub struct Planner {
     held: Option<Held>,
     /// The commit that the caller accepts, until the one wanted has been compared with it.
     accept: Option<Digest>,
-    /// What is to be reported if that is another one.
+    /// The failure to report if that is another one.
     doubt: Option<Error>,
     limits: Limits,
     /// What was listed last, and from which version on.
     listed: Option<(u64, Listing)>,
-    /// The version from which on the chain is to be listed.
+    /// The first version of the list that is needed.
     list_from: u64,
     /// Whether the chain has to be listed.
     must_list: bool,
@@ -51,11 +51,11 @@ pub struct Planner {
     supplied: BTreeMap<ObjectName, Result<Option<Document>>>,
     /// Digest of the chain document.
     chain: Option<Digest>,
-    /// Commits of the window, all of which have passed step 3.
+    /// Commits of the window. All of them have passed step 3.
     commits: BTreeMap<u64, ReadCommit>,
     /// The lowest version of the window.
     low: u64,
-    /// No path may begin below, because a commit there is at fault.
+    /// No path may begin below, because a commit there has a fault.
     floor: u64,
     /// Routes in force of the versions of the window, without those that were passed over.
     routes: BTreeMap<u64, RoutesInForce>,
@@ -63,7 +63,7 @@ pub struct Planner {
     bad_documents: BTreeSet<ObjectName>,
     /// Files that no path may need.
     bad_files: BTreeSet<FileReference>,
-    /// Faults of commits and of what is held that have been passed over, in the order in which they were met.
+    /// Faults of commits and of the held version that did not end the search, in the order in which they were met.
     faults: Vec<Error>,
     /// Whatever else has been passed over.
     failures: Vec<Error>,
@@ -77,11 +77,12 @@ struct RoutesInForce {
 }
 
 impl Planner {
-    /// Plans how to reach a version, or the head if `wanted` is `None`, from what is held or from nothing. From a version
-    /// held that is above the one wanted no path starts; the commits up to it are checked all the same.
+    /// Plans how to reach a version, or the head if `wanted` is `None`, from the held version or from nothing. From a
+    /// version held that is above the one wanted no path starts; the commits up to it are checked all the same.
     ///
-    /// `accept` is the digest of a commit's bytes: if the commit of the version that is reached has it, nothing is held, and so
-    /// the chain may be another one than before, or have gone back. Without it, R-CHN-13 and R-CHN-14 say that it has.
+    /// `accept` is the digest of a commit's bytes. If the version wanted has this commit, the planner plans as if
+    /// nothing were held: the chain may then be another one than before, or have gone back. Without it, R-CHN-13 and
+    /// R-CHN-14 say that it has.
     pub fn new(wanted: Option<u64>, held: Option<Held>, accept: Option<Digest>, limits: &Limits) -> Self {
         let above = held.filter(|held| wanted.is_none_or(|wanted| held.version <= wanted));
         Self {
@@ -113,8 +114,8 @@ impl Planner {
     /// [`fail_route`](Self::fail_route) and [`fail_held`](Self::fail_held).
     ///
     /// # Errors
-    /// If there is no path, one of the failures of steps 1 to 5 of SPEC section 19, those of step 5 being what these three
-    /// were told. The planner is of no further use then.
+    /// If there is no path: one of the failures of steps 1 to 5 of SPEC section 19. Failures of step 5 are those that
+    /// were reported by these three functions. The planner is of no further use then.
     pub fn step(&mut self) -> Result<Step> {
         loop {
             if self.must_list {
@@ -189,8 +190,8 @@ impl Planner {
         self.held.map(|held| held.version)
     }
 
-    /// Passes over what is held because it is not what the plan's `start` says (R-APP-01), and so over all paths that start
-    /// from it.
+    /// Gives up the held version, because it is not what the plan's `start` says (R-APP-01), and with it all paths that
+    /// start from it.
     pub fn fail_held(&mut self, error: Error) {
         self.held = None;
         self.faults.push(error);
@@ -236,13 +237,13 @@ impl Planner {
         Some(version) <= self.wanted && self.held.is_none_or(|held| held.version != version)
     }
 
-    /// The routes document of a version with the highest generation, of those that have not been passed over.
+    /// The routes document of a version with the highest generation that is usable.
     fn routes_document(&self, version: u64) -> Option<ObjectName> {
         let (_, listed) = self.listed.as_ref()?;
         listed.routes_documents(version).find(|name| !self.bad_documents.contains(name))
     }
 
-    /// Looks at what has been supplied, and asks for more or finds the path.
+    /// Looks at the objects that have been supplied, and asks for more or finds the path.
     fn advance(&mut self) -> Result<Option<Plan>> {
         self.check_chain()?;
         self.find_head()?;
@@ -296,8 +297,8 @@ impl Planner {
         Ok(())
     }
 
-    /// Reports a failure that says that the chain is not the one of which a version is held; or leaves that for later, if
-    /// the caller accepts another one.
+    /// Reports a failure that says that this is not the chain of the held version; or keeps it for later, if the caller
+    /// accepts another chain.
     fn doubt_held(&mut self, error: Error) -> Result<()> {
         if self.accept.is_none() {
             return Err(error);
@@ -479,7 +480,7 @@ impl Planner {
         let mut hops = Vec::with_capacity(path.versions.len());
         for &version in &path.versions {
             let routes = self.routes.get(&version).map(|known| known.routes.as_slice()).unwrap_or_default();
-            // The first of those from there is the cheapest.
+            // The first route from a version is the cheapest.
             let route = routes.iter().find(|route| route.from == from).ok_or_else(missing)?;
             let shards = commit_of(version)?.commit.shards.clone();
             hops.push(Hop { version, from, files: route.files.clone(), shards });

@@ -20,8 +20,8 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// From the content of the chain document and of the head's commit, each `None` if there is no such object; `head` is
-    /// `None` if no version has been listed.
+    /// From the content of the chain document and of the head's commit. Each is `None` if the object does not exist;
+    /// `head` is `None` if no version has been listed.
     ///
     /// # Errors
     /// R-CHN-01 to R-CHN-04, R-LIM-05, R-DOC-01 to R-DOC-08.
@@ -127,7 +127,8 @@ pub fn head_after_gap(head: u64) -> Error {
     Error::broken(&rules::PUB_09, message).in_file(ObjectName::Commit(head).to_string())
 }
 
-/// Checks how many seconds it took from when a file began to be stored to now, when the document that names it is to be stored.
+/// Checks how many seconds have passed since the writer began to store a file, before it stores the document that names
+/// the file.
 ///
 /// # Errors
 /// R-PUB-08 (`CHAIN`).

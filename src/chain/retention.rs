@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::rules;
 
 /// Which routes stay if these versions are kept: for each of them its cheapest path from nothing, and every route from
-/// one of them to another. `in_force` has the routes in force of every version; so has the result, without those that go.
+/// one of them to another. `in_force` has the routes in force of every version. The result has the ones that stay.
 ///
 /// # Errors
 /// R-RET-01 (`CHAIN`) if there is no path from nothing to a version that is to be kept.
@@ -36,8 +36,8 @@ pub fn retain(in_force: &BTreeMap<u64, Vec<Route>>, keep: &BTreeSet<u64>) -> Res
     Ok(retained.collect())
 }
 
-/// The versions that cannot be reached from nothing, although they have not been pruned: for each the failure that a reader
-/// meets who has nothing, R-CHN-08 (`CHAIN`). `in_force` has the routes in force of every version.
+/// The versions that cannot be reached from nothing, although they have not been pruned. Each comes with the failure
+/// that a reader without a held version gets: R-CHN-08 (`CHAIN`). `in_force` has the routes in force of every version.
 pub fn unreachable(in_force: &BTreeMap<u64, Vec<Route>>) -> Vec<Error> {
     let cheapest = cheapest_from_nothing(in_force);
     let cut_off = in_force.iter().filter(|(version, routes)| !routes.is_empty() && !cheapest.contains_key(version));

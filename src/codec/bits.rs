@@ -86,7 +86,7 @@ pub(crate) fn unpack(run: &[u8], width: u32, items: usize) -> impl Iterator<Item
     })
 }
 
-/// Tells `found` the places of those bits of a run that are set, within a range of them.
+/// Calls `found` with the place of each bit that is set, within a range of a run.
 pub(crate) fn for_each_one(run: &[u8], range: Range<usize>, mut found: impl FnMut(usize)) {
     let begin = range.start / 64 * 8;
     for (bytes, at) in run[begin..range.end.div_ceil(8)].chunks(8).zip((begin * 8..).step_by(64)) {
@@ -104,7 +104,7 @@ pub(crate) fn for_each_one(run: &[u8], range: Range<usize>, mut found: impl FnMu
     }
 }
 
-/// Takes a run of symbols of 1, 2, 4 or 8 bits, of which whole ones are in each byte.
+/// Takes a run of symbols of 1, 2, 4 or 8 bits; no symbol crosses a byte boundary.
 pub(crate) fn unpack_symbols(bytes: &mut &[u8], width: u8, items: usize) -> Result<Vec<u8>> {
     match width {
         1 => unpack_bytes::<8>(bytes, items),

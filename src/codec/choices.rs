@@ -1,5 +1,5 @@
-//! What the encoder chooses for fixed pieces. None of it has to be so: decoders take any choice. But estimates that go wrong make
-//! longer links and fail no other test, and a choice that changes makes other bytes of the same states.
+//! What the encoder chooses for fixed pieces. Decoders take any choice, so these may change. But estimates that go
+//! wrong make longer links and fail no other test, and a choice that changes makes other bytes of the same states.
 
 use crate::codec::decode::Decoded;
 use crate::codec::encode::{SplitGaps, encode};

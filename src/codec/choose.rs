@@ -1,15 +1,16 @@
 //! How the encoder chooses the contexts of a segment: lanes whose exponents change at a similar rate share one.
 //!
-//! The chance that a weight changes depends on its ULP, hence on its exponent; so does the size of its change once every
-//! lane changes. One figure covers both: the rate, the chance of a change times the typical size of its difference. It
-//! falls by about half from one exponent to the next, and a context per factor of two is as good as a finer one.
+//! The chance that a weight changes depends on its ULP, and so on its exponent. Where every lane changes, the size of
+//! the change depends on it, too. One figure covers both: the rate, the chance of a change times the typical size of
+//! its difference. It falls by about half from one exponent to the next, and a context per factor of two is as good as
+//! a finer one.
 
 use std::collections::BTreeMap;
 
 use crate::codec::statistics::{ExponentStatistics, float, log2};
 use crate::format::segment::MAX_CONTEXTS;
 
-/// Parts with fewer lanes have too few changes for rates of their own; they use those of the segment.
+/// Parts with fewer lanes have too few changes for rates of their own; they use the rates of the segment.
 pub(crate) const OWN_RATES_FROM: usize = 1 << 16;
 /// A context with fewer coded lanes costs more (in code tables) than it saves.
 const LEAST_CODED: u64 = 512;

@@ -510,7 +510,7 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
         }
         let mut found = Members::new();
         for stretch in lanes.chunks_mut(STRETCH) {
-            // Contexts are those of the base's lanes, which change here.
+            // Contexts follow from the base's lanes, which change here.
             contexts.find(compare, stretch, &mut found);
             for context in 0..decoded.contexts() {
                 let count = u64::from(found.count(context));

@@ -25,8 +25,8 @@ pub(crate) struct EncodedSegment {
     pub(crate) pieces: Vec<usize>,
 }
 
-/// A segment gets no more parts once it has this many coded lanes. Then its tables are small beside them, and what has been
-/// found is still in the cache when it is compressed.
+/// A segment gets no more parts once it has this many coded lanes. Then its tables are small in comparison, and the
+/// changes are still in the cache when they are compressed.
 pub(super) const SEGMENT_LANES: usize = 1 << 18;
 
 const METHODS: [Method; 4] =
@@ -83,7 +83,7 @@ pub(crate) fn encode_as<L: Lane>(
     Ok((segment.coding, segment.bytes))
 }
 
-/// Pieces of which a sample has been looked at.
+/// Pieces that have been sampled.
 struct Planned<'a, L: Lane> {
     kind: Kind<L>,
     pieces: &'a [PieceInput<'a>],
@@ -279,7 +279,7 @@ pub(super) struct SplitGaps {
 }
 
 impl SplitGaps {
-    /// Splits by the shift that is estimated to be shortest, among those that bring the mean gap to between 32 and 256.
+    /// Splits by the shift with the shortest estimate, among the shifts that bring the mean gap to between 32 and 256.
     /// Geometric gaps would make them equal, but real ones are a mixture, whose short gaps no low bits should pay for.
     fn best(gaps: &[u32]) -> (u8, Self) {
         let total: u64 = gaps.iter().map(|&gap| u64::from(gap)).sum();
@@ -346,7 +346,7 @@ fn encode_small<L: Lane>(
         let negative: Vec<u8> = context.values.iter().map(|value| value.is_negative().into()).collect();
         signs.push(pack_symbols(&negative, 1));
         let less_one = |&value: &L| absolute(value) - 1;
-        // What is too much for a byte is escaped, whatever the width.
+        // A value that does not fit a byte is escaped, whatever the width.
         let symbols: Vec<u8> =
             context.values.iter().map(|value| u8::try_from(less_one(value)).unwrap_or(u8::MAX)).collect();
         let (width, packed) = best_width(symbols);

@@ -1,4 +1,4 @@
-//! A piece that is to be coded, and the ways in which it can be.
+//! A piece to code, and the ways to code it.
 
 use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, padded};
 use crate::codec::lane::Lane;
@@ -49,7 +49,8 @@ impl PieceSink for () {
 /// How a piece is coded: its positions, and whether values are relative.
 pub(super) type Method = (Positions, bool);
 
-/// Whether the small coding is the shorter one for `all` differences, of which `long` do not fit a byte, its widest symbol.
+/// Whether the small coding is the shorter one for `all` differences, if `long` of them do not fit a byte, its widest
+/// symbol.
 pub(super) fn are_small(long: u64, all: u64) -> bool {
     long * 16 <= all
 }

@@ -1,4 +1,4 @@
-//! What is known of pieces before all of them are read: how they are to be coded, estimated from a sample of their lanes.
+//! How to code pieces, estimated from a sample of their lanes before all of them are read.
 //!
 //! Reading is what takes the encoder's time, so that pieces are read once, when their lanes are sorted into the contexts
 //! that the sample has led to. Only sizes depend on it.
@@ -20,7 +20,7 @@ const MOST_TURNS: usize = 17;
 /// After this many changes there are no more turns.
 const ENOUGH: u64 = 2048;
 
-/// How a piece is to be coded.
+/// How to code a piece.
 pub(super) struct Plan {
     /// `None` if all lanes have been looked at, and none changes.
     pub(super) method: Option<Method>,
@@ -35,8 +35,9 @@ struct Share {
 }
 
 impl Share {
-    /// Looks at some of these lanes, in turns, until enough has been seen; at no more than a quarter if there are many. `look`
-    /// is told the number of a turn, and how many turns would see all; it returns how many changes it has seen.
+    /// Looks at some of these lanes, in turns, until there are enough changes; at a quarter of the lanes at most, if
+    /// there are many. `look` gets the number of a turn, and how many turns would see all lanes; it returns how many
+    /// changes it has seen.
     fn seen(lanes: usize, mut look: impl FnMut(usize, usize) -> u64) -> Self {
         let all = ((lanes / TURN) | 1).min(MOST_TURNS);
         let (mut turns, mut changes) = (0, 0);
@@ -103,7 +104,7 @@ fn no_rates<L: Lane>(kind: Kind<L>) -> ExponentStatistics {
     ExponentStatistics::new(1 << kind.exponent_bits())
 }
 
-/// The lanes of a piece, and what is known of it without looking at them.
+/// The lanes of a piece, and the facts that are known without looking at them.
 pub(super) struct Lanes<'a, L: Lane> {
     kind: Kind<L>,
     base: Option<&'a [L::Bytes]>,
@@ -211,7 +212,7 @@ impl<'a, L: Lane> Lanes<'a, L> {
             return Some((Positions::Sparse, relative));
         }
         let lanes = self.target.len() as u64;
-        // A dense lane costs a bit at least, new bits more; only then is it worth measuring what it really costs.
+        // A dense lane costs at least one bit, new bits more. Only then is it worth measuring the real cost.
         let short = position_bits + sample.difference_bits::<L>();
         let is_short = if relative { short < float(lanes) } else { changed < lanes / 8 };
         if is_short {
@@ -235,7 +236,7 @@ impl<'a, L: Lane> Lanes<'a, L> {
     /// Estimated bits of a lane's value as byte planes, of all lanes or only of those that change.
     fn plane_bits(&self, relative: bool, of_changed: bool) -> f64 {
         let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
-        // Some thousands of lanes are enough, the blocks of which are as odd as turns.
+        // Some thousands of lanes are enough. The number of their blocks is odd, like that of turns.
         let stride = self.target.len() >> 14 | 1;
         for (number, block) in self.target.chunks(BLOCK).enumerate().step_by(stride) {
             for (offset, &new) in block.iter().enumerate() {

@@ -30,7 +30,7 @@ pub(super) struct Sorted<L> {
     pub(super) thresholds: Vec<u16>,
 }
 
-/// Room for what is found of one stretch.
+/// Memory for the changes of one stretch.
 pub(super) struct Found {
     pub(super) places: Places,
     members: Members,

@@ -4,7 +4,8 @@
 //! divisions and exact integer logarithms, so that the same input gives the same link on every machine.
 #![expect(clippy::cast_precision_loss, reason = "estimates of sizes; counts stay far below 2^53")]
 
-/// Counts of byte values, in parts that are added to in turns: what has just been added to cannot be added to at once.
+/// Counts of byte values, in several tables that take turns: a processor cannot add at once to a place that it has just
+/// written.
 #[derive(Clone)]
 pub(crate) struct ByteHistogram([[u32; 256]; 4]);
 

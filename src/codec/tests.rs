@@ -26,7 +26,7 @@ impl Generator {
     }
 }
 
-/// A pair of pieces: lanes of all magnitudes, of which about one in `rarity` changes by up to `reach`.
+/// A pair of pieces: lanes of all magnitudes; about one in `rarity` of them changes by up to `reach`.
 pub(super) fn pieces<L: Lane>(seed: u64, lanes: usize, rarity: u64, reach: u64) -> (Vec<u8>, Vec<u8>) {
     let mut generator = Generator(seed);
     let (mut base, mut target) = (Vec::new(), Vec::new());
@@ -369,7 +369,7 @@ impl PieceSink for Bytes {
 
 #[test]
 fn changes_outside_the_sample_are_coded() {
-    // Large enough to be looked at in 13 turns, of which the first three are made.
+    // Large enough for 13 turns; the first three are made.
     let same = vec![0x40; 3 << 19];
     let mut base: Vec<u8> = same.iter().copied().cycle().take(2 * same.len()).collect();
     let mut target = base.clone();

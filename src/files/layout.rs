@@ -67,10 +67,10 @@ impl Layout {
         Ok(Self { files })
     }
 
-    /// The layout of a directory that holds these files of several layouts without a common tensor, such as those of the
-    /// shards of a version. Files of the same name and metadata are parts of one file. Files keep their names if all have one and no two
-    /// are the same, regarding case or not. Otherwise a single file is called `model.safetensors`, and several are numbered:
-    /// `model-00001-of-00002.safetensors`, and so on.
+    /// The layout of a directory that holds the files of several layouts without a common tensor, such as the layouts
+    /// of the shards of a version. Files of the same name and metadata are parts of one file. Files keep their names if
+    /// all have one and no two are the same, regarding case or not. Otherwise a single file is called
+    /// `model.safetensors`, and several are numbered: `model-00001-of-00002.safetensors`, and so on.
     ///
     /// # Errors
     /// USAGE if there is no file.
@@ -109,8 +109,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Follows the layout through links of which only the names of their tensors are known: `links` gives for each link
-    /// its layout key, the tensors it writes and those it removes. `None` if no link states a layout.
+    /// Follows the layout through links, by the names of their tensors only: `links` gives for each link its layout
+    /// key, the tensors that it writes and the tensors that it removes. `None` if no link states a layout.
     pub(crate) fn through<'a>(
         links: impl Iterator<Item = (Option<&'a str>, Vec<&'a str>, BTreeSet<&'a str>)>,
     ) -> Result<Option<String>> {
@@ -129,7 +129,7 @@ impl Layout {
         Ok(known.map(|layout| layout.to_json()))
     }
 
-    /// Reads a layout, whatever tensors it is of. `all` gives those of an only file, which does not list them.
+    /// Reads a layout of any tensors. `all` gives the tensors of a single file, which does not list them.
     fn read(json: &str, all: impl FnOnce() -> Vec<String>) -> Result<Self> {
         let mut files = read_files(json).map_err(|error| {
             let place = error.offset().map_or_else(String::new, |offset| format!(" (byte {offset} of the layout)"));
@@ -199,8 +199,8 @@ impl Layout {
         writer.end()
     }
 
-    /// The layout of a target with these tensors whose link does not state one, this being the base's: each file keeps
-    /// its tensors, removed ones vanish, added ones go to the last file (SPEC section 12).
+    /// The layout of a target with these tensors if its link does not state one; this is the base's layout. Each file
+    /// keeps its tensors, removed tensors vanish, added tensors go to the last file (SPEC section 12).
     #[must_use]
     pub fn carried_over(&self, tensors: &[TensorInfo]) -> Self {
         self.carried_over_to(&tensors.iter().map(TensorInfo::name).collect())
@@ -221,7 +221,7 @@ impl Layout {
         Self { files }
     }
 
-    /// The layout of the target of a link with this metadata: the one stated, else that of the base, else one file.
+    /// The layout of the target of a link with this metadata: the stated one, otherwise the base's, otherwise one file.
     ///
     /// # Errors
     /// MALFORMED under R-LAY-01 if the metadata states a layout that is none.
@@ -242,7 +242,7 @@ impl Layout {
     }
 }
 
-/// Files of several layouts, those of the same name and metadata as one.
+/// Files of several layouts; files with the same name and metadata become one.
 fn merged<'a>(parts: impl Iterator<Item = &'a LayoutFile>) -> Vec<LayoutFile> {
     let mut files: Vec<LayoutFile> = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();

@@ -29,9 +29,9 @@ pub struct ApplyReport {
     pub copied: Vec<String>,
 }
 
-/// Writes to `out` the link from one model to another, each of which is a safetensors file or a directory of them. The link
-/// appears when it is complete and on disk. It states the target's layout where that is needed (SPEC section 12); other files
-/// of the directories are not in it.
+/// Writes to `out` the link from one model to another. Each model is a safetensors file or a directory of them. The
+/// link appears when it is complete and on disk. It states the target's layout where that is needed (SPEC section 12);
+/// other files of the directories are not in it.
 ///
 /// # Errors
 /// As for [`SafetensorsState::open`], [`diff`](crate::diff()) and [`OutputFile`].
@@ -81,9 +81,9 @@ pub fn apply(
     Ok(ApplyReport { base: checked.base, target, target_bytes: total_bytes(&tensors), written, copied })
 }
 
-/// Joins links into one, of any profile, with the base at hand: what they lead to is built in a temporary file beside `out` and
-/// compared with the base. Metadata of later links replaces that of earlier ones, and that of `options` both. Without the base,
-/// direct links can be joined by [`squash`](crate::squash()).
+/// Joins links of any profile into one, with the help of the base: their result is built in a temporary file beside
+/// `out` and compared with the base. Metadata of later links replaces metadata of earlier ones; metadata of `options`
+/// replaces both. Without the base, direct links can be joined by [`squash`](crate::squash()).
 ///
 /// # Errors
 /// As for [`apply`] and [`diff`].
@@ -139,14 +139,14 @@ fn write_link(
     let bytes = [base.state(), target].map(|state| total_bytes(state.tensors()));
     bytes.iter().for_each(|&bytes| options.progress.expect(bytes));
     let link = DiffOptions { profile: options.profile, base_digests: None, metadata, progress: options.progress };
-    // An error that names no file is one of writing: those of reading name theirs.
+    // An error without a file name is one of writing: errors of reading name their file.
     let report = crate::diff::diff(base.state(), target, &link, &mut file).map_err(|error| error.in_file(out))?;
     options.progress.advance(0)?;
     file.commit()?;
     Ok(report)
 }
 
-/// Links that are to be applied one after another.
+/// Links to apply one after another.
 struct Links {
     paths: Vec<PathBuf>,
     readers: Vec<LinkReader<FileSource>>,
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Counts what is to be done, and what has been.
+    /// Counts the work to do, and the work that is done.
     #[derive(Default)]
     struct Count(AtomicU64, AtomicU64);
 

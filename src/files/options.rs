@@ -11,16 +11,18 @@ use crate::progress::Progress;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct FileOptions<'a> {
-    /// Replace what is at the place of the output: a file, or a directory that holds plain files only. Default: refuse to.
+    /// Replace what exists at the output's path: a file, or a directory that holds only plain files. Default: refuse
+    /// to.
     pub replace: bool,
     /// Of a link that is made.
     pub profile: Profile,
-    /// Free text in a link that is made: step number, run name. The key of the layout is worked out, whatever this has there.
+    /// Free text in a link that is made: step number, run name. The key of the layout is always computed; a value for
+    /// it here is ignored.
     pub metadata: BTreeMap<String, String>,
     /// What links that are read may ask for.
     pub limits: Limits,
-    /// Is told how many bytes there are to read or to build as soon as that is known, and then how many of them have been dealt
-    /// with; asked once more, with none, before the output becomes visible.
+    /// Is called with the number of bytes to read or to build as soon as that is known, and then with the bytes that
+    /// are done. The last call, with no bytes, comes before the output becomes visible.
     pub progress: &'a dyn Progress,
 }
 

@@ -52,7 +52,7 @@ impl SafetensorsState {
     ///
     /// # Errors
     /// IO if something cannot be read; USAGE if it is not safetensors, if files contradict each other or the index, or
-    /// if the names of the files could not be in a layout (SPEC section 12).
+    /// if a layout cannot hold the names of the files (SPEC section 12).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let kind = fs::metadata(path).map_err(|error| reading(error, path))?;
@@ -82,7 +82,7 @@ impl SafetensorsState {
         if names.is_empty() {
             return Err(Error::usage("the directory holds no .safetensors file").in_file(path));
         }
-        // Names are checked before any is used as a path: those of an index can be anything.
+        // Names are checked before any is used as a path: an index can hold any names.
         let mut layout_files = Vec::with_capacity(names.len());
         for name in &names {
             let name =

@@ -36,7 +36,7 @@ pub struct StagedSafetensors {
     staging: Staging,
     tensors: Vec<TensorInfo>,
     places: Vec<Place>,
-    /// The text of the index file, if there is to be one.
+    /// The text of the index file, if the model needs one.
     index: Option<Vec<u8>>,
     /// Files to copy from the base's directory.
     other_files: Vec<PathBuf>,
@@ -53,11 +53,11 @@ enum Staging {
 
 impl StagedSafetensors {
     /// Prepares to write a state with these tensors, ascending by name, to `out`, spread as `layout` says: a file, or a
-    /// directory into which the other files of the base's directory are copied too. With `replace`, what is at `out`
-    /// will be replaced, which may be the base.
+    /// directory into which the other files of the base's directory are copied too. With `replace`, what is at `out` is
+    /// replaced; it may be the base.
     ///
     /// # Errors
-    /// USAGE if `out` exists and is not to be or cannot be replaced, if the layout is not one of these tensors, or if
+    /// USAGE if `out` exists and may not or cannot be replaced, if the layout does not fit these tensors, or if
     /// safetensors cannot hold them; IO if files cannot be created.
     pub fn create(
         out: &Path,
@@ -136,8 +136,8 @@ impl StagedSafetensors {
         self.other_files.clear();
     }
 
-    /// Lets what is written go to the disk all the time, in the background, so that little is left for
-    /// [`commit`](Self::commit) to wait for. Of use when the bytes come slowly and will be committed.
+    /// Writes to the disk in the background all the time, so that [`commit`](Self::commit) has to wait only for the
+    /// rest. Of use when the bytes come slowly and will be committed.
     ///
     /// # Errors
     /// IO.
@@ -156,8 +156,8 @@ impl StagedSafetensors {
     ///
     /// # Errors
     /// IO if something cannot be written, synchronised, copied or renamed; USAGE if meanwhile there is something at
-    /// `out`. Then `out` is as it was, unless all that failed is to synchronise its directory after the renaming, or to
-    /// remove what was replaced.
+    /// `out`. Then `out` is unchanged, with two exceptions: after the renaming, the directory could not be synced or
+    /// the replaced files could not be removed.
     pub fn commit(self) -> Result<u64> {
         let mut written = self.written.into_inner();
         if let Some(write_back) = self.write_back {

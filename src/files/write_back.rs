@@ -37,7 +37,7 @@ impl WriteBack {
         }
     }
 
-    /// Waits for the thread. What it was told of a file that could not be written, nobody is told again by the system.
+    /// Waits for the thread. The system reports a failed write only once, so the failure is kept here.
     pub(super) fn finish(self) -> io::Result<()> {
         drop(self.sender);
         self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes back has failed")))

@@ -1,6 +1,6 @@
 //! The structure of a zstd frame: what can be seen without decompressing a block (SPEC section 5; RFC 8878, section 3.1.1).
 //!
-//! Decoders differ in what they take and where they stop. This walk is the same in every reader.
+//! Decoders differ in what they accept and where they stop. This walk is the same in every reader.
 
 use crate::error::{Error, Result};
 use crate::limits::MAX_WINDOW_BYTES;

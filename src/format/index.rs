@@ -362,7 +362,7 @@ fn read_tensor(
     Ok(TensorEntry::Write(Box::new(WrittenTensor { info, start, pieces, digests: Vec::new() })))
 }
 
-/// A code, and the description after that of a described dtype.
+/// A code, and after the code of a described dtype its description.
 fn read_dtype(cursor: &mut Cursor<'_>) -> Result<Dtype> {
     let code = cursor.u8()?;
     if code != Dtype::DESCRIBED {

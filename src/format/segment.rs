@@ -77,7 +77,7 @@ pub(crate) fn join(streams: &[(usize, Vec<u8>)]) -> Vec<u8> {
 /// How the positions of a context are coded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PositionCoding {
-    /// Gaps between ranks, of which this many low bits are packed apart.
+    /// Gaps between ranks; this many of their low bits are packed apart.
     Gaps(u8),
     /// One bit per member.
     Bitmap,

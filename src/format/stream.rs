@@ -40,7 +40,7 @@ fn decompress(stored: &[u8], raw_length: u64) -> Result<Vec<u8>> {
     Ok(raw)
 }
 
-/// How a stream is to be compressed.
+/// How to compress a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effort {
     /// Symbols of an entropy-coded kind, nearly random: short matches only cost, literals do the work.
@@ -152,7 +152,8 @@ mod tests {
 
     #[test]
     fn what_the_structure_does_not_show_is_refused_too() {
-        // A frame of unknown size with one compressed block: raw literals, no sequences, then in place of these a reserved mode.
+        // A frame of unknown size with one compressed block: raw literals, no sequences, then a reserved mode instead
+        // of these.
         let frame = |content: &[u8]| {
             let header = ((content.len() as u64) << 3 | 2 << 1 | 1).to_le_bytes();
             [&[0x28, 0xB5, 0x2F, 0xFD, 0, 0][..], &header[..3], content].concat()

@@ -121,7 +121,7 @@ impl PatchCollector {
     /// alternate.
     ///
     /// # Errors
-    /// USAGE if all that has been added exceeds the budget, or the changes are not those of such a piece.
+    /// USAGE if all changes together exceed the budget, or if these changes do not fit the piece.
     pub(crate) fn add(&mut self, tensor: usize, piece: u64, changes: PieceChanges) -> Result<()> {
         let info = &self.set.table.tensors[tensor];
         let range = info.piece(piece);
@@ -204,7 +204,7 @@ impl PatchCollector {
         self.finish(new)
     }
 
-    /// The set, with the new tensors, which are exactly those of `new`.
+    /// The set, with the new tensors: exactly the tensors of `new`.
     ///
     /// # Errors
     /// USAGE if `new` holds other tensors.

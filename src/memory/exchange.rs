@@ -9,9 +9,9 @@ use crate::memory::lent::StateMemory;
 use crate::memory::patch_set::{Cursor, PatchSet, RunKind, shared};
 
 impl PatchSet {
-    /// Checks all that could hinder the exchange; nothing is written yet. The memory must hold the base, bit for bit, or the
-    /// target if the set has been applied, or what this set has made of it so far: that its bytes are those that were
-    /// proven, and are left alone meanwhile, the caller vouches for.
+    /// Checks all that could hinder the exchange; nothing is written yet. The memory must hold the base, bit for bit,
+    /// or the target if the set has been applied, or the bytes that an unfinished exchange of this set has left. The
+    /// caller guarantees that these are the bytes that were proven, and that nobody else writes to them meanwhile.
     ///
     /// # Errors
     /// USAGE if the memory holds other tensors than the base, by name, dtype or shape; if tensors come, go or change their
@@ -53,7 +53,8 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
         self.set_mark();
     }
 
-    /// Makes the memory hold the target, from however far it has come. Nothing happens if it does already.
+    /// Makes the memory hold the target, also after an exchange that stopped half way. Nothing happens if it does
+    /// already.
     pub fn apply(&mut self) {
         self.exchange(u64::MAX);
     }
@@ -86,8 +87,9 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
         true
     }
 
-    /// Makes the memory hold the target, without a way back: the set keeps the target's values, which are only read. So whoever
-    /// else looks at them may go on. What has been exchanged already is not; the tensors that come whole go to the memory.
+    /// Makes the memory hold the target, without a way back: the set keeps the target's values, which are only read. So
+    /// others may go on reading them. What has been exchanged already is not; the tensors that come whole go to the
+    /// memory.
     pub fn settle(&mut self) {
         self.set_mark();
         let Cursor { run: first, lane } = self.set.cursor;
@@ -101,7 +103,7 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
         self.exchange(u64::MAX);
     }
 
-    /// Makes the memory hold the base again, bit for bit, from however far it has come.
+    /// Makes the memory hold the base again, bit for bit, also after an exchange that stopped half way.
     pub fn undo(&mut self) {
         self.set_mark();
         if self.set.is_switched {

@@ -1,4 +1,4 @@
-//! Memory that can be changed in place: that of the library, and that of others.
+//! Memory that can be changed in place: the library's own, and memory of others.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,8 +44,8 @@ pub(super) mod sealed {
         /// Whether tensors can come, go and change their size.
         fn is_owned(&self) -> bool;
 
-        /// Exchanges all tensors for those of `other`. Of those that both have, `shared` gives the numbers here and there: their
-        /// data stay here.
+        /// Exchanges all tensors for the tensors of `other`. For tensors that both have, `shared` gives the numbers
+        /// here and there: their data stay here.
         fn switch(&mut self, other: &mut MemoryState, shared: &mut dyn Iterator<Item = (usize, usize)>);
 
         /// Where others see whether the memory is being changed.
@@ -82,9 +82,9 @@ impl sealed::Room for MemoryState {
 /// 2. copies the bytes;
 /// 3. loads the mark again, after a fence (acquire), and drops the copy if the mark is not what it was.
 ///
-/// A copy that is kept is one version, never parts of two. A mark that stays odd means that whoever changed the memory has
-/// ended half way. Such memory is no version and is refused; its owner fills it anew, then makes the mark even.
-/// Only one writer at a time may use the buffers.
+/// A copy that is kept is one version, never parts of two. A mark that stays odd means that the program that changed
+/// the memory ended half way. Such memory is no version and is refused. Its owner fills it again, then makes the mark
+/// even. Only one writer at a time may use the buffers.
 #[derive(Debug)]
 pub struct LentState<'a> {
     infos: Vec<TensorInfo>,

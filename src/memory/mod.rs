@@ -1,4 +1,5 @@
-//! States in memory that are changed in place: what has been prepared and proven beside them is exchanged with what they hold.
+//! States in memory that are changed in place: values that were prepared and proven beside them are exchanged with the
+//! values that they hold.
 
 mod collect;
 mod exchange;
@@ -12,8 +13,9 @@ pub use patch_set::{PatchSet, Run, RunKind};
 
 use crate::error::{Error, Result};
 
-/// Appends the lanes in which two stretches of a tensor differ: their numbers, which count from `first` on, and their new values,
-/// little-endian. For whoever compares states that have been proven, such as two versions in a directory.
+/// Appends the lanes in which two stretches of a tensor differ: their numbers, which count from `first` on, and their
+/// new values, little-endian. For programs that compare states that have been proven, such as two versions in a
+/// directory.
 ///
 /// # Errors
 /// USAGE if the stretches differ in length, are no whole lanes of 1, 2, 4 or 8 bytes, or a lane's number would not be below 2^32.

@@ -8,8 +8,8 @@ use crate::rules::{self, ensure};
 use crate::table::StateTable;
 use crate::tensor::{MemoryState, State, StateDigests, TensorInfo};
 
-/// All in which a state, the target, differs from another, the base, whatever links lie between them. Numbers and values stand in
-/// two arenas, which can go to a device as they are.
+/// Every difference between a state, the target, and another one, the base, whatever links lie between them. Numbers
+/// and values stand in two arenas, which can go to a device as they are.
 ///
 /// A set that has been applied holds what the base had in these places: it is the way back.
 #[derive(Debug)]
@@ -22,19 +22,19 @@ pub struct PatchSet {
     pub(super) runs: Vec<Run>,
     pub(super) numbers: Vec<u32>,
     pub(super) values: Vec<u8>,
-    /// The other state's tensors; those that are laid over each other have no data here.
+    /// The other state's tensors; a tensor that shares its memory with one of this state has no data here.
     pub(super) other: MemoryState,
     /// Up to where values have been exchanged.
     pub(super) cursor: Cursor,
     /// Whether the tensors have been exchanged, which comes last.
     pub(super) is_switched: bool,
-    /// Whether there is no way back: the values are still those of the target.
+    /// Whether there is no way back: the values are still the target's.
     pub(super) is_settled: bool,
     /// The memory's mark while it is being changed.
     pub(super) marked: Option<u32>,
 }
 
-/// How far an exchange has come: lanes of a run, all of those before it.
+/// How far an exchange has come: lanes of a run; all lanes before them are exchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cursor {
     pub(super) run: usize,
@@ -90,7 +90,7 @@ impl PatchSet {
         &self.numbers
     }
 
-    /// Values of lanes: those of the target, or of the base where they have been exchanged.
+    /// Values of lanes: the target's, or the base's where they have been exchanged.
     pub fn values(&self) -> &[u8] {
         &self.values
     }

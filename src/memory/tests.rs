@@ -10,7 +10,7 @@ use crate::memory::{LentState, PatchCollector, PatchSet, PieceChanges, RunKind, 
 use crate::table::StateTable;
 use crate::tensor::{Dtype, MemoryState, PIECE_BYTES, State, StateDigests, TensorInfo};
 
-/// As an engine makes it: piece by piece, in stretches of so many lanes.
+/// As an engine makes it: piece by piece, in stretches of this many lanes.
 fn set_between(base: &MemoryState, target: &MemoryState, stretch: usize, budget: u64) -> Result<PatchSet> {
     let table = StateTable { tensors: target.tensors().to_vec(), digests: StateDigests::of(target, &())? };
     let mut collector = PatchCollector::new(base.tensors(), &table, budget)?;
@@ -77,7 +77,7 @@ fn check_form(set: &PatchSet, base: &MemoryState, target: &MemoryState) {
 /// What becomes of a tensor.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
-    /// One lane in so many changes; 0 for none.
+    /// One lane in this many changes; 0 for none.
     Changed(u64),
     /// The same, and another shape.
     Reshaped(u64),
@@ -138,7 +138,7 @@ fn states(fates: &[(Fate, Dtype, u64, u64)]) -> (MemoryState, MemoryState) {
     (base, target)
 }
 
-/// Buffers like those of somebody else, and the tensors that they hold.
+/// Buffers as another program would own them, and the tensors that they hold.
 fn buffers(state: &MemoryState) -> Vec<(TensorInfo, Vec<u8>)> {
     state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect()
 }

@@ -1,5 +1,5 @@
-//! The pass that builds pieces: all links' parts of a piece are applied stretch by stretch, in the order of the links, while the
-//! stretch is in the cache; it is hashed and handed on once.
+//! The pass that builds pieces. The parts of all links are applied to a piece stretch by stretch, in the order of the
+//! links, while the stretch is in the cache. Each stretch is hashed once and passed on once.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl Failure {
 /// What a link does to a piece.
 struct Step<'a> {
     place: Place,
-    /// The segment and the number of the part in it, and what it changes; `None` if the link leaves the piece as it is.
+    /// The segment and the number of the part in it, and what it changes; `None` if the link does not change the piece.
     part: Option<(usize, usize, Box<dyn PartChanges + 'a>)>,
     /// Of what the piece is after it, if that is compared.
     hasher: Option<Box<blake3::Hasher>>,
@@ -133,7 +133,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 Ok(())
             },
         )?;
-        // Every segment is proven, also where what it says does not matter any more.
+        // Every segment is proven, also if the result does not need it.
         let prove = |(): &mut (), &(link, number): &SegmentNumber| {
             let failure = self.links[link].segment(number).err().map(|error| Failure::new((link, 8, number, 0), error));
             self.note(failure)
@@ -174,7 +174,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         Ok(segment.map(|segment| (link, segment)))
     }
 
-    /// R-APP-04 for what an entry says of a piece, of which the hasher has the bytes.
+    /// R-APP-04 for an entry's digest of a piece; the hasher has the bytes of the piece.
     fn compare(&self, place: Place, piece: u64, hasher: &blake3::Hasher) -> Result<Option<Failure>> {
         let written = self.written(place)?;
         let is_promised = written.digests.get(address(piece)?) == Some(&Digest::of_hashed(hasher));
@@ -219,7 +219,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 if !has_part && O::TAKES_UNCHANGED && target.is_some() {
                     first.push((number, piece));
                 } else if target.is_some() || needs_base || self.compares_each {
-                    // Of what has ended, the positions of relative values are still to be checked.
+                    // In lineages that have ended, the positions of relative values must still be checked.
                     let range = info.piece(piece);
                     groups.extend(open.push(info.dtype(), range.end - range.start, (number, piece)));
                 }
@@ -255,8 +255,8 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         Piece { item, made, bytes: None, failure: None }
     }
 
-    /// Builds the pieces of a group. Its segments are opened link by link; where they take too much room, what is open is applied
-    /// before more is opened.
+    /// Builds the pieces of a group. Its segments are opened link by link. If they take too much memory, the open ones
+    /// are applied before more are opened.
     fn build_group(&self, group: &Group, segments: &Segments<'_, S>) -> Result<BuiltGroup<O::Piece>> {
         let mut pieces: Vec<Piece<O::Piece>> = group.items.iter().map(|&item| self.begin(item)).collect();
         let (mut open, mut open_bytes, mut first) = (Open::new(), 0, 0);

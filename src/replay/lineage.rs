@@ -11,8 +11,8 @@ use crate::tensor::TensorInfo;
 /// An entry of a link that writes a tensor: the number of the link, and of the entry in its index.
 pub(super) type Place = (usize, usize);
 
-/// The lineages of all tensors, taken or not. A lineage is a tensor from where it starts to where a link removes it or sets it
-/// anew, or to the end. Its dtype and length never change.
+/// The lineages of all tensors, taken or not. A lineage is the life of a tensor: from where it starts until a link
+/// removes it or sets it again, or until the end. Its dtype and length never change.
 #[derive(Debug)]
 pub(super) struct Lineages {
     /// Those of the state that the links pushed so far lead to, in the order of its table.

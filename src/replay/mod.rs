@@ -73,9 +73,9 @@ impl<'a, S: Source> Replay<'a, S> {
 
     /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken` chooses (SPEC section 9.1).
     ///
-    /// `base` is the table of the whole base, and links are checked against all of it, as if all were taken. What is held has
-    /// the data of just those tensors that are taken, and so has the result. Segments without a part of one of these are not
-    /// read. What [`table`](Self::table) gives is to be kept for the next link.
+    /// `base` is the table of the whole base, and links are checked against all of it, as if all were taken. What is
+    /// held has the data of just those tensors that are taken, and so has the result. Segments without a part of one of
+    /// these are not read. Keep the result of [`table`](Self::table) for the next link.
     pub fn of_part(base: StateTable, is_taken: &'a (dyn Fn(&str) -> bool + Sync)) -> Self {
         Self { is_taken: Some(is_taken), ..Self::new(base) }
     }
@@ -99,7 +99,7 @@ impl<'a, S: Source> Replay<'a, S> {
         &self.table
     }
 
-    /// The tensors that are built, ascending by name: those of the target, or those of them that are taken.
+    /// The tensors that are built, ascending by name: all of the target, or the ones that are taken.
     pub fn tensors(&self) -> Vec<TensorInfo> {
         self.table.tensors.iter().filter(|info| self.takes(info.name())).cloned().collect()
     }
@@ -116,13 +116,15 @@ impl<'a, S: Source> Replay<'a, S> {
         self.wanted_of(link).into_iter().map(|number| entries[number].stored_length).fold(0, u64::saturating_add)
     }
 
-    /// Builds the target and proves it: steps 8 and 9 of SPEC section 10 for every link. `held` is the base, or what is taken of
-    /// it. `out` has been created for [`tensors`](Self::tensors) and reads as zeros where nothing is written. What it holds must not
-    /// be made visible before this has returned without error. Memory: per thread the decoded segments of a group of pieces.
+    /// Builds the target and proves it: steps 8 and 9 of SPEC section 10 for every link. `held` is the base, or the
+    /// tensors that are taken from it. `out` has been created for [`tensors`](Self::tensors) and reads as zeros where
+    /// nothing is written. What it holds must not be made visible before this has returned without error. Memory: per
+    /// thread the decoded segments of a group of pieces.
     ///
     /// # Errors
-    /// What applying link by link would report first, with the link's number: classes and rules of steps 8 and 9; those of
-    /// reading, writing and `progress`; USAGE if `held` has others than the base's tensors that are taken.
+    /// The error that applying link by link would report first, with the link's number: classes and rules of steps 8
+    /// and 9; errors of reading, writing and `progress`; USAGE if `held` does not have exactly the base's tensors that
+    /// are taken.
     pub fn run(
         &self,
         held: &dyn State,
@@ -133,9 +135,10 @@ impl<'a, S: Source> Replay<'a, S> {
         Ok(self.table.digests.clone())
     }
 
-    /// Builds and proves the target as [`run`](Self::run) does, and keeps what has to change in `over` to make the target of it: prove first,
-    /// patch then. `over` is the base, or, where links start from nothing, any state; nothing is written to it. Memory: what
-    /// the set [holds](PatchSet::bytes), which `budget` bounds, and per thread the decoded segments of a group of pieces.
+    /// Builds and proves the target like [`run`](Self::run), and collects the changes that turn `over` into the target:
+    /// prove first, patch then. `over` is the base, or, where links start from nothing, any state; nothing is written
+    /// to it. Memory: what the set [holds](PatchSet::bytes), which `budget` bounds, and per thread the decoded segments
+    /// of a group of pieces.
     ///
     /// ```
     /// use deltachain::tensor::{Dtype, MemoryState};
@@ -189,7 +192,7 @@ impl<'a, S: Source> Replay<'a, S> {
         self.pass(held, &Nowhere, progress)
     }
 
-    /// Builds all that is taken; if that fails, finds out which link is at fault.
+    /// Builds all that is taken; if that fails, finds out which link has the fault.
     fn pass<O: Output>(&self, held: &dyn State, out: &O, progress: &dyn Progress) -> Result<()> {
         let Err(error) = self.build(held, out, false, progress) else { return Ok(()) };
         if error.rule().is_none() {

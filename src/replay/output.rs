@@ -76,21 +76,21 @@ pub(super) struct Patching<'a> {
     collector: Mutex<PatchCollector>,
 }
 
-/// A tensor by its number: of the state in memory, or among those that are new.
+/// A tensor by its number: in the state in memory, or among the new tensors.
 #[derive(Clone, Copy)]
 enum Over {
     Held(usize),
     New(usize),
 }
 
-/// What differs in a piece, and room for the bytes of the state in memory, if these have to be read.
+/// The differences in a piece, and memory for the bytes of the state in memory, if these must be read.
 pub(super) struct Compared {
     changes: PieceChanges,
     old: Vec<u8>,
 }
 
 impl<'a> Patching<'a> {
-    /// `new` is room for the new tensors among those of the target.
+    /// `new` is memory for the new tensors of the target.
     pub(super) fn new(
         over: &'a dyn State,
         target: Vec<TensorInfo>,
@@ -164,7 +164,7 @@ impl Output for Patching<'_> {
     }
 }
 
-/// Lets what is built go: only whether it is right is of interest.
+/// Drops what is built: only whether it is right matters.
 pub(super) struct Nowhere;
 
 impl Output for Nowhere {

@@ -34,7 +34,7 @@ impl Random {
 
 const DTYPES: [Dtype; 5] = [Dtype::BF16, Dtype::BF16, Dtype::F32, Dtype::U8, Dtype::F64];
 
-/// A tensor that is new or anew: of a few sizes, so that some can be patched.
+/// A tensor that is new or set again: of a few sizes, so that some can be patched.
 fn insert(state: &mut MemoryState, name: &str, random: &mut Random) {
     let dtype = DTYPES[random.below(DTYPES.len())];
     let lanes = [0, 1, 3000, 9000][random.below(4)];

@@ -103,7 +103,7 @@ impl fmt::Debug for Digest {
 /// The digests of the pieces of some tensors, as they become known. A tensor without pieces has one, of no bytes: as in the
 /// index (SPEC section 6), where its tensor digest stands.
 pub(crate) struct PieceDigests {
-    /// Where those of each tensor begin, and where those of the last one end.
+    /// Where the digests of each tensor begin, and where the digests of the last one end.
     begins: Vec<usize>,
     digests: Vec<Digest>,
 }

@@ -1,4 +1,4 @@
-//! Element types: the table of SPEC section 2.1, and those that a link describes itself (section 6.2).
+//! Element types: the table of SPEC section 2.1, and types that a link describes itself (section 6.2).
 
 use std::fmt;
 

@@ -19,7 +19,7 @@ pub trait State: Sync {
     /// IO if the bytes cannot be read; USAGE if there is no such range.
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()>;
 
-    /// The same bytes where they are, if that is in memory: then nothing has to be copied. `None` if they have to be
+    /// The same bytes where they lie, if that is in memory; then no copy is needed. `None` if they must be
     /// [`read`](Self::read).
     fn bytes(&self, _tensor: usize, _range: Range<u64>) -> Option<&[u8]> {
         None
@@ -79,8 +79,8 @@ pub trait StateWriter: Sync {
     /// IO if the bytes cannot be written; USAGE if there is no such range.
     fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()>;
 
-    /// Lets `fill` put the bytes of a range where they are to be, if that is in memory: then nothing has to be copied. What it
-    /// finds there is not zero if they have been written before. `None` if they have to be [`written`](Self::write).
+    /// Lets `fill` write the bytes of a range directly to their place, if that is in memory; then no copy is needed.
+    /// The bytes there are not zero if they have been written before. `None` if they must be [`written`](Self::write).
     fn fill(
         &self,
         _tensor: usize,
@@ -128,7 +128,7 @@ impl MemoryState {
         Ok(Self { infos: tensors.to_vec(), data })
     }
 
-    /// Lets several threads write the tensors' bytes. They are what they were where nothing is written.
+    /// Lets several threads write the tensors' bytes. Bytes that are not written keep their values.
     pub fn writer(&mut self) -> MemoryWriter<'_> {
         MemoryWriter::new(self.data.iter_mut().map(Vec::as_mut_slice))
     }
@@ -162,7 +162,7 @@ impl MemoryState {
         place.is_some()
     }
 
-    /// A state of all `tensors`, which are ascending and among which are those of this state; the others are without data.
+    /// A state of all `tensors`, which are ascending and include the tensors of this state; the others have no data.
     pub(crate) fn among(self, tensors: &[TensorInfo]) -> Self {
         let mut own = self.infos.into_iter().zip(self.data).peekable();
         let data =
@@ -180,8 +180,8 @@ impl MemoryState {
         &mut self.infos
     }
 
-    /// Becomes `other` and the reverse, but for the data of some tensors, which stay here: `shared` gives their numbers here and
-    /// there.
+    /// Exchanges this state with `other`, except the data of some tensors, which stay here: `shared` gives their
+    /// numbers here and there.
     pub(crate) fn switch(&mut self, other: &mut Self, shared: &mut dyn Iterator<Item = (usize, usize)>) {
         for (own, others) in shared {
             std::mem::swap(&mut self.data[own], &mut other.data[others]);
@@ -232,7 +232,7 @@ pub(crate) fn stretch_of(data: &[u8], range: Range<u64>) -> Option<&[u8]> {
 pub struct MemoryWriter<'a> {
     /// The pieces of all tensors, one after another.
     pieces: Vec<Mutex<&'a mut [u8]>>,
-    /// Where those of each tensor begin; in the end, how many there are.
+    /// Where the pieces of each tensor begin; at the end, how many there are.
     begins: Vec<usize>,
 }
 
@@ -249,14 +249,15 @@ impl<'a> MemoryWriter<'a> {
 }
 
 impl MemoryWriter<'_> {
-    /// Lets `work` have the bytes of a range that is within one piece, and says what it says; `None` if there is no such range.
+    /// Calls `work` with the bytes of a range within one piece, and returns its result; `None` if there is no such
+    /// range.
     fn with<T>(&self, tensor: usize, range: Range<u64>, work: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
         let &[begin, end] = self.begins.get(tensor..)?.first_chunk()?;
         let number = usize::try_from(range.start / PIECE_BYTES).ok()?;
         let piece = self.pieces[begin..end].get(number)?;
         let first = range.start / PIECE_BYTES * PIECE_BYTES;
         let within = |place: u64| usize::try_from(place.checked_sub(first)?).ok();
-        // What another thread has left half done is written anew or not used.
+        // Bytes that another thread has left half written are written again or not used.
         let mut bytes = piece.lock().unwrap_or_else(PoisonError::into_inner);
         Some(work(bytes.get_mut(within(range.start)?..within(range.end)?)?))
     }

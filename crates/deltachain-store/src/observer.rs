@@ -1,4 +1,4 @@
-//! Who is told how far work is, and can stop it.
+//! An observer is told how far the work is, and can stop it.
 
 use deltachain::{Progress, Result};
 
@@ -24,7 +24,7 @@ pub enum Phase {
 
 /// Watches work, from several threads.
 pub trait Observer: Sync {
-    /// Work on this many bytes begins, besides what is under way in other phases.
+    /// Work on this many bytes begins; work in other phases may go on at the same time.
     fn begin(&self, phase: Phase, bytes: u64);
 
     /// So many bytes more have been dealt with. Called often, with 0 bytes too. An error stops the work and is returned to

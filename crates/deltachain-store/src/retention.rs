@@ -113,9 +113,9 @@ impl Pruned {
 /// Finds out what a prune has to do so that these versions are kept. Nothing is changed.
 ///
 /// # Errors
-/// R-RET-01 (`CHAIN`) if there is no path from nothing to a version that is to be kept; R-CHN-03 (`CHAIN`) if there is no
-/// such version; the fault of a commit if there is any, since then nobody can tell what is needed; USAGE if the store cannot
-/// list; IO.
+/// R-RET-01 (`CHAIN`) if there is no path from nothing to a version to keep; R-CHN-03 (`CHAIN`) if a version does not
+/// exist; the fault of a commit, if one has a fault, because then it is unknown which files are needed; USAGE if the
+/// store cannot list; IO.
 pub fn plan_prune(store: &Store, keep: &Keep) -> Result<PrunePlan> {
     plan_again(store, keep, Documents::new())
 }
@@ -168,8 +168,8 @@ pub(crate) fn plan_again(store: &Store, keep: &Keep, mut read: Documents) -> Res
     })
 }
 
-/// Does what a plan says, unless the chain's routes have changed since. Versions that have been published since keep what
-/// they need; publishers need not stop. Maintenance of a chain is done by one process at a time.
+/// Does what a plan says, unless the chain's routes have changed since. Versions that are published meanwhile keep the
+/// files that they need; publishers need not stop. Maintenance of a chain is done by one process at a time.
 ///
 /// # Errors
 /// R-PUB-06 (`CHAIN`) if routes documents have come or gone since the plan was made: make another; faults of commits; IO;
@@ -187,7 +187,7 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
         expected.insert(name);
     }
 
-    // The order counts: whatever is listed later was stored before this, or names nothing that is old by then.
+    // The order matters: a document that is listed later was stored before this, or names no file that is old by then.
     let now = store.now()?;
     store.remove_probes(now.checked_sub(YOUNG).unwrap_or(UNIX_EPOCH))?;
     let Stretch { objects, mut history } = whole(store, &mut plan.read.clone(), &Limits::default())?;
@@ -225,7 +225,7 @@ struct Unneeded {
     young: Vec<StoredObject>,
 }
 
-/// R-RET-02 and R-RET-03, for what has been listed.
+/// R-RET-02 and R-RET-03, for the listed objects.
 fn unneeded(objects: &[StoredObject], history: &History, now: SystemTime) -> Unneeded {
     let stored: BTreeMap<ObjectName, SystemTime> = objects.iter().map(|object| (object.name, object.stored)).collect();
     // What is not there yet is stored by this prune.

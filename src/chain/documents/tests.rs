@@ -1,4 +1,4 @@
-//! Documents against a slow twin: serde reads the text leniently, writes it anew, and the bytes are compared.
+//! Documents against a slow twin: serde reads the text leniently and writes it again; then the bytes are compared.
 
 use std::collections::BTreeMap;
 
@@ -378,7 +378,7 @@ fn routes_ascend_by_start_bytes_and_digests() {
     twice.routes.push(ordered[6].clone());
     assert_eq!(twice.to_bytes().unwrap_err().rule(), Some("R-DOC-04"));
     assert_eq!(Route::in_order(twice.routes), ordered);
-    // The same files, of which only the sizes differ, and not their sum.
+    // The same files with other sizes, but the same sum of sizes.
     let mut alike = commit;
     alike.routes.push(route(Some(2), file(1, LARGEST - 1), file(1, LARGEST)));
     alike.routes[6].files[1].size -= 1;

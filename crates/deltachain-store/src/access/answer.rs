@@ -1,4 +1,5 @@
-//! The body of an answer, as far as a server is trusted with one: no longer than what was asked for, and always moving.
+//! The body of an answer. The server is not trusted: a body is no longer than what was asked for, and bytes must keep
+//! coming.
 
 use std::future::Future;
 use std::io;
@@ -17,7 +18,7 @@ use crate::access::pace::Rate;
 /// A body that is cut where it becomes longer than allowed, fails where nothing comes for too long, and comes no faster
 /// than it may.
 ///
-/// It never claims to be longer than allowed: those who collect it make room for what it claims.
+/// It never claims to be longer than allowed, because code that collects it allocates the length that it claims.
 pub(crate) struct Answer {
     inner: HttpResponseBody,
     most: u64,

@@ -1,5 +1,5 @@
-//! Whether a place can do what chains and their followers need. Every operation is tried, below a name of its own, of
-//! which nothing is left.
+//! Whether a place can do what chains and their followers need. Every operation is tried below a new name, and
+//! everything below that name is removed again.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -61,7 +61,7 @@ impl Findings {
         works
     }
 
-    /// The same for what is good to have.
+    /// The same for abilities that are useful but not needed.
     fn note_only(&mut self, tried: &'static str, breaks: &'static str, trial: Result<String>) {
         self.note(tried, breaks, trial);
         if let Some(last) = self.0.last_mut() {
@@ -70,8 +70,8 @@ impl Findings {
     }
 }
 
-/// What the store or directory of this URL can do. Only what is below a new name `doctor-...` in it is touched, and that is
-/// removed. A web server can only be read: there the chain document is.
+/// What the store or directory of this URL can do. It touches only objects below a new name `doctor-...`, and removes
+/// them. A web server can only be read: there the chain document is.
 ///
 /// # Errors
 /// As for [`Store::open`]; IO if nothing can be made in a directory. That something does not work is no error.

@@ -88,8 +88,8 @@ pub(crate) struct Stretch {
 /// Contents of documents, by name. They never change.
 pub(crate) type Documents = BTreeMap<ObjectName, Vec<u8>>;
 
-/// Reads the versions that `select` takes, given the head, if any. What is in `known` is not fetched again, and what is fetched is added
-/// to it.
+/// Reads the versions that `select` takes, given the head, if any. Objects in `known` are not fetched again; fetched
+/// objects are added to it.
 pub(crate) fn stretch(
     store: &Store,
     select: impl Fn(Option<u64>) -> RangeInclusive<u64>,

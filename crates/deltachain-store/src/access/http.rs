@@ -136,7 +136,7 @@ fn is_of_upload(request: &HttpRequest) -> bool {
     query.split('&').any(|setting| setting.starts_with("uploadId=") || setting.starts_with("comp=block"))
 }
 
-/// Whether it asks for credentials, of whatever provider. Whoever waits for them may be in the middle of an upload.
+/// Whether it asks any provider for credentials. Whoever waits for them may be in the middle of an upload.
 fn is_for_credentials(request: &HttpRequest) -> bool {
     let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
     path.ends_with("/token") || path.contains("/security-credentials/") || query.contains("Action=AssumeRole")

@@ -1,4 +1,4 @@
-//! Whether what came can be the document that it should be.
+//! Whether the bytes that came can be the expected document.
 
 use deltachain::chain::{ChainDocument, Commit, ObjectName, RoutesDocument};
 use deltachain::{ErrorClass, Limits};

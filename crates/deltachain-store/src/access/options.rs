@@ -19,13 +19,14 @@ pub struct StoreOptions {
     /// The pause after the first failure; after each further one it is twice as long. A random part is taken off. A server
     /// that says when to come again is left alone until then, for up to five minutes.
     pub pause: Duration,
-    /// How long nothing may come or go before an attempt is given up. A slow line is none that is silent: what is on its way
-    /// may take as long as it likes. The answer to an upload has as long again as the upload took, and at least a second for each
-    /// 20 kB, up to 4 MiB an upload, because nobody can see what still lies in the buffers of a slow line. A store that is no server has this time for each thing that it is
-    /// asked: a document, a part of a file, a list.
+    /// How long nothing may come or go before an attempt is given up. A slow line is not silent: a transfer may take
+    /// any time as long as bytes move. For the answer to an upload the limit is longer: the time that the upload took,
+    /// and at least a second for each 20 kB of it (up to 4 MiB), because bytes may still lie in the buffers of a slow
+    /// line. A store that is no server has this time for each thing that it is asked: a document, a part of a file, a
+    /// list.
     pub timeout: Duration,
-    /// Bytes per second that the bodies of all requests to a server have together, those that come and those that go. Parts of
-    /// files go as a whole, with pauses between them. Directories, and stores of the caller's own making, have no limit.
+    /// Bytes per second of the bodies of all requests to a server together, in both directions. Parts of files go as a
+    /// whole, with pauses between them. Directories, and stores of the caller's own making, have no limit.
     pub max_rate: Option<u64>,
     /// Requests at the same time.
     pub parallel: usize,

@@ -33,7 +33,7 @@ impl Rate {
         // What has not been used is lost, so that there are no bursts after a pause.
         let mut free = lock(&self.free);
         let start = (*free).max(Instant::now());
-        // Exact, but for less than a nanosecond each time.
+        // Exact to less than a nanosecond each time.
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
         let needed = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         *free = start.checked_add(needed).unwrap_or(start);

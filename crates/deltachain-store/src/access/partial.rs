@@ -1,5 +1,5 @@
-//! What writers that were killed leave behind in a chain's directory: parts of objects under the names `NAME#N`, which
-//! `object_store` gives to what it is writing, and which lists do not show.
+//! What killed writers leave in a chain's directory: parts of objects under the names `NAME#N`. `object_store` uses
+//! these names while it writes; lists do not show them.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use deltachain::{Error, Result};
 
 use crate::access::store::Store;
 
-/// Folders with objects of a chain; and that of the chain document.
+/// Folders with objects of a chain, and the folder of the chain document.
 const FOLDERS: [&str; 5] = ["", "commits", "routes", "files", "assets"];
 
 /// A part of an object.

@@ -98,7 +98,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
     Ok(Opened { objects, prefix, kind })
 }
 
-/// Settings from the environment, and after them those of the options, the later ones counting.
+/// Settings from the environment, and after them the settings of the options; the later ones win.
 fn settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
     let environment = std::env::vars_os().filter_map(|(key, value)| {
         let key = key.into_string().ok().filter(|key| ENVIRONMENT.iter().any(|start| key.starts_with(start)))?;

@@ -72,7 +72,7 @@ impl Store {
     /// which can only be read. Nothing is asked of the store yet.
     ///
     /// # Errors
-    /// USAGE if the URL makes no sense, settings lack, or there is no such directory.
+    /// USAGE if the URL cannot be understood, settings are missing, or the directory does not exist.
     pub fn open(url: &str, options: StoreOptions) -> Result<Self> {
         let Opened { objects, prefix, kind } = open_url(url, &options)?;
         Self::new(objects, prefix, kind, url, options)
@@ -318,7 +318,7 @@ impl Store {
         Ok(versions.max().map(|version| (version, is_all)))
     }
 
-    /// Some of the chain's objects in one of its folders, beyond a name: all if there are no more than `most`.
+    /// At most `most` of the chain's objects in one of its folders, after a name.
     async fn list(&self, folder: Option<&str>, after: Option<ObjectName>, most: usize) -> Result<Vec<StoredObject>> {
         let prefix = folder.map_or_else(|| self.prefix.clone(), |folder| self.prefix.clone().join(folder));
         let listed = self.retry(async || {
@@ -326,7 +326,7 @@ impl Store {
                 Some(after) => self.objects.list_with_offset(Some(&prefix), &self.path(after)),
                 None => self.objects.list(Some(&prefix)),
             };
-            // Further pages are asked for only if what is taken is not on those before.
+            // Further pages are fetched only if the first ones do not hold enough.
             let objects = metas.try_filter_map(async |meta| Ok(self.stored_object(&meta)));
             objects.take(most).try_collect().await
         });
@@ -343,7 +343,7 @@ impl Store {
         Some(StoredObject { name: ObjectName::parse(&name)?, size: meta.size, stored: meta.last_modified.into() })
     }
 
-    /// Whether a version has a commit, whatever that says. A web server answers to nothing else but a GET for sure.
+    /// Whether a version has a commit, whatever its content. A web server answers to nothing else but a GET for sure.
     fn has_commit(&self, version: u64) -> Result<bool> {
         Ok(self.block_on(self.get_once(ObjectName::Commit(version)))?.is_some())
     }
@@ -456,7 +456,7 @@ impl Store {
     ) -> Result<(), PartError> {
         let mut upload = self.in_time(self.objects.put_multipart(path)).await?;
         let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX);
-        // A part that a server did not take has been tried as often as it may.
+        // A part that a server did not take has used up its attempts.
         let of_part = |error| if self.kind.is_watched { PartError::Part(error) } else { PartError::Store(error) };
         let parts = async {
             let mut waiting = stream::FuturesUnordered::new();
@@ -545,11 +545,11 @@ impl Store {
     }
 
     fn path(&self, name: ObjectName) -> Path {
-        // Names of a chain have nothing that would have to be escaped.
+        // Names of a chain have no character that must be escaped.
         name.to_string().split('/').fold(self.prefix.clone(), Path::join)
     }
 
-    /// Tries until it succeeds, fails for good, or has failed as often as it may.
+    /// Tries until it succeeds, fails for good, or has used up its attempts.
     pub(super) async fn retry<T>(
         &self,
         mut operation: impl AsyncFnMut() -> Result<T, StoreError>,
@@ -592,7 +592,7 @@ impl Store {
         }
     }
 
-    /// What is told of a failure, of an object or of the store.
+    /// The error for a failure, of an object or of the store.
     pub(super) fn failed(&self, what: &str, error: StoreError, name: Option<ObjectName>) -> Error {
         let is_refused = is_refused(&error);
         let has_none = lacks_credentials(&error);

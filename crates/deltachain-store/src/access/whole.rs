@@ -81,7 +81,7 @@ impl Reference for Asset {
 /// what the document says.
 ///
 /// # Errors
-/// R-CHN-09 and R-CHN-10 for a link, R-CHN-15 and R-CHN-16 for an asset; those of `take`; IO.
+/// R-CHN-09 and R-CHN-10 for a link, R-CHN-15 and R-CHN-16 for an asset; errors of `take`; IO.
 pub(crate) async fn read_whole(
     store: &Store,
     reference: &impl Reference,
@@ -89,7 +89,7 @@ pub(crate) async fn read_whole(
     mut take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let size = reference.size();
-    // An empty object is asked for as well: it has to be there.
+    // An empty object is fetched, too: it must exist.
     let parts = stream::iter(0..size.div_ceil(part_bytes).max(1)).map(async |number| {
         let start = number * part_bytes;
         let end = start.saturating_add(part_bytes).min(size.max(1));
@@ -110,7 +110,7 @@ pub(crate) async fn read_whole(
 /// Checks that an object is there and has the right size. When it was stored, by the store's clock.
 ///
 /// # Errors
-/// As for [`read_whole`], as far as nothing has to be read.
+/// As for [`read_whole`], without the errors of reading.
 pub(crate) fn check_there(store: &Store, reference: &impl Reference) -> Result<SystemTime> {
     let found = store.find(reference.object())?.ok_or_else(|| reference.missing())?;
     reference.check_size(found.size)?;

@@ -8,8 +8,8 @@ use deltachain::{Error, Result};
 /// The name of the file.
 pub(crate) const LOCK: &str = "lock";
 
-/// Opens the file in a directory that is to be locked, and makes it if there is none. Nothing but a regular file is opened: a
-/// pipe would wait for ever, and a link may lead to somebody else's file.
+/// Opens the lock file of a directory, and makes it if there is none. Nothing but a regular file is opened: a pipe
+/// would wait for ever, and a link may lead to somebody else's file.
 ///
 /// # Errors
 /// USAGE if it is something else; IO.

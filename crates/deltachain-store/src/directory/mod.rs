@@ -1,4 +1,4 @@
-//! Directories of this machine that the program keeps: how it knows its own, and what it may remove.
+//! Directories of this machine that the program keeps: how it recognises its own, and what it may remove.
 
 pub(crate) mod lock;
 pub(crate) mod marker;

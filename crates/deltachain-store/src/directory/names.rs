@@ -22,7 +22,7 @@ pub(crate) fn is_unfinished_of_old(name: &OsStr) -> bool {
     is_random(name, ".tmp-", 6)
 }
 
-/// Whether a name is this beginning and so many letters and digits.
+/// Whether a name is this beginning followed by this many letters and digits.
 pub(crate) fn is_random(name: &OsStr, beginning: &str, count: usize) -> bool {
     let rest = name.to_str().and_then(|name| name.strip_prefix(beginning));
     rest.is_some_and(|rest| rest.len() == count && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()))
@@ -36,8 +36,8 @@ pub(crate) fn is_link(name: &OsStr) -> bool {
 /// How many directories of one version there may be at a time.
 const MAKINGS: usize = 10;
 
-/// The names that the directory of a version may have, of which the first is `name`: where something is in its place, such as a
-/// damaged one that is still shown, it is made beside that.
+/// The names that the directory of a version may have. The first is `name`; the others are used if something exists
+/// there, such as a damaged version that is still shown.
 pub(crate) fn version_names(name: &str) -> impl Iterator<Item = String> {
     (0..MAKINGS).map(move |making| match making {
         0 => name.to_owned(),
@@ -46,7 +46,7 @@ pub(crate) fn version_names(name: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether this is the name of a version's directory: `VERSION-COMMIT`, or one of those beside it.
+/// Whether this is the name of a version's directory: `VERSION-COMMIT`, or one of the other names for it.
 pub(crate) fn is_version(name: &OsStr) -> bool {
     let Some(whole) = name.to_str() else { return false };
     let first = whole.split_once("-again").map_or(whole, |(first, _)| first);
@@ -79,7 +79,7 @@ pub(crate) fn is_real_file(path: &Path) -> bool {
 /// Makes a directory if there is none.
 ///
 /// # Errors
-/// USAGE if there is a symbolic link, which may lead to what is somebody else's; IO.
+/// USAGE if there is a symbolic link, which may lead to files of others; IO.
 pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),

@@ -1,4 +1,4 @@
-//! Whose a directory is: what is not empty and has no marker is somebody else's.
+//! Which directories belong to the program: one that is not empty and has no marker belongs to somebody else.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -13,8 +13,8 @@ use crate::directory::{names, unfinished};
 /// How many names a refusal gives.
 const SHOWN: usize = 5;
 
-/// Makes a directory one of those that the program keeps: one that is not there or is empty, one that has the marker already,
-/// and one without that `is_ours` knows by what is in it. Nothing in it is touched.
+/// Makes a directory one that the program keeps. It may be missing or empty, or have the marker already, or have no
+/// marker if `is_ours` recognises its content. Nothing in it is touched.
 ///
 /// # Errors
 /// USAGE if it is anything else, with some names of what lies there; IO.
@@ -49,8 +49,8 @@ pub(crate) fn own(directory: &Path, kind: Kind, is_ours: impl FnOnce(&[OsString]
     mark(directory, kind).map_err(failed("writing"))
 }
 
-/// Writes the marker. Another process that begins the same directory may have the lock by then, and remove what is unfinished:
-/// then it has written the marker before.
+/// Writes the marker. Another process that starts with the same directory may have the lock by then, and remove
+/// unfinished files. In that case it has written the marker before.
 fn mark(directory: &Path, kind: Kind) -> io::Result<()> {
     match write_marker(directory, kind) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && directory.join(MARKER).exists() => Ok(()),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use deltachain::{Error, Result};
 
-/// Looks whether so many bytes fit where this directory is, before much work is done in vain.
+/// Checks that this many bytes fit on the disk of this directory, before much work is done for nothing.
 ///
 /// # Errors
 /// IO if there is less room. A file system that does not tell is believed to have enough.

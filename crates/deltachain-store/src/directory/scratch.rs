@@ -14,8 +14,8 @@ use crate::directory::unfinished::{self, UnfinishedDirectory};
 
 /// A directory for one run, which nobody else can read. It is removed with everything in it when this is dropped.
 ///
-/// It lies in `deltachain-scratch-USER`, which is made where it is needed: `USER` is the number of the user. Whoever makes a
-/// new one removes those that nobody uses any more, because their process has been killed.
+/// It lies in `deltachain-scratch-USER`, which is made where it is needed: `USER` is the number of the user. A process
+/// that makes a new one removes those of processes that have been killed.
 #[derive(Debug)]
 pub struct Scratch {
     directory: UnfinishedDirectory,
@@ -27,7 +27,7 @@ impl Scratch {
     /// Makes one below `place`, or below the system's directory for temporary files.
     ///
     /// # Errors
-    /// USAGE if what has our name there belongs to another user, or is open to others, or is no directory; IO.
+    /// USAGE if the entry with our name there belongs to another user, is open to others, or is not a directory; IO.
     pub fn new(place: Option<&Path>) -> Result<Self> {
         let private = private(&place.map_or_else(env::temp_dir, Path::to_owned))?;
         let failed = |error| Error::io("creating a temporary directory", error).in_file(&private);

@@ -29,7 +29,7 @@ impl UnfinishedDirectory {
 
 impl Drop for UnfinishedDirectory {
     fn drop(&mut self) {
-        // If this fails, whoever opens the directory next does it.
+        // If this fails, the next process that opens the directory does it.
         let _ = remove_marked(&self.0);
     }
 }
@@ -95,7 +95,7 @@ pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
     remove_empty(path)
 }
 
-/// Removes the marker last, so that what is left is known if this comes to no end.
+/// Removes the marker last, so that the rest is recognised if this is interrupted.
 fn remove_marked(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;

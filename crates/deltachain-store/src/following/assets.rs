@@ -1,5 +1,5 @@
-//! Assets: the other files of a model directory, such as configuration and tokenizer, that a version has besides its
-//! tensors (SPEC sections 18 to 20). A publisher stores them, a subscriber puts them into its directory.
+//! Assets: the other files of a model directory, such as configuration and tokenizer, that belong to a version beside
+//! its tensors (SPEC sections 18 to 20). A publisher stores them, a subscriber puts them into its directory.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -18,8 +18,8 @@ use crate::directory::unfinished;
 use crate::following::other_files::{failed_with, is_of_the_model, second_name};
 use crate::observer::{InPhase, Observer, Phase};
 
-/// Stores the other files of a model directory, and gives them as a commit names them, ascending by name. The observer is
-/// told of those that cannot be assets (R-LAY-02). Copies lie in `scratch` for some time.
+/// Stores the other files of a model directory, and gives them as a commit names them, ascending by name. The observer
+/// is told which files cannot be assets (R-LAY-02). Copies lie in `scratch` for some time.
 ///
 /// # Errors
 /// USAGE if there are more than a commit can name, or one changes while it is read; IO; the observer's.
@@ -47,9 +47,9 @@ pub(crate) fn store_assets(
 /// The other files of a directory.
 #[derive(Default)]
 struct Candidates {
-    /// Names of those that can be assets, ascending, and where they are.
+    /// Names of the files that can be assets, ascending, and their paths.
     taken: Vec<(String, PathBuf)>,
-    /// What the user is to be told of the rest.
+    /// What to tell the user about the rest.
     left: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ fn store_asset(store: &Store, name: String, path: &Path, scratch: &Path, observe
     if store.find(asset.object_name())?.is_some_and(|stored| stored.size == size) {
         return Ok(asset);
     }
-    // A copy, so that what is stored is what has been hashed, whoever writes to the file meanwhile.
+    // A copy, so that the bytes stored are the bytes hashed, even if somebody writes to the file meanwhile.
     let mut copied = unfinished::file(scratch).map_err(failed_with("copying", path))?;
     let uploading = InPhase::begin(observer, Phase::Upload, size);
     if copy(path, copied.as_file_mut(), &())? != (size, digest) {

@@ -37,7 +37,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Makes the directory if there is none, and removes what has not been finished. It is one of the program's own.
+    /// Makes the directory if there is none, and removes unfinished files. It is one of the program's own.
     pub(crate) fn open(directory: PathBuf, limit: u64) -> Result<Self> {
         make_real_directory(&directory)?;
         let failed = |error| Error::io("removing what is unfinished", error).in_file(&directory);

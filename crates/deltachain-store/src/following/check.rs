@@ -1,4 +1,4 @@
-//! Reading all of a subscriber's directory, to see whether it is what was recorded when it was made.
+//! Reads all of a subscriber's directory and compares it with what was recorded when it was made.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -43,7 +43,7 @@ pub struct DirectoryReport {
 /// taken: what another process removes meanwhile is passed over.
 ///
 /// # Errors
-/// USAGE if it is no such directory; what the observer wants it to end with.
+/// USAGE if it is not a subscriber's directory; the observer's error, if it stops the work.
 pub fn check_directory(directory: &Path, observer: &dyn Observer) -> Result<DirectoryReport> {
     let mut report = DirectoryReport::default();
     let is_marked = Kind::Model.marks(directory)?;

@@ -1,4 +1,4 @@
-//! What a subscriber's directory holds, for whoever wants to know without keeping it.
+//! What a subscriber's directory holds, for programs that want to know without keeping it.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -36,7 +36,7 @@ pub struct DirectoryStatus {
 /// kept by another process meanwhile.
 ///
 /// # Errors
-/// USAGE if it is no such directory, or what is in it cannot be read; IO.
+/// USAGE if it is not a subscriber's directory, or its content cannot be read; IO.
 pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
     let is_marked = Kind::Model.marks(directory)?;
     let Some(Current { record, model }) = current_in(directory)? else {

@@ -36,8 +36,8 @@ pub(crate) struct Download<'a> {
     fetcher: Fetcher,
 }
 
-/// The thread that fetches: it writes and hashes, which those that keep connections going have no time for. Stops when
-/// dropped.
+/// The thread that fetches. It also writes and hashes, because the threads that keep connections going have no time for
+/// that. Stops when dropped.
 struct Fetcher {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -115,7 +115,8 @@ impl<'a> Download<'a> {
         Ok(Self { reference, observer, source, shared, fetcher })
     }
 
-    /// Waits until the first `bytes` bytes are there, or the download has ended. Tells the observer what has come.
+    /// Waits until the first `bytes` bytes are there, or the download has ended. Tells the observer how many bytes have
+    /// come.
     fn wait(&self, bytes: u64) -> Result<MutexGuard<'_, Arrived>> {
         let mut arrived = self.shared.lock();
         loop {
@@ -137,7 +138,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Waits for the end, however it is.
+    /// Waits for the end, good or bad.
     ///
     /// # Errors
     /// The observer's.
@@ -271,7 +272,7 @@ mod tests {
         let (store, cache, reference) = stored(folder.path(), &[1; 95]);
         let download = Download::start(&store, reference, &cache, &Stopping).unwrap();
         assert_eq!(download.read_at(0, &mut [0]).unwrap_err().message(), "enough");
-        // The store may be dropped before what it is used by.
+        // The store may be dropped before the downloads that use it.
         drop(store);
         drop(download);
         assert!(

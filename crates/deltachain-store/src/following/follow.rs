@@ -18,8 +18,8 @@ use crate::observer::{InPhase, Observer, Phase};
 /// How often a waiting thread checks whether to go on waiting.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// After so many looks that only ask for the next commit, the chain is listed again: it may have new routes, or have lost
-/// versions.
+/// After this many looks that only ask for the next commit, the chain is listed again: it may have new routes, or have
+/// lost versions.
 const SHORT_LOOKS: u32 = 19;
 
 /// How a chain is followed.
@@ -62,7 +62,7 @@ pub trait Follower {
     /// The version held.
     fn held_version(&self) -> Option<u64>;
 
-    /// Whether what is held is still where it was put, as far as a glance shows.
+    /// Whether the held version is still in its place; a quick look, without reading the files.
     fn is_there(&self) -> bool;
 
     /// Prepares the head.
@@ -71,7 +71,7 @@ pub trait Follower {
     /// Those of the subscriber's own function.
     fn prepare_head(&mut self, observer: &dyn Observer) -> Result<Option<Self::Prepared>>;
 
-    /// Switches to what has been prepared.
+    /// Switches to the prepared version.
     ///
     /// # Errors
     /// Those of the subscriber's own function.
@@ -128,7 +128,7 @@ impl<M: StateMemory> Follower for MemorySubscriber<M> {
     }
 }
 
-/// What is called after each switch, with the subscriber and what has been switched.
+/// Is called after each switch, with the subscriber and the switch.
 pub type OnSwitch<'a, F> = dyn FnMut(&F, &Switched<<F as Follower>::Place>) -> Result<()> + 'a;
 
 /// What happens while a chain is followed.
@@ -152,12 +152,12 @@ pub type OnEvent<'a, F> = dyn FnMut(&F, FollowEvent<<F as Follower>::Place>) -> 
 /// Brings a subscriber to the newest version again and again; `on_switch` is called after each switch. Several new
 /// versions are taken at once, by the cheapest way.
 ///
-/// What cannot be reached, is damaged or lacks is told to the observer and tried again after a pause: somebody may mend it.
-/// Meanwhile the subscriber keeps the version that it has.
+/// If something cannot be reached, is damaged or is missing, the observer is told, and it is tried again after a pause:
+/// somebody may repair it. Meanwhile the subscriber keeps the version that it has.
 ///
 /// # Errors
-/// USAGE, which trying again does not mend; that of `on_switch`; that of the observer, which is asked again after
-/// whatever failed and has to insist.
+/// USAGE, because trying again does not help; the error of `on_switch`; the error of the observer. The observer is
+/// asked again after a failure, and must give its error again.
 pub fn follow<F: Follower>(
     subscriber: &mut F,
     options: &FollowOptions,

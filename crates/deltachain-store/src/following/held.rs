@@ -36,10 +36,10 @@ pub(crate) struct Record {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ShardRecord {
     pub(crate) number: usize,
-    /// All of its tensors, also those that have not been taken.
+    /// All of its tensors, taken or not.
     #[serde(with = "crate::access::table")]
     pub(crate) table: StateTable,
-    /// Its own layout, which need not be that of the directory: a link's layout follows from that of its base.
+    /// Its own layout, which may differ from the directory's: a link's layout follows from the layout of its base.
     pub(crate) layout: String,
 }
 

@@ -86,9 +86,10 @@ enum Bytes<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// Fetches the links of these routes for the shards that are wanted: first those of all routes but the first, until they
-    /// are there; then those of the first route, the long ones if the path begins with a snapshot. These are read while they come. With
-    /// `in_parts`, only what is read is fetched of links that are longer than one request.
+    /// Fetches the links of these routes for the wanted shards. The links of all routes but the first come first, until
+    /// they have arrived. Then come the links of the first route, which are long if the path begins with a snapshot.
+    /// These are read while they come. With `in_parts`, of links that are longer than one request only the bytes that
+    /// are read are fetched.
     pub(crate) fn fetch(
         (store, cache, observer): (&'a Store, &'a Cache, &'a dyn Observer),
         in_parts: bool,
@@ -145,12 +146,13 @@ impl<'a> Links<'a> {
         Ok(links)
     }
 
-    /// Those of a shard, by its place among those that are wanted.
+    /// The links of a shard, by its place among the wanted shards.
     pub(crate) fn of_shard(&self, place: usize) -> &[Link<'a>] {
         &self.shards[place]
     }
 
-    /// After everything has been built: whether the links that were read while they came are those that the routes name.
+    /// After everything has been built: whether the links that were read while they arrived are the ones that the
+    /// routes name.
     pub(crate) fn settle(&self, received: &mut Received) -> Result<(), Failure> {
         for links in &self.shards {
             for (number, link) in links.iter().enumerate() {
@@ -162,7 +164,8 @@ impl<'a> Links<'a> {
         Ok(())
     }
 
-    /// Why the links of a shard could not be opened or applied. What counts first is whether those that came are the right ones.
+    /// Why the links of a shard could not be opened or applied. The first question is whether the links that came are
+    /// the right ones.
     pub(crate) fn blame(&self, place: usize, error: Error) -> Failure {
         // An error without a rule is no fault of a link, unless it says that the link did not come.
         if let Some(link) = self.shards[place].first()
@@ -174,7 +177,7 @@ impl<'a> Links<'a> {
         }
         let at_fault = error.link().and_then(|number| Some((self.shards[place].get(number)?, self.hops.get(number)?)));
         match (error.rule(), at_fault) {
-            // Only what is fetched in ranges is found out about in the middle of it.
+            // Only links that are fetched in ranges can fail in the middle of the work.
             (Some("R-CHN-09" | "R-CHN-10"), Some((link, _))) => link.misses(error),
             (Some(_), Some((link, hop))) => {
                 Failure::Route(hop.clone(), error.in_file(link.reference.name().to_string()))

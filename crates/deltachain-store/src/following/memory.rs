@@ -1,4 +1,5 @@
-//! Bringing memory to versions of a chain: what has to change is prepared and proven beside it, then exchanged with what it holds.
+//! Brings memory to versions of a chain: the changes are prepared and proven beside it, then exchanged with the values
+//! that it holds.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -39,9 +40,9 @@ pub struct MemoryOptions {
     pub cache: Option<PathBuf>,
     /// Bytes of links that are kept there when they have been used.
     pub cache_bytes: u64,
-    /// Bytes that a prepared version may take besides the memory that it is for. What takes more is refused as USAGE.
-    /// Without a bound, that is at most as much as the model itself. The first version, which comes from nothing, is not
-    /// bounded.
+    /// Bytes that a prepared version may take in addition to the memory that it changes. What takes more is refused as
+    /// USAGE. Without a bound, that is at most as much as the model itself. The first version, which comes from
+    /// nothing, is not bounded.
     pub budget: u64,
     /// As [`SubscriberOptions::allow_rollback`](crate::SubscriberOptions::allow_rollback).
     pub allow_rollback: Option<Digest>,
@@ -90,8 +91,8 @@ impl<M> Weights<M> {
         Self { memory, table: None }
     }
 
-    /// The tensors that are [taken](MemoryOptions::tensors) of the shard that has this table, of which the others are needed to check
-    /// links.
+    /// The tensors that are [taken](MemoryOptions::tensors) of the shard with this table. The whole table is needed to
+    /// check links.
     pub fn part(memory: M, table: StateTable) -> Self {
         Self { memory, table: Some(table) }
     }
@@ -99,9 +100,10 @@ impl<M> Weights<M> {
 
 /// Keeps memory at a version of a chain: its own, or [lent](deltachain::memory::LentState) by the caller.
 ///
-/// A version is prepared and proven beside the memory, of which not a byte changes until it is [applied](Self::apply), which
-/// takes as long as exchanging the values that differ, and can be taken back. Which version the memory holds is not kept anywhere:
-/// another process begins anew, from nothing, from files, or from [weights](Self::with_weights) whose version it knows.
+/// A version is prepared and proven beside the memory; no byte of the memory changes before the version is
+/// [applied](Self::apply). To apply takes as long as exchanging the values that differ, and can be undone. Nothing
+/// records which version the memory holds: another process begins from nothing, from files, or from
+/// [weights](Self::with_weights) whose version it knows.
 ///
 /// Nobody but the subscriber may write to memory that is lent. Where other processes read it, let the memory of each shard have
 /// a mark of its own: all are odd before the first byte of any is written.
@@ -182,8 +184,8 @@ impl<M> PreparedPatches<M> {
         self.public.state
     }
 
-    /// What changes in the memory of each shard: lanes and their values, and tensors that come whole. These are the values of the
-    /// version until it is applied, and those of the version before from then on.
+    /// What changes in the memory of each shard: lanes and their values, and tensors that come whole. These are the new
+    /// version's values until it is applied, and then the values of the version before.
     pub fn patch_sets(&self) -> &[PatchSet] {
         &self.sets
     }
@@ -202,7 +204,7 @@ impl MemorySubscriber {
     /// directory. What is taken of them is read into memory.
     ///
     /// # Errors
-    /// As for [`with_weights`](Self::with_weights); those of [`SafetensorsState::open`].
+    /// As for [`with_weights`](Self::with_weights), and as for [`SafetensorsState::open`].
     pub fn with_files(
         store: Store,
         version: u64,
@@ -231,9 +233,9 @@ impl<M: StateMemory> MemorySubscriber<M> {
     /// ascending by number. All of them are hashed, and compared with the commit of the version that they are said to be.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if they are not those of the version; R-CHN-01 to R-CHN-04, R-CHN-12 and those of documents; USAGE
-    /// if there are not as many as shards, or not just the tensors that are taken, or if a mark says that the memory is being
-    /// changed; as for [`open`](MemorySubscriber::open).
+    /// R-APP-01 (`WRONG_BASE`) if they are not the version's weights; R-CHN-01 to R-CHN-04, R-CHN-12 and the rules of
+    /// documents; USAGE if there are not as many as shards, if they do not have exactly the tensors that are taken, or
+    /// if a mark says that the memory is being changed; as for [`open`](MemorySubscriber::open).
     pub fn with_weights(
         store: Store,
         version: u64,
@@ -264,7 +266,7 @@ impl<M: StateMemory> MemorySubscriber<M> {
         Ok(Self { reader, budget, held: None, memories: Vec::new(), _scratch: scratch })
     }
 
-    /// Takes weights that are said to be those of a version.
+    /// Takes weights that the caller says are those of a version.
     fn begin(&mut self, version: u64, weights: Vec<Weights<M>>, observer: &dyn Observer) -> Result<()> {
         let choice = &self.reader.choice;
         let (held, commit) = commit_of(&self.reader.store, version, &self.reader.limits)?;
@@ -303,7 +305,8 @@ impl<M: StateMemory> MemorySubscriber<M> {
         self.held.as_ref().map(|record| HeldVersion::new(record, ()))
     }
 
-    /// The table of each shard held, also of tensors that are not taken: with it, [`Weights::part`] can begin anew.
+    /// The table of each held shard, with the tensors that are not taken: another process can begin with it by
+    /// [`Weights::part`].
     pub fn tables(&self) -> impl Iterator<Item = &StateTable> {
         self.held.iter().flat_map(|record| record.shards.iter().map(|shard| &shard.table))
     }
@@ -322,13 +325,13 @@ impl<M: StateMemory> MemorySubscriber<M> {
         &self.reader.store
     }
 
-    /// Fetches and proves a version, or the head, and prepares what has to change. Everything that can fail happens here; the
+    /// Fetches and proves a version, or the head, and prepares the changes. Everything that can fail happens here; the
     /// memory stays as it is. `None` if it holds this version already.
     ///
     /// # Errors
-    /// Those of SPEC section 19, if no path is left; USAGE if a shard is wanted that the version does not have, if it has no tensor
-    /// that is wanted, if the changes take more than the [budget](MemoryOptions::budget), or if tensors or shards come, go
-    /// or change their size, for which lent memory has no room; IO; what the observer wants it to end with.
+    /// The rules of SPEC section 19, if no path is left; USAGE if the version does not have a wanted shard or any
+    /// wanted tensor, if the changes take more than the [budget](MemoryOptions::budget), or if tensors or shards come,
+    /// go or change their size and the memory is lent; IO; the observer's error, if it stops the work.
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<PreparedPatches<M>>> {
         let known = self.held.as_ref();
         let base = known.map(|known| (known.version, known.commit));
@@ -347,7 +350,7 @@ impl<M: StateMemory> MemorySubscriber<M> {
         }))
     }
 
-    /// Exchanges what has been prepared with what the memory holds. As long as it is kept, there is a way
+    /// Exchanges the prepared values with the values that the memory holds. As long as it is kept, there is a way
     /// [back](Self::undo).
     ///
     /// # Errors
@@ -361,8 +364,8 @@ impl<M: StateMemory> MemorySubscriber<M> {
         Ok(Switched::new(prepared.base.map(|(version, _)| version), prepared.public.clone(), trip))
     }
 
-    /// As [`apply`](Self::apply), without a way back: what has been prepared keeps the values of the version, which are only read. So
-    /// whoever else looks at them may go on.
+    /// As [`apply`](Self::apply), without a way back: the prepared version keeps its values, which are only read. So
+    /// others may go on reading them.
     ///
     /// # Errors
     /// As for [`apply`](Self::apply).
@@ -491,7 +494,8 @@ fn hashing<'o, 's>(observer: &'o dyn Observer, states: impl IntoIterator<Item = 
     InPhase::begin(observer, Phase::Hash, total_bytes(tensors))
 }
 
-/// The table of a shard, with the digests that are found in memory. `whole` says what it is in tensors that are not taken.
+/// The table of a shard, with the digests that are found in memory. `whole` has the digests of tensors that are not
+/// taken.
 fn found_table(
     choice: &Choice,
     memory: &impl State,

@@ -65,7 +65,7 @@ pub(crate) struct Current {
 pub(crate) struct Unfinished(UnfinishedDirectory);
 
 impl ModelDirectory {
-    /// Makes the directory if there is none, locks it, and removes what has not been finished.
+    /// Makes the directory if there is none, locks it, and removes unfinished files.
     ///
     /// # Errors
     /// USAGE if another process has locked it, or if it is something else, in which nothing is touched then; IO.
@@ -106,8 +106,8 @@ impl ModelDirectory {
         current_in(&self.path)
     }
 
-    /// Removes all versions but that which `current` leads to, and begins a new one. What is not ours stays, and the observer
-    /// is told.
+    /// Removes all versions but that which `current` leads to, and begins a new one. Files of others stay, and the
+    /// observer is told.
     ///
     /// # Errors
     /// IO; USAGE if a symbolic link is in the place of one of our directories.
@@ -173,7 +173,7 @@ impl ModelDirectory {
         Ok(Current { record, model: version.join(MODEL) })
     }
 
-    /// Notes in the record of a version what was not known when it was made.
+    /// Adds to the record of a version what was not known when it was made.
     ///
     /// # Errors
     /// IO.
@@ -210,7 +210,7 @@ impl ModelDirectory {
 }
 
 impl Unfinished {
-    /// Where the model is to be made.
+    /// Where to make the model.
     pub(crate) fn model(&self) -> PathBuf {
         self.version().join(MODEL)
     }

@@ -17,9 +17,9 @@ pub enum OtherFiles {
     /// From the chain: they are the assets of the version.
     #[default]
     Assets,
-    /// From this directory. They may become second names for the same files, so they are to be replaced rather than changed.
-    /// When they have been, the next [`prepare`](crate::Subscriber::prepare) takes the new ones, also for the version that is
-    /// held. Folders and what cannot be read are not taken, and the observer is told.
+    /// From this directory. They may become second names (hard links) for the same files, so replace them instead of
+    /// changing them. When they have been, the next [`prepare`](crate::Subscriber::prepare) takes the new ones, also
+    /// for the version that is held. Folders and unreadable files are not taken, and the observer is told.
     Directory(PathBuf),
     /// From nowhere.
     None,
@@ -51,7 +51,7 @@ pub(crate) fn take_model(from: &SafetensorsState, to: &Path) -> Result<()> {
 }
 
 /// Puts the other files of the directory `from` into the directory `to`. Not taken: hidden files, safetensors files and
-/// their index. The observer is told of what cannot be taken, such as folders.
+/// their index. The observer is told what cannot be taken, such as folders.
 ///
 /// # Errors
 /// IO.
@@ -117,7 +117,7 @@ fn is_one_file(_left: &Path, _right: &Path) -> io::Result<bool> {
 struct Found {
     /// Those that are taken, by name.
     taken: BTreeMap<String, PathBuf>,
-    /// What the user is to be told of the rest.
+    /// What to tell the user about the rest.
     left: Vec<String>,
 }
 
@@ -150,7 +150,8 @@ fn other_files(directory: &Path) -> Result<Found> {
     Ok(found)
 }
 
-/// A second name for a file where that can be, a copy elsewhere. It has reached the disk then, but for its name.
+/// A second name for a file where that can be, a copy elsewhere. Its content is then on the disk, but its name may not
+/// be.
 pub(crate) fn second_name(from: &Path, to: &Path) -> io::Result<()> {
     // Not a second name for a symbolic link, which may be a relative one.
     let from = fs::canonicalize(from)?;
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
     use crate::observer::Phase;
 
-    /// Notes what it is told.
+    /// Records what it is told.
     #[derive(Default)]
     struct Remarks(Mutex<Vec<String>>);
 

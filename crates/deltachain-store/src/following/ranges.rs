@@ -1,4 +1,4 @@
-//! A link of which only what is read is fetched, for a subscriber that takes some tensors only (SPEC section 9.1).
+//! A link that fetches only the bytes that are read, for a subscriber that takes only some tensors (SPEC section 9.1).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

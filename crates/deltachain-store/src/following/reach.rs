@@ -20,7 +20,7 @@ use crate::following::shard::Shard;
 use crate::following::switched::Trip;
 use crate::observer::Observer;
 
-/// What is reported when documents do not fit each other, or name what is not there.
+/// The error if documents do not fit each other, or name something that does not exist.
 const AT_ODDS: [&str; 7] = ["R-CHN-02", "R-CHN-04", "R-CHN-05", "R-CHN-07", "R-CHN-08", "R-CHN-09", "R-CHN-13"];
 
 /// Where versions go: a directory or memory.
@@ -34,7 +34,7 @@ pub(crate) trait Destination {
     /// The shards held.
     fn shards(&self) -> Result<Vec<Shard<'_>>>;
 
-    /// Whether what is held lacks something of the version that it is, besides tensors.
+    /// Whether the held version lacks something other than tensors.
     fn lacks_files(&self, plan: &Plan) -> bool;
 
     /// Follows a plan, by [`Reader::follow`] if it has routes. What has been received is added to `received`.
@@ -100,11 +100,11 @@ impl Reader {
         accepted
     }
 
-    /// Makes a version, or the head, and says how. `known` is the version that the chain must not go back behind, whether what is
-    /// held of it is of use or not.
+    /// Makes a version, or the head, and says how. `known` is the version below which the chain must not go, whether
+    /// its files are usable or not.
     ///
     /// # Errors
-    /// Those of SPEC section 19, if no path is left; those of the destination that are no fault of a link.
+    /// The rules of SPEC section 19, if no path is left; errors of the destination that are not a link's fault.
     pub(crate) fn prepare<D: Destination>(
         &self,
         version: Option<u64>,
@@ -160,7 +160,8 @@ impl Reader {
         Ok(None)
     }
 
-    /// Plans and follows the plan, and plans again as long as there is another path. `told` holds what has been remarked.
+    /// Plans and follows the plan, and plans again as long as there is another path. `told` holds what the observer has
+    /// been told.
     fn reach<D: Destination>(
         &self,
         mut planner: Planner,
@@ -233,7 +234,7 @@ fn start<'a>(plan: &Plan, wanted: &[usize], to: &'a impl Destination) -> Result<
     }
 }
 
-/// Compares the shards held with those that a plan starts from. Without any of use, there are none.
+/// Compares the held shards with the shards that a plan starts from. Without any of use, there are none.
 fn check_start(shards: &[Digest], record: Option<&Record>) -> Result<()> {
     let held = record.iter().flat_map(|record| &record.shards);
     check_held(

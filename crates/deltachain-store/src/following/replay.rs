@@ -32,8 +32,8 @@ pub(crate) struct Pushed<'a> {
     pub(crate) layout: Layout,
 }
 
-/// What keeps a plan from being followed: something with the links of a shard, by its place among those that are wanted, or
-/// something else.
+/// Why a plan cannot be followed: a fault of the links of a shard, by its place among the wanted shards, or another
+/// reason.
 pub(crate) enum Trouble {
     Shard(usize, Error),
     Other(Error),
@@ -109,7 +109,8 @@ impl Following<'_> {
         Ok(total_bytes(&union))
     }
 
-    /// Prepares what has to change in memory: `over` is that of each shard. What is prepared takes `budget` bytes at most.
+    /// Prepares the changes for memory: `over` is the memory of each shard. What is prepared takes `budget` bytes at
+    /// most.
     pub(crate) fn patch<M: StateMemory>(
         &self,
         pushed: &[Pushed<'_>],
@@ -128,7 +129,8 @@ impl Following<'_> {
         Ok(sets)
     }
 
-    /// The tensors of each shard that are built, and those of all, ascending by name. The observer is told how much that is.
+    /// The tensors of each shard that are built, and the tensors of all shards, ascending by name. The observer is told
+    /// how many bytes they are.
     fn tensors(
         &self,
         pushed: &[Pushed<'_>],
@@ -152,8 +154,8 @@ impl Following<'_> {
         check_union(self.plan.state, rows(pushed.iter().map(|shard| shard.replay.table())))
     }
 
-    /// Two shards have a tensor of the same name, so they cannot share a directory. The fault is that of the commit, unless
-    /// one of the links turns out not to lead where it says.
+    /// Two shards have a tensor of the same name, so they cannot share a directory. The commit has the fault, unless
+    /// one of the links does not lead to the state that it names.
     fn tell_apart(&self, pushed: &[Pushed<'_>], building: &InPhase<'_>) -> Trouble {
         for (place, Pushed { shard, replay, .. }) in pushed.iter().enumerate() {
             if let Err(error) = replay.prove(&*shard.state, building) {

@@ -28,7 +28,7 @@ impl Choice {
         Ok(Self { numbers, selection: patterns.map(Selection::new).transpose()? })
     }
 
-    /// The shards of a version, which has so many, that are wanted.
+    /// The wanted shards of a version with this many shards.
     ///
     /// # Errors
     /// USAGE if it does not have one of them.

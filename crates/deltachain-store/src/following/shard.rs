@@ -1,4 +1,4 @@
-//! The shards that a plan starts from: those of the version held, or nothing.
+//! The shards that a plan starts from: the shards of the held version, or nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(crate) struct Shard<'a> {
     pub(crate) number: usize,
     /// The tensors that are here.
     pub(crate) state: Box<dyn State + 'a>,
-    /// Of all of its tensors, also those that are not taken.
+    /// Of all of its tensors, taken or not.
     pub(crate) table: StateTable,
     /// `None` if it comes from nothing.
     pub(crate) layout: Option<Layout>,
@@ -36,7 +36,7 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// The files of the version held, and what they are.
+/// The files of the held version, and their tables.
 #[derive(Debug)]
 pub(crate) struct HeldModel {
     pub(crate) files: SafetensorsState,
@@ -46,7 +46,7 @@ pub(crate) struct HeldModel {
 }
 
 impl HeldModel {
-    /// Opens the files at `model`, which `record` says what they are. They are read and compared with it, unless they are
+    /// Opens the files at `model`; `record` describes them. They are read and compared with it, unless they are
     /// trusted; the shapes of their tensors are compared all the same.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl HeldModel {
     }
 }
 
-/// The tensors of one shard among those of all.
+/// The tensors of one shard among the tensors of all shards.
 pub(crate) struct Part<'a> {
     whole: &'a SafetensorsState,
     infos: Vec<TensorInfo>,
@@ -128,14 +128,14 @@ impl State for Part<'_> {
     }
 }
 
-/// Writes the tensors of one shard among those of all.
+/// Writes the tensors of one shard among the tensors of all shards.
 pub(crate) struct PartWriter<'a> {
     whole: &'a StagedSafetensors,
     numbers: Vec<usize>,
 }
 
 impl<'a> PartWriter<'a> {
-    /// For these tensors of the shard, all of which are among those of the whole.
+    /// For these tensors of the shard; the whole has all of them.
     pub(crate) fn new(whole: &'a StagedSafetensors, infos: &[TensorInfo]) -> Self {
         Self { whole, numbers: infos.iter().filter_map(|info| whole.find(info.name())).collect() }
     }

@@ -36,15 +36,15 @@ pub struct SubscriberOptions {
     pub tensors: Option<Vec<String>>,
     /// Bytes of links that are kept when they have been used.
     pub cache_bytes: u64,
-    /// Do not read the version in the directory at the start to see whether it is what it was.
+    /// Do not read the version in the directory at the start to check that it is unchanged.
     pub trust_directory: bool,
     /// Where the files come from that hold no tensors.
     pub other_files: OtherFiles,
-    /// Digest of the bytes of a commit that may be reached although the chain has gone back behind the version held, says
-    /// something else of it (a store that was restored and went on), or is another one. Otherwise R-CHN-14, R-CHN-04, R-CHN-05
-    /// or R-CHN-13 is reported, and the version held stays. This works once: when a version with this commit has been
-    /// held, which is recorded, the option has no further effect.
-    /// If the chain has gone on from this commit, which is one of the newest then, its version is reached first.
+    /// Digest of the bytes of a commit that may be reached although the chain has gone back below the held version, has
+    /// another commit for it (a store that was restored and then written to), or is another chain. Otherwise R-CHN-14,
+    /// R-CHN-04, R-CHN-05 or R-CHN-13 is reported, and the version held stays. This works once: when a version with
+    /// this commit has been held, which is recorded, the option has no further effect. If the chain has gone on from
+    /// this commit, which is one of the newest then, its version is reached first.
     pub allow_rollback: Option<Digest>,
     /// Whether the first version that is reached may be of another chain than the version held (R-CHN-13). From then on that
     /// chain is the one that is followed. A chain of the same identity that has gone back is refused all the same.
@@ -81,8 +81,8 @@ impl SubscriberOptions {
 
 /// Keeps a directory at a version of a chain.
 ///
-/// The model's files are in `DIR/current`, a symbolic link to the directory of a version. It is switched when a version is
-/// complete and on disk; until then, and whatever fails, it stays as it was. If you open several files, resolve
+/// The model's files are in `DIR/current`, a symbolic link to the directory of a version. It is switched when a version
+/// is complete and on disk. Until then, and after any failure, it does not change. If you open several files, resolve
 /// the link first: the directory that it leads to stays until the version after the next is being built.
 #[derive(Debug)]
 pub struct Subscriber {
@@ -92,7 +92,7 @@ pub struct Subscriber {
     other_files: OtherFiles,
     /// What `current` leads to.
     held: Option<Known>,
-    /// Why what is in the directory is of no use.
+    /// Why the version in the directory cannot be used.
     unusable: Option<Error>,
 }
 
@@ -147,8 +147,9 @@ impl Subscriber {
     /// what a subscriber has made is ever removed, and never through a symbolic link; what else lies there stays.
     ///
     /// # Errors
-    /// USAGE if the directory is not empty and no such directory, if another process keeps it, if `current` in it is no
-    /// symbolic link or leads out of it, or if no shard or tensor is wanted or a pattern is none; IO.
+    /// USAGE if the directory is not empty and not a subscriber's directory, if another process keeps it, if `current`
+    /// in it is not a symbolic link or leads out of it, if no shard or tensor is wanted, or if a pattern is not valid;
+    /// IO.
     pub fn open(store: Store, directory: &Path, options: SubscriberOptions) -> Result<Self> {
         let SubscriberOptions { limits, shards, tensors, cache_bytes, trust_directory, other_files, .. } = options;
         let consent = Consent { rollback: options.allow_rollback, adopt: options.adopt };
@@ -162,8 +163,8 @@ impl Subscriber {
         Ok(Self { reader, directory, trust_directory, other_files, held, unusable })
     }
 
-    /// The version that the directory is at. Whether its files are what they were, the first
-    /// [`prepare`](Self::prepare) finds out; if not, there is none from then on.
+    /// The version that the directory is at. The first [`prepare`](Self::prepare) finds out whether its files are
+    /// unchanged; if not, there is no held version from then on.
     pub fn held(&self) -> Option<&HeldVersion> {
         self.held.as_ref().filter(|known| known.files != Files::Useless).map(|known| &known.public)
     }
@@ -186,8 +187,9 @@ impl Subscriber {
     /// `None` if the directory is at this version already.
     ///
     /// # Errors
-    /// Those of SPEC section 19, if no path is left; USAGE if a shard is wanted that the version does not have, if it has no
-    /// tensor that is wanted, or if its tensors cannot be written as safetensors; IO; what the observer wants it to end with.
+    /// The rules of SPEC section 19, if no path is left; USAGE if the version does not have a wanted shard or any
+    /// wanted tensor, or if its tensors cannot be written as safetensors; IO; the observer's error, if it stops the
+    /// work.
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
         self.find_directory(observer)?;
         let model = self.open_held(observer)?;
@@ -207,7 +209,7 @@ impl Subscriber {
         }
     }
 
-    /// Makes the directory anew if somebody has removed it.
+    /// Makes the directory again if somebody has removed it.
     fn find_directory(&mut self, observer: &dyn Observer) -> Result<()> {
         if self.directory.is_there() {
             return Ok(());
@@ -223,7 +225,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// The files of the version held, if they are what they were. They are read when this is asked for the first time.
+    /// The files of the held version, if they are unchanged. They are read when this is asked for the first time.
     fn open_held(&mut self, observer: &dyn Observer) -> Result<Option<HeldModel>> {
         if let Some(error) = self.unusable.take() {
             observer.remark(&format!("what is in the directory cannot be used, and is made anew: {error:#}"));
@@ -273,7 +275,7 @@ impl Subscriber {
 struct InDirectory<'a> {
     directory: &'a ModelDirectory,
     other_files: &'a OtherFiles,
-    /// The version that was held, whether what is here of it is of use or not.
+    /// The version that was held, whether its files are usable or not.
     known: Option<&'a Record>,
     held: Option<&'a HeldModel>,
 }

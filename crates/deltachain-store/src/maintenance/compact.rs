@@ -22,7 +22,7 @@ use crate::publishing::published::PublishedRoute;
 pub struct CompactOptions {
     /// The version that gets new routes; `None` for the head.
     pub version: Option<u64>,
-    /// Older versions, from each of which a link is made.
+    /// Older versions; a link is made from each.
     pub from: Vec<u64>,
     /// Whether a snapshot is made.
     pub snapshot: bool,
@@ -70,9 +70,9 @@ pub struct Compacted {
 /// version that was there before is replaced.
 ///
 /// # Errors
-/// USAGE if nothing is to be made, or a link is to come from a version that is not older or has another number of shards;
-/// R-CHN-03 (`CHAIN`) if there is no such version; those of building the states; R-PUB-08 (`CHAIN`) if it
-/// took 20 hours; IO; what the observer wants it to end with.
+/// USAGE if no route is asked for, or a link from a version that is not older or has another number of shards; R-CHN-03
+/// (`CHAIN`) if the version does not exist; errors of building the states; R-PUB-08 (`CHAIN`) if it took 20 hours; IO;
+/// the observer's error, if it stops the work.
 pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer) -> Result<Compacted> {
     let target = entry_of(store, options.version, &options.limits)?;
     let version = target.commit.version;

@@ -20,8 +20,8 @@ use crate::observer::{InPhase, Observer, Phase};
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct FsckOptions {
-    /// Where versions are built to apply every link; assets are read then, too. `None` if only documents, files, the links'
-    /// headers and indexes, and the sizes of assets are to be checked. What is built there is left there.
+    /// Where versions are built to apply every link; assets are read then, too. `None` checks only documents, files,
+    /// the links' headers and indexes, and the sizes of assets. What is built there is left there.
     pub deep: Option<PathBuf>,
     /// Limits for documents and links.
     pub limits: Limits,
@@ -169,7 +169,7 @@ fn uses_of_files(entries: &BTreeMap<u64, Entry>) -> BTreeMap<FileReference, BTre
     uses
 }
 
-/// Reads the files that are there, and gives each with what is wrong with it.
+/// Reads the files that exist, and returns each with its faults.
 fn check_files(
     store: &Store,
     objects: &[StoredObject],
@@ -202,7 +202,7 @@ fn assets_of(entries: &BTreeMap<u64, Entry>) -> BTreeMap<(ObjectName, u64), &Ass
     assets.map(|asset| ((asset.object_name(), asset.size), asset)).collect()
 }
 
-/// Looks whether assets are there, and if all is to be read, whether they are right. Gives what is wrong.
+/// Checks that assets exist and, if everything is read, that they are right. Returns the faults.
 fn check_assets(
     store: &Store,
     objects: &[StoredObject],

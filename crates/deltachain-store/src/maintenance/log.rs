@@ -37,8 +37,8 @@ pub struct LogEntry {
 /// The versions of a chain, the newest first; at most `last` of them.
 ///
 /// # Errors
-/// CHAIN, MALFORMED, LIMIT or UNSUPPORTED if the chain document or a commit of these versions is at fault; IO. From a
-/// store that cannot list, routes are those of the commits.
+/// CHAIN, MALFORMED, LIMIT or UNSUPPORTED if the chain document or a commit of these versions has a fault; IO. If the
+/// store cannot list, the routes are those in the commits.
 pub fn log(store: &Store, last: Option<u64>) -> Result<Vec<LogEntry>> {
     let first = |head: Option<u64>| match (head, last) {
         (Some(head), Some(last)) => (head + 1).saturating_sub(last),

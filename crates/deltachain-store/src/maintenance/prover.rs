@@ -1,4 +1,4 @@
-//! Proving a chain: every link of every route in force is applied, and what comes of it is compared with the commit.
+//! Proves a chain: applies every link of every route in force, and compares the results with the commits.
 //!
 //! One directory per shard goes through the versions that routes come from, in ascending order. From there each link is
 //! applied without anything being written.
@@ -44,7 +44,7 @@ impl<'a> Prover<'a> {
         Self { store, entries, place, limits, observer, bad_files, kept: BTreeMap::new() }
     }
 
-    /// Proves all routes and adds what is wrong to `problems`. Gives the number of versions that could be built.
+    /// Proves all routes and adds faults to `problems`. Gives the number of versions that could be built.
     pub(crate) fn prove_all(mut self, problems: &mut Vec<Error>) -> Result<usize> {
         // By the version that they come from, and the number of shards.
         let mut groups: BTreeMap<(Option<u64>, usize), Vec<Proposed<'a>>> = BTreeMap::new();

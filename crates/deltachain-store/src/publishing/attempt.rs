@@ -23,7 +23,7 @@ impl Attempt {
         Self { began: Instant::now(), at: SystemTime::now(), before: Duration::ZERO }
     }
 
-    /// One that had begun so long before: somewhere else, maybe.
+    /// An attempt that began this long ago, perhaps in another process.
     pub(crate) fn before(self, before: Duration) -> Self {
         Self { before, ..self }
     }

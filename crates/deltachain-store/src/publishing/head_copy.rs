@@ -24,8 +24,8 @@ pub(crate) struct HeadCopy {
 }
 
 impl HeadCopy {
-    /// Makes the link from the head to `target`, each byte of which is read once; link, digests and what brings this copy
-    /// forward are made of that.
+    /// Makes the link from the head to `target`. Each byte of `target` is read once, and gives the link, the digests
+    /// and the changes for this copy.
     pub(crate) fn link_to(
         &mut self,
         target: End<'_>,

@@ -43,7 +43,7 @@ pub(crate) struct Made {
     /// What the path to the head costs, if it is known.
     pub(crate) path: Option<PathBytes>,
     pub(crate) work: Option<Kept>,
-    /// Whether nothing is to be committed, because the state is that of the head. No link has been stored.
+    /// Whether there is nothing to commit, because the state is the head's. No link has been stored.
     pub(crate) is_head: bool,
 }
 

@@ -93,7 +93,7 @@ impl NewLink {
     }
 }
 
-/// Hashes what is written.
+/// Hashes the bytes that are written.
 struct HashingWriter {
     file: BufWriter<NamedTempFile>,
     hasher: blake3::Hasher,

@@ -22,25 +22,25 @@ pub struct PublishOptions {
     /// For each of these distances, a version whose number is a multiple of it gets a link from the version so far before,
     /// for readers that are behind.
     pub skips: Vec<u64>,
-    /// Whether the other files of the model's directory, such as configuration and tokenizer, are published as the version's
-    /// assets. If there are several shards, they are those of shard 0.
+    /// Whether the other files of the model's directory, such as configuration and tokenizer, are published as the
+    /// version's assets. If there are several shards, the assets belong to shard 0.
     pub assets: bool,
-    /// Whether the publisher keeps a copy of what it has published last in memory, for [`Base::Chain`]: the base of the next
-    /// version is there then, with its digests, and need be neither read nor hashed. Another base, or another writer, ends
-    /// that copy; the next version that is published gives a new one. Not for single shards.
+    /// Whether the publisher keeps a copy of the version published last in memory, for [`Base::Chain`]. The base of the
+    /// next version is then in memory with its digests, and need not be read or hashed. Another base, or another
+    /// writer, ends that copy; the next version that is published gives a new one. Not for single shards.
     pub keep_head: bool,
-    /// Publish nothing if the state is that of the head. [`Published::is_new`](crate::Published::is_new) says what happened. Not for
-    /// single shards, which do not know of each other.
+    /// Publish nothing if the state is the head's. [`Published::is_new`](crate::Published::is_new) says what happened.
+    /// Not for single shards, which do not know of each other.
     pub if_changed: bool,
     /// The share of the elements, from 0 to 1, that may differ from the head: a guard against publishing another model by
     /// mistake, or one that was not loaded.
     pub max_changed: Option<f64>,
-    /// Now and then, [prune](crate::prune()) so that so many of the newest versions are kept: after each version whose number is
-    /// a multiple of a tenth of this. A prune that fails is remarked and tried again then.
+    /// [Prune](crate::prune()) from time to time and keep this many of the newest versions: after each version whose
+    /// number is a multiple of a tenth of this. A prune that fails is remarked and tried again then.
     pub keep_last: Option<u64>,
-    /// Where links lie until they are stored, and versions are built to make links from, unless there is a work directory:
-    /// below a private directory here ([`Scratch`](crate::Scratch)); below the system's directory for temporary files if
-    /// `None`.
+    /// If there is no work directory: where links lie until they are stored, and where versions are built to make links
+    /// from. They lie in a private directory here ([`Scratch`](crate::Scratch)), or in the system's directory for
+    /// temporary files if `None`.
     pub scratch: Option<PathBuf>,
     /// Limits for documents and links that are read.
     pub limits: Limits,
@@ -83,15 +83,16 @@ impl PublishOptions {
 /// Where a publisher finds the state of the head, to make links from.
 #[derive(Debug, Clone, Copy)]
 pub enum Base<'a> {
-    /// Nowhere: the version gets a snapshot and no link from the head, of which there may be none.
+    /// Nowhere: the version gets a snapshot and no link from the head. There may be no head.
     Nothing,
     /// In this model, wherever it is. What the link has been made from is compared with the head by digest.
     State(Model<'a>),
-    /// In this model, which the caller vouches to have these digests: it is not hashed, and if it is anything else, readers will
-    /// refuse the link. [`Published::shards`](crate::Published::shards) has those of what was published.
+    /// In this model, which the caller vouches to have these digests: it is not hashed, and if it is anything else,
+    /// readers will refuse the link. [`Published::shards`](crate::Published::shards) has the digests of the version
+    /// that was published.
     Trusted(Model<'a>, &'a StateDigests),
-    /// In the chain: in the publisher's copy of the head ([`PublishOptions::keep_head`]) if it has one. Otherwise the head is
-    /// built anew in [`PublishOptions::scratch`].
+    /// In the chain: in the publisher's copy of the head ([`PublishOptions::keep_head`]) if it has one. Otherwise the
+    /// head is built in [`PublishOptions::scratch`].
     Chain,
     /// In a directory that the publisher keeps as a [`Subscriber`](crate::Subscriber) does, and brings to the head first.
     Work(&'a Path),

@@ -1,4 +1,4 @@
-//! Which routes a new version gets besides that from the version before.
+//! Which routes a new version gets in addition to the route from the version before.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ impl Snapshots {
         };
         match path {
             Some(path) => path.and(link.into()).costs_more_than(times),
-            // If late joiners cannot read the chain at all, that mends it.
+            // If late joiners cannot read the chain at all, this repairs it.
             None => {
                 observer.remark("what a late joiner would have to read is not known, so a snapshot is added");
                 true
@@ -107,7 +107,7 @@ impl PathBytes {
         Self { whole: self.whole.saturating_add(links), ..self }
     }
 
-    /// Whether it costs more than so many times the snapshot that it begins with.
+    /// Whether it costs more than this many times the snapshot that it begins with.
     #[expect(clippy::cast_precision_loss, reason = "a few bytes more or less decide nothing")]
     fn costs_more_than(self, times: f64) -> bool {
         self.whole as f64 > times * self.snapshot as f64

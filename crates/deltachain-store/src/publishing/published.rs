@@ -27,7 +27,7 @@ pub struct Published {
     pub changed: u64,
     /// Lanes of the version.
     pub elements: u64,
-    /// Whether the state is that of the head that was.
+    /// Whether the state is that of the previous head.
     pub unchanged_state: bool,
     /// `false` if it is the head that was, because nothing has changed
     /// ([`PublishOptions::if_changed`](crate::PublishOptions::if_changed)).
@@ -35,7 +35,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// The head that was, whose state has these digests and so many lanes.
+    /// The previous head; its state has these digests and this many lanes.
     pub(crate) fn head(commit: &Commit, digest: Digest, shards: Vec<StateDigests>, elements: u64) -> Self {
         Self {
             version: commit.version,
@@ -68,7 +68,7 @@ pub struct Head {
 /// head is looked for, with few requests.
 ///
 /// # Errors
-/// R-CHN-01 (`CHAIN`) if there is no chain; R-PUB-09 (`CHAIN`) if it has a gap; those of documents; IO.
+/// R-CHN-01 (`CHAIN`) if there is no chain; R-PUB-09 (`CHAIN`) if it has a gap; the rules of documents; IO.
 pub fn head(store: &Store, known: Option<u64>) -> Result<Option<Head>> {
     let chain = store.get_agreed(ObjectName::Chain)?;
     let parent = documents::head(store, chain.as_deref(), known, &Limits::default())?;

@@ -38,7 +38,7 @@ impl Publisher {
     /// A publisher for the chain in this store. The head is not read before something is published.
     ///
     /// # Errors
-    /// R-CHN-01 (`CHAIN`) and those of documents, if there is no chain; IO.
+    /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
         let chain = store.get(ObjectName::Chain)?;
         Parent::read(chain.as_deref(), None, &options.limits)?;
@@ -52,8 +52,8 @@ impl Publisher {
         })
     }
 
-    /// Publishes a model as the version after the head. It becomes visible at once and completely; whatever fails before
-    /// leaves the chain as it was. A state that equals the head's becomes a version too.
+    /// Publishes a model as the version after the head. It becomes visible at once and completely. A failure before
+    /// that leaves the chain unchanged. A state that equals the head's becomes a version too.
     ///
     /// Somebody may write to a state in memory meanwhile: some version of each piece is published, or nothing if several
     /// links are needed and the publisher has no copy to make them from. With [`PublishOptions::keep_head`] each byte is
@@ -72,9 +72,9 @@ impl Publisher {
         self.publish_next(Target::Lent(model.into()), base, observer)
     }
 
-    /// As [`publish`](Self::publish), for tensors that come one after another, in any order: gathered from other processes, or
-    /// converted. Each is copied once, or moved here if it is a `Vec`. So for as long as this takes there are two copies of the
-    /// model, this one and that of the head, if that is kept.
+    /// As [`publish`](Self::publish), for tensors that come one after another, in any order: gathered from other
+    /// processes, or converted. Each is copied once, or moved here if it is a `Vec`. So there are two copies of the
+    /// model meanwhile: this one and, if it is kept, the head.
     ///
     /// # Errors
     /// As for [`publish`](Self::publish); USAGE if a tensor is there twice or has another length than dtype and shape give.
@@ -136,7 +136,7 @@ impl Publisher {
         };
         self.head = Some(published.version);
         if options.keep_head {
-            // The version has been published, whatever becomes of the copy.
+            // The version has been published, even if the copy fails.
             self.copy = match (copy, target) {
                 (Some(copy), _) => copy.publish(published.commit, digests, layout.map(Cow::into_owned)).ok(),
                 (None, Target::Own(state)) => Some(HeadCopy {
@@ -164,7 +164,7 @@ impl Publisher {
         Ok(published)
     }
 
-    /// Prunes now and then. The version has been published, whatever becomes of that.
+    /// Prunes now and then. The version has been published, even if this fails.
     fn keep_last(&mut self, version: u64, observer: &dyn Observer) {
         let Some(last) = self.options.keep_last.filter(|last| version.is_multiple_of((last / 10).max(1))) else {
             return;

@@ -69,7 +69,7 @@ pub fn commit_shards(
         }
         part.assets.iter().try_for_each(|asset| check_there(store, asset).map(drop))?;
     }
-    // They were stored by other processes, maybe on other machines: only the store's clock is the same for all. From when it
+    // Other processes stored them, perhaps on other machines: only the store's clock is the same for all. From when it
     // is asked, our own clocks go on.
     let mut attempt = Attempt::begin();
     if let Some(oldest) = oldest {
