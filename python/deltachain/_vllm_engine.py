@@ -131,6 +131,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             )
         if self._copy is not None and init_info == self._info:
             return
+        if self.device.type == "cpu" and self.model_config.quantization is not None and self._packed_experts():
+            raise UnsupportedError("quantised experts on CPUs have not been tested, and vLLM packs them only once")
         reason = self._why_not_sparse(init_info.mode)
         if reason is not None and init_info.mode == "sparse":
             raise UnsupportedError(f"sparse updates are not possible: {reason}")
@@ -158,6 +160,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 return f"this platform packs weights ({name})"
             if not parameter.is_floating_point():
                 return f"{name} is not of a floating dtype"
+        if self.device.type == "cpu" and self._packed_experts():
+            return "this platform packs experts"
         if self.vllm_config.lora_config is not None:
             return "the server has LoRA adapters"
         architectures = set(self.model_config.architectures or [])
@@ -287,11 +291,20 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
 
     def _pack_again(self) -> None:
         """On CPUs, vLLM multiplies by a packed copy of the last layer's weights. If they are those of the embedding, a
-        reload brings these up to date, and the copy only when it is made again."""
-        if self.device.type == "cpu":
-            for _, head in self._heads():
-                if head.weight.numel():
-                    head.quant_method.process_weights_after_loading(head)
+        reload brings these up to date, and the copy only when it is made again. Fused experts are packed in place, and
+        only once: a reload leaves them as the checkpoint has them, which would be taken for packed ones."""
+        if self.device.type != "cpu":
+            return
+        for _, head in self._heads():
+            if head.weight.numel():
+                head.quant_method.process_weights_after_loading(head)
+        for layer in self._packed_experts():
+            layer.quant_method.moe_kernel.fused_experts.process_weights_after_loading(layer)
+
+    def _packed_experts(self) -> list[torch.nn.Module]:
+        """The layers of fused experts, which vLLM packs on CPUs."""
+        methods = [(module, getattr(module, "quant_method", None)) for module in self.model.modules()]
+        return [module for module, method in methods if getattr(method, "moe_kernel", None) is not None]
 
     def _heads(self) -> list[tuple[str, torch.nn.Module]]:
         """The layers that make logits, with their names."""
