@@ -21,6 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 VLLM = "0.32.0"
+S3S = "0.14.1"
 DOCUMENT = HERE.parent / "docs" / "integrations.md"
 
 Row = list[Any]
@@ -36,6 +37,7 @@ class Run:
     def __init__(self, work: Path) -> None:
         self.work = work
         self.python = work / "venv" / "bin" / "python"
+        self.s3 = work / "s3s" / "bin" / "s3s-fs"
         # Engine, mode, and what came of it.
         self.table: list[tuple[str, str, str]] = []
         self.failed: list[str] = []
@@ -54,6 +56,10 @@ class Run:
             self._package("deltachain-engines", "0", "[vllm.general_plugins]\nengines_plain = plain:register\n")
             installed.write_text(wanted)
         (self._packages() / "deltachain_engines.pth").write_text(f"{HERE}\n")
+        if not self.s3.is_file():
+            root = self.s3.parent.parent
+            words = ["cargo", "install", "--quiet", "--locked", "--debug", "--features", "binary", "--root", str(root)]
+            subprocess.run([*words, f"s3s-fs@{S3S}"], check=True)
         self._pip("--force-reinstall", "--no-deps", str(wheel))
 
     def _pip(self, *arguments: str) -> None:
@@ -154,10 +160,13 @@ def proofs(run: Run, short: bool) -> None:
         return
     out = run.work / "qwen3" / "failures.json"
     run.rows("in process, refusals", run.child("in_process.py", "failures", out.parent, out, out=out))
-    for mode in ("sparse", "reload"):
-        out = run.work / "qwen3" / f"http-{mode}.json"
-        found = run.child("over_http.py", out.parent, out, "--mode", mode, out=out)
-        run.rows(f"{mode}, over HTTP", found)
+    for workers in (1, 2):
+        for mode in ("sparse", "reload"):
+            out = run.work / "qwen3" / f"http-{mode}-{workers}.json"
+            words = ["over_http.py", out.parent, out, "--mode", mode, "--workers", workers]
+            run.rows(f"{mode}, over HTTP, {workers} worker{'s' * (workers - 1)}", run.child(*words, out=out))
+    out = run.work / "qwen3" / "bucket.json"
+    run.rows("reload, over HTTP, a bucket of s3s-fs", run.child("bucket.py", out.parent, out, "--s3", run.s3, out=out))
     shutil.rmtree(run.work / "moe", ignore_errors=True)
     run.child("models.py", "moe", run.work / "moe", 3)
     run.equal("moe", "auto", [0, 1, 2])
