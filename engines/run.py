@@ -160,6 +160,8 @@ def proofs(run: Run, short: bool) -> None:
         return
     out = run.work / "qwen3" / "failures.json"
     run.rows("in process, refusals", run.child("in_process.py", "failures", out.parent, out, out=out))
+    out = run.work / "qwen3" / "workers.json"
+    run.rows("sparse, in process, 2 workers", run.child("in_process.py", "workers", out.parent, out, out=out))
     for workers in (1, 2):
         for mode in ("sparse", "reload"):
             out = run.work / "qwen3" / f"http-{mode}-{workers}.json"
