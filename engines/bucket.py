@@ -1,20 +1,16 @@
 """A chain in a bucket of s3s-fs: a trainer that is killed while it publishes, and a server of vLLM that goes on.
 
-    python bucket.py DIR OUT --s3 PROGRAM
-
-PROGRAM is the server of the crate s3s-fs, which `run.py` builds."""
+    python bucket.py DIR OUT --s3 PROGRAM"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 from pathlib import Path
 from typing import Any
@@ -22,19 +18,9 @@ from typing import Any
 import deltachain as dc
 from models import tensors_of
 from server import Server, fresh
+from store import Store, surroundings
 
 CHAIN = "s3://models/run"
-KEY, SECRET = "engines", "not-a-secret"
-
-
-def surroundings(port: int) -> dict[str, str]:
-    """The variables with which the bucket is found."""
-    return {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-    }
 
 
 class Gate:
@@ -82,17 +68,8 @@ def proof(folder: Path, s3: Path) -> list[list[Any]]:
     rows: list[list[Any]] = []
     digests = [row["digest"] for row in json.loads((folder / "versions.json").read_text())]
     fresh_of = {number: fresh(folder, number, plain=False) for number in (1, 3, 4)}
-    root = folder / "buckets"
-    shutil.rmtree(root, ignore_errors=True)
-    (root / "models").mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = [str(s3), "--host", "127.0.0.1", "--port", str(port), "--access-key", KEY, "--secret-key", SECRET]
-    store = subprocess.Popen([*words, str(root)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        listens(port)
-        gate = Gate(port)
+    with Store(s3, folder / "buckets") as store:
+        gate = Gate(store.port)
 
         def trainer(first: int, last: int) -> subprocess.Popen[str]:
             words = [sys.executable, __file__, str(folder), "--train", str(first), str(last)]
@@ -100,7 +77,7 @@ def proof(folder: Path, s3: Path) -> list[list[Any]]:
 
         said, _ = (begun := trainer(0, 1)).communicate()
         rows.append(["published to the bucket", begun.returncode == 0, f"versions {said.split()}"])
-        with Server(folder / "other", folder / "server.log", plain=False, surroundings=surroundings(port)) as server:
+        with Server(folder / "other", folder / "server.log", plain=False, surroundings=surroundings(store.port)) as server:
             start = server.answers()
             server.ask(
                 "POST", "/init_weight_transfer_engine", {"init_info": {"chain": CHAIN, "mode": "auto", "timeout": 30.0}}
@@ -134,23 +111,7 @@ def proof(folder: Path, s3: Path) -> list[list[Any]]:
             server.update(4, digests[4])
             good = said.split() == ["4"] and server.answers() == fresh_of[4]
             rows.append(["trainer started again", good, f"version {server.shown()}"])
-    finally:
-        store.kill()
-        store.wait()
     return rows
-
-
-def listens(port: int) -> None:
-    """Until somebody listens there."""
-    end = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.02)
 
 
 def main() -> None:

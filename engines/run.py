@@ -58,7 +58,7 @@ class Run:
         (self._packages() / "deltachain_engines.pth").write_text(f"{HERE}\n")
         if not self.s3.is_file():
             root = self.s3.parent.parent
-            words = ["cargo", "install", "--quiet", "--locked", "--debug", "--features", "binary", "--root", str(root)]
+            words = ["cargo", "install", "--quiet", "--locked", "--features", "binary", "--root", str(root)]
             subprocess.run([*words, f"s3s-fs@{S3S}"], check=True)
         self._pip("--force-reinstall", "--no-deps", str(wheel))
 
@@ -184,7 +184,7 @@ def proofs(run: Run, short: bool) -> None:
     ]
     between(DOCUMENT, "engine times", [*head, *lines])
     out = run.work / "regions.json"
-    between(DOCUMENT, "regions", run.child("regions.py", run.work / "regions", out, out=out))
+    between(DOCUMENT, "regions", run.child("regions.py", run.work / "regions", out, "--s3", run.s3, out=out))
 
 
 def main() -> int:

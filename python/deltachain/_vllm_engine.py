@@ -176,6 +176,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             return "this platform packs experts"
         if self.vllm_config.lora_config is not None:
             return "the server has LoRA adapters"
+        if self.device.type == "cpu" and mode == "auto":
+            return "on CPUs a reload takes less time"
         architectures = set(self.model_config.architectures or [])
         if not architectures <= _SPARSE and not (mode == "sparse" and _allows_untested()):
             return f"the loader of {', '.join(sorted(architectures))} has not been tested with patches"
