@@ -17,6 +17,7 @@ from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors_all
 from ._files import *  # noqa: F403
 from ._files import __all__ as _files_all
+from ._follow_engine import follow_engine
 from ._host_copy import HostCopy
 from ._native import __version__
 from ._publisher import *  # noqa: F403
@@ -31,6 +32,7 @@ __all__ = [  # noqa: PLE0604
     "HostCopy",
     "Tensor",
     "__version__",
+    "follow_engine",
     *_errors_all,
     *_files_all,
     *_publisher_all,

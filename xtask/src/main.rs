@@ -25,6 +25,7 @@ mod steps;
 mod synthetic;
 mod test;
 mod tools;
+mod trainers;
 mod wheel;
 mod workspace;
 
@@ -154,6 +155,12 @@ const TASKS: &[Task] = &[
             "tables of docs/integrations.md. --short is a few minutes and writes nothing",
         ],
         run: engines::run,
+    },
+    Task {
+        name: "trainers",
+        arguments: "",
+        about: &["the Python package with torch, transformers, TRL and verl on the CPU; installs 5 GB"],
+        run: trainers::run,
     },
     Task {
         name: "exchange",

@@ -11,9 +11,10 @@ use deltachain::Result;
 use deltachain::tensor::Digest;
 use deltachain_store::{Snapshots, Store, StoreOptions};
 
+use crate::engines::args::EngineArgs;
 use crate::operation::health::MaxLag;
 use crate::operation::metrics::parse_address;
-use crate::shared_args::{LimitArgs, ProfileArg, parse_note, parse_size};
+use crate::shared_args::{LimitArgs, ProfileArg, parse_note, parse_seconds, parse_size};
 
 /// The chain and how to talk to the store that it is in.
 #[derive(Debug, Args)]
@@ -331,6 +332,9 @@ Examples:
   deltachain follow s3://models/run7 /models/run7 --exec 'kill -HUP $(cat engine.pid)' --exec-timeout 60
   deltachain follow s3://models/run7 /models/run7 --once --exec ./reload       from a timer
   deltachain follow s3://models/run7 /models/run7 --metrics 9464
+  deltachain follow s3://models/run7 /models/run7 --engine sglang --server http://127.0.0.1:30000
+  deltachain follow s3://models/run7 /dev/shm/run7 --engine vllm --server http://127.0.0.1:8000 --server http://127.0.0.1:8001
+  deltachain follow s3://models/run7-lora /models/lora --engine vllm-lora --adapter tuned --server http://127.0.0.1:8000
 
 The command of --exec finds in its environment DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest),
 DELTACHAIN_DIRECTORY: the directory of just this version, which stays until the version after the next is being built,
@@ -343,10 +347,12 @@ pub(crate) struct FollowArgs {
     pub(crate) directory: DirectoryArgs,
     #[command(flatten)]
     pub(crate) exec: ExecArgs,
-    /// Look once, take what is new, run the command once if it has not succeeded for the version, and end
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    /// Look once, take what is new, run the command or bring the servers to it, once, if that is still to do, and end
     #[arg(long, conflicts_with_all = ["until", "metrics"])]
     pub(crate) once: bool,
-    /// End when this version, or a later one, has been reached, and the command has succeeded for it
+    /// End when this version, or a later one, has been reached, and the command has succeeded for it or the servers have it
     #[arg(long, value_name = "N")]
     pub(crate) until: Option<u64>,
     /// Seconds between two looks at the chain, at least; longer when nothing happens
@@ -385,7 +391,7 @@ Examples:
 
 Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or what it holds cannot be read; the last look
 failed, unless the store could just not be reached (class IO); the command of --exec failed for this version, or has not
-been run for it and nobody follows; or --max-lag is exceeded. Exit code 2: there is no directory DIR.")]
+been run for it and nobody follows; the same of a server of --engine; or --max-lag is exceeded. Exit code 2: there is no directory DIR.")]
 pub(crate) struct StatusArgs {
     /// The directory that `follow` or `pull` keeps
     #[arg(value_name = "DIR")]
@@ -515,11 +521,6 @@ fn parse_lag(text: &str) -> Result<MaxLag, String> {
     }
     let time = humantime::parse_duration(text);
     time.map(MaxLag::Time).map_err(|_| "a number of versions, or a time such as 90s, 10m or 2h".to_owned())
-}
-
-fn parse_seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if (0.001..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("from 0.001 to 86400".to_owned()) }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 mod args;
 mod chain_args;
 mod commands;
+mod engines;
 #[cfg(feature = "exchange")]
 mod exchange_args;
 mod exit;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{DirectoryStatus, inspect_directory};
 
-use crate::operation::records::{CommandStatus, FollowStatus, Ran, Records};
+use crate::operation::records::{CommandStatus, FollowStatus, Ran, Records, ServerRecord};
 use crate::operation::time::Time;
 
 /// How far behind is healthy.
@@ -22,6 +22,8 @@ pub(crate) struct Health {
     pub(crate) held: Option<DirectoryStatus>,
     pub(crate) status: FollowStatus,
     pub(crate) command: Option<CommandHealth>,
+    /// The servers of --engine.
+    pub(crate) servers: Vec<ServerRecord>,
     /// Whether a process follows.
     pub(crate) is_followed: bool,
     /// Versions behind the newest one that has been seen; `None` if none has been seen.
@@ -54,6 +56,7 @@ impl Health {
         let held = usable(inspect_directory(directory), &mut problems);
         let status = usable(records.status(), &mut problems).unwrap_or_default();
         let ran = usable(records.ran(), &mut problems);
+        let servers = usable(records.servers(), &mut problems).map(|record| record.servers).unwrap_or_default();
         let is_followed = records.is_locked();
         if held.is_none() && problems.is_empty() {
             problems.push("it holds no version".to_owned());
@@ -67,9 +70,10 @@ impl Health {
         let newest = status.newest.filter(|newest| version >= Some(newest.version));
         let behind = newest.map(|newest| newest.time.age());
         let command = status.command.clone().map(|status| CommandHealth::of(status, held.as_ref(), ran.as_ref()));
-        let mut health = Self { held, status, command, is_followed, lag, behind, problems };
+        let mut health = Self { held, status, command, servers, is_followed, lag, behind, problems };
         health.problems.extend(health.of_looks());
         health.problems.extend(health.of_command());
+        health.problems.extend(health.of_servers());
         health.problems.extend(max_lag.and_then(|max_lag| health.of_lag(max_lag)));
         Ok(health)
     }
@@ -96,6 +100,27 @@ impl Health {
             None if self.is_followed => None,
             None => Some(format!("the command has not been run for version {}, and nobody follows", held.version)),
         }
+    }
+
+    fn of_servers(&self) -> Vec<String> {
+        let Some(held) = &self.held else { return Vec::new() };
+        let commit = held.commit.to_string();
+        let problem = |server: &ServerRecord| {
+            let ServerRecord { url, failures, last_failure, paused, .. } = server;
+            let is_there = server.commit.as_ref() == Some(&commit) && !server.changing;
+            let (version, paused) = (held.version, if *paused { "; it is paused" } else { "" });
+            match (*failures, is_there) {
+                (1.., _) => {
+                    let text = last_failure.as_deref().unwrap_or_default();
+                    Some(format!("server {url} failed, times: {failures}; {text}{paused}"))
+                }
+                (0, false) if !self.is_followed => {
+                    Some(format!("server {url} has not been brought to version {version}, and nobody follows{paused}"))
+                }
+                _ => None,
+            }
+        };
+        self.servers.iter().filter_map(problem).collect()
     }
 
     fn of_lag(&self, max_lag: MaxLag) -> Option<String> {

@@ -26,6 +26,8 @@ type Seconds = Gauge<f64, AtomicU64>;
 type SecondsSum = Counter<f64, AtomicU64>;
 /// A label: its name and value.
 type Label = [(&'static str, String); 1];
+/// A server and how a try ended.
+type ServerResult = [(&'static str, String); 2];
 
 /// Numbers about following.
 #[derive(Debug, Default, Clone)]
@@ -47,6 +49,10 @@ pub(crate) struct Metrics {
     command_runs: Family<Label, Counter>,
     command_seconds: SecondsSum,
     command_failing: Number,
+    server_version: Family<Label, Number>,
+    server_failing: Family<Label, Number>,
+    server_updates: Family<ServerResult, Counter>,
+    server_paused_seconds: Family<Label, SecondsSum>,
 }
 
 impl Metrics {
@@ -83,6 +89,14 @@ impl Metrics {
             "1 if the command has failed and not yet succeeded for this version",
             self.command_failing.clone(),
         );
+        all.register("server_version", "Version that a server was last brought to", self.server_version.clone());
+        all.register(
+            "server_failing",
+            "1 if a server was not brought to a version at the last try",
+            self.server_failing.clone(),
+        );
+        all.register("server_updates", "Tries to bring a server to a version, by result", self.server_updates.clone());
+        all.register("server_paused_seconds", "Time in which a server stood still", self.server_paused_seconds.clone());
         registry
     }
 
@@ -129,6 +143,25 @@ impl Metrics {
         self.command_runs.get_or_create(&[("result", result.to_owned())]).inc();
         self.command_seconds.inc_by(time.as_secs_f64());
         self.command_failing.set(i64::from(result != "succeeded"));
+    }
+
+    /// A server has been brought to a version, and stood still for this time, if it did.
+    pub(crate) fn server_has(&self, server: &str, version: u64, paused: Option<Duration>) {
+        let label = [("server", server.to_owned())];
+        self.server_version.get_or_create(&label).set(number(Some(version)));
+        self.server_paused_seconds.get_or_create(&label).inc_by(paused.unwrap_or_default().as_secs_f64());
+        self.server_tried(server, "updated", 0);
+    }
+
+    /// A server has not been brought to a version.
+    pub(crate) fn server_failed(&self, server: &str) {
+        self.server_tried(server, "failed", 1);
+    }
+
+    fn server_tried(&self, server: &str, result: &str, failing: i64) {
+        let label = ("server", server.to_owned());
+        self.server_failing.get_or_create(std::array::from_ref(&label)).set(failing);
+        self.server_updates.get_or_create(&[label, ("result", result.to_owned())]).inc();
     }
 
     /// A version has come for which the command has not been run.

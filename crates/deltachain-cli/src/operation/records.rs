@@ -3,6 +3,7 @@
 //! ```text
 //! status.json   how the last look at the chain went; written after each look
 //! ran.json      the version for which the command of --exec has succeeded
+//! servers.json  which server has which version, and which is being changed
 //! follow.lock   held by `follow` as long as it runs
 //! ```
 //!
@@ -23,6 +24,7 @@ use crate::operation::time::Time;
 
 const STATUS: &str = "status.json";
 const RAN: &str = "ran.json";
+const SERVERS: &str = "servers.json";
 const LOCK: &str = "follow.lock";
 /// What stands behind the name of a file that is being written.
 const NEW: &str = ".new";
@@ -116,6 +118,34 @@ impl Ran {
     }
 }
 
+/// The servers of `follow --engine`: `servers.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ServersRecord {
+    pub(crate) engine: String,
+    pub(crate) servers: Vec<ServerRecord>,
+}
+
+/// A server, and the version that it has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ServerRecord {
+    pub(crate) url: String,
+    /// The version that it was brought to last; nothing if it was not yet, or is not there any more.
+    pub(crate) version: Option<u64>,
+    /// Digest of that version's commit.
+    pub(crate) commit: Option<String>,
+    /// When it got that version.
+    pub(crate) since: Option<Time>,
+    /// It is being changed, or was when this process ended: nobody knows what it has.
+    pub(crate) changing: bool,
+    /// It has been paused, and not told to go on.
+    pub(crate) paused: bool,
+    /// How often it has failed since it last had the version that was wanted.
+    pub(crate) failures: u64,
+    pub(crate) last_failure: Option<String>,
+}
+
 /// The records in a directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
@@ -125,6 +155,11 @@ pub(crate) struct Records {
 impl Records {
     pub(crate) fn in_directory(directory: &Path) -> Self {
         Self { directory: directory.to_owned() }
+    }
+
+    /// The directory that is followed.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// How following goes. `None` if nobody has followed.
@@ -150,6 +185,30 @@ impl Records {
 
     pub(crate) fn write_ran(&self, ran: &Ran) -> Result<()> {
         self.write(RAN, ran, true)
+    }
+
+    /// The servers that are brought to each version. `None` if there are none.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub(crate) fn servers(&self) -> Result<Option<ServersRecord>> {
+        self.read(SERVERS)
+    }
+
+    /// Writes down how the servers are, or that there are none.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn write_servers(&self, servers: Option<&ServersRecord>) -> Result<()> {
+        match servers {
+            Some(servers) => self.write(SERVERS, servers, true),
+            None => match fs::remove_file(self.directory.join(SERVERS)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(Error::io("removing", error).in_file(self.directory.join(SERVERS)))
+                }
+                _ => Ok(()),
+            },
+        }
     }
 
     /// Says that this process follows, until the file is closed. Only one process does: it has locked the directory.

@@ -3,6 +3,7 @@
 
 mod chains;
 mod directories;
+mod engines;
 #[cfg(feature = "exchange")]
 mod exchange;
 mod operation;

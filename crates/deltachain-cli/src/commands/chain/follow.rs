@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::process;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, ErrorClass, Result};
@@ -12,14 +13,18 @@ use serde_json::{Value, json};
 
 use crate::chain_args::FollowArgs;
 use crate::commands::chain::pull::{as_json, describe, open};
+use crate::engines::fleet::{self, Fleet, News};
 use crate::interrupt;
 use crate::operation::command::{Commander, Outcome, Wanted};
 use crate::operation::metrics::{Metrics, serve};
 use crate::operation::records::{At, Failure, FollowStatus, Records};
 use crate::operation::service;
 use crate::operation::time::Time;
-use crate::output::{Output, printable_path};
+use crate::output::{Output, printable, printable_path};
 use crate::watcher::Watcher;
+
+/// How often servers that are waited for are looked at.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let watcher = Watcher::of_service(output);
@@ -32,6 +37,7 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
         operation.happened(subscriber.held(), event)
     });
     service::ends();
+    operation.servers_end()?;
     match result {
         // Whoever follows until interrupted has what was wanted.
         Err(error) if interrupt::happened() => {
@@ -57,6 +63,7 @@ struct Operation<'a> {
     records: Records,
     status: FollowStatus,
     commander: Option<Commander>,
+    fleet: Option<Fleet>,
     metrics: Metrics,
     is_ready: bool,
     /// Why the last record could not be written.
@@ -80,6 +87,14 @@ impl<'a> Operation<'a> {
             let address = serve(address, &metrics)?;
             watcher.remark(&format!("metrics are at http://{address}/metrics"));
         }
+        let poll = Duration::from_secs_f64(args.poll);
+        let fleet = match args.engine.engine {
+            Some(kind) => Some(Fleet::start(&args.engine, kind, &args.chain.url, &records, poll)?),
+            None => {
+                records.write_servers(None)?;
+                None
+            }
+        };
         // What cannot be read is written anew.
         let before = records.status().ok().flatten().unwrap_or_default();
         let status = FollowStatus {
@@ -90,7 +105,7 @@ impl<'a> Operation<'a> {
         };
         let lock = records.lock();
         let (is_ready, unwritten) = (false, None);
-        Ok(Self { args, output, watcher, records, status, commander, metrics, is_ready, unwritten, lock })
+        Ok(Self { args, output, watcher, records, status, commander, fleet, metrics, is_ready, unwritten, lock })
     }
 
     /// Does what an event asks for.
@@ -117,11 +132,15 @@ impl<'a> Operation<'a> {
                 self.is_ready = true;
             }
             self.run_command(held)?;
+            self.bring_servers(held)?;
             if self.args.once && !is_pause {
                 return self.once(held);
             }
             let is_reached = self.args.until.is_some_and(|until| held.version >= until);
-            if is_reached && self.commander.as_ref().is_none_or(|commander| commander.has_succeeded(held)) {
+            if is_reached
+                && self.commander.as_ref().is_none_or(|commander| commander.has_succeeded(held))
+                && self.fleet.as_ref().is_none_or(|fleet| fleet.has(held))
+            {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -210,6 +229,10 @@ impl<'a> Operation<'a> {
 
     fn write_status(&mut self) {
         let unwritten = self.records.write_status(&self.status).err().map(|error| format!("{error:#}"));
+        self.complain(unwritten);
+    }
+
+    fn complain(&mut self, unwritten: Option<String>) {
         // Once is enough. The model is what counts.
         if unwritten != self.unwritten {
             unwritten.iter().for_each(|text| self.watcher.remark(text));
@@ -250,11 +273,85 @@ impl<'a> Operation<'a> {
         Ok(())
     }
 
+    /// Tells the servers which version is wanted, and what happened to them.
+    fn bring_servers(&mut self, held: &HeldVersion) -> Result<()> {
+        let Some(fleet) = &self.fleet else { return Ok(()) };
+        fleet.bring_to(held)?;
+        // The next version but one takes the place of files that a server still reads.
+        while fleet.is_at_an_older_version() || self.args.once && !fleet.has_been_tried(held) {
+            self.watcher.advance(Phase::Wait, 0)?;
+            thread::sleep(PATIENCE);
+        }
+        self.tell_of_servers()
+    }
+
+    fn tell_of_servers(&mut self) -> Result<()> {
+        let Some(fleet) = &self.fleet else { return Ok(()) };
+        let (news, unwritten) = (fleet.news(), fleet.unwritten());
+        self.complain(unwritten);
+        for news in news {
+            match news.outcome {
+                fleet::Outcome::Has(paused) => self.metrics.server_has(&news.server, news.version, paused),
+                fleet::Outcome::Failed { .. } => self.metrics.server_failed(&news.server),
+            }
+            self.tell_of_server(&news)?;
+        }
+        Ok(())
+    }
+
+    fn tell_of_server(&self, news: &News) -> Result<()> {
+        let News { server, version, took, outcome } = news;
+        let time = Time::now();
+        let mut json = json!({
+            "event": "server",
+            "time": time.to_string(),
+            "server": server,
+            "version": version,
+            "seconds": took.as_secs_f64(),
+        });
+        match outcome {
+            fleet::Outcome::Has(paused) => self.watcher.suspend(|| {
+                let stood = paused.map(|time| format!(", paused for {:.2} s", time.as_secs_f64())).unwrap_or_default();
+                self.output.summary(
+                    || format!("server {} has version {version}{stood}\n  time   {time}", printable(server)),
+                    || {
+                        json["result"] = "updated".into();
+                        json["paused_seconds"] = paused.map(|time| time.as_secs_f64()).into();
+                        json
+                    },
+                )
+            }),
+            fleet::Outcome::Failed { text, stays_paused, pause } if self.output.is_json() => {
+                json["result"] = "failed".into();
+                json["message"] = text.as_str().into();
+                json["stays_paused"] = (*stays_paused).into();
+                json["again_seconds"] = pause.as_secs_f64().into();
+                self.output.summary(String::new, || json)
+            }
+            fleet::Outcome::Failed { text, stays_paused, pause } => {
+                let paused = if *stays_paused { "; it stays paused" } else { "" };
+                let again = format!("; tried again in {:.1} s", pause.as_secs_f64());
+                self.watcher.remark(&format!("not brought to version {version}: {text}{paused}{again}"));
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits for servers that are being changed, and says what became of them.
+    fn servers_end(&mut self) -> Result<()> {
+        self.fleet.iter_mut().for_each(Fleet::stop);
+        self.tell_of_servers()
+    }
+
     /// After the one look.
     fn once(&self, held: &HeldVersion) -> Result<ControlFlow<()>> {
         if let Some(commander) = self.commander.as_ref().filter(|commander| !commander.has_succeeded(held)) {
             let text = commander.status(Some(held), false).last_failure.unwrap_or_default();
             return Err(Error::io("running the command of --exec", io::Error::other(text)));
+        }
+        if let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.has(held)) {
+            let text = fleet.failure().unwrap_or_default();
+            return Err(Error::io("bringing the servers to the version", io::Error::other(text)));
         }
         Ok(ControlFlow::Break(()))
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::chain_args::StatusArgs;
 use crate::exit;
 use crate::operation::health::{CommandHealth, Health};
-use crate::operation::records::{At, Failure};
+use crate::operation::records::{At, Failure, ServerRecord};
 use crate::operation::time::Time;
 use crate::output::{Output, printable, printable_path};
 
@@ -51,6 +51,7 @@ fn as_text(health: &Health) -> String {
         lines.push(format!("failed    {time}{since}: {}", printable(message)));
     }
     lines.extend(health.command.iter().map(command_as_text));
+    lines.extend(health.servers.iter().map(server_as_text));
     lines.push(if health.is_followed {
         format!("follower  process {}", status.pid)
     } else {
@@ -71,13 +72,25 @@ fn command_as_text(command: &CommandHealth) -> String {
     }
 }
 
+fn server_as_text(server: &ServerRecord) -> String {
+    let ServerRecord { url, version, since, changing, paused, .. } = server;
+    let version = version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
+    let since = since.map(|time| format!(", since {time}")).unwrap_or_default();
+    let more = match (changing, paused) {
+        (_, true) => "; paused, and may hold parts of two versions",
+        (true, false) => "; is being changed",
+        (false, false) => "",
+    };
+    format!("server    {}: {version}{since}{more}", printable(url))
+}
+
 /// A time that has passed, as `2h 3m`.
 fn short(time: Duration) -> String {
     humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
 }
 
 fn as_json(health: &Health) -> Value {
-    let Health { held, status, command, is_followed, lag, behind, problems } = health;
+    let Health { held, status, command, servers, is_followed, lag, behind, problems } = health;
     let held = held.as_ref();
     json!({
         "healthy": health.is_healthy(),
@@ -105,5 +118,6 @@ fn as_json(health: &Health) -> Value {
             "failures": command.status.failures,
             "last_failure": command.status.last_failure,
         })),
+        "servers": servers,
     })
 }

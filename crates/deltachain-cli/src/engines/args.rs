@@ -1,0 +1,135 @@
+//! The options of `follow --engine`.
+#![expect(clippy::doc_markdown, reason = "help texts are for terminals, not for browsers")]
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use deltachain::{Error, Result};
+use serde_json::json;
+
+use crate::engines::lora::{Lora, parse_name};
+use crate::engines::server::{Server, parse_url};
+use crate::engines::sglang::Sglang;
+use crate::engines::vllm::Vllm;
+use crate::engines::{Engine, as_text};
+use crate::shared_args::parse_seconds;
+
+/// Servers that are brought to each version.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Inference servers")]
+pub(crate) struct EngineArgs {
+    /// Bring the servers of --server to each version: they pause, take it, say that they have it, and go on
+    ///
+    /// A server that fails is tried again, after pauses that grow to a minute, until it has the newest version; also one
+    /// that was started again. One that may hold parts of two versions stays paused until then. See docs/integrations.md.
+    #[arg(long, requires = "servers", conflicts_with_all = ["command", "shards", "tensors"])]
+    pub(crate) engine: Option<EngineKind>,
+    /// A server, such as http://127.0.0.1:8000; may be given several times
+    #[arg(long = "server", value_name = "URL", requires = "engine", value_parser = parse_url)]
+    pub(crate) servers: Vec<String>,
+    /// Seconds that a server may take for each request, loading the version included
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, requires = "engine", value_parser = parse_seconds)]
+    pub(crate) server_timeout: f64,
+    /// Send the servers the token that this environment variable holds, as Authorization: Bearer TOKEN
+    #[arg(long, value_name = "NAME", requires = "engine")]
+    pub(crate) server_token_env: Option<String>,
+    /// With vllm: patch what changes, or reload all; auto patches where that is known to be exact
+    #[arg(long, value_name = "MODE", default_value = "auto", requires = "engine")]
+    pub(crate) update: UpdateMode,
+    /// With vllm-lora: what adapters are called, NAME@VERSION [default: the name of DIR]
+    #[arg(long, value_name = "NAME", requires = "engine", value_parser = parse_name)]
+    pub(crate) adapter: Option<String>,
+    /// With vllm-lora: older versions that stay loaded, for requests that name them
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "engine")]
+    pub(crate) keep_adapters: usize,
+}
+
+/// An inference engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineKind {
+    /// vLLM with the Python package's backend `deltachain`
+    Vllm,
+    /// SGLang
+    Sglang,
+    /// vLLM whose adapters (LoRA) are the versions
+    VllmLora,
+}
+
+/// How vLLM loads a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UpdateMode {
+    Auto,
+    Sparse,
+    Reload,
+}
+
+impl UpdateMode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Sparse => "sparse",
+            Self::Reload => "reload",
+        }
+    }
+}
+
+impl EngineKind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::VllmLora => "vllm-lora",
+        }
+    }
+}
+
+impl EngineArgs {
+    /// What is asked of servers, of a chain at `url` that `directory` follows.
+    ///
+    /// # Errors
+    /// USAGE.
+    pub(super) fn engine(&self, kind: EngineKind, url: &str, directory: &Path) -> Result<Box<dyn Engine>> {
+        let directory = absolute(directory)?;
+        Ok(match kind {
+            EngineKind::Vllm => {
+                // Another process may have another working directory.
+                let chain = if url.contains("://") { url.to_owned() } else { as_text(&absolute(Path::new(url))?)? };
+                let init = json!({ "chain": chain, "host_copy": as_text(&directory)?, "mode": self.update.name() });
+                Box::new(Vllm { init })
+            }
+            EngineKind::Sglang => Box::new(Sglang),
+            EngineKind::VllmLora => {
+                let name = match &self.adapter {
+                    Some(name) => name.clone(),
+                    None => parse_name(&directory.file_name().unwrap_or_default().to_string_lossy())
+                        .map_err(|_| Error::usage("DIR's name cannot be that of an adapter: see --adapter"))?,
+                };
+                Box::new(Lora::new(name, self.keep_adapters, &directory, self.servers.len()))
+            }
+        })
+    }
+
+    /// The servers.
+    ///
+    /// # Errors
+    /// USAGE if one is named twice, or the token is not there.
+    pub(super) fn servers(&self) -> Result<Vec<Server>> {
+        if let Some((_, url)) = self.servers.iter().enumerate().find(|(at, url)| self.servers[..*at].contains(*url)) {
+            return Err(Error::usage(format!("--server {url} is given twice")));
+        }
+        let token = self.server_token_env.as_ref().map(|name| {
+            let token = env::var(name).ok().filter(|token| !token.is_empty());
+            token.ok_or_else(|| Error::usage(format!("--server-token-env: there is no variable {name}")))
+        });
+        let token = token.transpose()?;
+        let timeout = Duration::from_secs_f64(self.server_timeout);
+        self.servers.iter().map(|url| Server::new(url, token.clone(), timeout)).collect()
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    let found = path.canonicalize();
+    found.map_err(|error| Error::io("looking for", error).in_file(path))
+}

@@ -1,0 +1,285 @@
+//! The servers of `follow --engine`: a thread for each brings it to the version that is wanted, and looks whether it still has
+//! it. A server that fails holds up no other.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use deltachain::{Error, Result};
+use deltachain_store::HeldVersion;
+
+use crate::engines::args::{EngineArgs, EngineKind};
+use crate::engines::server::Server;
+use crate::engines::{Engine, Target, Trouble};
+use crate::operation::records::{Records, ServerRecord, ServersRecord};
+use crate::operation::time::Time;
+use crate::output::printable;
+
+/// The longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// What has happened to a server.
+#[derive(Debug, Clone)]
+pub(crate) struct News {
+    pub(crate) server: String,
+    pub(crate) version: u64,
+    /// How long all of it took.
+    pub(crate) took: Duration,
+    pub(crate) outcome: Outcome,
+}
+
+/// How a try ended.
+#[derive(Debug, Clone)]
+pub(crate) enum Outcome {
+    /// The server has the version, and stood still for this time, if it did.
+    Has(Option<Duration>),
+    /// It is tried again after a pause.
+    Failed { text: String, stays_paused: bool, pause: Duration },
+}
+
+/// All servers, each with its thread.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    engine: Box<dyn Engine>,
+    kind: EngineKind,
+    servers: Vec<Server>,
+    records: Records,
+    /// The pause between two looks, and the first one after a failure.
+    poll: Duration,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    target: Option<Target>,
+    stop: bool,
+    seats: Vec<Seat>,
+    news: Vec<News>,
+    /// Why the record could not be written.
+    unwritten: Option<String>,
+}
+
+/// What is known of a server.
+#[derive(Debug, Default)]
+struct Seat {
+    record: ServerRecord,
+    /// The commit of the version that it is being brought to.
+    busy: Option<String>,
+    /// The commit of the version that was tried last.
+    tried: Option<String>,
+    pause: Duration,
+    next: Option<Instant>,
+}
+
+impl Fleet {
+    /// Starts the threads, which wait for a version.
+    ///
+    /// # Errors
+    /// USAGE, IO.
+    pub(crate) fn start(
+        args: &EngineArgs,
+        kind: EngineKind,
+        chain: &str,
+        records: &Records,
+        poll: Duration,
+    ) -> Result<Self> {
+        let engine = args.engine(kind, chain, records.directory())?;
+        let servers = args.servers()?;
+        // What cannot be read is as nothing: then each server is brought to its version once more.
+        let before = records.servers().ok().flatten().filter(|before| before.engine == kind.name()).unwrap_or_default();
+        let seats = servers.iter().map(|server| {
+            let record = before.servers.iter().find(|record| record.url == server.url()).cloned();
+            let record = record.unwrap_or_else(|| ServerRecord { url: server.url().to_owned(), ..Default::default() });
+            Seat { record, ..Seat::default() }
+        });
+        let state = State { target: None, stop: false, seats: seats.collect(), news: Vec::new(), unwritten: None };
+        let records = records.clone();
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        let shared = Arc::new(Shared { engine, kind, servers, records, poll, state, changed });
+        let mut fleet = Self { shared, threads: Vec::new() };
+        for at in 0..fleet.shared.servers.len() {
+            let shared = Arc::clone(&fleet.shared);
+            let thread = thread::Builder::new().name(format!("server {at}")).spawn(move || shared.serve(at));
+            fleet.threads.push(thread.map_err(|error| Error::io("starting a thread", error))?);
+        }
+        Ok(fleet)
+    }
+
+    /// From now on this version is wanted.
+    ///
+    /// # Errors
+    /// Those of [`Target::of`].
+    pub(crate) fn bring_to(&self, held: &HeldVersion) -> Result<()> {
+        let mut state = self.shared.lock();
+        if state.target.as_ref().is_none_or(|target| !target.is(held)) {
+            state.target = Some(Target::of(held)?);
+            self.shared.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Whether a server is being brought to a version that is not wanted any more. Its files must stay until then.
+    pub(crate) fn is_at_an_older_version(&self) -> bool {
+        let state = self.shared.lock();
+        let wanted = state.target.as_ref().map(|target| &target.commit);
+        state.seats.iter().any(|seat| seat.busy.is_some() && seat.busy.as_ref() != wanted)
+    }
+
+    /// Whether each server has been tried with this version, and is at rest.
+    pub(crate) fn has_been_tried(&self, held: &HeldVersion) -> bool {
+        let commit = Some(held.commit.to_string());
+        self.shared.lock().seats.iter().all(|seat| seat.tried == commit && seat.busy.is_none())
+    }
+
+    /// Whether each server has this version.
+    pub(crate) fn has(&self, held: &HeldVersion) -> bool {
+        let commit = Some(held.commit.to_string());
+        let has = |seat: &Seat| seat.record.commit == commit && !seat.record.changing && seat.record.failures == 0;
+        self.has_been_tried(held) && self.shared.lock().seats.iter().all(has)
+    }
+
+    /// What has happened since the last call.
+    pub(crate) fn news(&self) -> Vec<News> {
+        std::mem::take(&mut self.shared.lock().news)
+    }
+
+    /// Why it cannot be written down how the servers are.
+    pub(crate) fn unwritten(&self) -> Option<String> {
+        self.shared.lock().unwritten.clone()
+    }
+
+    /// The last failure of the first server that does not have what is wanted.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let state = self.shared.lock();
+        let failed = state.seats.iter().find(|seat| seat.record.failures > 0)?;
+        failed.record.last_failure.clone()
+    }
+
+    /// Ends all threads. A server that is being changed is waited for, so that none stays paused for this.
+    pub(crate) fn stop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.changed.notify_all();
+        // A thread that has panicked has said so.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread of a server.
+    fn serve(&self, at: usize) {
+        while let Some(target) = self.wait(at) {
+            self.look(at, &target);
+        }
+    }
+
+    /// Waits until it is time to look at a server. Gives the version that is wanted; nothing at the end.
+    fn wait(&self, at: usize) -> Option<Target> {
+        let mut state = self.lock();
+        loop {
+            if state.stop {
+                return None;
+            }
+            let seat = &state.seats[at];
+            let left = match &state.target {
+                None => None,
+                Some(target) if seat.tried.as_ref() != Some(&target.commit) => Some(Duration::ZERO),
+                Some(_) => seat.next.map(|next| next.saturating_duration_since(Instant::now())),
+            };
+            state = match left {
+                Some(Duration::ZERO) => return state.target.clone(),
+                Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Brings a server to a version, if it does not have it.
+    fn look(&self, at: usize, target: &Target) {
+        let server = &self.servers[at];
+        let began = Instant::now();
+        let result = match self.engine.has(server, target) {
+            // What it says is not enough: a version of this number can be another one, or half of one.
+            Ok(true) if self.is_known_to_have(at, target) => Ok(None),
+            Ok(_) if !self.begins(at, target) => return,
+            Ok(_) => self.engine.bring(server, target).map(Some),
+            Err(error) => Err(error.into()),
+        };
+        let mut state = self.lock();
+        let seat = &mut state.seats[at];
+        seat.busy = None;
+        let was_tried = seat.tried.replace(target.commit.clone()).as_ref() == Some(&target.commit);
+        let outcome = match result {
+            Ok(brought) => {
+                let record = &mut seat.record;
+                let is_back = record.failures > 0;
+                (record.failures, record.last_failure, record.paused) = (0, None, false);
+                seat.pause = self.poll;
+                if brought.is_some() {
+                    (record.version, record.commit) = (Some(target.version), Some(target.commit.clone()));
+                    (record.since, record.changing) = (Some(Time::now()), false);
+                }
+                // Nothing has happened to a server that was found with its version.
+                (brought.is_some() || is_back).then(|| Outcome::Has(brought.flatten()))
+            }
+            Err(Trouble { error, stays_paused }) => {
+                let text = format!("{error:#}");
+                let record = &mut seat.record;
+                let is_first = record.failures == 0 || !was_tried;
+                record.failures = record.failures.saturating_add(1);
+                record.last_failure = Some(text.clone());
+                record.paused |= stays_paused;
+                seat.pause = if is_first { self.poll } else { seat.pause.saturating_mul(2).min(LONGEST_PAUSE) };
+                Some(Outcome::Failed { text, stays_paused, pause: seat.pause })
+            }
+        };
+        seat.next = Some(Instant::now() + seat.pause);
+        if let Some(outcome) = outcome {
+            let (server, version) = (server.url().to_owned(), target.version);
+            state.news.push(News { server, version, took: began.elapsed(), outcome });
+            self.write(&mut state);
+        }
+        self.changed.notify_all();
+    }
+
+    fn is_known_to_have(&self, at: usize, target: &Target) -> bool {
+        let record = &self.lock().seats[at].record;
+        !record.changing && !record.paused && record.commit.as_ref() == Some(&target.commit)
+    }
+
+    /// Whether this version is still wanted. Then it is written down that the server is being changed: if this process is
+    /// killed, the next one knows.
+    fn begins(&self, at: usize, target: &Target) -> bool {
+        let mut state = self.lock();
+        if state.stop || state.target.as_ref() != Some(target) {
+            return false;
+        }
+        let seat = &mut state.seats[at];
+        seat.busy = Some(target.commit.clone());
+        seat.record.changing = true;
+        self.write(&mut state);
+        true
+    }
+
+    fn write(&self, state: &mut State) {
+        let servers = state.seats.iter().map(|seat| seat.record.clone()).collect();
+        let record = ServersRecord { engine: self.kind.name().to_owned(), servers };
+        state.unwritten = self.records.write_servers(Some(&record)).err().map(|error| printable(&format!("{error:#}")));
+    }
+}

@@ -1,0 +1,215 @@
+//! Adapters for vLLM: each version is an adapter of its own, `NAME@VERSION`. Requests that name an older one are served until
+//! it is unloaded; nothing is paused.
+//!
+//! vLLM may read an adapter again at any time, so each has a copy of its own in `DIR/adapters` as long as a server has it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use deltachain::{Error, Result};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::engines::server::Server;
+use crate::engines::{Engine, Target, Trouble, as_text, text};
+
+/// Digits of a commit's digest that stand in the name of a copy.
+const COMMIT_DIGITS: usize = 12;
+
+/// The adapters of one chain in servers of vLLM.
+#[derive(Debug)]
+pub(super) struct Lora {
+    name: String,
+    /// How many older versions stay.
+    keep: usize,
+    /// `DIR/adapters`, an absolute path.
+    copies: PathBuf,
+    /// How many servers there are.
+    servers: usize,
+    /// The copies that each server has, by its URL; guards the directory too.
+    in_use: Mutex<BTreeMap<String, BTreeSet<String>>>,
+}
+
+/// What a server has of this chain: for each version the path that it was read from.
+type Loaded = BTreeMap<u64, String>;
+
+impl Lora {
+    pub(super) fn new(name: String, keep: usize, directory: &Path, servers: usize) -> Self {
+        Self { name, keep, copies: directory.join("adapters"), servers, in_use: Mutex::default() }
+    }
+
+    /// What requests call a version.
+    fn adapter(&self, version: u64) -> String {
+        format!("{}@{version}", self.name)
+    }
+
+    fn copy_of(&self, target: &Target) -> PathBuf {
+        let commit: String = target.commit.chars().take(COMMIT_DIGITS).collect();
+        self.copies.join(format!("{}-{commit}", self.adapter(target.version)))
+    }
+
+    /// The version of a name such as `NAME@12` or, for a copy, `NAME@12-0123456789ab`.
+    fn version_of(&self, name: &str) -> Option<u64> {
+        let digits = name.strip_prefix(&self.name)?.strip_prefix('@')?;
+        digits.parse().ok().filter(|version: &u64| version.to_string() == digits)
+    }
+
+    fn loaded(&self, server: &Server) -> Result<Loaded> {
+        let models = server.get("/v1/models")?;
+        let Some(models) = models["data"].as_array() else {
+            let text = "it does not say which models it has";
+            return Err(Error::io("asking the server for /v1/models", io::Error::other(text)));
+        };
+        let found = models.iter().filter_map(|model| {
+            self.version_of(text(model, "id")).map(|version| (version, text(model, "root").to_owned()))
+        });
+        Ok(found.collect())
+    }
+
+    /// What is to be unloaded: too old, or newer than a chain that has gone back.
+    fn surplus(&self, loaded: &Loaded, target: &Target) -> Vec<u64> {
+        let newer = loaded.keys().filter(|version| **version > target.version);
+        let older = loaded.keys().rev().filter(|version| **version < target.version);
+        newer.chain(older.skip(self.keep)).copied().collect()
+    }
+
+    fn unload(&self, server: &Server, version: u64) -> Result<()> {
+        server.post("/v1/unload_lora_adapter", &json!({ "lora_name": self.adapter(version) })).map(drop)
+    }
+
+    /// Makes the copy of a version, unless it is there.
+    fn make_copy(&self, target: &Target) -> Result<PathBuf> {
+        let _guard = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = self.copy_of(target);
+        let make = || -> io::Result<()> {
+            fs::create_dir_all(&self.copies)?;
+            let beside = TempDir::new_in(&self.copies)?;
+            copy_files(Path::new(&target.directory), beside.path())?;
+            // Complete, or not there.
+            fs::rename(beside.path(), &copy)?;
+            let _ = beside.keep();
+            Ok(())
+        };
+        if !copy.is_dir() {
+            make().map_err(|error| Error::io("copying an adapter", error).in_file(&copy))?;
+        }
+        Ok(copy)
+    }
+
+    /// Removes the copies that no server has any more, once it is known what each has.
+    fn remove_copies(&self, server: &Server, loaded: Loaded, target: &Target) -> Result<()> {
+        let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        in_use.insert(server.url().to_owned(), loaded.into_values().collect());
+        if in_use.len() < self.servers {
+            return Ok(());
+        }
+        let newest = self.copy_of(target);
+        let remove = || -> io::Result<()> {
+            for entry in fs::read_dir(&self.copies)? {
+                let path = entry?.path();
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let is_ours = name
+                    .rsplit_once('-')
+                    .is_some_and(|(name, commit)| self.version_of(name).is_some() && commit.len() == COMMIT_DIGITS);
+                let is_used = in_use.values().flatten().any(|used| Path::new(used) == path);
+                if is_ours && !is_used && path != newest {
+                    fs::remove_dir_all(path)?;
+                }
+            }
+            Ok(())
+        };
+        remove().map_err(|error| Error::io("removing adapters that no server has", error).in_file(&self.copies))
+    }
+}
+
+impl Engine for Lora {
+    fn has(&self, server: &Server, target: &Target) -> Result<bool> {
+        let loaded = self.loaded(server)?;
+        let root = loaded.get(&target.version);
+        Ok(root.is_some_and(|root| Path::new(root) == self.copy_of(target)) && self.surplus(&loaded, target).is_empty())
+    }
+
+    fn bring(&self, server: &Server, target: &Target) -> Result<Option<Duration>, Trouble> {
+        let copy = self.make_copy(target)?;
+        let path = as_text(&copy)?;
+        let mut loaded = self.loaded(server)?;
+        if loaded.get(&target.version) != Some(&path) {
+            // Another version of the same number, of a chain that has gone back or been replaced.
+            if loaded.remove(&target.version).is_some() {
+                self.unload(server, target.version)?;
+            }
+            let adapter = json!({ "lora_name": self.adapter(target.version), "lora_path": path });
+            server.post("/v1/load_lora_adapter", &adapter)?;
+            loaded.insert(target.version, path);
+        }
+        for version in self.surplus(&loaded, target) {
+            self.unload(server, version)?;
+            loaded.remove(&version);
+        }
+        self.remove_copies(server, loaded, target)?;
+        Ok(None)
+    }
+}
+
+/// Copies a directory of files.
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let path = entry?.path();
+        let copy = to.join(path.file_name().unwrap_or_default());
+        if path.is_dir() {
+            fs::create_dir(&copy)?;
+            copy_files(&path, &copy)?;
+        } else {
+            fs::copy(&path, &copy)?;
+        }
+    }
+    Ok(())
+}
+
+/// The name of an adapter: part of the name of a file, and of `NAME@VERSION`.
+pub(super) fn parse_name(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.starts_with('.') || !text.chars().all(is_plain) {
+        return Err("a name of letters, digits, '-', '_' and '.'".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(version: u64) -> Target {
+        Target { version, state: "s".into(), commit: "0123456789abcdef".into(), directory: "/d".into() }
+    }
+
+    #[test]
+    fn older_adapters_are_kept_and_newer_ones_are_not() {
+        let lora = Lora::new("a".into(), 2, Path::new("/d"), 1);
+        let loaded: Loaded = [1, 2, 3, 4, 7].map(|version| (version, String::new())).into();
+        assert_eq!(lora.surplus(&loaded, &target(5)), [7, 2, 1]);
+        assert_eq!(lora.surplus(&loaded, &target(7)), [2, 1]);
+        assert_eq!(lora.copy_of(&target(5)), Path::new("/d/adapters/a@5-0123456789ab"));
+    }
+
+    #[test]
+    fn only_names_of_this_chain_count() {
+        let lora = Lora::new("a".into(), 2, Path::new("/d"), 1);
+        assert_eq!(lora.version_of("a@12"), Some(12));
+        for name in ["a", "a@", "a@012", "a@+1", "b@1", "aa@1", "a@1-0", "a@18446744073709551616"] {
+            assert_eq!(lora.version_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_are_parts_of_file_names() {
+        assert_eq!(parse_name("run-7.b_1").unwrap(), "run-7.b_1");
+        for name in ["", ".", "..", "a/b", "a@b", "a b", ".hidden"] {
+            assert!(parse_name(name).is_err(), "{name}");
+        }
+    }
+}

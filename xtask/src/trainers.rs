@@ -1,0 +1,42 @@
+//! `cargo xtask trainers`: the Python package with torch and the real trainers (transformers, TRL, verl) on the CPU, in an
+//! environment of its own.
+
+use std::process::Command;
+
+use crate::python::Python;
+use crate::steps::{Steps, execute};
+use crate::{Result, no_arguments, wheel};
+
+const REQUIREMENTS: [&str; 2] = ["python/requirements-test.txt", "python/tests/engines/requirements.txt"];
+/// It asks for an older transformers than TRL is tried with, so it comes without what it asks for.
+const VERL: &str = "verl==0.9.1";
+
+/// What needs torch.
+const TESTS: [&str; 4] = ["engines", "test_torch.py", "test_ranks.py", "test_publisher.py"];
+
+pub(crate) fn run(arguments: &[String]) -> Result {
+    no_arguments(arguments)?;
+    let mut steps = Steps::default();
+    let wheel = steps.get("wheel", wheel::build_for_this_machine);
+    let python = wheel.and_then(|wheel| {
+        steps.get("environment with torch and trainers", || {
+            let python = Python::with("venv-trainers", &REQUIREMENTS)?;
+            let install = |arguments: &[&str]| {
+                let mut pip = Command::new(python.path());
+                pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+                execute(pip.args(arguments))
+            };
+            install(&[VERL])?;
+            install(&["--force-reinstall", &wheel.to_string_lossy()])?;
+            Ok(python)
+        })
+    });
+    match python {
+        Some(python) => {
+            let arguments = [&["-m", "pytest", "--quiet", "-rs"][..], &TESTS].concat();
+            steps.run("Python package with torch and trainers", || python.run("python/tests", &arguments));
+        }
+        None => steps.skip("Python package with torch and trainers", "no environment"),
+    }
+    steps.finish()
+}
