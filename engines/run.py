@@ -169,6 +169,9 @@ def proofs(run: Run, short: bool) -> None:
             run.rows(f"{mode}, over HTTP, {workers} worker{'s' * (workers - 1)}", run.child(*words, out=out))
     out = run.work / "qwen3" / "bucket.json"
     run.rows("reload, over HTTP, a bucket of s3s-fs", run.child("bucket.py", out.parent, out, "--s3", run.s3, out=out))
+    for what, mode in (("weights", "follow --engine vllm, reload"), ("adapters", "follow --engine vllm-lora")):
+        out = run.work / "qwen3" / f"follow-{what}.json"
+        run.rows(mode, run.child("follow.py", what, out.parent, out, out=out))
     shutil.rmtree(run.work / "moe", ignore_errors=True)
     run.child("models.py", "moe", run.work / "moe", 3)
     run.equal("moe", "auto", [0, 1, 2])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +28,7 @@ class Server:
         plain: see `plain.py`.
         workers: processes among which the model is divided.
         surroundings: more variables of its environment.
+        words: more words of its command.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Server:
         plain: bool = True,
         workers: int = 1,
         surroundings: dict[str, str] | None = None,
+        words: Sequence[str] = (),
     ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -48,6 +51,7 @@ class Server:
         command += ["--host", "127.0.0.1", "--port", str(port), "--model", str(model), "--served-model-name", "it"]
         command += ["--dtype", "bfloat16", "--max-model-len", "256", "--max-num-seqs", "4", "--enforce-eager"]
         command += ["--weight-transfer-config", json.dumps(settings), "--tensor-parallel-size", str(workers)]
+        command += words
         environment = {
             **os.environ,
             "VLLM_SERVER_DEV_MODE": "1",
@@ -98,19 +102,20 @@ class Server:
         )
         with urllib.request.urlopen(request, timeout=120) as response:
             text = response.read()
-        found = json.loads(text) if text else {}
+            is_json = response.headers.get_content_type() == "application/json"
+        found = json.loads(text) if is_json and text else {}
         assert isinstance(found, dict)
         return found
 
-    def complete(self, prompt: list[int], tokens: int = 12) -> list[Any]:
+    def complete(self, prompt: list[int], tokens: int = 12, model: str = "it") -> list[Any]:
         """Greedy tokens, and the log probability of each."""
-        body = {"model": "it", "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "logprobs": 1}
+        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "logprobs": 1}
         (choice,) = self.ask("POST", "/v1/completions", {**body, "ignore_eos": True})["choices"]
         return [choice["text"], choice["logprobs"]["token_logprobs"]]
 
-    def answers(self) -> list[Any]:
+    def answers(self, model: str = "it") -> list[Any]:
         """What it says to each prompt, one after the other."""
-        return [self.complete(prompt) for prompt in PROMPTS]
+        return [self.complete(prompt, model=model) for prompt in PROMPTS]
 
     def shown(self) -> str:
         """The version that it says it has."""
