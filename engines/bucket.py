@@ -1,6 +1,6 @@
 """A chain in a bucket of s3s-fs: a trainer that is killed while it publishes, and a server of vLLM that goes on.
 
-    python bucket.py DIR OUT --s3 PROGRAM"""
+python bucket.py DIR OUT --s3 PROGRAM"""
 
 from __future__ import annotations
 
@@ -73,11 +73,15 @@ def proof(folder: Path, s3: Path) -> list[list[Any]]:
 
         def trainer(first: int, last: int) -> subprocess.Popen[str]:
             words = [sys.executable, __file__, str(folder), "--train", str(first), str(last)]
-            return subprocess.Popen(words, env={**os.environ, **surroundings(gate.port)}, stdout=subprocess.PIPE, text=True)
+            return subprocess.Popen(
+                words, env={**os.environ, **surroundings(gate.port)}, stdout=subprocess.PIPE, text=True
+            )
 
         said, _ = (begun := trainer(0, 1)).communicate()
         rows.append(["published to the bucket", begun.returncode == 0, f"versions {said.split()}"])
-        with Server(folder / "other", folder / "server.log", plain=False, surroundings=surroundings(store.port)) as server:
+        with Server(
+            folder / "other", folder / "server.log", plain=False, surroundings=surroundings(store.port)
+        ) as server:
             start = server.answers()
             server.ask(
                 "POST", "/init_weight_transfer_engine", {"init_info": {"chain": CHAIN, "mode": "auto", "timeout": 30.0}}

@@ -111,9 +111,7 @@ def adapters(folder: Path) -> list[list[Any]]:
         said = [server.answers()]
         with (
             dc.Publisher(chain, like=saved[0]) as publisher,
-            Follow(
-                chain, folder / "adapters-copy", server, "--engine", "vllm-lora", "--adapter", "tuned"
-            ) as following,
+            Follow(chain, folder / "adapters-copy", server, "--engine", "vllm-lora", "--adapter", "tuned") as following,
         ):
             for version, directory in enumerate(saved):
                 publisher.publish_async(tensors_of(directory)).result()

