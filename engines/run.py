@@ -96,9 +96,8 @@ class Run:
             print(f"  {'ok' if good else 'FAILED'}: {mode}: {name}: {said}")
             if not good:
                 self.failed.append(f"{mode}: {name}: {said}")
-        good = sum(1 for _, good, _ in rows if good)
-        names = ", ".join(name for name, _, _ in rows)
-        self.table.append(("vLLM", mode, f"{good} of {len(rows)}: {names}"))
+        names = ", ".join(name if good else f"**{name} FAILED**" for name, good, _ in rows)
+        self.table.append(("vLLM", mode, names))
 
     def equal(self, kind: str, mode: str, sequence: list[int]) -> None:
         """An engine is brought to these versions, one after the other, and each time compared with fresh starts."""
@@ -121,7 +120,7 @@ class Run:
                 wrong.append(number)
         compared = sum(1 for number, _ in found if number in expected)
         steps = "versions " + ", ".join(str(number) for number in sequence)
-        said = f"{compared} updates equal fresh loads, {steps}" if not wrong else f"versions {wrong} differ"
+        said = f"{compared} updates equal fresh loads, {steps}" if not wrong else f"**versions {wrong} differ**"
         print(f"  {'ok' if not wrong else 'FAILED'}: {kind}, {mode}: {said}")
         if wrong:
             self.failed.append(f"{kind}, {mode}: {said}")
@@ -149,8 +148,18 @@ def between(document: Path, name: str, lines: list[str]) -> None:
     document.write_text(f"{before}{begin}\n\n" + "\n".join(lines) + f"\n\n{end}{after}")
 
 
-def proofs(run: Run, short: bool) -> None:
-    """All that is run."""
+def proofs(run: Run) -> None:
+    """All that is run. A part that ends in an error does not keep the others from running."""
+    for part in (small, over_http, followed, experts, times, regions):
+        try:
+            part(run)
+        except RuntimeError as error:
+            print(f"  FAILED: {error}")
+            run.failed.append(f"{part.__name__}: {error}")
+
+
+def small(run: Run, *, short: bool = False) -> None:
+    """A small model in process."""
     shutil.rmtree(run.work / "qwen3", ignore_errors=True)
     run.child("models.py", "qwen3", run.work / "qwen3", 5)
     # The first is what every engine begins with; by 1, then by 2.
@@ -160,9 +169,13 @@ def proofs(run: Run, short: bool) -> None:
     if short:
         return
     out = run.work / "qwen3" / "failures.json"
-    run.rows("in process, refusals", run.child("in_process.py", "failures", out.parent, out, out=out))
+    run.rows("sparse and reload, in process", run.child("in_process.py", "failures", out.parent, out, out=out))
     out = run.work / "qwen3" / "workers.json"
     run.rows("sparse, in process, 2 workers", run.child("in_process.py", "workers", out.parent, out, out=out))
+
+
+def over_http(run: Run) -> None:
+    """Servers, with a chain in a directory and in a bucket."""
     for workers in (1, 2):
         for mode in ("sparse", "reload"):
             out = run.work / "qwen3" / f"http-{mode}-{workers}.json"
@@ -170,12 +183,24 @@ def proofs(run: Run, short: bool) -> None:
             run.rows(f"{mode}, over HTTP, {workers} worker{'s' * (workers - 1)}", run.child(*words, out=out))
     out = run.work / "qwen3" / "bucket.json"
     run.rows("reload, over HTTP, a bucket of s3s-fs", run.child("bucket.py", out.parent, out, "--s3", run.s3, out=out))
+
+
+def followed(run: Run) -> None:
+    """Servers that `deltachain follow --engine` brings to versions."""
     for what, mode in (("weights", "follow --engine vllm, reload"), ("adapters", "follow --engine vllm-lora")):
         out = run.work / "qwen3" / f"follow-{what}.json"
         run.rows(mode, run.child("follow.py", what, out.parent, out, out=out))
+
+
+def experts(run: Run) -> None:
+    """A mixture of experts, which vLLM fuses."""
     shutil.rmtree(run.work / "moe", ignore_errors=True)
     run.child("models.py", "moe", run.work / "moe", 3)
     run.equal("moe", "auto", [0, 1, 2])
+
+
+def times(run: Run) -> None:
+    """A larger model, for times."""
     shutil.rmtree(run.work / "half", ignore_errors=True)
     run.child("models.py", "half", run.work / "half", 4)
     out = run.work / "half" / "times.json"
@@ -187,6 +212,12 @@ def proofs(run: Run, short: bool) -> None:
         "|---|---|---|---|---|---|---|",
     ]
     between(DOCUMENT, "engine times", [*head, *lines])
+    # They are as large as ten models.
+    shutil.rmtree(run.work / "half")
+
+
+def regions(run: Run) -> None:
+    """Followers far away."""
     out = run.work / "regions.json"
     between(DOCUMENT, "regions", run.child("regions.py", run.work / "regions", out, "--s3", run.s3, out=out))
 
@@ -199,8 +230,10 @@ def main() -> int:
     given = parser.parse_args()
     run = Run(given.work.resolve())
     run.install(given.wheel.resolve())
-    proofs(run, given.short)
-    if not given.short:
+    if given.short:
+        small(run, short=True)
+    else:
+        proofs(run)
         run.write()
     for line in run.failed:
         print("FAILED:", line)
