@@ -223,12 +223,23 @@ def workers(folder: Path) -> list[list[Any]]:
 
         backend._patch = patch
 
+    for name, number, digest, expected in (
+        ("version that is not there", 99, "0" * 64, "there is no version 99"),
+        ("wrong digest", 3, "0" * 64, "was expected"),
+    ):
+        try:
+            engine.update(number, digest=digest)
+            rows.append([name, False, "it was not refused"])
+        except Exception as error:
+            # At once, by the worker that keeps the copy: the other one would say after a while that it was late.
+            good = engine.shows() == first and expected in str(error)
+            rows.append([name, good, str(error)])
     at_worker_1(late)
     try:
         engine.update(3)
         rows.append(["one of two workers is late", False, "it was not refused"])
     except Exception as error:
-        good = engine.shows() == first and engine.llm.get_weight_version() == "1"
+        good = engine.shows() == first and engine.llm.get_weight_version() == "1" and "it is not here" in str(error)
         rows.append(["one of two workers is late", good, str(error)])
     engine.update(3)
     rows.append(["the update after that", engine.shows() == third, "as before"])

@@ -203,9 +203,11 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         """
         begin = time.monotonic()
         try:
-            copy, taken = self._together(lambda: self._take(update_info))
+            # First the worker that keeps the copy: what it cannot have, the others would wait for in vain.
+            kept = self._together(lambda: self._take(update_info, keeps=True))
+            read = self._together(lambda: self._take(update_info, keeps=False))
             waited = time.monotonic()
-            how = self._together(lambda: self._load(copy, taken), TornError)
+            taken, how = self._together(lambda: self._load(kept or read), TornError)
         except BaseException:
             if self._copy is not None:
                 self._copy.go_on()
@@ -221,17 +223,20 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             self.times["load"],
         )
 
-    def _take(self, update_info: DeltachainUpdateInfo) -> tuple[EngineCopy, Version]:
-        """Waits for a version. Nothing is touched."""
+    def _take(self, update_info: DeltachainUpdateInfo, *, keeps: bool) -> Version | None:
+        """Waits for a version, if this worker keeps the copy or if it does not. Nothing is touched."""
         copy, info = self._copy, self._info
         if copy is None or info is None:
             raise UsageError("USAGE: the backend knows no chain yet: call /init_weight_transfer_engine first")
         if self.model is not self._default_model:
             raise UnsupportedError("the backend deltachain does not update draft models")
-        return copy, copy.take(update_info.version, update_info.digest, info.timeout)
+        return copy.take(update_info.version, update_info.digest, info.timeout) if copy.keeps == keeps else None
 
-    def _load(self, copy: EngineCopy, taken: Version) -> str:
+    def _load(self, taken: Version | None) -> tuple[Version, str]:
         """Loads a version; says in words what that took."""
+        copy = self._copy
+        assert copy is not None
+        assert taken is not None
         held = None if self._is_torn else copy.held
         if held is not None and held.path == taken.path:
             how = "nothing, it was here already"
@@ -255,7 +260,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             self._is_torn = False
             how = "all tensors" if patches is None else f"patches of {len(patches)} tensors"
         copy.taken(taken)
-        return how
+        return taken, how
 
     def _together(self, act: Callable[[], _Result], kind: type[Error] = Error) -> _Result:
         """Does this in each worker of the server: if it fails in one, all raise, others than that one an error of this
