@@ -3,8 +3,9 @@ docs/integrations.md. `cargo xtask engines` starts it.
 
     python3 engines/run.py --wheel WHEEL --work DIR [--short]
 
-It takes about 6 GB of disk for the environment, and vLLM half a minute for each start on two cores. `--short` makes the
-proof in process only, with fewer versions, and writes nothing.
+The environment takes about 6 GB of disk, and the models 7 GB while it runs. vLLM takes up to half a minute for each
+start on two cores, so all of it takes about half an hour. Cargo builds the S3 server. `--short` makes the proof in
+process only, with fewer versions, and writes nothing.
 """
 
 from __future__ import annotations
