@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -27,12 +28,13 @@ class Updated:
         folder: what `models.py` has made.
         mode: as in `init_info`.
         plain: as for `served.engine`.
+        settings: more for vLLM.
     """
 
-    def __init__(self, folder: Path, *, plain: bool) -> None:
+    def __init__(self, folder: Path, *, plain: bool, **settings: Any) -> None:
         self.folder = folder
         self.rows = json.loads((folder / "versions.json").read_text())
-        self.llm = served.engine(folder / "other", plain=plain, weight_transfer_config=BACKEND)
+        self.llm = served.engine(folder / "other", plain=plain, weight_transfer_config=BACKEND, **settings)
 
     def begin(self, mode: str, chain: str = "chain") -> None:
         info = {"chain": str(self.folder / chain), "mode": mode, "timeout": 30.0}
@@ -47,7 +49,7 @@ class Updated:
         self.llm.finish_weight_update(named or str(number))
         self.llm.reset_prefix_cache()
         whole = time.monotonic() - begin
-        (times,) = self.llm.collective_rpc(lambda worker: dict(worker.weight_transfer_engine.times))
+        times, *_ = self.llm.collective_rpc(lambda worker: dict(worker.weight_transfer_engine.times))
         return {**times, "pause": whole}
 
     def shows(self) -> list[Any]:
@@ -184,6 +186,76 @@ def failures(folder: Path) -> list[list[Any]]:
     return rows
 
 
+def workers(folder: Path) -> list[list[Any]]:
+    """Two workers, of which one fails: rows as of `failures`."""
+    # Each would want processors of its own; functions are sent to them.
+    os.environ |= {
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+    }
+    engine = Updated(folder, plain=True, tensor_parallel_size=2)
+    engine.begin("sparse")
+    engine.update(3)
+    third = engine.shows()
+    engine.update(1)
+    first = engine.shows()
+    rows: list[list[Any]] = [["two workers take versions", first != third, "two models"]]
+
+    def at_worker_1(act: Callable[[Any], Any]) -> None:
+        def there(worker: Any) -> None:
+            if worker.rank == 1:
+                act(worker.weight_transfer_engine)
+
+        engine.llm.collective_rpc(there)
+
+    def late(backend: Any) -> None:
+        def take(*_: object) -> None:
+            del backend._copy.take
+            raise TimeoutError("it is not here")
+
+        backend._copy.take = take
+
+    def torn(backend: Any) -> None:
+        def patch(_: object) -> None:
+            del backend._patch
+            raise RuntimeError("the device is gone")
+
+        backend._patch = patch
+
+    for name, number, digest, expected in (
+        ("version that is not there", 99, "0" * 64, "there is no version 99"),
+        ("wrong digest", 3, "0" * 64, "was expected"),
+    ):
+        try:
+            engine.update(number, digest=digest)
+            rows.append([name, False, "it was not refused"])
+        except Exception as error:
+            # At once, by the worker that keeps the copy: the other one would say after a while that it was late.
+            good = engine.shows() == first and expected in str(error)
+            rows.append([name, good, str(error)])
+    at_worker_1(late)
+    try:
+        engine.update(3)
+        rows.append(["one of two workers is late", False, "it was not refused"])
+    except Exception as error:
+        good = engine.shows() == first and engine.llm.get_weight_version() == "1" and "it is not here" in str(error)
+        rows.append(["one of two workers is late", good, str(error)])
+    engine.update(3)
+    rows.append(["the update after that", engine.shows() == third, "as before"])
+    at_worker_1(torn)
+    try:
+        engine.update(1)
+        rows.append(["one of two workers breaks", False, "it was not refused"])
+    except Exception as error:
+        good = engine.llm.get_weight_version() == "3" and "TornError" in str(error)
+        rows.append(["one of two workers breaks", good, str(error)])
+    engine.update(1)
+    rows.append(["the update after it broke", engine.shows() == first, "as before"])
+    engine.llm.collective_rpc("shutdown_weight_transfer_engine")
+    return rows
+
+
 def unsupported() -> dict[str, Callable[[Any], object]]:
     """What servers must not be started with, or not be told. Each is given the backend of one that is good."""
 
@@ -228,7 +300,7 @@ def link_of(chain: Path, number: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["fresh", "updates", "failures"])
+    parser.add_argument("what", choices=["fresh", "updates", "failures", "workers"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--version", type=int)
@@ -240,8 +312,10 @@ def main() -> None:
         found: Any = fresh(given.folder, given.version, given.plain)
     elif given.what == "updates":
         found = updates(given.folder, given.mode, [int(number) for number in given.versions.split(",")])
-    else:
+    elif given.what == "failures":
         found = failures(given.folder)
+    else:
+        found = workers(given.folder)
     given.out.write_text(json.dumps(found))
 
 

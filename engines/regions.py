@@ -1,16 +1,18 @@
 """Four followers in four simulated regions, and a fifth that joins late: from publishing a version until each has it.
 
-    python regions.py DIR OUT
+    python regions.py DIR OUT --s3 PROGRAM
 
-The chain is shown by a small server that speaks S3. Each follower is a process of its own that reaches it through a
-proxy, which holds back all bytes by half of a round trip in each direction, and lets through no more than its line
+The chain is in a bucket of s3s-fs. Each follower is a process of its own that reaches it through a proxy, another
+process, which holds back all bytes by half of a round trip in each direction, and lets through no more than its line
 carries."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,10 +23,9 @@ from typing import Any
 
 import deltachain as dc
 import torch
+from store import Store, surroundings
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "python" / "tests"))
-from stalling_store import StallingStore  # noqa: E402
+CHAIN = "s3://models/run"
 
 # Round trip in milliseconds, and millions of bits per second.
 REGIONS = {"same city": (5, 1000), "next country": (43, 400), "same continent": (58, 400), "overseas": (145, 200)}
@@ -32,22 +33,26 @@ VERSIONS = 6
 ELEMENTS = 64 << 20
 CHANGED = 0.01
 
+# Seconds that a line may have stood still and make up for: this machine's clocks are not finer.
+SLACK = 0.005
+
 
 class Line:
-    """A proxy on a free port, in a thread that ends with the process."""
+    """A proxy on a free port, which it prints.
 
-    def __init__(self, target: int, round_trip: float, bits: float) -> None:
-        self._target, self._delay, self._rate = target, round_trip / 2, bits / 8
+    Args:
+        target: the port that it leads to.
+        round_trip: seconds.
+        rate: bytes in a second.
+    """
+
+    def __init__(self, target: int, round_trip: float, rate: float) -> None:
+        self._target, self._delay, self._rate = target, round_trip / 2, rate
         self._free_at = 0.0
-        self._is_there = threading.Event()
-        self.port = 0
-        threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True).start()
-        self._is_there.wait()
 
-    async def _serve(self) -> None:
+    async def serve(self) -> None:
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self._is_there.set()
+        print(server.sockets[0].getsockname()[1], flush=True)
         await server.serve_forever()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,7 +88,7 @@ class Line:
                 data = b""
             now = time.monotonic()
             if capped:
-                self._free_at = max(now, self._free_at) + len(data) / self._rate
+                self._free_at = max(now - SLACK, self._free_at) + len(data) / self._rate
                 await asyncio.sleep(max(0.0, self._free_at - now))
             await on_the_way.put((time.monotonic() + self._delay, data))
             if not data:
@@ -91,27 +96,14 @@ class Line:
         await arriving
 
 
-def show(folder: Path, store: StallingStore) -> None:
-    """Puts what is new in a directory where followers find it: commits last, since they are what makes a version. The
-    server does not take files in parts, as a publisher would send large ones."""
-    files = [path for path in folder.rglob("*") if path.is_file() and "probes" not in path.parts]
-    for path in sorted(files, key=lambda path: "commits" in path.parts):
-        name = f"/models/run/{path.relative_to(folder)}"
-        if name not in store.objects:
-            with store.lock:
-                store.objects[name] = (path.read_bytes(), time.time())
-
-
-def follow(port: int, folder: str, last: int) -> None:
+def follow(folder: str, last: int) -> None:
     """A follower: says of each version when it has it, and how many bytes it took."""
-    reached = {"endpoint": f"http://127.0.0.1:{port}", "region": "x", "access_key_id": "x", "secret_access_key": "x"}
-    reached["allow_http"] = "true"
-    with dc.Subscriber("s3://models/run", host_copy=folder, storage_options=reached) as subscriber:
+    with dc.Subscriber(CHAIN, host_copy=folder) as subscriber:
         while subscriber.version != last:
             update = subscriber.prepare(timeout=600, poll=0.25)
             update.apply()
             assert update.times is not None
-            row = [update.version, time.time(), update.downloaded, update.times.switch]
+            row = [update.version, time.time(), update.downloaded, update.times.switch, update.times.download]
             print(json.dumps(row), flush=True)
 
 
@@ -119,6 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--s3", type=Path, required=True)
     given = parser.parse_args()
     folder = given.folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -129,24 +122,31 @@ def main() -> None:
         f"layer.{number}.weight": (torch.randn(8 << 20, generator=generator) * 0.02).bfloat16()
         for number in range(ELEMENTS // (8 << 20))
     }
-    chain = folder / "chain"
-    with StallingStore() as store, dc.Publisher(chain) as publisher:
+    with contextlib.ExitStack() as open_things:
+        store = open_things.enter_context(Store(given.s3, folder / "buckets"))
+        os.environ |= surroundings(store.port)
+        publisher = open_things.enter_context(dc.Publisher(CHAIN))
         followers: dict[str, subprocess.Popen[str]] = {}
-        found: dict[str, dict[int, Any]] = {}
+        found: dict[str, dict[int, list[Any]]] = {}
         threads = []
 
         def join(name: str, round_trip: float, bits: float) -> None:
-            line = Line(port_of(store), round_trip / 1000, bits * 1e6)
-            words = [sys.executable, __file__, "--follow", str(line.port), str(folder / name), str(VERSIONS - 1)]
-            followers[name] = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+            words = [sys.executable, __file__, "--line", str(store.port), str(round_trip / 1000), str(bits / 8 * 1e6)]
+            line = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+            open_things.callback(line.wait)
+            open_things.callback(line.kill)
+            assert line.stdout is not None
+            environment = {**os.environ, **surroundings(int(line.stdout.readline()))}
+            words = [sys.executable, __file__, "--follow", str(folder / name), str(VERSIONS - 1)]
+            followers[name] = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
             found[name] = {}
 
             def listen() -> None:
                 stdout = followers[name].stdout
                 assert stdout is not None
                 for text in stdout:
-                    version, at, downloaded, switch = json.loads(text)
-                    found[name][version] = (at, downloaded, switch)
+                    version, *row = json.loads(text)
+                    found[name][version] = row
 
             threads.append(threading.Thread(target=listen))
             threads[-1].start()
@@ -159,7 +159,6 @@ def main() -> None:
                     # A step to the next number.
                     tensor.view(torch.int16)[lanes] += 1
             done = publisher.publish_async(model, metadata={"step": number}).result()
-            show(chain, store)
             published.append((time.time(), done))
             if number == 0:
                 for name, (round_trip, bits) in REGIONS.items():
@@ -186,8 +185,8 @@ def table(published: list[tuple[float, Any]], found: dict[str, dict[int, Any]], 
         seconds = " | ".join(f"{found[name][number][0] - published[number][0]:.2f} s" for number in numbers)
         switch = max(found[name][number][2] for number in numbers)
         lines.append(f"| {name} | {round_trip} ms, {bits} Mbit/s | {seconds} | {switch:.3f} s |")
-    at, downloaded, switch = found["joins late"][VERSIONS - 1]
-    late = f"{at - joined:.2f} s after its start, {downloaded / 1e6:.0f} MB"
+    at, downloaded, switch, download = found["joins late"][VERSIONS - 1]
+    late = f"{at - joined:.2f} s after its process began, of which {download:.2f} s for {downloaded / 1e6:.0f} MB"
     lines.append(f"| joins late | 145 ms, 200 Mbit/s | {'| ' * (len(numbers) - 1)}{late} | {switch:.3f} s |")
     last = published[-1][1]
     share = last.bytes / (2 * ELEMENTS)
@@ -195,19 +194,18 @@ def table(published: list[tuple[float, Any]], found: dict[str, dict[int, Any]], 
     lines += [
         "",
         f"Measured with {2 * ELEMENTS / 1e6:.0f} MB of BF16, of which {last.changed / last.elements:.1%} changes: a "
-        f"link has {last.bytes / 1e6:.2f} MB, {share:.2%} of the model. **Computed** from that share, not run: for 1 TB a "
-        f"link has {terabyte / 1e9:.1f} GB, which a line of 10 Gbit/s carries in {terabyte * 8 / 1e10:.0f} s and one "
-        f"of 1 Gbit/s in {terabyte * 8 / 1e9:.0f} s; building, which overlaps, is not in these figures.",
+        f"link has {last.bytes / 1e6:.2f} MB, {share:.2%} of the model. **Computed** from that share, not run: for "
+        f"1 TB a link has {terabyte / 1e9:.1f} GB, which a line of 10 Gbit/s carries in {terabyte * 8 / 1e10:.0f} s "
+        f"and one of 1 Gbit/s in {terabyte * 8 / 1e9:.0f} s. Building overlaps with that and depends on cores and "
+        "disks: [SCALING.md](../SCALING.md) has measured it.",
     ]
     return lines
 
 
-def port_of(store: StallingStore) -> int:
-    return int(store.url.rpartition(":")[2])
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--follow"]:
-        follow(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+        follow(sys.argv[2], int(sys.argv[3]))
+    elif sys.argv[1:2] == ["--line"]:
+        asyncio.run(Line(int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])).serve())
     else:
         main()

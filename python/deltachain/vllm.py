@@ -14,7 +14,10 @@ def register() -> None:
     """Makes the backend known. vLLM calls this in each of its processes, in some of them twice."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
+    from ._vllm_replies import mend
+
     if "deltachain" not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
             "deltachain", "deltachain._vllm_engine", "DeltachainWeightTransferEngine"
         )
+    mend()

@@ -1,6 +1,7 @@
 //! The library through its public interface only; one file per contract.
 
 mod corruption;
+mod examples;
 mod memory;
 mod roundtrip;
 mod specification;

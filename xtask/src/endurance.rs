@@ -12,7 +12,7 @@ use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::{cargo, target};
 
-/// What a long run sets, by test program of the store.
+/// What a long run sets, by module of the store's tests.
 const LONG: [(&str, &[(&str, &str)]); 5] = [
     ("interleaving", &[("DELTACHAIN_ORDERS", "0"), ("DELTACHAIN_LATE_ORDERS", "100")]),
     ("kill", &[("DELTACHAIN_KILLS", "130")]),
@@ -48,9 +48,10 @@ pub(crate) fn run(chosen: &[String]) -> Result {
     steps.finish()
 }
 
-/// One of the store's test programs, with what it counts. As part of the whole workspace, so that nothing is built twice.
+/// One module of the store's tests, with what it counts. As part of the whole workspace, so that nothing is built twice.
 fn store_test(name: &str) -> Result<Command> {
-    cargo(&["test", "--workspace", "--test", name, "--", "--nocapture", "--test-threads", "2"])
+    let tests = format!("{name}::");
+    cargo(&["test", "--workspace", "--test", "chains", "--", &tests, "--nocapture", "--test-threads", "2"])
 }
 
 /// The store at moto's server.

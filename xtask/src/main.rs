@@ -4,12 +4,14 @@
 
 mod bench;
 mod bundle;
+mod check;
 mod ci;
 mod conformance;
 mod coverage;
 mod deny;
 mod differential;
 mod directions;
+mod dist;
 mod endurance;
 mod engines;
 mod exchange;
@@ -19,6 +21,7 @@ mod lint;
 mod memory;
 mod mutants;
 mod python;
+mod release;
 mod rivals;
 mod sources;
 mod steps;
@@ -46,6 +49,12 @@ struct Task {
 }
 
 const TASKS: &[Task] = &[
+    Task {
+        name: "check",
+        arguments: "",
+        about: &["what finds most mistakes in two minutes: format, clippy, tests of the library, its conformance"],
+        run: check::run,
+    },
     Task {
         name: "test",
         arguments: "",
@@ -191,6 +200,21 @@ const TASKS: &[Task] = &[
         arguments: mutants::ARGUMENTS,
         about: &["change src/format and src/codec in every small way and see whether tests notice; hours"],
         run: mutants::run,
+    },
+    Task {
+        name: "dist",
+        arguments: "",
+        about: &["the tool as one static program for Linux, in an archive; needs a C compiler for musl"],
+        run: dist::run,
+    },
+    Task {
+        name: "release",
+        arguments: release::ARGUMENTS,
+        about: &[
+            "what can be known before a release: versions agree, packages build from what is in them, the",
+            "public interface is as recorded; --record records it. Publishes nothing",
+        ],
+        run: release::run,
     },
     Task {
         name: "deny",

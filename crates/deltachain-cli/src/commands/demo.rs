@@ -20,13 +20,15 @@ use crate::output::{Output, printable_path};
 use crate::table::{Align, layout};
 use crate::watcher::Watcher;
 
-/// The excerpt: testdata/README.md says where it comes from.
+/// The excerpt: testdata/README.md says where it comes from. `data` has symbolic links, so that packages have the files.
 const STEPS: [&[u8]; 4] = [
-    include_bytes!("../../../../testdata/rl3e6_step0.safetensors"),
-    include_bytes!("../../../../testdata/rl3e6_step1.safetensors"),
-    include_bytes!("../../../../testdata/rl3e6_step2.safetensors"),
-    include_bytes!("../../../../testdata/rl3e6_step3.safetensors"),
+    include_bytes!("../../data/rl3e6_step0.safetensors"),
+    include_bytes!("../../data/rl3e6_step1.safetensors"),
+    include_bytes!("../../data/rl3e6_step2.safetensors"),
+    include_bytes!("../../data/rl3e6_step3.safetensors"),
 ];
+
+const _: () = assert!(STEPS[0].len() > 100_000, "the files were checked out without symbolic links");
 
 const INTRODUCTION: &str = "\
 Four consecutive checkpoints of a real model: all-MiniLM-L6-v2 in BF16, one policy-gradient step

@@ -14,7 +14,7 @@ use crate::inputs::{OpenedLink, refuse_existing};
 use crate::numbers::grouped;
 use crate::output::{Output, printable_path};
 
-const PAGE: &str = include_str!("../../../../js/inspector/index.html");
+const PAGE: &str = include_str!("../../data/inspector.html");
 /// What stands between these is replaced. The page has each of them once.
 const MARKS: [&str; 2] = ["<!--data-->", "<!--/data-->"];
 /// Browsers hold a page as text, and texts of more than about 500 MB make them fail.

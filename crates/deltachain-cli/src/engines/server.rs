@@ -35,6 +35,8 @@ impl Server {
     /// # Errors
     /// IO if this machine cannot make connections.
     pub(crate) fn new(url: &str, token: Option<String>, timeout: Duration) -> Result<Self> {
+        // Clients ask the process for its cryptography. If the store has chosen one before, that stays.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         // Servers are near: no proxy, which is for buckets. Nobody sends a token somewhere else.
         let client = Client::builder()
             .connect_timeout(QUESTION)

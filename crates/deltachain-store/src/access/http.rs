@@ -37,6 +37,8 @@ pub(crate) struct Connector {
 
 impl Connector {
     pub(crate) fn new(options: &StoreOptions) -> Self {
+        // Clients ask the process for its cryptography. If the program has chosen one before, that stays.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let rate = options.max_rate.map(|rate| Arc::new(Rate::new(rate)));
         Self { options: Arc::new(options.clone()), rate, welcome: Arc::new(Welcome::new()), buffered: Arc::default() }
     }

@@ -1,25 +1,25 @@
 //! Objects of a chain in a store: talking to it, names, documents, reading links where they are.
 
-#[cfg(feature = "cloud")]
+#[cfg(feature = "servers")]
 pub(crate) mod answer;
 pub(crate) mod clock;
 pub(crate) mod credentials;
 pub(crate) mod doctor;
 pub(crate) mod documents;
-#[cfg(feature = "cloud")]
+#[cfg(feature = "servers")]
 pub(crate) mod http;
 pub(crate) mod legible;
 pub(crate) mod opened;
 pub(crate) mod options;
-#[cfg(feature = "cloud")]
+#[cfg(feature = "servers")]
 pub(crate) mod pace;
 pub(crate) mod partial;
-#[cfg(feature = "cloud")]
+#[cfg(feature = "s3")]
 pub(crate) mod provider;
 pub(crate) mod read;
-#[cfg(feature = "cloud")]
+#[cfg(feature = "servers")]
 pub(crate) mod sender;
-#[cfg(feature = "cloud")]
+#[cfg(feature = "servers")]
 pub(crate) mod server;
 pub(crate) mod stop;
 pub(crate) mod store;

@@ -3,16 +3,21 @@
 use std::sync::Arc;
 
 use deltachain::{Error, Result};
+#[cfg(feature = "s3")]
 use object_store::aws::AmazonS3Builder;
+#[cfg(feature = "az")]
 use object_store::azure::MicrosoftAzureBuilder;
+#[cfg(feature = "gs")]
 use object_store::gcp::GoogleCloudStorageBuilder;
+#[cfg(feature = "http")]
 use object_store::http::HttpBuilder;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig};
-use url::{Position, Url};
+use url::Url;
 
 use crate::access::http::Connector;
 use crate::access::opened::{Kind, Opened};
 use crate::access::options::StoreOptions;
+#[cfg(feature = "s3")]
 use crate::access::provider::Provider;
 
 /// Environment variables that begin with one of these are settings of a store.
@@ -66,6 +71,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
         }};
     }
     let objects: Arc<dyn ObjectStore> = match scheme {
+        #[cfg(feature = "s3")]
         ObjectStoreScheme::AmazonS3 => {
             let own = options.credentials.clone().map(Provider::new);
             let builder = AmazonS3Builder::new();
@@ -80,10 +86,13 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
         _ if options.credentials.is_some() => {
             return Err(Error::usage("only S3 takes credentials of the caller's own; give settings"));
         }
+        #[cfg(feature = "gs")]
         ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder::new(), url.as_str()),
+        #[cfg(feature = "az")]
         ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder::new(), url.as_str()),
-        ObjectStoreScheme::Http => built!(HttpBuilder::new(), &url[..Position::BeforePath]),
-        _ => return Err(Error::usage(format!("stores such as {}:// are not known", url.scheme()))),
+        #[cfg(feature = "http")]
+        ObjectStoreScheme::Http => built!(HttpBuilder::new(), &url[..url::Position::BeforePath]),
+        _ => return Err(Error::usage(format!("this program knows no stores such as {}://", url.scheme()))),
     };
     let kind = Kind { can_list: scheme != ObjectStoreScheme::Http, is_directory: false, is_watched: true, credentials };
     Ok(Opened { objects, prefix, kind })

@@ -27,9 +27,9 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions) -> Result<Opened> {
         });
     }
     let url = Url::parse(text).map_err(|error| usage(error.to_string()))?;
-    #[cfg(feature = "cloud")]
+    #[cfg(feature = "servers")]
     return crate::access::server::open(&url, options).map_err(|error| error.in_file(text));
-    #[cfg(not(feature = "cloud"))]
+    #[cfg(not(feature = "servers"))]
     {
         let _ = options;
         Err(usage(format!("this program was built without stores such as {}://", url.scheme())))

@@ -1,0 +1,403 @@
+//! Assets: the other files of a model directory, from the publisher to the subscriber, and what is said when they are wrong.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use deltachain::chain::{Asset, ObjectName};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Digest, MemoryState, State};
+use deltachain::{Error, ErrorClass, Result};
+use deltachain_store::{
+    Base, FsckOptions, Keep, Observer, OtherFiles, Phase, PublishOptions, Published, Publisher, Store, StoreOptions,
+    Subscriber, SubscriberOptions, Switched, commit_shards, fsck, init, log, plan_prune, prune, publish_shard, show,
+};
+use tempfile::TempDir;
+
+use crate::support::models::{Models, save};
+
+/// Notes what it is told.
+#[derive(Default)]
+struct Remarks(Mutex<Vec<String>>);
+
+impl Remarks {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl Observer for Remarks {
+    fn begin(&self, _phase: Phase, _bytes: u64) {}
+
+    fn advance(&self, _phase: Phase, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn end(&self, _phase: Phase) {}
+
+    fn remark(&self, text: &str) {
+        self.0.lock().unwrap().push(text.to_owned());
+    }
+}
+
+/// A chain in a directory, beside the models that are published.
+struct Place {
+    folder: TempDir,
+    store: Store,
+    models: Models,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = StoreOptions::default();
+        (options.attempts, options.part_bytes) = (1, 1000);
+        let store = Store::create(folder.path().join("chain").to_str().unwrap(), options).unwrap();
+        init(&store).unwrap();
+        Self { folder, store, models: Models::new(1, 40) }
+    }
+
+    /// The directory of a version's model, with these other files.
+    fn model(&mut self, version: u64, others: &[(&str, &[u8])]) -> SafetensorsState {
+        let path = self.models.save(version, self.folder.path()).path().to_owned();
+        for (name, bytes) in others {
+            fs::write(path.join(name), bytes).unwrap();
+        }
+        SafetensorsState::open(path).unwrap()
+    }
+
+    fn publish(&self, model: &SafetensorsState) -> Published {
+        self.publish_as(model, &PublishOptions::default(), &()).unwrap()
+    }
+
+    fn publish_as(
+        &self,
+        model: &SafetensorsState,
+        options: &PublishOptions,
+        observer: &dyn Observer,
+    ) -> Result<Published> {
+        Publisher::open(self.store.clone(), options.clone())?.publish(model, Base::Chain, observer)
+    }
+
+    fn open(&self, other_files: OtherFiles) -> Subscriber {
+        let mut options = SubscriberOptions::default();
+        options.other_files = other_files;
+        Subscriber::open(self.store.clone(), &self.folder.path().join("follower"), options).unwrap()
+    }
+
+    fn current(&self) -> PathBuf {
+        self.folder.path().join("follower/current")
+    }
+
+    fn object(&self, name: ObjectName) -> PathBuf {
+        self.folder.path().join("chain").join(name.to_string())
+    }
+
+    /// Objects of assets.
+    fn stored(&self) -> usize {
+        self.store.objects().unwrap().iter().filter(|object| matches!(object.name, ObjectName::Asset(_))).count()
+    }
+}
+
+fn pull(subscriber: &mut Subscriber, version: Option<u64>) -> Switched {
+    let prepared = subscriber.prepare(version, &()).unwrap().expect("something to do");
+    subscriber.apply(prepared).unwrap()
+}
+
+/// Names and contents of the files in a directory, but for what is no asset.
+fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    entries.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(path).unwrap())).collect()
+}
+
+fn names(assets: &[Asset]) -> Vec<&str> {
+    assets.iter().map(|asset| asset.name.as_str()).collect()
+}
+
+const CONFIG: (&str, &[u8]) = ("config.json", b"{\"architectures\":[\"Tiny\"]}\n");
+const TOKENIZER: (&str, &[u8]) = ("tokenizer.json", &[7; 2500]);
+
+#[test]
+fn a_model_directory_comes_back_byte_for_byte() {
+    let mut place = Place::new();
+    // From version 6 on, the tensors stand in two files with an index.
+    for version in [0, 6] {
+        let others = [CONFIG, TOKENIZER, ("empty", b""), ("模型 é.txt", b"x"), ("modeling_tiny.py", b"pass\n")];
+        let model = place.model(version, &others);
+        let published = place.publish(&model);
+        assert_eq!(
+            names(&published.assets),
+            ["config.json", "empty", "modeling_tiny.py", "tokenizer.json", "模型 é.txt"]
+        );
+        assert_eq!(show(&place.store, None).unwrap().assets, published.assets);
+        let switched = pull(&mut place.open(OtherFiles::Assets), None);
+        assert!(files(model.path()) == files(&switched.directory), "{:?}", files(&switched.directory).keys());
+        assert!(files(model.path()).len() >= 6);
+    }
+    let fetched = |index: usize| log(&place.store, None).unwrap()[index].assets.clone();
+    assert_eq!(fetched(0), fetched(1));
+    assert_eq!(place.stored(), 5, "once, however many versions name them");
+}
+
+#[test]
+fn what_cannot_be_an_asset_is_named() {
+    let mut place = Place::new();
+    let others = [
+        CONFIG,
+        ("CONFIG.JSON", b"another".as_slice()),
+        (".gitattributes", b"x"),
+        ("deltachain.layout.json", b"{}"),
+        ("stray.SAFETENSORS", b"x"),
+    ];
+    let model = place.model(0, &others);
+    fs::create_dir(model.path().join("runs")).unwrap();
+    File::create(model.path().join("optimizer.pt")).unwrap().set_len(Asset::MOST_BYTES + 1).unwrap();
+    #[cfg(unix)]
+    {
+        fs::write(place.folder.path().join("elsewhere"), "behind a link").unwrap();
+        std::os::unix::fs::symlink("../elsewhere", model.path().join("linked")).unwrap();
+        std::os::unix::fs::symlink("nowhere", model.path().join("broken")).unwrap();
+    }
+    let remarks = Remarks::default();
+    let model = SafetensorsState::open(model.path()).unwrap();
+    let published = place.publish_as(&model, &PublishOptions::default(), &remarks).unwrap();
+    let [remark] = &remarks.take()[..] else { panic!("one remark") };
+    for (name, why) in [
+        (".gitattributes", "hidden"),
+        ("config.json", "in case alone"),
+        ("deltachain.layout.json", "reserved"),
+        ("stray.SAFETENSORS", "tensors"),
+        ("runs", "folder"),
+        ("optimizer.pt", "too large"),
+        #[cfg(unix)]
+        ("broken", "cannot be read"),
+    ] {
+        let told = remark.split_once(&format!("{name} (")).unwrap_or_else(|| panic!("{name}: {remark}")).1;
+        assert!(told.split_once(')').unwrap().0.contains(why), "{name}: {remark}");
+    }
+    let taken = if cfg!(unix) { &["CONFIG.JSON", "linked"][..] } else { &["CONFIG.JSON"] };
+    assert_eq!(names(&published.assets), taken);
+    let directory = pull(&mut place.open(OtherFiles::Assets), None).directory;
+    assert_eq!(files(&directory)["CONFIG.JSON"], b"another");
+    #[cfg(unix)]
+    assert_eq!(files(&directory)["linked"], b"behind a link");
+}
+
+#[test]
+fn no_more_are_published_than_a_commit_can_name() {
+    let mut place = Place::new();
+    let model = place.model(0, &[]);
+    for number in 0..=Asset::MOST {
+        fs::write(model.path().join(number.to_string()), []).unwrap();
+    }
+    let error = place.publish_as(&model, &PublishOptions::default(), &()).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Usage);
+    assert!(error.message().contains("257"), "{error}");
+    assert!(log(&place.store, None).unwrap().is_empty());
+    fs::remove_file(model.path().join("0")).unwrap();
+    assert_eq!(place.publish(&model).assets.len(), Asset::MOST);
+    assert_eq!(place.stored(), 1, "all of them are empty");
+    assert_eq!(files(&pull(&mut place.open(OtherFiles::Assets), None).directory).len(), Asset::MOST + 1);
+}
+
+#[test]
+fn nobody_has_to_publish_or_to_take_them() {
+    let mut place = Place::new();
+    let model = place.model(0, &[CONFIG]);
+    let mut options = PublishOptions::default();
+    options.assets = false;
+    let remarks = Remarks::default();
+    assert_eq!(place.publish_as(&model, &options, &remarks).unwrap().assets, []);
+    assert!(remarks.take()[0].contains("config.json"));
+    assert_eq!(place.stored(), 0);
+    let model = place.model(1, &[CONFIG]);
+    place.publish(&model);
+
+    let others = tempfile::tempdir().unwrap();
+    fs::write(others.path().join("generation_config.json"), "{}").unwrap();
+    let mut subscriber = place.open(OtherFiles::None);
+    assert_eq!(pull(&mut subscriber, Some(0)).routes, [(None, 0)]);
+    pull(&mut subscriber, Some(1));
+    assert_eq!(files(&place.current()).into_keys().collect::<Vec<_>>(), ["model.safetensors"]);
+    drop(subscriber);
+    let weights = files(&place.current());
+    // The tensors need not be fetched again when somebody thinks better of it.
+    for (wanted, expected, downloaded) in [
+        (OtherFiles::Assets, &["config.json", "model.safetensors"][..], CONFIG.1.len() as u64),
+        (OtherFiles::Directory(others.path().to_owned()), &["generation_config.json", "model.safetensors"], 0),
+        (OtherFiles::Assets, &["config.json", "model.safetensors"], CONFIG.1.len() as u64),
+        (OtherFiles::None, &["model.safetensors"], 0),
+    ] {
+        let mut subscriber = place.open(wanted.clone());
+        let switched = pull(&mut subscriber, None);
+        assert_eq!((switched.from, switched.version, switched.downloaded), (Some(1), 1, downloaded), "{wanted:?}");
+        assert_eq!(switched.routes, []);
+        let now = files(&place.current());
+        assert_eq!(now.keys().collect::<Vec<_>>(), expected, "{wanted:?}");
+        assert_eq!(now["model.safetensors"], weights["model.safetensors"]);
+        assert!(subscriber.prepare(None, &()).unwrap().is_none());
+        drop(subscriber);
+        assert!(place.open(wanted).prepare(None, &()).unwrap().is_none());
+    }
+}
+
+#[test]
+fn what_the_version_before_has_is_not_fetched() {
+    let mut place = Place::new();
+    for (version, others) in [
+        (0, &[CONFIG, TOKENIZER, ("old", b"x")][..]),
+        (1, &[("config.json", b"{}"), TOKENIZER]),
+        // The same length.
+        (2, &[("config.json", b"[]"), TOKENIZER]),
+    ] {
+        let model = place.model(version, others);
+        place.publish(&model);
+    }
+    let mut subscriber = place.open(OtherFiles::Assets);
+    let first = pull(&mut subscriber, Some(0)).directory;
+    let links = |version: u64| show(&place.store, Some(version)).unwrap().routes.last().unwrap().files[0].size;
+    let second = pull(&mut subscriber, Some(1));
+    assert_eq!(second.downloaded, links(1) + 2);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        let inode = |directory: &Path| fs::metadata(directory.join("tokenizer.json")).unwrap().ino();
+        assert_eq!(inode(&first), inode(&second.directory), "a second name for the same file");
+    }
+    assert!(first.join("old").exists() && !second.directory.join("old").exists());
+    // What somebody has written into the directory is found out.
+    fs::remove_file(second.directory.join("tokenizer.json")).unwrap();
+    fs::write(second.directory.join("tokenizer.json"), [8; 2500]).unwrap();
+    let third = pull(&mut subscriber, Some(2));
+    assert_eq!(third.downloaded, links(2) + 2 + 2500);
+    assert_eq!(
+        (&*files(&third.directory)["tokenizer.json"], &*files(&third.directory)["config.json"]),
+        (TOKENIZER.1, &b"[]"[..])
+    );
+}
+
+#[test]
+fn missing_and_damaged_ones_are_told_and_the_version_held_stays() {
+    let mut place = Place::new();
+    for (version, config) in [(0, b"{}"), (1, b"[]")] {
+        let model = place.model(version, &[("config.json", config), TOKENIZER]);
+        place.publish(&model);
+    }
+    let mut subscriber = place.open(OtherFiles::Assets);
+    pull(&mut subscriber, Some(0));
+    let config = ObjectName::Asset(Digest::of_bytes(b"[]"));
+    let told = |error: &Error| (error.rule(), error.class(), error.file().map(str::to_owned));
+    let named = |rule, class| (Some(rule), class, Some(config.to_string()));
+    for damaged in [&b"()"[..], b"[", b"[]x", b""] {
+        fs::write(place.object(config), damaged).unwrap();
+        let error = subscriber.prepare(Some(1), &()).unwrap_err();
+        assert_eq!(told(&error), named("R-CHN-16", ErrorClass::Corrupt), "{damaged:?}");
+    }
+    // Its size is right, so nobody stores it again: only who reads it finds out.
+    fs::write(place.object(config), b"()").unwrap();
+    let model = place.model(2, &[("config.json", b"[]")]);
+    place.publish(&model);
+    assert_eq!(fs::read(place.object(config)).unwrap(), b"()");
+    let check = |deep: bool| {
+        let mut options = FsckOptions::default();
+        options.deep = deep.then(|| place.folder.path().join("deep"));
+        let report = fsck(&place.store, &options, &()).unwrap();
+        assert_eq!(report.assets, 3);
+        report.problems.iter().map(told).collect::<Vec<_>>()
+    };
+    assert_eq!((check(false), check(true)), (Vec::new(), vec![named("R-CHN-16", ErrorClass::Corrupt)]));
+    fs::write(place.object(config), b"[]x").unwrap();
+    assert_eq!(check(false), [named("R-CHN-16", ErrorClass::Corrupt)]);
+
+    fs::remove_file(place.object(config)).unwrap();
+    let error = subscriber.prepare(Some(1), &()).unwrap_err();
+    assert_eq!(told(&error), named("R-CHN-15", ErrorClass::Chain));
+    assert_eq!(check(false), [named("R-CHN-15", ErrorClass::Chain)]);
+    assert_eq!(files(&place.current())["config.json"], b"{}");
+    assert_eq!(subscriber.held().unwrap().version, 0);
+    drop(subscriber);
+    // Who does not take them is not concerned.
+    pull(&mut place.open(OtherFiles::None), Some(1));
+    // Who publishes it again, mends it.
+    place.publish(&model);
+    pull(&mut place.open(OtherFiles::Assets), None);
+    assert_eq!(files(&place.current())["config.json"], b"[]");
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    let mut place = Place::new();
+    let model = place.model(0, &[CONFIG]);
+    place.publish(&model);
+    let path = place.object(ObjectName::Commit(0));
+    let commit = fs::read_to_string(&path).unwrap();
+    for name in ["../config.json", "/etc/config", "a\\\\b", ".bashrc", "con.json", "model.safetensors", "x."] {
+        fs::write(&path, commit.replace("config.json", name)).unwrap();
+        let error = place.open(OtherFiles::Assets).prepare(None, &()).unwrap_err();
+        assert_eq!(error.rule(), Some("R-DOC-08"), "{name}: {error}");
+        assert!(!place.current().exists());
+    }
+}
+
+#[test]
+fn pruning_leaves_them() {
+    let mut place = Place::new();
+    for version in 0..3 {
+        let model = place.model(version, &[("config.json", format!("{{\"version\":{version}}}").as_bytes())]);
+        place.publish(&model);
+    }
+    // Nobody has ever named this one.
+    let stray = ObjectName::Asset(Digest::of_bytes(b"stray"));
+    fs::write(place.object(stray), "stray").unwrap();
+    let old = std::time::UNIX_EPOCH + std::time::Duration::from_hours(100);
+    for object in place.store.objects().unwrap() {
+        if !matches!(object.name, ObjectName::Commit(_)) {
+            File::options().append(true).open(place.object(object.name)).unwrap().set_modified(old).unwrap();
+        }
+    }
+    let plan = plan_prune(&place.store, &Keep { last: 1, ..Keep::default() }).unwrap();
+    prune(&place.store, &plan, &()).unwrap();
+    assert_eq!(place.stored(), 4);
+    assert_eq!(fsck(&place.store, &FsckOptions::default(), &()).unwrap().problems.len(), 0);
+}
+
+#[test]
+fn those_of_several_shards_are_those_of_the_first() {
+    let place = Place::new();
+    let shard = |number: u8| {
+        let mut state = MemoryState::new();
+        state.insert(&format!("t{number}"), deltachain::tensor::Dtype::U8, &[1], vec![number]).unwrap();
+        let path = place.folder.path().join(format!("shard {number}"));
+        save(&state, &path, false);
+        fs::write(path.join("config.json"), format!("{{\"shard\":{number}}}")).unwrap();
+        SafetensorsState::open(path).unwrap()
+    };
+    let remarks = Remarks::default();
+    let parts: Vec<_> = (0..2)
+        .map(|number| {
+            let state = shard(number);
+            assert_eq!(state.tensors().len(), 1);
+            let options = PublishOptions::default();
+            let part =
+                publish_shard(&place.store, &state, Base::Nothing, number.into(), 2, &options, &remarks).unwrap();
+            serde_json::from_str(&serde_json::to_string(&part).unwrap()).unwrap()
+        })
+        .collect();
+    assert_eq!(remarks.take(), ["not published, because shard 0 brings the other files: config.json"]);
+    let config = ObjectName::Asset(Digest::of_bytes(b"{\"shard\":0}"));
+    let bytes = fs::read(place.object(config)).unwrap();
+    fs::remove_file(place.object(config)).unwrap();
+    let commit = || commit_shards(&place.store, &parts, &PublishOptions::default(), &());
+    assert_eq!(commit().unwrap_err().rule(), Some("R-CHN-15"));
+    fs::write(place.object(config), &bytes[1..]).unwrap();
+    assert_eq!(commit().unwrap_err().rule(), Some("R-CHN-16"));
+    fs::write(place.object(config), &bytes).unwrap();
+    assert_eq!(names(&commit().unwrap().assets), ["config.json"]);
+    // Whoever takes one shard takes them too.
+    let mut options = SubscriberOptions::default();
+    options.shards = Some(vec![1]);
+    let directory = place.folder.path().join("half");
+    let directory = pull(&mut Subscriber::open(place.store.clone(), &directory, options).unwrap(), None).directory;
+    assert_eq!(files(&directory)["config.json"], bytes);
+}

@@ -1,0 +1,194 @@
+//! Each object of a chain is changed, cut short and removed in turn: a reader takes another way, or says which object is at
+//! fault and keeps what it has.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use deltachain::chain::ObjectName;
+use deltachain::tensor::MemoryState;
+use deltachain::{Error, Result};
+use deltachain_store::{
+    Base, CompactOptions, FsckOptions, PublishOptions, Publisher, Snapshots, Store, Subscriber, SubscriberOptions,
+    compact, fsck, init,
+};
+
+use object_store::local::LocalFileSystem;
+
+use crate::support::faulty::{Call, Fault, FaultyStore, Operation};
+use crate::support::models::Models;
+use crate::support::quick;
+use crate::support::verify::{prove, shown};
+
+const HEAD: u64 = 7;
+
+fn store(directory: &Path) -> Store {
+    Store::create(directory.to_str().unwrap(), quick()).unwrap()
+}
+
+/// A chain with a snapshot of version 0, links that skip, and a version that has got more routes afterwards.
+fn chain(scratch: &Path) -> (Store, Models) {
+    let store = store(&scratch.join("store"));
+    let mut models = Models::new(9, 30);
+    init(&store).unwrap();
+    let mut options = PublishOptions::default();
+    options.skips = vec![3];
+    options.snapshots = Snapshots::Never;
+    for version in 0..=HEAD {
+        let state = models.save(version, scratch);
+        let before = version.checked_sub(1).map(|before| models.save(before, scratch));
+        let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
+        Publisher::open(store.clone(), options.clone()).unwrap().publish(&state, base, &()).unwrap();
+    }
+    let mut options = CompactOptions::new(scratch.join("compact"));
+    options.version = Some(5);
+    options.from = vec![1];
+    options.snapshot = true;
+    compact(&store, &options, &()).unwrap();
+    prove(&store);
+    (store, models)
+}
+
+/// Brings a new reader to a version if one is given, then lets `damage` happen, and the reader go on to the head.
+fn read(store: &Store, held: Option<u64>, damage: impl FnOnce()) -> (Result<()>, Option<MemoryState>) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = SubscriberOptions::default();
+    // No file is there already.
+    options.cache_bytes = 0;
+    let mut reader = Subscriber::open(store.clone(), directory.path(), options).unwrap();
+    let mut go = |version| match reader.prepare(version, &())? {
+        Some(prepared) => reader.apply(prepared).map(drop),
+        None => Ok(()),
+    };
+    if held.is_some() {
+        go(held).unwrap();
+    }
+    damage();
+    let result = go(None);
+    (result, shown(directory.path()))
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Damage {
+    Flip,
+    Truncate,
+    Remove,
+}
+
+/// Does it, and gives what undoes it.
+fn damage(path: &Path, damage: Damage) -> impl FnOnce() {
+    let content = fs::read(path).unwrap();
+    let mut other = content.clone();
+    match damage {
+        // No document has such a byte.
+        Damage::Flip => other[content.len() / 2] ^= 0x80,
+        Damage::Truncate => other.truncate(content.len() / 2),
+        Damage::Remove => {}
+    }
+    match damage {
+        Damage::Remove => fs::remove_file(path).unwrap(),
+        _ => fs::write(path, other).unwrap(),
+    }
+    let path = path.to_owned();
+    move || fs::write(path, content).unwrap()
+}
+
+/// Whether an error is about an object: names it, or says that the version after it does not follow.
+fn is_about(error: &Error, name: ObjectName) -> bool {
+    let names = |name: ObjectName| error.file() == Some(name.to_string().as_str());
+    let next = match name {
+        ObjectName::Chain => Some(0),
+        ObjectName::Commit(version) => Some(version + 1),
+        _ => None,
+    };
+    names(name) || next.is_some_and(|next| error.rule() == Some("R-CHN-04") && names(ObjectName::Commit(next)))
+}
+
+#[test]
+fn each_object_damaged_in_turn() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (store, mut models) = chain(scratch.path());
+    let (mut outcomes, mut objects) = (BTreeMap::<String, u64>::new(), 0);
+    for object in store.objects().unwrap() {
+        objects += 1;
+        let path = scratch.path().join("store").join(object.name.to_string());
+        for kind in [Damage::Flip, Damage::Truncate, Damage::Remove] {
+            for held in [None, Some(4)] {
+                let mut undo = None;
+                let (result, shows) = read(&store, held, || undo = Some(damage(&path, kind)));
+                let case = format!("{} {kind:?}, held {held:?}", object.name);
+                let outcome = match result {
+                    // The head's commit is no more: the version before is the head.
+                    Ok(()) if shows.as_ref() == Some(models.state(HEAD - 1)) => {
+                        assert!(object.name == ObjectName::Commit(HEAD) && matches!(kind, Damage::Remove), "{case}");
+                        "the version before".to_owned()
+                    }
+                    Ok(()) => {
+                        assert_eq!(shows.as_ref(), Some(models.state(HEAD)), "{case}");
+                        "the head".to_owned()
+                    }
+                    Err(error) => {
+                        assert!(is_about(&error, object.name), "{case}: {error:?}");
+                        assert_eq!(shows, held.map(|version| models.state(version).clone()), "{case}");
+                        format!("{} {}", error.class(), error.rule().unwrap())
+                    }
+                };
+                *outcomes.entry(outcome).or_default() += 1;
+                undo.unwrap()();
+            }
+            // Whoever looks at everything finds it, unless it is a commit without which the chain is only shorter.
+            let undo = damage(&path, kind);
+            let report = fsck(&store, &FsckOptions::default(), &());
+            let found = match &report {
+                Ok(report) => report.problems.iter().any(|problem| is_about(problem, object.name)),
+                Err(error) => is_about(error, object.name),
+            };
+            let shorter = object.name == ObjectName::Commit(HEAD) && matches!(kind, Damage::Remove);
+            let withdrawn = matches!((object.name, kind), (ObjectName::Routes { .. }, Damage::Remove));
+            assert!(found || shorter || withdrawn, "{} {kind:?}: {report:?}", object.name);
+            undo();
+        }
+    }
+    // Many a file can be done without, but not all.
+    for outcome in ["the head", "CORRUPT R-CHN-10", "CHAIN R-CHN-09"] {
+        assert!(outcomes.contains_key(outcome), "{outcomes:?}");
+    }
+    println!(
+        "{objects} objects, each changed, cut short and removed, for readers of nothing and of version 4: {outcomes:?}"
+    );
+    assert_eq!(fsck(&store, &FsckOptions::default(), &()).unwrap().problems.len(), 0);
+}
+
+#[test]
+fn one_damaged_read_of_a_document_is_not_final() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (clean, mut models) = chain(scratch.path());
+    let inner = LocalFileSystem::new_with_prefix(scratch.path().join("store")).unwrap();
+    let (objects, control) = FaultyStore::new(Arc::new(inner));
+    let store = Store::from_objects(objects, "", quick()).unwrap();
+    let is_document = |name: &ObjectName| !matches!(name, ObjectName::File(_) | ObjectName::Asset(_));
+    let documents: Vec<_> =
+        clean.objects().unwrap().into_iter().map(|object| object.name).filter(is_document).collect();
+    let mut damaged = 0;
+    for held in [None, Some(2), Some(HEAD - 1)] {
+        for (number, name) in documents.iter().enumerate() {
+            // Anything may be hit: a brace, a digit of a digest.
+            for fault in [Fault::Flip, Fault::Truncate] {
+                let path = name.to_string();
+                let first = AtomicBool::new(true);
+                let plan = move |call: &Call<'_>| {
+                    let hit = call.operation == Operation::Get && call.path == path;
+                    (hit && first.swap(false, Ordering::Relaxed)).then_some(fault)
+                };
+                let (result, shown) = read(&store, held, || control.plan(plan));
+                result.unwrap_or_else(|error| panic!("{fault:?} of {name} ({number}), held {held:?}: {error:?}"));
+                assert_eq!(shown.as_ref(), Some(models.state(HEAD)));
+                damaged += 1;
+                control.heal();
+            }
+        }
+    }
+    println!("{damaged} damaged reads");
+}

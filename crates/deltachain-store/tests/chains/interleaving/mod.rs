@@ -1,0 +1,335 @@
+//! Publishers, prunes, compactions and followers side by side: every order of their operations, one by one.
+//!
+//! An order is a list of choices. What the clients do follows from the order alone. All orders of a kind are tried, or, if
+//! they are more than `DELTACHAIN_ORDERS` says, as many that are drawn; 0 means all. Two orders give the same if they differ in
+//! neighbours only that have nothing to do with each other. Of all orders that are equal in this way, one is tried: that in which
+//! clients with lower numbers come first. So an order is left as soon as it has such neighbours the wrong way round.
+
+mod stepped;
+
+use std::sync::Arc;
+use std::thread;
+
+use deltachain::tensor::MemoryState;
+use deltachain::{Error, Result};
+use deltachain_store::{
+    Base, CompactOptions, FsckOptions, Keep, OtherFiles, PublishOptions, Publisher, Snapshots, Store, StoreOptions,
+    Subscriber, SubscriberOptions, commit_shards, compact, fsck, init, plan_prune, prune, publish_shard,
+};
+use futures_util::{FutureExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+
+use crate::interleaving::stepped::{Bucket, Next, Touch};
+use crate::support::models::Models;
+use crate::support::verify::rebuild;
+use crate::support::{Random, quick, setting};
+
+/// What somebody does to a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Publishes version 4.
+    Publish,
+    /// The same as the only shard of two processes: one stores, the other commits.
+    PublishShard,
+    /// Keeps the newest two versions.
+    Prune,
+    /// Adds a snapshot of version 3.
+    Compact,
+    /// Gets the head from nothing.
+    Follow,
+}
+
+/// A chain of four versions that was made and pruned long ago, so that there is something that a prune removes: routes that are
+/// withdrawn, routes documents that are not in force, and a link of a publisher that did not get to its commit.
+struct Start {
+    objects: Vec<(Path, PutPayload)>,
+    states: Vec<MemoryState>,
+}
+
+fn one_by_one() -> StoreOptions {
+    quick().parallel(1).part_bytes(1 << 20)
+}
+
+fn open(view: Arc<dyn ObjectStore>) -> Store {
+    Store::from_objects(view, "", one_by_one()).unwrap()
+}
+
+fn publish_options() -> PublishOptions {
+    PublishOptions::default().snapshots(Snapshots::Never)
+}
+
+fn publish(store: &Store, states: &[MemoryState], version: usize) -> Result<u64> {
+    let base = version.checked_sub(1).map_or(Base::Nothing, |before| Base::State((&states[before]).into()));
+    let mut publisher = Publisher::open(store.clone(), publish_options())?;
+    publisher.publish(&states[version], base, &()).map(|published| published.version)
+}
+
+fn prune_to(store: &Store, last: u64) -> Result<usize> {
+    let plan = plan_prune(store, &Keep { last, ..Keep::default() })?;
+    prune(store, &plan, &()).map(|pruned| pruned.removed.len())
+}
+
+fn compact_head(store: &Store) -> Result<()> {
+    let scratch = tempfile::tempdir().unwrap();
+    compact(store, &CompactOptions::new(scratch.path()).version(Some(3)).snapshot(true), &()).map(drop)
+}
+
+impl Start {
+    fn new() -> Self {
+        let mut models = Models::new(21, 2);
+        let states: Vec<MemoryState> = (0..5).map(|version| models.state(version).clone()).collect();
+        let bucket = Bucket::new();
+        let store = open(bucket.free_view());
+        init(&store).unwrap();
+        for version in 0..3 {
+            publish(&store, &states, version).unwrap();
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        compact(&store, &CompactOptions::new(scratch.path()).snapshot(true), &()).unwrap();
+        publish(&store, &states, 3).unwrap();
+        // Routes to versions 0 and 1 are withdrawn; their files stay for a day.
+        prune_to(&store, 2).unwrap();
+        // What a publisher left behind.
+        publish_shard(&store, &states[4], Base::State((&states[3]).into()), 0, 1, &publish_options(), &()).unwrap();
+        let listed: Vec<_> = bucket.objects.list(None).try_collect().now_or_never().unwrap().unwrap();
+        let content = |path: &Path| bucket.objects.get(path).now_or_never().unwrap().unwrap().bytes();
+        let objects = listed.into_iter().map(|meta| {
+            let bytes = content(&meta.location).now_or_never().unwrap().unwrap();
+            (meta.location, bytes.into())
+        });
+        Self { objects: objects.collect(), states }
+    }
+
+    fn run(&self, work: Work, store: &Store) -> Result<()> {
+        match work {
+            Work::Publish => publish(store, &self.states, 4).map(|version| assert_eq!(version, 4)),
+            Work::PublishShard => {
+                let base = Base::State((&self.states[3]).into());
+                let part = publish_shard(store, &self.states[4], base, 0, 1, &publish_options(), &())?;
+                commit_shards(store, &[part], &publish_options(), &()).map(drop)
+            }
+            Work::Prune => prune_to(store, 2).map(drop),
+            Work::Compact => compact_head(store),
+            Work::Follow => {
+                let directory = tempfile::tempdir().unwrap();
+                let options = SubscriberOptions::default().other_files(OtherFiles::None);
+                let mut subscriber = Subscriber::open(store.clone(), directory.path(), options)?;
+                let prepared = subscriber.prepare(None, &())?.expect("a version");
+                let at = usize::try_from(prepared.version()).unwrap();
+                let expected = deltachain::tensor::StateDigests::of(&self.states[at], &()).unwrap().state;
+                assert_eq!(prepared.state(), expected);
+                Ok(())
+            }
+        }
+    }
+
+    /// Carries out an order: at each step the choice with this number, and the first one beyond the end. If this is one of
+    /// `all` orders, the choices that are left out are those with which another order gives the same.
+    fn carry_out(&self, works: &[Work], how: How, order: &[usize], all: bool) -> Tried {
+        let mut is_new = true;
+        let mut last: Option<(usize, Touch)> = None;
+        let bucket = Bucket::copy_of(&self.objects, how.late);
+        let mut numbers = Vec::new();
+        let mut steps = Vec::new();
+        let results: Vec<Result<()>> = thread::scope(|scope| {
+            let views: Vec<_> = (0..works.len()).map(|client| bucket.view(client)).collect();
+            let clients: Vec<_> = works
+                .iter()
+                .zip(views)
+                .enumerate()
+                .map(|(client, (&work, view))| {
+                    let bucket = Arc::clone(&bucket);
+                    scope.spawn(move || {
+                        let result =
+                            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run(work, &open(view))));
+                        bucket.end(client);
+                        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                    })
+                })
+                .collect();
+            loop {
+                let mut choices = bucket.choices(how.may_jump);
+                let Some(&first) = choices.first() else { break };
+                // A publisher's own clocks go on from when it has asked for the time. Here these know nothing of a jump.
+                let is_timed = |(client, work): (usize, &Work)| {
+                    *work == Work::PublishShard && bucket.has_asked_for_the_time(client)
+                };
+                if works.iter().enumerate().any(is_timed) {
+                    choices.retain(|&next| next != Next::Jump);
+                }
+                choices.retain(|&next| is_new && !(all && is_wrong_way_round(&bucket, last.as_ref(), next)));
+                if choices.is_empty() {
+                    // Another order gives the same. This one is brought to its end.
+                    is_new = false;
+                    choices.push(first);
+                }
+                let number = order.get(steps.len()).copied().unwrap_or(0).min(choices.len() - 1);
+                let next = choices[number];
+                last = match next {
+                    Next::Client(client) => Some((client, bucket.touch(client))),
+                    Next::Jump => Some((usize::MAX, Touch::Time)),
+                    Next::Late => None,
+                };
+                numbers.push(choices.len());
+                steps.push(next);
+                bucket.carry_out(next);
+            }
+            clients.into_iter().map(|client| client.join().unwrap()).collect()
+        });
+        self.check(works, how, &open(bucket.free_view()), &results, &steps);
+        Tried { numbers, counts: (0..works.len()).map(|client| bucket.count(client)).collect(), is_new }
+    }
+
+    /// Nothing that is needed has been lost, and everybody has got what they were told.
+    fn check(&self, works: &[Work], how: How, store: &Store, results: &[Result<()>], steps: &[Next]) {
+        for (&work, result) in works.iter().zip(results) {
+            if let Err(error) = result {
+                assert!(may_fail(works, work, how, error), "{work:?}: {error:#}, {steps:?}");
+            }
+            if let (Work::Publish | Work::PublishShard, Ok(())) = (work, result) {
+                let built = rebuild(store, Some(4)).unwrap_or_else(|error| panic!("version 4: {error:#}, {steps:?}"));
+                assert!(built == self.states[4], "another state");
+            }
+        }
+        for version in [2, 3] {
+            let built =
+                rebuild(store, Some(version)).unwrap_or_else(|error| panic!("version {version}: {error:#}, {steps:?}"));
+            assert!(built == self.states[usize::try_from(version).unwrap()]);
+        }
+        let report = fsck(store, &FsckOptions::default(), &()).unwrap();
+        assert!(report.problems.is_empty(), "{:?}, {steps:?}", report.problems);
+    }
+}
+
+/// What there was in an order.
+struct Tried {
+    /// How many choices, at each step.
+    numbers: Vec<usize>,
+    /// How many operations, of each client.
+    counts: Vec<usize>,
+    /// Whether no other order gives the same for sure.
+    is_new: bool,
+}
+
+/// Whether this step could as well have come before the last one, and so does in another order.
+fn is_wrong_way_round(bucket: &Bucket, last: Option<&(usize, Touch)>, next: Next) -> bool {
+    let (Some((before, touched)), Next::Client(client)) = (last, next) else { return false };
+    client < *before && bucket.touch(client).commutes(touched)
+}
+
+/// What happens beside the clients.
+#[derive(Debug, Clone, Copy, Default)]
+struct How {
+    may_jump: bool,
+    late: Option<(usize, usize)>,
+}
+
+/// Whether somebody may be told this, who then begins anew. Nobody may be told so that has no rival.
+fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
+    match (work, error.rule()) {
+        // Routes have changed since it was planned.
+        (Work::Prune, Some("R-PUB-06")) => works.contains(&Work::Compact),
+        // A day passed between the first file and the commit, or between planning and reading.
+        (Work::PublishShard, Some("R-PUB-08" | "R-CHN-09")) | (Work::Follow, Some("R-CHN-09")) => how.may_jump,
+        // Or between storing a probe and looking at it, so that a prune has removed it as one that was left behind.
+        (Work::PublishShard, None) => how.may_jump && error.to_string().contains("asking for the time"),
+        _ => false,
+    }
+}
+
+/// Tries all orders of these clients, or some if they are more than the environment says.
+fn try_orders(works: &[Work], how: How) {
+    let start = Start::new();
+    let most = setting("DELTACHAIN_ORDERS", 150);
+    let (mut tried, mut count) = (0, 0);
+    let mut order = Some(Vec::new());
+    while let Some(next) = order.take_if(|_| most == 0 || tried < most) {
+        let Tried { numbers, is_new, .. } = start.carry_out(works, how, &next, true);
+        tried += 1;
+        count += u64::from(is_new);
+        order = order_after(next, &numbers);
+    }
+    let are_all = order.is_none();
+    if !are_all {
+        let mut random = Random(7);
+        for _ in 0..most {
+            // A number beyond the last choice is the last, so that all clients come to their turn about as often.
+            let clients = works.len().max(2) as u64;
+            let order: Vec<usize> = (0..60).map(|_| usize::try_from(random.below(clients)).unwrap()).collect();
+            start.carry_out(works, how, &order, false);
+        }
+        count = most;
+    }
+    println!("{works:?}, {how:?}: {count} orders, which are {}", if are_all { "all" } else { "some" });
+}
+
+/// The order after this one: the last step that has another choice takes the next.
+fn order_after(mut order: Vec<usize>, numbers: &[usize]) -> Option<Vec<usize>> {
+    order.resize(numbers.len(), 0);
+    let step = (0..numbers.len()).rev().find(|&step| order[step] + 1 < numbers[step])?;
+    order.truncate(step + 1);
+    order[step] += 1;
+    Some(order)
+}
+
+#[test]
+fn a_publish_and_a_prune() {
+    try_orders(&[Work::Publish, Work::Prune], How::default());
+}
+
+#[test]
+fn a_publish_of_shards_and_a_prune_a_day_later() {
+    try_orders(&[Work::PublishShard, Work::Prune], How { may_jump: true, late: None });
+}
+
+#[test]
+fn a_publish_and_a_compaction() {
+    try_orders(&[Work::Publish, Work::Compact], How::default());
+}
+
+#[test]
+fn a_prune_and_a_follower() {
+    try_orders(&[Work::Prune, Work::Follow], How::default());
+}
+
+#[test]
+fn a_prune_and_a_follower_a_day_later() {
+    try_orders(&[Work::Prune, Work::Follow], How { may_jump: true, late: None });
+}
+
+#[test]
+fn a_prune_and_a_compaction() {
+    try_orders(&[Work::Prune, Work::Compact], How::default());
+}
+
+#[test]
+fn a_publish_a_prune_and_a_follower() {
+    try_orders(&[Work::Publish, Work::Prune, Work::Follow], How::default());
+}
+
+#[test]
+fn a_publish_a_prune_and_a_compaction() {
+    try_orders(&[Work::Publish, Work::Prune, Work::Compact], How::default());
+}
+
+/// Each operation in turn seems to fail, is tried again, and is carried out a second time later: the old one at any time.
+#[test]
+fn operations_that_are_carried_out_late() {
+    let start = Start::new();
+    let works = [Work::Publish, Work::Prune];
+    let counts = start.carry_out(&works, How::default(), &[], false).counts;
+    let mut random = Random(9);
+    let most = setting("DELTACHAIN_LATE_ORDERS", 10);
+    let mut count = 0;
+    for (client, operations) in counts.into_iter().enumerate() {
+        for number in 1..=operations {
+            for _ in 0..most {
+                let order: Vec<usize> = (0..60).map(|_| usize::try_from(random.below(3)).unwrap()).collect();
+                start.carry_out(&works, How { may_jump: false, late: Some((client, number)) }, &order, false);
+                count += 1;
+            }
+        }
+    }
+    println!("late operations: {count} orders");
+}

@@ -1,0 +1,342 @@
+//! Publishing from memory: models that are no files, and a publisher that keeps a copy of the head.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use deltachain::chain::{Commit, ObjectName};
+use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
+use deltachain::format::Index;
+use deltachain::tensor::{Digest, Dtype, MemoryState, State, StateDigests, StateWriter, TensorInfo};
+use deltachain::{Error, ErrorClass, Limits, LinkReader, Result};
+use deltachain_store::{Base, Model, Observer, Phase, PublishOptions, Published, Publisher, Snapshots, Store, init};
+use object_store::memory::InMemory;
+
+use crate::support::faulty::{Control, Fault, FaultyStore, Operation};
+use crate::support::models::Models;
+use crate::support::quick;
+use crate::support::verify::{prove, rebuild};
+
+fn new_chain() -> (Store, Arc<Control>) {
+    let (objects, control) = FaultyStore::new(Arc::new(InMemory::new()));
+    let store = Store::from_objects(objects, "", quick()).unwrap();
+    init(&store).unwrap();
+    (store, control)
+}
+
+fn options() -> PublishOptions {
+    PublishOptions::default().snapshots(Snapshots::Every(3)).skips(vec![4])
+}
+
+fn keeping(store: &Store) -> Publisher {
+    Publisher::open(store.clone(), options().keep_head(true)).unwrap()
+}
+
+fn commit_of(store: &Store, version: u64) -> Commit {
+    let bytes = store.get(ObjectName::Commit(version)).unwrap().unwrap();
+    Commit::parse(&bytes, &Limits::default()).unwrap()
+}
+
+/// Counts bytes that are fetched.
+#[derive(Default)]
+struct Downloads(AtomicU64);
+
+impl Observer for Downloads {
+    fn begin(&self, _phase: Phase, _bytes: u64) {}
+
+    fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
+        if phase == Phase::Download {
+            self.0.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn end(&self, _phase: Phase) {}
+
+    fn remark(&self, text: &str) {
+        panic!("{text}");
+    }
+}
+
+/// Publishes from memory, and says whether the head came from the publisher's own.
+fn publish(publisher: &mut Publisher, state: &MemoryState) -> Result<(Published, bool)> {
+    let downloads = Downloads::default();
+    let published = publisher.publish(state, Base::Chain, &downloads)?;
+    Ok((published, downloads.0.into_inner() == 0))
+}
+
+fn save(state: &MemoryState, path: &Path) -> SafetensorsState {
+    let staged =
+        StagedSafetensors::create(path, state.tensors(), &Layout::single_file(state.tensors()), None, false).unwrap();
+    for (number, (_, data)) in state.iter().enumerate() {
+        staged.write(number, 0, data).unwrap();
+    }
+    staged.commit().unwrap();
+    SafetensorsState::open(path).unwrap()
+}
+
+/// The links of a version: where each comes from, its two ends, and its index without the nonce.
+fn links(store: &Store, version: u64) -> Vec<(Option<u64>, [Digest; 2], Index)> {
+    let links = commit_of(store, version).routes.into_iter().map(|route| {
+        let file = store.get(route.files[0].name()).unwrap().unwrap();
+        let link = LinkReader::open(file, &Limits::default()).unwrap();
+        let mut index = link.index().clone();
+        index.metadata.remove("deltachain.nonce").unwrap();
+        (route.from, [link.header().base, link.header().target], index)
+    });
+    links.collect()
+}
+
+#[test]
+fn memory_and_files_give_the_same_links() {
+    let place = tempfile::tempdir().unwrap();
+    let mut models = Models::new(1, 20);
+    let chains = [new_chain().0, new_chain().0, new_chain().0, new_chain().0];
+    let mut from_files = Publisher::open(chains[0].clone(), options()).unwrap();
+    let mut from_memory = Publisher::open(chains[1].clone(), options()).unwrap();
+    let (mut keeping, mut streaming) = (keeping(&chains[2]), keeping(&chains[3]));
+    let mut before: Option<(SafetensorsState, MemoryState, StateDigests)> = None;
+    for version in 0..9 {
+        let state = models.state(version).clone();
+        let files = save(&state, &place.path().join(version.to_string()));
+        let base = before.as_ref().map_or(Base::Nothing, |(files, ..)| Base::State(files.into()));
+        let expected = from_files.publish(&files, base, &()).unwrap();
+
+        let base = match &before {
+            None => Base::Nothing,
+            Some((_, state, digests)) => Base::Trusted(state.into(), digests),
+        };
+        let mut published = vec![from_memory.publish(&state, base, &()).unwrap()];
+        // Older versions for skips are fetched, the head never is.
+        published.push(keeping.publish(&state, Base::Chain, &()).unwrap());
+        let tensors: Vec<_> = state.iter().map(|(info, data)| (info.clone(), data)).collect();
+        published.push(streaming.publish_tensors(tensors.into_iter().rev(), Base::Chain, &()).unwrap());
+        for (store, published) in chains[1..].iter().zip(&published) {
+            assert_eq!(published.state, expected.state);
+            assert_eq!(links(store, version), links(&chains[0], version), "version {version}");
+            assert_eq!((published.changed, published.elements), (expected.changed, expected.elements));
+        }
+        let digests = expected.shards[0].clone();
+        assert_eq!(digests, StateDigests::of(&state, &()).unwrap());
+        before = Some((files, state, digests));
+    }
+    assert_eq!(prove(&chains[2]).len(), 9);
+}
+
+#[test]
+fn files_keep_their_layout_and_the_copy_knows_it() {
+    let place = tempfile::tempdir().unwrap();
+    let mut models = Models::new(2, 4);
+    let (store, _) = new_chain();
+    let (other, _) = new_chain();
+    let mut keeping = keeping(&store);
+    let mut plain = Publisher::open(other.clone(), options()).unwrap();
+    // From version 6 on there are two files.
+    let states: Vec<SafetensorsState> = (4..9).map(|version| models.save(version, place.path())).collect();
+    let mut base = Base::Nothing;
+    for (version, state) in (0..).zip(&states) {
+        plain.publish(state, base, &()).unwrap();
+        keeping.publish(state, Base::Chain, &()).unwrap();
+        base = Base::State(state.into());
+        assert_eq!(links(&store, version), links(&other, version), "version {version}");
+    }
+}
+
+/// What happens to a publish.
+#[derive(Debug, Clone, Copy)]
+enum Accident {
+    HeadIsNotRead,
+    LinkIsNotStored,
+    CommitIsNotStored,
+    SuccessIsNotSeen,
+    AnotherIsFirst,
+}
+
+/// Publishes a version when links begin to be made.
+struct Rival(Mutex<Option<(Publisher, MemoryState)>>);
+
+impl Observer for Rival {
+    fn begin(&self, phase: Phase, _bytes: u64) {
+        if phase == Phase::Upload
+            && let Some((mut publisher, state)) = self.0.lock().unwrap().take()
+        {
+            publisher.publish(&state, Base::Nothing, &()).unwrap();
+        }
+    }
+
+    fn advance(&self, _phase: Phase, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn end(&self, _phase: Phase) {}
+
+    fn remark(&self, _text: &str) {}
+}
+
+impl Accident {
+    /// Lets it happen while this state is published.
+    fn happen(self, store: &Store, control: &Control, publisher: &mut Publisher, state: &MemoryState) -> Error {
+        let fails = |what: fn(Operation) -> Option<Fault>| control.plan(move |call| what(call.operation));
+        match self {
+            Self::HeadIsNotRead => fails(|operation| (operation == Operation::List).then_some(Fault::FailBefore)),
+            Self::LinkIsNotStored => fails(|operation| (operation == Operation::Put).then_some(Fault::FailBefore)),
+            Self::CommitIsNotStored => fails(|operation| (operation == Operation::Create).then_some(Fault::FailBefore)),
+            Self::SuccessIsNotSeen => fails(|operation| (operation == Operation::Create).then_some(Fault::FailAfter)),
+            Self::AnotherIsFirst => {}
+        }
+        let rival = matches!(self, Self::AnotherIsFirst).then(|| {
+            let mut rivals = MemoryState::new();
+            rivals.insert("a rival's", Dtype::U8, &[1], vec![7]).unwrap();
+            (Publisher::open(store.clone(), PublishOptions::default()).unwrap(), rivals)
+        });
+        let error = publisher.publish(state, Base::Chain, &Rival(Mutex::new(rival))).unwrap_err();
+        control.heal();
+        error
+    }
+}
+
+#[test]
+fn after_an_accident_the_next_version_is_right() {
+    use Accident::{AnotherIsFirst, CommitIsNotStored, HeadIsNotRead, LinkIsNotStored};
+    for accident in [HeadIsNotRead, LinkIsNotStored, CommitIsNotStored, AnotherIsFirst] {
+        let (store, control) = new_chain();
+        let mut models = Models::new(3, 10);
+        let mut publisher = keeping(&store);
+        let mut expected: Vec<MemoryState> = Vec::new();
+        let mut is_lost = true;
+        // Versions with a link alone, with a snapshot, and with a link from an older version.
+        for version in 0..8 {
+            let state = models.state(version).clone();
+            let (published, is_own) = publish(&mut publisher, &state).unwrap();
+            assert_eq!(published.version, expected.len() as u64);
+            let has_skip = published.version.is_multiple_of(4) && published.version > 0;
+            assert!(is_own || is_lost || has_skip, "{accident:?}: the copy is not used at {version}");
+            assert_eq!(published.routes.iter().any(|route| route.from.is_some()), version > 0);
+            expected.push(state);
+
+            let mut failing = models.state(version).clone();
+            failing.insert("fails", Dtype::U8, &[2], vec![1, 2]).unwrap();
+            failing.remove("norm");
+            let error = accident.happen(&store, &control, &mut publisher, &failing);
+            is_lost = matches!(accident, AnotherIsFirst);
+            if is_lost {
+                assert_eq!(error.rule(), Some("R-PUB-03"), "{error}");
+                let mut rivals = MemoryState::new();
+                rivals.insert("a rival's", Dtype::U8, &[1], vec![7]).unwrap();
+                expected.push(rivals);
+            } else {
+                assert_eq!(error.class(), ErrorClass::Io, "{error}");
+            }
+        }
+        assert_eq!(prove(&store), expected, "{accident:?}");
+    }
+}
+
+#[test]
+fn a_success_that_was_not_seen_is_found() {
+    let (store, control) = new_chain();
+    let mut models = Models::new(4, 4);
+    let mut publisher = keeping(&store);
+    publish(&mut publisher, models.state(0)).unwrap();
+    let error = Accident::SuccessIsNotSeen.happen(&store, &control, &mut publisher, models.state(1));
+    assert_eq!(error.class(), ErrorClass::Io, "{error}");
+    let (published, is_own) = publish(&mut publisher, models.state(2)).unwrap();
+    assert_eq!((published.version, is_own), (2, false));
+    let expected = [0, 1, 2].map(|version| models.state(version).clone());
+    assert_eq!(prove(&store), expected);
+}
+
+/// Memory that somebody writes to all the time.
+struct Restless {
+    state: MemoryState,
+    reads: AtomicU64,
+}
+
+impl State for Restless {
+    fn tensors(&self) -> &[TensorInfo] {
+        self.state.tensors()
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.state.read(tensor, offset, out)?;
+        let [low, high, ..] = self.reads.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+        if let Some(byte) = out.get_mut(usize::from(low)) {
+            *byte = byte.wrapping_add(low | 1).wrapping_add(high);
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, _tensor: usize, _range: std::ops::Range<u64>) -> Option<&[u8]> {
+        panic!("it is looked at where it is");
+    }
+}
+
+#[test]
+fn a_model_that_changes_meanwhile_gives_a_link_a_digest_and_a_copy_that_agree() {
+    let (store, _) = new_chain();
+    let mut models = Models::new(5, 10);
+    let mut publisher = keeping(&store);
+    let reads = |version| AtomicU64::new(version * 41);
+    let mut digests: Vec<Digest> = Vec::new();
+    for version in 0..9 {
+        let restless = Restless { state: models.state(version).clone(), reads: reads(version) };
+        let published = publisher.publish(Model::State(&restless), Base::Chain, &()).unwrap();
+        let count = restless.state.tensors().len() as u64;
+        // All of these tensors have one piece, and those that are empty have none.
+        assert_eq!(restless.reads.into_inner() - version * 41, count, "version {version}");
+        digests.push(published.state);
+    }
+    // Each route of each version leads to what its commit says.
+    let states = prove(&store);
+    let proven: Vec<Digest> = states.iter().map(|state| StateDigests::of(state, &()).unwrap().state).collect();
+    assert_eq!(proven, digests);
+
+    // Without a copy one link is right, and several are not made.
+    let (store, _) = new_chain();
+    let mut publisher =
+        Publisher::open(store.clone(), options().snapshots(Snapshots::Every(2)).skips(Vec::new())).unwrap();
+    let restless =
+        |version, models: &mut Models| Restless { state: models.state(version).clone(), reads: reads(version) };
+    publisher.publish(Model::State(&restless(0, &mut models)), Base::Chain, &()).unwrap();
+    publisher.publish(Model::State(&restless(1, &mut models)), Base::Chain, &()).unwrap();
+    let error = publisher.publish(Model::State(&restless(2, &mut models)), Base::Chain, &()).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Usage);
+    assert_eq!(prove(&store).len(), 2);
+}
+
+#[test]
+fn bases_are_hashed_unless_they_are_trusted() {
+    let (store, _) = new_chain();
+    let mut models = Models::new(6, 4);
+    let states: Vec<MemoryState> = (0..3).map(|version| models.state(version).clone()).collect();
+    let mut publisher = Publisher::open(store.clone(), options()).unwrap();
+    let digests = publisher.publish(&states[0], Base::Nothing, &()).unwrap().shards.remove(0);
+    let others = StateDigests::of(&states[1], &()).unwrap();
+    for base in [Base::State((&states[1]).into()), Base::Trusted((&states[1]).into(), &others)] {
+        let error = publisher.publish(&states[1], base, &()).unwrap_err();
+        assert_eq!(error.rule(), Some("R-PUB-01"), "{error}");
+    }
+    // Who vouches for other bytes makes a version that no reader takes: this base hides what has changed.
+    let mut other = states[0].clone();
+    let (info, data) = states[1].get("embedding").unwrap();
+    other.insert("embedding", info.dtype(), info.shape(), data.to_vec()).unwrap();
+    publisher.publish(&states[1], Base::Trusted((&other).into(), &digests), &()).unwrap();
+    assert_eq!(rebuild(&store, Some(1)).unwrap_err().rule(), Some("R-APP-04"));
+}
+
+#[test]
+fn tensors_are_checked_before_anything_is_published() {
+    let (store, _) = new_chain();
+    let mut publisher = keeping(&store);
+    let info = |name: &str| TensorInfo::new(name, Dtype::U8, [2]).unwrap();
+    for (name, bytes) in [("a", vec![3, 4]), ("c", vec![3])] {
+        let tensors = [(info("b"), vec![1, 2]), (info("a"), vec![1, 2]), (info(name), bytes)];
+        let error = publisher.publish_tensors(tensors, Base::Chain, &()).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Usage, "{error}");
+    }
+    let published = publisher.publish_tensors([(info("a"), &[1, 2][..])], Base::Chain, &()).unwrap();
+    assert_eq!((published.version, published.elements), (0, 2));
+    let published = publisher.publish_tensors(Vec::<(TensorInfo, Vec<u8>)>::new(), Base::Chain, &()).unwrap();
+    assert_eq!((published.version, published.state), (1, Digest::of_empty_state()));
+    assert_eq!(prove(&store).len(), 2);
+}

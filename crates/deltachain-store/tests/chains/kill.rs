@@ -1,0 +1,230 @@
+//! `kill -9` at any instant: publishers and followers of a chain in a directory are killed again and again, and go on with
+//! what they find. `DELTACHAIN_KILLS` sets how often, `DELTACHAIN_KILL_SEED` the seed of the instants.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use deltachain_store::{
+    Base, CompactOptions, FsckOptions, MemoryOptions, MemorySubscriber, PublishOptions, Publisher, Scratch, Store,
+    StoreOptions, Subscriber, SubscriberOptions, compact, fsck, init,
+};
+
+use crate::support::child::{child, place};
+use crate::support::foreign;
+use crate::support::models::Models;
+use crate::support::verify::{prove, shown};
+use crate::support::{Random, setting};
+
+/// Versions that a process publishes or goes through before it ends by itself.
+const STEPS: u64 = 5;
+/// Versions of the chain that is followed.
+const VERSIONS: u64 = 9;
+const ROWS: u64 = 60;
+
+fn store(place: &Path) -> Store {
+    Store::create(place.join("store").to_str().unwrap(), StoreOptions::default()).unwrap()
+}
+
+fn models() -> Models {
+    Models::new(11, ROWS)
+}
+
+fn head(store: &Store) -> Option<u64> {
+    store.listing(0).unwrap().head()
+}
+
+/// Publishes the next version.
+fn publish(store: &Store, models: &mut Models, place: &Path) {
+    let version = head(store).map_or(0, |head| head + 1);
+    // Not where another process may have been killed while it wrote.
+    let scratch = tempfile::tempdir_in(place).unwrap();
+    let state = models.save(version, scratch.path());
+    let mut options = PublishOptions::default();
+    options.skips = vec![3];
+    let mut publisher = Publisher::open(store.clone(), options).unwrap();
+    let published = publisher.publish(&state, Base::Work(&place.join("work")), &()).unwrap();
+    assert_eq!(published.version, version);
+}
+
+#[test]
+#[ignore = "a process that is killed"]
+fn publisher() {
+    let Some(place) = place() else { return };
+    let (store, mut models) = (store(&place), models());
+    // A process before it may have been killed before it began the chain.
+    let _ = init(&store);
+    for _ in 0..STEPS {
+        publish(&store, &mut models, &place);
+    }
+}
+
+#[test]
+#[ignore = "a process that is killed"]
+fn follower() {
+    let Some(place) = place() else { return };
+    let mut follower = Subscriber::open(store(&place), &place.join("model"), SubscriberOptions::default()).unwrap();
+    for _ in 0..STEPS {
+        // Round and round: from the head it goes to the beginning.
+        let next = follower.held().map_or(0, |held| (held.version + 1) % VERSIONS);
+        let prepared = follower.prepare(Some(next), &()).unwrap().unwrap();
+        follower.apply(prepared).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "a process that is killed"]
+fn looker() {
+    let Some(place) = place() else { return };
+    let (store, mut models) = (store(&place), models());
+    let _ = init(&store);
+    for _ in 0..2 {
+        let version = head(&store).map_or(0, |head| head + 1);
+        // Not more than can be checked again and again.
+        if version < 6 {
+            let options = PublishOptions::default().skips(vec![2]);
+            let mut publisher = Publisher::open(store.clone(), options).unwrap();
+            publisher.publish(models.state(version), Base::Chain, &()).unwrap();
+        }
+        let scratch = Scratch::new(None).unwrap();
+        compact(&store, &CompactOptions::new(scratch.path()).snapshot(true), &()).unwrap();
+        let report = fsck(&store, &FsckOptions::default().deep(Some(scratch.path().to_owned())), &()).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        let mut follower = MemorySubscriber::open(store.clone(), MemoryOptions::default()).unwrap();
+        assert!(follower.prepare(None, &()).unwrap().is_some());
+    }
+}
+
+/// Runs one of the processes, kills it after some time, and says whether it lived then.
+fn run(test: &str, place: &Path, until: Option<Duration>) -> bool {
+    // So that what is left behind is seen.
+    let temporary = place.join("temporary");
+    fs::create_dir_all(&temporary).unwrap();
+    let mut child = child(&format!("kill::{test}"), place)
+        .env("TMPDIR", temporary)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    if let Some(until) = until {
+        thread::sleep(until);
+        child.kill().unwrap();
+    }
+    let status = child.wait().unwrap();
+    assert!(status.success() || (until.is_some() && status.code().is_none()), "{test}: {status}");
+    !status.success()
+}
+
+/// Lets a process run to its end once, in a place of its own, to see how long that takes; then kills it again and again at
+/// any instant of such a run. `check` gives the stage at which it was killed. Gives the place as the last run left it, which came
+/// to its end.
+fn kill_again_and_again(test: &str, prepare: impl Fn(&Path), mut check: impl FnMut(&Path) -> u64) -> TempDir {
+    let other = tempfile::tempdir().unwrap();
+    prepare(other.path());
+    let start = Instant::now();
+    run(test, other.path(), None);
+    let whole = start.elapsed();
+
+    let place = tempfile::tempdir().unwrap();
+    prepare(place.path());
+    let seed = setting("DELTACHAIN_KILL_SEED", 1);
+    let mut random = Random(seed);
+    let (mut kills, mut runs) = (0, 0);
+    let mut stages: BTreeMap<u64, u64> = BTreeMap::new();
+    while kills < setting("DELTACHAIN_KILLS", 12) {
+        let micros = u64::try_from(whole.as_micros()).unwrap();
+        let killed = run(test, place.path(), Some(Duration::from_micros(random.below(micros))));
+        let stage = check(place.path());
+        runs += 1;
+        if killed {
+            kills += 1;
+            *stages.entry(stage).or_default() += 1;
+        }
+        assert!(runs < 100 + 10 * kills, "it always ends before it is killed");
+    }
+    println!(
+        "{test}, seed {seed}: {kills} kills in {runs} runs of up to {whole:?}; by versions done before: {stages:?}"
+    );
+    // It goes on as if nothing had happened.
+    run(test, place.path(), None);
+    check(place.path());
+    place
+}
+
+#[test]
+fn nothing_that_was_built_for_the_moment_is_left() {
+    let place = kill_again_and_again("looker", |_| {}, |place| head(&store(place)).map_or(0, |head| head + 1));
+    let temporary = place.path().join("temporary");
+    let private = names(&temporary);
+    assert!(private.len() == 1 && private[0].starts_with("deltachain-scratch"), "{private:?}");
+    assert_eq!(names(&temporary.join(&private[0])), ["lock"]);
+}
+
+#[test]
+fn a_publisher_that_is_killed_loses_nothing() {
+    let mut models = models();
+    let mut before = 0;
+    let check = |place: &Path| {
+        let store = store(place);
+        if head(&store).is_none() {
+            return 0;
+        }
+        let states = prove(&store);
+        for (version, state) in (0..).zip(&states) {
+            assert_eq!(state, models.state(version), "version {version}");
+        }
+        let shown = shown(&place.join("work"));
+        assert!(shown.is_none_or(|shown| states.contains(&shown)), "the work directory is at no version");
+        let now = states.len() as u64;
+        assert!(now >= before);
+        now - std::mem::replace(&mut before, now)
+    };
+    kill_again_and_again("publisher", |_| {}, check);
+}
+
+#[test]
+fn a_follower_that_is_killed_has_one_version() {
+    let mut models = models();
+    let prepare = |place: &Path| {
+        let (store, mut models) = (store(place), self::models());
+        init(&store).unwrap();
+        (0..VERSIONS).for_each(|_| publish(&store, &mut models, place));
+        drop(Subscriber::open(store, &place.join("model"), SubscriberOptions::default()).unwrap());
+        foreign::put(&place.join("model"));
+    };
+    let mut before = VERSIONS - 1;
+    let check = |place: &Path| {
+        let model = place.join("model");
+        foreign::check(&model);
+        let Some(state) = shown(&model) else { return 0 };
+        let version = (0..VERSIONS).find(|version| *models.state(*version) == state).expect("a version");
+        let saved = tempfile::tempdir().unwrap();
+        let expected = models.save(version, saved.path());
+        // An index that was there stays, though one file needs none.
+        let (files, needed) = (names(&model.join("current")), names(expected.path()));
+        assert!(needed.iter().all(|name| files.contains(name)), "{files:?}");
+        // Whoever goes on agrees, and cleans up.
+        let mut follower = Subscriber::open(store(place), &model, SubscriberOptions::default()).unwrap();
+        assert_eq!(follower.held().map(|held| held.version), Some(version));
+        assert!(follower.prepare(Some(version), &()).unwrap().is_none());
+        let left = names(&model).into_iter().filter(|name| name.starts_with(".tmp-deltachain-")).count();
+        assert_eq!(left, 1, "that which is not ours");
+        foreign::check(&model);
+        let steps = (version + VERSIONS - before) % VERSIONS;
+        before = version;
+        steps
+    };
+    kill_again_and_again("follower", prepare, check);
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = entries.collect();
+    names.sort();
+    names
+}

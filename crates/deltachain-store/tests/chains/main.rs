@@ -1,0 +1,23 @@
+//! All tests of the store from outside, as one program: each program more would take half a minute to build.
+
+mod another_server;
+mod assets;
+mod buckets;
+mod chain;
+mod common;
+mod damage;
+#[cfg(unix)]
+mod disk;
+mod examples;
+mod faults;
+mod hostile;
+mod interleaving;
+mod keeping;
+mod kill;
+mod maintenance;
+mod proxy;
+mod publisher;
+mod requests;
+mod store;
+mod subscriber;
+mod support;

@@ -1,0 +1,502 @@
+//! Publishing: bases, policies, shards, races, and what a crash leaves.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::thread;
+
+use deltachain::chain::{Commit, ObjectName};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Dtype, MemoryState, StateDigests};
+use deltachain::{Error, ErrorClass, Limits, Result};
+use deltachain_store::{
+    Base, Observer, Phase, PublishOptions, Published, Publisher, ShardPart, Snapshots, Store, StoreOptions,
+    commit_shards, init, log, publish_shard, show,
+};
+use object_store::memory::InMemory;
+
+use crate::support::faulty::FaultyStore;
+use crate::support::models::{Models, save};
+use crate::support::quick;
+use crate::support::verify::{prove, rebuild};
+
+fn store(directory: &Path) -> Store {
+    let path = directory.join("chain");
+    Store::create(path.to_str().unwrap(), StoreOptions::default()).unwrap()
+}
+
+fn options(snapshots: Snapshots, skips: &[u64]) -> PublishOptions {
+    let mut options = PublishOptions::default();
+    options.snapshots = snapshots;
+    options.skips = skips.to_vec();
+    options
+}
+
+fn publish(store: &Store, state: &SafetensorsState, base: Base<'_>) -> Result<Published> {
+    Publisher::open(store.clone(), PublishOptions::default())?.publish(state, base, &())
+}
+
+fn from(published: &Published) -> Vec<Option<u64>> {
+    published.routes.iter().map(|route| route.from).collect()
+}
+
+fn commit_of(store: &Store, version: u64) -> Commit {
+    let bytes = store.get(ObjectName::Commit(version)).unwrap().unwrap();
+    Commit::parse(&bytes, &Limits::default()).unwrap()
+}
+
+fn assert_rule(error: &Error, rule: &str) {
+    assert_eq!((error.rule(), error.class()), (Some(rule), ErrorClass::Chain), "{error}");
+}
+
+#[test]
+fn a_chain_is_begun_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let error = Publisher::open(store.clone(), PublishOptions::default()).unwrap_err();
+    assert_rule(&error, "R-CHN-01");
+    let chain = init(&store).unwrap();
+    assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), chain.to_bytes().unwrap());
+    assert_eq!(init(&store).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), chain.to_bytes().unwrap());
+    assert!(log(&store, None).unwrap().is_empty());
+    assert_rule(&show(&store, None).unwrap_err(), "R-CHN-03");
+}
+
+#[test]
+fn versions_are_made_from_the_head_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, mut models) = (store(directory.path()), Models::new(1, 40));
+    init(&store).unwrap();
+    let states: Vec<SafetensorsState> = (0..4).map(|version| models.save(version, directory.path())).collect();
+    // There is nothing to make a link from.
+    assert_rule(&publish(&store, &states[1], Base::State((&states[0]).into())).unwrap_err(), "R-PUB-01");
+    let first = publish(&store, &states[0], Base::Nothing).unwrap();
+    assert_eq!((first.version, from(&first), first.unchanged_state), (0, vec![None], false));
+    assert_eq!(first.changed, first.elements);
+
+    let second = publish(&store, &states[1], Base::State((&states[0]).into())).unwrap();
+    assert_eq!((second.version, from(&second)), (1, vec![Some(0)]));
+    assert!(second.changed > 0 && second.changed < second.elements);
+    let error = publish(&store, &states[2], Base::State((&states[0]).into())).unwrap_err();
+    assert_rule(&error, "R-PUB-01");
+    let digest = |state| StateDigests::of(state, &()).unwrap().state.to_string();
+    assert!(error.message().contains(&digest(&states[0])) && error.message().contains(&digest(&states[1])));
+
+    // The head needs no base, nor need anything have changed.
+    let third = publish(&store, &states[2], Base::Nothing).unwrap();
+    assert_eq!(from(&third), [None]);
+    let fourth = publish(&store, &states[2], Base::State((&states[2]).into())).unwrap();
+    assert_eq!((fourth.version, fourth.changed, fourth.unchanged_state, fourth.state), (3, 0, true, third.state));
+
+    let proven = prove(&store);
+    for (state, version) in proven.iter().zip([0, 1, 2, 2]) {
+        assert_eq!(state, models.state(version));
+    }
+    assert_eq!(proven.len(), 4);
+}
+
+#[test]
+fn metadata_and_order_are_in_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, mut models) = (store(directory.path()), Models::new(2, 10));
+    init(&store).unwrap();
+    for version in 0..5 {
+        let mut options = options(Snapshots::Never, &[]);
+        options.metadata = BTreeMap::from([("step".to_owned(), (100 * version).to_string())]);
+        let state = models.save(version, directory.path());
+        let work = directory.path().join("work");
+        Publisher::open(store.clone(), options).unwrap().publish(&state, Base::Work(&work), &()).unwrap();
+    }
+    let entries = log(&store, None).unwrap();
+    assert_eq!(entries.iter().map(|entry| entry.version).collect::<Vec<_>>(), [4, 3, 2, 1, 0]);
+    assert_eq!(entries[1].metadata["step"], "300");
+    assert_eq!(entries[1].parent, entries[2].commit);
+    assert!(entries.iter().all(|entry| entry.stored.is_some() && entry.routes.len() == 1));
+    assert_eq!(log(&store, Some(2)).unwrap(), entries[..2]);
+    assert_eq!(log(&store, Some(9)).unwrap(), entries);
+    assert_eq!(show(&store, None).unwrap(), entries[0]);
+    assert_eq!(show(&store, Some(1)).unwrap(), entries[3]);
+    assert_rule(&show(&store, Some(5)).unwrap_err(), "R-CHN-03");
+}
+
+/// Counts bytes by phase.
+#[derive(Default)]
+struct Counter(Mutex<BTreeMap<String, u64>>);
+
+impl Counter {
+    fn of(&self, phase: Phase) -> u64 {
+        self.0.lock().unwrap().get(&format!("{phase:?}")).copied().unwrap_or_default()
+    }
+}
+
+impl Observer for Counter {
+    fn begin(&self, _phase: Phase, _bytes: u64) {}
+
+    fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
+        *self.0.lock().unwrap().entry(format!("{phase:?}")).or_default() += bytes;
+        Ok(())
+    }
+
+    fn end(&self, _phase: Phase) {}
+
+    fn remark(&self, text: &str) {
+        panic!("{text}");
+    }
+}
+
+#[test]
+fn a_policy_says_which_routes_a_version_gets() {
+    const VERSIONS: u64 = 40;
+    let directory = tempfile::tempdir().unwrap();
+    let (store, mut models) = (store(directory.path()), Models::new(3, 20));
+    init(&store).unwrap();
+    let work = directory.path().join("work");
+    let counter = Counter::default();
+    for version in 0..VERSIONS {
+        // A publisher that has been restarted knows as much as any other.
+        let mut publisher = Publisher::open(store.clone(), options(Snapshots::Every(10), &[4, 16])).unwrap();
+        let state = models.save(version, directory.path());
+        let published = publisher.publish(&state, Base::Work(&work), &counter).unwrap();
+        let mut expected = Vec::new();
+        if version % 10 == 0 {
+            expected.push(None);
+        }
+        if version > 0 && version % 16 == 0 {
+            expected.push(Some(version - 16));
+        }
+        if version > 0 && version % 4 == 0 {
+            expected.push(Some(version - 4));
+        }
+        expected.extend(version.checked_sub(1).map(Some));
+        assert_eq!(from(&published), expected);
+    }
+    let proven = prove(&store);
+    assert_eq!(proven.len() as u64, VERSIONS);
+    for (version, state) in (0..).zip(&proven) {
+        assert_eq!(state, models.state(version));
+    }
+    assert!(counter.of(Phase::Upload) > 0 && counter.of(Phase::Compare) > 0);
+}
+
+#[test]
+fn snapshots_come_when_late_joiners_would_read_too_much() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, mut models) = (store(directory.path()), Models::new(4, 10));
+    init(&store).unwrap();
+    let (mut path, mut snapshot, mut snapshots) = (0, 0, 0);
+    for version in 0..40 {
+        let state = models.save(version, directory.path());
+        let base = version.checked_sub(1).map(|before| models.save(before, directory.path()));
+        let base = base.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
+        let mut publisher = Publisher::open(store.clone(), options(Snapshots::Cost(1.5), &[])).unwrap();
+        let published = publisher.publish(&state, base, &()).unwrap();
+        let bytes = |from| published.routes.iter().find(|route| route.from == from).map(|route| route.bytes);
+        if version > 0 {
+            path += bytes(Some(version - 1)).unwrap();
+            assert_eq!(bytes(None).is_some(), 2 * path > 3 * snapshot, "version {version}");
+        }
+        if let Some(bytes) = bytes(None) {
+            (path, snapshot, snapshots) = (bytes, bytes, snapshots + 1);
+        }
+    }
+    assert!((2..20).contains(&snapshots), "{snapshots} snapshots");
+}
+
+#[test]
+fn the_work_directory_holds_what_was_published() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, mut models) = (store(directory.path()), Models::new(5, 40));
+    init(&store).unwrap();
+    let work = directory.path().join("work");
+    for version in 0..8 {
+        let state = models.save(version, directory.path());
+        let counter = Counter::default();
+        let mut publisher = Publisher::open(store.clone(), options(Snapshots::Never, &[])).unwrap();
+        publisher.publish(&state, Base::Work(&work), &counter).unwrap();
+        // What was made here need not be fetched.
+        assert_eq!(counter.of(Phase::Download), 0, "version {version}");
+        let held = SafetensorsState::open(work.join("current")).unwrap();
+        assert_eq!(&MemoryState::copy_of(&held).unwrap(), models.state(version));
+        assert_eq!(held.layout(), state.layout());
+    }
+    // Without it, the chain has everything.
+    let other = directory.path().join("other");
+    let state = models.save(8, directory.path());
+    let published = publish(&store, &state, Base::Work(&other)).unwrap();
+    assert_eq!((published.version, from(&published).contains(&Some(7))), (8, true));
+    assert_eq!(&rebuild(&store, None).unwrap(), models.state(8));
+}
+
+#[test]
+fn of_two_publishers_one_wins() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, mut models) = (store(directory.path()), Models::new(6, 4));
+    init(&store).unwrap();
+    let states: Vec<SafetensorsState> = (0..3).map(|version| models.save(version, directory.path())).collect();
+    publish(&store, &states[0], Base::Nothing).unwrap();
+    let mut last = 0;
+    let rounds = crate::support::setting("DELTACHAIN_RACES", 60);
+    for round in 1..=rounds {
+        // Neither is what the head is: who comes second would have the right base for one more version.
+        let rivals: Vec<usize> = (0..states.len()).filter(|&state| state != last).collect();
+        let results: Vec<Result<Published>> = thread::scope(|scope| {
+            let race = |&rival: &usize| {
+                let (store, rival, last) = (store.clone(), &states[rival], &states[last]);
+                scope.spawn(move || publish(&store, rival, Base::State(last.into())))
+            };
+            let racing: Vec<_> = rivals.iter().map(race).collect();
+            racing.into_iter().map(|racer| racer.join().unwrap()).collect()
+        });
+        let winner = results.iter().position(Result::is_ok).expect("a winner");
+        assert_eq!(results[winner].as_ref().unwrap().version, round);
+        // Who comes too late to lose the race finds another head.
+        let error = results[1 - winner].as_ref().unwrap_err();
+        assert!(matches!(error.rule(), Some("R-PUB-03" | "R-PUB-01")), "{error}");
+        assert_eq!(error.class(), ErrorClass::Chain);
+        assert_eq!(commit_of(&store, round).state, results[winner].as_ref().unwrap().state);
+        last = rivals[winner];
+    }
+    assert_eq!(prove(&store).len() as u64, rounds + 1);
+}
+
+#[test]
+fn who_comes_second_is_told_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, mut models) = (store(directory.path()), Models::new(7, 4));
+    init(&store).unwrap();
+    let states: Vec<SafetensorsState> = (0..3).map(|version| models.save(version, directory.path())).collect();
+    publish(&store, &states[0], Base::Nothing).unwrap();
+    let part =
+        |state| publish_shard(&store, state, Base::State((&states[0]).into()), 0, 1, &PublishOptions::default(), &());
+    let (slow, fast) = (part(&states[1]).unwrap(), part(&states[2]).unwrap());
+    let commit = |part: &ShardPart| commit_shards(&store, std::slice::from_ref(part), &PublishOptions::default(), &());
+    let published = commit(&fast).unwrap();
+    let error = commit(&slow).unwrap_err();
+    assert_rule(&error, "R-PUB-03");
+    assert!(error.message().contains("version 1"));
+    assert_eq!(error.file(), Some("commits/00000000000000000001.json"));
+    // The winner's own bytes are there: who does not know whether it has won may ask again.
+    assert_eq!(commit(&fast).unwrap(), published);
+}
+
+#[test]
+fn a_publisher_that_stops_anywhere_leaves_a_chain_that_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut models = Models::new(8, 10);
+    let states: Vec<SafetensorsState> = (0..5).map(|version| models.save(version, directory.path())).collect();
+    let every = options(Snapshots::Every(1), &[4]);
+    // Three links and a commit.
+    for stop in 0..=4 {
+        let (objects, control) = FaultyStore::new(std::sync::Arc::new(InMemory::new()));
+        let store = Store::from_objects(objects, "", quick()).unwrap();
+        init(&store).unwrap();
+        let publish = |version: usize| {
+            let base = version.checked_sub(1).map_or(Base::Nothing, |before| Base::State((&states[before]).into()));
+            Publisher::open(store.clone(), every.clone())?.publish(&states[version], base, &())
+        };
+        for version in 0..4 {
+            publish(version).unwrap();
+        }
+        control.stop_after(stop);
+        let result = publish(4);
+        assert_eq!(result.is_ok(), stop >= 4);
+        control.heal();
+        let head = prove(&store).len();
+        assert_eq!(head, if stop < 4 { 4 } else { 5 });
+        if stop < 4 {
+            assert_eq!(from(&publish(4).unwrap()), [None, Some(0), Some(3)]);
+        }
+        assert_eq!(prove(&store).len(), 5);
+        assert_eq!(&rebuild(&store, None).unwrap(), models.state(4));
+    }
+}
+
+/// A model in parts without a common tensor.
+fn shards(version: u8, count: u8, below: &Path) -> Vec<SafetensorsState> {
+    let part = |shard: u8| {
+        let mut state = MemoryState::new();
+        for number in (0..12_u8).filter(|number| number % count == shard) {
+            let data = (0..200).map(|place| if place == version { 0 } else { place ^ number }).collect();
+            state.insert(&format!("tensor.{number}"), Dtype::U8, &[200], data).unwrap();
+        }
+        let path = below.join(format!("{version} {shard} of {count}"));
+        if !path.exists() {
+            save(&state, &path, false);
+        }
+        SafetensorsState::open(&path).unwrap()
+    };
+    (0..count).map(part).collect()
+}
+
+#[test]
+fn shards_become_a_version_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (store, options) = (store(place), options(Snapshots::Every(2), &[2]));
+    init(&store).unwrap();
+    let part = |state: &SafetensorsState, base: Base<'_>, shard: usize, of: usize| {
+        let part = publish_shard(&store, state, base, shard, of, &options, &()).unwrap();
+        // It goes from process to process as JSON.
+        let text = serde_json::to_string(&part).unwrap();
+        let read: ShardPart = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, part);
+        read
+    };
+    for (version, of) in [(0_u8, 3_u8), (1, 3), (2, 3), (3, 2)] {
+        let states = shards(version, of, place);
+        let before = version.checked_sub(1).map(|before| shards(before, of, place));
+        let mut parts = Vec::new();
+        for (shard, state) in states.iter().enumerate() {
+            let work = place.join(format!("work {shard}"));
+            // One process has the files, another keeps a directory.
+            let base = match &before {
+                Some(before) if shard == 0 => Base::State((&before[shard]).into()),
+                Some(_) if of == 3 => Base::Work(&work),
+                _ => Base::Nothing,
+            };
+            parts.push(part(state, base, shard, usize::from(of)));
+            assert_eq!(parts[shard].shard(), (shard, usize::from(of)));
+        }
+        assert!(store.get(ObjectName::Commit(version.into())).unwrap().is_none());
+        parts.rotate_left(1);
+        let published = commit_shards(&store, &parts, &options, &()).unwrap();
+        let expected: &[Option<u64>] = match version {
+            0 | 3 => &[None],
+            1 => &[Some(0)],
+            _ => &[None, Some(0), Some(1)],
+        };
+        assert_eq!(from(&published), expected);
+        let whole = shards(version, 1, place);
+        assert_eq!(published.state, StateDigests::of(&whole[0], &()).unwrap().state);
+        let digests: Vec<_> = states.iter().map(|state| StateDigests::of(state, &()).unwrap().state).collect();
+        assert_eq!(commit_of(&store, version.into()).shards, digests);
+    }
+}
+
+#[test]
+fn parts_that_do_not_fit_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (store, options) = (store(place), PublishOptions::default());
+    init(&store).unwrap();
+    let part = |version, of: u8, shard: u8, as_shard: usize| {
+        let states = shards(version, of, place);
+        publish_shard(&store, &states[usize::from(shard)], Base::Nothing, as_shard, usize::from(of), &options, &())
+    };
+    let commit = |parts: &[&ShardPart]| {
+        let parts: Vec<ShardPart> = parts.iter().map(|&part| part.clone()).collect();
+        commit_shards(&store, &parts, &options, &())
+    };
+    let (first, second) = (part(0, 2, 0, 0).unwrap(), part(0, 2, 1, 1).unwrap());
+    assert_eq!(part(0, 2, 1, 2).unwrap_err().class(), ErrorClass::Usage);
+    let same = part(0, 2, 0, 1).unwrap();
+    let of_three = part(0, 3, 1, 1).unwrap();
+    for (parts, message) in [
+        (&[][..], "no shard"),
+        (&[&first], "shard 1 of 2 is missing"),
+        (&[&second], "shard 0 of 2 is missing"),
+        (&[&first, &second, &second], "3 parts"),
+        (&[&first, &of_three], "was made for"),
+    ] {
+        let error = commit(parts).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Usage);
+        assert!(error.message().contains(message), "{error}");
+    }
+    assert_eq!(commit(&[&first, &same]).unwrap_err().rule(), Some("R-CHN-12"));
+    assert_eq!(log(&store, None).unwrap(), []);
+
+    // A file that is not there.
+    let file = store.objects().unwrap().into_iter().find(|object| matches!(object.name, ObjectName::File(_))).unwrap();
+    store.delete(&[file.name]).unwrap();
+    let all = [part(0, 2, 0, 0), part(0, 2, 1, 1)].map(Result::unwrap);
+    commit(&[&all[0], &all[1]]).unwrap();
+    // Of an older head.
+    let late = part(1, 2, 0, 0).unwrap();
+    assert_eq!(commit(&[&late, &second]).unwrap_err().class(), ErrorClass::Usage);
+    let rule = |error: Error| error.rule().map(str::to_owned);
+    let others = [part(1, 2, 0, 0), part(1, 2, 1, 1)].map(Result::unwrap);
+    store
+        .delete(&store.objects().unwrap().iter().map(|object| object.name).filter(is_file).collect::<Vec<_>>())
+        .unwrap();
+    assert_eq!(commit(&[&others[0], &others[1]]).map_err(rule).unwrap_err().as_deref(), Some("R-CHN-09"));
+    assert_eq!(log(&store, None).unwrap().len(), 1);
+}
+
+fn is_file(name: &ObjectName) -> bool {
+    matches!(name, ObjectName::File(_))
+}
+
+#[test]
+fn damaged_parts_are_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    init(&store).unwrap();
+    let state = &shards(0, 2, directory.path())[0];
+    let part = publish_shard(&store, state, Base::Nothing, 0, 2, &PublishOptions::default(), &()).unwrap();
+    let text = serde_json::to_string(&part).unwrap();
+    let digest = part.state().to_string();
+    for (old, new) in [
+        ("\"deltachain_part\":1", "\"deltachain_part\":0"),
+        ("\"U8\"", "\"U9\""),
+        ("[200]", "[201]"),
+        ("\"tensor.0\"", "\"tensor.9\""),
+        (&*digest, &*digest.replace(|digit: char| digit.is_ascii_digit(), "a")),
+        ("\"shard\":0", "\"shard\":-1"),
+        ("\"shard\":0", "\"shards\":0"),
+    ] {
+        assert!(text.contains(old));
+        assert!(serde_json::from_str::<ShardPart>(&text.replacen(old, new, 1)).is_err(), "{new}");
+    }
+}
+
+#[test]
+fn guards_keep_a_version_from_being_made() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Store::create(place.path().join("chain").to_str().unwrap(), quick()).unwrap();
+    init(&store).unwrap();
+    let mut models = Models::new(31, 10);
+    let (first, second) = (models.state(0).clone(), models.state(1).clone());
+    for keep_head in [false, true] {
+        let options = PublishOptions::default().if_changed(true).max_changed(Some(0.5)).keep_head(keep_head);
+        let mut publisher = Publisher::open(store.clone(), options).unwrap();
+        let base = if keep_head { Base::Chain } else { Base::Nothing };
+        let before = publisher.publish(&first, base, &()).unwrap();
+        assert!(before.is_new);
+        let objects = store.objects().unwrap();
+        let base = if keep_head { Base::Chain } else { Base::State((&first).into()) };
+        let again = publisher.publish(&first, base, &()).unwrap();
+        assert_eq!((again.is_new, again.version, again.state), (false, before.version, before.state));
+        assert_eq!((again.commit, again.shards, again.changed), (before.commit, before.shards, 0));
+
+        let mut other = MemoryState::new();
+        for (info, data) in first.iter() {
+            other.insert(info.name(), info.dtype(), info.shape(), data.iter().map(|byte| byte ^ 1).collect()).unwrap();
+        }
+        let error = publisher.publish(&other, base, &()).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Usage);
+        assert!(error.message().contains("100.00 %"), "{error}");
+        assert_eq!(store.objects().unwrap(), objects);
+        assert_eq!(publisher.publish(&second, base, &()).unwrap().version, before.version + 1);
+    }
+}
+
+#[test]
+fn a_publisher_does_not_go_on_beyond_a_gap() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Store::create(place.path().join("chain").to_str().unwrap(), quick()).unwrap();
+    init(&store).unwrap();
+    let mut models = Models::new(32, 10);
+    let state = models.state(0).clone();
+    Publisher::open(store.clone(), PublishOptions::default()).unwrap().publish(&state, Base::Nothing, &()).unwrap();
+    let commit = store.get(ObjectName::Commit(0)).unwrap().unwrap();
+    let text = String::from_utf8(commit).unwrap();
+    for far in [7, 9_007_199_254_740_991] {
+        let rogue = text.replace("\"version\":0", &format!("\"version\":{far}"));
+        assert!(store.put_if_absent(ObjectName::Commit(far), rogue.as_bytes()).unwrap());
+        let mut publisher = Publisher::open(store.clone(), PublishOptions::default()).unwrap();
+        let error = publisher.publish(&state, Base::Nothing, &()).unwrap_err();
+        assert_eq!((error.rule(), error.class()), (Some("R-PUB-09"), ErrorClass::Chain));
+        assert_eq!(error.file(), Some(&*ObjectName::Commit(far).to_string()));
+    }
+}

@@ -1,0 +1,268 @@
+//! How many requests a publish takes: the same for short and long chains. And how many a follower's look at one where
+//! nothing is new.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use deltachain::chain::{Commit, FileReference, ObjectName, Route};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
+use deltachain::{Error, Limits};
+use deltachain_store::{
+    Base, FollowOptions, Observer, Phase, PublishOptions, Published, Publisher, Snapshots, Store, Subscriber,
+    SubscriberOptions, follow, init,
+};
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStoreExt, PutPayload};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::support::counting::CountingStore;
+use crate::support::models::save;
+use crate::support::quick;
+
+/// What a new process may ask for, and a publisher that has just published the version before.
+const NEW: u64 = 20;
+const WARM: u64 = 8;
+
+const KEY: &str = "deltachain.path-bytes";
+
+/// Of version 0 of a chain, and of each link.
+const SNAPSHOT: u64 = 1 << 40;
+const LINK: u64 = 10;
+
+/// A chain whose versions all have one state. Only its documents are there.
+struct Chain {
+    objects: Arc<CountingStore>,
+    store: Store,
+    state: SafetensorsState,
+    digest: Digest,
+    versions: u64,
+    parent: Digest,
+    _folder: TempDir,
+}
+
+impl Chain {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut state = MemoryState::new();
+        state.insert("a", Dtype::U8, &[3], vec![1, 2, 3]).unwrap();
+        save(&state, &folder.path().join("model"), false);
+        let objects = CountingStore::new();
+        let store = Store::from_objects(Arc::clone(&objects) as _, "prefix", quick()).unwrap();
+        let parent = Digest::of_bytes(&init(&store).unwrap().to_bytes().unwrap());
+        let digest = StateDigests::of(&state, &()).unwrap().state;
+        let state = SafetensorsState::open(folder.path().join("model")).unwrap();
+        Self { objects, store, state, digest, versions: 0, parent, _folder: folder }
+    }
+
+    /// Adds versions until there are so many. What the path costs is noted with the last one, or nowhere.
+    fn grow(&mut self, versions: u64, note: Option<&str>) {
+        let state = self.digest;
+        while self.versions < versions {
+            let version = self.versions;
+            let from = version.checked_sub(1);
+            let size = if version == 0 { SNAPSHOT } else { LINK };
+            let note = note.filter(|_| version + 1 == versions);
+            let commit = Commit {
+                version,
+                parent: self.parent,
+                state,
+                shards: vec![state],
+                routes: vec![Route { from, files: vec![FileReference { digest: state, size }] }],
+                assets: Vec::new(),
+                metadata: note.map(|note| (KEY.to_owned(), note.to_owned())).into_iter().collect(),
+            };
+            let bytes = commit.to_bytes().unwrap();
+            self.parent = Digest::of_bytes(&bytes);
+            assert!(self.store.put_if_absent(ObjectName::Commit(version), &bytes).unwrap());
+            self.versions += 1;
+        }
+        self.objects.requests();
+    }
+
+    fn publisher(&self, snapshots: Snapshots) -> Publisher {
+        let mut options = PublishOptions::default();
+        options.snapshots = snapshots;
+        options.assets = false;
+        Publisher::open(self.store.clone(), options).unwrap()
+    }
+
+    /// Publishes the next version, and says how many requests that took since they were counted last.
+    fn publish(&mut self, publisher: &mut Publisher) -> (Published, u64) {
+        let published = publisher.publish(&self.state, Base::State((&self.state).into()), &()).unwrap();
+        let requests = self.objects.requests();
+        self.parent = published.commit;
+        self.versions = published.version + 1;
+        (published, requests)
+    }
+
+    fn metadata(&self, version: u64) -> BTreeMap<String, String> {
+        let bytes = self.store.get(ObjectName::Commit(version)).unwrap().unwrap();
+        self.objects.requests();
+        Commit::parse(&bytes, &Limits::default()).unwrap().metadata
+    }
+}
+
+fn link_of(published: &Published) -> u64 {
+    published.routes.iter().find(|route| route.from.is_some()).unwrap().bytes
+}
+
+#[test]
+fn a_publish_takes_as_many_requests_whatever_the_length_of_the_chain() {
+    let mut chain = Chain::new();
+    for versions in [10, 100, 1_000, 100_000] {
+        let whole = SNAPSHOT + (versions - 1) * LINK;
+        chain.grow(versions, Some(&format!("{SNAPSHOT} {whole}")));
+        let mut publisher = chain.publisher(Snapshots::default());
+        let (published, requests) = chain.publish(&mut publisher);
+        assert_eq!((published.version, published.routes.len()), (versions, 1));
+        assert!(requests <= NEW, "{requests} requests at version {versions}");
+        // The next one need not look back either.
+        let noted = format!("{SNAPSHOT} {}", whole + link_of(&published));
+        assert_eq!(chain.metadata(versions)[KEY], noted);
+
+        let (published, requests) = chain.publish(&mut publisher);
+        assert_eq!(published.version, versions + 1);
+        assert!(requests <= WARM, "{requests} requests at version {}", versions + 1);
+    }
+}
+
+#[test]
+fn a_snapshot_takes_one_request_more() {
+    let mut chain = Chain::new();
+    for versions in [10, 100, 1_000] {
+        chain.grow(versions, Some("10 20"));
+        let mut publisher = chain.publisher(Snapshots::Cost(2.0));
+        let (published, requests) = chain.publish(&mut publisher);
+        assert_eq!(published.routes.len(), 2);
+        assert!(requests <= NEW, "{requests} requests at version {versions}");
+        // The cheaper of the two ways is noted.
+        let (snapshot, links) = (published.routes[0].bytes, 20 + link_of(&published));
+        let noted = if snapshot <= links { format!("{snapshot} {snapshot}") } else { format!("10 {links}") };
+        assert_eq!(chain.metadata(versions)[KEY], noted);
+        let mut publisher = chain.publisher(Snapshots::Every(1));
+        chain.publish(&mut publisher);
+        let (published, requests) = chain.publish(&mut publisher);
+        assert_eq!(published.routes.len(), 2);
+        assert!(requests <= WARM, "{requests} requests at version {}", published.version);
+    }
+}
+
+#[test]
+fn without_a_note_a_few_commits_are_read() {
+    let mut chain = Chain::new();
+    // The snapshot is as far back as is looked, and further.
+    for versions in [4, 100, 1_000, 100_000] {
+        chain.grow(versions, None);
+        let mut publisher = chain.publisher(Snapshots::default());
+        let (published, requests) = chain.publish(&mut publisher);
+        assert!(requests <= NEW, "{requests} requests at version {versions}");
+        let is_found = versions == 4;
+        assert_eq!(published.routes.len(), if is_found { 1 } else { 2 }, "version {versions}");
+        let noted = &chain.metadata(versions)[KEY];
+        if is_found {
+            assert_eq!(*noted, format!("{SNAPSHOT} {}", SNAPSHOT + 3 * LINK + link_of(&published)));
+        } else {
+            let snapshot = published.routes[0].bytes;
+            assert_eq!(*noted, format!("{snapshot} {snapshot}"));
+        }
+    }
+    // A note that is none counts as none.
+    chain.grow(100_010, Some("about 7"));
+    let mut publisher = chain.publisher(Snapshots::default());
+    let published = chain.publish(&mut publisher).0;
+    assert_eq!(published.routes.len(), 2);
+}
+
+#[test]
+fn the_head_is_found_whatever_the_length_and_the_order_of_lists() {
+    let mut chain = Chain::new();
+    let mut warm = chain.publisher(Snapshots::Never);
+    for versions in [1, 2, 998, 1_000, 1_002, 2_000, 2_999, 8_999, 9_002, 9_999, 10_000, 17_000, 18_000] {
+        chain.grow(versions, None);
+        for backwards in [false, true] {
+            chain.objects.backwards.store(backwards, Ordering::Relaxed);
+            let mut publisher = chain.publisher(Snapshots::Never);
+            let expected = chain.versions;
+            assert_eq!(chain.publish(&mut publisher).0.version, expected, "{backwards}");
+        }
+        // Others have published meanwhile.
+        let expected = chain.versions;
+        let (published, requests) = chain.publish(&mut warm);
+        assert_eq!(published.version, expected);
+        assert!(requests <= NEW, "{requests}");
+    }
+    // The newest versions are lost.
+    let lost: Vec<ObjectName> = (500..chain.versions).map(ObjectName::Commit).collect();
+    chain.store.delete(&lost).unwrap();
+    let (published, _) = chain.publish(&mut warm);
+    assert_eq!(published.version, 500);
+}
+
+#[test]
+fn names_that_are_no_commits_do_not_hide_the_head() {
+    let mut chain = Chain::new();
+    chain.grow(3, None);
+    let runtime = Runtime::new().unwrap();
+    for number in 0..2_500 {
+        let other = ObjectPath::from(format!("prefix/commits/other {number}"));
+        runtime.block_on(chain.objects.put(&other, PutPayload::new())).unwrap();
+    }
+    for backwards in [false, true] {
+        chain.objects.backwards.store(backwards, Ordering::Relaxed);
+        let expected = chain.versions;
+        let mut publisher = chain.publisher(Snapshots::Never);
+        assert_eq!(chain.publish(&mut publisher).0.version, expected);
+    }
+}
+
+/// Notes the requests of each look of a follower, and ends after so many looks.
+struct Looks<'a> {
+    objects: &'a CountingStore,
+    requests: Mutex<Vec<u64>>,
+    most: usize,
+}
+
+impl Observer for Looks<'_> {
+    fn begin(&self, phase: Phase, _bytes: u64) {
+        if phase == Phase::Wait {
+            self.requests.lock().unwrap().push(self.objects.requests());
+        }
+    }
+
+    fn advance(&self, _phase: Phase, _bytes: u64) -> deltachain::Result<()> {
+        if self.requests.lock().unwrap().len() < self.most { Ok(()) } else { Err(Error::usage("enough")) }
+    }
+
+    fn end(&self, _phase: Phase) {}
+
+    fn remark(&self, text: &str) {
+        panic!("{text}");
+    }
+}
+
+#[test]
+fn a_look_that_finds_nothing_is_one_request_nearly_always() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut state = MemoryState::new();
+    state.insert("a", Dtype::U8, &[3], vec![1, 2, 3]).unwrap();
+    save(&state, &folder.path().join("model"), false);
+    let objects = CountingStore::new();
+    let store = Store::from_objects(Arc::clone(&objects) as _, "", quick()).unwrap();
+    init(&store).unwrap();
+    let model = SafetensorsState::open(folder.path().join("model")).unwrap();
+    Publisher::open(store.clone(), PublishOptions::default()).unwrap().publish(&model, Base::Nothing, &()).unwrap();
+    let mut subscriber =
+        Subscriber::open(store, &folder.path().join("follower"), SubscriberOptions::default()).unwrap();
+    let options = FollowOptions::default().poll(Duration::from_micros(1)).poll_longest(Duration::from_micros(1));
+    let looks = Looks { objects: &objects, requests: Mutex::default(), most: 41 };
+    follow(&mut subscriber, &options, &looks, &mut |_, _| Ok(())).unwrap_err();
+    let requests = looks.requests.into_inner().unwrap();
+    let short: Vec<usize> = (0..requests.len()).filter(|&look| requests[look] == 1).collect();
+    // The first look takes the version; every 20th lists the chain.
+    assert_eq!(short, (1..20).chain(21..40).collect::<Vec<_>>(), "{requests:?}");
+    assert!(requests.iter().skip(1).all(|&requests| requests <= 4), "{requests:?}");
+}

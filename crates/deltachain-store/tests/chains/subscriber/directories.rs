@@ -1,0 +1,335 @@
+//! Whose a directory is, and what lies beside our things in it: somebody else's data stay, byte for byte.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use deltachain::ErrorClass;
+use deltachain_store::{MemoryOptions, MemorySubscriber, Subscriber, SubscriberOptions, inspect_directory};
+
+use super::{long_chain, names, open, pull, shown, version_directory};
+use crate::common::{Chain, Notes};
+
+const MARKER: &str = "deltachain.directory";
+/// Names of our shape.
+const VERSION: &str = "00000000000000000009-0123456789abcdef";
+const UNFINISHED: &str = ".tmp-deltachain-0123456789ab";
+
+fn link_name() -> String {
+    format!("{}.dcf", "0123456789abcdef".repeat(4))
+}
+
+/// Everything below a directory: files with their content, directories, and links with where they lead.
+fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
+    fn visit(path: &Path, found: &mut BTreeMap<PathBuf, String>) {
+        for entry in fs::read_dir(path).unwrap().map(|entry| entry.unwrap()) {
+            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            let content = if kind.is_symlink() {
+                format!("link to {}", fs::read_link(&path).unwrap().display())
+            } else if kind.is_dir() {
+                visit(&path, found);
+                "directory".to_owned()
+            } else {
+                format!("file {:?}", fs::read(&path).unwrap())
+            };
+            found.insert(path, content);
+        }
+    }
+    let mut found = BTreeMap::new();
+    visit(root, &mut found);
+    found
+}
+
+fn write(path: impl AsRef<Path>, content: &str) {
+    fs::create_dir_all(path.as_ref().parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+#[cfg(unix)]
+fn link(target: impl AsRef<Path>, path: impl AsRef<Path>) {
+    fs::create_dir_all(path.as_ref().parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(target, path).unwrap();
+}
+
+fn refused(chain: &Chain, directory: &Path) -> deltachain::Error {
+    let error = Subscriber::open(chain.store.clone(), directory, SubscriberOptions::default()).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Usage, "{error:?}");
+    error
+}
+
+#[test]
+fn a_directory_that_holds_anything_else_is_refused_and_not_touched() {
+    let chain = long_chain();
+    let cases = [
+        "notes.txt",
+        "versions/3.11/python",
+        "versions/readme",
+        &format!("versions/{VERSION}"),
+        "cache/page.html",
+        "lock",
+        ".tmp-x/f",
+        "skip-4",
+        MARKER,
+    ];
+    for name in cases {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path().join(name), "precious");
+        let before = tree(folder.path());
+        let error = refused(&chain, folder.path());
+        assert_eq!(tree(folder.path()), before, "{name}");
+        if name != MARKER {
+            let first = name.split('/').next().unwrap();
+            assert!(error.message().contains(first) && error.file().is_some(), "{error}");
+        }
+        assert!(inspect_directory(folder.path()).is_err());
+        // The same for a place where links are kept.
+        let mut options = MemoryOptions::default();
+        options.cache = Some(folder.path().to_owned());
+        let error = MemorySubscriber::open(chain.store.clone(), options).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Usage, "{error:?}");
+        assert_eq!(tree(folder.path()), before, "{name}");
+    }
+}
+
+/// Makes a directory one of a program that made no marker and listed no files.
+fn make_old(directory: &Path) {
+    fs::remove_file(directory.join(MARKER)).unwrap();
+    for version in names(&directory.join("versions")) {
+        let path = directory.join("versions").join(version).join("held.json");
+        let mut record: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        record.as_object_mut().unwrap().remove("files").unwrap();
+        record.as_object_mut().unwrap().remove("chain").unwrap();
+        fs::write(path, record.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_of_an_older_program_is_known() {
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path();
+    pull(&mut open(&chain, directory), Some(0));
+    pull(&mut open(&chain, directory), Some(1));
+    make_old(directory);
+    // Whatever lies beside.
+    write(directory.join("engine.pid"), "7");
+    write(directory.join(".tmp-AbCd12/f"), "precious");
+    assert_eq!(inspect_directory(directory).unwrap().unwrap().version, 1);
+    let mut subscriber = open(&chain, directory);
+    assert!(directory.join(MARKER).is_file());
+    assert_eq!(subscriber.held().unwrap().version, 1);
+    assert_eq!(pull(&mut subscriber, Some(2)).routes, [(Some(1), 2)]);
+    // What it had built is removed, by the files that are there.
+    assert_eq!(names(&directory.join("versions")).len(), 2);
+    pull(&mut subscriber, Some(3));
+    assert_eq!(names(&directory.join("versions")).len(), 2);
+    assert_eq!(fs::read(directory.join("engine.pid")).unwrap(), b"7");
+    assert_eq!(fs::read(directory.join(".tmp-AbCd12/f")).unwrap(), b"precious");
+
+    // One that was killed before it had a version.
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path().join("lock"), "");
+    write(folder.path().join("cache").join(link_name()), "fetched");
+    write(folder.path().join("cache/.tmp-AbCd12"), "half");
+    write(folder.path().join(".tmp-AbCd12/version/model/x"), "half");
+    fs::create_dir_all(folder.path().join("versions").join(VERSION)).unwrap();
+    pull(&mut open(&chain, folder.path()), None);
+    assert_eq!(shown(folder.path()), chain.whole(4));
+}
+
+/// Puts what is not ours in and beside every place of ours. Gives all of it.
+fn put_foreign_things(directory: &Path, elsewhere: &Path) -> Vec<PathBuf> {
+    let versions = directory.join("versions");
+    let mut all = Vec::new();
+    let mut put = |path: PathBuf, content: &str| {
+        write(&path, content);
+        all.push(path);
+    };
+    put(directory.join("notes.txt"), "beside");
+    put(directory.join("folder/notes.txt"), "beside");
+    put(directory.join(".tmp-x/f"), "beside");
+    put(directory.join(".tmp-AbCd12"), "beside");
+    put(directory.join(UNFINISHED).join("f"), "in a directory of our shape, without a marker");
+    put(versions.join("3.11/python"), "in versions");
+    put(versions.join("notes.txt"), "in versions");
+    put(versions.join(VERSION).join("f"), "in a directory of our shape, without a record");
+    put(versions.join(VERSION.replace('9', "8")).join("held.json"), "no record");
+    put(directory.join("cache/notes.txt"), "in the cache");
+    put(directory.join("cache/folder").join(link_name()), "in the cache");
+    put(directory.join("cache/.tmp-xyz"), "in the cache");
+    put(directory.join("cache").join(link_name()).join("f"), "a directory with a name of our shape");
+    #[cfg(unix)]
+    {
+        link(elsewhere, directory.join(UNFINISHED.replace('0', "1")));
+        link(elsewhere, versions.join(VERSION.replace('9', "7")));
+        link(elsewhere, versions.join("elsewhere"));
+        link(elsewhere.join("f"), directory.join("cache").join(link_name().replace('0', "1")));
+        link(elsewhere, directory.join("cache").join(UNFINISHED));
+        let names = [UNFINISHED.replace('0', "1"), format!("versions/{}", VERSION.replace('9', "7"))];
+        all.extend(names.iter().map(|name| directory.join(name)));
+        all.extend(["versions/elsewhere", &format!("cache/{UNFINISHED}")].map(|name| directory.join(name)));
+        all.push(directory.join("cache").join(link_name().replace('0', "1")));
+    }
+    // In the version that is shown, and removed when it has been replaced twice.
+    let model = version_directory(directory).join("model");
+    for path in [model.join("mine.txt"), model.join("mine/f"), version_directory(directory).join("mine.txt")] {
+        write(&path, "in a version");
+        all.push(path);
+    }
+    all
+}
+
+#[test]
+fn what_is_not_ours_stays() {
+    let chain = long_chain();
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let directory = folder.path();
+    for name in ["f", "held.json", "model/model.safetensors", MARKER] {
+        write(other.path().join(name), "elsewhere");
+    }
+    let mut options = SubscriberOptions::default();
+    // Nothing may stay in the cache that need not.
+    options.cache_bytes = 0;
+    let open = || Subscriber::open(chain.store.clone(), directory, options.clone()).unwrap();
+    pull(&mut open(), Some(0));
+    let foreign = put_foreign_things(directory, other.path());
+    let kept = || {
+        let (here, there) = (tree(directory), tree(other.path()));
+        let here = foreign.iter().map(|path| (path.clone(), here.get(path).cloned())).collect::<BTreeMap<_, _>>();
+        assert!(here.values().all(Option::is_some), "{here:#?}");
+        (here, there)
+    };
+    let before = kept();
+    let notes = Notes::default();
+    let mut subscriber = open();
+    assert_eq!(kept(), before);
+    for version in [1, 2, 3, 0, 4] {
+        let prepared = subscriber.prepare(Some(version), &notes).unwrap().unwrap();
+        assert_eq!(kept(), before);
+        subscriber.apply(prepared).unwrap();
+        assert_eq!(kept(), before);
+        assert_eq!(shown(directory), chain.whole(version));
+    }
+    drop(subscriber);
+    assert!(open().prepare(None, &notes).unwrap().is_none());
+    assert_eq!(kept(), before);
+    // Each of them is named once by each process.
+    let remarks = notes.remarks();
+    let about = remarks.iter().filter(|remark| remark.contains("3.11") && remark.contains("stays")).count();
+    assert_eq!(about, 1, "{remarks:#?}");
+    // Of our own, only what is shown and what was before are there.
+    let ours = tree(directory).into_keys().filter(|path| path.ends_with("held.json")).count();
+    assert_eq!(ours, 4, "with that of version 0, in which something lies, and one that is not ours");
+}
+
+#[cfg(unix)]
+#[test]
+fn links_in_our_places_are_not_followed() {
+    let chain = long_chain();
+    for name in ["versions", "cache", "current", "lock"] {
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let directory = folder.path();
+        drop(open(&chain, directory));
+        pull(&mut open(&chain, directory), Some(0));
+        let elsewhere = other.path().join("elsewhere");
+        match name {
+            "current" => fs::create_dir(&elsewhere).unwrap(),
+            "lock" => fs::write(&elsewhere, "precious").unwrap(),
+            _ => fs::rename(directory.join(name), &elsewhere).unwrap(),
+        }
+        if ["current", "lock"].contains(&name) {
+            fs::remove_file(directory.join(name)).unwrap();
+        } else {
+            write(elsewhere.join(VERSION).join("f"), "precious");
+        }
+        link(&elsewhere, directory.join(name));
+        let before = (tree(directory), tree(other.path()));
+        let error = refused(&chain, directory);
+        assert!(error.file().unwrap().ends_with(name), "{error}");
+        assert_eq!((tree(directory), tree(other.path())), before, "{name}");
+    }
+    // While one is at work.
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut subscriber = open(&chain, folder.path());
+    pull(&mut subscriber, Some(0));
+    write(other.path().join(VERSION).join("held.json"), "{}");
+    for name in ["versions", "cache"] {
+        let path = folder.path().join(name);
+        fs::rename(&path, folder.path().join("aside")).unwrap();
+        link(other.path(), &path);
+        let before = tree(other.path());
+        assert_eq!(subscriber.prepare(Some(1), &()).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(tree(other.path()), before);
+        fs::remove_file(&path).unwrap();
+        fs::rename(folder.path().join("aside"), &path).unwrap();
+    }
+    pull(&mut subscriber, Some(1));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_place_of_the_lock_does_not_hang() {
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(&chain, folder.path()));
+    fs::remove_file(folder.path().join("lock")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(folder.path().join("lock")).status().unwrap();
+    assert!(made.success());
+    assert!(refused(&chain, folder.path()).file().unwrap().ends_with("lock"));
+}
+
+#[test]
+fn a_directory_that_was_removed_is_made_anew() {
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("model");
+    let mut subscriber = open(&chain, &directory);
+    pull(&mut subscriber, Some(1));
+    for what in ["", "versions", "cache"] {
+        fs::remove_dir_all(directory.join(what)).unwrap();
+        let notes = Notes::default();
+        let prepared = subscriber.prepare(None, &notes).unwrap();
+        if let Some(prepared) = prepared {
+            subscriber.apply(prepared).unwrap();
+        }
+        assert_eq!(shown(&directory), chain.whole(4), "{what}");
+        assert!(what == "cache" || notes.remarks().iter().any(|remark| remark.contains("made anew")));
+    }
+    // The new one is locked, too.
+    refused(&chain, &directory);
+    // After preparing: that is no lasting failure, either.
+    let prepared = subscriber.prepare(Some(0), &()).unwrap().unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(subscriber.apply(prepared).unwrap_err().class(), ErrorClass::Io);
+    pull(&mut subscriber, None);
+    assert_eq!(shown(&directory), chain.whole(4));
+    // What is somebody else's by now is not taken over.
+    fs::remove_dir_all(&directory).unwrap();
+    write(directory.join("notes.txt"), "precious");
+    assert_eq!(subscriber.prepare(Some(0), &()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(names(&directory), ["notes.txt"]);
+}
+
+#[test]
+fn a_directory_can_be_looked_at() {
+    let chain = long_chain();
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("model");
+    assert_eq!(inspect_directory(&directory).unwrap_err().class(), ErrorClass::Usage);
+    let mut subscriber = open(&chain, &directory);
+    assert_eq!(inspect_directory(&directory).unwrap(), None);
+    let switched = pull(&mut subscriber, Some(3));
+    // It is locked meanwhile.
+    let found = inspect_directory(&directory).unwrap().unwrap();
+    assert_eq!((found.version, found.state, found.commit), (3, switched.state, switched.commit));
+    assert_eq!((found.directory, found.missing), (switched.directory.clone(), Vec::new()));
+    assert!(found.chain.is_some() && found.switched.is_some());
+    let file = switched.directory.join("model.safetensors");
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&file, &bytes[1..]).unwrap();
+    assert_eq!(inspect_directory(&directory).unwrap().unwrap().missing, ["model.safetensors"]);
+    fs::remove_file(&file).unwrap();
+    assert_eq!(inspect_directory(&directory).unwrap().unwrap().missing, ["model.safetensors"]);
+    fs::remove_dir(&switched.directory).unwrap();
+    assert_eq!(inspect_directory(&directory).unwrap_err().class(), ErrorClass::Usage);
+}

@@ -1,0 +1,31 @@
+//! What several tests share: stores of all kinds on this machine, and stores that fail.
+
+pub(crate) mod child;
+pub(crate) mod counting;
+pub(crate) mod foreign;
+pub(crate) mod models;
+pub(crate) mod proxy;
+pub(crate) mod s3;
+pub(crate) mod tls;
+pub(crate) mod web;
+
+use std::time::Duration;
+
+use deltachain_store::StoreOptions;
+#[allow(unused_imports, reason = "each test program uses a part")]
+pub(crate) use deltachain_testkit::{Random, faulty, verify};
+
+/// Options that lose no time: short pauses, parts of a few bytes.
+pub(crate) fn quick() -> StoreOptions {
+    let mut options = StoreOptions::default();
+    options.attempts = 4;
+    options.pause = Duration::from_millis(1);
+    options.timeout = Duration::from_secs(20);
+    options.part_bytes = 1000;
+    options
+}
+
+/// A number that the environment sets, for longer runs.
+pub(crate) fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+}

@@ -1,0 +1,149 @@
+"""Servers of vLLM that `deltachain follow --engine` brings to versions: weights, and adapters. `run.py` starts this."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import deltachain as dc
+import torch
+from models import SIZES, tensors_of
+from safetensors.torch import save_file
+from server import Server, fresh
+
+RANK = 8
+
+
+class Follow:
+    """The command, while the block lasts."""
+
+    def __init__(self, chain: Path, directory: Path, server: Server, *words: str) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+        command = [sys.executable, "-m", "deltachain", "follow", str(chain), str(directory), "--server", server.url]
+        self.code: int | None = None
+        self._process = subprocess.Popen([*command, "--poll", "0.5", *words])
+
+    def __enter__(self) -> Follow:
+        return self
+
+    def until(self, condition: Callable[[], bool]) -> float:
+        """Seconds until something is so."""
+        begin = time.monotonic()
+        while not condition():
+            if self._process.poll() is not None or time.monotonic() - begin > 120:
+                raise RuntimeError("`deltachain follow` has not brought the server there")
+            time.sleep(0.05)
+        return time.monotonic() - begin
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self.code = self._process.wait(60)
+
+
+def weights(folder: Path) -> list[list[Any]]:
+    """Rows of a name, whether it went as it should, and a text."""
+    rows: list[list[Any]] = []
+    chain = folder / "followed"
+    shutil.rmtree(chain, ignore_errors=True)
+    numbers = (3, 4)
+    fresh_of = {number: fresh(folder, number, plain=False) for number in numbers}
+    with Server(folder / "other", folder / "server.log", plain=False) as server:
+        start = server.answers()
+        with (
+            dc.Publisher(chain, like=folder / "base") as publisher,
+            Follow(chain, folder / "followed-copy", server, "--engine", "vllm") as following,
+        ):
+            for version, number in enumerate(numbers):
+                publisher.publish_async(tensors_of(folder / f"saved-{number}")).result()
+                seconds = following.until(lambda version=version: server.shown() == str(version))
+                good = server.answers() == fresh_of[number] != start
+                rows.append([f"version {version}", good, f"{seconds:.1f} s after it was published"])
+        rows.append(["SIGTERM ends the command", following.code == 0, f"exit code {following.code}"])
+        rows.append(["the server goes on", server.answers() == fresh_of[numbers[-1]], "as before"])
+    return rows
+
+
+def adapter(folder: Path, number: int) -> Path:
+    """A random adapter of the small model, as PEFT saves it."""
+    saved = folder / f"adapter-{number}"
+    saved.mkdir(exist_ok=True)
+    generator = torch.Generator().manual_seed(number)
+    hidden = SIZES["hidden_size"]
+    heads = {"q_proj": SIZES["num_attention_heads"], "v_proj": SIZES["num_key_value_heads"]}
+    tensors = {}
+    for layer in range(SIZES["num_hidden_layers"]):
+        for name, count in heads.items():
+            place = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            for part, shape in (("A", (RANK, hidden)), ("B", (count * SIZES["head_dim"], RANK))):
+                values = torch.randn(shape, generator=generator) * 0.3
+                tensors[f"{place}.lora_{part}.weight"] = values.bfloat16()
+    save_file(tensors, saved / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 16, "bias": "none"}
+    (saved / "adapter_config.json").write_text(json.dumps({**config, "target_modules": sorted(heads)}))
+    return saved
+
+
+def adapters(folder: Path) -> list[list[Any]]:
+    """As `weights`."""
+    rows: list[list[Any]] = []
+    chain = folder / "adapters"
+    shutil.rmtree(chain, ignore_errors=True)
+    saved = [adapter(folder, number) for number in range(3)]
+    allowed = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+    words = ["--enable-lora", "--max-lora-rank", str(RANK), "--max-loras", "4"]
+    with Server(folder / "base", folder / "server.log", plain=False, surroundings=allowed, words=words) as server:
+
+        def names() -> set[str]:
+            return {model["id"] for model in server.ask("GET", "/v1/models")["data"]}
+
+        said = [server.answers()]
+        with (
+            dc.Publisher(chain, like=saved[0]) as publisher,
+            Follow(chain, folder / "adapters-copy", server, "--engine", "vllm-lora", "--adapter", "tuned") as following,
+        ):
+            for version, directory in enumerate(saved):
+                publisher.publish_async(tensors_of(directory)).result()
+                seconds = following.until(lambda version=version: f"tuned@{version}" in names())
+                said.append(server.answers(f"tuned@{version}"))
+                # What the trainer has saved, loaded by hand.
+                path = {"lora_name": f"by-hand-{version}", "lora_path": str(directory)}
+                server.ask("POST", "/v1/load_lora_adapter", path)
+                good = said[-1] == server.answers(f"by-hand-{version}") and said[-1] not in said[:-1]
+                rows.append([f"adapter tuned@{version}", good, f"{seconds:.1f} s after it was published"])
+            following.until(lambda: "tuned@0" not in names())
+            kept = {"it", "tuned@1", "tuned@2", *(f"by-hand-{version}" for version in range(3))}
+            rows.append(["older adapters are unloaded", names() == kept, ", ".join(sorted(names()))])
+            rows.append(["the one before still answers", server.answers("tuned@1") == said[2], "as before"])
+            try:
+                server.complete([5, 6], model="tuned@0")
+                rows.append(["one that was unloaded", False, "it answers"])
+            except urllib.error.HTTPError as error:
+                rows.append(["one that was unloaded", error.code == 404, f"{error.code}"])
+            rows.append(["the model without adapters", server.answers() == said[0], "as before"])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["weights", "adapters"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    given = parser.parse_args()
+    act = weights if given.what == "weights" else adapters
+    given.out.write_text(json.dumps(act(given.folder)))
+
+
+if __name__ == "__main__":
+    main()

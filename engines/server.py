@@ -1,0 +1,148 @@
+"""A server of vLLM over HTTP, asked as a trainer or a follower asks it, for the programs beside this file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+# Longer than a block of the prefix cache (128 tokens on CPUs), so that there is something to keep.
+PROMPTS = [[2 + 7 * number % 500 for number in range(180)], [5, 6, 7, 8]]
+
+
+class Server:
+    """A server that runs while the block lasts.
+
+    Args:
+        model: what it starts with.
+        log: a file for what it says.
+        plain: see `plain.py`.
+        workers: processes among which the model is divided.
+        surroundings: more variables of its environment.
+        words: more words of its command.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        log: Path,
+        *,
+        plain: bool = True,
+        workers: int = 1,
+        surroundings: dict[str, str] | None = None,
+        words: Sequence[str] = (),
+    ) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = log
+        settings = {"backend": "deltachain"}
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--model", str(model), "--served-model-name", "it"]
+        command += ["--dtype", "bfloat16", "--max-model-len", "256", "--max-num-seqs", "4", "--enforce-eager"]
+        command += ["--weight-transfer-config", json.dumps(settings), "--tensor-parallel-size", str(workers)]
+        command += words
+        environment = {
+            **os.environ,
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "ENGINES_PLAIN": str(int(plain)),
+            **(surroundings or {}),
+        }
+        if workers > 1:
+            # Otherwise each worker wants processors of its own.
+            environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, stdout=log.open("ab"), stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+
+    def __enter__(self) -> Server:
+        while True:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the server ended:\n{self.log.read_text()[-3000:]}")
+            try:
+                self.ask("GET", "/health")
+                return self
+            except OSError:
+                # It takes half a minute.
+                time.sleep(0.5)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(signal.SIGTERM)
+
+    def end(self, how: signal.Signals) -> None:
+        """Ends all its processes."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, how)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """What it answers; urllib.error.HTTPError if it refuses."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, data=data, method=method, headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=120) as response:
+            text = response.read()
+            is_json = response.headers.get_content_type() == "application/json"
+        found = json.loads(text) if is_json and text else {}
+        assert isinstance(found, dict)
+        return found
+
+    def complete(self, prompt: list[int], tokens: int = 12, model: str = "it") -> list[Any]:
+        """Greedy tokens, and the log probability of each."""
+        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "logprobs": 1}
+        (choice,) = self.ask("POST", "/v1/completions", {**body, "ignore_eos": True})["choices"]
+        return [choice["text"], choice["logprobs"]["token_logprobs"]]
+
+    def answers(self, model: str = "it") -> list[Any]:
+        """What it says to each prompt, one after the other."""
+        return [self.complete(prompt, model=model) for prompt in PROMPTS]
+
+    def shown(self) -> str:
+        """The version that it says it has."""
+        return str(self.ask("GET", "/weight_info")["weight_version"])
+
+    def begin(self, chain: Path, **settings: Any) -> None:
+        self.ask("POST", "/init_weight_transfer_engine", {"init_info": {"chain": str(chain), **settings}})
+
+    def update(self, number: int, digest: str, pause: str = "/pause?mode=keep") -> float:
+        """All that a driver asks; the seconds between pause and resume. What it refuses leaves it paused."""
+        begin = time.monotonic()
+        self.ask("POST", pause)
+        self.ask("POST", "/start_weight_update", {})
+        self.ask("POST", "/update_weights", {"update_info": {"version": number, "digest": digest}})
+        self.ask("POST", "/finish_weight_update", {"weight_version": str(number)})
+        self.ask("POST", "/resume")
+        return time.monotonic() - begin
+
+
+def fresh(folder: Path, number: int, *, plain: bool, workers: int = 1) -> list[Any]:
+    """What a server says that starts with what the trainer has saved as this version. It is asked once, and what it
+    said is kept in FOLDER."""
+    kept = folder / f"fresh-http-{number}-{'plain' if plain else 'packed'}-{workers}.json"
+    if not kept.is_file():
+        with Server(folder / f"saved-{number}", folder / "server.log", plain=plain, workers=workers) as server:
+            said = server.answers()
+        kept.write_text(json.dumps(said))
+    found = json.loads(kept.read_text())
+    assert isinstance(found, list)
+    return found

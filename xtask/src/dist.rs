@@ -1,0 +1,52 @@
+//! `cargo xtask dist`: the tool as one static program for Linux, which needs nothing of the system, in an archive with its
+//! licences.
+
+use std::fs;
+use std::process::Command;
+
+use crate::release::version;
+use crate::steps::execute;
+use crate::workspace::{cargo, root, target};
+use crate::{Result, no_arguments};
+
+const TARGET: &str = "x86_64-unknown-linux-musl";
+
+/// The largest program that users are to fetch.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// What lies beside the program, relative to the root.
+const BESIDE: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
+
+pub(crate) fn run(arguments: &[String]) -> Result {
+    no_arguments(arguments)?;
+    if Command::new("musl-gcc").arg("--version").output().is_err() {
+        return Err("please install a C compiler for musl (Debian's package musl-tools)".into());
+    }
+    execute(Command::new("rustup").args(["target", "add", TARGET]))?;
+    execute(&mut cargo(&["build", "--release", "--locked", "--package", "deltachain-cli", "--target", TARGET])?)?;
+
+    let name = format!("deltachain-{}-{TARGET}", version()?);
+    let folder = target()?.join("dist").join(&name);
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    let program = folder.join("deltachain");
+    fs::copy(target()?.join(TARGET).join("release/deltachain"), &program)?;
+    for file in BESIDE {
+        fs::copy(root()?.join(file), folder.join(file))?;
+    }
+    // It works, and needs no library of this machine.
+    execute(Command::new(&program).args(["demo", "--quiet"]))?;
+    let libraries = Command::new("ldd").arg(&program).output()?;
+    if libraries.status.success() && !String::from_utf8_lossy(&libraries.stdout).contains("statically") {
+        return Err(format!("{} is not static", program.display()).into());
+    }
+    let bytes = fs::metadata(&program)?.len();
+    println!("{}: {bytes} bytes", program.display());
+    if bytes > MOST_BYTES {
+        return Err(format!("the program is longer than {MOST_BYTES} bytes").into());
+    }
+    let archive = format!("{name}.tar.gz");
+    execute(Command::new("tar").args(["-czf", &archive, &name]).current_dir(target()?.join("dist")))
+}
