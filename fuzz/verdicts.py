@@ -2,7 +2,7 @@
 
     python fuzz/verdicts.py FOLDER...
 
-takes links (any bytes) from the folders, at most so many of each verdict, the shortest first, and writes one line per link:
+takes links (any bytes) from the folders, a number of each verdict at most, the shortest first, and writes one line per link:
 VALID or class and rule of *check* (SPEC.md section 10), and the link in hexadecimal. Links that are in verdicts.txt
 already stay. Needs the packages of conformance/python/requirements.txt.
 """

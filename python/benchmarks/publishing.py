@@ -153,7 +153,7 @@ def many(count: int, folder: Path) -> None:
 
 
 def rounds(count: int, folder: Path) -> None:
-    """Resident memory after so many versions, published and followed in this process."""
+    """Resident memory after a number of versions, published and followed in this process."""
     model = Model(32 * MIB, 16)
     sizes = {}
     with dc.Publisher(folder / "chain") as pub:

@@ -7,7 +7,7 @@ use deltachain::memory::PatchSet;
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, Source, StateTable};
 
-/// Lets so many steps pass; the next one fails, and so do all later ones.
+/// Lets a number of steps pass; the next one fails, and so do all later ones.
 struct Fuse(AtomicU64);
 
 impl Fuse {

@@ -20,7 +20,7 @@ LONG = 60.0
 
 
 def published(folder: Path, versions: int) -> list[str]:
-    """A chain in FOLDER/chain of so many versions, each with one more lane that differs; their digests."""
+    """A chain in FOLDER/chain of this many versions, each with one more lane that differs; their digests."""
     weight = torch.zeros(1000, dtype=torch.bfloat16)
     digests = []
     with dc.Publisher(folder / "chain") as publisher:

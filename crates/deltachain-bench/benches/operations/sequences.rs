@@ -18,7 +18,7 @@ const PERCENT: f64 = 0.35;
 /// How many links there are to catch up with.
 const COUNTS: [usize; 4] = [1, 4, 16, 64];
 
-/// By so many compact links, in memory, on disk, and on a file system in memory where there is one.
+/// By several compact links, in memory, on disk, and on a file system in memory where there is one.
 pub(crate) fn catch_up(criterion: &mut Criterion, disk: &Path) -> Result {
     let mut walk = Walk::new(MEBIBYTES, PERCENT / 100.0)?;
     let base = walk.state.clone();

@@ -1,4 +1,4 @@
-//! A store whose bodies arrive at so many bytes per second, all of them together.
+//! A store with a line of a given number of bytes per second for all bodies together.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

@@ -58,7 +58,7 @@ impl Chain {
         Self { objects, store, state, digest, versions: 0, parent, _folder: folder }
     }
 
-    /// Adds versions until there are so many. What the path costs is noted with the last one, or nowhere.
+    /// Adds versions up to a number. What the path costs is noted with the last one, or nowhere.
     fn grow(&mut self, versions: u64, note: Option<&str>) {
         let state = self.digest;
         while self.versions < versions {
@@ -219,7 +219,7 @@ fn names_that_are_no_commits_do_not_hide_the_head() {
     }
 }
 
-/// Notes the requests of each look of a follower, and ends after so many looks.
+/// Notes the requests of each look of a follower, and ends after a number of looks.
 struct Looks<'a> {
     objects: &'a CountingStore,
     requests: Mutex<Vec<u64>>,

@@ -17,7 +17,7 @@ pub(crate) struct Models {
 const COLUMNS: u64 = 64;
 
 impl Models {
-    /// A model whose largest tensor has so many rows of 64 BF16 numbers.
+    /// A model whose largest tensor has this number of rows of 64 BF16 numbers.
     pub(crate) fn new(seed: u64, rows: u64) -> Self {
         Self { seed, rows, states: Vec::new() }
     }

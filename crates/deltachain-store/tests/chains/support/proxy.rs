@@ -112,7 +112,7 @@ impl Proxy {
         Self { address, shared }
     }
 
-    /// From now on so many of a thousand requests have a fault, each kind about as often.
+    /// From now on this number of a thousand requests have a fault, each kind about as often.
     pub(crate) fn storm(&self, seed: u64, per_thousand: u64) {
         let mut plan = self.shared.plan.lock().unwrap();
         plan.random = Random(seed);
@@ -300,7 +300,7 @@ fn write_answer(mut stream: &TcpStream, head: &str, body: &[u8], speed: Option<u
     stream.shutdown(Shutdown::Write)
 }
 
-/// Passes bytes on, at so many per second.
+/// Passes bytes on, at a limited rate per second.
 fn slowly(from: &mut impl Read, speed: Option<u32>, mut to: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut buffer = vec![0; 1 << 10];
     loop {
