@@ -159,22 +159,22 @@ def failures(folder: Path) -> list[list[Any]]:
 
         backend.model.load_weights = half
 
-    for name, mode, broken in (("patches", "sparse", break_patches), ("reload", "reload", break_loader)):
+    for name, mode, broken in (("sparse load", "sparse", break_patches), ("whole load", "reload", break_loader)):
         engine.begin(mode)
         engine.update(3)
         engine.engine(broken)
         try:
             engine.update(4)
-            rows.append([f"{name} that break", False, "it was not refused"])
+            rows.append([f"{name} that breaks", False, "it was not refused"])
         except dc.TornError as error:
-            rows.append([f"{name} that break", engine.llm.get_weight_version() == "3", f"TornError: {error}"])
+            rows.append([f"{name} that breaks", engine.llm.get_weight_version() == "3", f"TornError: {error}"])
         try:
             engine.llm.finish_weight_update("4")
-            rows.append([f"finish after {name} that broke", False, "it was not refused"])
+            rows.append([f"finish after a {name} that broke", False, "it was not refused"])
         except Exception as error:
-            rows.append([f"finish after {name} that broke", True, f"{type(error).__name__}: {error}"])
+            rows.append([f"finish after a {name} that broke", True, f"{type(error).__name__}: {error}"])
         engine.update(4)
-        rows.append([f"the update after {name} that broke", engine.shows() == fresh_of(folder, 4), "as a fresh start"])
+        rows.append([f"update after a {name} that broke", engine.shows() == fresh_of(folder, 4), "as a fresh start"])
 
     refused(
         "an update of a draft model", RuntimeError, lambda: engine.llm.start_draft_weight_update(), fresh_of(folder, 4)
@@ -242,7 +242,7 @@ def workers(folder: Path) -> list[list[Any]]:
         good = engine.shows() == first and engine.llm.get_weight_version() == "1" and "it is not here" in str(error)
         rows.append(["one of two workers is late", good, str(error)])
     engine.update(3)
-    rows.append(["the update after that", engine.shows() == third, "as before"])
+    rows.append(["update after that", engine.shows() == third, "as before"])
     at_worker_1(torn)
     try:
         engine.update(1)
@@ -251,7 +251,7 @@ def workers(folder: Path) -> list[list[Any]]:
         good = engine.llm.get_weight_version() == "3" and "TornError" in str(error)
         rows.append(["one of two workers breaks", good, str(error)])
     engine.update(1)
-    rows.append(["the update after it broke", engine.shows() == first, "as before"])
+    rows.append(["update after it broke", engine.shows() == first, "as before"])
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     return rows
 
