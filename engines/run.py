@@ -33,10 +33,11 @@ class Run:
 
     Args:
         work: a directory of this program, kept between runs.
+        trainers: a Python that has TRL and the package.
     """
 
-    def __init__(self, work: Path) -> None:
-        self.work = work
+    def __init__(self, work: Path, trainers: Path | None) -> None:
+        self.work, self.trainers = work, trainers
         self.python = work / "venv" / "bin" / "python"
         self.s3 = work / "s3s" / "bin" / "s3s-fs"
         # Engine, mode, and what came of it.
@@ -78,14 +79,15 @@ class Run:
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         (folder / "entry_points.txt").write_text(entry_points)
 
-    def child(self, *arguments: object, out: Path | None = None) -> Any:
-        """Runs a program beside this file; what it has written to `out`. What it said is in a file of the same name."""
+    def child(self, *arguments: object, out: Path | None = None, python: Path | None = None) -> Any:
+        """Runs a program beside this file, by another Python if one is given; what it has written to `out`. What it said
+        is in a file of the same name."""
         words = [str(word) for word in arguments]
         print("engines:", *words, flush=True)
         log = (out or self.work / "child").with_suffix(".log")
         with log.open("wb") as file:
-            command = [str(self.python), *words]
-            environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+            command = [str(python or self.python), *words]
+            environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "ENGINES_PYTHON": str(self.python)}
             ran = subprocess.run(command, cwd=HERE, stdout=file, stderr=subprocess.STDOUT, env=environment)
         if ran.returncode != 0:
             raise RuntimeError(f"{' '.join(words)} failed:\n{log.read_text(errors='replace')[-4000:]}")
@@ -151,7 +153,7 @@ def between(document: Path, name: str, lines: list[str]) -> None:
 
 def proofs(run: Run) -> None:
     """All that is run. A part that ends in an error does not keep the others from running."""
-    for part in (small, over_http, followed, experts, times, regions):
+    for part in (small, over_http, followed, trained, experts, times, regions):
         try:
             part(run)
         except RuntimeError as error:
@@ -193,6 +195,16 @@ def followed(run: Run) -> None:
         run.rows(mode, run.child("follow.py", what, out.parent, out, out=out))
 
 
+def trained(run: Run) -> None:
+    """A server that TRL brings to its weights. The trainer has an environment of its own."""
+    if run.trainers is None:
+        print("SKIPPED: TRL with a real server: see --trainers")
+        return
+    out = run.work / "trl.json"
+    rows = run.child("trl_sync.py", run.work / "trl", out, out=out, python=run.trainers)
+    run.rows("AsyncGRPOTrainer of TRL, reload, over HTTP", rows)
+
+
 def experts(run: Run) -> None:
     """A mixture of experts, which vLLM fuses."""
     shutil.rmtree(run.work / "moe", ignore_errors=True)
@@ -227,9 +239,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheel", type=Path, required=True, help="the wheel of this package")
     parser.add_argument("--work", type=Path, required=True, help="where the environment and the models go")
+    parser.add_argument("--trainers", type=Path, help="a Python that has TRL and the package, for the proof with TRL")
     parser.add_argument("--short", action="store_true", help="in process only, fewer versions; writes nothing")
     given = parser.parse_args()
-    run = Run(given.work.resolve())
+    # Not resolved: it is a link that knows its environment.
+    run = Run(given.work.resolve(), given.trainers and given.trainers.absolute())
     run.install(given.wheel.resolve())
     if given.short:
         small(run, short=True)

@@ -47,7 +47,8 @@ class Server:
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
         settings = {"backend": "deltachain"}
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        python = os.environ.get("ENGINES_PYTHON", sys.executable)
+        command = [python, "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--host", "127.0.0.1", "--port", str(port), "--model", str(model), "--served-model-name", "it"]
         command += ["--dtype", "bfloat16", "--max-model-len", "256", "--max-num-seqs", "4", "--enforce-eager"]
         command += ["--weight-transfer-config", json.dumps(settings), "--tensor-parallel-size", str(workers)]

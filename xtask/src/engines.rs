@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::steps::execute;
 use crate::workspace::{root, target};
-use crate::{Result, wheel};
+use crate::{Result, trainers, wheel};
 
 pub(crate) const ARGUMENTS: &str = "[--short]";
 
@@ -16,9 +16,11 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     };
     let wheel = wheel::build_for_this_machine()?;
     let mut python = Command::new("python3");
-    python.arg("engines/run.py").arg("--wheel").arg(wheel).arg("--work").arg(target()?.join("engines"));
+    python.arg("engines/run.py").arg("--wheel").arg(&wheel).arg("--work").arg(target()?.join("engines"));
     if short {
         python.arg("--short");
+    } else {
+        python.arg("--trainers").arg(trainers::environment(&wheel)?.path());
     }
     execute(python.current_dir(root()?))
 }

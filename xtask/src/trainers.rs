@@ -1,6 +1,7 @@
 //! `cargo xtask trainers`: the Python package with torch and the real trainers (transformers, TRL, verl) on the CPU, in an
 //! environment of its own.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::python::Python;
@@ -18,19 +19,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
     let mut steps = Steps::default();
     let wheel = steps.get("wheel", wheel::build_for_this_machine);
-    let python = wheel.and_then(|wheel| {
-        steps.get("environment with torch and trainers", || {
-            let python = Python::with("venv-trainers", &REQUIREMENTS)?;
-            let install = |arguments: &[&str]| {
-                let mut pip = Command::new(python.path());
-                pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-                execute(pip.args(arguments))
-            };
-            install(&[VERL])?;
-            install(&["--force-reinstall", &wheel.to_string_lossy()])?;
-            Ok(python)
-        })
-    });
+    let python = wheel.and_then(|wheel| steps.get("environment with torch and trainers", || environment(&wheel)));
     match python {
         Some(python) => {
             let arguments = [&["-m", "pytest", "--quiet", "-rs"][..], &TESTS].concat();
@@ -39,4 +28,17 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         None => steps.skip("Python package with torch and trainers", "no environment"),
     }
     steps.finish()
+}
+
+/// An environment with torch, the trainers and the package.
+pub(crate) fn environment(wheel: &Path) -> Result<Python> {
+    let python = Python::with("venv-trainers", &REQUIREMENTS)?;
+    let install = |arguments: &[&str]| {
+        let mut pip = Command::new(python.path());
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+        execute(pip.args(arguments))
+    };
+    install(&[VERL])?;
+    install(&["--force-reinstall", &wheel.to_string_lossy()])?;
+    Ok(python)
 }
