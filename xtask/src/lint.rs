@@ -1,8 +1,8 @@
-//! `cargo xtask lint`: formatting, clippy, documentation, and which module uses which.
+//! `cargo xtask lint`: formatting, clippy, documentation, which module uses which, and whether packages can be made.
 
 use crate::steps::{Steps, execute};
 use crate::workspace::cargo;
-use crate::{Result, directions, no_arguments};
+use crate::{Result, directions, no_arguments, release};
 
 pub(crate) fn run(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
@@ -16,5 +16,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"])?;
         execute(doc.env("RUSTDOCFLAGS", "--deny warnings"))
     });
+    // That they also build is part of `cargo xtask release --dry-run`.
+    steps.run("packages", || release::package(&["--no-verify", "--allow-dirty"]));
     steps.finish()
 }

@@ -68,7 +68,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "lint",
         arguments: "",
-        about: &["check formatting, clippy, documentation, and which module uses which"],
+        about: &["check formatting, clippy, documentation, which module uses which, and that packages can be made"],
         run: lint::run,
     },
     Task { name: "ci", arguments: "", about: &["lint, then test"], run: ci::run },

@@ -34,10 +34,7 @@ fn dry_run() -> Result {
     let mut steps = Steps::default();
     steps.run("versions agree", versions_agree);
     steps.run("nothing is uncommitted", is_clean);
-    steps.run("Rust packages build from what is in them", || {
-        let packages = CRATES.iter().flat_map(|name| ["--package", name]);
-        execute(&mut cargo(&["package", "--locked"].into_iter().chain(packages).collect::<Vec<_>>())?)
-    });
+    steps.run("Rust packages build from what is in them", || package(&["--locked"]));
     for name in LIBRARIES {
         steps.run(&format!("public interface of {name}"), || {
             if interface(name)? == fs::read_to_string(root()?.join(recorded(name)))? {
@@ -57,6 +54,13 @@ fn dry_run() -> Result {
         execute(Command::new("npm").args(["pack", "--dry-run"]).current_dir(folder))
     });
     steps.finish()
+}
+
+/// Makes the packages of all crates, as they would be published.
+pub(crate) fn package(options: &[&str]) -> Result {
+    let packages = CRATES.iter().flat_map(|name| ["--package", name]);
+    let words = ["package"].into_iter().chain(options.iter().copied()).chain(packages);
+    execute(&mut cargo(&words.collect::<Vec<_>>())?)
 }
 
 /// The version of the library, which is that of everything.
