@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::python::Python;
-use crate::steps::{Steps, execute};
+use crate::steps::{Lane, Steps, execute};
 use crate::workspace::{cargo, root, target};
 use crate::{Result, bundle, no_arguments};
 
@@ -17,13 +17,14 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let mut steps = Steps::default();
     let python = steps.get("Python environment", Python::install);
     let built = steps.run("runner", build_runner);
-    add_steps(&mut steps, built, python.as_ref());
+    steps.side_by_side(lanes(built, python.as_ref()));
     steps.finish()
 }
 
 /// `cargo xtask vectors`
 pub(crate) fn write_vectors(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
+    build_runner()?;
     rules(&[])?;
     Python::install()?.run("conformance", &["-m", "generator"])?;
     adequacy(&[])
@@ -35,14 +36,25 @@ pub(crate) fn build_runner() -> Result {
 }
 
 /// All steps of the kit, for this task and for `cargo xtask test`. They need the runner.
-pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
+pub(crate) fn lanes(built: bool, python: Option<&Python>) -> Vec<Lane<'_>> {
+    vec![
+        Box::new(move |steps| add_steps(steps, built, python)),
+        Box::new(|steps| {
+            steps.run("adequacy of the vectors", || adequacy(&["--check"]));
+        }),
+    ]
+}
+
+fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
     if built {
         steps.run("conformance of the Rust library", || {
             let runner = runner()?;
             measure(&[&quoted(&runner), "testee"])
         });
+        steps.run("rules.json has the rules of SPEC.md", || rules(&["--check"]));
     } else {
         steps.skip("conformance of the Rust library", "no runner");
+        steps.skip("rules.json has the rules of SPEC.md", "no runner");
     }
     match python {
         Some(python) => {
@@ -70,13 +82,11 @@ pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>)
             steps.skip("wrong testees", "no runner or no Python environment");
         }
     }
-    steps.run("rules.json has the rules of SPEC.md", || rules(&["--check"]));
-    steps.run("adequacy of the vectors", || adequacy(&["--check"]));
 }
 
 /// Writes the rules of SPEC.md for programs.
 fn rules(options: &[&str]) -> Result {
-    execute(cargo(&["run", "--release", "--package", "deltachain-conformance", "--", "rules"])?.args(options))
+    execute(Command::new(runner()?).arg("rules").args(options).current_dir(root()?))
 }
 
 /// Runs the whole suite against a testee, which has to answer all of it.

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::Result;
-use crate::steps::show;
+use crate::steps::{say, show};
 use crate::synthetic::{Change, write_pair};
 use crate::workspace::{build_tool, target, tool};
 
@@ -84,10 +84,10 @@ fn measure(options: &Options) -> Result {
         runs.push((name, files.apply(links)?.0));
     }
     for (name, run) in &runs {
-        println!("{name:14}  peak {:>5} MiB  {:>5.1} s", run.peak, run.time.as_secs_f64());
+        say(format_args!("{name:14}  peak {:>5} MiB  {:>5.1} s", run.peak, run.time.as_secs_f64()));
     }
-    println!("the link has {} bytes", fs::metadata(files.path("there.dcf"))?.len());
-    println!("bound  {bound} MiB = {fixed} MiB + threads * {per_thread} MiB");
+    say(format_args!("the link has {} bytes", fs::metadata(files.path("there.dcf"))?.len()));
+    say(format_args!("bound  {bound} MiB = {fixed} MiB + threads * {per_thread} MiB"));
     let worst = runs.iter().map(|(_, run)| run.peak).max().unwrap_or_default();
     if worst <= bound { Ok(()) } else { Err(format!("the tool needed {worst} MiB, its bound is {bound} MiB").into()) }
 }
@@ -137,7 +137,10 @@ impl Files {
         let files = Self { folder, tool: tool()?, threads };
         let changed =
             write_pair(&files.path("base.safetensors"), &files.path("target.safetensors"), mebibytes, change)?;
-        println!("two files of {mebibytes} MiB, {:.2} % of their elements differ; threads: {threads}", 100.0 * changed);
+        say(format_args!(
+            "two files of {mebibytes} MiB, {:.2} % of their elements differ; threads: {threads}",
+            100.0 * changed
+        ));
         Ok(files)
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Result;
-use crate::steps::execute;
+use crate::steps::{execute, say};
 use crate::workspace::{root, target};
 
 /// What the conformance kit needs, relative to the root. The last file includes the first.
@@ -35,7 +35,7 @@ impl Python {
         // A copy of the requirements, written when they have been installed.
         let installed = folder.join("installed.txt");
         if python.exists() && fs::read_to_string(&installed).is_ok_and(|installed| installed == wanted) {
-            println!("the requirements were installed before");
+            say(format_args!("the requirements were installed before"));
             return Ok(Self(python));
         }
         let interpreter = if cfg!(windows) { "python" } else { "python3" };

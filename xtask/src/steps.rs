@@ -1,15 +1,33 @@
 //! Steps of a task: each is run and timed, and a table of all of them ends the output.
+//!
+//! Steps that keep one processor busy can run side by side, in lanes. What a step of a lane says, and what the programs say
+//! that it starts, is kept in a file until it has ended, so that the lines of two steps are never mixed.
 
-use std::fmt::Write;
-use std::process::Command;
+use std::cell::RefCell;
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write as _};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Result;
+
+thread_local! {
+    /// Where this thread's output is kept until its step has ended. None: it is shown at once.
+    static KEPT: RefCell<Option<File>> = const { RefCell::new(None) };
+}
+
+/// Steps that need not wait for those of other lanes.
+pub(crate) type Lane<'a> = Box<dyn FnOnce(&mut Steps) + Send + 'a>;
 
 /// The steps that a task has gone through.
 #[derive(Default)]
 pub(crate) struct Steps {
     rows: Vec<(String, Outcome)>,
+    /// Whether they belong to a lane.
+    in_lane: bool,
 }
 
 enum Outcome {
@@ -22,13 +40,17 @@ enum Outcome {
 impl Steps {
     /// Runs a step and notes how it ended. Returns whether it passed; a failure does not keep other steps from running.
     pub(crate) fn run(&mut self, name: &str, work: impl FnOnce() -> Result) -> bool {
-        println!("\n==> {name}");
+        let kept = self.in_lane && keep();
+        say(format_args!("\n==> {name}"));
         let start = Instant::now();
         let result = work();
         let time = start.elapsed();
         let passed = result.is_ok();
         if let Err(error) = result {
-            println!("{name}: {error}");
+            say(format_args!("{name}: {error}"));
+        }
+        if kept {
+            show_kept();
         }
         self.rows.push((name.to_owned(), if passed { Outcome::Passed(time) } else { Outcome::Failed(time) }));
         passed
@@ -46,8 +68,31 @@ impl Steps {
 
     /// Notes a step that could not be run.
     pub(crate) fn skip(&mut self, name: &str, reason: &'static str) {
-        println!("\n==> {name}\nskipped: {reason}");
+        say(format_args!("\n==> {name}\nskipped: {reason}"));
         self.rows.push((name.to_owned(), Outcome::Skipped(reason)));
+    }
+
+    /// Runs lanes side by side, as many at a time as there are processors, the first ones first. Their rows stand in the
+    /// order of the lanes.
+    pub(crate) fn side_by_side(&mut self, lanes: Vec<Lane<'_>>) {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let done: Vec<_> = lanes.iter().map(|_| Mutex::new(Self { in_lane: true, ..Self::default() })).collect();
+        let next = Mutex::new(lanes.into_iter().zip(&done));
+        let work = || {
+            loop {
+                // The lock is held for this statement only.
+                let lane = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((lane, steps)) = lane else { break };
+                lane(&mut steps.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(work);
+            }
+        });
+        self.rows
+            .extend(done.into_iter().flat_map(|steps| steps.into_inner().unwrap_or_else(PoisonError::into_inner).rows));
     }
 
     /// Prints the table. An error if a step failed.
@@ -72,10 +117,49 @@ impl Steps {
     }
 }
 
+/// Begins to keep what this thread says. False if there is no room for a file: then it is shown at once.
+fn keep() -> bool {
+    KEPT.set(tempfile::tempfile().ok());
+    KEPT.with_borrow(Option::is_some)
+}
+
+/// Shows what has been kept.
+fn show_kept() {
+    let Some(mut file) = KEPT.take() else { return };
+    let mut bytes = Vec::new();
+    if let Err(error) = file.rewind().and_then(|()| file.read_to_end(&mut bytes)) {
+        println!("what the next step said is lost: {error}");
+    }
+    // As one piece. If nobody reads it any more, there is nobody left to tell.
+    let _ = io::stdout().lock().write_all(&bytes);
+}
+
+/// A line of a step's output.
+pub(crate) fn say(line: fmt::Arguments<'_>) {
+    KEPT.with_borrow_mut(|kept| match kept {
+        Some(file) => {
+            // Without a line of it, a step is still right or wrong.
+            let _ = writeln!(file, "{line}");
+        }
+        None => println!("{line}"),
+    });
+}
+
+/// Lets a program's output go where ours goes.
+pub(crate) fn output_here(command: &mut Command) -> Result {
+    KEPT.with_borrow(|kept| {
+        if let Some(file) = kept {
+            command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file.try_clone()?));
+        }
+        Ok(())
+    })
+}
+
 /// Runs a command with its output going where ours goes. An error unless it succeeds.
 pub(crate) fn execute(command: &mut Command) -> Result {
     let shown = show(command);
-    println!("$ {shown}");
+    say(format_args!("$ {shown}"));
+    output_here(command)?;
     let status = command.status().map_err(|error| format!("cannot run `{shown}`: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("`{shown}` failed with {status}").into()) }
 }
@@ -91,6 +175,27 @@ pub(crate) fn show(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lanes_run_whatever_becomes_of_others_and_their_rows_keep_the_order() {
+        let mut steps = Steps::default();
+        let lane = |names: &'static [&'static str]| -> Lane<'static> {
+            Box::new(move |steps| {
+                for name in names {
+                    steps.run(name, || {
+                        assert!(KEPT.with_borrow(Option::is_some), "output of lanes is kept");
+                        execute(Command::new("cargo").arg("--version"))?;
+                        if *name == "bad" { Err("broken".into()) } else { Ok(()) }
+                    });
+                    assert!(KEPT.with_borrow(Option::is_none));
+                }
+            })
+        };
+        steps.side_by_side(vec![lane(&["a", "bad", "b"]), lane(&[]), lane(&["c"]), lane(&["d"])]);
+        let names: Vec<_> = steps.rows.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["a", "bad", "b", "c", "d"]);
+        assert_eq!(steps.finish().unwrap_err().to_string(), "1 of 5 steps FAILED");
+    }
 
     #[test]
     fn the_table_tells_failures_from_skipped_steps() {

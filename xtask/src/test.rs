@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every test, also of the Python reader, the JavaScript reader and the conformance kit.
 
 use crate::python::Python;
-use crate::steps::{Steps, execute};
+use crate::steps::{Lane, Steps, execute};
 use crate::workspace::{build_tool, cargo};
 use crate::{Result, conformance, differential, endurance, js, memory, no_arguments, wheel};
 
@@ -16,26 +16,33 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     });
 
     let python = steps.get("Python environment", Python::install);
-    match &python {
+    let python = python.as_ref();
+    // Most of these keep one processor busy. The longest begin.
+    let mut lanes: Vec<Lane<'_>> = vec![Box::new(move |steps| wheel::add_steps(steps, built))];
+    lanes.extend(conformance::lanes(built, python));
+    lanes.push(Box::new(move |steps| js::add_steps(steps, built, python)));
+    lanes.push(Box::new(move |steps| tool_steps(steps, built, python)));
+    steps.side_by_side(lanes);
+    steps.finish()
+}
+
+/// The Python reader, alone and against the tool, and how much memory that takes.
+fn tool_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
+    match python {
         Some(python) => {
             steps.run("Python reader", || python.run("conformance/python", &["-m", "unittest"]));
         }
         None => steps.skip("Python reader", "no Python environment"),
     }
-    conformance::add_steps(&mut steps, built, python.as_ref());
-    wheel::add_steps(&mut steps, built);
-    match &python {
+    match python {
         Some(python) if built => {
             steps.run("interop", || differential::interop(python, false));
         }
         _ => steps.skip("interop", "no tool or no Python environment"),
     }
-    js::add_steps(&mut steps, built, python.as_ref());
-
     if built && cfg!(target_os = "linux") {
         steps.run("memory", memory::short);
     } else {
         steps.skip("memory", if built { "only on Linux" } else { "no tool" });
     }
-    steps.finish()
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::conformance::quoted;
 use crate::python::Python;
-use crate::steps::{Steps, execute};
+use crate::steps::{Steps, execute, say};
 use crate::workspace::{root, target};
 use crate::{Result, conformance, no_arguments};
 
@@ -107,7 +107,7 @@ fn build(systems: For) -> Result<PathBuf> {
     let built = fs::read_dir(&folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     let [wheel] = built.as_slice() else { return Err("maturin has not made one wheel".into()) };
     let bytes = fs::metadata(wheel)?.len();
-    println!("{}: {bytes} bytes", wheel.display());
+    say(format_args!("{}: {bytes} bytes", wheel.display()));
     if bytes > MOST_BYTES {
         return Err(format!("the wheel is longer than {MOST_BYTES} bytes").into());
     }
