@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// The names of the tensors that a link changes.
 ///
 /// # Errors
-/// If the pieces cannot be read, or are no link.
+/// If the pieces cannot be read, or are not a link.
 pub(crate) fn changes(pieces: Vec<PathBuf>) -> Result<Vec<String>, Box<dyn Error>> {
     let link = LinkReader::open(Pieces(pieces), &Limits::default())?; // reads header and index, no data
     Ok(link.index().tensors.iter().map(|tensor| tensor.name().to_owned()).collect())

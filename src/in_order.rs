@@ -31,7 +31,7 @@ pub(crate) fn in_order<I: Sync, C, T: Send>(
 
 /// Results that have been made.
 struct Line<T, F> {
-    /// So many items have been dealt with.
+    /// How many items are done.
     taken: usize,
     early: BTreeMap<usize, Result<T>>,
     /// Something has failed, which need not be the first failure.

@@ -1,6 +1,6 @@
 //! Names that are safe as file names on every system (SPEC section 12): names of files in a layout and of assets.
 
-/// What makes this no *plain* name, as an end of "the name ..."; `None` if it is one.
+/// Why this is not a *plain* name, as an end of "the name ..."; `None` if it is one.
 pub(crate) fn flaw_of_plain_name(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         Some("is empty")

@@ -197,7 +197,7 @@ def methods(options, base: Path, target: Path, threads: int, folder: Path):
 
 
 def measure(options, name: str, base: Path, target: Path, threads: int, folder: Path) -> dict:
-    """All rounds of a pair with so many threads."""
+    """All rounds of a pair with this number of threads."""
     alive, failures = [], {}
     for method, make in methods(options, base, target, threads, folder):
         try:

@@ -111,7 +111,7 @@ class Entry:
     shape: tuple = ()
     segments: list = field(default_factory=list)
     digests: list = field(default_factory=list)
-    dimensions: object = None  # the number of them, if it is to be another
+    dimensions: object = None  # their number, if a wrong one is wanted
     coded: list = field(default_factory=list)  # lanes of the tensor that some segment codes; not in the file
 
     def encode(self):
@@ -134,7 +134,7 @@ class Link:
     index: bytes = None
     index_stored: object = None  # bytes, or a function of the raw bytes
     index_tail: bytes = b""
-    counts: dict = field(default_factory=dict)  # "metadata", "segments", "entries": a count that is to be another
+    counts: dict = field(default_factory=dict)  # "metadata", "segments", "entries": a wrong count
     header: dict = field(default_factory=dict)
     extension: bytes = b""
     header_crc: int = None

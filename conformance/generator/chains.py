@@ -107,8 +107,8 @@ class Chain:
         return copy.deepcopy(self)
 
     def publish(self, shards, *routes, metadata=None, assets=None, replaced=()):
-        """The commit of the next version. `assets`: bytes by name. `replaced`: members of the document that are to be
-        others."""
+        """The commit of the next version. `assets`: bytes by name. `replaced`: members of the document that get other
+        values."""
         shards = [shards] if isinstance(shards, State) else shards
         version = len(self.commits)
         self.shards[version] = shards

@@ -54,7 +54,7 @@ def chain_document(chain, metadata=None):
 
 
 def commit_document(version, parent, state, shards, routes, metadata, assets=(), replaced=()):
-    """`replaced`: members that are to be others."""
+    """`replaced`: members that get other values."""
     return text({"deltachain": 1, "version": version, "parent": parent, "state": state, "shards": shards,
                  "routes": routes, "assets": list(assets), "metadata": ascending(metadata)} | dict(replaced)).encode()
 

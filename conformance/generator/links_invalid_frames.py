@@ -185,7 +185,7 @@ def block_sizes():
     yield spoiled("block-above-single-segment", "R-STR-02", "a block above the window of a single segment",
                   "frame-single-segment-8", "plane 0",
                   lambda raw: header(len(raw), 8, None) + joined([(RLE, len(raw) + 1, b"a")]))
-    # The structure is right, but the blocks cannot give so many bytes.
+    # The structure is right, but the blocks cannot give that many bytes.
     yield spoiled("frame-too-few-blocks", "R-STR-02", "one compressed block for more bytes than two can give",
                   "frame-block-compressed-128-kib", "plane 0",
                   lambda raw: header(window=0x38) + joined([frames.run(b"r", 1 << 17)]))

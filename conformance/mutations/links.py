@@ -83,7 +83,7 @@ class Draft:
     link: dcf.Link
     bodies: list
     codings: list                                # of the bodies as they were
-    header: dict = field(default_factory=dict)   # fields that are to be wrong
+    header: dict = field(default_factory=dict)   # fields with wrong values
     index: list = None                           # fields of the index if they were changed
     index_raw: bytes = None
     index_stored: bytes = None

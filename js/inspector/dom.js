@@ -64,7 +64,7 @@ async function copy(text) {
   }
 }
 
-/** Where the page is no secure place, such as a plain http address. */
+/** Where the page is not a secure place, such as a plain http address. */
 function copyBySelection(text) {
   const area = make('textarea', { class: 'hidden', 'aria-hidden': true });
   area.value = text;

@@ -67,7 +67,7 @@ async function openFiles(files) {
     return;
   }
   if (others.length > 1 && others.some(([path]) => path.includes('/'))) {
-    say('This folder is no chain: it has no chain.json.', true);
+    say('This folder is not a chain: it has no chain.json.', true);
     return;
   }
   const [, file] = others.find(([path]) => path.endsWith('.dcf')) ?? others[0];

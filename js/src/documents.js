@@ -93,7 +93,7 @@ function textOf(bytes) {
   try {
     return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
   } catch {
-    // No document is empty, so this is no legal form.
+    // No document is empty, so this is not a legal form.
     return '';
   }
 }

@@ -57,7 +57,7 @@ export function directoryStore(directory) {
       }),
     async list(folder) {
       const names = (await orNull(() => readdir(join(directory, folder)))) ?? [];
-      // A folder, or a symbolic link that leads nowhere, is no object.
+      // A folder, or a symbolic link that leads nowhere, is not an object.
       const files = names.map((name) => orNull(async () => (await stat(join(directory, folder, name))).isFile()));
       const found = await Promise.all(files);
       return names.filter((_, i) => found[i] === true);

@@ -202,7 +202,7 @@ export class Planner {
   }
 
   /**
-   * The result of work; undefined if it fails, which is remembered. What is no failure of the chain goes on.
+   * The result of work; undefined if it fails, which is remembered. What is not a failure of the chain goes on.
    * @template T
    * @param {() => T | Promise<T>} work
    * @returns {Promise<T | undefined>}

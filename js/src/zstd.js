@@ -28,7 +28,7 @@ function decode(stored, raw) {
   try {
     return decoder.decode(stored, raw);
   } catch (error) {
-    // WebAssembly can trap, which is no answer about the frame, but a refusal all the same.
+    // WebAssembly can trap, which is not an answer about the frame, but a refusal all the same.
     throw broken('R-STR-02', `the zstd decoder gave up: ${error}`);
   }
 }

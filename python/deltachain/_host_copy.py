@@ -78,7 +78,7 @@ class HostCopy:
 
     def tensors(self) -> Mapping[str, Any]:
         """The tensors of the version that is shown: views of files that are mapped, which all processes share.
-        Whoever writes to one gets a copy of that page for itself; the files stay as they are."""
+        A process that writes to one gets its own copy of that page; the files stay as they are."""
         current = self.current
         if current is None:
             raise UsageError(f"USAGE: the directory holds no version yet (file {self._path})", file=self._path)

@@ -326,7 +326,7 @@ class Publisher:
         self._settle()
 
     def close(self) -> None:
-        """As `wait`; then gives up copies and connections. Closing twice is no error."""
+        """As `wait`; then gives up copies and connections. Closing twice is not an error."""
         self._check()
         _open.discard(self)
         if self._native is None:

@@ -352,7 +352,7 @@ impl Publisher {
     /// What was stored last has been committed: it is the head.
     fn settle(&mut self, py: Python<'_>, version: u64, commit: &str) -> PyResult<()> {
         let inner = self.inner.get_mut(py)?;
-        let Some(commit) = Digest::from_hex(commit) else { return Err(usage(py, "that is no digest", None)) };
+        let Some(commit) = Digest::from_hex(commit) else { return Err(usage(py, "that is not a digest", None)) };
         let shards = std::mem::take(&mut inner.pending);
         if let Some(old) = inner.copy.replace(HeadCopy { version, commit, shards }) {
             inner.spare = old.shards.into_values().flat_map(|(shard, _)| shard.into_spare()).collect();

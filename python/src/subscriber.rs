@@ -68,7 +68,7 @@ fn free<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T
 }
 
 fn hex(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Digest>> {
-    let parse = |text| Digest::from_hex(text).ok_or_else(|| usage(py, format!("{text:?} is no digest"), None));
+    let parse = |text| Digest::from_hex(text).ok_or_else(|| usage(py, format!("{text:?} is not a digest"), None));
     text.map(parse).transpose()
 }
 

@@ -271,7 +271,7 @@ impl Tensors {
     /// From a mapping, or from an object with `keys()` and `get_tensor()`, such as an open file of safetensors.
     ///
     /// # Errors
-    /// `TypeError` if it is neither, or a name is no string, or an object is no tensor; USAGE if a tensor cannot be taken, which says why.
+    /// `TypeError` if it is neither, or a name is not a string, or an object is not a tensor; USAGE if a tensor cannot be taken, which says why.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(Self::sorted(found(object, false)?))
     }

@@ -59,7 +59,7 @@ class StallingStore:
                 self.answer(204)
 
             def do_POST(self) -> None:
-                # Several objects are to be removed.
+                # A request to remove several objects.
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 bucket = "/" + unquote(urlsplit(self.path).path).strip("/") + "/"
                 keys = re.findall("<Key>(.*?)</Key>", body)

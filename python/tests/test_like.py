@@ -170,7 +170,7 @@ def test_a_transform_makes_what_the_checkpoint_has(tmp_path: Path) -> None:
 
     checkpoint = dict.fromkeys(("same", "several.a", "several.b", "pairs.x", "pairs.y"), ("U8", (1,), b"a"))
     weights = {f"module.{name}": u8(b"s") for name in ("drop", "same", "several", "pairs")}
-    # Names of no checkpoint keep what is before them only if it is no wrapper's.
+    # Names of no checkpoint keep what is before them only if it is not a wrapper's.
     found = taken(tmp_path, checkpoint, weights, transform=transform)
     assert [found[name] for name in checkpoint] == [b"s", b"1", b"2", b"x", b"y"]
 

@@ -26,7 +26,7 @@ pub enum ObjectName {
 }
 
 impl ObjectName {
-    /// Reads a name as the store gives it. `None` for all other objects, which are no part of the chain; among these are
+    /// Reads a name as the store gives it. `None` for all other objects, which are not part of the chain; among these are
     /// names whose version no document can hold, and generation 0.
     pub fn parse(name: &str) -> Option<Self> {
         if name == "chain.json" {

@@ -25,7 +25,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// From names below the chain's prefix, in any order. Names that are no part of the chain are ignored. Of the commits
+    /// From names below the chain's prefix, in any order. Names that are not part of the chain are ignored. Of the commits
     /// the last is enough: they are needed to find the head.
     pub fn new(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let mut listing = Self::default();

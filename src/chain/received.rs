@@ -32,7 +32,7 @@ impl Document {
                 Ok(Self::Commit(ReadCommit { digest, commit }))
             }
             ObjectName::Routes { .. } => RoutesDocument::parse(bytes, limits).map(Self::Routes),
-            ObjectName::File(_) | ObjectName::Asset(_) => Err(Error::usage("this object is no document")),
+            ObjectName::File(_) | ObjectName::Asset(_) => Err(Error::usage("this object is not a document")),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::rules;
 /// one of them to another. `in_force` has the routes in force of every version. The result has the ones that stay.
 ///
 /// # Errors
-/// R-RET-01 (`CHAIN`) if there is no path from nothing to a version that is to be kept.
+/// R-RET-01 (`CHAIN`) if there is no path from nothing to a version in `keep`.
 pub fn retain(in_force: &BTreeMap<u64, Vec<Route>>, keep: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Route>>> {
     let cheapest = cheapest_from_nothing(in_force);
     // Of each version on a path, the place of the route that the path takes.
@@ -79,7 +79,7 @@ fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, 
 
 fn no_path(version: u64) -> Error {
     let message = format!(
-        "no path from nothing leads to version {version}, which is to be kept: leave it out, or add a snapshot of it first"
+        "no path from nothing leads to version {version}, which would be kept: leave it out, or add a snapshot of it first"
     );
     Error::broken(&rules::RET_01, message).in_file(ObjectName::Commit(version).to_string())
 }

@@ -147,7 +147,7 @@ pub(crate) struct Places {
     count: usize,
 }
 
-/// So many lanes are written for each block, whether it has them or not: most have no more, and no branch depends on it.
+/// This many lanes are written for each block, even if it has fewer: most blocks have no more, so no branch is needed.
 const AHEAD: usize = 4;
 
 impl Places {

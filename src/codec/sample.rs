@@ -119,7 +119,7 @@ pub(super) struct Lanes<'a, L: Lane> {
 struct Sample {
     /// Lanes that change, about.
     changed: u64,
-    /// These are all.
+    /// Whether the whole piece was looked at, not a part of it.
     is_whole: bool,
     /// Differences by the length of their magnitude in bits, if values may be relative.
     lengths: [u64; 65],

@@ -102,7 +102,7 @@ impl Layout {
     /// Reads the JSON text of [`LAYOUT_KEY`] for a target with these tensors.
     ///
     /// # Errors
-    /// MALFORMED under R-LAY-01 if the text is no layout, or not one of these tensors.
+    /// MALFORMED under R-LAY-01 if the text is not a layout, or not one of these tensors.
     pub fn parse(json: &str, tensors: &[TensorInfo]) -> Result<Self> {
         let layout = Self::read(json, || names(tensors))?;
         layout.check_covers(tensors).map_err(broken)?;
@@ -271,7 +271,7 @@ fn broken(message: String) -> Error {
     Error::broken(&rules::LAY_01, message)
 }
 
-/// What makes this no name of a file of a layout (R-LAY-01); `None` if it is one.
+/// Why this cannot be the name of a file of a layout (R-LAY-01); `None` if it is one.
 fn flaw_of_name(name: &str) -> Option<&'static str> {
     flaw_of_plain_name(name).or_else(|| (!name.ends_with(FILE_SUFFIX)).then_some("does not end in .safetensors"))
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-/// So many bytes are written to a file before it is sent to the disk.
+/// How many bytes are written to a file before they are sent to the disk.
 const STEP_BYTES: u64 = 32 << 20;
 
 /// A thread that sends files to the disk. It ends when this is dropped, or at the first failure.
@@ -59,7 +59,7 @@ mod tests {
         write_back.note(0, 3 * STEP_BYTES);
         write_back.finish().unwrap();
 
-        // What is no file cannot be sent to the disk.
+        // What is not a file cannot be sent to the disk.
         let (_reader, pipe) = io::pipe().unwrap();
         let pipe = File::from(std::os::fd::OwnedFd::from(pipe));
         let write_back = WriteBack::start(&[&good, &pipe]).unwrap();

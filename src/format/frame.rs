@@ -65,7 +65,7 @@ pub(super) fn check(stored: &[u8], raw_length: u64) -> Result<()> {
     bytes.take(if descriptor & 0b100 == 0 { 0 } else { 4 })?;
     need(bytes.0.is_empty(), "bytes follow the zstd frame")?;
     // Decompressing would fail; before anything is allocated for what cannot come out.
-    need(raw_length.saturating_sub(plain) <= compressed, "the zstd frame cannot give so many bytes")
+    need(raw_length.saturating_sub(plain) <= compressed, "the zstd frame cannot give that many bytes")
 }
 
 /// What of the frame is still to be read.

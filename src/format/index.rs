@@ -503,7 +503,7 @@ mod tests {
             let index = read(&description);
             let exponent = (sign == 1).then_some(exponent);
             let Ok(Index { tensors, .. }) = index else {
-                // Seven bytes are no lane of eight.
+                // Seven bytes are not a lane of eight.
                 assert_eq!((lane_bytes, index), (8, Err(("R-IDX-09", false))));
                 continue;
             };

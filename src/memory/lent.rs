@@ -83,7 +83,7 @@ impl sealed::Room for MemoryState {
 /// 3. loads the mark again, after a fence (acquire), and drops the copy if the mark is not what it was.
 ///
 /// A copy that is kept is one version, never parts of two. A mark that stays odd means that the program that changed
-/// the memory ended half way. Such memory is no version and is refused. Its owner fills it again, then makes the mark
+/// the memory ended half way. Such memory is not a version and is refused. Its owner fills it again, then makes the mark
 /// even. Only one writer at a time may use the buffers.
 #[derive(Debug)]
 pub struct LentState<'a> {

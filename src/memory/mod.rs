@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// directory.
 ///
 /// # Errors
-/// USAGE if the stretches differ in length, are no whole lanes of 1, 2, 4 or 8 bytes, or a lane's number would not be below 2^32.
+/// USAGE if the stretches differ in length, are not whole lanes of 1, 2, 4 or 8 bytes, or a lane's number would not be below 2^32.
 pub fn changes_between(
     lane_bytes: usize,
     first: u32,

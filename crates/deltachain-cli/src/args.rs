@@ -253,12 +253,12 @@ pub(crate) struct NewLink {
 /// Parses the command line. `Err` is the code to exit with, after help or an error has been printed.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
     Cli::try_parse_from(arguments).map_err(|error| {
-        // Whoever asked for JSON gets it even if the rest of the line makes no sense.
+        // A caller that asked for JSON gets it even if the rest of the line makes no sense.
         let json = error.use_stderr() && arguments.iter().any(|argument| argument == "--json");
         if json {
             failure::report_usage_as_json(error.render().to_string().trim_end());
         } else {
-            // Help that cannot be written because nobody reads it any more is no failure.
+            // Help that cannot be written because nobody reads it any more is not a failure.
             let _ = error.print();
         }
         u8::try_from(error.exit_code()).unwrap_or(exit::FAILURE)

@@ -59,10 +59,10 @@ pub(crate) fn describe(error: &Error) -> Value {
 fn advice(error: &Error) -> &'static str {
     match error.rule() {
         Some("R-CHN-13") => {
-            "there is another chain now: ask whoever publishes it; pull and follow take it from now on with --adopt"
+            "there is another chain now: ask its publisher; pull and follow take it from now on with --adopt"
         }
         Some("R-CHN-04" | "R-CHN-05" | "R-CHN-14") => {
-            "ask whoever publishes the chain; pull and follow take it all the same, once, with --allow-rollback=COMMIT, \
+            "ask the chain's publisher; pull and follow take it all the same, once, with --allow-rollback=COMMIT, \
              the digest of its newest commit or of one not far below"
         }
         Some("R-LIM-01") => {

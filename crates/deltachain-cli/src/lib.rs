@@ -47,8 +47,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(code) => code,
         Err(error) => failure::report(&error, output),
     };
-    // Whoever has called this may end in another way than a program of Rust, which would do it. That nobody reads it is no
-    // failure.
+    // A Rust program would flush at its end, but the caller of this function may end in another way. If nobody reads the
+    // output, that is not a failure.
     let _ = std::io::stdout().flush();
     code
 }

@@ -94,7 +94,7 @@ fn escaped(json: &str) -> String {
     text
 }
 
-/// Prints lines on standard output. A reader that has gone away, such as `head`, is no error.
+/// Prints lines on standard output. A reader that has gone away, such as `head`, is not an error.
 fn print(text: &str) -> Result<()> {
     let mut stdout = anstream::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {

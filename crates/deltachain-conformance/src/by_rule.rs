@@ -63,7 +63,7 @@ impl TensorByRule {
         }
         Dtype::from_name(&self.dtype)
             .and_then(|dtype| TensorInfo::new(self.name.as_str(), dtype, self.shape.as_slice()))
-            .ok_or_else(|| format!("{} {:?} is no tensor", self.dtype, self.shape))
+            .ok_or_else(|| format!("{} {:?} is not a tensor", self.dtype, self.shape))
     }
 }
 

@@ -108,7 +108,7 @@ impl Process {
     pub(crate) fn lose(&mut self, why: String) -> Reply {
         let Some(mut running) = self.running.take() else { return Reply::Lost(why) };
         let mut message = why;
-        // Whoever closed its output is about to end by itself, and how it does is worth knowing.
+        // A testee that closed its output is about to end by itself, and how it ends is worth knowing.
         let ended = running.ended(if message == "ended" { GRACE } else { Duration::ZERO });
         if let Some(status) = ended {
             message = format!("{message}: {status}");

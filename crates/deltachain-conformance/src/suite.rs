@@ -69,7 +69,7 @@ impl Suite {
             }
         }
         if let Some(unknown) = vector.features.iter().find(|feature| !FEATURES.contains(&feature.as_str())) {
-            return Some(format!("{unknown} is no feature"));
+            return Some(format!("{unknown} is not a feature"));
         }
         let result = match &vector.expect.apply {
             Some(Expected::Valid(result)) => result.state.as_ref(),

@@ -169,7 +169,7 @@ fn restore(encoding: Encoding, bytes: &mut [u8], frame: &[u8]) -> Result<()> {
             let (count, rest) = payload.split_first_chunk().ok_or_else(|| malformed("there is no count"))?;
             let count = usize::try_from(u32::from_le_bytes(*count)).unwrap_or(usize::MAX);
             if Some(rest.len()) != count.checked_mul(5) {
-                return Err(malformed(format!("{count} bytes are to be overwritten, and {} follow", rest.len())));
+                return Err(malformed(format!("it lists {count} bytes to overwrite, and {} follow", rest.len())));
             }
             let (places, values) = rest.split_at(4 * count);
             for (place, value) in places.as_chunks().0.iter().zip(values) {

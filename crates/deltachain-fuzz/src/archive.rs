@@ -184,7 +184,7 @@ impl Archive {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Store {
     pub(crate) objects: BTreeMap<ObjectName, Vec<u8>>,
-    /// Names of objects that are no part of the chain.
+    /// Names of objects that are not part of the chain.
     others: Vec<String>,
 }
 

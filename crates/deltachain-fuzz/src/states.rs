@@ -139,7 +139,7 @@ impl Tensor {
     }
 }
 
-/// Any dtype of the table, and some that are described: elements that are no lanes, and exponents as wide or narrow as can be.
+/// Any dtype of the table, and some that are described: elements that are not lanes, and exponents as wide or narrow as can be.
 fn dtype_of(code: u8) -> Dtype {
     let dtypes: Vec<Dtype> = Dtype::all().chain(described()).collect();
     dtypes[usize::from(code) % dtypes.len()]
@@ -226,7 +226,7 @@ pub(crate) static BASES: LazyLock<Vec<(MemoryState, StateDigests)>> = LazyLock::
     states.into_iter().map(|state| (digests(&state), state)).map(|(digests, state)| (state, digests)).collect()
 });
 
-/// So many of them, from the first on, can stand in safetensors files.
+/// How many of them, from the first on, can be in safetensors files.
 pub(crate) const FILE_BASES: usize = 3;
 
 fn digests(state: &impl State) -> StateDigests {

@@ -27,7 +27,7 @@ pub trait Observer: Sync {
     /// Work on this many bytes begins; work in other phases may go on at the same time.
     fn begin(&self, phase: Phase, bytes: u64);
 
-    /// So many bytes more have been dealt with. Called often, with 0 bytes too. An error stops the work and is returned to
+    /// This many more bytes are done. Called often, with 0 bytes too. An error stops the work and is returned to
     /// its caller.
     ///
     /// # Errors

@@ -21,13 +21,13 @@ use crate::observer::{InPhase, Observer, Phase};
 /// reader (R-RET-02).
 const YOUNG: Duration = Duration::from_hours(24);
 
-/// So many objects are removed before the observer is asked whether to go on.
+/// How many objects are removed before the observer is asked whether to go on.
 const BATCH: usize = 1000;
 
 /// Which versions are kept. The head always is, and pruned versions are no longer there to be kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// So many of the newest.
+    /// How many of the newest versions.
     pub last: u64,
     /// Those whose number is a multiple of this one.
     pub every: Option<u64>,

@@ -70,7 +70,7 @@ impl Lora {
         Ok(found.collect())
     }
 
-    /// What is to be unloaded: too old, or newer than a chain that has gone back.
+    /// The versions to unload: too old, or newer than a chain that has gone back.
     fn surplus(&self, loaded: &Loaded, target: &Target) -> Vec<u64> {
         let newer = loaded.keys().filter(|version| **version > target.version);
         let older = loaded.keys().rev().filter(|version| **version < target.version);

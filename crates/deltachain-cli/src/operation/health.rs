@@ -66,7 +66,7 @@ impl Health {
         }
         let version = held.as_ref().map(|held| held.version);
         let lag = version.zip(status.head).map(|(version, head)| head.saturating_sub(version));
-        // Whoever went back since is not what was the newest.
+        // After going back to an older version, the follower no longer has what was the newest.
         let newest = status.newest.filter(|newest| version >= Some(newest.version));
         let behind = newest.map(|newest| newest.time.age());
         let command = status.command.clone().map(|status| CommandHealth::of(status, held.as_ref(), ran.as_ref()));

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 
 use crate::operation::records::FollowStatus;
 
-/// Whoever asks has this long, and this many bytes, for a question.
+/// How long, in time and in bytes, a request for the metrics may be.
 const ASKING: Duration = Duration::from_secs(5);
 const LONGEST_QUESTION: usize = 8192;
 

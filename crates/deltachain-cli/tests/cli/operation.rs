@@ -119,7 +119,7 @@ fn what_a_command_prints_does_not_mix_with_events() {
 fn a_command_that_takes_too_long_is_ended_with_all_its_processes() {
     let folder = chain(1);
     assert!(Command::new("mkfifo").arg(folder.at("pipe")).status().unwrap().success());
-    // Whoever holds the pipe open is alive. One process does not want to end.
+    // A process that holds the pipe open is alive. One of them ignores the signal to end.
     let command = "exec 3>pipe; echo started >&3; (trap '' TERM; sleep 1000; sleep 1000) & sleep 1000";
     let mut child = start(&folder, &["--once", "--exec-timeout", "3", "--exec", command], &[]);
     let mut text = String::new();
@@ -213,7 +213,7 @@ fn the_status_of_a_directory_is_told() {
     change_status(&folder, |status| status["newest"]["time"] = json!("2026-01-31T12:00:00Z"));
     let (code, now) = status(&folder, &["--max-lag", "1h"]);
     assert!(code == Some(1) && now["problems"][0].as_str().unwrap().contains("nobody follows"), "{now}");
-    // A network that is down is no fault of the directory, a chain that is wrong is one.
+    // A network that is down is not a fault of the directory, a chain that is wrong is one.
     for (class, expected) in [("IO", 0), ("CHAIN", 1)] {
         change_status(&folder, |status| {
             status["failing"] = json!(true);

@@ -112,7 +112,7 @@ fn states_that_are_none() {
     let tensor = r#""t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}"#;
     let files: [(&str, Vec<u8>); 9] = [
         ("empty", Vec::new()),
-        ("text", b"this is no safetensors file".to_vec()),
+        ("text", b"this is not a safetensors file".to_vec()),
         ("short", safetensors(&format!("{{{tensor}}}"), b"")),
         ("long", safetensors(&format!("{{{tensor}}}"), b"12")),
         ("twice", safetensors(&format!("{{{tensor},{tensor}}}"), b"1")),

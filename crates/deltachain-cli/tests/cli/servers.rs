@@ -16,7 +16,7 @@ fn liar(status: &'static str) -> SocketAddr {
             thread::spawn(move || {
                 let request = BufReader::new(&stream).lines().map_while(Result::ok);
                 request.take_while(|line| !line.is_empty()).for_each(drop);
-                // A client that goes away is no fault.
+                // A client that goes away is not a fault.
                 let head = format!("HTTP/1.1 {status}\r\nETag: \"x\"\r\nContent-Length: 99999999999\r\n\r\n<Error/>");
                 let _ = stream.write_all(head.as_bytes());
             });

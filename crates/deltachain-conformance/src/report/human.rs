@@ -27,7 +27,7 @@ pub(crate) fn print(report: &Report<'_>) -> Result {
     show(&format!("{text}{style}{}{style:#}", report.summary()))
 }
 
-/// Prints lines on standard output. A reader that has gone away, such as `head`, is no error.
+/// Prints lines on standard output. A reader that has gone away, such as `head`, is not an error.
 pub(crate) fn show(text: &str) -> Result {
     let mut stdout = anstream::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {

@@ -266,7 +266,7 @@ enum Failure<'p> {
 }
 
 impl Failure<'_> {
-    /// What the operating system refuses is no reason to take another path.
+    /// What the operating system refuses is not a reason to take another path.
     fn of(error: Error, broken: impl FnOnce(Error) -> Self) -> Self {
         if error.rule().is_some() { broken(error) } else { Self::Other(error) }
     }

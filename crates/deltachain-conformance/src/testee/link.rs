@@ -58,7 +58,7 @@ pub(super) fn apply(request: &Request<'_>) -> Result<Value> {
 pub(super) fn patches(request: &Request<'_>) -> Result<Value> {
     let link = open(request.path("link")?, &limits(request))?;
     if !link.is_direct() {
-        // What SPEC section 14 allows a direct reader. The library would ask for the base, which is no class of a file.
+        // What SPEC section 14 allows a direct reader. The library would ask for the base, which is not a class of a file.
         return Ok(json!({ "result": "invalid", "class": ErrorClass::Unsupported.name() }));
     }
     // Coded lanes of each tensor, and the hash of them.

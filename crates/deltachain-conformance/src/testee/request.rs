@@ -52,7 +52,7 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) fn digest(&self, name: &str) -> Result<Digest> {
-        Digest::from_hex(self.text(name)?).ok_or_else(|| Error::usage(format!("{name} is no digest")))
+        Digest::from_hex(self.text(name)?).ok_or_else(|| Error::usage(format!("{name} is not a digest")))
     }
 
     /// A digest or null.

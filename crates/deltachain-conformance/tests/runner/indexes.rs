@@ -37,7 +37,7 @@ fn names_must_refer_to_something() {
     refused(|index| index["vectors"][1]["twin"] = json!("links/tiny/none"), "there is no link links/tiny/none");
     refused(|index| index["vectors"][0]["then"] = json!(["links/tiny/none"]), "there is no link links/tiny/none");
     refused(|index| index["vectors"][0]["base"] = json!("vectors/states/none.json"), "is not among the states");
-    refused(|index| index["vectors"][0]["features"] = json!(["zst"]), "zst is no feature");
+    refused(|index| index["vectors"][0]["features"] = json!(["zst"]), "zst is not a feature");
     refused(|index| index["vectors"][0]["expect"] = json!({ "document": {} }), "does not fit a link");
     refused(|index| index["format"] = json!(1), "format 1 is not known");
 }

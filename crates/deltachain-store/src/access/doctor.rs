@@ -16,7 +16,7 @@ use crate::access::options::StoreOptions;
 use crate::access::store::Store;
 use crate::access::url::directory_of;
 
-/// Whoever is asked to keep a secret by S3 refuses requests whose time is further off.
+/// S3 refuses signed requests if their time differs by more than this.
 const CLOCK: Duration = Duration::from_mins(15);
 
 /// Publishers that race for a version.
@@ -74,7 +74,7 @@ impl Findings {
 /// them. A web server can only be read: there the chain document is.
 ///
 /// # Errors
-/// As for [`Store::open`]; IO if nothing can be made in a directory. That something does not work is no error.
+/// As for [`Store::open`]; IO if nothing can be made in a directory. That something does not work is not an error.
 pub fn doctor(url: &str, options: StoreOptions) -> Result<Vec<Finding>> {
     let store = Store::open(url, options.clone())?;
     let mut findings = Findings::default();

@@ -19,7 +19,7 @@ use crate::access::options::StoreOptions;
 use crate::access::pace::{Buffered, Rate, Upload, Welcome};
 use crate::access::sender::sender;
 
-/// An answer that is no range of an object is a document, or one page of a list: 1,000 names, or 5,000 with Azure, each of at
+/// An answer that is not a range of an object is a document, or one page of a list: 1,000 names, or 5,000 with Azure, each of at
 /// most 1 KiB and what belongs to it.
 const ANSWER_BYTES: u64 = 16 << 20;
 
@@ -136,7 +136,7 @@ fn is_of_upload(request: &HttpRequest) -> bool {
     query.split('&').any(|setting| setting.starts_with("uploadId=") || setting.starts_with("comp=block"))
 }
 
-/// Whether it asks any provider for credentials. Whoever waits for them may be in the middle of an upload.
+/// Whether it asks any provider for credentials. The thread that waits for them may be in the middle of an upload.
 fn is_for_credentials(request: &HttpRequest) -> bool {
     let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
     path.ends_with("/token") || path.contains("/security-credentials/") || query.contains("Action=AssumeRole")
@@ -149,7 +149,7 @@ fn length_of_range(request: &HttpRequest) -> Option<u64> {
     last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
 }
 
-/// The beginning of a body, as text. That it does not come is no reason to forget the status.
+/// The beginning of a body, as text. That it does not come is not a reason to forget the status.
 async fn beginning(mut body: Answer) -> String {
     let mut begun = Vec::new();
     while let Some(Ok(frame)) = body.frame().await {

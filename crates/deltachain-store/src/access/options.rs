@@ -22,7 +22,7 @@ pub struct StoreOptions {
     /// How long nothing may come or go before an attempt is given up. A slow line is not silent: a transfer may take
     /// any time as long as bytes move. For the answer to an upload the limit is longer: the time that the upload took,
     /// and at least a second for each 20 kB of it (up to 4 MiB), because bytes may still lie in the buffers of a slow
-    /// line. A store that is no server has this time for each thing that it is asked: a document, a part of a file, a
+    /// line. A store that is not a server has this time for each thing that it is asked: a document, a part of a file, a
     /// list.
     pub timeout: Duration,
     /// Bytes per second of the bodies of all requests to a server together, in both directions. Parts of files go as a

@@ -146,7 +146,7 @@ impl Drop for Upload {
     }
 }
 
-/// A piece of a body. Whoever sends it drops it when the connection has taken it.
+/// A piece of a body. It is dropped when the connection has taken it.
 struct Chunk {
     bytes: Bytes,
     upload: Arc<Upload>,

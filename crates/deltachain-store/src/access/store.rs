@@ -92,7 +92,7 @@ impl Store {
     /// A store of the caller's own making, below a prefix of it, which may be empty.
     ///
     /// # Errors
-    /// USAGE if the prefix is no path; IO if no threads can be started.
+    /// USAGE if the prefix is not a path; IO if no threads can be started.
     pub fn from_objects(objects: Arc<dyn ObjectStore>, prefix: &str, options: StoreOptions) -> Result<Self> {
         let path = Path::parse(prefix).map_err(|error| Error::usage(error.to_string()))?;
         let name = objects.to_string();

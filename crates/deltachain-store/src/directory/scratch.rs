@@ -80,12 +80,12 @@ fn private(place: &Path) -> Result<PathBuf> {
     }
     let found = fs::symlink_metadata(&path).map_err(|error| Error::io("reading", error).in_file(&path))?;
     let flaw = match found.mode() {
-        _ if !found.is_dir() => "is no directory",
+        _ if !found.is_dir() => "is not a directory",
         _ if found.uid() != user => "belongs to another user",
         mode if mode & 0o077 != 0 => "is open to other users",
         _ => return Ok(path),
     };
-    Err(Error::usage(format!("what is to be built cannot lie here, because this {flaw}")).in_file(path))
+    Err(Error::usage(format!("new versions cannot be built here, because this {flaw}")).in_file(path))
 }
 
 /// The directory of this user, which is made if it is not there. The system's directory for temporary files is private here.

@@ -70,7 +70,7 @@ fn candidates(state: &SafetensorsState) -> Result<Candidates> {
         let flaw = match (fs::metadata(&path), name.to_str()) {
             (Err(_), _) => Some("cannot be read"),
             (Ok(found), _) if found.is_dir() => Some("is a folder"),
-            (Ok(found), _) if !found.is_file() => Some("is no file"),
+            (Ok(found), _) if !found.is_file() => Some("is not a file"),
             (Ok(found), _) if found.len() > Asset::MOST_BYTES => Some("is too large"),
             (_, None) => Some("has a name that is not Unicode"),
             (_, Some(name)) => Asset::flaw_of_name(name).or_else(|| {

@@ -93,7 +93,7 @@ impl Cache {
         if is_right { FileSource::open(path).map(Some) } else { Ok(None) }
     }
 
-    /// Removes the oldest files until the rest is not more than may stay. What is no fetched file is let alone.
+    /// Removes the oldest files until the rest is not more than may stay. What is not a fetched file is let alone.
     pub(crate) fn trim(&self) -> Result<()> {
         let failed = |error| Error::io("clearing the cache", error).in_file(&self.directory);
         let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();

@@ -65,9 +65,9 @@ struct Shared {
 
 #[derive(Default)]
 struct Arrived {
-    /// So many bytes have been written.
+    /// How many bytes have been written.
     bytes: u64,
-    /// So many of these the observer has been told of.
+    /// How many of these were reported to the observer.
     reported: u64,
     /// When it ended, and how.
     end: Option<(Instant, Result<()>)>,

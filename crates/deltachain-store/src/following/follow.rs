@@ -210,7 +210,7 @@ pub fn follow_events<F: Follower>(
             Ok(None) => (FollowEvent::Newest, None, false),
             Err(error) if error.class() == ErrorClass::Usage => return Err(error),
             Err(error) => {
-                // A chain without versions is no failure, but one that has lost them is.
+                // A chain without versions is not a failure, but one that has lost them is.
                 let text = match error.rule() {
                     Some("R-CHN-03") if subscriber.held_version().is_none() => {
                         "the chain has no version yet".to_owned()

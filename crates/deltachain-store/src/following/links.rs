@@ -167,7 +167,7 @@ impl<'a> Links<'a> {
     /// Why the links of a shard could not be opened or applied. The first question is whether the links that came are
     /// the right ones.
     pub(crate) fn blame(&self, place: usize, error: Error) -> Failure {
-        // An error without a rule is no fault of a link, unless it says that the link did not come.
+        // An error without a rule is not a fault of a link, unless it says that the link did not come.
         if let Some(link) = self.shards[place].first()
             && let Bytes::Coming(download) = &link.bytes
             && (error.rule().is_some() || download.has_failed())

@@ -195,7 +195,7 @@ impl MemorySubscriber {
     /// Begins with nothing, in memory of its own.
     ///
     /// # Errors
-    /// USAGE if no shard or tensor is wanted or a pattern is none; IO.
+    /// USAGE if no shard or tensor is wanted or a pattern is malformed; IO.
     pub fn open(store: Store, options: MemoryOptions) -> Result<Self> {
         Self::new(store, options)
     }

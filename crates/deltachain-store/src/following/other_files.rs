@@ -137,7 +137,7 @@ fn other_files(directory: &Path) -> Result<Found> {
         let flaw = match fs::metadata(&path) {
             Err(_) => "cannot be read",
             Ok(found) if found.is_dir() => "is a folder",
-            Ok(found) if !found.is_file() => "is no file",
+            Ok(found) if !found.is_file() => "is not a file",
             Ok(_) if name.to_str().is_none() => "has a name that is not Unicode",
             Ok(_) => {
                 found.taken.insert(shown, path);

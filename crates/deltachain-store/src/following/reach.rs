@@ -92,7 +92,7 @@ impl Reader {
         Ok(Self { store, cache, choice, limits, rollback, adopt: adopt.into() })
     }
 
-    /// The commits that are no way back any more once this one is held in the place of `known`.
+    /// The commits that are not a way back any more once this one is held in the place of `known`.
     pub(crate) fn accepted(&self, known: Option<&Record>, commit: Digest) -> BTreeSet<Digest> {
         let mut accepted = known.map(|known| known.accepted.clone()).unwrap_or_default();
         let is_held = |allowed: &Digest| commit == *allowed || known.is_some_and(|known| known.commit == *allowed);

@@ -16,7 +16,7 @@ impl Choice {
     /// Of these shards, and of the tensors that fit these patterns.
     ///
     /// # Errors
-    /// USAGE if no shard or tensor is wanted, or a pattern is none.
+    /// USAGE if no shard or tensor is wanted, or a pattern is malformed.
     pub(crate) fn new(mut numbers: Option<Vec<usize>>, patterns: Option<Vec<String>>) -> Result<Self> {
         if let Some(numbers) = &mut numbers {
             numbers.sort_unstable();
@@ -62,7 +62,7 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// # Errors
-    /// USAGE if there is no pattern, or one that is none.
+    /// USAGE if there is no pattern, or a malformed one.
     pub(crate) fn new(mut patterns: Vec<String>) -> Result<Self> {
         if patterns.is_empty() {
             return Err(Error::usage("no tensor is wanted"));

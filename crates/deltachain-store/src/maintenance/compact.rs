@@ -83,7 +83,7 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
     sources.sort_by_key(|source| source.as_ref().map(|source| source.commit.version));
     sources.dedup();
     if sources.is_empty() {
-        return Err(Error::usage("neither a snapshot nor links from older versions are to be made"));
+        return Err(Error::usage("compact was asked for neither a snapshot nor links from older versions"));
     }
 
     let mut routes: Vec<Route> = sources

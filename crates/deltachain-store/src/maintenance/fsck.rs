@@ -67,7 +67,7 @@ pub struct FsckReport {
 /// Checks a whole chain and goes on after each fault.
 ///
 /// # Errors
-/// IO; what the observer wants it to end with. Faults of the chain are no errors of this function but its result. In a store
+/// IO; what the observer wants it to end with. Faults of the chain are not errors of this function but its result. In a store
 /// that cannot list, files that nothing names and routes documents are not seen.
 pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Result<FsckReport> {
     let Stretch { objects, history } = whole(store, &mut Documents::new(), &options.limits)?;
@@ -134,7 +134,7 @@ fn hints(
         let ObjectName::File(digest) = object.name else { continue };
         observer.advance(Phase::Check, 0)?;
         let file = FileReference { digest, size: object.size };
-        // What is no link tells nothing.
+        // What is not a link tells nothing.
         let Ok(link) = LinkReader::open(StoredLink::new(store, file), &options.limits) else { continue };
         let (base, target) = (link.header().base, link.header().target);
         if let Some(version) = versions.get(&target) {

@@ -105,7 +105,7 @@ fn pull(subscriber: &mut Subscriber, version: Option<u64>) -> Switched {
     subscriber.apply(prepared).unwrap()
 }
 
-/// Names and contents of the files in a directory, but for what is no asset.
+/// Names and contents of the files in a directory, but for what is not an asset.
 fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
     entries.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(path).unwrap())).collect()
@@ -394,7 +394,7 @@ fn those_of_several_shards_are_those_of_the_first() {
     assert_eq!(commit().unwrap_err().rule(), Some("R-CHN-16"));
     fs::write(place.object(config), &bytes).unwrap();
     assert_eq!(names(&commit().unwrap().assets), ["config.json"]);
-    // Whoever takes one shard takes them too.
+    // A subscriber of one shard takes them too.
     let mut options = SubscriberOptions::default();
     options.shards = Some(vec![1]);
     let directory = place.folder.path().join("half");

@@ -44,7 +44,7 @@ fn serve(answer: impl Fn(&TcpStream) -> Result<()> + Send + Sync + 'static) -> S
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let answer = Arc::clone(&answer);
-            // A client that goes away is no fault.
+            // A client that goes away is not a fault.
             thread::spawn(move || drop(answer(&stream)));
         }
     });

@@ -138,7 +138,7 @@ fn each_object_damaged_in_turn() {
                 *outcomes.entry(outcome).or_default() += 1;
                 undo.unwrap()();
             }
-            // Whoever looks at everything finds it, unless it is a commit without which the chain is only shorter.
+            // fsck, which reads everything, finds it, unless it is a commit without which the chain is only shorter.
             let undo = damage(&path, kind);
             let report = fsck(&store, &FsckOptions::default(), &());
             let found = match &report {

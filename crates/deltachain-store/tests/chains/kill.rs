@@ -208,7 +208,7 @@ fn a_follower_that_is_killed_has_one_version() {
         // An index that was there stays, though one file needs none.
         let (files, needed) = (names(&model.join("current")), names(expected.path()));
         assert!(needed.iter().all(|name| files.contains(name)), "{files:?}");
-        // Whoever goes on agrees, and cleans up.
+        // The next follower agrees, and cleans up.
         let mut follower = Subscriber::open(store(place), &model, SubscriberOptions::default()).unwrap();
         assert_eq!(follower.held().map(|held| held.version), Some(version));
         assert!(follower.prepare(Some(version), &()).unwrap().is_none());

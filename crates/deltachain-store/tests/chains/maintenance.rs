@@ -578,7 +578,7 @@ fn links_are_told_that_lead_elsewhere() {
             [("R-APP-01", routes[0].files[0].name().to_string()), ("R-CHN-11", routes[1].files[0].name().to_string())]
         );
     }
-    // A file that is no link, but what the commit says.
+    // A file that is not a link, but what the commit says.
     let bytes = b"no link".to_vec();
     let reference = FileReference { digest: deltachain::tensor::Digest::of_bytes(&bytes), size: 7 };
     assert!(LinkReader::open(bytes.clone(), &Limits::default()).is_err());

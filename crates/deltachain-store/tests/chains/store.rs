@@ -89,7 +89,7 @@ fn what_is_stored_is_read_again() {
             let counter = Counter::default();
             store.upload(&path, reference.name(), reference.size, &counter).unwrap();
             assert_eq!(counter.0.into_inner(), length);
-            // Storing it again is no fault.
+            // Storing it again is not a fault.
             store.upload(&path, reference.name(), reference.size, &()).unwrap();
             let content = store.get(reference.name()).unwrap().unwrap();
             assert!(content == fs::read(&path).unwrap()[..content.len()]);
@@ -171,7 +171,7 @@ fn other_objects_are_ignored() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, b"x").unwrap();
     }
-    // A directory is no object, whatever its name.
+    // A directory is not an object, whatever its name.
     fs::create_dir_all(directory.path().join("commits/00000000000000000004.json")).unwrap();
     let names: Vec<_> = store.objects().unwrap().iter().map(|object| object.name).collect();
     assert_eq!(names, [ObjectName::Commit(0)]);
@@ -363,7 +363,7 @@ fn a_success_that_nobody_saw_is_no_second_one() {
         options.timeout = Duration::from_millis(20);
         let (store, control, clean) = faulty(options);
         control.plan(move |call| (call.number == 0).then_some(fault));
-        // Whoever needs to know compares what stands there.
+        // A caller that needs to know compares what the object holds.
         assert!(!store.put_if_absent(ObjectName::Commit(0), b"mine").unwrap());
         assert_eq!(clean.get(ObjectName::Commit(0)).unwrap().unwrap(), b"mine");
         assert_eq!(control.calls(Operation::Create, "commits/00000000000000000000.json"), 2);

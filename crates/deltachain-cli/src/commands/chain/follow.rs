@@ -39,7 +39,7 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     service::ends();
     operation.servers_end()?;
     match result {
-        // Whoever follows until interrupted has what was wanted.
+        // An interrupt is the normal end of following.
         Err(error) if interrupt::happened() => {
             if args.once {
                 Err(error)

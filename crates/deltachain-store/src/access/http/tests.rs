@@ -67,7 +67,7 @@ impl Body for Pieces {
 struct Turn {
     /// After each piece of the request's body that it takes.
     pause: Duration,
-    /// So many it takes.
+    /// How many pieces it takes.
     pieces: usize,
     /// Before it answers. Without an answer it is silent.
     thinks: Duration,

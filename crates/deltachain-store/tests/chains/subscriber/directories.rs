@@ -297,7 +297,7 @@ fn a_directory_that_was_removed_is_made_anew() {
     }
     // The new one is locked, too.
     refused(&chain, &directory);
-    // After preparing: that is no lasting failure, either.
+    // After preparing: that is not a lasting failure, either.
     let prepared = subscriber.prepare(Some(0), &()).unwrap().unwrap();
     fs::remove_dir_all(&directory).unwrap();
     assert_eq!(subscriber.apply(prepared).unwrap_err().class(), ErrorClass::Io);

@@ -345,7 +345,7 @@ fn shards_stand_in_one_directory() {
     options.shards = Some(vec![1, 0, 1]);
     let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let notes = Notes::default();
-    assert!(subscriber.prepare(Some(3), &notes).unwrap().is_none(), "these are all of that version");
+    assert!(subscriber.prepare(Some(3), &notes).unwrap().is_none(), "no shard of that version is missing");
     options.shards = Some(vec![1]);
     drop(subscriber);
     let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options.clone()).unwrap();

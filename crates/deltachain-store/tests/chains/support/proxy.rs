@@ -23,7 +23,7 @@ pub(crate) enum Fault {
     ErrorAfter,
     /// Status 503 `SlowDown`, at once again.
     SlowDown,
-    /// Status 429, with a `Retry-After` that is no number.
+    /// Status 429, with a `Retry-After` that is not a number.
     TooMany,
     /// Status 403.
     Denied,
@@ -105,7 +105,7 @@ impl Proxy {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&all);
-                // A client that goes away is no fault.
+                // A client that goes away is not a fault.
                 thread::spawn(move || drop(shared.pass(&stream)));
             }
         });

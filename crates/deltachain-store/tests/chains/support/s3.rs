@@ -93,7 +93,7 @@ async fn serve(listener: TcpListener, service: S3Service) {
             }
         });
         tokio::spawn(async move {
-            // A client that goes away is no fault.
+            // A client that goes away is not a fault.
             let _ = Connections::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), answer).await;
         });
     }

@@ -75,7 +75,7 @@ impl Front {
             while let Ok((client, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::Relaxed);
                 let answer = Arc::clone(&answer);
-                // A client that goes away is no fault.
+                // A client that goes away is not a fault.
                 tokio::spawn(async move { drop(answer(client).await) });
             }
         });

@@ -23,7 +23,7 @@ impl WebServer {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (directory, count) = (directory.clone(), Arc::clone(&count));
-                // A client that goes away is no fault.
+                // A client that goes away is not a fault.
                 thread::spawn(move || drop(answer(&stream, &directory, &count)));
             }
         });
