@@ -135,6 +135,9 @@ def main() -> None:
                     os._exit(0)
             else:
                 meet(b"")
+    if kind == "torch":
+        # Threads of gloo that still run when the interpreter ends can abort the process.
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
