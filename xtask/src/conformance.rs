@@ -1,14 +1,13 @@
 //! `cargo xtask conformance` and `cargo xtask vectors`: tests both readers with the conformance kit, and the kit
 //! itself: does its generator make these vectors, and do they notice a reader that leaves out a rule or is wrong?
 
-use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::python::Python;
 use crate::steps::{Lane, Steps, execute};
-use crate::workspace::{cargo, root, target};
+use crate::workspace::{build, cargo, program, root, target};
 use crate::{Result, bundle, no_arguments};
 
 /// `cargo xtask conformance`
@@ -30,9 +29,9 @@ pub(crate) fn write_vectors(arguments: &[String]) -> Result {
     adequacy(&[])
 }
 
-/// Builds the runner for release.
+/// Builds the runner.
 pub(crate) fn build_runner() -> Result {
-    execute(&mut cargo(&["build", "--release", "--package", "deltachain-conformance"])?)
+    build("deltachain-conformance")
 }
 
 /// All steps of the kit, for this task and for `cargo xtask test`. They need the runner.
@@ -47,10 +46,7 @@ pub(crate) fn lanes(built: bool, python: Option<&Python>) -> Vec<Lane<'_>> {
 
 fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
     if built {
-        steps.run("conformance of the Rust library", || {
-            let runner = runner()?;
-            measure(&[&quoted(&runner), "testee"])
-        });
+        steps.run("conformance of the Rust library", of_the_library);
         steps.run("rules.json has the rules of SPEC.md", || rules(&["--check"]));
     } else {
         steps.skip("conformance of the Rust library", "no runner");
@@ -84,6 +80,11 @@ fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
     }
 }
 
+/// The library's own testee, which is a part of the runner.
+pub(crate) fn of_the_library() -> Result {
+    measure(&[&quoted(&runner()?), "testee"])
+}
+
 /// Writes the rules of SPEC.md for programs.
 fn rules(options: &[&str]) -> Result {
     execute(Command::new(runner()?).arg("rules").args(options).current_dir(root()?))
@@ -111,7 +112,7 @@ fn adequacy(options: &[&str]) -> Result {
 
 /// The runner that [`build_runner`] makes.
 pub(crate) fn runner() -> Result<PathBuf> {
-    Ok(target()?.join("release").join(format!("deltachain-conformance{}", env::consts::EXE_SUFFIX)))
+    program("deltachain-conformance")
 }
 
 /// A path as one word of a testee's command line.

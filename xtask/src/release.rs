@@ -1,5 +1,6 @@
 //! `cargo xtask release --dry-run`: all that can be known before a release: versions agree, packages are whole and build from
-//! what is in them, the public interface is the recorded one. Publishing itself is for people (CONTRIBUTING.md).
+//! what is in them, the public interface is the recorded one, the library and the wheel pass as users get them. Publishing
+//! itself is for people (CONTRIBUTING.md).
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +9,7 @@ use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::tools::installed;
 use crate::workspace::{cargo, root};
-use crate::{Result, wheel};
+use crate::{Result, conformance, wheel};
 
 /// The crates that are published, each after those that it needs.
 const CRATES: [&str; 4] = ["deltachain", "deltachain-exchange", "deltachain-store", "deltachain-cli"];
@@ -43,7 +44,13 @@ fn dry_run() -> Result {
             Err("it is not the recorded one: see what `cargo xtask release --record` changes".into())
         });
     }
-    steps.run("Python wheel", || {
+    // `cargo xtask test` tries what `cargo test` builds.
+    let runner = steps.run("conformance runner", conformance::build_runner);
+    if runner {
+        steps.run("conformance of the Rust library", conformance::of_the_library);
+    }
+    wheel::add_steps(&mut steps, runner);
+    steps.run("description of the Python wheel", || {
         let wheel = wheel::build_for_this_machine()?;
         let python = Python::with("venv-release", &["python/requirements-release.txt"])?;
         execute(Command::new(python.path()).args(["-m", "twine", "check", "--strict"]).arg(wheel))

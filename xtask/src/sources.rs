@@ -14,7 +14,7 @@ use syn::{Attribute, ImplItem, Item, ItemExternCrate, ItemMod, ItemUse, Macro, M
 
 use crate::Result;
 
-/// The modules of a crate that are no tests; the first is the root.
+/// The modules of a crate that are not tests; the first is the root.
 pub(crate) struct Crate {
     pub(crate) modules: Vec<Module>,
 }

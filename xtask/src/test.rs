@@ -2,18 +2,16 @@
 
 use crate::python::Python;
 use crate::steps::{Lane, Steps, execute};
-use crate::workspace::{build_tool, cargo};
+use crate::workspace::{Profile, cargo};
 use crate::{Result, conformance, differential, endurance, js, memory, no_arguments, wheel};
 
 pub(crate) fn run(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
     let mut steps = Steps::default();
+    Profile::Tests.choose();
+    let built = steps.run("build", || execute(&mut cargo(&["test", "--workspace", "--no-run"])?));
     steps.run("Rust tests", || execute(&mut cargo(&["test", "--workspace"])?));
     steps.run("another server", endurance::another_server);
-    let built = steps.run("release build", || {
-        build_tool()?;
-        conformance::build_runner()
-    });
 
     let python = steps.get("Python environment", Python::install);
     let python = python.as_ref();

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::python::Python;
 use crate::steps::{Steps, execute};
+use crate::workspace::Profile;
 use crate::{Result, no_arguments, wheel};
 
 const REQUIREMENTS: [&str; 2] = ["python/requirements-test.txt", "python/tests/engines/requirements.txt"];
@@ -17,6 +18,7 @@ const TESTS: [&str; 4] = ["engines", "test_torch.py", "test_ranks.py", "test_pub
 
 pub(crate) fn run(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
+    Profile::Tests.choose();
     let mut steps = Steps::default();
     let wheel = steps.get("wheel", wheel::build_for_this_machine);
     let python = wheel.and_then(|wheel| steps.get("environment with torch and trainers", || environment(&wheel)));

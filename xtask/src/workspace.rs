@@ -4,9 +4,41 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::Result;
 use crate::steps::execute;
+
+/// How the programs are built that tasks run: for release, unless a task has chosen otherwise.
+static PROFILE: OnceLock<Profile> = OnceLock::new();
+
+#[derive(Clone, Copy)]
+pub(crate) enum Profile {
+    /// As `cargo test --workspace` builds them, so that its tasks need no build of their own. Also stops at overflows.
+    Tests,
+    /// As users get them.
+    Release,
+}
+
+impl Profile {
+    /// Lets this task and what it calls use these programs.
+    pub(crate) fn choose(self) {
+        // A task chooses at its beginning. `cargo xtask ci` runs several, of which one chooses.
+        PROFILE.get_or_init(|| self);
+    }
+
+    pub(crate) fn chosen() -> Self {
+        *PROFILE.get_or_init(|| Self::Release)
+    }
+
+    /// Cargo's name for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tests => "dev",
+            Self::Release => "release",
+        }
+    }
+}
 
 /// The root of the repository.
 pub(crate) fn root() -> Result<PathBuf> {
@@ -37,12 +69,29 @@ pub(crate) fn host(rustc: &mut Command) -> Result<String> {
     Ok(host.ok_or("the compiler does not say what it builds for")?.to_owned())
 }
 
-/// Builds the tool for release.
+/// Builds programs of a package, unless `cargo test --workspace` has.
+pub(crate) fn build(package: &str) -> Result {
+    match Profile::chosen() {
+        Profile::Tests => Ok(()),
+        Profile::Release => execute(&mut cargo(&["build", "--release", "--package", package])?),
+    }
+}
+
+/// Builds the tool.
 pub(crate) fn build_tool() -> Result {
-    execute(&mut cargo(&["build", "--release", "--package", "deltachain-cli"])?)
+    build("deltachain-cli")
 }
 
 /// The tool that [`build_tool`] makes.
 pub(crate) fn tool() -> Result<PathBuf> {
-    Ok(target()?.join("release").join(format!("deltachain{}", env::consts::EXE_SUFFIX)))
+    program("deltachain")
+}
+
+/// A program of the workspace that was built.
+pub(crate) fn program(name: &str) -> Result<PathBuf> {
+    let folder = match Profile::chosen() {
+        Profile::Tests => "debug",
+        Profile::Release => "release",
+    };
+    Ok(target()?.join(folder).join(format!("{name}{}", env::consts::EXE_SUFFIX)))
 }
