@@ -17,10 +17,12 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.logger import init_logger
+from vllm.v1.worker.worker_base import WorkerBase
 
 from ._engine_copy import EngineCopy, Version, shared_memory_directory
 from ._errors import Error, TornError, UnsupportedError, UsageError
 from ._files import Patch
+from ._vllm_worker import Fingerprint, Lease, add_to
 
 if TYPE_CHECKING:
     from vllm.config import ParallelConfig, VllmConfig
@@ -47,6 +49,9 @@ _WITHOUT_WEIGHTS = frozenset({None, "ngram", "ngram_gpu", "suffix"})
 
 _MODES = ("auto", "sparse", "reload")
 _KV = ("recompute", "keep")
+
+# Here and not in the plugin, so that only workers with this backend have them.
+add_to(WorkerBase)
 
 
 @dataclass
@@ -79,10 +84,12 @@ class DeltachainUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     Attributes:
         version: its number.
         digest: its state digest, 64 hexadecimal digits; None: whatever the chain says.
+        follower: who brings it, as `deltachain_state` was told; None: somebody who has not asked.
     """
 
     version: int
     digest: str | None = None
+    follower: str | None = None
 
 
 class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, DeltachainUpdateInfo]):  # type: ignore[misc]
@@ -90,7 +97,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
 
     All work is in `receive_weights`, so that nothing is half done between vLLM's calls: a version that is refused
     leaves the model as it was. If loading fails after the model was touched, the worker does not know what it has:
-    the update fails, `finish_weight_update` refuses to name a version, and the next update loads all.
+    the update fails, `finish_weight_update` refuses to name a version, and the next update loads all. So does the
+    update after somebody else has changed the weights, by a reload or a reset.
     """
 
     init_info_cls = DeltachainInitInfo
@@ -108,11 +116,20 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 f"the backend deltachain does not update draft models ({speculative.method}): they would stay at the "
                 "version that the server started with"
             )
+        if self.model_config.enable_sleep_mode:
+            raise UnsupportedError(
+                "the backend deltachain does not know whether weights have been discarded: start the server without "
+                "--enable-sleep-mode"
+            )
         self._workers = _workers(vllm_config.parallel_config)
         self._copy: EngineCopy | None = None
         self._info: DeltachainInitInfo | None = None
         self._is_sparse = False
+        # Worker 0 decides who brings the server.
+        self._lease = Lease() if vllm_config.parallel_config.rank == 0 else None
         self._is_torn = False
+        # What the model holds, and how it looked then; None: what the server was started with, or nobody knows.
+        self._holds: tuple[int, str, Fingerprint] | None = None
         self._received: int | None = None
         self.times: dict[str, float] = {}
 
@@ -183,6 +200,34 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             return f"the loader of {', '.join(sorted(architectures))} has not been tested with patches"
         return None
 
+    def state(self, follower: str, lease: float) -> dict[str, Any]:
+        """What this worker's model holds, and whether this follower may bring versions: docs/integrations.md."""
+        other = None if self._lease is None else self._lease.ask(follower, lease)
+        owner, seconds = other or (None, None)
+        held = self._held()
+        if held is None:
+            found = {"state": "torn" if self._is_torn else "other", "version": None, "digest": None}
+        else:
+            found = {"state": "held", "version": held[0], "digest": held[1]}
+        return {**found, "owner": owner, "owner_seconds": seconds}
+
+    def _held(self) -> tuple[int, str] | None:
+        """Number and digest of the version that the model holds, unless it is torn or somebody has changed it."""
+        if self._is_torn or self._holds is None:
+            return None
+        number, digest, fingerprint = self._holds
+        if fingerprint.fits(self.model):
+            return number, digest
+        _logger.warning("deltachain: somebody has changed the weights of version %d: the next is loaded whole", number)
+        self._forget()
+        return None
+
+    def _forget(self) -> None:
+        """It is not known what the model holds."""
+        self._holds = None
+        if self._copy is not None:
+            self._copy.lost()
+
     def start_weight_update(self) -> None:
         """Nothing has to be prepared."""
         self._received = None
@@ -212,6 +257,10 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             if self._copy is not None:
                 self._copy.go_on()
             raise
+        finally:
+            # It may have taken long, and nobody could ask meanwhile.
+            if self._lease is not None:
+                self._lease.renew(update_info.follower)
         self._received = taken.number
         self.times = {"wait": waited - begin, "load": time.monotonic() - waited}
         _logger.info(
@@ -230,6 +279,9 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             raise UsageError("USAGE: the backend knows no chain yet: call /init_weight_transfer_engine first")
         if self.model is not self._default_model:
             raise UnsupportedError("the backend deltachain does not update draft models")
+        other = None if self._lease is None else self._lease.held_by_other(update_info.follower)
+        if other is not None:
+            raise UsageError(f"USAGE: {other[0]} brings this server versions, and may for {other[1]:.0f} s more")
         return copy.take(update_info.version, update_info.digest, info.timeout) if copy.keeps == keeps else None
 
     def _load(self, taken: Version | None) -> tuple[Version, str]:
@@ -237,7 +289,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         copy = self._copy
         assert copy is not None
         assert taken is not None
-        held = None if self._is_torn else copy.held
+        held = None if self._held() is None else copy.held
         if held is not None and held.path == taken.path:
             how = "nothing, it was here already"
         else:
@@ -252,12 +304,13 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                     self._patch(patches)
                 self._pack_again()
             except BaseException as error:
-                copy.lost()
+                self._forget()
                 raise TornError(
                     f"version {taken.number} was not loaded, and this worker may hold parts of two versions: keep the "
                     f"server paused and update again, which loads all ({type(error).__name__}: {error})"
                 ) from error
             self._is_torn = False
+            self._holds = (taken.number, taken.digest, Fingerprint(self.model))
             how = "all tensors" if patches is None else f"patches of {len(patches)} tensors"
         copy.taken(taken)
         return taken, how

@@ -154,6 +154,7 @@ class WeightTransfer:
                 publisher.close()
             finally:
                 self._last = publisher.last
+                all_of(self._servers, Server.end)
 
     def _opened(self) -> Publisher:
         # TRL does not begin again if the same trainer trains twice.

@@ -1,4 +1,16 @@
-"""A small server that stands for one of vLLM: it records what it is asked, and fails where it is told to."""
+"""A small server that stands for one of vLLM with the backend `deltachain`: it records what it is asked, refuses what
+vLLM refuses, and fails where it is told to.
+
+What it refuses, forgets and closes was read in vLLM 0.32.0:
+
+- `v1/worker/gpu_worker.py`: `start_weight_update` is refused while an update is open, `update_weights` and
+  `finish_weight_update` where none is. An update that fails is closed; a finish that fails is not.
+- `deltachain/_vllm_engine.py`: no finish without a version received, no update before the chain is known.
+- `v1/engine/core.py`: a pause is a state that anybody sets and clears, and that a restart forgets. The version is the
+  text that was set last, "default" at first, whatever the weights are.
+- `entrypoints/serve/dev/rpc/api_router.py`: `/collective_rpc` passes texts, and fails for a method that is not there.
+- uvicorn ends the connection after a request that ended with an exception, without announcing it.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +21,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-# A request: its path, and its body if it has one.
+# A request: its path, and its body if it has one. Calls of workers have the path `/collective_rpc METHOD`.
 Call = tuple[str, Any]
+
+# What the workers hold: the version and its digest, "other" or "torn".
+Holds = tuple[int, str] | str
+
+
+class Refused(Exception):
+    """What ends a request of vLLM with 500."""
 
 
 class StandIn:
@@ -19,18 +38,27 @@ class StandIn:
     Attributes:
         calls: what it was asked, in order, but for `/health`.
         fails: paths that it answers with an error of the engine.
+        fails_once: the same, and each only once.
+        tears: whether an update that fails has touched the weights.
+        breaks: paths whose first request loses its connection.
         seen: called with each request, before it is answered.
-        version: what it says that its weights are.
+        owner: another follower that brings it versions.
     """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.fails: set[str] = set()
+        self.fails_once: set[str] = set()
+        self.tears = True
+        self.breaks: set[str] = set()
         self.seen: Callable[[Call], None] = lambda call: None
-        self.version = "default"
+        self.owner: str | None = None
+        self.restart()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
             def log_message(self, *_: object) -> None:
                 pass
 
@@ -42,7 +70,15 @@ class StandIn:
                 self.answer(json.loads(self.rfile.read(length)) if length else None)
 
             def answer(self, body: Any) -> None:
-                code, told = server.asked(self.path, body)
+                if self.path in server.breaks:
+                    server.breaks.discard(self.path)
+                    self.close_connection = True
+                    return
+                try:
+                    code, told = 200, server.asked(self.path, body)
+                except Refused as refused:
+                    code, told = 500, {"error": str(refused)}
+                    self.close_connection = True
                 text = json.dumps(told).encode()
                 self.send_response(code)
                 self.send_header("Content-Length", str(len(text)))
@@ -52,18 +88,89 @@ class StandIn:
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}"
 
-    def asked(self, path: str, body: Any) -> tuple[int, Any]:
-        """What it answers."""
-        if path != "/health":
-            self.calls.append((path, body))
-            self.seen((path, body))
-        if path in self.fails:
-            return 500, {"error": "the engine says why"}
+    def restart(self) -> None:
+        """As a new process: all is forgotten."""
+        self.version = "default"
+        self.holds: Holds = "other"
+        self.is_paused = self.knows_chain = self.is_open = self.has_received = False
+
+    def asked(self, path: str, body: Any) -> Any:
+        """What it answers.
+
+        Raises:
+            Refused: if vLLM would refuse it.
+        """
+        if path == "/health":
+            return {}
+        if path == "/collective_rpc":
+            path = f"{path} {body['method']}"
+        self.calls.append((path, body))
+        self.seen((path, body))
+        if path in self.fails | self.fails_once:
+            self.fails_once.discard(path)
+            if path == "/update_weights":
+                self.is_open = False
+                self.holds = "torn" if self.tears else self.holds
+            raise Refused("the engine says why")
+        return self._done(path, body)
+
+    def _done(self, path: str, body: Any) -> Any:
         if path == "/weight_info":
-            return 200, {"weight_version": self.version}
-        if path == "/finish_weight_update" and "weight_version" in body:
-            self.version = body["weight_version"]
-        return 200, {}
+            return {"weight_version": self.version}
+        if path == "/is_paused":
+            return {"is_paused": self.is_paused}
+        if path == "/collective_rpc deltachain_state":
+            return {"results": [self._state(**body["kwargs"])]}
+        if path == "/collective_rpc deltachain_end_update":
+            self.is_open = self.has_received = False
+            return {"results": [None]}
+        if path == "/init_weight_transfer_engine":
+            self.knows_chain = True
+        elif path.startswith("/pause"):
+            self.is_paused = True
+        elif path == "/resume":
+            self.is_paused = False
+        elif path == "/update_weight_version":
+            self.version = body["new_version"]
+        elif path == "/start_weight_update":
+            if self.is_open:
+                raise Refused("start_weight_update called while a weight update is already active")
+            self.is_open, self.has_received = True, False
+        elif path == "/update_weights":
+            self._update(**body["update_info"])
+        elif path == "/finish_weight_update":
+            if not self.is_open:
+                raise Refused("finish_weight_update called without a matching start_weight_update")
+            if not self.has_received:
+                raise Refused("no version has been received")
+            self.is_open = False
+            self.version = body.get("weight_version", self.version)
+        else:
+            raise Refused(f"there is no {path}")
+        return {}
+
+    def _state(self, follower: str, lease: str) -> dict[str, Any]:
+        assert isinstance(lease, str)
+        is_other = self.owner not in (None, follower)
+        if not is_other:
+            self.owner = follower if float(lease) > 0 else None
+        state, version, digest = (self.holds, None, None) if isinstance(self.holds, str) else ("held", *self.holds)
+        owner = self.owner if is_other else None
+        return {
+            "state": state,
+            "version": version,
+            "digest": digest,
+            "owner": owner,
+            "owner_seconds": 12.5 if is_other else None,
+        }
+
+    def _update(self, version: int, digest: str, follower: str | None = None) -> None:
+        if not self.is_open:
+            raise Refused("start_weight_update must be called before update_weights")
+        if not self.knows_chain or self.owner not in (None, follower):
+            self.is_open = False
+            raise Refused("the backend knows no chain yet" if not self.knows_chain else f"{self.owner} brings it")
+        self.holds, self.has_received = (version, digest), True
 
     def taken(self) -> list[Call]:
         """What it was asked since this was called last."""

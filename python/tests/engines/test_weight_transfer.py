@@ -29,6 +29,28 @@ def other() -> Iterator[StandIn]:
         yield running
 
 
+# What a server is asked for one version, until it is told to go on.
+UPDATE = [
+    "/collective_rpc deltachain_state",
+    "/weight_info",
+    "/init_weight_transfer_engine",
+    "/pause?mode=keep",
+    "/collective_rpc deltachain_end_update",
+    "/update_weight_version",
+    "/start_weight_update",
+    "/update_weights",
+    "/finish_weight_update",
+]
+
+# What it is asked after that has failed.
+RECOVERY = [
+    "/collective_rpc deltachain_end_update",
+    "/collective_rpc deltachain_state",
+    "/update_weight_version",
+    "/resume",
+]
+
+
 def sync(transfer: WeightTransfer, step: int) -> None:
     """As TRL does it."""
     transfer.pause()
@@ -152,7 +174,9 @@ def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: St
     transfer.init_weight_transfer()
     for one in both:
         told = {"init_info": {"chain": str(url), "host_copy": None, "mode": "sparse"}}
-        assert one.taken() == [("/init_weight_transfer_engine", told), ("/weight_info", None)]
+        (state, call), *rest = one.taken()
+        assert (state, call["kwargs"]["lease"]) == ("/collective_rpc deltachain_state", "90.0")
+        assert rest == [("/init_weight_transfer_engine", told)]
     paused_at: list[int | None] = []
 
     def seen(call: tuple[str, object]) -> None:
@@ -166,14 +190,16 @@ def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: St
         assert server.taken() == []
         transfer.send_weights(iter(tensors(step).items()))
         digest = dc.digest(tensors(step)).digest
+        name = f"{step}@{digest[:12]}"
         for one in both:
-            assert one.taken() == [
-                ("/weight_info", None),
-                ("/pause?mode=keep", None),
-                ("/start_weight_update", {}),
-                ("/update_weights", {"update_info": {"version": step, "digest": digest}}),
-                ("/finish_weight_update", {"weight_version": str(step)}),
-            ]
+            calls = one.taken()
+            assert [path for path, _ in calls] == UPDATE
+            bodies = dict(calls)
+            info = {"version": step, "digest": digest, "follower": one.owner}
+            assert bodies["/update_weights"] == {"update_info": info}
+            assert bodies["/finish_weight_update"] == {"weight_version": name}
+            assert bodies["/update_weight_version"] == {"new_version": "changing"}
+            assert (one.version, one.holds, one.is_paused) == (name, (step, digest), True)
         transfer.resume()
         assert [one.taken() for one in both] == [[("/resume", None)]] * 2
     # They stood still when there was something to take, and not before.
@@ -182,27 +208,54 @@ def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: St
     assert_version(url, None, 1)
 
 
-@pytest.mark.parametrize("path", ["/start_weight_update", "/update_weights", "/finish_weight_update"])
-def test_a_server_that_fails_stays_paused_and_others_go_on(
+@pytest.mark.parametrize("path", UPDATE[2:])
+def test_a_server_that_fails_and_holds_a_whole_version_goes_on_with_it(
     tmp_path: Path, server: StandIn, other: StandIn, path: str
 ) -> None:
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url, other.url], timeout=60)
     transfer.init_weight_transfer()
     sync(transfer, 0)
-    server.fails = {path}
+    first = server.version
+    server.taken()
+    server.fails_once, server.tears = {path}, False
     with pytest.raises(dc.IoError, match=r"500.*the engine says why") as raised:
         sync(transfer, 1)
     assert raised.value.file == server.url
-    assert path in str(raised.value)
-    assert any("stays paused" in note for note in raised.value.__notes__)
-    assert server.taken()[-1][0] == "/finish_weight_update"
-    assert other.taken()[-1] == ("/resume", None)
-    assert (server.version, other.version) == ("0", "1")
-    # It is well again, and the next update brings it back.
-    server.fails = set()
+    assert path.split("?")[0].split()[0] in str(raised.value)
+    # What it holds is asked of it, and it says so itself. After a finish that failed, that is the new version.
+    is_loaded = path == "/finish_weight_update"
+    assert [call for call, _ in server.taken()] == [*UPDATE[: UPDATE.index(path) + 1], *RECOVERY]
+    assert (server.version == first, server.version == other.version) == (not is_loaded, is_loaded)
+    assert (server.is_paused, other.is_paused) == (False, False)
     sync(transfer, 2)
-    assert server.taken()[-1] == ("/resume", None)
-    assert (server.version, other.version) == ("2", "2")
+    assert server.version == other.version and server.version.startswith("2@")
+    transfer.destroy()
+
+
+@pytest.mark.parametrize("state", ["torn", "no answer"])
+def test_a_server_that_may_hold_two_versions_stays_paused(
+    tmp_path: Path, server: StandIn, other: StandIn, state: str
+) -> None:
+    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url, other.url], timeout=60)
+    transfer.init_weight_transfer()
+    sync(transfer, 0)
+    server.fails = {"/update_weights"}
+    if state == "no answer":
+
+        def seen(call: tuple[str, object]) -> None:
+            if call[0] == "/update_weights":
+                server.fails.add("/collective_rpc deltachain_state")
+
+        server.seen = seen
+    with pytest.raises(dc.IoError, match=r"500.*the engine says why") as raised:
+        sync(transfer, 1)
+    assert any("stays paused" in note for note in raised.value.__notes__)
+    assert (server.is_paused, server.version) == (True, "changing")
+    assert (other.is_paused, other.version[:2]) == (False, "1@")
+    # It is well again, and the next update brings it back.
+    server.fails, server.seen = set(), lambda call: None
+    sync(transfer, 2)
+    assert (server.is_paused, server.version) == (False, other.version)
     transfer.destroy()
 
 
@@ -214,7 +267,53 @@ def test_a_server_that_cannot_be_paused_is_not_touched(tmp_path: Path, server: S
         sync(transfer, 0)
     # The error of one, and what the other said.
     assert {raised.value.file} | {note.split()[1] for note in raised.value.__notes__} == {server.url, other.url}
-    assert [server.calls[-1][0], other.calls[-1][0]] == ["/pause?mode=keep"] * 2
+    assert [(one.version, one.holds, one.is_paused) for one in (server, other)] == [("default", "other", False)] * 2
+    transfer.destroy()
+
+
+def test_an_update_that_a_killed_trainer_left_open_is_ended(tmp_path: Path, server: StandIn) -> None:
+    # Before the version came, and after it.
+    for received in (False, True):
+        server.restart()
+        server.is_open, server.is_paused, server.version = True, True, "changing"
+        server.has_received = received
+        transfer = WeightTransfer(tmp_path / f"chain {received}", wait="applied", servers=[server.url], timeout=60)
+        transfer.init_weight_transfer()
+        sync(transfer, 0)
+        assert (server.is_open, server.is_paused, server.version[:2]) == (False, False, "0@")
+        transfer.destroy()
+        assert server.owner is None
+
+
+def test_a_request_is_repeated_when_its_connection_breaks(tmp_path: Path, server: StandIn) -> None:
+    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
+    transfer.init_weight_transfer()
+    server.breaks = {"/pause?mode=keep", "/resume", "/update_weight_version", "/weight_info"}
+    sync(transfer, 0)
+    assert (server.is_paused, server.version[:2], server.breaks) == (False, "0@", set())
+    # Not those that may have been done: the workers are asked what came of them.
+    server.breaks = {"/update_weights"}
+    with pytest.raises(dc.IoError, match="does not answer /update_weights"):
+        sync(transfer, 1)
+    assert (server.is_paused, server.version[:2]) == (False, "0@")
+    sync(transfer, 2)
+    transfer.destroy()
+
+
+def test_a_server_that_another_process_brings_versions_is_left_alone(tmp_path: Path, server: StandIn) -> None:
+    server.owner = "gpu-7:/dev/shm/run7"
+    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
+    with pytest.raises(dc.IoError, match="gpu-7:/dev/shm/run7 brings") as raised:
+        transfer.init_weight_transfer()
+    assert raised.value.retryable
+    server.owner = None
+    sync(transfer, 0)
+    held = (server.version, server.holds)
+    server.owner, _ = "gpu-7:/dev/shm/run7", server.taken()
+    with pytest.raises(dc.IoError, match="gpu-7:/dev/shm/run7 brings"):
+        sync(transfer, 1)
+    assert [path for path, _ in server.taken()] == UPDATE[:1]
+    assert ((server.version, server.holds), server.is_paused) == (held, False)
     transfer.destroy()
 
 
@@ -222,15 +321,9 @@ def test_a_server_that_was_started_again_is_told_of_the_chain_again(tmp_path: Pa
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
     transfer.init_weight_transfer()
     sync(transfer, 0)
-    server.version = "default"
-    server.taken()
+    server.restart()
     sync(transfer, 1)
-    assert [path for path, _ in server.taken()][:4] == [
-        "/weight_info",
-        "/init_weight_transfer_engine",
-        "/weight_info",
-        "/pause?mode=keep",
-    ]
+    assert (server.version[:2], server.is_paused) == ("1@", False)
     transfer.destroy()
 
 
