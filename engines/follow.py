@@ -27,9 +27,8 @@ RANK = 8
 class Follow:
     """The command, while the block lasts."""
 
-    def __init__(self, chain: Path, directory: Path, server: Server, *words: str) -> None:
-        shutil.rmtree(directory, ignore_errors=True)
-        command = [sys.executable, "-m", "deltachain", "follow", str(chain), str(directory), "--server", server.url]
+    def __init__(self, chain: Path, directory: Path, url: str, *words: str) -> None:
+        command = [sys.executable, "-m", "deltachain", "follow", str(chain), str(directory), "--server", url]
         self.code: int | None = None
         self._process = subprocess.Popen([*command, "--poll", "0.5", *words])
 
@@ -45,10 +44,16 @@ class Follow:
             time.sleep(0.05)
         return time.monotonic() - begin
 
+    def kill(self) -> None:
+        """Ends it without a word."""
+        self._process.kill()
+        self._process.wait()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.send_signal(signal.SIGTERM)
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
         self.code = self._process.wait(60)
 
 
@@ -56,14 +61,16 @@ def weights(folder: Path) -> list[list[Any]]:
     """Rows of a name, whether it went as it should, and a text."""
     rows: list[list[Any]] = []
     chain = folder / "followed"
-    shutil.rmtree(chain, ignore_errors=True)
+    copy = folder / "followed-copy"
+    for made in (chain, copy):
+        shutil.rmtree(made, ignore_errors=True)
     numbers = (3, 4)
     fresh_of = {number: fresh(folder, number, plain=False) for number in numbers}
     with Server(folder / "other", folder / "server.log", plain=False) as server:
         start = server.answers()
         with (
             dc.Publisher(chain, like=folder / "base") as publisher,
-            Follow(chain, folder / "followed-copy", server, "--engine", "vllm") as following,
+            Follow(chain, copy, server.url, "--engine", "vllm") as following,
         ):
             for version, number in enumerate(numbers):
                 publisher.publish_async(tensors_of(folder / f"saved-{number}")).result()
@@ -98,8 +105,9 @@ def adapter(folder: Path, number: int) -> Path:
 def adapters(folder: Path) -> list[list[Any]]:
     """As `weights`."""
     rows: list[list[Any]] = []
-    chain = folder / "adapters"
-    shutil.rmtree(chain, ignore_errors=True)
+    chain, copy = folder / "adapters", folder / "adapters-copy"
+    for made in (chain, copy):
+        shutil.rmtree(made, ignore_errors=True)
     saved = [adapter(folder, number) for number in range(3)]
     allowed = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
     words = ["--enable-lora", "--max-lora-rank", str(RANK), "--max-loras", "4"]
@@ -111,7 +119,7 @@ def adapters(folder: Path) -> list[list[Any]]:
         said = [server.answers()]
         with (
             dc.Publisher(chain, like=saved[0]) as publisher,
-            Follow(chain, folder / "adapters-copy", server, "--engine", "vllm-lora", "--adapter", "tuned") as following,
+            Follow(chain, copy, server.url, "--engine", "vllm-lora", "--adapter", "tuned") as following,
         ):
             for version, directory in enumerate(saved):
                 publisher.publish_async(tensors_of(directory)).result()

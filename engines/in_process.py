@@ -56,6 +56,12 @@ class Updated:
         """Everything by which two models are told apart."""
         return [served.answers(self.llm), served.checksums(self.llm)]
 
+    def states(self) -> list[Any]:
+        """What each worker says that it holds."""
+        found = self.llm.collective_rpc("deltachain_state", kwargs={"follower": "", "lease": "0"})
+        assert isinstance(found, list)
+        return found
+
     def engine(self, change: Callable[[Any], Any]) -> Any:
         """Does something with the backend itself."""
         (found,) = self.llm.collective_rpc(lambda worker: change(worker.weight_transfer_engine))
@@ -176,6 +182,27 @@ def failures(folder: Path) -> list[list[Any]]:
         engine.update(4)
         rows.append([f"update after a {name} that broke", engine.shows() == fresh_of(folder, 4), "as a fresh start"])
 
+    # Weights that somebody else changes, behind the backend.
+    def by_path(worker: Any) -> None:
+        worker.reload_weights(weights_path=str(folder / "other"))
+
+    for name, change in (("a reload", by_path), ("a reset", lambda worker: worker.reset_weights())):
+        for mode, number in (("sparse", 3), ("sparse", 4), ("reload", 4)):
+            engine.begin(mode)
+            engine.update(4)
+            engine.llm.collective_rpc(change)
+            # Asked for, or noticed by the update itself.
+            states = [state["state"] for state in engine.states()] if number == 4 else ["other"]
+            engine.update(number)
+            good = states == ["other"] and engine.shows() == fresh_of(folder, number)
+            rows.append([f"{name} behind the backend, {mode} to {number}", good, "then as a fresh start"])
+
+    # An update that somebody has left open.
+    engine.begin("sparse")
+    engine.llm.start_weight_update()
+    engine.llm.collective_rpc("deltachain_end_update")
+    engine.update(4)
+    rows.append(["an update left open", engine.shows() == fresh_of(folder, 4), "ended, and then as a fresh start"])
     refused(
         "an update of a draft model", RuntimeError, lambda: engine.llm.start_draft_weight_update(), fresh_of(folder, 4)
     )
@@ -250,8 +277,16 @@ def workers(folder: Path) -> list[list[Any]]:
     except Exception as error:
         good = engine.llm.get_weight_version() == "3" and "TornError" in str(error)
         rows.append(["one of two workers breaks", good, str(error)])
+    states = [state["state"] for state in engine.states()]
+    # Worker 0 had written its patches when worker 1 failed.
+    rows.append(["what the workers say then", states == ["held", "torn"], ", ".join(states)])
     engine.update(1)
     rows.append(["update after it broke", engine.shows() == first, "as before"])
+    at_worker_1(lambda backend: [parameter.data.zero_() for parameter in backend.model.parameters()])
+    states = [state["state"] for state in engine.states()]
+    engine.update(3)
+    good = states == ["held", "other"] and engine.shows() == third
+    rows.append(["weights of one of two workers are changed", good, f"{', '.join(states)}; then as before"])
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     return rows
 
@@ -278,7 +313,13 @@ def unsupported() -> dict[str, Callable[[Any], object]]:
         other = again(backend, kv_transfer_config=SimpleNamespace())
         return other.init_transfer_engine(backend._info)
 
+    def sleeping(backend: Any) -> object:
+        config = copy.copy(backend.model_config)
+        config.enable_sleep_mode = True
+        return again(backend, model_config=config)
+
     return {
+        "sleep mode": sleeping,
         "a draft model beside it": lambda backend: again(backend, speculative_config=SimpleNamespace(method="eagle")),
         "a KV connector": connector,
         "an untested version of vLLM": untested,

@@ -193,6 +193,8 @@ def followed(run: Run) -> None:
     for what, mode in (("weights", "follow --engine vllm, reload"), ("adapters", "follow --engine vllm-lora")):
         out = run.work / "qwen3" / f"follow-{what}.json"
         run.rows(mode, run.child("follow.py", what, out.parent, out, out=out))
+    out = run.work / "qwen3" / "recoveries.json"
+    run.rows("follow --engine vllm, recoveries", run.child("recoveries.py", out.parent, out, out=out))
 
 
 def trained(run: Run) -> None:

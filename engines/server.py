@@ -119,8 +119,18 @@ class Server:
         return [self.complete(prompt, model=model) for prompt in PROMPTS]
 
     def shown(self) -> str:
-        """The version that it says it has."""
+        """The number of the version that it says it has, or another text."""
+        return self.named().partition("@")[0]
+
+    def named(self) -> str:
+        """What it says that it has."""
         return str(self.ask("GET", "/weight_info")["weight_version"])
+
+    def call(self, method: str, **words: str) -> list[Any]:
+        """Calls a method of its workers; what each of them gives."""
+        found = self.ask("POST", "/collective_rpc", {"method": method, "kwargs": words})["results"]
+        assert isinstance(found, list)
+        return found
 
     def begin(self, chain: Path, **settings: Any) -> None:
         self.ask("POST", "/init_weight_transfer_engine", {"init_info": {"chain": str(chain), **settings}})
@@ -131,7 +141,7 @@ class Server:
         self.ask("POST", pause)
         self.ask("POST", "/start_weight_update", {})
         self.ask("POST", "/update_weights", {"update_info": {"version": number, "digest": digest}})
-        self.ask("POST", "/finish_weight_update", {"weight_version": str(number)})
+        self.ask("POST", "/finish_weight_update", {"weight_version": f"{number}@{digest[:12]}"})
         self.ask("POST", "/resume")
         return time.monotonic() - begin
 
