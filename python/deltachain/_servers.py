@@ -5,6 +5,7 @@ asked of a server of vLLM"."""
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
@@ -18,6 +19,8 @@ from typing import Any
 from ._errors import IoError, TimeoutError
 
 __all__ = ["Server", "all_of", "update"]
+
+_logger = logging.getLogger("deltachain")
 
 # Seconds between two questions to a server that does not answer yet.
 _POLL = 0.5
@@ -41,6 +44,12 @@ _CHANGING, _UNKNOWN = "changing", "unknown"
 _ONCE = ("/start_weight_update", "/update_weights", "/finish_weight_update")
 
 
+class _Taken(IoError):
+    """Another process brings the server versions, and may for these seconds more."""
+
+    seconds: float
+
+
 class Server:
     """One server.
 
@@ -62,7 +71,7 @@ class Server:
 
         Raises:
             TimeoutError: if it is not there in time.
-            IoError: if it refuses, or another process brings it versions.
+            IoError: if it refuses, or another process goes on bringing it versions.
         """
         end = time.monotonic() + self._timeout
         while True:
@@ -73,7 +82,13 @@ class Server:
                 if time.monotonic() > end:
                     raise TimeoutError(f"{self.url} does not answer: {error}", file=self.url) from error
             time.sleep(_POLL)
-        self._states()
+        try:
+            self._states()
+        except _Taken as taken:
+            # It may be one that was killed, such as this trainer before it was started again.
+            _logger.warning("%s; waiting", taken)
+            time.sleep(taken.seconds)
+            self._states()
         self._ask("POST", "/init_weight_transfer_engine", {"init_info": self._backend})
 
     def end(self) -> None:
@@ -127,9 +142,11 @@ class Server:
         states: list[dict[str, Any]] = self._ask("POST", "/collective_rpc", call, within).get("results") or []
         owner = states[0].get("owner") if states else None
         if owner is not None:
-            seconds = states[0].get("owner_seconds") or 0.0
+            seconds = float(states[0].get("owner_seconds") or 0.0)
             text = f"IO: {owner} brings {self.url} versions, and may for {seconds:.0f} s more: end one of the two"
-            raise IoError(text, file=self.url, retryable=True)
+            taken = _Taken(text, file=self.url, retryable=True)
+            taken.seconds = seconds
+            raise taken
         return states
 
     def _whole(self, before: str) -> str:
@@ -139,6 +156,7 @@ class Server:
             IoError: if it is not one version.
         """
         states = self._states(within=_QUESTION)
+        found: list[tuple[Any, Any, Any]]
         found = [(state.get("state"), state.get("version"), state.get("digest")) for state in states]
         if not found or found[0][0] not in ("held", "other") or any(one != found[0] for one in found):
             raise IoError(f"IO: its workers hold {found}", file=self.url)

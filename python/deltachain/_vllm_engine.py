@@ -205,11 +205,9 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         other = None if self._lease is None else self._lease.ask(follower, lease)
         owner, seconds = other or (None, None)
         held = self._held()
-        if held is None:
-            found = {"state": "torn" if self._is_torn else "other", "version": None, "digest": None}
-        else:
-            found = {"state": "held", "version": held[0], "digest": held[1]}
-        return {**found, "owner": owner, "owner_seconds": seconds}
+        version, digest = held or (None, None)
+        state = "held" if held is not None else "torn" if self._is_torn else "other"
+        return {"state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds}
 
     def _held(self) -> tuple[int, str] | None:
         """Number and digest of the version that the model holds, unless it is torn or somebody has changed it."""

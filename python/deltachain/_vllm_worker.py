@@ -53,7 +53,7 @@ def _samples(model: torch.nn.Module) -> list[torch.Tensor]:
     for storage, parameter in memories.values():
         width = parameter.element_size() if storage.nbytes() % parameter.element_size() == 0 else 1
         empty = torch.empty(0, dtype=_NUMBERS.get(width, torch.uint8), device=parameter.device)
-        elements = empty.set_(storage)  # type: ignore[call-overload]
+        elements = empty.set_(storage)
         # Odd, so that it is not the same column of each row.
         found.append(elements[:: max(1, elements.numel() // _SAMPLES) | 1])
     return found

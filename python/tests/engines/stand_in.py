@@ -42,7 +42,8 @@ class StandIn:
         tears: whether an update that fails has touched the weights.
         breaks: paths whose first request loses its connection.
         seen: called with each request, before it is answered.
-        owner: another follower that brings it versions.
+        owner: who brings it versions.
+        owner_asks: how often another owner takes it anew before it is gone; None: always.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,7 @@ class StandIn:
         self.breaks: set[str] = set()
         self.seen: Callable[[Call], None] = lambda call: None
         self.owner: str | None = None
+        self.owner_asks: int | None = None
         self.restart()
         server = self
 
@@ -151,7 +153,9 @@ class StandIn:
 
     def _state(self, follower: str, lease: str) -> dict[str, Any]:
         assert isinstance(lease, str)
-        is_other = self.owner not in (None, follower)
+        is_other = self.owner not in (None, follower) and self.owner_asks != 0
+        if is_other and self.owner_asks is not None:
+            self.owner_asks -= 1
         if not is_other:
             self.owner = follower if float(lease) > 0 else None
         state, version, digest = (self.holds, None, None) if isinstance(self.holds, str) else ("held", *self.holds)
@@ -161,7 +165,7 @@ class StandIn:
             "version": version,
             "digest": digest,
             "owner": owner,
-            "owner_seconds": 12.5 if is_other else None,
+            "owner_seconds": 0.01 if is_other else None,
         }
 
     def _update(self, version: int, digest: str, follower: str | None = None) -> None:

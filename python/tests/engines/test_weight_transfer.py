@@ -306,8 +306,10 @@ def test_a_server_that_another_process_brings_versions_is_left_alone(tmp_path: P
     with pytest.raises(dc.IoError, match="gpu-7:/dev/shm/run7 brings") as raised:
         transfer.init_weight_transfer()
     assert raised.value.retryable
-    server.owner = None
+    # It was killed, and is not seen again.
+    server.owner_asks = 1
     sync(transfer, 0)
+    server.owner_asks = None
     held = (server.version, server.holds)
     server.owner, _ = "gpu-7:/dev/shm/run7", server.taken()
     with pytest.raises(dc.IoError, match="gpu-7:/dev/shm/run7 brings"):
