@@ -108,8 +108,8 @@ def accepted():
                accept="ab" * 32)
     yield good("accept/held", whole_chain, [], "the caller accepts the head, which is held: nothing is fetched", head=2,
                held=2, accept=digest(whole_chain.commits[2]))
-    yield good("accept/held-by-number", whole_chain, [], "the caller accepts the version that is held and wanted", head=1,
-               held=1, version=1, accept=digest(whole_chain.commits[1]))
+    yield good("accept/held-by-number", whole_chain, [], "the caller accepts the version that is held and wanted",
+               head=1, held=1, version=1, accept=digest(whole_chain.commits[1]))
     replaced = whole_chain.with_object(CHAIN, chain_document(OTHER))
     yield bad("accept/held-of-another-chain", replaced, "R-CHN-13", "accept/held",
               "the caller accepts the head, which is held, but chain.json is another", held=2,

@@ -1,4 +1,4 @@
-//! A plain web server on 127.0.0.1 that shows the files of a directory, in ranges too if it knows them, and lists nothing.
+//! A plain web server on 127.0.0.1 that shows the files of a directory, in ranges too if it knows them. No lists.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Result, Write};
