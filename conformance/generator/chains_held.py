@@ -106,6 +106,17 @@ def accepted():
                accept="ab" * 32)
     yield good("accept/nothing-held", whole_chain, [0, 1, 2], "the caller accepts a commit, but the reader holds nothing",
                accept="ab" * 32)
+    yield good("accept/held", whole_chain, [], "the caller accepts the head, which is held: nothing is fetched", head=2,
+               held=2, accept=digest(whole_chain.commits[2]))
+    yield good("accept/held-by-number", whole_chain, [], "the caller accepts the version that is held and wanted",
+               head=1, held=1, version=1, accept=digest(whole_chain.commits[1]))
+    replaced = whole_chain.with_object(CHAIN, chain_document(OTHER))
+    yield bad("accept/held-of-another-chain", replaced, "R-CHN-13", "accept/held",
+              "the caller accepts the head, which is held, but chain.json is another", held=2,
+              accept=digest(whole_chain.commits[2]))
+    yield bad("accept/held-of-another-chain-by-number", replaced, "R-CHN-13", "accept/held-by-number",
+              "the caller accepts the version that is held and wanted, but chain.json is another", held=1, version=1,
+              accept=digest(whole_chain.commits[1]))
     twin = "accept/step-back"
     yield bad("accept/other-commit", back, "R-CHN-14", twin, "the caller accepts another commit than the head", held=2,
               accept=digest(line(2).commits[0]))

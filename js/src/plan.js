@@ -70,8 +70,8 @@ export class Planner {
     parseDocument('chain', chain);
     this.chainDigest = blake3Hex(chain);
     const same = () => ensure(held?.chain === this.chainDigest, 'R-CHN-13', 'this is another chain than the held one');
-    // The caller must allow a step back only once: only the caller knows what was held before.
-    const mayStep = held !== null && accept !== null;
+    // To what is held there is no step. Whether it was held before, only the caller knows.
+    const mayStep = held !== null && accept !== null && accept !== held.commit;
     if (held !== null && !mayStep) same();
     const head = version ?? (await this.#findHead(held?.version ?? null));
     const backwards = () => {

@@ -82,13 +82,13 @@ impl Planner {
     ///
     /// `accept` is the digest of a commit's bytes. If the version wanted has this commit, the planner plans as if
     /// nothing were held: the chain may then be another one than before, or have gone back. Without it, R-CHN-13 and
-    /// R-CHN-14 say that it has.
+    /// R-CHN-14 say that it has. If it is the commit held, it has no effect.
     pub fn new(wanted: Option<u64>, held: Option<Held>, accept: Option<Digest>, limits: &Limits) -> Self {
         let above = held.filter(|held| wanted.is_none_or(|wanted| held.version <= wanted));
         Self {
             wanted,
             held,
-            accept,
+            accept: accept.filter(|accept| held.is_none_or(|held| held.commit != *accept)),
             doubt: None,
             limits: *limits,
             listed: None,

@@ -53,11 +53,12 @@ class Reader:
     """Reads a version of a chain. What fails is passed over, as long as there is another path.
 
     It takes the given shards (numbers) and of them the given tensors (names); None means all. `accept` is the digest
-    of a commit for which it gives up what it holds.
+    of a commit for which it gives up what it holds, unless it holds that commit.
     """
 
     def __init__(self, store, held=None, limits=Limits(), shards=None, tensors=None, accept=None):
-        self.store, self.held, self.limits, self.accept = store, held, limits, accept
+        self.store, self.held, self.limits = store, held, limits
+        self.accept = None if held and held.commit == accept else accept
         self.takes_shard = lambda number: shards is None or number in shards
         self.takes = lambda name: tensors is None or name in tensors
         self.failures = []   # what was passed over, in the order in which it was met

@@ -1,6 +1,7 @@
 //! All that goes to a server and comes from it passes here. A server is not trusted: its answers are bounded, and it is
 //! given up when nothing moves. A busy one is left alone as long as it wants.
 
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -93,7 +94,7 @@ impl Watched {
         if let Some(rate) = rate.as_ref().filter(|_| length > 0) {
             tokio::time::sleep_until(rate.take(length as u64).0).await;
         }
-        let most = length_of_range(&request).unwrap_or(ANSWER_BYTES);
+        let range = length_of_range(&request);
         let upload = Upload::new(length, buffered);
         // What is short is one piece, and goes at once.
         let client = if request.body().as_bytes().is_some() {
@@ -120,13 +121,24 @@ impl Watched {
                 welcome.not_before(retry_after, header(http::header::DATE));
             }
         }
+        if range.is_some() && head.status == http::StatusCode::OK {
+            return Err(HttpError::new(HttpErrorKind::Unknown, knows_no_ranges()));
+        }
         let body = if head.status.is_success() {
+            let most = range.unwrap_or(ANSWER_BYTES);
             HttpResponseBody::new(Answer::new(body, most, options.timeout, rate.clone()))
         } else {
             beginning(Answer::new(body, u64::MAX, options.timeout, None)).await.into()
         };
         Ok(HttpResponse::from_parts(head, body))
     }
+}
+
+/// What a request for a range fails with if the server does not look at the range. There is no use in asking again.
+fn knows_no_ranges() -> io::Error {
+    let text = "the server sends the whole file when it is asked for a part of it (range request): it cannot show a \
+                chain, whose files are fetched in parts; take one that can, such as nginx or Caddy";
+    io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
 /// Whether it is a part of an upload, or its end: with S3 and Google, with Azure. Those who ask for it could not repeat it

@@ -1,10 +1,12 @@
 //! A store that holds one chain: a directory or a prefix of a bucket (SPEC section 17.1). The only place that talks to
 //! the `object_store` crate; everything beyond it blocks.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::fs;
 use std::future::Future;
 use std::io;
+use std::iter;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -663,6 +665,14 @@ fn may_pass(error: &StoreError) -> bool {
     matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. })
         && !lacks_credentials(error)
         && !is_refused(error)
+        && !is_forbidden(error)
+}
+
+/// Whether the system does not allow it, or [`crate::access::http`] has found that the server cannot do it.
+fn is_forbidden(error: &StoreError) -> bool {
+    let causes = iter::successors(Some(error as &(dyn StdError + 'static)), |&error| error.source());
+    let kinds = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::Unsupported];
+    causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|cause| kinds.contains(&cause.kind()))
 }
 
 /// Whether the store wants other credentials. Of a list, only the text says so.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use deltachain::{Error, Result};
 
@@ -47,6 +47,34 @@ pub(crate) fn own(directory: &Path, kind: Kind, is_ours: impl FnOnce(&[OsString]
         return Err(Error::usage(message).in_file(directory));
     }
     mark(directory, kind).map_err(failed("writing"))
+}
+
+/// Refuses a directory that lies in the directory of a chain, or is it. There it would become a part of the chain, or
+/// the chain a part of what is removed from it.
+///
+/// # Errors
+/// USAGE; IO if the working directory cannot be found out.
+pub(crate) fn check_outside(directory: &Path, chain: Option<&Path>) -> Result<()> {
+    let real = |path| resolved(path).map_err(|error| Error::io("looking at", error).in_file(path));
+    let Some(chain) = chain else { return Ok(()) };
+    if real(directory)?.starts_with(real(chain)?) {
+        let text = format!("it lies in the chain's own directory, {:?}; take one outside", chain.to_string_lossy());
+        return Err(Error::usage(text).in_file(directory));
+    }
+    Ok(())
+}
+
+/// Where a path leads by way of its symbolic links. What is not there yet will be directories.
+fn resolved(path: &Path) -> io::Result<PathBuf> {
+    let mut at = PathBuf::new();
+    for component in std::path::absolute(path)?.components() {
+        match component {
+            Component::ParentDir => drop(at.pop()),
+            component => at.push(component),
+        }
+        at = at.canonicalize().unwrap_or(at);
+    }
+    Ok(at)
 }
 
 /// Writes the marker. Another process that starts with the same directory may have the lock by then, and remove

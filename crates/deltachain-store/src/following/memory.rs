@@ -13,6 +13,7 @@ use deltachain::{Error, Limits, Result, StateTable};
 
 use crate::access::documents::commit_of;
 use crate::access::store::Store;
+use crate::directory::own::check_outside;
 use crate::directory::scratch::Scratch;
 use crate::following::cache::own_cache;
 use crate::following::held::{Record, ShardRecord};
@@ -36,7 +37,7 @@ pub struct MemoryOptions {
     /// As [`SubscriberOptions::tensors`](crate::SubscriberOptions::tensors).
     pub tensors: Option<Vec<String>>,
     /// The directory where links are kept, which no other process may use meanwhile; a temporary one if `None`. One that
-    /// is not empty and that this did not make is refused (USAGE).
+    /// is not empty and that this did not make is refused (USAGE), and one in the chain's own directory.
     pub cache: Option<PathBuf>,
     /// Bytes of links that are kept there when they have been used.
     pub cache_bytes: u64,
@@ -254,6 +255,7 @@ impl<M: StateMemory> MemorySubscriber<M> {
         let choice = Choice::new(shards, tensors)?;
         let (cache, scratch) = match cache {
             Some(cache) => {
+                check_outside(&cache, store.directory().as_deref())?;
                 own_cache(&cache)?;
                 (cache, None)
             }

@@ -8,7 +8,7 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::Store;
-use crate::directory::own::sync_directory;
+use crate::directory::own::{check_outside, sync_directory};
 use crate::following::assets::take_assets;
 use crate::following::held::Record;
 use crate::following::links::{Failure, Received};
@@ -147,13 +147,14 @@ impl Subscriber {
     /// what a subscriber has made is ever removed, and never through a symbolic link; what else lies there stays.
     ///
     /// # Errors
-    /// USAGE if the directory is not empty and not a subscriber's directory, if another process keeps it, if `current`
-    /// in it is not a symbolic link or leads out of it, if no shard or tensor is wanted, or if a pattern is not valid;
-    /// IO.
+    /// USAGE if the directory is not empty and not a subscriber's directory, if it lies in the chain's own directory,
+    /// if another process keeps it, if `current` in it is not a symbolic link or leads out of it, if no shard or tensor
+    /// is wanted, or if a pattern is not valid; IO.
     pub fn open(store: Store, directory: &Path, options: SubscriberOptions) -> Result<Self> {
         let SubscriberOptions { limits, shards, tensors, cache_bytes, trust_directory, other_files, .. } = options;
         let consent = Consent { rollback: options.allow_rollback, adopt: options.adopt };
         let choice = Choice::new(shards, tensors)?;
+        check_outside(directory, store.directory().as_deref())?;
         let directory = ModelDirectory::open(directory)?;
         let reader = Reader::open(store, (directory.cache(), cache_bytes), choice, limits, consent)?;
         let (held, unusable) = match directory.current() {

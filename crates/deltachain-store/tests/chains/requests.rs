@@ -11,8 +11,8 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
 use deltachain::{Error, Limits};
 use deltachain_store::{
-    Base, FollowOptions, Observer, Phase, PublishOptions, Published, Publisher, Snapshots, Store, Subscriber,
-    SubscriberOptions, follow, init,
+    Base, FollowOptions, Follower, MemoryOptions, MemorySubscriber, Observer, Phase, PublishOptions, Published,
+    Publisher, Snapshots, Store, Subscriber, SubscriberOptions, follow, init,
 };
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStoreExt, PutPayload};
@@ -244,6 +244,15 @@ impl Observer for Looks<'_> {
     }
 }
 
+/// The requests of each of 41 looks.
+fn look(subscriber: &mut impl Follower, objects: &CountingStore) -> Vec<u64> {
+    objects.requests();
+    let options = FollowOptions::default().poll(Duration::from_micros(1)).poll_longest(Duration::from_micros(1));
+    let looks = Looks { objects, requests: Mutex::default(), most: 41 };
+    follow(subscriber, &options, &looks, &mut |_, _| Ok(())).unwrap_err();
+    looks.requests.into_inner().unwrap()
+}
+
 #[test]
 fn a_look_that_finds_nothing_is_one_request_nearly_always() {
     let folder = tempfile::tempdir().unwrap();
@@ -257,12 +266,45 @@ fn a_look_that_finds_nothing_is_one_request_nearly_always() {
     Publisher::open(store.clone(), PublishOptions::default()).unwrap().publish(&model, Base::Nothing, &()).unwrap();
     let mut subscriber =
         Subscriber::open(store, &folder.path().join("follower"), SubscriberOptions::default()).unwrap();
-    let options = FollowOptions::default().poll(Duration::from_micros(1)).poll_longest(Duration::from_micros(1));
-    let looks = Looks { objects: &objects, requests: Mutex::default(), most: 41 };
-    follow(&mut subscriber, &options, &looks, &mut |_, _| Ok(())).unwrap_err();
-    let requests = looks.requests.into_inner().unwrap();
+    let requests = look(&mut subscriber, &objects);
     let short: Vec<usize> = (0..requests.len()).filter(|&look| requests[look] == 1).collect();
     // The first look takes the version; every 20th lists the chain.
     assert_eq!(short, (1..20).chain(21..40).collect::<Vec<_>>(), "{requests:?}");
     assert!(requests.iter().skip(1).all(|&requests| requests <= 4), "{requests:?}");
+}
+
+#[test]
+fn after_a_step_back_that_is_allowed_the_model_is_not_fetched_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let objects = CountingStore::new();
+    let store = Store::from_objects(Arc::clone(&objects) as _, "", quick()).unwrap();
+    init(&store).unwrap();
+    let mut publisher = Publisher::open(store.clone(), PublishOptions::default()).unwrap();
+    let paths = [0, 1].map(|version: u8| folder.path().join(format!("model-{version}")));
+    let commits = [0, 1].map(|version: u8| {
+        let mut state = MemoryState::new();
+        state.insert("a", Dtype::U8, &[3], vec![version; 3]).unwrap();
+        save(&state, &paths[usize::from(version)], false);
+        let model = SafetensorsState::open(&paths[usize::from(version)]).unwrap();
+        publisher.publish(&model, Base::Nothing, &()).unwrap().commit
+    });
+    let is_cheap = |requests: &[u64]| assert!(requests.iter().all(|&requests| requests <= 4), "{requests:?}");
+
+    let directory = folder.path().join("follower");
+    let options = SubscriberOptions::default().allow_rollback(Some(commits[0]));
+    let mut subscriber = Subscriber::open(store.clone(), &directory, options.clone()).unwrap();
+    let in_memory = MemoryOptions::default().allow_rollback(Some(commits[0]));
+    let files = [&paths[1]];
+    let mut memory = MemorySubscriber::with_files(store.clone(), 1, &files, in_memory.clone(), &()).unwrap();
+    look(&mut subscriber, &objects);
+    assert_eq!((subscriber.held().unwrap().version, memory.held().unwrap().version), (1, 1));
+
+    store.delete(&[ObjectName::Commit(1)]).unwrap();
+    is_cheap(&look(&mut subscriber, &objects)[1..]);
+    is_cheap(&look(&mut memory, &objects)[1..]);
+    assert_eq!((subscriber.held().unwrap().version, memory.held().unwrap().version), (0, 0));
+    // Nor by other processes that begin with what these hold.
+    drop(subscriber);
+    is_cheap(&look(&mut Subscriber::open(store.clone(), &directory, options).unwrap(), &objects));
+    is_cheap(&look(&mut MemorySubscriber::with_files(store, 0, &[&paths[0]], in_memory, &()).unwrap(), &objects));
 }

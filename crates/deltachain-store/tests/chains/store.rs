@@ -10,10 +10,15 @@ use std::time::Duration;
 use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName};
 use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, Limits, Result};
-use deltachain_store::{Observer, Phase, Store, StoreOptions};
+use deltachain_store::{MemoryOptions, MemorySubscriber, Observer, Phase, Store, StoreOptions};
 use object_store::ObjectStore;
+#[cfg(target_os = "linux")]
+use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 
+use crate::common::{Chain, state};
+#[cfg(target_os = "linux")]
+use crate::support::child::{child_without_privileges, place};
 use crate::support::faulty::{Call, Control, Fault, FaultyStore, Operation};
 use crate::support::s3::S3Server;
 use crate::support::web::WebServer;
@@ -260,6 +265,66 @@ fn a_web_server_shows_the_head_and_cannot_be_written() {
     assert_eq!(store.put_if_absent(ObjectName::Chain, b"x").unwrap_err().class(), ErrorClass::Usage);
     assert_eq!(store.delete(&[ObjectName::Chain]).unwrap_err().class(), ErrorClass::Usage);
     assert_eq!(writer.get(ObjectName::Chain).unwrap(), None);
+}
+
+#[test]
+fn a_web_server_without_ranges_is_refused_at_once() {
+    let mut chain = Chain::new();
+    chain.add(state(&[("a", &[1, 2, 3])]), &[None]);
+    let pull = |server: &WebServer| {
+        let store = Store::open(&server.url(""), quick()).unwrap();
+        MemorySubscriber::open(store, MemoryOptions::default()).unwrap().prepare(None, &()).map(drop)
+    };
+    let (whole, ranges) = (WebServer::without_ranges(chain.folder.path()), WebServer::start(chain.folder.path()));
+    pull(&ranges).unwrap();
+    let error = pull(&whole).unwrap_err();
+    assert_eq!((error.class(), error.rule()), (ErrorClass::Io, None), "{error}");
+    assert!(format!("{error:#}").contains("sends the whole file"), "{error:#}");
+    // Nothing was asked for twice; only how long the file is.
+    assert_eq!(whole.requests(), ranges.requests() + 1);
+}
+
+/// What a directory says of which others may see nothing is final. Where the system makes no difference between users,
+/// nothing is tried.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_the_system_does_not_allow_is_not_tried_again() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let place = tempfile::tempdir().unwrap();
+    let document = ObjectName::Chain.to_string();
+    fs::write(place.path().join(&document), "x").unwrap();
+    fs::create_dir(place.path().join("commits")).unwrap();
+    let set_mode = |name: &str, mode| fs::set_permissions(place.path().join(name), fs::Permissions::from_mode(mode));
+    set_mode("", 0o555).unwrap();
+    set_mode(&document, 0o000).unwrap();
+    set_mode("commits", 0o000).unwrap();
+    let ended = child_without_privileges("store::a_process_that_may_not", place.path()).output();
+    set_mode("", 0o755).unwrap();
+    set_mode("commits", 0o755).unwrap();
+    match ended {
+        Ok(ended) if !matches!(ended.status.code(), Some(126 | 127)) => {
+            let text = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
+            assert!(ended.status.success() && text.contains("1 passed"), "{text}");
+        }
+        not_started => println!("SKIPPED: a process without privileges cannot be started: {not_started:?}"),
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "a part of what_the_system_does_not_allow_is_not_tried_again"]
+fn a_process_that_may_not() {
+    let Some(place) = place() else { return };
+    let (objects, control) = FaultyStore::new(Arc::new(LocalFileSystem::new_with_prefix(place).unwrap()));
+    let store = Store::from_objects(objects, "", quick()).unwrap();
+    let refused = |error: Error| assert!(format!("{error:#}").contains("Permission denied"), "{error:#}");
+    refused(store.get(ObjectName::Chain).unwrap_err());
+    refused(store.listing(0).unwrap_err());
+    refused(store.put_if_absent(ObjectName::Commit(0), b"x").unwrap_err());
+    let commit = ObjectName::Commit(0).to_string();
+    let calls = [(Operation::Get, "chain.json"), (Operation::List, "commits"), (Operation::Create, commit.as_str())];
+    assert_eq!(calls.map(|(operation, path)| control.calls(operation, path)), [1, 1, 1]);
 }
 
 /// A store of memory in which things fail, and what is really in it.

@@ -104,8 +104,8 @@ fn another_chain_may_be_accepted() {
     let from_nothing = Ok((None, vec![0, 1, 2, 3]));
     let other_chain = |version| store.held(version).map(|held| Held { chain: Some(Digest([7; 32])), ..held });
     let other_commit = |version| store.held(version).map(|held| Held { commit: Digest([7; 32]), ..held });
-    let above = Some(Held { version: 9, ..store.held(3).unwrap() });
-    for held in [None, store.held(2), store.held(3), other_chain(2), other_chain(3), other_commit(2), above] {
+    let above = other_commit(3).map(|held| Held { version: 9, ..held });
+    for held in [None, store.held(2), other_chain(2), other_commit(2), other_commit(3), above] {
         assert_eq!(plan(&store, None, held, accept), from_nothing, "{held:?}");
     }
     for held in [store.held(2), other_chain(2), other_commit(2), above] {
@@ -115,9 +115,9 @@ fn another_chain_may_be_accepted() {
     let other = Some(store.digest(commit(2)));
     let chain = Err(("R-CHN-13", "chain.json".to_owned()));
     assert_eq!(plan(&store, None, None, other), from_nothing);
-    assert_eq!(plan(&store, None, store.held(2), other), Ok((Some(2), vec![3])));
-    assert_eq!(plan(&store, None, other_chain(2), other), chain);
-    assert_eq!(plan(&store, None, other_commit(2), other), Err(("R-CHN-05", commit(2).to_string())));
+    assert_eq!(plan(&store, None, store.held(1), other), Ok((Some(1), vec![2, 3])));
+    assert_eq!(plan(&store, None, other_chain(1), other), chain);
+    assert_eq!(plan(&store, None, other_commit(1), other), Err(("R-CHN-05", commit(1).to_string())));
     assert_eq!(plan(&store, None, above, other), Err(("R-CHN-14", commit(9).to_string())));
     let above_of_other_chain = above.map(|held| Held { chain: Some(Digest([7; 32])), ..held });
     assert_eq!(plan(&store, None, above_of_other_chain, other), chain);
@@ -128,9 +128,29 @@ fn another_chain_may_be_accepted() {
     gone.put(commit(3), Vec::new());
     assert_eq!(plan(&gone, Some(3), other_chain(2), accept), Err(("R-DOC-01", commit(3).to_string())));
     gone.put(commit(3), store.objects[&commit(2).to_string()].clone());
-    assert_eq!(plan(&gone, Some(3), other_chain(2), other), Err(("R-CHN-02", commit(3).to_string())));
+    assert_eq!(plan(&gone, Some(3), other_chain(1), other), Err(("R-CHN-02", commit(3).to_string())));
     gone.objects.retain(|name, _| name == "chain.json");
     assert_eq!(plan(&gone, None, store.held(2), accept).unwrap_err().0, "R-CHN-03");
+}
+
+#[test]
+fn to_accept_the_commit_that_is_held_has_no_effect() {
+    let plan = |store: &Store, wanted, held| {
+        let accept = Some(store.digest(commit(3)));
+        let plan = store.drive(&mut Planner::new(wanted, held, accept, &Limits::default()));
+        plan.map(|(plan, _)| (path(&plan).1, plan.start.is_some())).map_err(|error| rule_and_file(&error))
+    };
+    let mut store = line().add(&[(Some(3), &[20])]);
+    assert_eq!(plan(&store, Some(3), store.held(3)), Ok((vec![], true)));
+    assert_eq!(plan(&store, None, store.held(3)), Ok((vec![4], true)));
+    let held = store.held(3);
+    store.remove(commit(4));
+    assert_eq!(plan(&store, None, held), Ok((vec![], true)));
+    let other_chain = held.map(|held| Held { chain: Some(Digest([7; 32])), ..held });
+    assert_eq!(plan(&store, None, other_chain), Err(("R-CHN-13", "chain.json".to_owned())));
+    // What was lost below does not matter, and is not looked at.
+    store.put(commit(2), Vec::new());
+    assert_eq!(plan(&store, None, held), Ok((vec![], true)));
 }
 
 #[test]

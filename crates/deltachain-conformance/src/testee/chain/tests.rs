@@ -283,7 +283,7 @@ fn what_is_held_must_be_what_the_commit_names() {
 #[test]
 fn a_step_back_has_to_be_accepted() {
     let folder = Folder::new();
-    let mut request = folder.request(Some(2));
+    let mut request = folder.request(Some(1));
     request["held"]["chain"] = json!(Digest([1; 32]).to_string());
     assert_eq!(folder.ask(&request).unwrap_err().rule(), Some("R-CHN-13"));
     request["accept"] = json!(Digest::of_bytes(&folder.get(ObjectName::Commit(1))).to_string());

@@ -188,6 +188,16 @@ async fn no_answer_claims_or_has_more_than_was_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_whole_file_is_not_taken_for_a_part_of_it() {
+    for length in [10, 20] {
+        let (client, _) = client(StoreOptions::default(), [answer(200, vec![0; length])]);
+        let error = client.execute(get(Some("bytes=5-14"))).await.unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().downcast_ref::<io::Error>().unwrap();
+        assert_eq!(cause.kind(), io::ErrorKind::Unsupported);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_line_works_and_a_silent_server_is_given_up() {
     let nearly = Duration::from_secs(59);
     let slow = || Pieces::new(100, (10, 10), nearly);

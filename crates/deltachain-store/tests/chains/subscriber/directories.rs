@@ -333,3 +333,36 @@ fn a_directory_can_be_looked_at() {
     fs::remove_dir(&switched.directory).unwrap();
     assert_eq!(inspect_directory(&directory).unwrap_err().class(), ErrorClass::Usage);
 }
+
+#[test]
+fn the_directory_of_a_chain_is_not_a_place_for_models_or_caches() {
+    let chain = long_chain();
+    let own = chain.folder.path();
+    let before = names(own);
+    let outside = tempfile::tempdir().unwrap();
+    let beside = own.with_extension("beside");
+    fs::create_dir(own.join("empty")).unwrap();
+    let mut inside = vec![own.to_owned(), own.join("empty"), own.join("routes"), own.join("new/model")];
+    let name = own.file_name().unwrap();
+    inside.extend([own.join("files"), own.join("..").join(name), outside.path().join("missing/../..").join(name)]);
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(own, outside.path().join("link")).unwrap();
+        inside.extend([outside.path().join("link"), outside.path().join("link/model")]);
+    }
+    for directory in inside {
+        let refused = Subscriber::open(chain.store.clone(), &directory, SubscriberOptions::default()).unwrap_err();
+        assert_eq!(refused.class(), ErrorClass::Usage, "{directory:?}");
+        assert!(refused.message().contains("the chain's own directory"), "{directory:?}: {refused}");
+        // The chain's own files have the names of those in a cache.
+        let options = MemoryOptions::default().cache(Some(directory.clone())).cache_bytes(0);
+        let refused = MemorySubscriber::open(chain.store.clone(), options).unwrap_err();
+        assert!(refused.message().contains("the chain's own directory"), "{directory:?}: {refused}");
+    }
+    fs::remove_dir(own.join("empty")).unwrap();
+    assert_eq!(names(own), before);
+    assert!(!outside.path().join("missing").exists());
+    // A name that begins alike is another directory.
+    pull(&mut open(&chain, &beside), None);
+    fs::remove_dir_all(beside).unwrap();
+}

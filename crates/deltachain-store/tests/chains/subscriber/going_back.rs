@@ -131,7 +131,8 @@ fn a_chain_that_says_something_else_of_what_is_held_is_not_followed() {
 
     let empty = tempfile::tempdir().unwrap();
     let store = Store::open(empty.path().to_str().unwrap(), StoreOptions::default()).unwrap();
-    let mut subscriber = Subscriber::open(store, &empty.path().join("model"), SubscriberOptions::default()).unwrap();
+    let model = tempfile::tempdir().unwrap();
+    let mut subscriber = Subscriber::open(store, model.path(), SubscriberOptions::default()).unwrap();
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-01"));
     fs::write(empty.path().join("chain.json"), ChainDocument::new(1).to_bytes().unwrap()).unwrap();
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-03"));

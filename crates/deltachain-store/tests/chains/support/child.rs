@@ -25,6 +25,18 @@ pub(crate) fn child_with_short_files(test: &str, place: &Path, blocks: u64) -> C
     command
 }
 
+/// As [`child`], but as a user who may only do what all may. It ends with 126 or 127 if it cannot be started so.
+#[cfg(target_os = "linux")]
+pub(crate) fn child_without_privileges(test: &str, place: &Path) -> Command {
+    let child = child(test, place);
+    let mut command = Command::new("setpriv");
+    if rustix::process::geteuid().is_root() {
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    }
+    command.arg(child.get_program()).args(child.get_args()).env(PLACE, place);
+    command
+}
+
 /// In such a process, where it finds what it needs.
 pub(crate) fn place() -> Option<PathBuf> {
     env::var_os(PLACE).map(PathBuf::from)

@@ -1,4 +1,4 @@
-//! A plain web server on 127.0.0.1 that shows the files of a directory, in ranges too, and lists nothing.
+//! A plain web server on 127.0.0.1 that shows the files of a directory, in ranges too if it knows them. No lists.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Result, Write};
@@ -16,6 +16,15 @@ pub(crate) struct WebServer {
 
 impl WebServer {
     pub(crate) fn start(directory: &Path) -> Self {
+        Self::serve(directory, true)
+    }
+
+    /// One that sends whole files whatever is asked for.
+    pub(crate) fn without_ranges(directory: &Path) -> Self {
+        Self::serve(directory, false)
+    }
+
+    fn serve(directory: &Path, knows_ranges: bool) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicU64::new(0));
@@ -24,7 +33,7 @@ impl WebServer {
             for stream in listener.incoming().flatten() {
                 let (directory, count) = (directory.clone(), Arc::clone(&count));
                 // A client that goes away is not a fault.
-                thread::spawn(move || drop(answer(&stream, &directory, &count)));
+                thread::spawn(move || drop(answer(&stream, &directory, knows_ranges, &count)));
             }
         });
         Self { address, requests }
@@ -42,7 +51,7 @@ impl WebServer {
 }
 
 /// Answers the one request of a connection.
-fn answer(mut stream: &TcpStream, directory: &Path, requests: &AtomicU64) -> Result<()> {
+fn answer(mut stream: &TcpStream, directory: &Path, knows_ranges: bool, requests: &AtomicU64) -> Result<()> {
     requests.fetch_add(1, Ordering::Relaxed);
     let mut lines = BufReader::new(stream).lines();
     let request = lines.next().transpose()?.unwrap_or_default();
@@ -61,7 +70,7 @@ fn answer(mut stream: &TcpStream, directory: &Path, requests: &AtomicU64) -> Res
     let Some(content) = content else {
         return stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     };
-    let (status, place, body) = match range {
+    let (status, place, body) = match range.filter(|_| knows_ranges) {
         None => ("200 OK", String::new(), &content[..]),
         Some((from, to)) => {
             let end = content.len().min(to + 1);
