@@ -60,19 +60,23 @@ pub(crate) fn status(folder: &Folder) -> (Option<i32>, Value) {
 }
 
 pub(crate) fn start(folder: &Folder, engine: &str, servers: &[&Engine], more: &[&str]) -> Process {
-    let mut command = Command::new(TOOL);
-    command.args(arguments(engine, servers)).args(more).current_dir(folder.at(""));
-    Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    Process::start(folder, &[&arguments(engine, servers)[..], more].concat())
 }
 
 /// A follower, which does not outlive its test.
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// Tells it to end, and waits until it has.
-    pub(crate) fn end(mut self) {
+    pub(crate) fn start(folder: &Folder, arguments: &[&str]) -> Self {
+        let mut command = Command::new(TOOL);
+        command.args(arguments).current_dir(folder.at("")).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    /// Tells it to end, and waits until it has. Whether it has ended in order: it may not have got as far as that.
+    pub(crate) fn end(mut self) -> bool {
         kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
-        assert!(self.0.wait().unwrap().success());
+        self.0.wait().unwrap().success()
     }
 
     /// Ends it at once: what `Drop` does.
@@ -92,8 +96,13 @@ impl Drop for Process {
 
 /// What a follower calls itself.
 pub(crate) fn follower(folder: &Folder) -> String {
+    follower_in(folder, "model")
+}
+
+/// The same, of one that keeps another directory.
+pub(crate) fn follower_in(folder: &Folder, directory: &str) -> String {
     let host = uname().nodename().to_string_lossy().into_owned();
-    format!("{host}:{}", folder.at("model").canonicalize().unwrap().display())
+    format!("{host}:{}", folder.at("").canonicalize().unwrap().join(directory).display())
 }
 
 /// What a server calls a version of this state.
@@ -112,7 +121,7 @@ pub(crate) fn healthy(folder: &Folder, engine: &str, servers: &[&Engine]) -> Val
             break found;
         }
     };
-    follow.end();
+    assert!(follow.end());
     found
 }
 

@@ -47,7 +47,7 @@ fn a_server_that_was_started_again_is_brought_to_the_version() {
     server.wait_for("/resume");
     server.state().process = stand_in::Process::default();
     server.wait_for("/resume");
-    follow.end();
+    assert!(follow.end());
     assert_eq!(server.names(), VLLM.repeat(2));
     assert!(serves(&server, &folder));
 }
@@ -197,7 +197,7 @@ fn who_does_not_say_what_he_holds_stays_paused() {
     server.wait_for("/pause?mode=keep");
     server.state().hang.insert("deltachain_state");
     server.wait_for("deltachain_state");
-    follow.end();
+    assert!(follow.end());
     assert!(server.state().process.paused);
     assert_eq!(status(&folder).1["servers"][0]["paused"], true);
     server.state().hang.clear();
@@ -278,7 +278,7 @@ fn a_second_follower_is_refused_until_the_first_one_is_gone() {
     server.wait_for("/resume");
     assert!(serves(&server, &other));
     // Told to end, it gives the server up.
-    second.end();
+    assert!(second.end());
     once(&folder, "vllm", &server).good();
     assert!(serves(&server, &folder));
 }
@@ -307,7 +307,7 @@ fn a_server_that_hangs_or_is_not_there_holds_up_no_other() {
     hanging.state().hang.clear();
     hanging.wait_for("/finish_weight_update");
     hanging.wait_for("/resume");
-    follow.end();
+    assert!(follow.end());
     assert!(serves(&good, &folder) && serves(&hanging, &folder), "and it catches up at once");
     let (code, status) = status(&folder);
     assert_eq!((code, &status["servers"][1]["version"]), (Some(1), &Value::Null), "{status}");
@@ -320,7 +320,7 @@ fn a_server_is_not_left_paused_at_the_end() {
     server.state().hang = ["/update_weights"].into();
     let follow = start(&folder, "vllm", &[&server], &["--server-timeout", "0.5"]);
     server.wait_for("/update_weights");
-    follow.end();
+    assert!(follow.end());
     assert!(!server.state().process.paused);
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -30,8 +31,12 @@ pub(crate) struct State {
     pub(crate) hang: BTreeSet<&'static str>,
     /// What authorises.
     pub(crate) tokens: BTreeSet<String>,
+    /// It is not there: connections break.
+    pub(crate) is_down: bool,
     /// How often each follower has asked for the state of the workers.
     pub(crate) looks: BTreeMap<String, u64>,
+    /// Whether a follower has let it go on with parts of two models.
+    pub(crate) has_served_two: bool,
     /// The leases that it has granted.
     pub(crate) leases: BTreeSet<String>,
     pub(crate) process: Process,
@@ -136,6 +141,18 @@ impl Engine {
     pub(crate) fn wait_for(&self, name: &str) {
         while self.asked.recv().unwrap() != name {}
     }
+
+    /// Forgets what has been asked until now.
+    pub(crate) fn forget(&self) {
+        while self.asked.try_recv().is_ok() {}
+    }
+
+    /// Waits until something is asked of it, for this time at most.
+    pub(crate) fn wait_for_within(&self, name: &str, time: Duration) {
+        let end = Instant::now() + time;
+        let next = || self.asked.recv_timeout(end.saturating_duration_since(Instant::now()));
+        while next().is_ok_and(|asked| asked != name) {}
+    }
 }
 
 /// Answers on one connection.
@@ -164,6 +181,12 @@ fn converse(stream: TcpStream, state: &Mutex<State>, said: &Sender<String>) {
         let name = if path == "/collective_rpc" { body["method"].as_str().unwrap().to_owned() } else { path };
         let mut now = state.lock().unwrap();
         now.tokens.extend(header("authorization"));
+        if name == "deltachain_state" {
+            *now.looks.entry(text(&body["kwargs"], "follower")).or_default() += 1;
+        }
+        if now.is_down {
+            return;
+        }
         let at = now.fates.iter().position(|(called, _)| *called == name);
         let fate = at.map(|at| now.fates.remove(at).1);
         let hangs = fate == Some(Fate::Hangs) || now.hang.contains(name.as_str());
@@ -213,7 +236,10 @@ impl State {
             "/is_paused" => return Ok(json!({ "is_paused": process.paused })),
             "/pause?mode=keep" | "/pause_generation" => process.paused = true,
             // Also in the middle of an update: it is not asked whether the model is whole.
-            "/resume" | "/continue_generation" => process.paused = false,
+            "/resume" | "/continue_generation" => {
+                process.paused = false;
+                self.has_served_two |= process.workers.contains(&Model::Torn);
+            }
             "/update_weight_version" => body["new_version"].as_str().unwrap().clone_into(&mut process.weight_version),
 
             // entrypoints/serve/dev/rpc/api_router.py: arguments are texts. The methods are the package's.
@@ -293,7 +319,6 @@ impl State {
     /// What the workers say, and who brings the server from now on: docs/integrations.md, "What is asked of a server of vLLM".
     fn holds(&mut self, asked: &Value) -> Value {
         let (follower, lease) = (text(asked, "follower"), text(asked, "lease").parse::<f64>().unwrap());
-        *self.looks.entry(follower.clone()).or_default() += 1;
         self.leases.insert(text(asked, "lease"));
         let owner = &mut self.process.owner;
         let other = owner.clone().filter(|owner| *owner != follower);
