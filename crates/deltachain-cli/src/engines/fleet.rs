@@ -234,7 +234,8 @@ impl Shared {
         let before = state.seats[at].record.clone();
         let is_due = state.seats[at].saw(target, &found);
         let outcome = match found {
-            Ok(found) if found.is_wanted => state.seats[at].has(target, None),
+            // Nothing has happened to a server that was found with its version.
+            Ok(found) if found.is_wanted => state.seats[at].has(target).then_some(Outcome::Has(None)),
             _ if !is_due => None,
             Ok(_) => {
                 let seat = &mut state.seats[at];
@@ -248,7 +249,10 @@ impl Shared {
                 let seat = &mut state.seats[at];
                 (seat.busy, seat.record.changing) = (None, changing);
                 match brought {
-                    Ok(stood) => seat.has(target, Some(stood)),
+                    Ok(stood) => {
+                        seat.has(target);
+                        Some(Outcome::Has(stood))
+                    }
                     Err(trouble) => Some(seat.failed(target, trouble, self.poll)),
                 }
             }
@@ -294,15 +298,13 @@ impl Seat {
         is_new || is_back || self.again.is_none_or(|again| again <= Instant::now())
     }
 
-    /// It has the version that is wanted; `stood` if it has been brought to it.
-    fn has(&mut self, target: &Target, stood: Option<Option<Duration>>) -> Option<Outcome> {
+    /// It has the version that is wanted. Gives whether it had failed before.
+    fn has(&mut self, target: &Target) -> bool {
         self.record(&target.seen());
         self.tried = Some(target.commit.clone());
         self.again = None;
-        let failures = std::mem::take(&mut self.record.failures);
         self.record.last_failure = None;
-        // Nothing has happened to a server that was found with its version.
-        (stood.is_some() || failures > 0).then(|| Outcome::Has(stood.flatten()))
+        std::mem::take(&mut self.record.failures) > 0
     }
 
     fn failed(&mut self, target: &Target, trouble: Trouble, poll: Duration) -> Outcome {

@@ -63,7 +63,7 @@ pub(crate) fn start(folder: &Folder, engine: &str, servers: &[&Engine], more: &[
     Process::start(folder, &[&arguments(engine, servers)[..], more].concat())
 }
 
-/// A follower, which does not outlive its test.
+/// A follower, which is killed when this is dropped.
 pub(crate) struct Process(Child);
 
 impl Process {
@@ -78,9 +78,6 @@ impl Process {
         kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
         self.0.wait().unwrap().success()
     }
-
-    /// Ends it at once: what `Drop` does.
-    pub(crate) fn kill(self) {}
 
     pub(crate) fn is_running(&mut self) -> bool {
         self.0.try_wait().unwrap().is_none()

@@ -36,7 +36,7 @@ fn serves(server: &Engine, folder: &Folder) -> bool {
     process.workers == [model.clone(), model]
         && process.weight_version == name(version, &held["state"])
         && !process.paused
-        && !process.in_session
+        && process.session.is_none()
 }
 
 #[test]
@@ -66,8 +66,8 @@ fn what_a_killed_follower_has_left_open_is_ended() {
         server.befalls(called, Fate::Hangs);
         let follow = start(&folder, "vllm", &[&server], &[]);
         server.wait_for(called);
-        follow.kill();
-        assert_eq!(server.state().process.in_session, in_session, "{called}");
+        drop(follow);
+        assert_eq!(server.state().process.session.is_some(), in_session, "{called}");
         let found = status(&folder);
         assert!(found.0 == Some(1) && found.1["servers"][0]["changing"] == true, "{called}: {found:?}");
         server.names();
@@ -215,7 +215,7 @@ fn it_says_that_it_is_changing_while_it_loads() {
     assert_eq!(server.state().process.weight_version, "changing");
     let (code, found) = status(&folder);
     assert_eq!((code, &found["servers"][0]["changing"]), (Some(0), &json!(true)), "{found}");
-    follow.kill();
+    drop(follow);
 }
 
 // E3
@@ -270,7 +270,7 @@ fn a_second_follower_is_refused_until_the_first_one_is_gone() {
     assert!(found["problems"][0].as_str().unwrap().contains(&follower(&folder)), "{found}");
 
     // Killed, it gives up nothing, and the second one waits until it has not been seen for a while.
-    first.kill();
+    drop(first);
     let second = start(&other, "vllm", &[&server], &[]);
     server.wait_for("deltachain_state");
     assert_eq!(server.names(), [""; 0]);

@@ -63,10 +63,9 @@ pub(crate) struct Process {
     pub(crate) weight_version: String,
     /// v1/engine/core.py, `is_scheduler_paused`: set and cleared by everybody who asks for it.
     pub(crate) paused: bool,
-    /// v1/worker/gpu_worker.py, `_weight_update_active`.
-    pub(crate) in_session: bool,
-    /// The backend: whether a version has been received in this session, and whether it has been told of the chain.
-    received: bool,
+    /// `v1/worker/gpu_worker.py`, `_weight_update_active`; and whether the backend has received a version since.
+    pub(crate) session: Option<bool>,
+    /// The backend: whether it has been told of the chain.
     knows: bool,
     /// The models of the workers.
     pub(crate) workers: [Model; 2],
@@ -91,8 +90,7 @@ impl Default for Process {
         Self {
             weight_version: "default".to_owned(),
             paused: false,
-            in_session: false,
-            received: false,
+            session: None,
             knows: false,
             workers: [Model::Other, Model::Other],
             owner: None,
@@ -199,7 +197,7 @@ fn converse(stream: TcpStream, state: &Mutex<State>, said: &Sender<String>) {
             }
             Some(Fate::Torn) => {
                 now.process.workers[1] = Model::Torn;
-                now.process.in_session = false;
+                now.process.session = None;
                 Err("as the test said: it may hold parts of two versions".to_owned())
             }
             _ => now.answer(&name, &body),
@@ -245,19 +243,19 @@ impl State {
             // entrypoints/serve/dev/rpc/api_router.py: arguments are texts. The methods are the package's.
             "deltachain_state" => return Ok(self.holds(&body["kwargs"])),
             "deltachain_end_update" => {
-                (process.in_session, process.received) = (false, false);
+                process.session = None;
                 return Ok(json!({ "results": [null, null] }));
             }
 
             // The package's backend.
             "/init_weight_transfer_engine" => process.knows = true,
             // v1/worker/gpu_worker.py, `_start_weight_update`: RuntimeError in a session that is open, whoever opened it.
-            "/start_weight_update" if process.in_session => {
+            "/start_weight_update" if process.session.is_some() => {
                 return Err("start_weight_update called while a weight update is already active".to_owned());
             }
-            "/start_weight_update" => process.in_session = true,
+            "/start_weight_update" => process.session = Some(false),
             // v1/worker/gpu_worker.py, `update_weights`: RuntimeError without a session.
-            "/update_weights" if !process.in_session => {
+            "/update_weights" if process.session.is_none() => {
                 return Err("start_weight_update must be called before update_weights".to_owned());
             }
             "/update_weights" => {
@@ -265,21 +263,23 @@ impl State {
                 let is_owner = process.owner.as_deref() == update["follower"].as_str();
                 if !process.knows || !is_owner {
                     // v1/worker/gpu_worker.py, `update_weights`: whatever fails ends the session.
-                    process.in_session = false;
+                    process.session = None;
                     return Err("it knows no chain, or another follower brings this server".to_owned());
                 }
                 let version = Model::Version(update["version"].as_u64().unwrap(), text(update, "digest"));
                 process.workers = [version.clone(), version];
-                process.received = true;
+                process.session = Some(true);
             }
             // v1/worker/gpu_worker.py, `finish_weight_update`: RuntimeError without a session.
-            "/finish_weight_update" if !process.in_session => {
+            "/finish_weight_update" if process.session.is_none() => {
                 return Err("finish_weight_update called without a matching start_weight_update".to_owned());
             }
             // The backend refuses; v1/worker/gpu_worker.py ends the session only after it, so it stays open.
-            "/finish_weight_update" if !process.received => return Err("no version has been received".to_owned()),
+            "/finish_weight_update" if process.session == Some(false) => {
+                return Err("no version has been received".to_owned());
+            }
             "/finish_weight_update" => {
-                (process.in_session, process.received) = (false, false);
+                process.session = None;
                 // v1/engine/async_llm.py, `finish_weight_update`: what it is given, unread.
                 if let Some(version) = body["weight_version"].as_str() {
                     version.clone_into(&mut process.weight_version);
