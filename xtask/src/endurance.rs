@@ -16,8 +16,11 @@ use crate::workspace::{cargo, target};
 const STORE: &str = "chains";
 const TOOL: &str = "cli";
 
+/// A variable of the environment, and its value.
+type Setting = (&'static str, &'static str);
+
 /// What a long run sets, by module of a test program.
-const LONG: [(&str, &str, &[(&str, &str)]); 6] = [
+const LONG: [(&str, &str, &[Setting]); 6] = [
     (STORE, "interleaving", &[("DELTACHAIN_ORDERS", "0"), ("DELTACHAIN_LATE_ORDERS", "100")]),
     (STORE, "kill", &[("DELTACHAIN_KILLS", "130")]),
     (STORE, "faults", &[("DELTACHAIN_FAULT_ROUNDS", "300")]),
