@@ -81,8 +81,8 @@ fn as_text(path: &Path) -> Result<String> {
 
 /// What is asked of a server so that it gets a version.
 trait Engine: Debug + Send + Sync {
-    /// What the server has. Asks little, and changes nothing. `is_known` is whether it has been brought to this version from
-    /// here, and to no other since, as far as is known: for engines that repeat what they have been told.
+    /// What the server has. Asks little, and changes nothing. `is_known` is whether it has been brought to this version
+    /// from here, and to no other since, as far as is known: for engines that repeat what they have been told.
     ///
     /// # Errors
     /// IO if it does not answer, or not as this engine does, or belongs to somebody else.

@@ -39,8 +39,8 @@ impl Server {
     pub(crate) fn new(url: &str, token: Option<String>, timeout: Duration) -> Result<Self> {
         // Clients ask the process for its cryptography. If the store has chosen one before, that stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // Servers are near: no proxy, which is for buckets. Nobody sends a token somewhere else. No connection is used twice:
-        // vLLM closes one after an error, and what is sent on it meanwhile is lost.
+        // Servers are near: no proxy, which is for buckets. Nobody sends a token somewhere else. No connection is used
+        // twice: vLLM closes one after an error, and what is sent on it meanwhile is lost.
         let client = Client::builder()
             .pool_max_idle_per_host(0)
             .connect_timeout(QUESTION)

@@ -1,5 +1,5 @@
-//! vLLM with the backend `deltachain` of the Python package: docs/integrations.md, "What is asked of a server of vLLM". Its
-//! workers read DIR, which this process keeps.
+//! vLLM with the backend `deltachain` of the Python package: docs/integrations.md, "What is asked of a server of vLLM".
+//! Its workers read DIR, which this process keeps.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
-//! Drawn sequences of what befalls a server and its followers, while `status` is asked: the server serves what it says, or has
-//! not been looked at since. `DELTACHAIN_ENGINE_STORMS` sets the number of sequences, `DELTACHAIN_ENGINE_SEED` the first seed.
+//! Drawn sequences of what befalls a server and its followers, while `status` is asked: the server serves what it says,
+//! or has not been looked at since. `DELTACHAIN_ENGINE_STORMS` sets the number of sequences, `DELTACHAIN_ENGINE_SEED`
+//! the first seed.
 #![cfg(unix)]
 
 use std::collections::VecDeque;
@@ -21,8 +22,8 @@ const EVENTS: u64 = 10;
 /// Sequences at the same time. They wait most of the time.
 const AT_ONCE: usize = 4;
 
-/// Looks after which `status` says what the server serves: one that began before it was changed, one that did not, and one
-/// whose asking shows that the second one is over. A try that fails asks the workers once more.
+/// Looks after which `status` says what the server serves: one that began before it was changed, one that did not, and
+/// one whose asking shows that the second one is over. A try that fails asks the workers once more.
 const LOOKS: u64 = 4;
 
 /// No wait is longer, also on a machine that does other things.

@@ -1,5 +1,5 @@
-//! What a server holds is asked of its workers, and `status` says nothing else: after kills, refusals, broken connections, and
-//! what others do to the server.
+//! What a server holds is asked of its workers, and `status` says nothing else: after kills, refusals, broken
+//! connections, and what others do to the server.
 #![cfg(unix)]
 
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! A stand-in for a server of vLLM or SGLang, as unkind as they are: what it forgets, refuses and breaks is what vLLM 0.32.0
-//! does. Beside each such place stands where that was read, below `vllm/` of its source.
+//! A stand-in for a server of vLLM or SGLang, as unkind as they are: what it forgets, refuses and breaks is what vLLM
+//! 0.32.0 does. Beside each such place stands where that was read, below `vllm/` of its source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -216,8 +216,9 @@ fn converse(stream: TcpStream, state: &Mutex<State>, said: &Sender<String>) {
         let answer = answer.to_string();
         write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{answer}", answer.len()).ok();
         if status.starts_with("500") {
-            // entrypoints/serve/exception_handling/register.py has a handler for `Exception`: Starlette sends its answer and
-            // raises again, and then uvicorn (`run_asgi`) closes the connection. What a client sends on it meanwhile is lost.
+            // entrypoints/serve/exception_handling/register.py has a handler for `Exception`: Starlette sends its
+            // answer and raises again, and then uvicorn (`run_asgi`) closes the connection. What a client sends on it
+            // meanwhile is lost.
             reader.fill_buf().ok();
             return;
         }
@@ -249,7 +250,8 @@ impl State {
 
             // The package's backend.
             "/init_weight_transfer_engine" => process.knows = true,
-            // v1/worker/gpu_worker.py, `_start_weight_update`: RuntimeError in a session that is open, whoever opened it.
+            // v1/worker/gpu_worker.py, `_start_weight_update`: RuntimeError in a session that is open, whoever opened
+            // it.
             "/start_weight_update" if process.session.is_some() => {
                 return Err("start_weight_update called while a weight update is already active".to_owned());
             }
@@ -316,7 +318,8 @@ impl State {
         Ok(json!({}))
     }
 
-    /// What the workers say, and who brings the server from now on: docs/integrations.md, "What is asked of a server of vLLM".
+    /// What the workers say, and who brings the server from now on: docs/integrations.md, "What is asked of a server of
+    /// vLLM".
     fn holds(&mut self, asked: &Value) -> Value {
         let (follower, lease) = (text(asked, "follower"), text(asked, "lease").parse::<f64>().unwrap());
         self.leases.insert(text(asked, "lease"));
