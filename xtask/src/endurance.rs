@@ -1,5 +1,5 @@
-//! `cargo xtask endurance`: long runs of the store under kills, faults, bad networks and other writers; and at another
-//! server than the one of the tests. `cargo xtask test` does the same for short.
+//! `cargo xtask endurance`: long runs of the store under kills, faults, bad networks and other writers, and of the bridge to
+//! inference servers; and the store at another server than the one of the tests. `cargo xtask test` does the same for short.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,13 +12,21 @@ use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::{cargo, target};
 
-/// What a long run sets, by module of the store's tests.
-const LONG: [(&str, &[(&str, &str)]); 5] = [
-    ("interleaving", &[("DELTACHAIN_ORDERS", "0"), ("DELTACHAIN_LATE_ORDERS", "100")]),
-    ("kill", &[("DELTACHAIN_KILLS", "130")]),
-    ("faults", &[("DELTACHAIN_FAULT_ROUNDS", "300")]),
-    ("proxy", &[("DELTACHAIN_STORMS", "100")]),
-    ("publisher", &[("DELTACHAIN_RACES", "1000")]),
+/// The test programs of the store and of the tool.
+const STORE: &str = "chains";
+const TOOL: &str = "cli";
+
+/// A variable of the environment, and its value.
+type Setting = (&'static str, &'static str);
+
+/// What a long run sets, by module of a test program.
+const LONG: [(&str, &str, &[Setting]); 6] = [
+    (STORE, "interleaving", &[("DELTACHAIN_ORDERS", "0"), ("DELTACHAIN_LATE_ORDERS", "100")]),
+    (STORE, "kill", &[("DELTACHAIN_KILLS", "130")]),
+    (STORE, "faults", &[("DELTACHAIN_FAULT_ROUNDS", "300")]),
+    (STORE, "proxy", &[("DELTACHAIN_STORMS", "100")]),
+    (STORE, "publisher", &[("DELTACHAIN_RACES", "1000")]),
+    (TOOL, "engines_drawn", &[("DELTACHAIN_ENGINE_STORMS", "300")]),
 ];
 
 const REQUIREMENTS: [&str; 1] = ["crates/deltachain-store/tests/requirements.txt"];
@@ -33,14 +41,14 @@ pub(crate) const ARGUMENTS: &str = "[TEST...]";
 const ANOTHER_SERVER: &str = "another_server";
 
 pub(crate) fn run(chosen: &[String]) -> Result {
-    let names: Vec<&str> = LONG.iter().map(|(test, _)| *test).chain([ANOTHER_SERVER]).collect();
+    let names: Vec<&str> = LONG.iter().map(|(_, test, _)| *test).chain([ANOTHER_SERVER]).collect();
     if let Some(unknown) = chosen.iter().find(|name| !names.contains(&name.as_str())) {
         return Err(format!("there is no test `{unknown}`; there are {}", names.join(", ")).into());
     }
     let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name);
     let mut steps = Steps::default();
-    for (test, settings) in LONG.iter().filter(|(test, _)| is_chosen(test)) {
-        steps.run(test, || execute(store_test(test)?.envs(settings.iter().copied())));
+    for (program, test, settings) in LONG.iter().filter(|(_, test, _)| is_chosen(test)) {
+        steps.run(test, || execute(module(program, test)?.envs(settings.iter().copied())));
     }
     if is_chosen(ANOTHER_SERVER) {
         steps.run(ANOTHER_SERVER, another_server);
@@ -48,17 +56,17 @@ pub(crate) fn run(chosen: &[String]) -> Result {
     steps.finish()
 }
 
-/// One module of the store's tests, with what it counts. As part of the whole workspace, so that nothing is built twice.
-fn store_test(name: &str) -> Result<Command> {
+/// One module of a test program, with what it counts. As part of the whole workspace, so that nothing is built twice.
+fn module(program: &str, name: &str) -> Result<Command> {
     let tests = format!("{name}::");
-    cargo(&["test", "--workspace", "--test", "chains", "--", &tests, "--nocapture", "--test-threads", "2"])
+    cargo(&["test", "--workspace", "--test", program, "--", &tests, "--nocapture", "--test-threads", "2"])
 }
 
 /// The store at moto's server.
 pub(crate) fn another_server() -> Result {
     let python = Python::with("moto-venv", &REQUIREMENTS)?;
     let server = Server::start(&python)?;
-    execute(store_test(ANOTHER_SERVER)?.env("DELTACHAIN_S3", format!("http://{}", server.address)))
+    execute(module(STORE, ANOTHER_SERVER)?.env("DELTACHAIN_S3", format!("http://{}", server.address)))
 }
 
 /// A server that is ended when this is dropped.

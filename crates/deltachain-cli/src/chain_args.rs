@@ -392,7 +392,8 @@ Examples:
 
 Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or what it holds cannot be read; the last look
 failed, unless the store could just not be reached (class IO); the command of --exec failed for this version, or has not
-been run for it and nobody follows; the same of a server of --engine; or --max-lag is exceeded. Exit code 2: there is no directory DIR.")]
+been run for it and nobody follows; a server of --engine failed, or nobody knows which version it has, also since nobody
+follows; or --max-lag is exceeded. Exit code 2: there is no directory DIR.")]
 pub(crate) struct StatusArgs {
     /// The directory that `follow` or `pull` keeps
     #[arg(value_name = "DIR")]

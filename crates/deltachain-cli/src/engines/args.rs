@@ -16,6 +16,9 @@ use crate::engines::vllm::Vllm;
 use crate::engines::{Engine, as_text};
 use crate::shared_args::parse_seconds;
 
+/// How long a follower that is not seen any more keeps others from its servers of vLLM.
+const LEASE: Duration = Duration::from_secs(90);
+
 /// Servers that are brought to each version.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Inference servers")]
@@ -86,18 +89,26 @@ impl EngineKind {
 }
 
 impl EngineArgs {
-    /// What is asked of servers, of a chain at `url` that `directory` follows.
+    /// What is asked of servers, of a chain at `url` that `directory` follows. They are looked at every `poll`.
     ///
     /// # Errors
     /// USAGE.
-    pub(super) fn engine(&self, kind: EngineKind, url: &str, directory: &Path) -> Result<Box<dyn Engine>> {
+    pub(super) fn engine(
+        &self,
+        kind: EngineKind,
+        url: &str,
+        directory: &Path,
+        poll: Duration,
+    ) -> Result<Box<dyn Engine>> {
         let directory = absolute(directory)?;
         Ok(match kind {
             EngineKind::Vllm => {
                 // Another process may have another working directory.
                 let chain = if url.contains("://") { url.to_owned() } else { as_text(&absolute(Path::new(url))?)? };
                 let init = json!({ "chain": chain, "host_copy": as_text(&directory)?, "mode": self.update.name() });
-                Box::new(Vllm { init })
+                let follower = format!("{}:{}", host(), as_text(&directory)?);
+                // Between two looks there is a pause, and it takes a moment.
+                Box::new(Vllm { init, follower, lease: LEASE.max(poll.saturating_mul(2)) })
             }
             EngineKind::Sglang => Box::new(Sglang),
             EngineKind::VllmLora => {
@@ -127,6 +138,15 @@ impl EngineArgs {
         let timeout = Duration::from_secs_f64(self.server_timeout);
         self.servers.iter().map(|url| Server::new(url, token.clone(), timeout)).collect()
     }
+}
+
+/// What this machine calls itself.
+fn host() -> String {
+    #[cfg(unix)]
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    #[cfg(not(unix))]
+    let name = env::var("COMPUTERNAME").unwrap_or_default();
+    name
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

@@ -10,7 +10,7 @@ use deltachain_store::HeldVersion;
 
 use crate::engines::args::{EngineArgs, EngineKind};
 use crate::engines::server::Server;
-use crate::engines::{Engine, Target, Trouble};
+use crate::engines::{Engine, Found, Held, Seen, Target, Trouble};
 use crate::operation::records::{Records, ServerRecord, ServersRecord};
 use crate::operation::time::Time;
 use crate::output::printable;
@@ -74,8 +74,13 @@ struct Seat {
     busy: Option<String>,
     /// The commit of the version that was tried last.
     tried: Option<String>,
-    pause: Duration,
+    /// The next look.
     next: Option<Instant>,
+    /// Whether the last look got no answer.
+    is_silent: bool,
+    /// After a failure: the next try, and the pause before it.
+    again: Option<Instant>,
+    pause: Duration,
 }
 
 impl Fleet {
@@ -90,19 +95,21 @@ impl Fleet {
         records: &Records,
         poll: Duration,
     ) -> Result<Self> {
-        let engine = args.engine(kind, chain, records.directory())?;
+        let engine = args.engine(kind, chain, records.directory(), poll)?;
         let servers = args.servers()?;
         // What cannot be read is as nothing: then each server is brought to its version once more.
         let before = records.servers().ok().flatten().filter(|before| before.engine == kind.name()).unwrap_or_default();
         let seats = servers.iter().map(|server| {
             let record = before.servers.iter().find(|record| record.url == server.url()).cloned();
-            let record = record.unwrap_or_else(|| ServerRecord { url: server.url().to_owned(), ..Default::default() });
+            // What has happened to it meanwhile, the first look will see.
+            let record = ServerRecord { url: server.url().to_owned(), version: None, ..record.unwrap_or_default() };
             Seat { record, ..Seat::default() }
         });
         let state = State { target: None, stop: false, seats: seats.collect(), news: Vec::new(), unwritten: None };
         let records = records.clone();
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let shared = Arc::new(Shared { engine, kind, servers, records, poll, state, changed });
+        shared.write(&mut shared.lock());
         let mut fleet = Self { shared, threads: Vec::new() };
         for at in 0..fleet.shared.servers.len() {
             let shared = Arc::clone(&fleet.shared);
@@ -140,8 +147,8 @@ impl Fleet {
 
     /// Whether each server has this version.
     pub(crate) fn has(&self, held: &HeldVersion) -> bool {
-        let commit = Some(held.commit.to_string());
-        let has = |seat: &Seat| seat.record.commit == commit && !seat.record.changing && seat.record.failures == 0;
+        let state = held.state.to_string();
+        let has = |seat: &Seat| seat.record.has(held.version, &state) && seat.record.failures == 0;
         self.has_been_tried(held) && self.shared.lock().seats.iter().all(has)
     }
 
@@ -184,8 +191,13 @@ impl Shared {
 
     /// The thread of a server.
     fn serve(&self, at: usize) {
+        let mut has_looked = false;
         while let Some(target) = self.wait(at) {
             self.look(at, &target);
+            has_looked = true;
+        }
+        if has_looked {
+            self.engine.leave(&self.servers[at]);
         }
     }
 
@@ -210,49 +222,50 @@ impl Shared {
         }
     }
 
-    /// Brings a server to a version, if it does not have it.
+    /// Looks at a server, and brings it to a version if it does not have it.
     fn look(&self, at: usize, target: &Target) {
-        let server = &self.servers[at];
         let began = Instant::now();
-        let result = match self.engine.has(server, target) {
-            // What it says is not enough: a version of this number can be another one, or half of one.
-            Ok(true) if self.is_known_to_have(at, target) => Ok(None),
-            Ok(_) if !self.begins(at, target) => return,
-            Ok(_) => self.engine.bring(server, target).map(Some),
-            Err(error) => Err(error.into()),
-        };
+        let server = &self.servers[at];
+        let found = self.engine.look(server, target, self.is_known_to_have(at, target));
         let mut state = self.lock();
-        let seat = &mut state.seats[at];
-        seat.busy = None;
-        let was_tried = seat.tried.replace(target.commit.clone()).as_ref() == Some(&target.commit);
-        let outcome = match result {
-            Ok(brought) => {
-                let record = &mut seat.record;
-                let is_back = record.failures > 0;
-                (record.failures, record.last_failure, record.paused) = (0, None, false);
-                seat.pause = self.poll;
-                if brought.is_some() {
-                    (record.version, record.commit) = (Some(target.version), Some(target.commit.clone()));
-                    (record.since, record.changing) = (Some(Time::now()), false);
+        if state.stop || state.target.as_ref() != Some(target) {
+            return;
+        }
+        let before = state.seats[at].record.clone();
+        let is_due = state.seats[at].saw(target, &found);
+        let outcome = match found {
+            // Nothing has happened to a server that was found with its version.
+            Ok(found) if found.is_wanted => state.seats[at].has(target).then_some(Outcome::Has(None)),
+            _ if !is_due => None,
+            Ok(_) => {
+                let seat = &mut state.seats[at];
+                seat.busy = Some(target.commit.clone());
+                let changing = std::mem::replace(&mut seat.record.changing, true);
+                // If this process is killed, the next one knows, and so does `status`.
+                self.write(&mut state);
+                drop(state);
+                let brought = self.engine.bring(server, target);
+                state = self.lock();
+                let seat = &mut state.seats[at];
+                (seat.busy, seat.record.changing) = (None, changing);
+                match brought {
+                    Ok(stood) => {
+                        seat.has(target);
+                        Some(Outcome::Has(stood))
+                    }
+                    Err(trouble) => Some(seat.failed(target, trouble, self.poll)),
                 }
-                // Nothing has happened to a server that was found with its version.
-                (brought.is_some() || is_back).then(|| Outcome::Has(brought.flatten()))
             }
-            Err(Trouble { error, stays_paused }) => {
-                let text = format!("{error:#}");
-                let record = &mut seat.record;
-                let is_first = record.failures == 0 || !was_tried;
-                record.failures = record.failures.saturating_add(1);
-                record.last_failure = Some(text.clone());
-                record.paused |= stays_paused;
-                seat.pause = if is_first { self.poll } else { seat.pause.saturating_mul(2).min(LONGEST_PAUSE) };
-                Some(Outcome::Failed { text, stays_paused, pause: seat.pause })
-            }
+            Err(error) => Some(state.seats[at].failed(target, error.into(), self.poll)),
         };
-        seat.next = Some(Instant::now() + seat.pause);
+        let seat = &mut state.seats[at];
+        seat.next = Some(Instant::now() + self.poll);
+        let is_written = outcome.is_none() && seat.record == before;
         if let Some(outcome) = outcome {
             let (server, version) = (server.url().to_owned(), target.version);
             state.news.push(News { server, version, took: began.elapsed(), outcome });
+        }
+        if !is_written {
             self.write(&mut state);
         }
         self.changed.notify_all();
@@ -260,26 +273,63 @@ impl Shared {
 
     fn is_known_to_have(&self, at: usize, target: &Target) -> bool {
         let record = &self.lock().seats[at].record;
-        !record.changing && !record.paused && record.commit.as_ref() == Some(&target.commit)
-    }
-
-    /// Whether this version is still wanted. Then it is written down that the server is being changed: if this process is
-    /// killed, the next one knows.
-    fn begins(&self, at: usize, target: &Target) -> bool {
-        let mut state = self.lock();
-        if state.stop || state.target.as_ref() != Some(target) {
-            return false;
-        }
-        let seat = &mut state.seats[at];
-        seat.busy = Some(target.commit.clone());
-        seat.record.changing = true;
-        self.write(&mut state);
-        true
+        !record.changing && !record.paused && record.state.as_ref() == Some(&target.state)
     }
 
     fn write(&self, state: &mut State) {
         let servers = state.seats.iter().map(|seat| seat.record.clone()).collect();
         let record = ServersRecord { engine: self.kind.name().to_owned(), servers };
         state.unwritten = self.records.write_servers(Some(&record)).err().map(|error| printable(&format!("{error:#}")));
+    }
+}
+
+impl Seat {
+    /// After a look. Gives whether it is time for a try.
+    fn saw(&mut self, target: &Target, found: &Result<Found>) -> bool {
+        let was_silent = std::mem::replace(&mut self.is_silent, found.is_err());
+        match found {
+            Ok(Found { is_wanted: true, .. }) => self.record(&target.seen()),
+            Ok(Found { seen: Some(seen), .. }) => self.record(seen),
+            // It may have become anything.
+            _ => self.record.version = None,
+        }
+        let is_back = was_silent && found.is_ok();
+        let is_new = self.tried.as_ref() != Some(&target.commit);
+        is_new || is_back || self.again.is_none_or(|again| again <= Instant::now())
+    }
+
+    /// It has the version that is wanted. Gives whether it had failed before.
+    fn has(&mut self, target: &Target) -> bool {
+        self.record(&target.seen());
+        self.tried = Some(target.commit.clone());
+        self.again = None;
+        self.record.last_failure = None;
+        std::mem::take(&mut self.record.failures) > 0
+    }
+
+    fn failed(&mut self, target: &Target, trouble: Trouble, poll: Duration) -> Outcome {
+        let Trouble { error, left } = trouble;
+        let was_tried = self.tried.replace(target.commit.clone()).as_ref() == Some(&target.commit);
+        let is_first = self.record.failures == 0 || !was_tried;
+        left.iter().for_each(|left| self.record(left));
+        let text = format!("{error:#}");
+        self.record.failures = self.record.failures.saturating_add(1);
+        self.record.last_failure = Some(text.clone());
+        self.pause = if is_first { poll } else { self.pause.saturating_mul(2).min(LONGEST_PAUSE) };
+        self.again = Some(Instant::now() + self.pause);
+        Outcome::Failed { text, stays_paused: left.is_some_and(|left| left.is_paused), pause: self.pause }
+    }
+
+    fn record(&mut self, seen: &Seen) {
+        let (version, state) = match &seen.held {
+            Held::Version(version, state) => (Some(*version), Some(state.clone())),
+            Held::Other | Held::Torn => (None, None),
+        };
+        let record = &mut self.record;
+        if (record.version, &record.state) != (version, &state) {
+            record.since = version.map(|_| Time::now());
+        }
+        (record.version, record.state) = (version, state);
+        (record.changing, record.paused) = (seen.held == Held::Torn, seen.is_paused);
     }
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::engines::server::Server;
-use crate::engines::{Engine, Target, Trouble, as_text, text};
+use crate::engines::{Engine, Found, Target, Trouble, as_text, text};
 
 /// Digits of a commit's digest that stand in the name of a copy.
 const COMMIT_DIGITS: usize = 12;
@@ -61,8 +61,7 @@ impl Lora {
     fn loaded(&self, server: &Server) -> Result<Loaded> {
         let models = server.get("/v1/models")?;
         let Some(models) = models["data"].as_array() else {
-            let text = "it does not say which models it has";
-            return Err(Error::io("asking the server for /v1/models", io::Error::other(text)));
+            return Err(server.failed("/v1/models", "it does not say which models it has"));
         };
         let found = models.iter().filter_map(|model| {
             self.version_of(text(model, "id")).map(|version| (version, text(model, "root").to_owned()))
@@ -78,7 +77,7 @@ impl Lora {
     }
 
     fn unload(&self, server: &Server, version: u64) -> Result<()> {
-        server.post("/v1/unload_lora_adapter", &json!({ "lora_name": self.adapter(version) })).map(drop)
+        server.post_once("/v1/unload_lora_adapter", &json!({ "lora_name": self.adapter(version) })).map(drop)
     }
 
     /// Makes the copy of a version, unless it is there.
@@ -127,10 +126,10 @@ impl Lora {
 }
 
 impl Engine for Lora {
-    fn has(&self, server: &Server, target: &Target) -> Result<bool> {
+    fn look(&self, server: &Server, target: &Target, is_known: bool) -> Result<Found> {
         let loaded = self.loaded(server)?;
-        let root = loaded.get(&target.version);
-        Ok(root.is_some_and(|root| Path::new(root) == self.copy_of(target)) && self.surplus(&loaded, target).is_empty())
+        let is_there = loaded.get(&target.version).is_some_and(|root| Path::new(root) == self.copy_of(target));
+        Ok(Found { is_wanted: is_known && is_there && self.surplus(&loaded, target).is_empty(), seen: None })
     }
 
     fn bring(&self, server: &Server, target: &Target) -> Result<Option<Duration>, Trouble> {
@@ -143,7 +142,7 @@ impl Engine for Lora {
                 self.unload(server, target.version)?;
             }
             let adapter = json!({ "lora_name": self.adapter(target.version), "lora_path": path });
-            server.post("/v1/load_lora_adapter", &adapter)?;
+            server.post_once("/v1/load_lora_adapter", &adapter)?;
             loaded.insert(target.version, path);
         }
         for version in self.surplus(&loaded, target) {

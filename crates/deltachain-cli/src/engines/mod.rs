@@ -24,6 +24,9 @@ use serde_json::Value;
 
 use crate::engines::server::Server;
 
+/// Digits of the state digest in the name of a version.
+const STATE_DIGITS: usize = 12;
+
 /// A version that servers shall have. Its files are on this machine, and proven.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
@@ -50,9 +53,24 @@ impl Target {
         })
     }
 
+    /// What a server says that it has: `12@9417bf72d3e1`.
+    fn name(&self) -> String {
+        name_of(self.version, &self.state)
+    }
+
+    /// What a server has that serves it.
+    fn seen(&self) -> Seen {
+        Seen { held: Held::Version(self.version, self.state.clone()), is_paused: false }
+    }
+
     pub(crate) fn is(&self, held: &HeldVersion) -> bool {
         (self.version, &self.commit) == (held.version, &held.commit.to_string())
     }
+}
+
+/// What a server calls a version: its number, and digits of its state digest.
+pub(crate) fn name_of(version: u64, state: &str) -> String {
+    format!("{version}@{}", state.get(..STATE_DIGITS).unwrap_or(state))
 }
 
 /// A path for JSON.
@@ -63,30 +81,66 @@ fn as_text(path: &Path) -> Result<String> {
 
 /// What is asked of a server so that it gets a version.
 trait Engine: Debug + Send + Sync {
-    /// Whether the server says that it has this version. Asks little, and changes nothing.
+    /// What the server has. Asks little, and changes nothing. `is_known` is whether it has been brought to this version
+    /// from here, and to no other since, as far as is known: for engines that repeat what they have been told.
     ///
     /// # Errors
-    /// IO if it does not answer, or not as this engine does.
-    fn has(&self, server: &Server, target: &Target) -> Result<bool>;
+    /// IO if it does not answer, or not as this engine does, or belongs to somebody else.
+    fn look(&self, server: &Server, target: &Target, is_known: bool) -> Result<Found>;
 
     /// Brings the server to this version. Gives how long it stood still, if it did.
     ///
     /// # Errors
-    /// IO, and whether the server stays paused.
+    /// IO, and what the server has then.
     fn bring(&self, server: &Server, target: &Target) -> Result<Option<Duration>, Trouble>;
+
+    /// Following ends: nobody looks at the server any more.
+    fn leave(&self, _server: &Server) {}
+}
+
+/// What a look at a server has found.
+#[derive(Debug)]
+struct Found {
+    /// It serves the version that is wanted, and says so.
+    is_wanted: bool,
+    /// What its workers say; nothing if they cannot be asked.
+    seen: Option<Seen>,
+}
+
+/// What a server has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    held: Held,
+    is_paused: bool,
+}
+
+impl Seen {
+    /// It has been paused, and not told to go on.
+    const TORN: Self = Self { held: Held::Torn, is_paused: true };
+}
+
+/// A model in a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Held {
+    /// A version and its state digest.
+    Version(u64, String),
+    /// It is whole, but no version of the chain.
+    Other,
+    /// It may be made of parts of two versions.
+    Torn,
 }
 
 /// Why a server was not brought to a version.
 #[derive(Debug)]
 struct Trouble {
     error: Error,
-    /// It may hold parts of two versions, and has not been told to go on.
-    stays_paused: bool,
+    /// What it has now; nothing if it goes on with what it had.
+    left: Option<Seen>,
 }
 
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
-        Self { error, stays_paused: false }
+        Self { error, left: None }
     }
 }
 

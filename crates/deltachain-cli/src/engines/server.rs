@@ -1,13 +1,15 @@
 //! Requests to one server. Its answers are bounded, and it is given up when it takes too long.
+//!
+//! A request that breaks may have been carried out. One that may be carried out twice is sent once more.
 
 use std::io::{self, Read};
 use std::time::Duration;
 
 use deltachain::{Error, Result};
-use reqwest::Url;
 use reqwest::blocking::{Client, RequestBuilder};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
+use reqwest::{StatusCode, Url};
 use serde_json::Value;
 
 /// How long a server may take to be reached, and to answer a question that costs it nothing.
@@ -37,8 +39,10 @@ impl Server {
     pub(crate) fn new(url: &str, token: Option<String>, timeout: Duration) -> Result<Self> {
         // Clients ask the process for its cryptography. If the store has chosen one before, that stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // Servers are near: no proxy, which is for buckets. Nobody sends a token somewhere else.
+        // Servers are near: no proxy, which is for buckets. Nobody sends a token somewhere else. No connection is used
+        // twice: vLLM closes one after an error, and what is sent on it meanwhile is lost.
         let client = Client::builder()
+            .pool_max_idle_per_host(0)
             .connect_timeout(QUESTION)
             .redirect(Policy::none())
             .no_proxy()
@@ -58,43 +62,79 @@ impl Server {
     /// # Errors
     /// IO if it does not answer in some seconds, or refuses.
     pub(crate) fn get(&self, path: &str) -> Result<Value> {
-        self.ask(self.client.get(format!("{}{path}", self.url)).timeout(QUESTION), path)
+        self.ask(path, None, self.timeout.min(QUESTION), true)
     }
 
-    /// Asks for a change.
+    /// The same, of what is asked with a body.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub(crate) fn question(&self, path: &str, body: &Value) -> Result<Value> {
+        self.ask(path, Some(body), self.timeout.min(QUESTION), true)
+    }
+
+    /// Asks for a change that may be asked for twice: it is sent once more if its connection breaks.
     ///
     /// # Errors
     /// IO if it does not answer in time, or refuses.
     pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Value> {
-        let request = self.client.post(format!("{}{path}", self.url)).timeout(self.timeout);
-        self.ask(request.header(CONTENT_TYPE, "application/json").body(body.to_string()), path)
+        self.ask(path, Some(body), self.timeout, true)
+    }
+
+    /// Asks for a change that must not be asked for twice.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub(crate) fn post_once(&self, path: &str, body: &Value) -> Result<Value> {
+        self.ask(path, Some(body), self.timeout, false)
     }
 
     /// What it answers; nothing if that is no JSON.
-    fn ask(&self, mut request: RequestBuilder, path: &str) -> Result<Value> {
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
-        }
-        let path = path.split('?').next().unwrap_or_default();
-        let failed = |text: String| {
-            Error::io(format!("asking the server for {path}"), io::Error::other(text)).in_file(&self.url)
+    fn ask(&self, path: &str, body: Option<&Value>, timeout: Duration, may_repeat: bool) -> Result<Value> {
+        let url = format!("{}{path}", self.url);
+        let ask = || {
+            let request = match body {
+                None => self.client.get(&url),
+                Some(body) => self.client.post(&url).header(CONTENT_TYPE, "application/json").body(body.to_string()),
+            };
+            read(self.token.iter().fold(request, RequestBuilder::bearer_auth).timeout(timeout))
         };
-        let answer = request.send().map_err(|error| failed(cause(&error)))?;
-        let status = answer.status();
-        let mut bytes = Vec::new();
-        let read = answer.take(ANSWER_BYTES).read_to_end(&mut bytes);
+        let answer = match ask() {
+            Err(error) if may_repeat && !is_timeout(&error) => ask(),
+            answer => answer,
+        };
+        let (status, bytes) = answer.map_err(|error| self.failed(path, cause(&error)))?;
         if !status.is_success() {
             let said: String = String::from_utf8_lossy(&bytes).trim().chars().take(QUOTED).collect();
-            return Err(failed(format!("refused with {status}: {said}")));
+            return Err(self.failed(path, format!("refused with {status}: {said}")));
         }
-        read.map_err(|error| failed(error.to_string()))?;
         Ok(serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    /// An error of class IO.
+    pub(crate) fn failed(&self, path: &str, text: impl Into<String>) -> Error {
+        let path = path.split('?').next().unwrap_or_default();
+        Error::io(format!("asking the server for {path}"), io::Error::other(text.into())).in_file(&self.url)
     }
 }
 
+/// Sends a request and reads the answer.
+fn read(request: RequestBuilder) -> io::Result<(StatusCode, Vec<u8>)> {
+    let answer = request.send().map_err(io::Error::other)?;
+    let status = answer.status();
+    let mut bytes = Vec::new();
+    answer.take(ANSWER_BYTES).read_to_end(&mut bytes)?;
+    Ok((status, bytes))
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<reqwest::Error>());
+    inner.is_some_and(reqwest::Error::is_timeout)
+}
+
 /// The innermost cause, which says what happened.
-fn cause(error: &reqwest::Error) -> String {
-    if error.is_timeout() {
+fn cause(error: &io::Error) -> String {
+    if is_timeout(error) {
         return "no answer in time".to_owned();
     }
     let mut cause: &dyn std::error::Error = error;

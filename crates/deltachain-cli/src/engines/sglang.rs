@@ -6,17 +6,17 @@ use deltachain::Result;
 use serde_json::json;
 
 use crate::engines::server::Server;
-use crate::engines::{Engine, Target, Trouble, text};
+use crate::engines::{Engine, Found, Seen, Target, Trouble, text};
 
 /// A server of SGLang.
 #[derive(Debug)]
 pub(super) struct Sglang;
 
 impl Engine for Sglang {
-    fn has(&self, server: &Server, target: &Target) -> Result<bool> {
+    fn look(&self, server: &Server, target: &Target, is_known: bool) -> Result<Found> {
         let info = server.get("/model_info")?;
-        let version = text(&info, "weight_version") == target.version.to_string();
-        Ok(version && text(&info, "model_path") == target.directory)
+        let says = text(&info, "weight_version") == target.name() && text(&info, "model_path") == target.directory;
+        Ok(Found { is_wanted: is_known && says, seen: None })
     }
 
     fn bring(&self, server: &Server, target: &Target) -> Result<Option<Duration>, Trouble> {
@@ -24,19 +24,19 @@ impl Engine for Sglang {
         // Requests wait, and what was computed with the old weights is computed again.
         if let Err(error) = server.post("/pause_generation", &json!({ "mode": "retract" })) {
             let resumed = server.post("/continue_generation", &json!({}));
-            return Err(Trouble { error, stays_paused: resumed.is_err() });
+            return Err(Trouble { error, left: resumed.is_err().then_some(Seen::TORN) });
         }
         let update = json!({
             // Not `current`, which may lead to another version before all ranks have read it.
             "model_path": target.directory,
-            "weight_version": target.version.to_string(),
+            "weight_version": target.name(),
             "flush_cache": true,
         });
-        let updated = server.post("/update_weights_from_disk", &update);
+        let updated = server.post_once("/update_weights_from_disk", &update);
         // SGLang says that it takes back what it has loaded, but reads the same files for that.
         updated
             .and_then(|_| server.post("/continue_generation", &json!({})))
-            .map_err(|error| Trouble { error, stays_paused: true })?;
+            .map_err(|error| Trouble { error, left: Some(Seen::TORN) })?;
         Ok(Some(began.elapsed()))
     }
 }

@@ -103,21 +103,15 @@ impl Health {
     }
 
     fn of_servers(&self) -> Vec<String> {
-        let Some(held) = &self.held else { return Vec::new() };
-        let commit = held.commit.to_string();
         let problem = |server: &ServerRecord| {
-            let ServerRecord { url, failures, last_failure, paused, .. } = server;
-            let is_there = server.commit.as_ref() == Some(&commit) && !server.changing;
-            let (version, paused) = (held.version, if *paused { "; it is paused" } else { "" });
-            match (*failures, is_there) {
-                (1.., _) => {
-                    let text = last_failure.as_deref().unwrap_or_default();
-                    Some(format!("server {url} failed, times: {failures}; {text}{paused}"))
-                }
-                (0, false) if !self.is_followed => {
-                    Some(format!("server {url} has not been brought to version {version}, and nobody follows{paused}"))
-                }
-                _ => None,
+            let ServerRecord { url, version, changing, failures, last_failure, paused, .. } = server;
+            let paused = if *paused { "; it is paused" } else { "" };
+            let text = last_failure.as_deref().unwrap_or_default();
+            match failures {
+                1.. => Some(format!("server {url} failed, times: {failures}; {text}{paused}")),
+                0 if !self.is_followed => Some(format!("nobody knows what server {url} has: nobody follows{paused}")),
+                0 if version.is_none() && !changing => Some(format!("it is not known which version server {url} has")),
+                0 => None,
             }
         };
         self.servers.iter().filter_map(problem).collect()

@@ -3,7 +3,7 @@
 //! ```text
 //! status.json   how the last look at the chain went; written after each look
 //! ran.json      the version for which the command of --exec has succeeded
-//! servers.json  which server has which version, and which is being changed
+//! servers.json  which server has which version, by the last look at each, and which is being changed
 //! follow.lock   held by `follow` as long as it runs
 //! ```
 //!
@@ -132,19 +132,27 @@ pub(crate) struct ServersRecord {
 #[serde(default)]
 pub(crate) struct ServerRecord {
     pub(crate) url: String,
-    /// The version that it was brought to last; nothing if it was not yet, or is not there any more.
+    /// The version that it had at the last look; nothing if none, or if it is not known which.
     pub(crate) version: Option<u64>,
-    /// Digest of that version's commit.
-    pub(crate) commit: Option<String>,
-    /// When it got that version.
+    /// State digest of the version that it was last seen to have.
+    pub(crate) state: Option<String>,
+    /// Since when it is known to have that version.
     pub(crate) since: Option<Time>,
-    /// It is being changed, or was when this process ended: its version is unknown.
+    /// It is being changed, or was when it was last heard of: it may hold parts of two versions.
     pub(crate) changing: bool,
     /// It has been paused, and not told to go on.
     pub(crate) paused: bool,
     /// How often it has failed since it last had the version that was wanted.
     pub(crate) failures: u64,
     pub(crate) last_failure: Option<String>,
+}
+
+impl ServerRecord {
+    /// Whether it serves this version, with this state digest.
+    pub(crate) fn has(&self, version: u64, state: &str) -> bool {
+        let has = (self.version, self.state.as_deref()) == (Some(version), Some(state));
+        has && !self.changing && !self.paused
+    }
 }
 
 /// The records in a directory.

@@ -4,6 +4,8 @@
 mod chains;
 mod directories;
 mod engines;
+mod engines_drawn;
+mod engines_truth;
 #[cfg(feature = "exchange")]
 mod exchange;
 mod operation;

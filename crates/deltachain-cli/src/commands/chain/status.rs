@@ -7,6 +7,7 @@ use deltachain_store::DirectoryStatus;
 use serde_json::{Value, json};
 
 use crate::chain_args::StatusArgs;
+use crate::engines::name_of;
 use crate::exit;
 use crate::operation::health::{CommandHealth, Health};
 use crate::operation::records::{At, Failure, ServerRecord};
@@ -73,15 +74,17 @@ fn command_as_text(command: &CommandHealth) -> String {
 }
 
 fn server_as_text(server: &ServerRecord) -> String {
-    let ServerRecord { url, version, since, changing, paused, .. } = server;
-    let version = version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
-    let since = since.map(|time| format!(", since {time}")).unwrap_or_default();
+    let ServerRecord { url, version, state, since, changing, paused, .. } = server;
+    let name = version.map(|version| name_of(version, state.as_deref().unwrap_or_default()));
+    let has = name.map_or_else(|| "no version known".to_owned(), |name| format!("version {name}"));
+    let since = since.filter(|_| version.is_some()).map(|time| format!(", since {time}")).unwrap_or_default();
     let more = match (changing, paused) {
-        (_, true) => "; paused, and may hold parts of two versions",
+        (true, true) => "; paused, and may hold parts of two versions",
+        (false, true) => "; paused",
         (true, false) => "; is being changed",
         (false, false) => "",
     };
-    format!("server    {}: {version}{since}{more}", printable(url))
+    format!("server    {}: {has}{since}{more}", printable(url))
 }
 
 /// A time that has passed, as `2h 3m`.

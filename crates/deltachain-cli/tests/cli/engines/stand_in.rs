@@ -1,0 +1,348 @@
+//! A stand-in for a server of vLLM or SGLang, as unkind as they are: what it forgets, refuses and breaks is what vLLM
+//! 0.32.0 does. Beside each such place stands where that was read, below `vllm/` of its source.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// A server. Calls are named by their path; `/collective_rpc` by the method that it calls.
+pub(crate) struct Engine {
+    pub(crate) url: String,
+    state: Arc<Mutex<State>>,
+    /// Hears of each request, before it is answered.
+    asked: Receiver<String>,
+}
+
+/// The server, and what befalls it.
+#[derive(Default)]
+pub(crate) struct State {
+    /// What it was asked that changes something: name and body.
+    pub(crate) calls: Vec<(String, Value)>,
+    /// What happens to a call, once each.
+    pub(crate) fates: Vec<(String, Fate)>,
+    /// Calls that are never answered, and do nothing.
+    pub(crate) hang: BTreeSet<&'static str>,
+    /// What authorises.
+    pub(crate) tokens: BTreeSet<String>,
+    /// It is not there: connections break.
+    pub(crate) is_down: bool,
+    /// How often each follower has asked for the state of the workers.
+    pub(crate) looks: BTreeMap<String, u64>,
+    /// Whether a follower has let it go on with parts of two models.
+    pub(crate) has_served_two: bool,
+    /// The leases that it has granted.
+    pub(crate) leases: BTreeSet<String>,
+    pub(crate) process: Process,
+}
+
+/// What a call may meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is refused, and does nothing.
+    Refused,
+    /// It does nothing, and is never answered.
+    Hangs,
+    /// It is done, but the connection breaks before the answer.
+    Broken,
+    /// One of the workers fails half way.
+    Torn,
+    /// The server dies, and has been started again.
+    Dies,
+}
+
+/// What a server forgets when it is started again.
+pub(crate) struct Process {
+    /// v1/engine/core.py, `_weight_version`: a text that is "default" until somebody sets it, whatever the model is.
+    pub(crate) weight_version: String,
+    /// v1/engine/core.py, `is_scheduler_paused`: set and cleared by everybody who asks for it.
+    pub(crate) paused: bool,
+    /// `v1/worker/gpu_worker.py`, `_weight_update_active`; and whether the backend has received a version since.
+    pub(crate) session: Option<bool>,
+    /// The backend: whether it has been told of the chain.
+    knows: bool,
+    /// The models of the workers.
+    pub(crate) workers: [Model; 2],
+    /// Worker 0: the follower that brings this server. Its lease lasts until a test takes it away.
+    pub(crate) owner: Option<String>,
+    /// The directory that SGLang has loaded.
+    pub(crate) model: String,
+    pub(crate) adapters: BTreeMap<String, String>,
+}
+
+/// What a worker answers with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Model {
+    /// What the server was started with, or what somebody has changed behind the backend.
+    Other,
+    Version(u64, String),
+    Torn,
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        Self {
+            weight_version: "default".to_owned(),
+            paused: false,
+            session: None,
+            knows: false,
+            workers: [Model::Other, Model::Other],
+            owner: None,
+            model: String::new(),
+            adapters: BTreeMap::new(),
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let state = Arc::new(Mutex::new(State::default()));
+        let (said, asked) = channel();
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (shared, said) = (Arc::clone(&shared), said.clone());
+                thread::spawn(move || converse(stream, &shared, &said));
+            }
+        });
+        Self { url, state, asked }
+    }
+
+    /// A server that is not there.
+    pub(crate) fn gone() -> Self {
+        Self { url: "http://127.0.0.1:9".to_owned(), ..Self::start() }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// What has been asked since the last call.
+    pub(crate) fn names(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().calls).into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// What happens to a call the next time.
+    pub(crate) fn befalls(&self, name: &str, fate: Fate) {
+        self.state().fates.push((name.to_owned(), fate));
+    }
+
+    /// Waits until something is asked of it.
+    pub(crate) fn wait_for(&self, name: &str) {
+        while self.asked.recv().unwrap() != name {}
+    }
+
+    /// Forgets what has been asked until now.
+    pub(crate) fn forget(&self) {
+        while self.asked.try_recv().is_ok() {}
+    }
+
+    /// Waits until something is asked of it, for this time at most.
+    pub(crate) fn wait_for_within(&self, name: &str, time: Duration) {
+        let end = Instant::now() + time;
+        let next = || self.asked.recv_timeout(end.saturating_duration_since(Instant::now()));
+        while next().is_ok_and(|asked| asked != name) {}
+    }
+}
+
+/// Answers on one connection.
+fn converse(stream: TcpStream, state: &Mutex<State>, said: &Sender<String>) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut stream = stream;
+    loop {
+        let mut head = Vec::new();
+        for line in reader.by_ref().lines().map_while(Result::ok) {
+            if line.is_empty() {
+                break;
+            }
+            head.push(line);
+        }
+        let Some(first) = head.first() else { return };
+        let path = first.split(' ').nth(1).unwrap().to_owned();
+        let header = |name: &str| {
+            let found = head.iter().filter_map(|line| line.split_once(": "));
+            found.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned())
+        };
+        let mut body = vec![0; header("content-length").map_or(0, |length| length.parse().unwrap())];
+        if reader.read_exact(&mut body).is_err() {
+            return; // killed in the middle of it
+        }
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let name = if path == "/collective_rpc" { body["method"].as_str().unwrap().to_owned() } else { path };
+        let mut now = state.lock().unwrap();
+        now.tokens.extend(header("authorization"));
+        if name == "deltachain_state" {
+            *now.looks.entry(text(&body["kwargs"], "follower")).or_default() += 1;
+        }
+        if now.is_down {
+            return;
+        }
+        let at = now.fates.iter().position(|(called, _)| *called == name);
+        let fate = at.map(|at| now.fates.remove(at).1);
+        let hangs = fate == Some(Fate::Hangs) || now.hang.contains(name.as_str());
+        let answer = match fate {
+            _ if hangs => Err(String::new()),
+            Some(Fate::Refused) => Err("as the test said".to_owned()),
+            Some(Fate::Dies) => {
+                now.process = Process::default();
+                Err(String::new())
+            }
+            Some(Fate::Torn) => {
+                now.process.workers[1] = Model::Torn;
+                now.process.session = None;
+                Err("as the test said: it may hold parts of two versions".to_owned())
+            }
+            _ => now.answer(&name, &body),
+        };
+        if !matches!(name.as_str(), "/weight_info" | "/model_info" | "/v1/models" | "/is_paused" | "deltachain_state") {
+            now.calls.push((name.clone(), body));
+        }
+        drop(now);
+        said.send(name).ok();
+        let (status, answer) = match answer {
+            _ if hangs => return drop(reader.read_to_end(&mut Vec::new())), // for as long as the client waits
+            _ if matches!(fate, Some(Fate::Broken | Fate::Dies)) => return,
+            Ok(answer) => ("200 OK", answer),
+            Err(text) => ("500 Internal Server Error", json!({ "error": text })),
+        };
+        let answer = answer.to_string();
+        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{answer}", answer.len()).ok();
+        if status.starts_with("500") {
+            // entrypoints/serve/exception_handling/register.py has a handler for `Exception`: Starlette sends its
+            // answer and raises again, and then uvicorn (`run_asgi`) closes the connection. What a client sends on it
+            // meanwhile is lost.
+            reader.fill_buf().ok();
+            return;
+        }
+    }
+}
+
+impl State {
+    /// What it answers; what is refused is a 500.
+    fn answer(&mut self, name: &str, body: &Value) -> Result<Value, String> {
+        let process = &mut self.process;
+        match name {
+            // entrypoints/rl/online/api_router.py
+            "/weight_info" => return Ok(json!({ "weight_version": process.weight_version })),
+            "/is_paused" => return Ok(json!({ "is_paused": process.paused })),
+            "/pause?mode=keep" | "/pause_generation" => process.paused = true,
+            // Also in the middle of an update: it is not asked whether the model is whole.
+            "/resume" | "/continue_generation" => {
+                process.paused = false;
+                self.has_served_two |= process.workers.contains(&Model::Torn);
+            }
+            "/update_weight_version" => body["new_version"].as_str().unwrap().clone_into(&mut process.weight_version),
+
+            // entrypoints/serve/dev/rpc/api_router.py: arguments are texts. The methods are the package's.
+            "deltachain_state" => return Ok(self.holds(&body["kwargs"])),
+            "deltachain_end_update" => {
+                process.session = None;
+                return Ok(json!({ "results": [null, null] }));
+            }
+
+            // The package's backend.
+            "/init_weight_transfer_engine" => process.knows = true,
+            // v1/worker/gpu_worker.py, `_start_weight_update`: RuntimeError in a session that is open, whoever opened
+            // it.
+            "/start_weight_update" if process.session.is_some() => {
+                return Err("start_weight_update called while a weight update is already active".to_owned());
+            }
+            "/start_weight_update" => process.session = Some(false),
+            // v1/worker/gpu_worker.py, `update_weights`: RuntimeError without a session.
+            "/update_weights" if process.session.is_none() => {
+                return Err("start_weight_update must be called before update_weights".to_owned());
+            }
+            "/update_weights" => {
+                let update = &body["update_info"];
+                let is_owner = process.owner.as_deref() == update["follower"].as_str();
+                if !process.knows || !is_owner {
+                    // v1/worker/gpu_worker.py, `update_weights`: whatever fails ends the session.
+                    process.session = None;
+                    return Err("it knows no chain, or another follower brings this server".to_owned());
+                }
+                let version = Model::Version(update["version"].as_u64().unwrap(), text(update, "digest"));
+                process.workers = [version.clone(), version];
+                process.session = Some(true);
+            }
+            // v1/worker/gpu_worker.py, `finish_weight_update`: RuntimeError without a session.
+            "/finish_weight_update" if process.session.is_none() => {
+                return Err("finish_weight_update called without a matching start_weight_update".to_owned());
+            }
+            // The backend refuses; v1/worker/gpu_worker.py ends the session only after it, so it stays open.
+            "/finish_weight_update" if process.session == Some(false) => {
+                return Err("no version has been received".to_owned());
+            }
+            "/finish_weight_update" => {
+                process.session = None;
+                // v1/engine/async_llm.py, `finish_weight_update`: what it is given, unread.
+                if let Some(version) = body["weight_version"].as_str() {
+                    version.clone_into(&mut process.weight_version);
+                }
+            }
+
+            // SGLang.
+            "/model_info" => {
+                return Ok(json!({ "weight_version": process.weight_version, "model_path": process.model }));
+            }
+            "/update_weights_from_disk" => {
+                // It is there, and whole.
+                process.model = text(body, "model_path");
+                assert!(Path::new(&process.model).join("model.safetensors").is_file(), "{}", process.model);
+                process.weight_version = text(body, "weight_version");
+            }
+
+            // Adapters.
+            "/v1/models" => {
+                let adapters = process.adapters.iter().map(|(name, path)| json!({ "id": name, "root": path }));
+                let models: Vec<_> = adapters.chain([json!({ "id": "base", "root": "/base" })]).collect();
+                return Ok(json!({ "data": models }));
+            }
+            "/v1/load_lora_adapter" => {
+                let path = text(body, "lora_path");
+                assert!(Path::new(&path).join("model.safetensors").is_file(), "{path}");
+                process.adapters.insert(text(body, "lora_name"), path);
+            }
+            "/v1/unload_lora_adapter" => {
+                assert!(process.adapters.remove(&text(body, "lora_name")).is_some());
+            }
+            other => panic!("{other}"),
+        }
+        Ok(json!({}))
+    }
+
+    /// What the workers say, and who brings the server from now on: docs/integrations.md, "What is asked of a server of
+    /// vLLM".
+    fn holds(&mut self, asked: &Value) -> Value {
+        let (follower, lease) = (text(asked, "follower"), text(asked, "lease").parse::<f64>().unwrap());
+        self.leases.insert(text(asked, "lease"));
+        let owner = &mut self.process.owner;
+        let other = owner.clone().filter(|owner| *owner != follower);
+        if other.is_none() {
+            *owner = (lease > 0.0).then_some(follower);
+        }
+        let result = |(rank, worker): (usize, &Model)| {
+            let (state, version, digest) = match worker {
+                Model::Other => ("other", None, None),
+                Model::Version(version, digest) => ("held", Some(version), Some(digest)),
+                Model::Torn => ("torn", None, None),
+            };
+            let owner = other.as_ref().filter(|_| rank == 0);
+            let seconds = owner.map(|_| 47.5);
+            json!({ "state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds })
+        };
+        let results: Vec<_> = self.process.workers.iter().enumerate().map(result).collect();
+        json!({ "results": results })
+    }
+}
+
+fn text(body: &Value, key: &str) -> String {
+    body[key].as_str().unwrap().to_owned()
+}

@@ -1,0 +1,317 @@
+//! Drawn sequences of what befalls a server and its followers, while `status` is asked: the server serves what it says,
+//! or has not been looked at since. `DELTACHAIN_ENGINE_STORMS` sets the number of sequences, `DELTACHAIN_ENGINE_SEED`
+//! the first seed.
+#![cfg(unix)]
+
+use std::collections::VecDeque;
+use std::env;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use deltachain_testkit::Random;
+use serde_json::{Value, json};
+
+use crate::engines::stand_in::{self, Engine, Fate, Model};
+use crate::engines::{Process, VLLM, follower_in, name};
+use crate::support::{Folder, bytes_file};
+
+/// What happens in one sequence, at most.
+const EVENTS: u64 = 10;
+
+/// Sequences at the same time. They wait most of the time.
+const AT_ONCE: usize = 4;
+
+/// Looks after which `status` says what the server serves: one that began before it was changed, one that did not, and
+/// one whose asking shows that the second one is over. A try that fails asks the workers once more.
+const LOOKS: u64 = 4;
+
+/// No wait is longer, also on a machine that does other things.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// How long a call is waited for that may never come.
+const SHORT: Duration = Duration::from_millis(500);
+
+/// What a look asks.
+const LOOK: [&str; 3] = ["deltachain_state", "/weight_info", "/is_paused"];
+
+/// The directories of the two followers.
+const DIRECTORIES: [&str; 2] = ["one", "two"];
+
+fn setting(name: &str, default: u64) -> u64 {
+    env::var(name).map_or(default, |value| value.parse().expect("a number"))
+}
+
+#[test]
+fn a_server_serves_what_status_says() {
+    let first = setting("DELTACHAIN_ENGINE_SEED", 1);
+    let seeds: VecDeque<u64> = (first..first + setting("DELTACHAIN_ENGINE_STORMS", 50)).collect();
+    let seeds = Mutex::new(seeds);
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let Some(seed) = seeds.lock().unwrap().pop_front() else { return };
+                    Storm::new(seed).run();
+                }
+            });
+        }
+    });
+}
+
+/// One sequence.
+struct Storm {
+    seed: u64,
+    random: Random,
+    folder: Folder,
+    server: Engine,
+    followers: [Option<Process>; 2],
+    /// The chains that they follow, and how many versions each chain has.
+    chains: [usize; 2],
+    versions: [u8; 2],
+    /// What has happened, for people.
+    story: Vec<String>,
+}
+
+/// What is served, or said to be: version, state digest, and whether it is paused.
+type Served = Option<(u64, String, bool)>;
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let Self { seed, story, .. } = self;
+            eprintln!("DELTACHAIN_ENGINE_SEED={seed} DELTACHAIN_ENGINE_STORMS=1: {story:#?}");
+        }
+    }
+}
+
+impl Storm {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let chains = [0, usize::from(random.below(2) == 0)];
+        let (folder, server) = (Folder::new(), Engine::start());
+        let mut storm =
+            Self { seed, random, folder, server, followers: [None, None], chains, versions: [0, 0], story: Vec::new() };
+        for chain in 0..=chains[1] {
+            storm.folder.run(&["init", &format!("chain{chain}")]).good();
+            storm.publish(chain);
+        }
+        storm
+    }
+
+    fn run(mut self) {
+        self.start(0);
+        for _ in 0..=self.random.below(EVENTS) {
+            // Or the next thing happens at the same time.
+            match self.random.below(4) {
+                0 => {}
+                1 => self.status_is_right(),
+                _ => self.settles(),
+            }
+            self.event();
+        }
+        self.status_is_right();
+        self.ends();
+    }
+
+    fn says(&mut self, text: String) {
+        self.story.push(text);
+    }
+
+    fn choose<'a>(&mut self, names: &[&'a str]) -> &'a str {
+        names[usize::try_from(self.random.below(names.len() as u64)).unwrap()]
+    }
+
+    fn publish(&mut self, chain: usize) {
+        let version = self.versions[chain];
+        self.versions[chain] += 1;
+        // The versions of the two chains have the same numbers, and other bytes.
+        let byte = version + if chain == 0 { 0 } else { 100 };
+        self.folder.write("model.safetensors", bytes_file(&[("a", &[byte])]));
+        self.folder.run(&["publish", &format!("chain{chain}"), "model.safetensors"]).good();
+    }
+
+    fn start(&mut self, at: usize) {
+        if self.followers[at].is_none() {
+            let chain = format!("chain{}", self.chains[at]);
+            let more = ["--poll", "0.02", "--server-timeout", "0.3", "--server", &self.server.url];
+            let follow = ["follow", &chain, DIRECTORIES[at], "--engine", "vllm"];
+            self.followers[at] = Some(Process::start(&self.folder, &[&follow[..], &more].concat()));
+        }
+    }
+
+    fn event(&mut self) {
+        let at = usize::from(self.random.below(3) == 0);
+        match self.random.below(15) {
+            0 | 1 => {
+                self.says("publish".to_owned());
+                (0..=self.chains[1]).for_each(|chain| self.publish(chain));
+            }
+            2..=4 => {
+                let (mut called, fates) =
+                    (self.call(), [Fate::Refused, Fate::Hangs, Fate::Broken, Fate::Dies, Fate::Torn]);
+                let fate = fates[usize::try_from(self.random.below(5)).unwrap()];
+                if fate == Fate::Torn {
+                    called = "/update_weights";
+                }
+                self.says(format!("{called}: {fate:?}"));
+                self.server.befalls(called, fate);
+                // Most of it happens in an update.
+                self.publish(self.chains[at]);
+            }
+            5 | 6 => self.killed(at),
+            7 => {
+                self.says(format!("follower {at} is there"));
+                self.start(at);
+            }
+            8 => {
+                self.says(format!("follower {at} is told to end"));
+                let _ = self.followers[at].take().map(Process::end);
+            }
+            9 => {
+                self.says(format!("follower {at} takes over from one that is not seen"));
+                self.followers[1 - at] = None;
+                self.server.state().process.owner = None;
+                self.start(at);
+            }
+            10 => {
+                let paused = self.random.below(2) == 0;
+                self.says(format!("paused: {paused}"));
+                self.server.state().process.paused = paused;
+            }
+            11 | 12 => {
+                let rank = usize::try_from(self.random.below(2)).unwrap();
+                self.says(format!("weights changed by somebody else, from rank {rank}"));
+                self.server.state().process.workers.iter_mut().skip(rank).for_each(|worker| *worker = Model::Other);
+            }
+            13 => {
+                let state = &mut self.server.state();
+                state.process = stand_in::Process::default();
+                state.is_down = !state.is_down;
+                self.story.push(format!("the server is down: {}", state.is_down));
+            }
+            _ => {
+                self.says("the lease is over, and it says something else".to_owned());
+                let process = &mut self.server.state().process;
+                process.owner = None;
+                "mine".clone_into(&mut process.weight_version);
+            }
+        }
+    }
+
+    fn call(&mut self) -> &'static str {
+        match self.random.below(3) {
+            0 => self.choose(&LOOK),
+            _ => self.choose(&VLLM),
+        }
+    }
+
+    /// A follower is killed when it asks for something, which the server does or does not.
+    fn killed(&mut self, at: usize) {
+        if self.followers[at].is_none() {
+            return;
+        }
+        let (called, done) = (self.call(), self.random.below(2) == 0);
+        self.says(format!("follower {at} is killed at {called}, done: {done}"));
+        if !done {
+            self.server.befalls(called, Fate::Hangs);
+        }
+        self.server.forget();
+        self.publish(self.chains[at]);
+        self.server.wait_for_within(called, SHORT);
+        self.followers[at] = None;
+    }
+
+    fn status(&self, at: usize) -> Value {
+        let ran = self.folder.run(&["status", DIRECTORIES[at], "--json"]);
+        if ran.code == Some(2) { Value::Null } else { ran.json() }
+    }
+
+    /// What the server serves; nothing if it is not a version.
+    fn served(&self) -> Served {
+        let process = &self.server.state().process;
+        match &process.workers {
+            [Model::Version(version, state), other] if process.workers[0] == *other => {
+                Some((*version, state.clone(), process.paused))
+            }
+            _ => None,
+        }
+    }
+
+    /// What `status` says of each directory is what the server serves, or that this is not known.
+    fn status_is_right(&mut self) {
+        for (at, directory) in DIRECTORIES.iter().enumerate() {
+            let began = Instant::now();
+            let follower = follower_in(&self.folder, directory);
+            let looks = || self.server.state().looks.get(&follower).copied().unwrap_or_default();
+            let (mut since, mut before) = (looks(), self.served());
+            loop {
+                let said = self.status(at);
+                let (now, served) = (looks(), self.served());
+                let claimed = claimed(&said);
+                if claimed.is_none() || claimed == before || claimed == served {
+                    break;
+                }
+                if served == before {
+                    assert!(now <= since + LOOKS, "served: {before:?}, but {said}");
+                } else {
+                    (since, before) = (now, served);
+                }
+                assert!(began.elapsed() < LONGEST, "nobody looks: served: {before:?}, but {said}");
+            }
+        }
+    }
+
+    /// When nothing happens for a while, a follower brings its newest version, and everything says so.
+    fn settles(&mut self) {
+        self.says("it settles".to_owned());
+        if self.followers.iter().all(Option::is_none) {
+            self.start(0);
+        }
+        {
+            let running = |at: &usize| self.followers[*at].is_some();
+            let running: Vec<_> = (0..2).filter(running).map(|at| follower_in(&self.folder, DIRECTORIES[at])).collect();
+            let state = &mut self.server.state();
+            (state.fates, state.is_down) = (Vec::new(), false);
+            // What a killed one has not given up ends by itself.
+            state.process.owner.take_if(|owner| !running.contains(owner));
+        }
+        let began = Instant::now();
+        while !(0..2).any(|at| self.followers[at].is_some() && self.is_well(at)) {
+            assert!(began.elapsed() < LONGEST, "it does not settle: {} {}", self.status(0), self.status(1));
+        }
+        assert!(!self.server.state().has_served_two);
+    }
+
+    /// Whether a follower says that the server has its newest version, and the server serves it and says the same.
+    fn is_well(&self, at: usize) -> bool {
+        let said = self.status(at);
+        let newest = u64::from(self.versions[self.chains[at]] - 1);
+        let Some(claimed) = claimed(&said).filter(|(version, ..)| *version == newest && said["healthy"] == true) else {
+            return false;
+        };
+        let says = name(newest, &json!(claimed.1));
+        self.served() == Some(claimed) && self.server.state().process.weight_version == says
+    }
+
+    /// At the end the first follower is alone.
+    fn ends(&mut self) {
+        self.says("the end".to_owned());
+        if let Some(second) = self.followers[1].take() {
+            let _ = (self.random.below(2) == 0).then(|| second.end());
+        }
+        self.start(0);
+        self.settles();
+        assert!(self.followers[0].take().unwrap().end());
+    }
+}
+
+/// What `status` says that the server serves; nothing if it says that it does not know.
+fn claimed(said: &Value) -> Served {
+    let server = &said["servers"][0];
+    if said["following"] != true || server["changing"] != false {
+        return None;
+    }
+    let version = server["version"].as_u64()?;
+    Some((version, server["state"].as_str().unwrap().to_owned(), server["paused"] == true))
+}

@@ -1,0 +1,343 @@
+//! What a server holds is asked of its workers, and `status` says nothing else: after kills, refusals, broken
+//! connections, and what others do to the server.
+#![cfg(unix)]
+
+use serde_json::{Value, json};
+
+use crate::engines::stand_in::{self, Engine, Fate, Model};
+use crate::engines::{VLLM, arguments, chain, events, follower, healthy, name, publish, start, status, until};
+use crate::support::{Folder, Ran};
+
+/// One look, which brings the server to the newest version or fails.
+fn once(folder: &Folder, engine: &str, server: &Engine) -> Ran {
+    poll_once(folder, engine, server, "100")
+}
+
+/// The same, with this pause between two looks.
+fn poll_once(folder: &Folder, engine: &str, server: &Engine, poll: &str) -> Ran {
+    let servers = [server];
+    let mut arguments = arguments(engine, &servers);
+    *arguments.iter_mut().find(|argument| **argument == "0.01").unwrap() = poll;
+    folder.run(&[&arguments[..], &["--once"]].concat())
+}
+
+/// The event of the one look that failed.
+fn failure(ran: &Ran) -> Value {
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    events(ran).into_iter().find(|event| event["result"] == "failed").unwrap()
+}
+
+/// Whether the server serves the version that this directory holds, and says so.
+fn serves(server: &Engine, folder: &Folder) -> bool {
+    let held = status(folder).1;
+    let version = held["version"].as_u64().unwrap();
+    let model = Model::Version(version, held["state"].as_str().unwrap().to_owned());
+    let process = &server.state().process;
+    process.workers == [model.clone(), model]
+        && process.weight_version == name(version, &held["state"])
+        && !process.paused
+        && process.session.is_none()
+}
+
+#[test]
+fn a_server_that_was_started_again_is_brought_to_the_version() {
+    let folder = chain(1);
+    let server = Engine::start();
+    let follow = start(&folder, "vllm", &[&server], &[]);
+    server.wait_for("/resume");
+    server.state().process = stand_in::Process::default();
+    server.wait_for("/resume");
+    assert!(follow.end());
+    assert_eq!(server.names(), VLLM.repeat(2));
+    assert!(serves(&server, &folder));
+}
+
+// E1
+#[test]
+fn what_a_killed_follower_has_left_open_is_ended() {
+    for (called, in_session) in [
+        ("/start_weight_update", false),
+        ("/update_weights", true),
+        ("/finish_weight_update", true),
+        ("/resume", false),
+    ] {
+        let folder = chain(1);
+        let server = Engine::start();
+        server.befalls(called, Fate::Hangs);
+        let follow = start(&folder, "vllm", &[&server], &[]);
+        server.wait_for(called);
+        drop(follow);
+        assert_eq!(server.state().process.session.is_some(), in_session, "{called}");
+        let found = status(&folder);
+        assert!(found.0 == Some(1) && found.1["servers"][0]["changing"] == true, "{called}: {found:?}");
+        server.names();
+        let ran = once(&folder, "vllm", &server);
+        assert_eq!(ran.code, Some(0), "{called}: {ran:?}");
+        assert_eq!(server.names(), VLLM, "{called}");
+        assert!(serves(&server, &folder), "{called}");
+    }
+}
+
+// E2
+#[test]
+fn another_version_of_the_same_number_is_not_taken_for_ours() {
+    let (folder, other) = (chain(1), Folder::new());
+    other.run(&["init", "chain"]).good();
+    publish(&other, 100);
+    let server = Engine::start();
+    until(&folder, "vllm", "0", &[&server]).good();
+    until(&other, "vllm", "0", &[&server]).good();
+    assert!(serves(&server, &other));
+    server.names();
+    once(&folder, "vllm", &server).good();
+    assert_eq!(server.names(), VLLM);
+    assert!(serves(&server, &folder));
+}
+
+// E2
+#[test]
+fn a_server_that_somebody_has_paused_goes_on() {
+    let folder = chain(1);
+    let server = Engine::start();
+    until(&folder, "vllm", "0", &[&server]).good();
+    server.state().process.paused = true;
+    once(&folder, "vllm", &server).good();
+    assert!(serves(&server, &folder));
+}
+
+// E4
+#[test]
+fn weights_that_somebody_has_changed_are_brought_back() {
+    let folder = chain(1);
+    let server = Engine::start();
+    until(&folder, "vllm", "0", &[&server]).good();
+    let held = server.state().process.workers[0].clone();
+    for changed in [[Model::Other, Model::Other], [held, Model::Other]] {
+        server.state().process.workers = changed;
+        once(&folder, "vllm", &server).good();
+        assert!(serves(&server, &folder));
+    }
+    // Whoever finishes an update says what he likes.
+    server.state().process.weight_version = "mine".to_owned();
+    once(&folder, "vllm", &server).good();
+    assert!(serves(&server, &folder));
+}
+
+// E3
+#[test]
+fn a_server_that_refuses_goes_on_with_what_it_has() {
+    for refused in &VLLM[..7] {
+        let folder = chain(1);
+        let server = Engine::start();
+        until(&folder, "vllm", "0", &[&server]).good();
+        let before = status(&folder).1["state"].clone();
+        publish(&folder, 1);
+        server.befalls(refused, Fate::Refused);
+        let ran = once(&folder, "vllm", &server);
+        let failed = failure(&ran);
+        assert_eq!(failed["stays_paused"], false, "{refused}: {ran:?}");
+        assert!(failed["message"].as_str().unwrap().contains("as the test said"), "{failed}");
+        let (code, found) = status(&folder);
+        assert!(code == Some(1) && found["problems"][0].as_str().unwrap().contains(&server.url), "{found}");
+        // Its workers have taken the version before `/finish_weight_update` was refused.
+        let (version, state) = if *refused == VLLM[6] { (1, &found["state"]) } else { (0, &before) };
+        assert_eq!(found["servers"][0]["version"], version, "{refused}: {found}");
+        assert_eq!(found["servers"][0]["state"], *state, "{refused}: {found}");
+        {
+            let process = &server.state().process;
+            assert_eq!(process.weight_version, name(version, state), "{refused}");
+            assert!(!process.paused, "{refused}");
+        }
+        once(&folder, "vllm", &server).good();
+        assert!(serves(&server, &folder), "{refused}");
+    }
+}
+
+#[test]
+fn a_server_without_a_version_says_what_it_said_before() {
+    for (said, says) in
+        [("default", "default"), ("mine", "mine"), ("changing", "unknown"), ("7@0123456789ab", "unknown")]
+    {
+        let folder = chain(1);
+        let server = Engine::start();
+        server.state().process.weight_version = said.to_owned();
+        server.befalls("/update_weights", Fate::Refused);
+        assert_eq!(failure(&once(&folder, "vllm", &server))["stays_paused"], false);
+        let process = &server.state().process;
+        assert_eq!((process.weight_version.as_str(), process.paused), (says, false));
+    }
+}
+
+#[test]
+fn what_may_hold_two_versions_stays_paused_until_it_holds_one() {
+    for (engine, called, fate) in
+        [("vllm", "/update_weights", Fate::Torn), ("sglang", "/update_weights_from_disk", Fate::Refused)]
+    {
+        let folder = chain(1);
+        let server = Engine::start();
+        server.befalls(called, fate);
+        assert_eq!(failure(&once(&folder, engine, &server))["stays_paused"], true, "{engine}");
+        let found = status(&folder).1["servers"][0].clone();
+        assert!(server.state().process.paused && found["paused"] == true, "{engine}: {found}");
+        assert_eq!((&found["version"], &found["changing"]), (&Value::Null, &json!(true)), "{engine}");
+        // Another process, and what the server says of itself is not enough.
+        server.state().process.weight_version = name(0, &status(&folder).1["state"]);
+        once(&folder, engine, &server).good();
+        assert!(!server.state().process.paused, "{engine}");
+        assert_eq!(healthy(&folder, engine, &[&server])["servers"][0]["version"], 0, "{engine}");
+    }
+}
+
+#[test]
+fn who_does_not_say_what_he_holds_stays_paused() {
+    let folder = chain(1);
+    let server = Engine::start();
+    server.befalls("/update_weights", Fate::Refused);
+    let follow = start(&folder, "vllm", &[&server], &["--server-timeout", "0.2"]);
+    server.wait_for("/pause?mode=keep");
+    server.state().hang.insert("deltachain_state");
+    server.wait_for("deltachain_state");
+    assert!(follow.end());
+    assert!(server.state().process.paused);
+    assert_eq!(status(&folder).1["servers"][0]["paused"], true);
+    server.state().hang.clear();
+    once(&folder, "vllm", &server).good();
+    assert!(serves(&server, &folder));
+}
+
+#[test]
+fn it_says_that_it_is_changing_while_it_loads() {
+    let folder = chain(2);
+    let server = Engine::start();
+    server.befalls("/update_weights", Fate::Hangs);
+    let follow = start(&folder, "vllm", &[&server], &[]);
+    server.wait_for("/update_weights");
+    assert_eq!(server.state().process.weight_version, "changing");
+    let (code, found) = status(&folder);
+    assert_eq!((code, &found["servers"][0]["changing"]), (Some(0), &json!(true)), "{found}");
+    drop(follow);
+}
+
+// E3
+#[test]
+fn a_connection_that_breaks_is_made_again() {
+    for broken in ["/weight_info", "/is_paused", "deltachain_state"].iter().chain(&VLLM) {
+        let folder = chain(1);
+        let server = Engine::start();
+        server.befalls(broken, Fate::Broken);
+        let ran = once(&folder, "vllm", &server);
+        let may_be_repeated = !["/start_weight_update", "/update_weights", "/finish_weight_update"].contains(broken);
+        assert_eq!(ran.code == Some(0), may_be_repeated, "{broken}: {ran:?}");
+        let calls = server.names();
+        let times = calls.iter().filter(|name| name == broken).count();
+        assert!(times <= if may_be_repeated { 2 } else { 1 }, "{broken}: {calls:?}");
+        // It is whole, whether it has done what it was asked or not.
+        assert!(!server.state().process.paused, "{broken}");
+        once(&folder, "vllm", &server).good();
+        assert!(serves(&server, &folder), "{broken}");
+    }
+}
+
+#[test]
+fn a_server_that_dies_in_an_update_is_brought_to_it_all_the_same() {
+    for called in VLLM {
+        let folder = chain(1);
+        let server = Engine::start();
+        server.befalls(called, Fate::Dies);
+        // It may have died before anything was lost.
+        once(&folder, "vllm", &server);
+        once(&folder, "vllm", &server).good();
+        assert!(serves(&server, &folder), "{called}");
+    }
+}
+
+// E8
+#[test]
+fn a_second_follower_is_refused_until_the_first_one_is_gone() {
+    let (folder, other) = (chain(1), Folder::new());
+    other.run(&["init", "chain"]).good();
+    publish(&other, 100);
+    let server = Engine::start();
+    let first = start(&folder, "vllm", &[&server], &[]);
+    server.wait_for("/resume");
+    server.names();
+    let refused = failure(&once(&other, "vllm", &server));
+    let text = refused["message"].as_str().unwrap();
+    assert!(text.contains(&follower(&folder)) && text.contains("48 s"), "{text}");
+    assert_eq!(server.names(), [""; 0], "nothing else is asked of it");
+    let (code, found) = status(&other);
+    assert_eq!((code, &found["servers"][0]["version"]), (Some(1), &Value::Null), "{found}");
+    assert!(found["problems"][0].as_str().unwrap().contains(&follower(&folder)), "{found}");
+
+    // Killed, it gives up nothing, and the second one waits until it has not been seen for a while.
+    drop(first);
+    let second = start(&other, "vllm", &[&server], &[]);
+    server.wait_for("deltachain_state");
+    assert_eq!(server.names(), [""; 0]);
+    server.state().process.owner = None;
+    server.wait_for("/resume");
+    assert!(serves(&server, &other));
+    // Told to end, it gives the server up.
+    assert!(second.end());
+    once(&folder, "vllm", &server).good();
+    assert!(serves(&server, &folder));
+}
+
+#[test]
+fn a_follower_says_for_how_long_it_brings_a_server() {
+    for (poll, lease) in [("0.01", "90"), ("100", "200")] {
+        let folder = chain(1);
+        let server = Engine::start();
+        poll_once(&folder, "vllm", &server, poll).good();
+        assert_eq!(server.state().leases, ["0", lease].map(str::to_owned).into(), "{poll}");
+    }
+}
+
+#[test]
+fn a_server_that_hangs_or_is_not_there_holds_up_no_other() {
+    let folder = chain(1);
+    let (good, hanging, gone) = (Engine::start(), Engine::start(), Engine::gone());
+    hanging.state().hang = ["/pause?mode=keep"].into();
+    let follow = start(&folder, "vllm", &[&hanging, &gone, &good], &["--server-timeout", "0.2"]);
+    good.wait_for("/resume");
+    publish(&folder, 1);
+    good.wait_for("/resume");
+    publish(&folder, 2);
+    good.wait_for("/resume");
+    hanging.state().hang.clear();
+    hanging.wait_for("/finish_weight_update");
+    hanging.wait_for("/resume");
+    assert!(follow.end());
+    assert!(serves(&good, &folder) && serves(&hanging, &folder), "and it catches up at once");
+    let (code, status) = status(&folder);
+    assert_eq!((code, &status["servers"][1]["version"]), (Some(1), &Value::Null), "{status}");
+}
+
+#[test]
+fn a_server_is_not_left_paused_at_the_end() {
+    let folder = chain(1);
+    let server = Engine::start();
+    server.state().hang = ["/update_weights"].into();
+    let follow = start(&folder, "vllm", &[&server], &["--server-timeout", "0.5"]);
+    server.wait_for("/update_weights");
+    assert!(follow.end());
+    assert!(!server.state().process.paused);
+}
+
+#[test]
+fn people_read_what_a_server_holds() {
+    let folder = chain(1);
+    let server = Engine::start();
+    server.befalls("/update_weights", Fate::Torn);
+    assert!(failure(&once(&folder, "vllm", &server))["stays_paused"] == true);
+    let line = |start: &str| {
+        let text = folder.run(&["status", "model"]).stdout;
+        text.lines().find(|line| line.starts_with(start)).unwrap().to_owned()
+    };
+    let head = format!("server    {}: ", server.url);
+    assert_eq!(line("server"), format!("{head}no version known; paused, and may hold parts of two versions"));
+    once(&folder, "vllm", &server).good();
+    let name = name(0, &status(&folder).1["state"]);
+    assert!(line("server").starts_with(&format!("{head}version {name}, since ")), "{}", line("server"));
+    assert_eq!(line("unhealthy"), format!("unhealthy: nobody knows what server {} has: nobody follows", server.url));
+}
