@@ -12,7 +12,7 @@ from . import _native
 from ._errors import UsageError
 from ._tensors import Tensor, kind_of, numpy_dtype, torch_dtype
 
-__all__ = ["Like", "Taking", "pairs"]
+__all__ = ["Like", "Taking", "known", "pairs"]
 
 # What wrappers of modules put into names: torch.compile, FSDP, activation checkpoints, adapters of PEFT.
 _INSIDE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer"}
@@ -107,6 +107,16 @@ class Like:
         return name
 
 
+def known(weights: Any) -> Mapping[Any, Any] | None:
+    """What a trainer publishes, if it is known before it is read: a mapping, or the state of a module of torch."""
+    if isinstance(weights, Mapping):
+        return weights
+    if hasattr(weights, "state_dict") and hasattr(weights, "named_parameters"):
+        state: Mapping[Any, Any] = weights.state_dict()
+        return state
+    return None
+
+
 def pairs(weights: Any) -> Iterator[tuple[str, Any]]:
     """Names and tensors of what a trainer publishes: a mapping, a module of torch, an open file of safetensors, or a
     stream of pairs.
@@ -114,10 +124,9 @@ def pairs(weights: Any) -> Iterator[tuple[str, Any]]:
     Raises:
         TypeError: if it is none of these.
     """
-    if isinstance(weights, Mapping):
-        return iter(weights.items())
-    if hasattr(weights, "state_dict") and hasattr(weights, "named_parameters"):
-        return iter(weights.state_dict().items())
+    mapping = known(weights)
+    if mapping is not None:
+        return iter(mapping.items())
     if hasattr(weights, "get_tensor") and hasattr(weights, "keys"):
         return ((name, weights.get_tensor(name)) for name in weights.keys())  # noqa: SIM118
     if isinstance(weights, Iterable) and not isinstance(weights, str | bytes | os.PathLike):

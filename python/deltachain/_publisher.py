@@ -9,8 +9,9 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from . import _native
 from ._errors import ForkedError, IoError, UsageError
 from ._files import Profile, Progress
-from ._like import Expected, Like, Taking, pairs
+from ._like import Expected, Like, Taking
 from ._ranks import Alone, Group, Ranks, TorchGroup, divide, usual_shards
 from ._store import Credentials, open_store
 
@@ -68,8 +69,9 @@ class Published:
 class _Job(Future[Published]):
     """A publish under way. Whether somebody has asked for its outcome decides whether it is raised again later."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: int) -> None:
         super().__init__()
+        self.call = call
         self.is_heard = False
         self.is_cancelled = False
         self.is_stopped = False
@@ -117,6 +119,11 @@ class Publisher:
         group: the processes that publish together: a process group of torch.distributed, or an object as
             `deltachain.Group` describes. Each process makes the same calls. Needs `like`. Without it, this process
             alone.
+        rank_timeout: with a group, seconds without a sign of life after which ranks do not go on waiting for one that
+            is silent (stopped, or its interpreter held) while a version is stored. They give that version up, with a
+            retryable `IoError`; once all are back, versions are published again. The first step of each call is
+            waited for without a limit, as in every collective, unless the version before was given up like this. A
+            rank whose process ends is noticed at once, and the others cannot go on without it.
         keep_last: prune from time to time, and keep this many of the newest versions.
         transform: called with the name (without wrappers) and the tensor, before names and dtypes are compared with
             `like`; returns a tensor, pairs of names and tensors, a mapping, or None to leave it out. With a group,
@@ -141,8 +148,8 @@ class Publisher:
     Memory: beside the model, a copy of the version published last, and one of the version that is being published;
         with a group, only this rank's shards of both. Each copy is on the CPU, as large as `like` on disk.
 
-    A publisher belongs to the process that made it. It may be killed at any time; the next one continues where the
-    chain ends.
+    A publisher belongs to the process that made it, and is used by one thread at a time. It may be killed at any time;
+    the next one continues where the chain ends.
 
     Raises:
         UsageError: if `like` is not a checkpoint, or settings are missing.
@@ -155,6 +162,7 @@ class Publisher:
         *,
         like: str | os.PathLike[str] | None = None,
         group: Any = None,
+        rank_timeout: float = 300.0,
         keep_last: int | None = None,
         transform: Callable[[str, Any], Any] | None = None,
         shards: int | None = None,
@@ -177,7 +185,12 @@ class Publisher:
         self._job: _Job | None = None
         self._thread: threading.Thread | None = None
         self._native: Any = None
-        self._ranks = Ranks(_group_of(group))
+        self._lock = threading.Lock()
+        # How many times other ranks were called, and in which call the version was made that is the last one.
+        self._calls = self._made_in = 0
+        if not rank_timeout > 0:
+            raise UsageError("USAGE: rank_timeout must be more than 0")
+        self._ranks = Ranks(_group_of(group), rank_timeout)
         if like is None and (self._ranks.size > 1 or (shards or 1) > 1):
             raise UsageError("USAGE: several ranks or shards need like=, from which they know who has which tensors")
         if shards is not None and shards < 1:
@@ -223,6 +236,10 @@ class Publisher:
         else:
             self._all(None)
             self._all(opened)
+        if self._like is not None:
+            forms = {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in self._like.tensors.items()}
+            ties = {name: f"the same as {kept!r}" for name, kept in self._like.ties.items()}
+            self._ranks.same("like=", forms | ties)
         _open.add(self)
 
     def __enter__(self) -> Publisher:
@@ -255,12 +272,12 @@ class Publisher:
     def head(self) -> int | None:
         """The number of the chain's newest version; None if there is none yet. Waits for what is under way, then asks
         the store."""
-        self._check()
-        self._join()
-        if self._native is None:
-            raise UsageError("USAGE: the publisher has been closed")
-        head = self._native.head()
-        return None if head is None else int(head[0])
+        with self._used():
+            self._join()
+            if self._native is None:
+                raise UsageError("USAGE: the publisher has been closed")
+            head = self._native.head()
+            return None if head is None else int(head[0])
 
     def publish(self, weights: Any, *, metadata: Mapping[str, Any] | None = None) -> Published:
         """Publishes a version and waits until everybody can see it. As `publish_async(...).result()`; Ctrl-C ends it.
@@ -270,14 +287,15 @@ class Publisher:
         ...     pub.publish({"w": dc.Tensor("U8", (2,), b"ab")}).version
         0
         """
-        job = self._begin(weights, metadata)
-        try:
-            return job.result()
-        except KeyboardInterrupt:
-            job.cancel()
-            self._join()
-            job.is_heard = True
-            raise
+        with self._used():
+            job = self._begin(weights, metadata)
+            try:
+                return job.result()
+            except KeyboardInterrupt:
+                job.cancel()
+                self._join()
+                job.is_heard = True
+                raise
 
     def publish_async(self, weights: Any, *, metadata: Mapping[str, Any] | None = None) -> Future[Published]:
         """Copies the tensors and returns. Other threads do the rest, and training may go on and change the tensors.
@@ -285,8 +303,9 @@ class Publisher:
         Args:
             weights: a mapping from names to tensors, a module of torch, or a stream of (name, tensor) pairs; of a
                 stream, one tensor is held at a time. Tensors may be on a device. With a group, each rank gives the
-                same names in the same order. Tensors that are spread over the ranks (DTensor) are gathered one at a
-                time; others must be whole.
+                same names, dtypes and shapes, a stream in the same order, too; that is compared before anything is
+                gathered. Tensors that are spread over the ranks (DTensor) are gathered one at a time; others must be
+                whole.
             metadata: notes in the commit: names and texts, such as the step.
 
         Returns:
@@ -297,21 +316,20 @@ class Publisher:
         than the store. An earlier failure that was not asked for is raised here, before the tensors are read.
 
         Raises:
-            UsageError: if names are missing or too many, or a tensor does not fit; the chain stays as it is. A stream
-                is read to its end before that, on all ranks, since others may be waiting for it. Whatever one rank
-                raises, all raise.
+            UsageError: if names are missing or too many, a tensor does not fit, or ranks do not give the same; the
+                chain stays as it is. A stream is read to its end before that, on all ranks, since others may be
+                waiting for it. Whatever one rank raises, all raise.
         """
-        return self._begin(weights, metadata)
+        with self._used():
+            return self._begin(weights, metadata)
 
     def _begin(self, weights: Any, metadata: Mapping[str, Any] | None) -> _Job:
-        self._check()
-        noted = {str(key): str(value) for key, value in (metadata or {}).items()}
         began = time.monotonic()
-        self._settle()
+        self._settle("publish()")
         waited = time.monotonic()
-        snapshot = self._take(weights)
+        snapshot, noted = self._take(weights, metadata)
         taken = time.monotonic()
-        job = _Job()
+        job = _Job(self._calls)
         job.set_running_or_notify_cancel()
         self._job = job
         # Not a daemon: the interpreter waits for it when it ends.
@@ -322,21 +340,32 @@ class Publisher:
 
     def wait(self) -> None:
         """Waits for what is under way, and raises what failed unless it has been asked for."""
-        self._check()
-        self._settle()
+        with self._used():
+            self._settle("wait()")
 
     def close(self) -> None:
         """As `wait`; then gives up copies and connections. Closing twice is not an error."""
+        with self._used():
+            _open.discard(self)
+            if self._native is None:
+                return
+            error = self._outcome()
+            self._ranks.wait()
+            native, self._native = self._native, None
+            native.close()
+            if error is not None:
+                raise error
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """By this thread."""
         self._check()
-        _open.discard(self)
-        if self._native is None:
-            return
-        error = self._outcome()
-        self._ranks.wait()
-        native, self._native = self._native, None
-        native.close()
-        if error is not None:
-            raise error
+        if not self._lock.acquire(blocking=False):
+            raise UsageError("USAGE: another thread is using it")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _check(self) -> None:
         if os.getpid() != self._process:
@@ -349,13 +378,16 @@ class Publisher:
             self._thread.join()
             self._thread = None
 
-    def _settle(self) -> None:
-        """Waits for the job before; all ranks learn of what nobody has heard yet on one of them."""
+    def _settle(self, call: str) -> None:
+        """Begins a call: waits for the job before; all ranks learn of what nobody has heard yet on one of them."""
         if self._native is None:
             raise UsageError("USAGE: the publisher has been closed")
+        # A call that is interrupted here counts, too.
+        self._calls += 1
         error = self._outcome()
         self._ranks.wait()
-        self._ranks.agree(error)
+        made = f"version {self._seen.version}" if self._seen and self._made_in == self._calls - 1 else "no version"
+        self._ranks.begin(self._calls, f"{call} after {made}", error)
 
     def _outcome(self) -> BaseException | None:
         """Waits for the job before: its error, unless that has been heard."""
@@ -375,19 +407,17 @@ class Publisher:
 
     def _divide(self) -> None:
         """The division into shards: that of the head, or the one that the chain begins with."""
-        if self._of is not None:
-            return
-        number = b""
+        number = self._of
         error: BaseException | None = None
         try:
-            if self._ranks.rank == 0:
+            if self._ranks.rank == 0 and number is None:
                 head = self._native.head()
-                usual = self._shards or usual_shards(self._ranks.size)
-                number = str(usual if head is None else head[2]).encode()
+                number = (self._shards or usual_shards(self._ranks.size)) if head is None else head[2]
         except Exception as raised:
             error = raised
-        self._ranks.agree(error)
-        of = int(self._ranks.exchange(number)[0])
+        of = int(self._ranks.agree(error, str(number).encode())[0])
+        if of == self._of:
+            return
         if of > 1 and self._like is None:
             raise UsageError(
                 f"USAGE: the chain has {of} shards: give like=, from which is known which tensors each has"
@@ -397,8 +427,8 @@ class Publisher:
             self._places = divide(sizes, of) if of > 1 else {}
         self._of = of
 
-    def _take(self, weights: Any) -> Any:
-        """Copies this rank's part of the tensors. A stream is read to its end, whatever happens."""
+    def _take(self, weights: Any, metadata: Mapping[str, Any] | None) -> tuple[Any, dict[str, str]]:
+        """Copies this rank's part of the tensors, and the notes. A stream is read to its end, whatever happens."""
         self._divide()
         snapshot = self._native.snapshot()
         rank, size = self._ranks.rank, self._ranks.size
@@ -430,9 +460,11 @@ class Publisher:
             return shard % size != rank or bool(snapshot.is_same(shard, name, value))
 
         taking = Taking(self._like, self._transform, keep, same)
+        noted: dict[str, str] = {}
         error: BaseException | None = None
         try:
-            for name, value in pairs(weights):
+            noted = {str(key): str(value) for key, value in (metadata or {}).items()}
+            for name, value in self._ranks.agreed(weights):
                 try:
                     # All ranks do this together, so that it goes on after an error.
                     value = self._ranks.whole(value, self._owners(name))
@@ -450,7 +482,7 @@ class Publisher:
         except BaseException:
             self._native.discard(snapshot)
             raise
-        return snapshot
+        return snapshot, noted
 
     def _owners(self, name: Any) -> set[int]:
         """The ranks that need a tensor."""
@@ -469,6 +501,7 @@ class Publisher:
             job.set_exception(error)
         else:
             self._seen = published
+            self._made_in = job.call
             job.set_result(published)
 
     def _publish(self, job: _Job, snapshot: Any, metadata: dict[str, str], before: tuple[float, float]) -> Published:

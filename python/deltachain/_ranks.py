@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import heapq
+import json
+import logging
 import math
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
-from ._errors import CLASSES, Error, IoError
+from ._errors import CLASSES, Error, IoError, UsageError
+from ._like import known, pairs
+from ._tensors import name_of
 
 __all__ = ["Alone", "Group", "Ranks", "TorchGroup", "divide", "usual_shards"]
 
-# Seconds without a sign of life after which a rank is taken to be gone.
-SILENCE = 25.0
+_logger = logging.getLogger("deltachain")
 
 # Seconds between two signs of life.
 _BEAT = 1.0
+
+# Seconds of silence after which that is logged, again and again.
+_REMARK = 25.0
+
+# Bytes of a message that travel with its length. What is longer needs a second step.
+_AT_FIRST = 248
+
+_UNKNOWN = "this version is given up; it may have been published all the same"
 
 
 class Group(Protocol):
@@ -33,7 +48,9 @@ class Group(Protocol):
         """Gives each process the messages of all, by rank. Called in the same order by all, by one thread at a time.
 
         Raises:
-            Exception: if a process is gone, or takes longer than `timeout` seconds.
+            TimeoutError: if a process takes longer than `timeout` seconds. The exchange goes on, and the message
+                counts: the next call waits for the same exchange and gives its result; its own message is not sent.
+            Exception: if a process is gone. Nothing can be exchanged any more.
         """
         ...
 
@@ -59,77 +76,257 @@ class TorchGroup:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.members: list[int] = dist.get_process_group_ranks(group)
-        # Who dies is noticed at once, since its connections end. The time limit is for each exchange.
+        # Who dies is noticed at once, since its connections end. Work that reaches this limit ends them, too.
         limit = timedelta(days=7)
         self._group = dist.new_group(self.members, backend="gloo", timeout=limit, use_local_synchronization=True)
+        # What is being exchanged, and the one or two steps that have begun.
+        self._message = b""
+        self._steps: list[tuple[list[Any], Any]] = []
 
     def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
         """As `Group.exchange`."""
-        import torch
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        if not self._steps:
+            self._message = message
+            first = len(message).to_bytes(8, "little") + message[:_AT_FIRST]
+            self._steps.append(self._begun(first, 8 + _AT_FIRST))
+        firsts = self._gathered(0, until)
+        lengths = [int.from_bytes(first[:8], "little") for first in firsts]
+        rests = [b""] * self.size
+        if max(lengths) > _AT_FIRST:
+            if len(self._steps) == 1:
+                self._steps.append(self._begun(self._message[_AT_FIRST:], max(lengths) - _AT_FIRST))
+            rests = self._gathered(1, until)
+        self._steps = []
+        return [(first[8:] + rest)[:length] for first, rest, length in zip(firsts, rests, lengths, strict=True)]
 
-        lengths = self._gather(torch.tensor([len(message)]), timeout)
-        longest = max(int(length) for length in lengths)
-        padded = torch.zeros(longest, dtype=torch.uint8)
-        if message:
-            padded[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        if longest == 0:
-            return [b""] * self.size
-        messages = self._gather(padded, timeout)
-        return [bytes(text[: int(length)].numpy()) for text, length in zip(messages, lengths, strict=True)]
-
-    def _gather(self, tensor: Any, timeout: float | None) -> list[Any]:
+    def _begun(self, message: bytes, length: int) -> tuple[list[Any], Any]:
         import torch
         import torch.distributed as dist
 
-        out = [torch.empty_like(tensor) for _ in range(self.size)]
-        work = dist.all_gather(out, tensor, group=self._group, async_op=True)
-        if timeout is None:
+        padded = torch.frombuffer(bytearray(message.ljust(length, b"\0")), dtype=torch.uint8)
+        out = [torch.empty_like(padded) for _ in range(self.size)]
+        return out, dist.all_gather(out, padded, group=self._group, async_op=True)
+
+    def _gathered(self, step: int, until: float) -> list[bytes]:
+        out, work = self._steps[step]
+        try:
+            if until == math.inf:
+                work.wait()
+            else:
+                # Zero would be no limit.
+                work.wait(timedelta(seconds=max(until - time.monotonic(), 0.001)))
+        except RuntimeError as error:
+            # Work that is not waited for any more goes on.
+            if not work.is_completed():
+                raise TimeoutError("another rank is silent") from error
             work.wait()
-        else:
-            work.wait(timedelta(seconds=timeout))
-        return out
+        return [bytes(text.numpy()) for text in out]
 
 
 class Ranks:
-    """What the processes of a group do together."""
+    """What the processes of a group do together.
 
-    def __init__(self, group: Group) -> None:
+    Each process makes the same calls of its publisher, and counts them. Each message carries that number, so what
+    belongs to a call that another rank has given up is never mixed with a later one: who sees a higher number gives
+    its call up, and who sees a lower one says its message again until all have come.
+
+    Args:
+        group: the processes.
+        limit: seconds without a sign of life after which others do not go on waiting.
+    """
+
+    def __init__(self, group: Group, limit: float) -> None:
         self._group = group
         self.rank, self.size = group.rank, group.size
         self._members = getattr(group, "members", None)
-        self._broken: Error | None = None
+        self._limit = limit
+        self._call = 0
+        # Why nothing more is said in this call, and whether that is so in all calls.
+        self._over: BaseException | None = None
+        self._is_broken = False
+        # Whether an exchange has not ended, and whether the last one took too long.
+        self._is_open = self._is_late = False
         self._worker: threading.Thread | None = None
 
+    def begin(self, call: int, what: str, error: BaseException | None) -> None:
+        """The first that the ranks say in a call.
+
+        Args:
+            call: its number.
+            what: which it is, and after what. If others do something else, ranks have lost each other for good.
+            error: of the call before, if it has not been raised yet.
+        """
+        self._call = call
+        if not self._is_broken:
+            self._over = None
+        calls = self.agree(error, what.encode())
+        other = next((rank for rank, told in enumerate(calls) if told != calls[0]), None)
+        if other is not None:
+            self._is_broken = True
+            raise self._ended(
+                UsageError(
+                    f"USAGE: all ranks must make the same calls: rank 0 calls {calls[0].decode()}, and rank {other} "
+                    f"{calls[other].decode()}",
+                    advice="start the run again",
+                )
+            )
+
     def exchange(self, message: bytes, timeout: float | None = None) -> list[bytes]:
-        """As `Group.exchange`.
+        """Gives each rank the messages of all. Without a timeout there is none, as in every collective; after a rank
+        was silent for too long, there is.
 
         Raises:
-            IoError: if a process is gone. Nothing can be done together any more.
+            IoError: if a rank is gone; or, `retryable`, if this call has been given up, by this rank or by others.
         """
-        if self._broken is not None:
-            raise self._broken
-        try:
-            return self._group.exchange(message, timeout)
-        except Exception as error:
-            self._broken = IoError(
-                f"IO: a rank is gone, nothing was committed by this one: {error}", advice="start the run again"
-            )
-            raise self._broken from error
+        if self.size == 1:
+            return [message]
+        if self._over is not None:
+            raise self._over
+        if timeout is None and self._is_late:
+            timeout = self._limit
+        while True:
+            if self._is_open:
+                # The answers to what was said before that came to nothing.
+                self._met(b"", timeout)
+            texts = self._met(self._call.to_bytes(8, "little") + message, timeout)
+            calls = [int.from_bytes(text[:8], "little") for text in texts]
+            if max(calls) > self._call:
+                raise self._ended(IoError(f"IO: other ranks have not waited for this one: {_UNKNOWN}", retryable=True))
+            if min(calls) == self._call:
+                self._is_late = False
+                return [text[8:] for text in texts]
 
-    def agree(self, error: BaseException | None) -> None:
-        """Raises on all ranks if there is an error on any rank: the own error, or that of the lowest rank with one."""
-        if self.size > 1:
-            notes = self.exchange(noted(error))
+    def _met(self, text: bytes, timeout: float | None) -> list[bytes]:
+        # Counted, since time in which this process itself stood still is not the silence of others.
+        pause = _BEAT if timeout is None else min(_BEAT, timeout)
+        waited = remarked = 0.0
+        self._is_open = True
+        while True:
+            try:
+                texts = self._group.exchange(text, pause)
+            except TimeoutError as error:
+                waited += pause
+                if timeout is not None and waited >= timeout:
+                    self._is_late = True
+                    reason = f"IO: another rank has been silent for {waited:g} s: {_UNKNOWN}"
+                    raise self._ended(IoError(reason, retryable=True)) from error
+                if waited >= remarked + _REMARK:
+                    remarked = waited
+                    _logger.warning("waiting for another rank: silent for %d s", waited)
+            except Exception as error:
+                self._is_broken = True
+                raise self._ended(IoError(f"IO: a rank is gone: {error}", advice="start the run again")) from error
+            else:
+                self._is_open = False
+                return texts
+
+    def _ended(self, error: BaseException) -> BaseException:
+        """Other ranks raise, too: nothing more is said in this call."""
+        self._over = self._over or error
+        return error
+
+    def agree(self, error: BaseException | None = None, word: bytes = b"", timeout: float | None = None) -> list[bytes]:
+        """Gives the words of all. Raises on all ranks if there is an error on any rank: the own error, or that of the
+        lowest rank with one."""
+        try:
+            told = self.exchange(b"!" + noted(error) if error else b" " + word, timeout)
+        except Exception:
             if error is None:
-                for rank, note in enumerate(notes):
-                    if note:
-                        raise heard(rank, note)
+                raise
+            told = []
+        if error is None:
+            failed = (heard(rank, note[1:]) for rank, note in enumerate(told) if note.startswith(b"!"))
+            error = next(failed, None)
         if error is not None:
-            raise error
+            raise self._ended(error)
+        return [word[1:] for word in told]
+
+    def same(self, what: str, forms: Mapping[str, str], error: BaseException | None = None) -> bool:
+        """Whether all ranks have these in the same order.
+
+        Args:
+            what: what that is.
+            forms: what each name is.
+            error: if there is one on this rank: as `agree`.
+
+        Raises:
+            UsageError: on all ranks, if they do not have the same, with the first difference.
+        """
+        if self.size == 1:
+            return True
+        listed = [(str(name), form) for name, form in forms.items()]
+        by_name, as_given = json.dumps(sorted(listed)).encode(), json.dumps(listed).encode()
+        told = self.agree(error, hashlib.sha256(by_name).digest() + hashlib.sha256(as_given).digest())
+        if len({word[:32] for word in told}) == 1:
+            return len(set(told)) == 1
+        lists = [dict(json.loads(word)) for word in self.agree(word=by_name)]
+        names = sorted(set().union(*lists))
+        name = next(name for name in names if len({forms.get(name) for forms in lists}) > 1)
+        found = [forms.get(name, "missing") for forms in lists]
+        other = next(rank for rank, form in enumerate(found) if form != found[0])
+        text = f"{name!r} is {found[0]} on rank 0 and {found[other]} on rank {other}"
+        raise self._ended(UsageError(f"USAGE: ranks do not have the same {what}: {text}", tensor=name))
+
+    def agreed(self, weights: Any) -> Iterator[tuple[Any, Any]]:
+        """Names and tensors of what a trainer publishes. All ranks get the same names in the same order, and know that
+        before they gather anything. A mapping is compared at once (and asked twice for each tensor), a stream tensor by
+        tensor.
+
+        Raises:
+            Exception: on all ranks, if they differ or one of them fails. A stream is read to its end before that: what
+                makes it may gather from other ranks, too.
+        """
+        if self.size == 1:
+            yield from pairs(weights)
+            return
+        error: BaseException | None = None
+        mapping: Mapping[Any, Any] | None = None
+        stream: Iterator[tuple[Any, Any]] = iter(())
+        forms: dict[Any, str] = {}
+        try:
+            mapping = known(weights)
+            if mapping is None:
+                stream = pairs(weights)
+            else:
+                forms = {name: _form(mapping[name]) for name in mapping}
+        except Exception as raised:
+            error = raised
+        self.same("kind of weights", {"weights": "a stream" if mapping is None else "a mapping"}, error)
+        if mapping is None:
+            yield from self._stream(stream)
+            return
+        is_ordered = self.same("tensors", forms)
+        for name in mapping if is_ordered else sorted(mapping, key=str):
+            yield name, mapping[name]
+
+    def _stream(self, stream: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        while True:
+            error: BaseException | None = None
+            pair, line = None, "nothing more"
+            try:
+                for name, value in stream:
+                    pair, line = (name, value), f"{name!r}, {_form(value)}"
+                    break
+            except Exception as raised:
+                error = raised
+            try:
+                lines = [word.decode() for word in self.agree(error, line.encode())]
+                other = next((rank for rank, line in enumerate(lines) if line != lines[0]), None)
+                if other is not None:
+                    text = f"rank 0 gives {lines[0]}, and rank {other} {lines[other]}"
+                    raise self._ended(UsageError(f"USAGE: streams must have the same order on all ranks: {text}"))
+            except Exception:
+                with contextlib.suppress(Exception):
+                    deque(stream, maxlen=0)
+                raise
+            if pair is None:
+                return
+            yield pair
 
     def whole(self, value: Any, owners: set[int]) -> Any:
-        """A tensor that is spread over the processes (DTensor), gathered from them: all of them call this. Other
-        tensors are given back.
+        """A tensor that is spread over the processes (DTensor), gathered from them: all of them call this, for the
+        same tensor. Other tensors are given back.
 
         Args:
             value: the tensor.
@@ -186,7 +383,7 @@ class Ranks:
             worker.join(5)
             raise
         worker.join()
-        return self.exchange(result[0], SILENCE)
+        return self.agree(word=result[0], timeout=self._limit)
 
     @property
     def is_busy(self) -> bool:
@@ -204,15 +401,20 @@ class Ranks:
             has_ended = done.wait(pause)
             pause = min(2 * pause, _BEAT)
             own = result[1] if has_ended else None
-            # Done; or at work; or what went wrong.
-            states = self.exchange(noted(own) if own else b"+" if has_ended else b"", SILENCE)
-            if own is not None:
-                raise own
-            for rank, state in enumerate(states):
-                if len(state) > 1:
-                    raise heard(rank, state)
-            if all(states):
+            # Done, or at work.
+            if all(self.agree(own, b"+" if has_ended else b"", self._limit)):
                 return
+
+
+def _form(value: Any) -> str:
+    """What of a tensor must be the same on all ranks."""
+    if not hasattr(value, "dtype"):
+        return type(value).__name__
+    text = f"{name_of(value)} {list(value.shape)}"
+    if not hasattr(value, "full_tensor"):
+        return text
+    placements = ", ".join(map(repr, value.placements))
+    return f"{text} as {placements} on {' x '.join(map(str, value.device_mesh.shape))} ranks"
 
 
 def noted(error: BaseException | None) -> bytes:

@@ -104,7 +104,7 @@ def name_of(value: Any) -> str:
     if isinstance(value, Tensor):
         return value.dtype
     text = str(value.dtype).removeprefix("torch.")
-    return "F4" if text == "float4_e2m1fn_x2" else next(name for name, own in _NAMES.items() if own == text)
+    return "F4" if text == "float4_e2m1fn_x2" else next((name for name, own in _NAMES.items() if own == text), text)
 
 
 def zeros(kind: str, dtype: str, shape: list[int]) -> Any:

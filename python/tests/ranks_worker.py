@@ -1,22 +1,34 @@
 """One rank of a training run, for test_ranks.py: publishes the steps that it is told to, and prints what became of
 each.
 
-    python ranks_worker.py KIND RANK SIZE MEETING URL LIKE STEP...
+    python ranks_worker.py KIND RANK SIZE MEETING LIMIT URL LIKE STEP...
 
 KIND is `sockets` (no torch: whole tensors on each rank) or `torch` (gloo, rows of each tensor on each rank). A step
-is a number, or one of `break`, `mend`, `die`, `halt`, `spoil`: what happens to the store, or to rank 1, with the next
-step.
+is a number, or what happens with the next one:
+
+- `break`, `mend`: to the store;
+- `die`, `halt`: rank 1 is killed, or stopped for good, when it begins to compare;
+- `stop`, `doze`: it is stopped then, until rank 0 has given up, or until rank 0 remarks the silence;
+- `before`, `after`: rank 0 is stopped before or after it commits, until rank 1 has given up;
+- `shuffle`: mappings, in another order on each rank;
+- `lack`, `dtype`, `shape`, `placement`, `stream`: a mapping in which a tensor of rank 2 is another;
+- `reverse`, `raise`: a stream that is another on rank 1;
+- `wait`: rank 0 makes another call than the others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
+import random
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,110 +43,187 @@ class Sockets:
 
     def __init__(self, rank: int, size: int, meeting: str) -> None:
         self.rank, self.size = rank, size
+        self._read: dict[socket.socket, bytes] = {}
         if rank == 0:
             listener = socket.socket(fileno=int(meeting))
             lines = [listener.accept()[0] for _ in range(size - 1)]
-            self._lines = {struct.unpack("<I", self._read(line, 4))[0]: line for line in lines}
+            self._lines = {struct.unpack("<Q", self._receive(line, None))[0]: line for line in lines}
         else:
             line = socket.create_connection(("127.0.0.1", int(meeting)))
-            line.sendall(struct.pack("<I", rank))
+            self._send(line, struct.pack("<Q", rank))
             self._lines = {0: line}
+        # What the exchange under way has sent and received.
+        self._sent: bytes | None = None
+        self._received: dict[int, bytes] = {}
 
     @staticmethod
-    def _read(line: socket.socket, length: int) -> bytes:
-        read = b""
-        while len(read) < length:
-            part = line.recv(length - len(read))
+    def _send(line: socket.socket, message: bytes) -> None:
+        line.settimeout(None)
+        line.sendall(struct.pack("<Q", len(message)) + message)
+
+    def _receive(self, line: socket.socket, until: float | None) -> bytes:
+        while True:
+            read = self._read.get(line, b"")
+            end = 8 + struct.unpack("<Q", read[:8])[0] if len(read) >= 8 else 8
+            if len(read) >= end > 8:
+                self._read[line] = read[end:]
+                return read[8:end]
+            line.settimeout(None if until is None else max(until - time.monotonic(), 0.001))
+            part = line.recv(1 << 16)
             if not part:
                 raise ConnectionError("a rank has gone")
-            read += part
-        return read
-
-    def _receive(self, line: socket.socket) -> bytes:
-        return self._read(line, struct.unpack("<Q", self._read(line, 8))[0])
+            self._read[line] = read + part
 
     def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
-        for line in self._lines.values():
-            line.settimeout(timeout)
-        if self.rank != 0:
-            line = self._lines[0]
-            line.sendall(struct.pack("<Q", len(message)) + message)
-            return [self._receive(line) for _ in range(self.size)]
-        messages = [message] + [self._receive(self._lines[rank]) for rank in range(1, self.size)]
-        for line in self._lines.values():
-            line.sendall(b"".join(struct.pack("<Q", len(text)) + text for text in messages))
+        until = None if timeout is None else time.monotonic() + timeout
+        if self._sent is None:
+            self._sent = message
+            if self.rank != 0:
+                self._send(self._lines[0], message)
+        others = range(1, self.size) if self.rank == 0 else range(self.size)
+        for rank in others:
+            if rank not in self._received:
+                self._received[rank] = self._receive(self._lines[rank if self.rank == 0 else 0], until)
+        messages = [self._received.get(rank, self._sent) for rank in range(self.size)]
+        for line in self._lines.values() if self.rank == 0 else ():
+            for text in messages:
+                self._send(line, text)
+        self._sent, self._received = None, {}
         return messages
 
 
+class Stopping:
+    """The native publisher of a rank that is stopped while it commits."""
+
+    def __init__(self, native: Any, stop: Callable[[str], None]) -> None:
+        self._native, self._stop = native, stop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def commit(self, *arguments: Any) -> Any:
+        self._stop("before")
+        made = self._native.commit(*arguments)
+        self._stop("after")
+        return made
+
+
 def main() -> None:
-    kind, rank, size, meeting, url, like, *steps = sys.argv[1:]
+    kind, number, count, meeting, limit, url, like, *steps = sys.argv[1:]
+    rank, size = int(number), int(count)
+    stopped = Path(url).with_name("stopped")
+    told: set[str] = set()
     group: Any
     if kind == "torch":
         import torch
         import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+        from torch.distributed.tensor import DTensor, Replicate, Shard
 
-        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=int(size))
-        mesh = init_device_mesh("cpu", (int(size),))
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
+        mesh = init_device_mesh("cpu", (size,))
         group = dist.group.WORLD
         dtypes = {"BF16": torch.bfloat16, "F32": torch.float32, "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn}
     else:
-        group = Sockets(int(rank), int(size), meeting)
+        group = Sockets(rank, size, meeting)
 
-    def rows(whole: Any) -> Any:
-        # By their bytes: gloo does not carry fp8.
-        spread = distribute_tensor(whole.view(torch.uint8), mesh, [Shard(0)])
-        local = spread.to_local().view(whole.dtype)
-        return DTensor.from_local(local, mesh, [Shard(0)], shape=whole.shape, stride=whole.stride())
+    def spread(whole: Any) -> Any:
+        if "placement" in flaws:
+            return DTensor.from_local(whole, mesh, [Replicate()], run_check=False)
+        rows = -(-len(whole) // size)
+        local = whole[rank * rows : (rank + 1) * rows]
+        return DTensor.from_local(local, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride())
 
-    def weights(step: int) -> Iterator[tuple[str, Any]]:
-        for name, (dtype, shape, data) in model(step).items():
-            if kind == "torch":
-                whole = torch.frombuffer(bytearray(data), dtype=dtypes[dtype]).reshape(shape)
-                yield name, rows(whole)
-            else:
-                yield name, dc.Tensor(dtype, shape, data)
-            if spoiled and rank == "1":
-                yield f"{name}.more", dc.Tensor("U8", (1,), b"a")
+    def tensor(name: str, dtype: str, shape: tuple[int, ...], data: bytes) -> Any:
+        if name != "b.bias":
+            flaws.clear()
+        if "dtype" in flaws:
+            dtype, data = "BF16", data[:16]
+        if "shape" in flaws:
+            shape = shape[::-1]
+        if kind == "torch":
+            return spread(torch.frombuffer(bytearray(data), dtype=dtypes[dtype]).reshape(shape))
+        return dc.Tensor(dtype, shape, data)
 
-    # What happens to rank 1 when it begins to compare.
-    signals = {"die": signal.SIGKILL, "halt": signal.SIGSTOP}
-    fate: list[signal.Signals] = []
-    spoiled = False
+    def stream(step: int) -> Iterator[tuple[str, Any]]:
+        rows = list(model(step).items())
+        for name, row in reversed(rows) if rank == 1 and "reverse" in told else rows:
+            flaws[:] = told if rank == 2 else ()
+            yield name, tensor(name, *row)
+            if rank == 1 and "raise" in told:
+                raise ValueError("this one breaks off")
+
+    def weights(step: int) -> Any:
+        if not told & {"shuffle", "lack", "dtype", "shape", "placement", "stream"} or ("stream" in told and rank == 2):
+            return stream(step)
+        rows = list(stream(step))
+        if "shuffle" in told:
+            random.Random(rank).shuffle(rows)
+        return {name: row for name, row in rows if rank != 2 or name != "b.bias" or "lack" not in told}
+
+    flaws: list[str] = []
+
+    def stop(when: str) -> None:
+        if when in told:
+            stopped.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGKILL if when == "die" else signal.SIGSTOP)
+
+    def go_on() -> None:
+        os.kill(int(stopped.read_text()), signal.SIGCONT)
+        stopped.unlink()
 
     def progress(*_: object) -> None:
-        if fate and int(rank) == 1:
-            os.kill(os.getpid(), fate[0])
+        for when in ("die", "halt", "stop", "doze") if rank == 1 else ():
+            stop(when)
+            told.discard(when)
 
-    _ranks.SILENCE = 3.0
+    class Remarks(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if rank == 0 and "doze" in told and "waiting for another rank" in record.getMessage():
+                told.remove("doze")
+                go_on()
+
+    _ranks._REMARK = 1.0
+    logging.getLogger("deltachain").addHandler(Remarks())
     files = Path(url) / "files"
-    with dc.Publisher(url, like=like, group=group, snapshots=None, attempts=3, progress=progress) as pub:
-        meet = pub._ranks.exchange
+    with dc.Publisher(
+        url,
+        like=like,
+        group=group,
+        rank_timeout=float(limit),
+        snapshots=None,
+        attempts=3,
+        progress=progress,
+    ) as pub:
+        if rank == 0:
+            pub._native = Stopping(pub._native, stop)
         for step in steps:
-            if step in signals:
-                fate.append(signals[step])
-            elif step == "spoil":
-                spoiled = True
-            elif step == "break" and rank == "0":
-                files.rename(files.with_name("away"))
-                files.write_text("in the way")
-            elif step == "mend" and rank == "0":
-                files.unlink()
-                files.with_name("away").rename(files)
-            if step.isdigit():
-                try:
-                    made = pub.publish(weights(int(step)), metadata={"step": step})
-                    said: Any = {"version": made.version, "digest": made.digest, "snapshot": made.snapshot}
-                except dc.Error as error:
-                    said = {"error": type(error).__name__, "text": str(error)}
-                print(json.dumps(said), flush=True)
-                spoiled = False
-                if fate:
-                    # The group is broken for good.
-                    os._exit(0)
-            else:
-                meet(b"")
+            if not step.isdigit():
+                told.add(step)
+                if step == "break" and rank == 0:
+                    files.rename(files.with_name("away"))
+                    files.write_text("in the way")
+                elif step == "mend" and rank == 0:
+                    files.unlink()
+                    files.with_name("away").rename(files)
+                elif step == "wait" and rank == 0:
+                    with contextlib.suppress(dc.UsageError):
+                        pub.wait()
+                if step in ("break", "mend"):
+                    pub.wait()
+                continue
+            try:
+                made = pub.publish(weights(int(step)), metadata={"step": step})
+                said: Any = {"version": made.version, "digest": made.digest, "snapshot": made.snapshot}
+            except (dc.Error, ValueError) as error:
+                said = {"error": type(error).__name__, "text": str(error)}
+                if (told & {"stop"} and rank == 0) or (told & {"before", "after"} and rank == 1):
+                    go_on()
+            print(json.dumps(said), flush=True)
+            if told & {"die", "halt"}:
+                # The rank does not come back.
+                os._exit(0)
+            told.clear()
     if kind == "torch":
         # Threads of gloo that still run when the interpreter ends can abort the process.
         dist.destroy_process_group()

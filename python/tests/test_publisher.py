@@ -14,7 +14,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -453,3 +453,25 @@ def test_a_job_can_be_given_up(tmp_path: Path) -> None:
         with pytest.raises(CancelledError):
             job.result()
         assert pub.publish(tensors(0)).version == 0
+
+
+def test_a_publisher_is_used_by_one_thread_at_a_time(tmp_path: Path) -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def progress(*_: object) -> None:
+        begun.set()
+        done.wait(60)
+
+    pub = dc.Publisher(tmp_path / "chain", progress=progress)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(pub.publish, tensors(0))
+        assert begun.wait(60)
+        calls = (lambda: pub.publish(tensors(1)), lambda: pub.publish_async(tensors(1)), pub.wait, pub.close)
+        for call in (*calls, lambda: pub.head):
+            with pytest.raises(dc.UsageError, match="another thread is using it"):
+                call()
+        done.set()
+        assert first.result().version == 0
+    assert pub.publish(tensors(1)).version == 1
+    pub.close()
+    assert_version(tmp_path / "chain", 1, 1)

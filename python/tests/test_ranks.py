@@ -8,11 +8,13 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import model, write_model
+from ranks_worker import Sockets
 from test_publisher import assert_version, followed, tensors, versions
 
 import deltachain as dc
@@ -34,9 +36,9 @@ def like(tmp_path: Path) -> Path:
     return folder
 
 
-def ran(kind: str, size: int, url: Path, like: Path, *steps: object) -> list[list[dict[str, Any]]]:
+def ran(kind: str, size: int, url: Path, like: Path, *steps: object, limit: float = 3.0) -> list[list[dict[str, Any]]]:
     """Runs the ranks; what each of them said of each step. Ranks that were stopped are ended when the first has."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     meeting = url.parent / f"meeting {os.urandom(4).hex()}"
     processes = []
     with socket.create_server(("127.0.0.1", 0), backlog=size) as listener:
@@ -53,6 +55,7 @@ def ran(kind: str, size: int, url: Path, like: Path, *steps: object) -> list[lis
                 rank,
                 size,
                 own,
+                limit,
                 url,
                 like,
                 *steps,
@@ -130,14 +133,92 @@ def test_a_rank_that_goes_leaves_the_chain_as_it_was(tmp_path: Path, like: Path,
     assert_version(url, None, 1)
 
 
+# What is another on one rank, and what all are told.
+FLAWS = {
+    "lack": "tensors: 'b.bias' is F32 [2, 4]{} on rank 0 and missing on rank 2",
+    "dtype": "tensors: 'b.bias' is F32 [2, 4]{} on rank 0 and BF16 [2, 4]{} on rank 2",
+    "shape": "tensors: 'b.bias' is F32 [2, 4]{} on rank 0 and F32 [4, 2]{} on rank 2",
+    "placement": "tensors: 'b.bias' is F32 [2, 4]{} on rank 0 and F32 [2, 4] as Replicate() on 4 ranks on rank 2",
+    "stream": "kind of weights: 'weights' is a mapping on rank 0 and a stream on rank 2",
+    "reverse": "rank 0 gives 'a.weight', BF16 [300, 10]{}, and rank 1 'd.steady', U8 [3]{}",
+    "raise": "this one breaks off",
+}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_wrong_on_one_rank_is_raised_on_all(tmp_path: Path, like: Path, kind: str) -> None:
-    said = ran(kind, 3, tmp_path / "chain", like, 0, "spoil", 1, 1)
+def test_ranks_that_differ_are_told_before_anything_is_gathered(tmp_path: Path, like: Path, kind: str) -> None:
+    url = tmp_path / "chain"
+    flaws = [flaw for flaw in FLAWS if kind == "torch" or flaw != "placement"]
+    said = ran(kind, 4, url, like, 0, *(step for flaw in flaws for step in (flaw, 1)), 1, limit=60)
     for rank, made in enumerate(said):
-        assert [one.get("version") for one in made] == [0, None, 1]
-        assert made[1]["error"] == "UsageError"
-        assert "4 too many" in made[1]["text"]
-        assert made[1]["text"].startswith("rank 1 failed: ") == (rank != 1)
+        assert [one.get("version") for one in made] == [0, *(None for _ in flaws), 1]
+        for flaw, one in zip(flaws, made[1:], strict=False):
+            text = FLAWS[flaw].replace("{}", " as Shard(dim=0) on 4 ranks" if kind == "torch" else "")
+            assert one["text"].endswith(text)
+            if flaw != "raise":
+                assert one["error"] == "UsageError"
+            else:
+                assert one["error"] == ("ValueError" if rank == 1 else "Error")
+                assert one["text"].startswith("rank 1 failed: ") == (rank != 1)
+    assert_version(url, 1, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mappings_may_have_any_order(tmp_path: Path, like: Path, kind: str) -> None:
+    url = tmp_path / "chain"
+    said = ran(kind, 4, url, like, "shuffle", 0, "shuffle", 1, limit=60)
+    assert all([one.get("version") for one in made] == [0, 1] for made in said)
+    for version in (0, 1):
+        assert_version(url, version, version)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_that_was_silent_for_too_long_comes_back(tmp_path: Path, like: Path, kind: str) -> None:
+    url = tmp_path / "chain"
+    said = ran(kind, 4, url, like, 0, "stop", 1, 2, "before", 3, 4, "after", 5, 6)
+    for made in said:
+        # What rank 0 had begun to commit becomes a version, although all have given it up.
+        assert [one.get("version") for one in made] == [0, None, 1, None, 3, None, 5]
+        for one in made[1::2]:
+            assert one["error"] == "IoError"
+            assert "may have been published" in one["text"]
+        assert not any(one["snapshot"] for one in made[2::2])
+    assert len(versions(url)) == 6
+    for version, step in enumerate((0, 2, 3, 4, 5, 6)):
+        assert_version(url, version, step)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_that_is_silent_for_a_while_is_waited_for(tmp_path: Path, like: Path, kind: str) -> None:
+    url = tmp_path / "chain"
+    said = ran(kind, 4, url, like, 0, "doze", 1, limit=60)
+    assert all([one.get("version") for one in made] == [0, 1] for made in said)
+    assert_version(url, 1, 1)
+
+
+def test_ranks_that_make_other_calls_are_stopped(tmp_path: Path, like: Path) -> None:
+    url = tmp_path / "chain"
+    said = ran("sockets", 3, url, like, 0, "wait", 1, 2, limit=60)
+    for made in said:
+        assert [one.get("error") for one in made] == [None, "UsageError", "UsageError"]
+        assert made[1]["text"].endswith("rank 0 calls wait() after version 0, and rank 1 publish() after version 0")
+    assert len(versions(url)) == 1
+
+
+def test_ranks_need_the_same_checkpoint(tmp_path: Path, like: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    write_model(other, {**model(0), "b.bias": ("F32", (4, 2), bytes(32))})
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+
+    def opened(rank: int, meeting: int, like: Path) -> None:
+        dc.Publisher(tmp_path / "chain", like=like, group=Sockets(rank, 2, str(meeting)))
+
+    with ThreadPoolExecutor() as threads:
+        ranks = [threads.submit(opened, 0, listener.detach(), like), threads.submit(opened, 1, port, other)]
+    for rank in ranks:
+        with pytest.raises(dc.UsageError, match=r"same like=: 'b.bias' is F32 \[2, 4\] on rank 0 and F32 \[4, 2\]"):
+            rank.result()
 
 
 def test_ranks_need_a_checkpoint(tmp_path: Path) -> None:
@@ -151,6 +232,8 @@ def test_ranks_need_a_checkpoint(tmp_path: Path) -> None:
         dc.Publisher(tmp_path / "chain", group=Two())
     with pytest.raises(TypeError, match="not str"):
         dc.Publisher(tmp_path / "chain", group="world")
+    with pytest.raises(dc.UsageError, match="rank_timeout"):
+        dc.Publisher(tmp_path / "chain", rank_timeout=0)
 
 
 def test_shards_of_a_chain_that_a_single_process_begins(tmp_path: Path, like: Path) -> None:
