@@ -231,12 +231,12 @@ class EngineCopy:
                 update.apply()
         found = self._find(wanted)
         if found is None and subscriber is not None and wanted is not None:
-            try:
-                subscriber.prepare(wanted, timeout=0.0).apply()
-            except TimeoutError as error:
+            update = subscriber._seek(wanted, None)
+            if update is None:
                 raise ChainError(
                     f"CHAIN: there is no version {wanted} in the chain", rule="R-CHN-03", advice="see the update"
-                ) from error
+                )
+            update.apply()
             found = self._find(wanted)
         if found is None:
             return

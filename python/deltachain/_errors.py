@@ -10,6 +10,7 @@ __all__ = [
     "CorruptError",
     "Error",
     "ForkedError",
+    "InternalError",
     "IoError",
     "LimitError",
     "MalformedError",
@@ -141,6 +142,10 @@ class ForkedError(Error):
     """A handle was used in a child process that was made by `fork()` after the handle had been opened."""
 
 
+class InternalError(Error):
+    """deltachain has a bug. What was being changed is given up: open it anew."""
+
+
 CLASSES: dict[str, type[Error]] = {
     "NOT_DCF": NotDcfError,
     "TRUNCATED": TruncatedError,
@@ -157,4 +162,5 @@ CLASSES: dict[str, type[Error]] = {
     "TIMEOUT": TimeoutError,
     "TORN": TornError,
     "FORKED": ForkedError,
+    "INTERNAL": InternalError,
 }

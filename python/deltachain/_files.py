@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, overload
 
 from . import _native
-from ._errors import UsageError
-from ._tensors import PACKED, Tensor, allocator, kind_of, shaped
+from ._errors import TornError, UsageError
+from ._tensors import PACKED, Tensor, allocator, kind_of, shaped, writable
 
 __all__ = [
     "ApplyReport",
@@ -107,9 +108,9 @@ class LinkTensor:
 class Patch:
     """What changes in a tensor. There is one for each tensor that changes.
 
-    `indices` and `values` show memory of this package and are not copied: they can be written to, and stay valid as
-    long as you hold them. They are of the library that the caller uses: torch, numpy, or buffers (`memoryview` and
-    `deltachain.Tensor`) where it uses neither.
+    `indices` and `values` are of the library that the caller uses: torch, numpy, or buffers (`memoryview` and
+    `deltachain.Tensor`) where it uses neither. They are copies, which stay as they are as long as you hold them, and
+    read-only. torch has no read-only tensors: you can write to those, and nothing else changes.
     """
 
     name: str
@@ -157,7 +158,7 @@ def patch_of(row: tuple[str, str, list[int], Any, Any], kind: str) -> Patch:
         import torch
 
         wide = memoryview(lanes).itemsize == 8
-        lanes = torch.frombuffer(lanes, dtype=torch.int64 if wide else torch.int32)
+        lanes = torch.frombuffer(writable(lanes), dtype=torch.int64 if wide else torch.int32)
     elif kind == "numpy":
         import numpy
 
@@ -165,6 +166,19 @@ def patch_of(row: tuple[str, str, list[int], Any, Any], kind: str) -> Patch:
     else:
         lanes = memoryview(lanes)
     return Patch(name, tensor_shape, dtype, lanes, shown)
+
+
+@contextmanager
+def taken(patches: Iterator[Patch]) -> Iterator[Iterator[Patch]]:
+    """Gives patches to a block, which has to take all of them.
+
+    Raises:
+        TornError: if it has not.
+    """
+    yield patches
+    left = next(patches, None)
+    if left is not None:
+        raise TornError(f"the block has ended before it took all patches, the next is of {left.name!r}: use full()")
 
 
 class Link:
@@ -303,7 +317,7 @@ def open(link: Path | bytes | bytearray | memoryview) -> Link:
     """
     if isinstance(link, str | os.PathLike):
         return Link(_native.open_link(os.fspath(link), None))
-    return Link(_native.open_link(None, bytes(link)))
+    return Link(_native.open_link(None, bytes(memoryview(link))))
 
 
 @overload

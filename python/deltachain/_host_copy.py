@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _native
 from ._errors import TornError, UsageError
-from ._files import Patch, patch_of
+from ._files import Patch, patch_of, taken
 from ._tensors import shaped
 
 __all__ = ["HostCopy"]
@@ -73,12 +73,12 @@ class HostCopy:
 
     @property
     def torn(self) -> bool:
-        """Whether the last `applying()` ended with an exception: use `full()`."""
+        """Whether this process may hold parts of two versions, as for `Subscriber.torn`: use `full()`."""
         return self._torn
 
     def tensors(self) -> Mapping[str, Any]:
-        """The tensors of the version that is shown: views of files that are mapped, which all processes share.
-        A process that writes to one gets its own copy of that page; the files stay as they are."""
+        """The tensors of the version that is shown: views of files that are mapped, which all processes share. They
+        are read-only; a process that writes to one of torch gets its own copy of that page."""
         current = self.current
         if current is None:
             raise UsageError(f"USAGE: the directory holds no version yet (file {self._path})", file=self._path)
@@ -100,7 +100,8 @@ class HostCopy:
         """What changes from the version that this process is at to the one that is shown; see `Update.applying`.
 
         Raises:
-            TornError: if the last one ended with an exception, or the version that this process is at is gone.
+            TornError: if this process is torn, or the version that it is at is gone; at the end, if the block has not
+                taken all patches.
             UsageError: before `full()`.
         """
         if self._torn:
@@ -110,12 +111,11 @@ class HostCopy:
         current = self.current
         if current is None or not os.path.isdir(self.held):
             raise TornError("the version that this process is at is gone: load all with full()")
-        try:
-            yield differences(self.held, current, self._kind, threads)
-        except BaseException:
-            self._torn = True
-            raise
+        self._torn = True
+        with taken(differences(self.held, current, self._kind, threads)) as patches:
+            yield patches
         self.held = current
+        self._torn = False
 
 
 def files_of(directory: str) -> list[str]:

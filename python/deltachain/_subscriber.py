@@ -15,16 +15,13 @@ from typing import Any
 
 from . import _native
 from ._errors import ChainError, Error, TimeoutError, TornError, UsageError
-from ._files import Patch, Progress, patch_of
+from ._files import Patch, Progress, patch_of, taken
 from ._store import Credentials, open_store
 from ._tensors import kind_of, shaped
 
 __all__ = ["Lag", "Subscriber", "Times", "Update"]
 
 _logger = logging.getLogger("deltachain")
-
-# Patches that are made at once: each is small, or shown where it lies.
-_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +118,16 @@ class Subscriber:
             attempts=attempts,
             max_rate=max_rate,
         )
-        self._patterns = None if tensors is None else list(tensors)
-        self._cache = None if cache is None else os.fspath(cache)
-        self._adopt = adopt
+        patterns = None if tensors is None else list(tensors)
+        own_cache = None if cache is None else os.fspath(cache)
         place = None if host_copy is None else os.fspath(host_copy)
-        self._native = _native.Follower(store, place, self._patterns, self._cache, other_files, allow_rollback, adopt)
+        self._native = _native.Follower(store, place, patterns, own_cache, other_files, allow_rollback, adopt, into)
         self._on_disk = place is not None
-        self._into = into
-        self._is_moved = False
         self._kind = kind or (kind_of(next(iter(into.values()))) if into else usual_kind())
         self._threads = threads
         self._progress = progress
-        self._torn = False
+        # Whether what is patched by hand may hold parts of two versions.
+        self._is_engine_torn = False
         self._url = os.fspath(url)
 
     def __enter__(self) -> Subscriber:
@@ -174,55 +169,54 @@ class Subscriber:
 
     @property
     def torn(self) -> bool:
-        """Whether the last `applying()` ended with an exception. What was being patched may then hold parts of two
-        versions. `update.full()` repairs that."""
-        return self._torn
+        """Whether your engine, or the tensors of `into=`, may hold parts of two versions: an `applying()`, `full()`
+        or `apply()` has begun and not come to its end. `full()` repairs that, of any update."""
+        return self._is_engine_torn or self._native.is_torn
 
     def poll(self, *, timeout: float | None = None) -> Update | None:
-        """Looks once: prepares the head, or gives None if it is held already, or there is no version yet.
+        """Looks once: prepares the head, or gives None if it is held already, or there is no version or no chain yet.
 
         Raises:
-            TimeoutError: if it takes longer than `timeout` seconds. Nothing has changed.
+            TimeoutError: if it takes longer than `timeout` seconds; with 0, if there is anything to wait for. Nothing
+                has changed.
             Error: as for `prepare`.
         """
+        update = self._seek(None, timeout)
+        return None if update is None or update._native is None else update
+
+    def _seek(self, version: int | None, timeout: float | None) -> Update | None:
+        """Looks once: prepares a version, or the head; None if there is no such version yet."""
         try:
-            native = self._native.prepare(None, timeout, self._threads, self._progress)
+            return Update(self, self._native.prepare(version, timeout, self._threads, self._progress))
         except ChainError as error:
-            if error.rule == "R-CHN-03" and self.version is None:
+            is_new = self.version is None
+            if (error.rule == "R-CHN-03" and (is_new or version is not None)) or (error.rule == "R-CHN-01" and is_new):
                 return None
             raise
-        return None if native is None else Update(self, native)
 
     def prepare(self, version: int | None = None, *, timeout: float | None = None, poll: float = 0.5) -> Update:
         """Fetches and proves a version beside the one in use, which does not change.
 
         Args:
             version: which one; by default the head, and if that is held already, the next one as soon as it exists.
-            timeout: seconds after which to give up; by default there is no limit.
+            timeout: seconds after which to give up, also if the store does not answer or there is no chain yet; with 0
+                it looks once. By default there is no limit.
             poll: seconds between two looks while there is nothing new.
 
         Returns:
             What is ready to be applied. If `version` is held already, it changes nothing.
 
         Raises:
-            TimeoutError: if the version does not exist in time. Nothing has changed.
+            TimeoutError: if the version does not exist, or is not here, in time. Nothing has changed.
             WrongBaseError: if the held version is not what the chain says; `advice` tells what to do.
             Error: if there is no good way to the version. What is held is kept.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else time.monotonic() + max(0.0, timeout)
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
-            if version is None:
-                update = self.poll(timeout=left or None)
-                if update is not None:
-                    return update
-            else:
-                try:
-                    native = self._native.prepare(version, left or None, self._threads, self._progress)
-                    return Update(self, native) if native is not None else Update(self, None)
-                except ChainError as error:
-                    if error.rule != "R-CHN-03":
-                        raise
+            update = self.poll(timeout=left) if version is None else self._seek(version, left)
+            if update is not None:
+                return update
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError("the time is over, and there is no such version yet")
@@ -293,13 +287,6 @@ class Subscriber:
         for number, (name, dtype, shape) in enumerate(self._native.tensors()):
             yield name, shaped(self._kind, dtype, shape, self._native.read(number))
 
-    def _apply(self, native: _native.Prepared) -> dict[str, Any]:
-        fields = self._native.switch(native)
-        if self._into is not None and not self._is_moved:
-            self._native.move_into(self._into, self._patterns, self._cache, self._adopt, self._threads, self._progress)
-            self._is_moved = True
-        return fields
-
 
 class Update:
     """A version that has been fetched and proven, and waits to be applied. The version in use has not changed.
@@ -321,14 +308,13 @@ class Update:
         self.base: int | None = None if held is None else held[0]
         self.version: int = native.version if native is not None else held[0]  # type: ignore[index]
         self.digest: str = native.digest if native is not None else held[1]  # type: ignore[index]
+        # How often the copy had been switched.
+        self._switches = subscriber._native.switches
         self._before = subscriber.path
         self._after = None if native is None else native.directory()
         self.times: Times | None = None
         self.downloaded: int | None = None
         self.routes: list[tuple[int | None, int]] = []
-        self._is_applied = native is None
-        if native is not None and subscriber._into is not None and not subscriber._is_moved:
-            _native.Follower.check_into(subscriber._into, native)
 
     def __repr__(self) -> str:
         return f"<deltachain.Update to version {self.version}, {self.digest[:12]}>"
@@ -351,66 +337,88 @@ class Update:
         native = self._native
         if native is None:
             return
-        if self._is_applied:
-            raise UsageError(
-                "USAGE: the update has been applied: read patches before that, in `with update.applying()`"
-            )
         kind = self._subscriber._kind
+        self._check_unapplied(native)
         if self._after is not None:
             from ._host_copy import differences
 
             yield from differences(self._before, os.fspath(self._after), kind, self._subscriber._threads)
             return
-        count = native.count()
-        for begin in range(0, count, _AT_ONCE):
-            if self._is_applied:
-                raise UsageError("USAGE: the update has been applied meanwhile")
-            for row in native.patches(begin, min(count, begin + _AT_ONCE)):
+        begin = 0
+        while rows := native.patches(begin):
+            for row in rows:
                 yield patch_of(row, kind)
+            begin += len(rows)
+            self._check_unapplied(native)
 
     @contextmanager
     def applying(self) -> Iterator[Iterator[Patch]]:
         """Patches your engine, then switches the copy.
 
-        In the block, load the patches (`Patch`) that it gives. When the block ends, the copy becomes this version. If
-        it ends with an exception, the copy stays as it was and the subscriber is *torn*: your engine may hold parts
-        of two versions, and `full()` is the way on.
+        In the block, load the patches (`Patch`) that it gives: all of them. When the block ends, the copy becomes
+        this version. From the beginning of the block until then the subscriber is *torn*: your engine may hold parts
+        of two versions. It stays so if the block or the switch ends with an exception, or the block has not taken all
+        patches. `full()` is the way on then.
 
         Raises:
-            TornError: if the subscriber is torn.
+            TornError: if the subscriber is torn; at the end, if the block has not taken all patches.
             UsageError: if something else has been applied since this was prepared.
         """
         subscriber = self._subscriber
-        if subscriber._torn:
+        self._check()
+        if subscriber.torn:
             raise TornError("an update ended half way: load all with update.full()")
-        try:
-            yield self.patches()
-        except BaseException:
-            subscriber._torn = True
-            raise
+        subscriber._is_engine_torn = True
+        with taken(self.patches()) as patches:
+            yield patches
         self.apply()
+        subscriber._is_engine_torn = False
 
     @contextmanager
     def full(self) -> Iterator[Iterator[Patch]]:
-        """As `applying()`, but gives every tensor of the version as a whole: `indices` is None. What was torn is
-        whole again when the block ends."""
+        """As `applying()`, but switches the copy first, and gives every tensor of the version as a whole: `indices` is
+        None. What was torn is whole again when the block has taken all and ends."""
         subscriber = self._subscriber
+        self._check()
+        subscriber._is_engine_torn = True
         self.apply()
-        subscriber._torn = True
-        yield (Patch(name, _shape_of(tensor), _dtype_of(tensor), None, tensor) for name, tensor in subscriber.state())
-        subscriber._torn = False
+        tensors = subscriber.state()
+        with taken(Patch(name, _shape_of(own), _dtype_of(own), None, own) for name, own in tensors) as patches:
+            yield patches
+        subscriber._is_engine_torn = False
 
     def apply(self) -> None:
         """Switches the copy, without telling what changes: for engines that read the files of a host copy, or whose
-        tensors are the copy (`into=`)."""
-        if self._is_applied:
+        tensors are the copy (`into=`). If it is interrupted, call it again, or go on with another update.
+
+        Raises:
+            UsageError: if something else has been applied since this was prepared.
+        """
+        self._check()
+        if self._native is None:
             return
-        assert self._native is not None
-        fields = self._subscriber._apply(self._native)
-        self._is_applied = True
+        subscriber = self._subscriber
+        fields = subscriber._native.switch(self._native, subscriber._threads, subscriber._progress)
         self.times = Times(*fields["times"])
         self.downloaded = fields["downloaded"]
         self.routes = fields["routes"]
+
+    def _check(self) -> None:
+        """Refuses what is not for the version held any more, before anything is touched."""
+        native = self._subscriber._native
+        native.held()
+        is_applied = self._native is not None and self._native.is_applied
+        if native.switches != self._switches + is_applied:
+            raise UsageError("USAGE: something else has been applied since this was prepared: prepare again")
+        if self._after is not None and not is_applied and not os.path.isdir(self._after):
+            raise UsageError("USAGE: something else has been prepared since: prepare again")
+
+    def _check_unapplied(self, native: _native.Prepared) -> None:
+        self._check()
+        if native.is_applied:
+            raise UsageError(
+                "USAGE: the update has been applied: read patches before that, in `with update.applying()`"
+            )
 
 
 def usual_kind() -> str:

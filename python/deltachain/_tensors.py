@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from . import _native
+
 __all__ = ["PACKED", "Tensor", "allocator", "kind_of"]
 
 _BITS = {
@@ -144,7 +146,7 @@ def allocator(base: Any, kind: str | None) -> Callable[[list[tuple[str, str, lis
 
 
 def shaped(kind: str, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> Any:
-    """A tensor of `kind` over bytes that are there, without a copy."""
+    """A tensor of `kind` over bytes that are there, without a copy: read-only, unless it is one of torch."""
     if kind == "torch":
         import torch
 
@@ -152,10 +154,15 @@ def shaped(kind: str, dtype: str, shape: tuple[int, ...] | list[int], data: Any)
             shape = [*shape[:-1], shape[-1] // 2]
         if memoryview(data).nbytes == 0:
             return torch.zeros(tuple(shape), dtype=torch_dtype(dtype))
-        flat = torch.frombuffer(data, dtype=torch.uint8)
+        flat = torch.frombuffer(writable(data), dtype=torch.uint8)
         return flat.view(torch_dtype(dtype)).reshape(tuple(shape))
     if kind == "numpy":
         import numpy
 
-        return numpy.frombuffer(data, dtype=numpy_dtype(dtype)).reshape(tuple(shape))
-    return Tensor(dtype, shape, data)
+        return numpy.frombuffer(memoryview(data).toreadonly(), dtype=numpy_dtype(dtype)).reshape(tuple(shape))
+    return Tensor(dtype, shape, memoryview(data).toreadonly())
+
+
+def writable(data: Any) -> Any:
+    """The same bytes, as torch wants them."""
+    return data.writable() if isinstance(data, _native.Buffer) else data

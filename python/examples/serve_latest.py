@@ -10,6 +10,7 @@ answer is that of the version that it names.
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib.util
 import json
 import tempfile
@@ -36,7 +37,8 @@ class Engine:
     def load(self, patch: dc.Patch) -> None:
         """Takes a patch: some values of a tensor, or all."""
         if patch.indices is None:
-            self.weights[patch.name] = patch.values
+            # Those of numpy are read-only.
+            self.weights[patch.name] = copy.deepcopy(patch.values)
         else:
             self.weights[patch.name].reshape(-1)[patch.indices] = patch.values
 

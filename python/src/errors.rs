@@ -26,7 +26,7 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(class.call((format!("{error:#}"),), Some(&fields))?))
 }
 
-/// The exception class for an error class of SPEC section 11, or for `TIMEOUT`, `TORN` and `FORKED`.
+/// The exception class for an error class of SPEC section 11, or for `TIMEOUT`, `TORN`, `FORKED` and `INTERNAL`.
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
     let classes = py.import("deltachain._errors")?.getattr("CLASSES")?;
     Ok(classes.get_item(name)?.cast_into::<PyType>()?)
@@ -36,6 +36,11 @@ fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
 pub(crate) fn own(py: Python<'_>, name: &str, message: &str) -> PyErr {
     let made = class(py, name).and_then(|class| class.call1((message,)));
     made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// Something has panicked; what, Rust has written to stderr.
+pub(crate) fn internal(py: Python<'_>) -> PyErr {
+    own(py, "INTERNAL", "deltachain has a bug: please report it, with what stands in stderr")
 }
 
 /// The caller erred: a value that makes no sense, of the tensor that is named.

@@ -50,13 +50,16 @@ mod native {
 
     use pyo3::pyfunction;
 
+    use crate::errors::internal;
+    use crate::work::caught;
+
     use super::{Bound, PyModule, PyModuleMethods, PyResult, Python};
 
     /// The command-line tool: runs it with these arguments and returns the exit code. The first argument is the
     /// program's name.
     #[pyfunction]
-    fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
-        py.detach(|| deltachain_cli::main(arguments))
+    fn main(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
+        py.detach(|| caught(|| deltachain_cli::main(arguments))).ok_or_else(|| internal(py))
     }
 
     #[pymodule_init]

@@ -3,7 +3,6 @@
 //! With the allocator the only file with unsafe code. What it relies on is said at each block.
 #![allow(unsafe_code, reason = "memory of Python's objects is reached by pointers; the reason stands at each block")]
 
-use std::any::Any;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
 use std::slice;
@@ -69,14 +68,15 @@ pub(crate) fn held_at(owner: &Bound<'_, PyAny>, address: usize, length: usize) -
     Borrowed { pointer: pointer.unwrap_or(NonNull::dangling()), length, _owner: owner }
 }
 
-/// Numbers or bytes that are owned by this library, shown to Python through the buffer protocol: `memoryview`,
-/// `numpy.frombuffer` and `torch.frombuffer` take them without a copy.
+/// Numbers or bytes that have been copied for Python, shown through the buffer protocol: `memoryview`, `numpy.frombuffer` and
+/// `torch.frombuffer` take them without another copy.
 ///
-/// The view is one-dimensional and contiguous. Python may take it for memory that can be written to, as torch wants it; do not: the
-/// library may yet read it.
+/// The view is one-dimensional, contiguous and read-only, unless it is [writable](Self::writable). This library reads the memory
+/// no more, so whatever Python does to it stays there.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Buffer {
-    kept: Kept,
+    kept: Arc<Kept>,
+    is_writable: bool,
 }
 
 /// What a [`Buffer`] shows.
@@ -87,36 +87,6 @@ pub(crate) enum Kept {
     Int32(Box<[i32]>),
     /// Numbers of lanes.
     Int64(Box<[i64]>),
-    /// Something that lies in an arena of the library, which is kept and only read.
-    Shown(Shown),
-}
-
-/// Numbers of lanes or values in the arenas of a prepared version.
-pub(crate) struct Shown {
-    pointer: *const u8,
-    items: usize,
-    width: usize,
-    format: &'static CStr,
-    _owner: Arc<dyn Any + Send + Sync>,
-}
-
-// SAFETY: the owner, which can go to and be seen by any thread, keeps what is shown, and nobody writes to it.
-unsafe impl Send for Shown {}
-// SAFETY: as above.
-unsafe impl Sync for Shown {}
-
-impl Shown {
-    /// Values that lie in what `owner` keeps. The caller vouches that the arena is neither written to nor moved as long as the owner
-    /// lives: sets of changes that are settled, never exchanged, are such.
-    pub(crate) fn bytes(bytes: &[u8], owner: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { pointer: bytes.as_ptr(), items: bytes.len(), width: 1, format: c"B", _owner: owner }
-    }
-
-    /// As [`bytes`](Self::bytes), for numbers below 2^31, which are the same as numbers with a sign.
-    pub(crate) fn numbers(numbers: &[u32], owner: Arc<dyn Any + Send + Sync>) -> Self {
-        let pointer = numbers.as_ptr().cast();
-        Self { pointer, items: numbers.len(), width: 4, format: c"i", _owner: owner }
-    }
 }
 
 impl Kept {
@@ -126,14 +96,13 @@ impl Kept {
             Self::Bytes(bytes) => (bytes.as_ptr().cast(), bytes.len(), 1, c"B"),
             Self::Int32(numbers) => (numbers.as_ptr().cast(), numbers.len(), 4, c"i"),
             Self::Int64(numbers) => (numbers.as_ptr().cast(), numbers.len(), 8, c"q"),
-            Self::Shown(shown) => (shown.pointer.cast(), shown.items, shown.width, shown.format),
         }
     }
 }
 
 impl Buffer {
     pub(crate) fn new(kept: Kept) -> Self {
-        Self { kept }
+        Self { kept: Arc::new(kept), is_writable: false }
     }
 }
 
@@ -143,15 +112,26 @@ impl Buffer {
         self.kept.view().1
     }
 
+    /// The same memory, which may be written to: torch has no tensors that may not.
+    fn writable(&self) -> Self {
+        Self { kept: Arc::clone(&self.kept), is_writable: true }
+    }
+
     /// Shows the memory. Python calls this; see the buffer protocol of its C interface.
     ///
     /// # Safety
     /// `view` is what Python gives.
-    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, _flags: c_int) -> PyResult<()> {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("there is no view to fill"));
         }
-        let (pointer, items, width, format) = slf.get().kept.view();
+        // SAFETY: `view` points to a structure of the caller's; nothing holds an object yet, as for any failure from here on.
+        unsafe { (*view).obj = std::ptr::null_mut() };
+        let Self { kept, is_writable } = slf.get();
+        if flags & ffi::PyBUF_WRITABLE != 0 && !is_writable {
+            return Err(PyBufferError::new_err("it is read-only: copy what you change"));
+        }
+        let (pointer, items, width, format) = kept.view();
         let wrong = |_| PyBufferError::new_err("too long");
         let length = isize::try_from(items * width).map_err(wrong)?;
         let shape = Box::new([isize::try_from(items).map_err(wrong)?, isize::try_from(width).map_err(wrong)?]);
@@ -164,7 +144,7 @@ impl Buffer {
             (*view).buf = pointer.cast_mut();
             (*view).len = length;
             (*view).itemsize = *shape.add(1);
-            (*view).readonly = 0;
+            (*view).readonly = c_int::from(!is_writable);
             (*view).ndim = 1;
             (*view).format = format.as_ptr().cast_mut();
             (*view).shape = shape;

@@ -1,25 +1,29 @@
 //! Patches for Python: one for each tensor, of lane numbers and values, or of all its values.
 
-use std::any::Any;
-use std::ops::Range;
-use std::sync::Arc;
-
 use deltachain::memory::{PatchSet, Run, RunKind, changes_between};
 use deltachain::tensor::{PIECE_BYTES, State, TensorInfo};
 use deltachain::{Error, Result};
 use pyo3::prelude::*;
 use rayon::prelude::*;
 
-use crate::memory::{Buffer, Kept, Shown};
+use crate::memory::{Buffer, Kept};
 use crate::operations::Given;
 use crate::work::{How, run};
 
 /// A patch: the tensor's name, dtype and shape, numbers of lanes unless all are given, and their values.
 pub(crate) type Row = (String, String, Vec<u64>, Option<Buffer>, Buffer);
 
+/// How much of a set is copied at once.
+const BYTES_AT_ONCE: usize = 64 << 20;
+const ROWS_AT_ONCE: usize = 4096;
+
 /// Patches that are ready for Python.
 #[derive(Default)]
-pub(crate) struct Rows(Vec<Row>);
+pub(crate) struct Rows {
+    rows: Vec<Row>,
+    /// Of their values.
+    bytes: usize,
+}
 
 /// Numbers of lanes: 32 bits with a sign where they suffice, as engines want them.
 enum Lanes {
@@ -80,11 +84,6 @@ impl Changes {
     }
 }
 
-fn row(info: &TensorInfo, lanes: Option<Kept>, values: Kept) -> Row {
-    let (name, dtype) = (info.name().to_owned(), info.dtype().name().to_owned());
-    (name, dtype, info.shape().to_vec(), lanes.map(Buffer::new), Buffer::new(values))
-}
-
 impl Rows {
     /// Adds a patch, unless nothing changes.
     pub(crate) fn add(&mut self, changes: Changes) {
@@ -97,44 +96,56 @@ impl Rows {
             Lanes::Short(numbers) => Kept::Int32(numbers.into()),
             Lanes::Long(numbers) => Kept::Int64(numbers.into()),
         });
-        self.0.push(row(&info, lanes, Kept::Bytes(values.into())));
+        self.push(&info, lanes, values.into());
     }
 
-    /// Adds patches of a set that `owner` keeps and does not change: first for tensors that change within, then for
-    /// tensors that come whole, as far as they are in the range.
-    pub(crate) fn add_set(
-        &mut self,
-        set: &PatchSet,
-        range: Range<usize>,
-        owner: &Arc<impl Any + Send + Sync>,
-    ) -> Result<()> {
-        let changing: Vec<&[Run]> = set.runs().chunk_by(|left, right| left.tensor == right.tensor).collect();
-        let within = range.start.min(changing.len())..range.end.min(changing.len());
-        for runs in &changing[within] {
-            let info = &set.table().tensors[runs[0].tensor];
-            match runs {
-                // In a row already, and in numbers that engines take.
-                [Run { first_lane: 0, kind: RunKind::Lanes(numbers), values, .. }] if info.lanes() <= 1 << 31 => {
-                    let lanes = Shown::numbers(&set.numbers()[numbers.clone()], owner.clone());
-                    let values = Shown::bytes(&set.values()[values.clone()], owner.clone());
-                    self.0.push(row(info, Some(Kept::Shown(lanes)), Kept::Shown(values)));
+    /// Adds patches of a set until there are [enough](Self::is_full): first for tensors that change within, then for tensors that
+    /// come whole. As many as `passed` says are passed over before.
+    pub(crate) fn add_set(&mut self, set: &PatchSet, passed: &mut usize) -> Result<()> {
+        let mut is_next = |rows: &Self| {
+            let is_next = *passed == 0 && !rows.is_full();
+            *passed = passed.saturating_sub(1);
+            is_next
+        };
+        for runs in set.runs().chunk_by(|left, right| left.tensor == right.tensor) {
+            if is_next(self) {
+                let info = &set.table().tensors[runs[0].tensor];
+                match runs {
+                    // In a row already, and in numbers that engines take.
+                    [Run { first_lane: 0, kind: RunKind::Lanes(numbers), values, .. }] if info.lanes() <= 1 << 31 => {
+                        let numbers = set.numbers()[numbers.clone()].iter().map(|number| number.cast_signed());
+                        let values = &set.values()[values.clone()];
+                        self.push(info, Some(Kept::Int32(numbers.collect())), values.into());
+                    }
+                    [Run { kind: RunKind::Whole, values, .. }] if values.len() as u64 == info.bytes() => {
+                        self.push(info, None, set.values()[values.clone()].into());
+                    }
+                    _ => self.add(joined(set, info, runs)?),
                 }
-                [Run { kind: RunKind::Whole, values, .. }] if values.len() as u64 == info.bytes() => {
-                    let values = Shown::bytes(&set.values()[values.clone()], owner.clone());
-                    self.0.push(row(info, None, Kept::Shown(values)));
-                }
-                _ => self.add(joined(set, info, runs)?),
             }
         }
-        let whole = range.start.saturating_sub(changing.len())..range.end.saturating_sub(changing.len());
-        for (info, data) in set.whole_tensors().skip(whole.start).take(whole.len()) {
-            self.0.push(row(info, None, Kept::Bytes(data.into())));
+        for (info, data) in set.whole_tensors() {
+            if is_next(self) {
+                self.push(info, None, data.into());
+            }
         }
         Ok(())
     }
 
+    fn push(&mut self, info: &TensorInfo, lanes: Option<Kept>, values: Box<[u8]>) {
+        self.bytes += values.len();
+        let (name, dtype) = (info.name().to_owned(), info.dtype().name().to_owned());
+        let values = Buffer::new(Kept::Bytes(values));
+        self.rows.push((name, dtype, info.shape().to_vec(), lanes.map(Buffer::new), values));
+    }
+
+    /// Whether there are as many as are made at once.
+    fn is_full(&self) -> bool {
+        self.bytes >= BYTES_AT_ONCE || self.rows.len() >= ROWS_AT_ONCE
+    }
+
     pub(crate) fn finish(self) -> Vec<Row> {
-        self.0
+        self.rows
     }
 }
 

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use deltachain::memory::{LentState, PatchSet};
 use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Lag, MemoryOptions, MemorySubscriber, Observer, OtherFiles, Prepared as PreparedFiles, PreparedPatches, Stop,
-    Subscriber, SubscriberOptions, Switched, Weights, lag,
+    Lag, MemoryOptions, MemorySubscriber, Observer, OtherFiles, Phase, Prepared as PreparedFiles, PreparedPatches,
+    Stop, Subscriber, SubscriberOptions, Switched, Weights, lag,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -36,7 +37,8 @@ enum Copy {
 /// A version that has been prepared.
 enum Made {
     Memory(PreparedPatches),
-    Directory(PreparedFiles),
+    /// Nothing once a switch to it has begun.
+    Directory(Option<PreparedFiles>),
     Into(PreparedPatches<LentState<'static>>),
 }
 
@@ -44,18 +46,42 @@ enum Made {
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Follower {
     copy: Mutex<OfProcess<Copy>>,
+    /// The caller's tensors, if they are to be the copy.
+    into: Option<Into>,
+    /// How often the copy has been switched.
+    switches: AtomicU64,
+    /// Whether a switch has begun and not come to its end.
+    is_torn: AtomicBool,
     store: Py<Store>,
     /// Ends what the copy waits for in the store.
     stop: Stop,
 }
 
-/// A version that is ready; shared with the buffers that show it.
+/// Tensors of the caller's, and how the chain is followed with them.
+struct Into {
+    tensors: Py<PyAny>,
+    patterns: Option<Vec<String>>,
+    cache: Option<PathBuf>,
+    adopt: bool,
+}
+
+/// A version that is ready.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Prepared {
-    made: Arc<Mutex<OfProcess<Made>>>,
+    made: Mutex<OfProcess<Made>>,
     #[pyo3(get)]
     version: u64,
     digest: Digest,
+    /// What has changed, once the copy has been switched to it.
+    told: Mutex<Option<Told>>,
+}
+
+/// What is told of a switch.
+#[derive(Clone)]
+struct Told {
+    downloaded: u64,
+    routes: Vec<(Option<u64>, u64)>,
+    times: [f64; 4],
 }
 
 /// What is being used by another thread is not waited for: it may itself wait for the interpreter's lock.
@@ -83,9 +109,10 @@ fn memory_options(
 
 #[pymethods]
 impl Follower {
-    /// Keeps a copy in a directory if one is given, otherwise in memory.
+    /// Keeps a copy in a directory if one is given, otherwise in memory: from the first version on in tensors of the caller's, if
+    /// they are given, which are overwritten.
     #[new]
-    #[pyo3(signature = (store, directory, tensors, cache, other_files, allow_rollback, adopt))]
+    #[pyo3(signature = (store, directory, tensors, cache, other_files, allow_rollback, adopt, into))]
     fn new(
         py: Python<'_>,
         store: Py<Store>,
@@ -95,8 +122,10 @@ impl Follower {
         other_files: bool,
         allow_rollback: Option<&str>,
         adopt: bool,
+        into: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let rollback = hex(py, allow_rollback)?;
+        let into = into.map(|into| Into { tensors: into, patterns: tensors.clone(), cache: cache.clone(), adopt });
         let stop = Stop::default();
         let chain = store.get().get(py)?.with_stop(stop.clone());
         let copy = run(py, &How { stop: Some(stop.clone()), ..How::default() }, |_| {
@@ -110,7 +139,8 @@ impl Follower {
                 None => Copy::Memory(MemorySubscriber::open(chain, memory_options(tensors, cache, rollback, adopt))?),
             })
         })?;
-        Ok(Self { copy: Mutex::new(OfProcess::new(copy)), store, stop })
+        let (switches, is_torn) = (AtomicU64::new(0), AtomicBool::new(false));
+        Ok(Self { copy: Mutex::new(OfProcess::new(copy)), into, switches, is_torn, store, stop })
     }
 
     /// Version, digest, and directory of the files if there is one; None if nothing is held.
@@ -126,7 +156,20 @@ impl Follower {
         })
     }
 
-    /// Fetches and proves a version, or the head. None if it is held already.
+    /// How often the copy has been switched.
+    #[getter]
+    fn switches(&self) -> u64 {
+        self.switches.load(Ordering::SeqCst)
+    }
+
+    /// Whether a switch has begun and not come to its end: the copy may hold parts of two versions.
+    #[getter]
+    fn is_torn(&self) -> bool {
+        self.is_torn.load(Ordering::SeqCst)
+    }
+
+    /// Fetches and proves a version, or the head. None if it is held already. A move to tensors of the caller's that was
+    /// interrupted comes first.
     #[pyo3(signature = (version, timeout, threads, progress))]
     fn prepare(
         &self,
@@ -138,47 +181,62 @@ impl Follower {
     ) -> PyResult<Option<Prepared>> {
         let mut copy = free(py, &self.copy)?;
         let copy = copy.get_mut(py)?;
-        let deadline = deadline(py, timeout)?;
-        let how = How { threads, progress, deadline, stop: Some(self.fresh_stop()) };
+        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()) };
+        self.move_into(py, copy, &how)?;
         let made = run(py, &how, |watch| {
             let watch: &dyn Observer = watch;
             Ok(match copy {
-                Copy::Memory(subscriber) => subscriber.prepare(version, watch)?.map(Made::Memory),
-                Copy::Directory(subscriber) => subscriber.prepare(version, watch)?.map(Made::Directory),
-                Copy::Into(subscriber, _) => subscriber.prepare(version, watch)?.map(Made::Into),
+                Copy::Memory(own) => {
+                    own.prepare(version, watch)?.map(|made| (made.version(), made.state(), Made::Memory(made)))
+                }
+                Copy::Into(lent, _) => {
+                    lent.prepare(version, watch)?.map(|made| (made.version(), made.state(), Made::Into(made)))
+                }
+                Copy::Directory(files) => files
+                    .prepare(version, watch)?
+                    .map(|made| (made.version(), made.state(), Made::Directory(Some(made)))),
             })
         })?;
-        Ok(made.map(Prepared::new))
+        if let (Some((_, _, Made::Memory(patches))), Some(into)) = (&made, &self.into) {
+            check_into(py, patches, &Lent::of(into.tensors.bind(py))?)?;
+        }
+        let prepared = |(version, digest, made)| Prepared {
+            made: Mutex::new(OfProcess::new(made)),
+            version,
+            digest,
+            told: Mutex::new(None),
+        };
+        Ok(made.map(prepared))
     }
 
-    /// Makes the copy hold the prepared version. Returns the version before, bytes fetched, routes, seconds of each
-    /// phase, directory.
-    fn switch<'py>(&self, py: Python<'py>, prepared: &Prepared) -> PyResult<Bound<'py, PyDict>> {
+    /// Makes the copy hold the prepared version, also after that was interrupted. Returns bytes fetched, routes, and seconds of
+    /// each phase.
+    fn switch<'py>(
+        &self,
+        py: Python<'py>,
+        prepared: &Prepared,
+        threads: Option<usize>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let mut copy = free(py, &self.copy)?;
-        let copy = copy.get_mut(py)?;
         let mut made = free(py, &prepared.made)?;
-        if matches!(made.get(py)?, Made::Directory(_)) {
-            let Some(Made::Directory(files)) = made.close(py)? else {
-                return Err(usage(py, "it has been closed", None));
-            };
-            let Copy::Directory(subscriber) = copy else { return Err(foreign(py)) };
-            let how = How { stop: Some(self.fresh_stop()), ..How::default() };
-            let switched = run(py, &how, |_| subscriber.apply(files))?;
-            let fields = told(py, &switched)?;
-            fields.set_item("directory", switched.directory)?;
-            return Ok(fields);
+        if prepared.told().is_none() {
+            let is_half_done = AtomicBool::new(false);
+            let switched = self.exchange(py, copy.get_mut(py)?, made.get_mut(py)?, prepared, &is_half_done);
+            if is_half_done.into_inner() {
+                // It has panicked, and nobody knows what the copy holds.
+                close(py, &mut copy)?;
+            }
+            switched?;
         }
-        let made = made.get_mut(py)?;
-        let switched = match (copy, made) {
-            (Copy::Memory(subscriber), Made::Memory(patches)) => {
-                run(py, &How::default(), |_| subscriber.settle(patches))
-            }
-            (Copy::Into(subscriber, _), Made::Into(patches)) => {
-                run(py, &How::default(), |_| subscriber.settle(patches))
-            }
-            _ => return Err(foreign(py)),
-        }?;
-        told(py, &switched)
+        let how = How { threads, progress, stop: Some(self.fresh_stop()), ..How::default() };
+        self.move_into(py, copy.get_mut(py)?, &how)?;
+        let told = prepared.told().ok_or_else(|| foreign(py))?;
+        let fields = PyDict::new(py);
+        fields.set_item("downloaded", told.downloaded)?;
+        fields.set_item("routes", told.routes)?;
+        fields.set_item("times", told.times.to_vec())?;
+        Ok(fields)
     }
 
     /// How far a version is behind the head: versions, and seconds since its commit was stored, if the store tells.
@@ -225,28 +283,68 @@ impl Follower {
         })
     }
 
-    /// Hands the version over from own memory to tensors of the caller's, which then are the copy. They are overwritten.
-    #[pyo3(signature = (tensors, patterns, cache, adopt, threads, progress))]
-    fn move_into(
+    /// Gives up the copy, its connections and its lock.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        close(py, &mut *free(py, &self.copy)?)
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(no_pickle("subscribers"))
+    }
+}
+
+impl Follower {
+    /// Switches the copy. What comes of it is noted before anything else can fail: Ctrl-C ends the waiting for a switch, not the
+    /// switch.
+    fn exchange(
         &self,
         py: Python<'_>,
-        tensors: &Bound<'_, PyAny>,
-        patterns: Option<Vec<String>>,
-        cache: Option<PathBuf>,
-        adopt: bool,
-        threads: Option<usize>,
-        progress: Option<Py<PyAny>>,
+        copy: &mut Copy,
+        made: &mut Made,
+        prepared: &Prepared,
+        is_half_done: &AtomicBool,
     ) -> PyResult<()> {
-        let mut copy = free(py, &self.copy)?;
-        let copy = copy.get_mut(py)?;
-        let Copy::Memory(own) = copy else { return Err(usage(py, "the copy is not in memory of its own", None)) };
-        let Some(held) = own.held() else { return Err(usage(py, "nothing is held yet", None)) };
-        let lent = Lent::of(tensors)?;
+        let how = How { stop: Some(self.fresh_stop()), ..How::default() };
+        run(py, &how, |_| {
+            let was_torn = self.is_torn.swap(true, Ordering::SeqCst);
+            let is_in_place = !matches!(copy, Copy::Directory(_));
+            is_half_done.store(is_in_place, Ordering::SeqCst);
+            let failed = || Error::usage("the switch to this version has failed: prepare it again");
+            let told = match (&mut *copy, made) {
+                (Copy::Memory(own), Made::Memory(patches)) => own.settle(patches).map(|switched| Told::of(&switched)),
+                (Copy::Into(lent, _), Made::Into(patches)) => lent.settle(patches).map(|switched| Told::of(&switched)),
+                (Copy::Directory(directory), Made::Directory(files)) => {
+                    let files = files.take().ok_or_else(failed);
+                    files.and_then(|files| directory.apply(files)).map(|switched| Told::of(&switched))
+                }
+                _ => Err(Error::usage("this was prepared by another subscriber")),
+            };
+            is_half_done.store(false, Ordering::SeqCst);
+            // In memory an error comes before anything is changed; in a directory, `current` may lead to either version then.
+            let is_torn = if told.is_err() { was_torn || !is_in_place } else { self.is_to_move(copy) };
+            self.is_torn.store(is_torn, Ordering::SeqCst);
+            let told = told?;
+            self.switches.fetch_add(1, Ordering::SeqCst);
+            *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+            Ok(())
+        })
+    }
+
+    /// Whether the copy is to be in the caller's tensors, and is not yet there.
+    fn is_to_move(&self, copy: &Copy) -> bool {
+        self.into.is_some() && matches!(copy, Copy::Memory(_))
+    }
+
+    /// Hands the version held over from own memory to the caller's tensors, which then are the copy. Nothing happens if there
+    /// are none, or nothing is held, or they are the copy.
+    fn move_into(&self, py: Python<'_>, copy: &mut Copy, how: &How) -> PyResult<()> {
+        let (Some(into), Copy::Memory(own)) = (&self.into, &*copy) else { return Ok(()) };
+        let Some(held) = own.held() else { return Ok(()) };
+        let lent = Lent::of(into.tensors.bind(py))?;
         check_same(py, own.state().tensors(), &lent)?;
-        let store = self.store.get().get(py)?.with_stop(self.fresh_stop());
-        let selected = patterns.is_some();
-        let how = How { threads, progress, stop: Some(self.stop.clone()), ..How::default() };
-        let moved = run(py, &how, |watch| {
+        let store = self.store.get().get(py)?.with_stop(self.stop.clone());
+        let options = memory_options(into.patterns.clone(), into.cache.clone(), None, into.adopt);
+        let moved = run(py, how, |watch| {
             let (tensors, owners) = lent.into_parts();
             let mut tensors: BTreeMap<String, (TensorInfo, &'static mut [u8])> =
                 tensors.into_iter().map(|(info, bytes)| (info.name().to_owned(), (info, bytes))).collect();
@@ -257,51 +355,42 @@ impl Follower {
                     let own = tensors.remove(info.name());
                     let (info, bytes) = own.ok_or_else(|| Error::usage("a tensor is missing"))?;
                     memory.read(number, 0, bytes)?;
+                    watch.advance(Phase::Build, 0)?;
                     taken.push((info, bytes));
                 }
                 let lent = LentState::new(taken)?;
+                let selected = into.patterns.is_some();
                 weights.push(if selected { Weights::part(lent, table.clone()) } else { Weights::whole(lent) });
             }
-            let options = memory_options(patterns, cache, None, adopt);
+            // They are hashed, so that nothing becomes a base but what has been written completely.
             let subscriber = MemorySubscriber::with_weights(store, held.version, weights, options, watch)?;
             Ok((subscriber, owners))
         })?;
         *copy = Copy::Into(moved.0, moved.1);
+        self.is_torn.store(false, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Checks that the caller has the tensors of the prepared version, so that they can become the copy.
-    #[staticmethod]
-    fn check_into(py: Python<'_>, tensors: &Bound<'_, PyAny>, prepared: &Prepared) -> PyResult<()> {
-        let made = free(py, &prepared.made)?;
-        let Made::Memory(patches) = made.get(py)? else { return Err(foreign(py)) };
-        let all = patches.patch_sets().iter().flat_map(|set| {
-            // Of a set that begins with nothing, all tensors come whole.
-            set.whole_tensors().map(|(info, _)| info.clone())
-        });
-        let mut all: Vec<TensorInfo> = all.collect();
-        all.sort_by(|left, right| left.name().cmp(right.name()));
-        check_same(py, &all, &Lent::of(tensors)?)
-    }
-
-    /// Gives up the copy, its connections and its lock.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = free(py, &self.copy)?.close(py)?;
-        py.detach(|| drop(closed));
-        Ok(())
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(no_pickle("subscribers"))
-    }
-}
-
-impl Follower {
     /// What was stopped before goes on now.
     fn fresh_stop(&self) -> Stop {
         self.stop.reset();
         self.stop.clone()
     }
+}
+
+fn close(py: Python<'_>, copy: &mut OfProcess<Copy>) -> PyResult<()> {
+    let closed = copy.close(py)?;
+    py.detach(|| drop(closed));
+    Ok(())
+}
+
+/// The caller must have the tensors of the first version, so that they can become the copy.
+fn check_into(py: Python<'_>, first: &PreparedPatches, lent: &Lent) -> PyResult<()> {
+    // Of a set that begins with nothing, all tensors come whole.
+    let all = first.patch_sets().iter().flat_map(|set| set.whole_tensors().map(|(info, _)| info.clone()));
+    let mut all: Vec<TensorInfo> = all.collect();
+    all.sort_by(|left, right| left.name().cmp(right.name()));
+    check_same(py, &all, lent)
 }
 
 /// The lent tensors must be the tensors of the version: the error lists the ones that are not.
@@ -338,25 +427,17 @@ fn foreign(py: Python<'_>) -> PyErr {
     usage(py, "this was prepared by another subscriber", None)
 }
 
-fn deadline(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Instant>> {
-    let Some(seconds) = timeout else { return Ok(None) };
-    let wait = Duration::try_from_secs_f64(seconds.max(0.0));
-    let wait = wait.map_err(|error| usage(py, format!("timeout: {error}"), None))?;
-    Ok(Instant::now().checked_add(wait))
+/// When the time is over; `None` also for a time that never is.
+fn deadline(timeout: Option<f64>) -> Option<Instant> {
+    Instant::now().checked_add(Duration::try_from_secs_f64(timeout?.max(0.0)).ok()?)
 }
 
-/// What a switch has changed, as a dictionary.
-fn told<'py, D>(py: Python<'py>, switched: &Switched<D>) -> PyResult<Bound<'py, PyDict>> {
-    let fields = PyDict::new(py);
-    fields.set_item("from", switched.from)?;
-    fields.set_item("downloaded", switched.downloaded)?;
-    fields.set_item("from_cache", switched.from_cache)?;
-    fields.set_item("written", switched.written)?;
-    fields.set_item("routes", switched.routes.clone())?;
-    let times = switched.times;
-    let seconds = [times.plan, times.download, times.build, times.switch].map(|time| time.as_secs_f64());
-    fields.set_item("times", seconds.to_vec())?;
-    Ok(fields)
+impl Told {
+    fn of<D>(switched: &Switched<D>) -> Self {
+        let times = switched.times;
+        let times = [times.plan, times.download, times.build, times.switch].map(|time| time.as_secs_f64());
+        Self { downloaded: switched.downloaded, routes: switched.routes.clone(), times }
+    }
 }
 
 fn read_whole(state: &dyn State, number: usize) -> Result<Vec<u8>> {
@@ -368,13 +449,8 @@ fn read_whole(state: &dyn State, number: usize) -> Result<Vec<u8>> {
 }
 
 impl Prepared {
-    fn new(made: Made) -> Self {
-        let (version, digest) = match &made {
-            Made::Memory(patches) => (patches.version(), patches.state()),
-            Made::Into(patches) => (patches.version(), patches.state()),
-            Made::Directory(files) => (files.version(), files.state()),
-        };
-        Self { made: Arc::new(Mutex::new(OfProcess::new(made))), version, digest }
+    fn told(&self) -> Option<Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -389,32 +465,26 @@ impl Prepared {
     fn directory(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
         let made = free(py, &self.made)?;
         Ok(match made.get(py)? {
-            Made::Directory(files) => Some(files.directory().to_owned()),
+            Made::Directory(files) => files.as_ref().map(|files| files.directory().to_owned()),
             Made::Memory(_) | Made::Into(_) => None,
         })
     }
 
-    /// How many patches there are.
-    fn count(&self, py: Python<'_>) -> PyResult<usize> {
-        let made = free(py, &self.made)?;
-        Ok(sets(made.get(py)?).iter().map(tensors_of).sum())
+    /// Whether the copy has been switched to it.
+    #[getter]
+    fn is_applied(&self) -> bool {
+        self.told().is_some()
     }
 
-    /// Patches number `begin` to `end`: one for each tensor that changes, in the order of shards and names. Where a tensor's
-    /// lanes stand in the arenas in one row, they are shown where they are.
-    fn patches(&self, py: Python<'_>, begin: usize, end: usize) -> PyResult<Vec<Row>> {
+    /// Patches from number `begin` on, some at a time: one for each tensor that changes, in the order of shards and names.
+    fn patches(&self, py: Python<'_>, begin: usize) -> PyResult<Vec<Row>> {
         let guard = free(py, &self.made)?;
         let made = guard.get(py)?;
-        let mut rows = Rows::default();
-        let mut number = 0;
-        for set in sets(made) {
-            let all = tensors_of(set);
-            let (from, to) = (begin.saturating_sub(number).min(all), end.saturating_sub(number).min(all));
-            number += all;
-            if from < to {
-                rows.add_set(set, from..to, &self.made).map_err(|error| crate::errors::raised(py, &error))?;
-            }
-        }
+        let rows = run(py, &How::default(), |_| {
+            let (mut rows, mut passed) = (Rows::default(), begin);
+            sets(made).iter().try_for_each(|set| rows.add_set(set, &mut passed))?;
+            Ok(rows)
+        })?;
         Ok(rows.finish())
     }
 
@@ -429,9 +499,4 @@ fn sets(made: &Made) -> &[PatchSet] {
         Made::Into(patches) => patches.patch_sets(),
         Made::Directory(_) => &[],
     }
-}
-
-/// Tensors of a set that have a patch.
-fn tensors_of(set: &PatchSet) -> usize {
-    set.runs().chunk_by(|left, right| left.tensor == right.tensor).count() + set.whole_tensors().count()
 }

@@ -99,6 +99,11 @@ impl<'py> Finder<'py> {
     fn of_torch(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Found> {
         let py = object.py();
         let dtype = self.dtype(name, &object.getattr(intern!(py, "dtype"))?)?;
+        let layout = object.getattr(intern!(py, "layout"))?.str()?;
+        // Nested tensors have no shape, and the others' elements are not in one row.
+        if layout.to_cow()? != "torch.strided" || object.getattr(intern!(py, "is_nested"))?.is_truthy()? {
+            return Err(usage(py, "the tensor is sparse or nested: give a dense one", Some(name)));
+        }
         let mut shape: Vec<u64> = object.getattr(intern!(py, "shape"))?.extract()?;
         if object.hasattr(intern!(py, "to_local"))? {
             let text =
@@ -113,8 +118,7 @@ impl<'py> Finder<'py> {
             let reader = py.import("deltachain._device")?.getattr("reader")?.call1((name, object))?;
             return Ok(Found { dtype, shape, bytes: Bytes::Elsewhere(reader.unbind()) });
         }
-        let strided = object.getattr(intern!(py, "layout"))?.str()?.to_cow()? == "torch.strided";
-        if !strided || !object.call_method0(intern!(py, "is_contiguous"))?.is_truthy()? {
+        if !object.call_method0(intern!(py, "is_contiguous"))?.is_truthy()? {
             return Err(usage(py, "the tensor is not contiguous: give tensor.contiguous()", Some(name)));
         }
         if object.call_method0(intern!(py, "is_conj"))?.is_truthy()?
@@ -290,7 +294,9 @@ fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(Tenso
     let mut all = Vec::new();
     let mut add = |name: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>| -> PyResult<()> {
         let name = name.cast::<PyString>().map_err(|_| PyTypeError::new_err("names of tensors must be strings"))?;
-        let name = name.to_cow()?;
+        let name = name
+            .to_cow()
+            .or_else(|_| Err(usage(py, format!("the name {} is not Unicode text", name.repr()?), None)))?;
         let found = finder.find(&name, value, writable)?;
         all.push(checked(py, &name, found)?);
         Ok(())

@@ -2,6 +2,7 @@
 //! Ctrl-C.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -18,6 +19,9 @@ use crate::gate;
 
 /// How often the waiting thread looks up: for signals, progress and remarks.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// More threads than any machine has processors for would only cost memory.
+const MOST_THREADS: usize = 1024;
 
 /// Names of the phases, as callbacks get them.
 const PHASES: [(Phase, &str); 7] = [
@@ -60,6 +64,8 @@ impl How {
 pub(crate) struct Watch {
     stopped: AtomicBool,
     deadline: Option<Instant>,
+    /// Whether something has been given up because it was late.
+    was_late: AtomicBool,
     counts: [(AtomicU64, AtomicU64); PHASES.len()],
     remarks: Mutex<Vec<String>>,
 }
@@ -67,7 +73,8 @@ pub(crate) struct Watch {
 impl Watch {
     fn new(deadline: Option<Instant>) -> Self {
         let counts = std::array::from_fn(|_| (AtomicU64::new(0), AtomicU64::new(0)));
-        Self { stopped: AtomicBool::new(false), deadline, counts, remarks: Mutex::new(Vec::new()) }
+        let (stopped, was_late) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { stopped, deadline, was_late, counts, remarks: Mutex::new(Vec::new()) }
     }
 
     /// The same for functions that do one kind of work.
@@ -75,8 +82,10 @@ impl Watch {
         InPhase { watch: self, phase }
     }
 
+    /// Whether it is to be given up now because it is late.
     fn is_late(&self) -> bool {
-        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        self.was_late.fetch_or(is_late, Ordering::Relaxed) || is_late
     }
 
     /// Tells the caller about news.
@@ -135,22 +144,31 @@ impl Progress for InPhase<'_> {
     }
 }
 
-/// What the work comes to, handed from its thread to the waiting one.
+/// What the work comes to; nothing if it has panicked.
+type Outcome<T> = Option<Result<T>>;
+
+/// Hands the outcome from the thread of the work to the waiting one.
 struct Slot<T> {
-    result: Mutex<Option<Result<T>>>,
+    result: Mutex<Option<Outcome<T>>>,
     filled: Condvar,
 }
 
 impl<T> Slot<T> {
-    fn wait(&self) -> Option<Result<T>> {
+    fn wait(&self) -> Option<Outcome<T>> {
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.filled.wait_timeout_while(result, LOOK, |result| result.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.take()
     }
 }
 
+/// Does `work`, which must not panic; nothing if it does. Python would get an exception that `except Exception` does not catch.
+pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
+}
+
 /// Does `work` in threads of this package. The calling thread waits without the interpreter's lock; it sees signals, so that Ctrl-C ends
-/// the work, and calls the caller's progress, whose exceptions end it too.
+/// the work, and calls the caller's progress, whose exceptions end it too. Work that panics is an `InternalError`; what it was
+/// changing is the caller's to give up.
 pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) -> Result<T> + Send) -> PyResult<T> {
     if gate::is_closed() {
         // Nobody would wait for the threads.
@@ -161,16 +179,20 @@ pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) 
     let slot = Slot { result: Mutex::new(None), filled: Condvar::new() };
     let mut stopped: Option<PyErr> = None;
     let result = thread::scope(|scope| {
-        let worker = scope.spawn(|| {
-            let result = pool.install(|| work(&watch));
+        let worker = thread::Builder::new().spawn_scoped(scope, || {
+            let result = caught(|| pool.install(|| work(&watch)));
             *slot.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             slot.filled.notify_all();
         });
+        if let Err(error) = worker {
+            stopped = Some(errors::usage(py, format!("threads: {error}"), None));
+            return None;
+        }
         loop {
             // Inside until the next wait: this thread is about to take the interpreter's lock.
             let (result, _inside) = py.detach(|| (slot.wait(), gate::enter_or_wait()));
             if let Some(result) = result {
-                return Some(result);
+                return result;
             }
             if stopped.is_none() {
                 let looked = py.check_signals().and_then(|()| watch.tell(py, how.progress.as_ref()));
@@ -181,21 +203,17 @@ pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) 
                     how.stop(&watch);
                 }
             }
-            if worker.is_finished() {
-                // It may have ended between the two.
-                return slot.wait();
-            }
         }
     });
     if let Some(error) = stopped {
         return Err(error);
     }
+    let result = result.ok_or_else(|| errors::internal(py))?;
     watch.tell(py, how.progress.as_ref())?;
     match result {
-        Some(Ok(result)) => Ok(result),
-        Some(Err(_)) if watch.is_late() => Err(errors::own(py, "TIMEOUT", "the time is over")),
-        Some(Err(error)) => Err(errors::raised(py, &error)),
-        None => Err(errors::usage(py, "the work has ended without a result", None)),
+        Ok(result) => Ok(result),
+        Err(_) if watch.was_late.load(Ordering::Relaxed) => Err(errors::own(py, "TIMEOUT", "the time is over")),
+        Err(error) => Err(errors::raised(py, &error)),
     }
 }
 
@@ -206,8 +224,8 @@ static POOLS: Mutex<Option<(u32, Pools)>> = Mutex::new(None);
 
 /// Threads of this process. Those of a parent do not exist after a fork, so that a child begins new ones.
 pub(crate) fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<ThreadPool>> {
-    if threads == Some(0) {
-        return Err(errors::usage(py, "threads must be 1 or more", None));
+    if threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
+        return Err(errors::usage(py, format!("threads must be 1 to {MOST_THREADS}"), None));
     }
     let mut all = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     let own = process::id();

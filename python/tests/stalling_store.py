@@ -15,14 +15,16 @@ from xml.sax.saxutils import escape, unescape
 
 
 class StallingStore:
-    """The server, on a free port of this machine, while the block lasts. `stall` is how many seconds each request of these
-    `methods` for a link stands still before any of it is read; `stands` is set when one does."""
+    """The server, on a free port of this machine, while the block lasts. `stall` is how many seconds each request of
+    these `methods` for a name with this `part`, by default a link, stands still before any of it is read; `stands` is
+    set when one does."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, float]] = {}
         self.lock = threading.Lock()
         self.stall = 0.0
         self.methods = ("PUT",)
+        self.part = "/files/"
         self.stands = threading.Event()
         self.left = threading.Event()
         store = self
@@ -73,6 +75,7 @@ class StallingStore:
                 parts = urlsplit(self.path)
                 query = {key: values[0] for key, values in parse_qs(parts.query).items()}
                 if "list-type" in query:
+                    store.stand(self.command, parts.path + query.get("prefix", ""))
                     self.answer(200, store.listed(unquote(parts.path), query), Content_Type="application/xml")
                     return
                 store.stand(self.command, parts.path)
@@ -110,7 +113,7 @@ class StallingStore:
         }
 
     def stand(self, method: str, name: str) -> None:
-        if self.stall and method in self.methods and "/files/" in name:
+        if self.stall and method in self.methods and self.part in name:
             self.stands.set()
             self.left.wait(self.stall)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,191 @@ def test_a_download_that_stands_still_ends_in_time() -> None:
         assert store.stands.is_set()
         store.stall = 0
         assert subscriber.prepare(timeout=60).version == 0
+
+
+@pytest.mark.parametrize("timeout", [0, 0.2])
+@pytest.mark.parametrize("version", [None, 0])
+def test_a_server_that_does_not_answer_does_not_extend_a_limit(version: int | None, timeout: float) -> None:
+    with StallingStore() as store:
+        where = {"storage_options": store.storage_options}
+        with dc.Publisher("s3://bucket/chain", **where) as pub:
+            pub.publish({"w": b"abc"})
+        # Without a limit, the first request would be given up after ten seconds, as an IoError.
+        subscriber = dc.Subscriber("s3://bucket/chain", stall=10, attempts=1, **where)
+        store.stall, store.methods, store.part = 3600, ("GET", "HEAD"), ""
+        with pytest.raises(dc.TimeoutError):
+            subscriber.prepare(version, timeout=timeout, poll=0.01)
+        with pytest.raises(dc.TimeoutError):
+            subscriber.poll(timeout=timeout)
+        store.stall = 0
+        assert subscriber.prepare(version, timeout=60).version == 0
+
+
+def test_the_last_look_has_a_limit_too() -> None:
+    with StallingStore() as store:
+        where = {"storage_options": store.storage_options}
+        with dc.Publisher("s3://bucket/chain", **where) as pub:
+            pub.publish({"w": b"abc"})
+        subscriber = dc.Subscriber("s3://bucket/chain", stall=10, attempts=1, **where)
+        subscriber.prepare().apply()
+
+        def stop_answering() -> None:
+            store.stall, store.methods, store.part = 3600, ("GET", "HEAD"), ""
+
+        threading.Timer(0.3, stop_answering).start()
+        with pytest.raises(dc.TimeoutError):
+            subscriber.prepare(timeout=1.0, poll=10)
+
+
+def test_a_chain_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
+    url = tmp_path / "chain"
+    url.mkdir()
+    subscriber = dc.Subscriber(url)
+    assert subscriber.poll() is None and subscriber.poll(timeout=0) is None
+    for version in (None, 0):
+        with pytest.raises(dc.TimeoutError):
+            subscriber.prepare(version, timeout=0)
+    threading.Timer(0.2, lambda: dc.Publisher(url).publish({"w": b"abc"})).start()
+    subscriber.prepare(timeout=60, poll=0.01).apply()
+    assert subscriber.version == 0
+    # A chain that was there and is gone is another matter.
+    (url / "chain.json").unlink()
+    with pytest.raises(dc.ChainError) as caught:
+        subscriber.prepare(timeout=60)
+    assert caught.value.rule == "R-CHN-01"
+
+
+def goes_on(subscriber: dc.Subscriber, update: dc.Update, way: str) -> None:
+    """The ways on after a first `apply()` that was interrupted."""
+    if way == "apply":
+        update.apply()
+    elif way == "full":
+        with update.full() as patches:
+            assert len(list(patches)) == 4
+    else:
+        subscriber.prepare(0).apply()
+
+
+@pytest.mark.parametrize("way", ["apply", "prepare", "full"])
+def test_a_first_apply_into_tensors_can_be_interrupted_and_goes_on(chain: Chain, way: str) -> None:
+    chain.publish(model(0))
+    weights = into_arrays()
+    fails = False
+
+    def progress(*_: object) -> None:
+        if fails:
+            raise ZeroDivisionError
+
+    subscriber = dc.Subscriber(chain.url, into=weights, progress=progress)
+    update = subscriber.prepare()
+    fails = True
+    with pytest.raises(ZeroDivisionError):
+        update.apply()
+    fails = False
+    assert subscriber.torn
+    with pytest.raises(dc.TornError), update.applying():
+        pass
+    goes_on(subscriber, update, way)
+    assert not subscriber.torn and subscriber.version == 0
+    chain.publish(model(1))
+    subscriber.prepare().apply()
+    subscriber.verify()
+    assert {name: as_bytes(tensor) for name, tensor in weights.items()} == {
+        name: data for name, (_, _, data) in chain.versions[1].items()
+    }
+
+
+@pytest.mark.parametrize("way", ["apply", "prepare", "full"])
+def test_ctrl_c_during_a_first_apply_into_tensors(way: str) -> None:
+    with StallingStore() as store:
+        where = {"storage_options": store.storage_options}
+        with dc.Publisher("s3://bucket/chain", **where) as pub:
+            pub.publish({name: as_bytes(tensor) for name, tensor in into_arrays().items()})
+        lent = {name: bytearray(b"x" * len(as_bytes(tensor))) for name, tensor in into_arrays().items()}
+        subscriber = dc.Subscriber("s3://bucket/chain", into=lent, **where)
+        update = subscriber.prepare()
+        # The tensors have been written then, and are compared with the commit.
+        store.stall, store.methods, store.part = 3600, ("GET", "HEAD"), ""
+
+        def press() -> None:
+            store.stands.wait(60)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        main = threading.main_thread().ident
+        assert main is not None
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Thread(target=press).start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                update.apply()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert subscriber.torn
+        store.stall = 0
+        goes_on(subscriber, update, way)
+        assert not subscriber.torn
+        assert all(not any(data) for data in lent.values())
+
+
+def test_what_is_stale_is_refused_before_the_block(chain: Chain, tmp_path: Path) -> None:
+    for step in range(3):
+        chain.publish(model(step))
+    for place in ({}, {"host_copy": tmp_path / "host"}, {"into": into_arrays()}):
+        subscriber = dc.Subscriber(chain.url, **place)
+        subscriber.prepare(0).apply()
+        stale = subscriber.prepare(1)
+        held = subscriber.prepare(0)
+        subscriber.prepare(2).apply()
+        for update in (stale, held):
+            for use in (update.applying, update.full):
+                with pytest.raises(dc.UsageError, match="prepare again"), use():
+                    pytest.fail("it gives patches")
+            with pytest.raises(dc.UsageError, match="prepare again"):
+                update.apply()
+        assert not subscriber.torn and subscriber.version == 2
+
+
+def test_a_host_copy_whose_switch_fails_is_torn_until_another_one_succeeds(chain: Chain, tmp_path: Path) -> None:
+    for step in range(2):
+        chain.publish(model(step))
+    place = tmp_path / "host"
+    subscriber = dc.Subscriber(chain.url, host_copy=place)
+    subscriber.prepare(0).apply()
+    update = subscriber.prepare(1)
+    # Somebody has put something in the place of the link.
+    (place / "current").rename(place / "link")
+    (place / "current").mkdir()
+    with pytest.raises(dc.UsageError, match="not a symbolic link"):
+        update.apply()
+    assert subscriber.torn and subscriber.version == 0
+    (place / "current").rmdir()
+    (place / "link").rename(place / "current")
+    with pytest.raises(dc.UsageError, match="prepare it again"):
+        update.apply()
+    subscriber.prepare(1).apply()
+    assert not subscriber.torn and subscriber.version == 1
+
+
+def test_patches_that_are_not_taken_make_it_torn(chain: Chain) -> None:
+    for step in range(2):
+        chain.publish(model(step))
+    subscriber = dc.Subscriber(chain.url)
+    subscriber.prepare(0).apply()
+    for count in (0, 1):
+        update = subscriber.prepare(1)
+        with pytest.raises(dc.TornError, match="before it took all"), update.applying() as patches:
+            for _, _patch in zip(range(count), patches, strict=False):
+                pass
+        assert subscriber.torn and subscriber.version == 0
+        with subscriber.prepare(0).full() as patches:
+            assert len(list(patches)) == 4
+        assert not subscriber.torn
+    update = subscriber.prepare(1)
+    with update.applying() as patches:
+        # All of them, without asking whether there is another one.
+        for _ in range(3):
+            next(patches)
+    assert not subscriber.torn and subscriber.version == 1
 
 
 def test_progress_is_told_and_can_stop(chain: Chain) -> None:

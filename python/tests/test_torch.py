@@ -74,7 +74,9 @@ def test_every_dtype_comes_back_bit_for_bit() -> None:
     [
         (torch.zeros(4, 4).t()[1:], "not contiguous"),
         (torch.zeros(4, 4)[:, ::2], "not contiguous"),
-        (torch.zeros(4).to_sparse(), "not contiguous"),
+        (torch.zeros(4).to_sparse(), "sparse or nested"),
+        (torch.zeros(4, 4).to_sparse_csr(), "sparse or nested"),
+        (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "sparse or nested"),
         (torch.zeros(4, device="meta"), "no data"),
         (torch.zeros(4, dtype=torch.complex64).conj(), "lazy view"),
         (torch.zeros(4, dtype=torch.complex128), "complex128"),
