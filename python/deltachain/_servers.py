@@ -163,7 +163,8 @@ class Server:
         state, version, digest = found[0]
         if state == "held":
             return _name_of(int(version), str(digest))
-        return _UNKNOWN if before == _CHANGING else before
+        # It is not the version that it may have named.
+        return _UNKNOWN if before == _CHANGING or "@" in before else before
 
     def _end_update(self, within: float | None = None) -> None:
         """Ends an update that somebody has begun and not finished."""
