@@ -140,6 +140,11 @@ class Sequence:
             self.fails = False
             raise Stopped
 
+    def read_the_copy(self) -> None:
+        if self.is_behind and not self.subscriber.torn:
+            self.engine.weights = {name: bytearray(as_bytes(tensor)) for name, tensor in self.subscriber.state()}
+            self.is_behind = False
+
     def update(self) -> dc.Update:
         """One of those that have been prepared, mostly the newest."""
         if not self.updates or self.draw.random() < 0.3:
@@ -153,6 +158,8 @@ class Sequence:
         if version is None and self.subscriber.version == VERSIONS - 1:
             version = 0
         self.updates.append(self.subscriber.prepare(version, timeout=60))
+        # That has finished what was interrupted.
+        self.read_the_copy()
 
     def prepare_fails(self) -> None:
         self.fails = True
@@ -240,11 +247,9 @@ class Sequence:
         subscriber = self.subscriber
         held = subscriber.version
         expected = {} if held is None else self.versions[held]
-        copy = {name: as_bytes(tensor) for name, tensor in subscriber.state()}
-        assert copy == expected, "the copy"
+        assert {name: as_bytes(tensor) for name, tensor in subscriber.state()} == expected, "the copy"
+        self.read_the_copy()
         if not subscriber.torn:
-            if self.is_behind:
-                self.engine.weights, self.is_behind = {name: bytearray(data) for name, data in copy.items()}, False
             assert self.engine.holds(expected), "the engine"
             if self.place == "into" and held is not None:
                 assert self.lent == expected, "the caller's tensors"
