@@ -288,13 +288,16 @@ class Publisher:
         0
         """
         with self._used():
-            job = self._begin(weights, metadata)
+            before = self._job
             try:
-                return job.result()
+                return self._begin(weights, metadata).result()
             except KeyboardInterrupt:
-                job.cancel()
-                self._join()
-                job.is_heard = True
+                # Maybe it came when the work had just begun.
+                job = self._job
+                if job is not None and job is not before:
+                    job.cancel()
+                    self._join()
+                    job.is_heard = True
                 raise
 
     def publish_async(self, weights: Any, *, metadata: Mapping[str, Any] | None = None) -> Future[Published]:

@@ -346,7 +346,8 @@ def test_a_trainer_that_is_killed_leaves_a_chain_that_goes_on(tmp_path: Path, ph
     assert_version(url, None, 2)
 
 
-def test_ctrl_c_ends_an_upload_that_stands_still_and_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["waiting", "beginning"])
+def test_ctrl_c_ends_an_upload_that_stands_still_and_changes_nothing(tmp_path: Path, where: str) -> None:
     ran = run(
         """
         import os, signal, sys, threading
@@ -365,11 +366,23 @@ def test_ctrl_c_ends_an_upload_that_stands_still_and_changes_nothing(tmp_path: P
                 store.stands.wait()
                 os.kill(os.getpid(), signal.SIGINT)
 
-            threading.Thread(target=interrupt).start()
+            begin = threading.Thread.start
+
+            def interrupted(thread):
+                begin(thread)
+                if thread.name == "deltachain-publish":
+                    # As if it came now, when the work has begun and nobody waits for it yet.
+                    store.stands.wait()
+                    raise KeyboardInterrupt
+
+            if sys.argv[1] == "waiting":
+                threading.Thread(target=interrupt).start()
+            else:
+                threading.Thread.start = interrupted
             try:
                 pub.publish(tensors(0))
             except KeyboardInterrupt:
-                pass
+                threading.Thread.start = begin
             else:
                 sys.exit("nothing was raised")
             assert not [name for name in store.objects if "/commits/" in name]
@@ -377,6 +390,7 @@ def test_ctrl_c_ends_an_upload_that_stands_still_and_changes_nothing(tmp_path: P
             assert pub.publish(tensors(0)).version == 0
             pub.close()
         """,
+        where,
     )
     assert ran.returncode == 0, ran.stderr
 
