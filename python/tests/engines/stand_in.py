@@ -24,6 +24,19 @@ from typing import Any
 # A request: its path, and its body if it has one. Calls of workers have the path `/collective_rpc METHOD`.
 Call = tuple[str, Any]
 
+# What a server is asked for one version, until it is told to go on.
+UPDATE = [
+    "/collective_rpc deltachain_state",
+    "/weight_info",
+    "/init_weight_transfer_engine",
+    "/pause?mode=keep",
+    "/collective_rpc deltachain_end_update",
+    "/update_weight_version",
+    "/start_weight_update",
+    "/update_weights",
+    "/finish_weight_update",
+]
+
 # What the workers hold: the version and its digest, "other" or "torn".
 Holds = tuple[int, str] | str
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from small_model import TEXTS, assert_is, torch, transformers, version, write_checkpoint
-from stand_in import StandIn
-from test_weight_transfer import UPDATE
+from stand_in import UPDATE, StandIn
 
 import deltachain as dc
 from deltachain.transformers import as_saved

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import model, write_model
 from stalling_store import StallingStore
-from stand_in import StandIn
+from stand_in import UPDATE, StandIn
 from test_publisher import assert_version, tensors
 
 import deltachain as dc
@@ -28,19 +28,6 @@ def other() -> Iterator[StandIn]:
     with StandIn() as running:
         yield running
 
-
-# What a server is asked for one version, until it is told to go on.
-UPDATE = [
-    "/collective_rpc deltachain_state",
-    "/weight_info",
-    "/init_weight_transfer_engine",
-    "/pause?mode=keep",
-    "/collective_rpc deltachain_end_update",
-    "/update_weight_version",
-    "/start_weight_update",
-    "/update_weights",
-    "/finish_weight_update",
-]
 
 # What it is asked after that has failed.
 RECOVERY = [
