@@ -301,6 +301,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 else:
                     self._patch(patches)
                 self._pack_again()
+                self._holds = (taken.number, taken.digest, Fingerprint(self.model))
             except BaseException as error:
                 self._forget()
                 raise TornError(
@@ -308,7 +309,6 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                     f"server paused and update again, which loads all ({type(error).__name__}: {error})"
                 ) from error
             self._is_torn = False
-            self._holds = (taken.number, taken.digest, Fingerprint(self.model))
             how = "all tensors" if patches is None else f"patches of {len(patches)} tensors"
         copy.taken(taken)
         return taken, how
