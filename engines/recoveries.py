@@ -134,7 +134,7 @@ def proof(folder: Path) -> list[list[Any]]:
             killed = threading.Event()
             with Follow(chain, copy, proxy.url, "--engine", "vllm") as following:
 
-                def kill(asked: str, path: str = path, following: Follow = following) -> None:
+                def kill(asked: str, path: str = path, following: Follow = following, killed: Any = killed) -> None:
                     if asked == path and not killed.is_set():
                         following.kill()
                         killed.set()

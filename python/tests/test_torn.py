@@ -92,6 +92,11 @@ class Engine:
         for shown in (patch.values, patch.indices):
             spoil(shown)
 
+    def load_some(self, patches: Iterator[dc.Patch], count: int) -> None:
+        """As many, and no more."""
+        for _, patch in zip(range(count), patches, strict=False):
+            self.load(patch)
+
     def holds(self, version: Weights) -> bool:
         return self.weights == version
 
@@ -188,19 +193,16 @@ class Sequence:
 
     def take_some(self) -> None:
         with self.update().applying() as patches:
-            for _, patch in zip(range(self.draw.randrange(3)), patches, strict=False):
-                self.engine.load(patch)
+            self.engine.load_some(patches, self.draw.randrange(3))
 
     def block_fails(self) -> None:
         with self.update().applying() as patches:
-            for _, patch in zip(range(self.draw.randrange(3)), patches, strict=False):
-                self.engine.load(patch)
+            self.engine.load_some(patches, self.draw.randrange(3))
             raise self.draw.choice([Stopped, KeyboardInterrupt, SystemExit])
 
     def block_is_left(self) -> None:
         patches = self.update().applying().__enter__()
-        for _, patch in zip(range(self.draw.randrange(3)), patches, strict=False):
-            self.engine.load(patch)
+        self.engine.load_some(patches, self.draw.randrange(3))
 
     def another_meanwhile(self) -> None:
         update, other = self.update(), self.update()
@@ -222,14 +224,12 @@ class Sequence:
 
     def full_fails(self) -> None:
         with self.update().full() as patches:
-            for _, patch in zip(range(self.draw.randrange(5)), patches, strict=False):
-                self.engine.load(patch)
+            self.engine.load_some(patches, self.draw.randrange(5))
             raise Stopped
 
     def full_ends_early(self) -> None:
         with self.update().full() as patches:
-            for _, patch in zip(range(self.draw.randrange(5)), patches, strict=False):
-                self.engine.load(patch)
+            self.engine.load_some(patches, self.draw.randrange(5))
 
     def close(self) -> None:
         self.subscriber.close()
