@@ -1,6 +1,12 @@
-"""The differential check of `interop.py`: two readers give the same answers about the same files."""
+"""The differential check of `interop.py`: readers give the same answers about the same files.
+
+Each of some processes damages files, asks its own testees, and compares. The Python reader answers inside of it; it
+also tells on which zstd frames readers may differ.
+"""
 import json
+import multiprocessing
 import os
+import random
 import resource
 import select
 import shutil
@@ -9,22 +15,30 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from blake3 import blake3
+
 import testee
-from deltachain_py import documents, link as dcf, safetensors, streams, writer
-from deltachain_py.errors import DcfError, Limits
-from deltachain_py.index import ABSOLUTE, DENSE, PLANES, SMALL, SPARSE
-from deltachain_py.model import BY_NAME, DTYPES, Tensor, state_digest
-from deltachain_py.writer import Options
+from deltachain_py import documents, safetensors, streams
+from deltachain_py.errors import Limits
+from deltachain_py.model import BY_NAME
 from mutations import chains, links, texts
+from mutations.corpus import corpus, damaged_sequence, short_sequences, through_described
 from mutations.frames import take_apart
-from mutations.states import change_state, random_tensor
 from tests.edge_cases import edge_cases
 
 SPARE_MEMORY = 12 << 30  # address space of the runner: a reader that allocates what a file claims will fail
 SECONDS = 60             # for one answer
+BATCH = 500              # files of one task
+NO_LIMITS = {"set_bytes": None, "coded_bytes": None}
+REPORTED = 50            # differences that are kept, of each process
 
-# The limit of the Rust library for small files; it lies between the columns of section 13.
-testee.limits = lambda request: Limits(index_bytes=1 << 26, set_bytes=request["set_bytes"])
+# The limits of the Rust library for small files, between the columns of section 13: so no limit makes a difference.
+testee.limits = lambda request: Limits(
+    index_bytes=1 << 26, set_bytes=request["set_bytes"], coded_bytes=request["coded_bytes"])
+documents.DOCUMENT_BYTES, documents.ASSETS, documents.ASSET_BYTES = 1 << 24, 1 << 10, 1 << 30
+
+# Failures that no other path, and no order of trying, can hide: all readers report the same.
+FINAL = {f"R-CHN-{number}" for number in ("01", "05", "12", "13", "14", "15", "16", "17")}
 
 
 def read_safetensors(path):
@@ -38,34 +52,90 @@ def read_safetensors(path):
             for name, t in tensors.items()}
 
 
-class Rust:
-    """The runner as a testee, started again when it dies."""
+class Process:
+    """A testee, started again when it dies."""
 
-    def __init__(self, runner, folder):
-        self.runner, self.errors, self.process = runner, open(folder / "stderr", "w+b"), None
+    def __init__(self, command, folder, memory=None):
+        self.command, self.memory, self.process, self.lines = command, memory, None, []
+        self.errors = open(folder / f"{len(list(folder.iterdir()))}.stderr", "w+b")
+
+    def start(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (self.memory,) * 2)
+
+        self.lines, self.rest = [], b""
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                                        bufsize=0, preexec_fn=limit if self.memory else None)
+
+    def send(self, requests):
+        self.requests = requests
+        if self.process is None:
+            self.start()
+        try:
+            self.process.stdin.write(b"".join(json.dumps(request).encode() + b"\n" for request in requests))
+        except OSError:  # it has died; so it will not answer
+            pass
+
+    def receive(self):
+        """The answers to what was sent."""
+        answers = []
+        while len(answers) < len(self.requests):
+            try:
+                answers.append(json.loads(self.line()))
+            except (OSError, ValueError):
+                self.process.kill()
+                code, self.process = self.process.wait(), None
+                self.errors.seek(-min(300, self.errors.seek(0, 2)), 2)
+                answers.append({"result": "crash", "class": f"CRASH: exit {code}, {self.errors.read()!r}"})
+                if len(answers) < len(self.requests):  # the others, which may be the next to kill it
+                    self.send(self.requests[len(answers):])
+                    return answers + self.receive()
+        return answers
+
+    def line(self):
+        """The next line; ValueError if there is none in time."""
+        while not self.lines:
+            if not select.select([self.process.stdout], [], [], SECONDS)[0]:
+                raise ValueError("no answer")
+            data = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not data:
+                raise ValueError("it has ended")
+            *self.lines, self.rest = (self.rest + data).split(b"\n")
+        return self.lines.pop(0)
+
+
+class Python:
+    """The Python reader."""
+
+    def __init__(self):
+        self.frames = OpenFrames()
+
+    def send(self, requests):
+        self.requests = requests
+
+    def receive(self):
+        return [self.answer(request) for request in self.requests]
 
     def answer(self, request):
-        if self.process is None:
-            self.process = subprocess.Popen(
-                [self.runner, "testee"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (SPARE_MEMORY,) * 2))
+        self.frames.open = False
         try:
-            self.process.stdin.write(json.dumps(request).encode() + b"\n")
-            self.process.stdin.flush()
-            line = select.select([self.process.stdout], [], [], SECONDS)[0] and self.process.stdout.readline()
-            return json.loads(line)
-        except (OSError, ValueError, TypeError):
-            self.process.kill()
-            code, self.process = self.process.wait(), None
-            self.errors.seek(-min(300, self.errors.seek(0, 2)), 2)
-            return {"result": "crash", "class": f"CRASH: exit {code}, {self.errors.read()!r}"}
+            reply = testee.answer(request)
+        except Exception as error:  # a bug of the Python package
+            reply = {"result": "crash", "class": f"PYTHON {error!r}"}
+        return reply | {"frames": self.frames.open}
 
 
-def python_answer(request):
-    try:
-        return testee.answer(request)
-    except Exception as error:  # a bug of the Python package
-        return {"result": "crash", "class": f"PYTHON {error!r}"}
+class OpenFrames:
+    """Notes whether there was a frame on which readers may differ (R-STR-07): its structure is right, and it has
+    compressed blocks."""
+
+    def __init__(self):
+        self.open, self.check = False, streams.check_structure
+        streams.check_structure = self
+
+    def __call__(self, stored, raw_length, where):
+        self.check(stored, raw_length, where)
+        self.open |= any(kind == streams.COMPRESSED for _, kind, _, _ in take_apart(stored)[1])
 
 
 def verdict(answer):
@@ -73,7 +143,9 @@ def verdict(answer):
 
 
 def members(answer):
-    return {name: value for name, value in answer.items() if name not in ("case", "message") and value is not None}
+    """What has to be the same. The protocol has bytes up to 2^53 - 1; above, readers may round."""
+    return {name: float(value) if name == "bytes" else value for name, value in answer.items()
+            if name not in ("case", "message", "frames") and value is not None}
 
 
 def output(path):
@@ -83,60 +155,93 @@ def output(path):
             for file in files}
 
 
-class OpenFrames:
-    """Notes whether the last frame is one on which readers may differ (R-STR-07): its structure is right, and it has
-    compressed blocks."""
+def damaged_file(chain):
+    """Whether a link is not what its name says. That it is so may be hidden behind a failure that was met before."""
+    return any(blake3(path.read_bytes()).hexdigest() != path.stem for path in (chain / "files").glob("*.dcf")
+               if path.is_file())
 
-    def __init__(self):
-        self.last, self.check = False, streams.check_structure
-        streams.check_structure = self
 
-    def __call__(self, stored, raw_length, where):
-        self.last = False
-        self.check(stored, raw_length, where)
-        self.last = any(kind == streams.COMPRESSED for _, kind, _, _ in take_apart(stored)[1])
+def judge(request, answers, written, open_frames):
+    """Whether readers may answer so: "agree", the part of the text that allows the difference, or None."""
+    replies = [members(answer) for answer in answers]
+    if all(reply == replies[0] for reply in replies) and all(one == written[0] for one in written):
+        return "agree"
+    if any(answer["result"] == "crash" for answer in answers):
+        return None
+    rules = {answer.get("rule") for answer in answers}
+    refused = all(answer["result"] == "invalid" for answer in answers)
+    if open_frames and "R-STR-02" in rules:
+        return "zstd frames that decoders see differently (R-STR-07)"
+    if refused and any(answer["class"] == "USAGE" for answer in answers):
+        return "USAGE, which has no place in the order (section 10)"
+    if refused and request["operation"] in ("plan", "replay") and not rules & FINAL:
+        return "which of several failures of a chain is reported (section 19)"
+    if request["operation"] == "replay" and request["tensors"] is not None and damaged_file(Path(request["chain"])):
+        return "the digest of a file of which a part is read (R-CHN-10)"
+    if request["operation"] == "apply" and rules == {None, "R-APP-04"} and len(request["links"]) > 1:
+        return "a digest on the way through a sequence (R-APP-04)"
+    return None
 
 
 class Differential:
-    def __init__(self, runner, folder, keep):
-        self.rust, self.folder, self.keep, self.frames = Rust(runner, folder), folder, Path(keep), OpenFrames()
-        self.files, self.answers, self.agreed, self.allowed, self.failed = 0, 0, 0, 0, 0
-        self.verdicts, self.kinds = Counter(), Counter()
+    """One process's part."""
 
-    def compare(self, kind, members_of_request, only_result=False):
-        """One request to both. `only_result`: which of several faults is reported is the reader's affair."""
-        self.answers += 1
-        request = {"case": kind} | members_of_request
-        writes = request["operation"] in ("apply", "replay")
-        suffix = ".safetensors" if request["operation"] == "apply" else ""
-        outputs = [self.folder / (name + suffix) for name in ("rust", "python")]
-        answers = []
-        for ask, path in zip((self.rust.answer, python_answer), outputs):
-            answers.append(ask(request | ({"output": str(path)} if writes else {})))
-        rust, python = answers
-        written = [output(path) if writes else {} for path in outputs]
-        for path in outputs:
+    def __init__(self, commands, folder, keep):
+        """`commands` has the commands of testees by their names."""
+        self.folder, self.keep = folder, keep
+        folder.mkdir()
+        (folder / "errors").mkdir()
+        self.readers = {name: Process(command, folder / "errors", SPARE_MEMORY if name == "rust" else None)
+                        for name, command in commands.items()} | {"python": Python()}
+        self.reported = 0
+        self.begin()
+
+    def begin(self):
+        """Counts from nothing."""
+        self.files, self.answers, self.judged, self.verdicts, self.kinds = 0, 0, Counter(), Counter(), Counter()
+
+    def result(self):
+        return {"files": self.files, "answers": self.answers, "judged": self.judged, "verdicts": self.verdicts,
+                "kinds": self.kinds}
+
+    def compare(self, kind, requests):
+        """Requests about the same files, to all readers."""
+        self.answers += len(requests)
+        requests = [{"case": kind} | request for request in requests]
+        outputs, answers = {}, {}
+        endings = {"apply": ".safetensors", "replay": ""}
+        for name, reader in self.readers.items():
+            outputs[name] = [self.folder / f"{name}-{number}{endings.get(request['operation'], '')}"
+                             for number, request in enumerate(requests)]
+            reader.send([request | ({"output": str(path)} if request["operation"] in endings else {})
+                         for request, path in zip(requests, outputs[name])])
+        for name, reader in reversed(self.readers.items()):  # the others work while the Python reader does
+            answers[name] = reader.receive()
+        for number, request in enumerate(requests):
+            self.one(kind, request, {name: answers[name][number] for name in self.readers},
+                     {name: outputs[name][number] for name in self.readers})
+
+    def one(self, kind, request, answers, outputs):
+        written = []
+        for path in outputs.values():
+            written.append(output(path) if path.exists() else {})
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        self.verdicts[f"{request['operation']}: {verdict(python)}"] += 1
-        if only_result and rust["result"] == python["result"] == "invalid":
-            rust = python
-        if members(rust) == members(python) and written[0] == written[1]:
-            self.agreed += 1
-        elif self.frames.last and "MALFORMED R-STR-02" in (verdict(rust), verdict(python)):
-            self.allowed += 1
-        else:
-            self.failed += 1
-            if self.failed <= 50:
-                self.report(kind, request, rust, python)
-        return python
+        self.verdicts[f"{request['operation']}: {verdict(answers['python'])}"] += 1
+        result = judge(request, list(answers.values()), written, answers["python"]["frames"])
+        self.judged[result or "DIFFER"] += 1
+        if result is None and self.reported < REPORTED:
+            self.reported += 1
+            self.report(kind, request, answers)
 
-    def report(self, kind, request, rust, python):
-        folder = self.keep / f"{self.failed:04}"
+    def report(self, kind, request, answers):
+        folder = self.keep / f"{self.folder.name}-{self.reported:03}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         shutil.copytree(self.folder / "files", folder / "files", symlinks=True)
-        (folder / "answers.txt").write_text(f"{kind}\n{json.dumps(request)}\nrust: {rust}\npython: {python}\n")
-        print(f"  DISAGREE [{kind}] rust {verdict(rust)[:90]}, python {verdict(python)[:90]}: {folder}", flush=True)
+        text = "".join(f"{name}: {answer}\n" for name, answer in answers.items())
+        (folder / "answers.txt").write_text(f"{kind}\n{json.dumps(request)}\n{text}")
+        verdicts = ", ".join(f"{name} {verdict(answer)[:70]}" for name, answer in answers.items())
+        print(f"  DIFFER [{kind}] {request['operation']}: {verdicts}: {folder}", flush=True)
 
     def path(self, name, data=None):
         """The path of an input; with data, it is written."""
@@ -146,154 +251,117 @@ class Differential:
             path.write_bytes(data)
         return str(path)
 
-    def link(self, kind, base, data):
-        self.files += 1
-        self.kinds[kind.split("+")[-1]] += 1
-        path = self.path("m.dcf", data)
-        self.compare(kind, {"operation": "check", "link": path, "set_bytes": None})
-        self.sequence(kind, base, [data])
+    def count(self, kind, files=1):
+        self.files += files
+        self.kinds[kind] += 1
 
-    def sequence(self, kind, base, files):
+    def link(self, kind, label, base, data, limits=NO_LIMITS):
+        self.count(kind)
+        path = self.path("m.dcf", data)
+        alone = [{"operation": operation, "link": path} | limits for operation in ("check", "patches")]
+        self.compare(label, [*alone, *self.applied(base, [data])])
+
+    def applied(self, base, files):
         """Links that are applied to a base. What no safetensors file can hold is not asked for."""
         if "__metadata__" in base or not all(tensor.dtype.name in BY_NAME for tensor in base.values()):
-            return
+            return []
         paths = [self.path(f"{number}.dcf", data) for number, data in enumerate(files)]
-        self.compare(kind, {"operation": "apply", "links": paths, "base": self.path("base", safetensors.encode(base)),
-                            "set_bytes": links.SET_BYTES})
+        return [{"operation": "apply", "links": paths, "base": self.path("base", safetensors.encode(base)),
+                 "set_bytes": links.SET_BYTES, "coded_bytes": None}]
 
+    def sequence(self, kind, base, files):
+        self.count("sequence", len(files))
+        requests = self.applied(base, files)
+        if requests:
+            self.compare(kind, requests)
 
-# --- What is damaged ---
+    def document(self, rng):
+        kind = rng.choice(["chain", "commit", "commit", "routes"])
+        data = texts.document(rng, kind)
+        data = data if rng.random() < 0.15 else texts.damage_text(rng, data)
+        self.count("document")
+        request = {"operation": "document", "file": self.path("m.json", data), "document": kind}
+        self.compare(f"{kind} document", [request])
 
-def corpus(rng, made, short):
-    """(label, base, link): those of the matrix that are small, and links with every coding forced."""
-    result = [link for link in made if 131 < len(link[2]) < (6000 if short else 12000)]
-    wide = [d for d in DTYPES.values() if d.name in ("BF16", "F8_E4M3", "F32", "F64", "F16", "U8", "F4")]
-    codings = (DENSE, ABSOLUTE), (SPARSE, ABSOLUTE), (DENSE, PLANES), (SPARSE, PLANES), (SPARSE, SMALL)
-    for positions, values in codings:
-        for contexts in (1,) if values == ABSOLUTE else (1, 2, 16) if short else (1, 2, 3, 5, 16):
-            for parameters in [None] if positions == DENSE else ([0], [32], [23], [2, 32]):
-                for dtypes, elements in (([rng.choice(wide)], 40), (rng.sample(wide, 3), 7), ([rng.choice(wide)], 700)):
-                    base = {d.name: random_tensor(rng, d, elements) for d in dtypes}
-                    target = change_state(rng, base, rng.choice([0.05, 0.3, 0.9]))
-                    options = Options(positions=positions, values=values, contexts=contexts,
-                                      position_parameters=parameters, widths=rng.choice([[1], [2], [4, 1], [8], None]),
-                                      segment_bytes=rng.choice([100, 1 << 25]))
-                    label = f"python, {positions} {values} {contexts} {parameters} {options.widths}"
-                    result.append((label, base, writer.diff(base, target, options)))
-    zeros = {"t": Tensor(BY_NAME["U8"], ((1 << 24) + 2,), bytes((1 << 24) + 2))}
-    result.append(("two pieces of zeros", {}, writer.snapshot(zeros)))
-    return result
-
-
-def damaged_sequence(rng, entries):
-    """(base, links): two to four of them that fit at first."""
-    _, base, data = rng.choice(entries)
-    try:
-        states = [base, dcf.apply(data, base)]
-    except DcfError:
-        return base, [data, data]
-    if sum(len(tensor.data) for tensor in states[1].values()) > 1 << 16:
-        return base, [data, data]
-    files = [data]
-    for _ in range(rng.choice([1, 1, 2])):
-        states.append(rng.choice([base, change_state(rng, states[-1], 0.2)]))
-        files.append(writer.diff(states[-2], states[-1]))
-    for _ in range(rng.choice([0, 1, 1, 2])):
-        number = rng.randrange(len(files))
-        if rng.random() < 0.15:
-            number, files[number] = -1, rng.choice(files)
-        try:
-            _, _, files[number] = links.mutate(rng, states[number], files[number])
-        except DcfError:  # it was damaged before
-            continue
-        if rng.random() < 0.6:  # fits all the same
-            for at in range(max(number, 0), len(files) - 1):
-                try:
-                    files[at + 1] = links.reseal(files[at + 1], base=dcf.parse(files[at]).header.target)
-                except DcfError:
-                    break
-    return base, files
-
-
-def through_described(rng, base, data):
-    """(base, links): a state whose tensors are set anew with described dtypes, then changed, then removed."""
-    other, changed = links.described(rng, base, data)
-    try:
-        there = writer.diff(base, other)
-        last = dcf.apply(changed, other)
-    except (DcfError, KeyError):
-        return base, [data]
-    end = change_state(rng, base, 0.3)
-    middle = changed if rng.random() < 0.4 else links.mutate(rng, other, changed)[2]
-    return base, [there, middle, writer.diff(last, end)]
-
-
-def sequences(check):
-    """Links applied one after another (R-APP-06), right and wrong."""
-    u8 = BY_NAME["U8"]
-    states = [{}, *({"t": Tensor(u8, (8,), bytes([n]) * 8)} for n in range(3))]
-    good = [writer.diff(a, b) for a, b in zip(states, states[1:])]
-    last = len(good[1]) - 1
-    bad_index, bad_segment = (good[1][:at] + bytes([good[1][at] ^ 1]) + good[1][at + 1:] for at in (130, last))
-    files = {"0": good[0], "1": good[1], "2": good[2], "index": bad_index, "segment": bad_segment}
-    for base, names in ((0, "0 1 2"), (1, "1 2"), (2, "2"), (2, "0 2"), (2, "1 0"), (0, "0 2"), (2, "0 index"),
-                        (2, "1 1"), (0, "0 segment 2"), (0, "0 segment 0"), (2, "segment 2"), (2, "1 2"),
-                        (0, "index 0")):
-        check.sequence(f"state {base}, links {names}", states[base], [files[name] for name in names.split()])
-
-
-def one_document(check, rng):
-    kind = rng.choice(["chain", "commit", "commit", "routes"])
-    data = texts.document(rng, kind)
-    data = data if rng.random() < 0.15 else texts.damage_text(rng, data)
-    check.files += 1
-    check.kinds["document"] += 1
-    check.compare(f"{kind} document", {"operation": "document", "file": check.path("m.json", data), "document": kind})
-
-
-def one_chain(check, rng, examples):
-    made = rng.choice(examples)
-    chain = check.folder / "files" / "chain"
-    shutil.rmtree(chain, ignore_errors=True)
-    shutil.copytree(made.folder / "chain", chain)
-    chains.damage(rng, chain, len(made.states))
-    for _ in range(2):
-        request = chains.question(rng, made, chain)
-        check.files += 1
-        check.kinds["chain"] += 1
-        check.compare("chain", {"operation": "replay"} | request, only_result=True)
-        held = request["held"] and {name: request["held"][name] for name in ("version", "commit", "chain")}
-        plan = {name: request[name] for name in ("chain", "version", "accept")} | {"operation": "plan", "held": held}
-        check.compare("chain", plan, only_result=True)
-
-
-def run(runner, folder, rng, made, keep, files, seconds):
-    """`files` mutated files, or as many as there is time for."""
-    folder = Path(folder)
-    check = Differential(runner, folder, keep)
-    entries = corpus(rng, made, short=files < 10000)
-    for kind, cases in (("undamaged links", entries), ("edge cases", edge_cases())):
-        before = check.files, check.agreed, check.answers
-        for label, base, data in cases:
-            check.link(f"{kind}: {label}", base, data)
-        count, agreed, answers = (b - a for a, b in zip(before, (check.files, check.agreed, check.answers)))
-        print(f"{count} {kind}: {agreed} of {answers} answers agree")
-    sequences(check)
-    examples = [chains.example(rng, folder / f"chain-{number}") for number in range(8 if files < 10000 else 60)]
-    start, check.files, check.kinds = time.time(), 0, Counter()
-    while check.files < files and time.time() - start < seconds:
-        kind = rng.random()
-        if kind < 0.6:
-            _, base, data = rng.choice(entries)
-            check.link(*links.mutate(rng, base, data))
-        elif kind < 0.75:
-            _, base, data = rng.choice(entries)
-            base, data = through_described(rng, base, data) if rng.random() < 0.3 else damaged_sequence(rng, entries)
-            check.files += len(data)
-            check.kinds["sequence"] += 1
-            check.sequence("sequence", base, data)
-        elif kind < 0.92:
-            one_document(check, rng)
+    def chain(self, rng, examples):
+        chain = self.folder / "files" / "chain"
+        shutil.rmtree(self.folder / "files", ignore_errors=True)
+        if rng.random() < 0.3:
+            self.count("chain of documents")
+            chain.mkdir(parents=True)
+            versions, shards = chains.of_documents_alone(rng, chain)
+            held = rng.choice([None, chains.record(rng, chain, versions, 1)])
+            requests = [chains.about(rng, chain, versions, held) for _ in range(3)]
         else:
-            one_chain(check, rng, examples)
-    return check
+            self.count("chain")
+            made = rng.choice(examples)
+            shutil.copytree(made.folder / "chain", chain)
+            chains.damage(rng, made, chain)
+            requests = [chains.question(rng, made, chain) for _ in range(2)]
+            self.compare("chain", [{"operation": "replay"} | request for request in requests])
+        self.compare("chain", [plan for request in requests for plan in chains.plans(request)])
+
+    def mutated(self, rng, entries, examples, files):
+        """So many damaged files."""
+        while self.files < files:
+            kind = rng.random()
+            if kind < 0.6:
+                _, base, data = rng.choice(entries)
+                label, base, data = links.mutate(rng, base, data)
+                self.link(label.split("+")[-1], label, base, data, links.some_limits(rng, data))
+            elif kind < 0.72:
+                _, base, data = rng.choice(entries)
+                some = through_described(rng, base, data) if rng.random() < 0.4 else damaged_sequence(rng, entries)
+                self.sequence("sequence", *some)
+            elif kind < 0.88:
+                self.document(rng)
+            else:
+                self.chain(rng, examples)
+
+
+def undamaged(check, entries):
+    """What is right, and what is at the edges of the rules."""
+    for kind, cases in (("undamaged", entries), ("edge case", edge_cases())):
+        for label, base, data in cases:
+            check.link(kind, f"{kind}: {label}", base, data)
+    for label, base, files in short_sequences():
+        check.sequence(label, base, files)
+
+
+WORKER = {}  # of this process: what is damaged, its testees
+
+
+def start_worker(commands, folder, keep, entries, examples):
+    check = Differential(commands, folder / f"process-{os.getpid()}", keep)
+    WORKER.update(check=check, entries=entries, examples=examples)
+
+
+def work(task):
+    """Files with the random numbers of a seed, or what is not damaged."""
+    seed, files = task
+    check = WORKER["check"]
+    check.begin()
+    if files is None:
+        undamaged(check, WORKER["entries"])
+    else:
+        check.mutated(random.Random(seed), WORKER["entries"], WORKER["examples"], files)
+    return check.result()
+
+
+def run(commands, folder, seed, made, keep, files, jobs):
+    """What is not damaged, and so many damaged files, in so many processes. Returns the sums and the seconds."""
+    folder, keep, rng = Path(folder), Path(keep), random.Random(seed)
+    entries = corpus(rng, made, short=files < 10000)
+    examples = [chains.example(rng, folder / f"chain-{number}") for number in range(8 if files < 10000 else 60)]
+    tasks = [(f"{seed} {start}", min(BATCH, files - start)) for start in range(0, files, BATCH)]
+    start = time.time()
+    sums = {"files": 0, "answers": 0, "judged": Counter(), "verdicts": Counter(), "kinds": Counter()}
+    context = multiprocessing.get_context("fork")
+    with context.Pool(jobs, start_worker, (commands, folder, keep, entries, examples)) as pool:
+        for done, result in enumerate(pool.imap_unordered(work, [(seed, None), *tasks]), 1):
+            for name, value in result.items():
+                sums[name] += value
+            if done % 20 == 0:
+                print(f"  {sums['files']} files, {sums['files'] / (time.time() - start):.1f} a second, "
+                      f"{sums['judged']['DIFFER']} differ", flush=True)
+    return sums, time.time() - start

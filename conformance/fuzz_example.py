@@ -51,10 +51,11 @@ def requests(vector, file, output):
     if vector["kind"] == "document":
         yield {"operation": "document", "file": file, "document": vector["document"]}
     else:
-        yield {"operation": "check", "link": file, "set_bytes": None}
+        limits = {"set_bytes": None, "coded_bytes": None}
+        yield {"operation": "check", "link": file} | limits
         if "base" in vector and (base is None or base.endswith(".safetensors")):
             base = base and str(HERE / base)
-            yield {"operation": "apply", "links": [file], "base": base, "output": output, "set_bytes": None}
+            yield {"operation": "apply", "links": [file], "base": base, "output": output} | limits
 
 
 def main(first, second, runs="1000", seed="0"):

@@ -1,13 +1,16 @@
-"""Shows that the suite finds mistakes: the Python reader with one deliberate fault at a time must fail it, and the
-report must name the sections of SPEC.md that the fault violates.
+"""Shows that the suite finds mistakes: a reader with one deliberate fault at a time must fail it, and the report must
+name the sections of SPEC.md that the fault violates.
 
-    python conformance/wrong_testees.py --runner PATH/TO/deltachain-conformance [--only TEXT]
+    python conformance/wrong_testees.py --runner PATH/TO/deltachain-conformance
+                                        [--reader python | javascript | rust] [--only TEXT] [--some N]
 
-Each fault of `wrong_testees.txt` replaces pieces of the package's source; a piece that is not there exactly once is an
-error, so that the faults cannot rot. Exit status: 0 if the suite caught all of them, else 1.
+Each fault of the reader's list replaces pieces of its source; a piece that is not there exactly once is an error, so
+that the faults cannot rot. The JavaScript reader needs its packages (`npm ci` in js/). The library is built for each of
+its faults, in `target/wrong-testees`. Exit status: 0 if the suite caught all of them, else 1.
 """
 import argparse
 import os
+import random
 import re
 import shlex
 import shutil
@@ -18,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-PYTHON = Path(__file__).resolve().parent / "python"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 
 
 @dataclass
@@ -29,10 +33,9 @@ class Fault:
     edits: list     # (file, right piece of its source, wrong one), the pieces as lists of lines
 
 
-def faults():
-    """Those of `wrong_testees.txt`."""
+def faults(path):
     found = []
-    for line in (PYTHON.parent / "wrong_testees.txt").read_text().splitlines():
+    for line in path.read_text().splitlines():
         if line.startswith("= "):
             name, only, *sections = line[2:].split(" | ")
             found.append(Fault(name, only, {section for text in sections for section in text.split(", ")}, []))
@@ -45,36 +48,113 @@ def faults():
     return found
 
 
-def spoil(fault, folder):
-    """A copy of the Python reader with the fault."""
-    copy = Path(folder) / fault.name.replace(" ", "-")
-    shutil.copytree(PYTHON, copy, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+def spoiled(fault, source):
+    """The files of a reader with the fault: {name: text}."""
+    texts = {}
     for file, *pieces in fault.edits:
         right, wrong = map("\n".join, pieces)
-        source = copy / "deltachain_py" / file
-        text = source.read_text()
+        text = texts.get(file) or (source / file).read_text()
         if text.count(right) != 1:
             raise SystemExit(f"{file} does not hold {right!r} exactly once: mend the fault '{fault.name}'")
-        source.write_text(text.replace(right, wrong))
-    return copy
+        texts[file] = text.replace(right, wrong)
+    return texts
 
 
-def report(runner, fault, copy):
+def spoil(fault, source):
+    for file, text in spoiled(fault, source).items():
+        (source / file).write_text(text)
+
+
+class Python:
+    """Each fault has a copy of its own."""
+    faults = HERE / "wrong_testees.txt"
+    folder, package, left_out = HERE / "python", "deltachain_py", ("__pycache__", "tests")
+    source, jobs = folder / package, os.cpu_count()
+
+    def __init__(self, copies):
+        self.copies = Path(copies)
+
+    def copy(self, fault):
+        copy = self.copies / re.sub(r"\W", "-", fault.name)
+        shutil.copytree(self.folder, copy, ignore=shutil.ignore_patterns(*self.left_out))
+        spoil(fault, copy / self.package)
+        return copy
+
+    def testee(self, fault):
+        """Its command."""
+        return [sys.executable, str(self.copy(fault) / "testee.py")]
+
+
+class JavaScript(Python):
+    faults = HERE / "wrong_testees_javascript.txt"
+    folder, package, left_out = ROOT / "js", "src", ("node_modules", "types", "tests", "inspector")
+    source = folder / package
+
+    def testee(self, fault):
+        copy = self.copy(fault)
+        (copy / "node_modules").symlink_to(self.folder / "node_modules")
+        return ["node", str(copy / "testee.mjs")]
+
+
+class Rust:
+    """One copy of the workspace, which is built for one fault after the other."""
+    faults = HERE / "wrong_testees_rust.txt"
+    source, jobs = ROOT, 1
+
+    def __init__(self, copies):
+        self.copies, self.target = Path(copies), ROOT / "target" / "wrong-testees"
+        self.workspace = self.target / "workspace"
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+        self.files = [name for name in listed.split("\0") if name.endswith((".rs", ".toml", ".lock", ".md"))]
+        for name in self.files:
+            self.restore(name)
+
+    def restore(self, name):
+        """The right file; one that is right keeps its time, so that it is not built again."""
+        copy, right = self.workspace / name, (ROOT / name).read_bytes()
+        if not copy.exists() or copy.read_bytes() != right:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(right)
+
+    def testee(self, fault):
+        spoil(fault, self.workspace)
+        build = ["cargo", "build", "--quiet", "--package", "deltachain-conformance", "--target-dir", str(self.target)]
+        if subprocess.run(build, cwd=self.workspace).returncode:
+            raise SystemExit(f"it does not build: mend the fault '{fault.name}'")
+        for file, _, _ in fault.edits:
+            self.restore(file)
+        program = self.copies / "testee"
+        shutil.copy(self.target / "debug" / "deltachain-conformance", program)
+        return [str(program), "testee"]
+
+
+READERS = {"python": Python, "javascript": JavaScript, "rust": Rust}
+
+
+def report(runner, reader, fault):
     """Runs the suite against it."""
-    testee = shlex.join([sys.executable, str(copy / "testee.py")])
-    command = [runner, "run", "--vectors", str(PYTHON.parent), "--only", fault.only, "--testee", testee]
+    testee = shlex.join(reader.testee(fault))
+    command = [runner, "run", "--rules", "--vectors", str(HERE), "--only", fault.only, "--testee", testee]
     return subprocess.run(command, capture_output=True, text=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runner", required=True, help="the binary deltachain-conformance")
+    parser.add_argument("--reader", choices=READERS, default="python")
     parser.add_argument("--only", default="", help="faults whose names contain this text")
+    parser.add_argument("--some", type=int, metavar="N", help="so many of them, drawn by chance")
     args = parser.parse_args()
-    chosen, missed = [fault for fault in faults() if args.only in fault.name], 0
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        copies = [spoil(fault, folder) for fault in chosen]
-        reports = pool.map(lambda fault, copy: report(args.runner, fault, copy), chosen, copies)
+    kind, missed = READERS[args.reader], 0
+    known = faults(kind.faults)
+    for fault in known:  # none may rot because it is not drawn
+        spoiled(fault, kind.source)
+    chosen = [fault for fault in known if args.only in fault.name]
+    if args.some is not None and args.some < len(chosen):
+        chosen = random.sample(chosen, args.some)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(kind.jobs) as pool:
+        reader = kind(folder)
+        reports = pool.map(lambda fault: report(args.runner, reader, fault), chosen)
         for fault, done in zip(chosen, reports):
             named = set(re.findall(r"SPEC\.md section (\d+(?:\.\d+)?)", done.stdout))
             summary = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-300:]

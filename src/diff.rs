@@ -75,6 +75,8 @@ pub struct DiffReport {
     pub changed: u64,
     /// Tensors that the link lists.
     pub tensors: usize,
+    /// Whether all values in the link are absolute, so that it can be read without the base; not only if that was asked for.
+    pub is_direct: bool,
 }
 
 /// A piece of the target, and the base's tensor that it is compared with.
@@ -222,6 +224,7 @@ fn make(
     let listed = tensors.len();
 
     let index = Index { metadata: options.metadata.clone(), segments: Vec::new(), tensors };
+    let is_direct = writer.is_direct();
     let bytes = writer.finish(base_digests.state, target_digests.state, index, out)?;
     Ok(DiffReport {
         base: base_digests.state,
@@ -231,6 +234,7 @@ fn make(
         elements: target.tensors().iter().map(TensorInfo::lanes).sum(),
         changed,
         tensors: listed,
+        is_direct,
     })
 }
 

@@ -118,6 +118,7 @@ mod source;
 mod squash;
 mod table;
 pub mod tensor;
+mod varint;
 
 #[cfg(feature = "kernels")]
 #[doc(hidden)]

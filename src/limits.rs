@@ -24,7 +24,11 @@ pub const MAX_SEGMENT_BYTES: u64 = 1 << 25;
 /// No segment codes more pieces.
 pub const MAX_SEGMENT_PARTS: u64 = 1 << 16;
 /// No document of a chain is longer, in bytes.
-pub const MAX_DOCUMENT_BYTES: u64 = 1 << 20;
+pub const MAX_DOCUMENT_BYTES: u64 = 1 << 26;
+/// No commit has more assets.
+pub const MAX_ASSETS: u64 = 1 << 16;
+/// No asset is longer, in bytes.
+pub const MAX_ASSET_BYTES: u64 = 1 << 40;
 /// No zstd frame gives more bytes for each of its own: a block has at least four, and gives at most 128 KiB.
 pub(crate) const MAX_EXPANSION: u64 = 1 << 15;
 /// No zstd frame has a larger window.
@@ -47,8 +51,16 @@ pub struct Limits {
     pub set_bytes: u64,
     /// Bytes of *set* tensors for each byte of the file, where that is more than `set_bytes`. Default: 1024.
     pub set_bytes_per_file_byte: u64,
-    /// Bytes of a document of a chain. Default: 1 MiB, which is all that the format allows.
+    /// Bytes of the pieces that have a part: what decoding a link may have to do, whose length need not tell. Default: any
+    /// number, because an honest link of some bytes may code pieces of 16 MiB that hardly change. For who checks what
+    /// strangers upload.
+    pub coded_bytes: u64,
+    /// Bytes of a document of a chain. Default: 16 MiB, which every reader has to support.
     pub document_bytes: u64,
+    /// Assets of a commit. Default: 1024, which every reader has to support.
+    pub assets: u64,
+    /// Bytes of an asset. Default: 1 GiB, which every reader has to support.
+    pub asset_bytes: u64,
 }
 
 impl Default for Limits {
@@ -58,7 +70,10 @@ impl Default for Limits {
             index_bytes_per_file_byte: 64,
             set_bytes: 1 << 28,
             set_bytes_per_file_byte: 1024,
-            document_bytes: MAX_DOCUMENT_BYTES,
+            coded_bytes: u64::MAX,
+            document_bytes: 1 << 24,
+            assets: 1 << 10,
+            asset_bytes: 1 << 30,
         }
     }
 }
@@ -69,7 +84,10 @@ impl Limits {
         index_bytes_per_file_byte: u64,
         set_bytes: u64,
         set_bytes_per_file_byte: u64,
+        coded_bytes: u64,
         document_bytes: u64,
+        assets: u64,
+        asset_bytes: u64,
     }
 
     /// Only the maxima of the format: for trusted sources.
@@ -79,7 +97,10 @@ impl Limits {
             index_bytes_per_file_byte: 0,
             set_bytes: u64::MAX,
             set_bytes_per_file_byte: 0,
+            coded_bytes: u64::MAX,
             document_bytes: MAX_DOCUMENT_BYTES,
+            assets: MAX_ASSETS,
+            asset_bytes: MAX_ASSET_BYTES,
         }
     }
 

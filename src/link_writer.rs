@@ -38,6 +38,11 @@ impl LinkWriter {
         Ok(self.segments.len() - 1)
     }
 
+    /// Whether every segment has absolute values.
+    pub(crate) fn is_direct(&self) -> bool {
+        !self.segments.iter().any(|segment| segment.coding.is_relative())
+    }
+
     /// Puts what waits into the file.
     fn spool(&mut self) -> std::io::Result<()> {
         let file = match &mut self.file {
@@ -52,7 +57,7 @@ impl LinkWriter {
     pub(crate) fn finish(self, base: Digest, target: Digest, mut index: Index, out: &mut dyn Write) -> Result<u64> {
         index.segments = self.segments;
         let (rows, digests) = index.to_runs();
-        let stored = Compressor::default().encode(&[&rows, &digests], Effort::Text)?;
+        let stored = Compressor::default().encode(&[&rows, &digests], Effort::Index)?;
         let header = Header {
             compatible_features: 0,
             base,

@@ -1,6 +1,6 @@
 //! Patches: what a link changes, tensor by tensor, as sorted lane numbers and new values; for engines that patch memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crate::codec::changes::append_changes;
@@ -177,6 +177,20 @@ impl<'a, S: Source> Patches<'a, S> {
         part.map(|_| self.patch(entry, piece, lanes_of(&written.info, piece))).transpose()
     }
 
+    /// The failure to report if a piece has failed: that of the first segment in the file, of all that are wanted (SPEC section
+    /// 10). Nothing after it can be relied upon, so nothing more comes.
+    fn first_failure(&mut self, entry: usize, piece: u64, error: Error) -> Error {
+        let segment_of = |entry: usize, piece: u64| {
+            let written = self.link.index().tensors[entry].written()?;
+            *written.pieces.get(usize::try_from(piece).ok()?)?
+        };
+        // What is no fault of the file comes first.
+        let failed = error.rule().and_then(|_| segment_of(entry, piece));
+        let wanted = self.pending.drain(..).filter_map(|(entry, piece, _)| segment_of(entry, piece));
+        let before: BTreeSet<usize> = wanted.filter(|number| Some(*number) < failed).collect();
+        before.into_iter().find_map(|number| self.link.segment(number).err()).unwrap_or(error)
+    }
+
     /// A decoded segment, kept for the next pieces.
     fn segment(&mut self, number: usize) -> Result<&Segment> {
         let kept = self.kept.iter().position(|(kept, _)| *kept == number).and_then(|place| self.kept.remove(place));
@@ -198,12 +212,7 @@ impl<'a, S: Source> Iterator for Patches<'a, S> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let (entry, piece, lanes) = self.pending.pop_front()?;
-        let patch = self.patch(entry, piece, lanes);
-        if patch.is_err() {
-            // Nothing after an error can be relied upon.
-            self.pending.clear();
-        }
-        Some(patch)
+        Some(self.patch(entry, piece, lanes).map_err(|error| self.first_failure(entry, piece, error)))
     }
 }
 

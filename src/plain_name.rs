@@ -1,4 +1,44 @@
-//! Names that are safe as file names on every system (SPEC section 12): names of files in a layout and of assets.
+//! Names that are safe as names of files and folders on every system (SPEC section 12): of files in a layout and of assets.
+
+/// The most parts that a path name has.
+pub(crate) const MOST_PARTS: usize = 8;
+/// The most bytes that a path name has.
+const MOST_BYTES: usize = 1024;
+
+/// Why this is not a *path name*, as an end of "the name ..."; `None` if it is one.
+pub(crate) fn flaw_of_path_name(name: &str) -> Option<&'static str> {
+    let (folders, _) = name.rsplit_once('/').unwrap_or_default();
+    let mut parts = name.split('/');
+    if name.len() > MOST_BYTES {
+        Some("is longer than 1024 bytes")
+    } else if parts.clone().count() > MOST_PARTS {
+        Some("has more than 8 parts")
+    } else if let Some(flaw) = parts.clone().find_map(flaw_of_plain_name) {
+        Some(flaw)
+    } else if parts.any(|part| part.ends_with([' ', '.'])) {
+        Some("ends in a space or a dot, or a folder in it does")
+    } else if folders.split('/').any(is_of_tensors) {
+        Some("has a folder that is called like a file of tensors")
+    } else {
+        None
+    }
+}
+
+/// Whether this is the name of a file of tensors or of their index, regarding case or not.
+pub(crate) fn is_of_tensors(name: &str) -> bool {
+    let folded = fold_case(name);
+    folded.ends_with(".safetensors") || folded.ends_with(".safetensors.index.json")
+}
+
+/// Whether a path name is that of a file in a folder of this name, regarding case or not.
+pub(crate) fn lies_in(name: &str, folder: &str) -> bool {
+    fold_case(name).strip_prefix(&fold_case(folder)).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// The folder of a path name: up to and including its last `/`.
+pub(crate) fn folder_of(name: &str) -> &str {
+    &name[..name.rfind('/').map_or(0, |last| last + 1)]
+}
 
 /// Why this is not a *plain* name, as an end of "the name ..."; `None` if it is one.
 pub(crate) fn flaw_of_plain_name(name: &str) -> Option<&'static str> {
@@ -37,6 +77,43 @@ pub(crate) fn fold_case(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn path_names_are_plain_names_in_folders() {
+        let part = "x".repeat(255);
+        let longest = [&part[..], &part, &part, &part].join("/");
+        assert_eq!(longest.len(), 1023);
+        for name in ["a", "vae/a.safetensors", "1_Pooling/config.json", "a/b/c/d/e/f/g/h", "a.b/c. d", &longest] {
+            assert_eq!(flaw_of_path_name(name), None, "{name:?}");
+        }
+        for (name, flaw) in [
+            ("", "is empty"),
+            ("/", "is empty"),
+            ("/a", "is empty"),
+            ("a/", "is empty"),
+            ("a//b", "is empty"),
+            ("../a", "hidden"),
+            ("a/./b", "hidden"),
+            ("a/.b", "hidden"),
+            ("a/b\\c", "is a path"),
+            ("con/a", "device"),
+            ("a/nul.txt", "device"),
+            ("a/b\n", "control"),
+            ("a/b/c/d/e/f/g/h/i", "8 parts"),
+            ("a ", "space or a dot"),
+            ("a./b", "space or a dot"),
+            ("a/b.", "space or a dot"),
+            ("a.safetensors/b", "called like"),
+            ("a/b.SAFETENSORS.Index.Json/c", "called like"),
+            (&format!("{longest}/x"), "1024"),
+            (&format!("a/{}", "x".repeat(256)), "255"),
+        ] {
+            assert!(flaw_of_path_name(name).is_some_and(|found| found.contains(flaw)), "{name:?}");
+        }
+        assert!(lies_in("Vae/x", "vAE") && lies_in("a/b/c", "a") && lies_in("a/b/c", "a/b"));
+        assert!(!lies_in("vae", "vae") && !lies_in("vae2/x", "vae") && !lies_in("a", "a/b"));
+        assert_eq!(["a", "a/b", "a/b/c"].map(folder_of), ["", "a/", "a/b/"]);
+    }
 
     #[test]
     fn only_plain_names_are_accepted() {

@@ -114,6 +114,7 @@ rules! {
     LIM_04 "R-LIM-04" Limit;
     LIM_05 "R-LIM-05" Limit;
     LIM_06 "R-LIM-06" Limit;
+    LIM_08 "R-LIM-08" Limit;
     DOC_01 "R-DOC-01" Malformed;
     DOC_02 "R-DOC-02" Unsupported;
     DOC_03 "R-DOC-03" Malformed;
@@ -122,6 +123,7 @@ rules! {
     DOC_06 "R-DOC-06" Malformed;
     DOC_07 "R-DOC-07" Unsupported;
     DOC_08 "R-DOC-08" Malformed;
+    LIM_07 "R-LIM-07" Limit;
     CHN_01 "R-CHN-01" Chain;
     CHN_02 "R-CHN-02" Chain;
     CHN_03 "R-CHN-03" Chain;
@@ -138,6 +140,7 @@ rules! {
     CHN_14 "R-CHN-14" Chain;
     CHN_15 "R-CHN-15" Chain;
     CHN_16 "R-CHN-16" Corrupt;
+    CHN_17 "R-CHN-17" Chain;
 }
 
 /// Rules that bind writers, which no reader checks: they are not among [`RULES`].
@@ -154,5 +157,6 @@ writer_rules! {
     PUB_06 "R-PUB-06";
     PUB_08 "R-PUB-08";
     PUB_09 "R-PUB-09";
+    PUB_10 "R-PUB-10";
     RET_01 "R-RET-01";
 }

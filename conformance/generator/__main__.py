@@ -1,10 +1,11 @@
-"""`python -m generator` in conformance/ writes vectors/ and index.json; with `--check` it compares them with what it
+"""`python -m generator` in conformance/ writes vectors/, index.json and the tables of
+`tables.py`; with `--check` it compares them with what it
 would write, and changes nothing. With `--publish` it also adds what is new to published.sha256: from then on it may
 not change or disappear."""
 import argparse
 import sys
 
-from . import catalogue, index, published  # noqa: F401 (the catalogue brings in what makes vectors)
+from . import catalogue, index, published, tables  # noqa: F401 (the catalogue brings in what makes vectors)
 from .registry import MADE
 
 
@@ -14,10 +15,11 @@ def main():
     parser.add_argument("--publish", action="store_true", help="add new vectors to published.sha256")
     arguments = parser.parse_args()
     if arguments.check:
-        found = index.check()
+        found = [*index.check(), *tables.check()]
     else:
         files = index.everything()
         index.write(index.HERE, files)
+        tables.write()
         found = [*index.faults(files), *published.faults(files)]
         print(f"{len(files)} files, {sum(map(len, files.values()))} bytes")
         if arguments.publish and not found:

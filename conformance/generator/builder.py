@@ -70,6 +70,7 @@ class Segment:
     coding: object = None
     stored_length: object = None
     crc: int = None
+    parts: list = field(default_factory=list)  # what it codes, as objects of coding.py; not in the file
 
     def stream(self, name):
         if name == "table" and "table" not in self.streams:

@@ -235,8 +235,9 @@ def member_list(chain, held, take, **others):
     return found
 
 
-def features_of(chain, held, accept, take, set_bytes, features):
-    asked = {"held-version": held, "accept": accept, "partial": take, "set-limit": set_bytes}
+def features_of(chain, held, accept, take, others, features):
+    asked = {"held-version": held, "accept": accept, "partial": take, "set-limit": others["set_bytes"],
+             "coded-limit": others["coded_bytes"], "direct-path": others["direct"]}
     return sorted(chain.features | {name for name, value in asked.items() if value is not None} | set(features))
 
 
@@ -266,32 +267,35 @@ def held_of(held):
 
 
 def good(id, chain, path, reason, *, head=None, version=None, held=None, size=None, rules=(), section="19",
-         from_nothing=False, accept=None, take=None, set_bytes=None, replay=True, features=()):
+         from_nothing=False, accept=None, take=None, set_bytes=None, coded_bytes=None, direct=None, replay=True,
+         features=()):
     """A vector of a chain that leads where the reader wants to go. `path`: the cheapest. `head`: the version that the
     reader gets, if it is not the last of the path. `size`: bytes of the path, if its routes are not the usual ones.
     `from_nothing`: the path does not begin at the held version. `take`: the shards and tensors that replay takes.
-    `replay` False: there are no files, so that it is not run."""
+    `direct`: the cheapest direct path is wanted. `replay` False: there are no files, so that it is not run."""
+    others = {"set_bytes": set_bytes, "coded_bytes": coded_bytes, "direct": direct}
     head, held = path[-1] if head is None else head, held_of(held)
     size = chain.bytes_of(path, None if from_nothing or held is None else held.version) if size is None else size
     expect = {"plan": {"version": head, "bytes": size, "path": path}}
     if replay:
         expect["replay"] = result(chain, head, take)
     return Vector(f"chains/{id}", tar(chain.objects), section, reason, expect, "chain", ".tar", list(rules),
-                  features_of(chain, held, accept, take, set_bytes, features), source=chain, members=member_list(
-                      chain, held, take, version=version, accept=accept, set_bytes=set_bytes))
+                  features_of(chain, held, accept, take, others, features), source=chain, members=member_list(
+                      chain, held, take, version=version, accept=accept, **others))
 
 
 def bad(id, chain, rule, twin, reason, *, path=None, size=None, version=None, held=None, section="19", accept=None,
-        take=None, set_bytes=None, replay=True, features=()):
+        take=None, set_bytes=None, coded_bytes=None, direct=None, replay=True, features=()):
     """A vector of a chain that does not. `path`: that of the plan, which reads no files, if only replay fails."""
     refusal, held = {"class": CLASSES[rule], "rule": rule}, held_of(held)
+    others = {"set_bytes": set_bytes, "coded_bytes": coded_bytes, "direct": direct}
     expect = {"plan": refusal} | ({"replay": refusal} if replay else {})
     if path is not None:
         size = chain.bytes_of(path, None if held is None else held.version) if size is None else size
         expect["plan"] = {"version": path[-1] if path else held.version, "bytes": size, "path": path}
     return Vector(f"chains/{id}", tar(chain.objects), section, reason, expect, "chain", ".tar", [rule],
-                  features_of(chain, held, accept, take, set_bytes, features), MADE[f"chains/{twin}"].id,
-                  member_list(chain, held, take, version=version, accept=accept, set_bytes=set_bytes))
+                  features_of(chain, held, accept, take, others, features), MADE[f"chains/{twin}"].id,
+                  member_list(chain, held, take, version=version, accept=accept, **others))
 
 
 def source(id):

@@ -25,6 +25,7 @@ class Plan:
 @dataclass
 class Part:
     dtype: object
+    piece: tuple  # name of its tensor, and number
     old: bytes
     new: bytes
     thresholds: list
@@ -60,7 +61,7 @@ def link(base, target, *plans, metadata=(), listed=(), operations=None, removed=
             coded = chosen(plan.coded, name, piece)
             if coded is None:
                 coded = changed_lanes(old, new, entry.dtype.lane_bytes)
-            parts.append(Part(entry.dtype, old, new, list(chosen(plan.thresholds, name, piece)), coded))
+            parts.append(Part(entry.dtype, (name, piece), old, new, list(chosen(plan.thresholds, name, piece)), coded))
             first = piece * PIECE // entry.dtype.lane_bytes
             every = range(len(new) // entry.dtype.lane_bytes)
             entry.coded += [first + number for number in (every if plan.positions == DENSE else coded)]
@@ -114,26 +115,31 @@ def segment(plan, parts):
         rows.append(([t - before for before, t in zip([0, *part.thresholds], part.thresholds)], counts))
     table = Table(list(plan.parameters[:contexts]) if plan.positions == SPARSE else [],
                   list(plan.widths[:contexts]) if plan.values == SMALL else [], rows)
-    return Segment(width, plan.positions, plan.values, table, {name: Stream(raw) for name, raw in streams.items()})
+    streams = {name: Stream(raw) for name, raw in streams.items()}
+    return Segment(width, plan.positions, plan.values, table, streams, parts=parts)
 
 
 def exponent(dtype, value):
     return value >> (8 * dtype.lane_bytes - 1 - dtype.exponent_bits) & ((1 << dtype.exponent_bits) - 1)
 
 
+def members(dtype, thresholds, lanes):
+    """Numbers of the lanes of each context (section 7.1). Without thresholds, the lanes do not matter."""
+    if not thresholds:
+        return [range(len(lanes))]
+    found = [[] for _ in range(len(thresholds) + 1)]
+    for number, value in enumerate(lanes):
+        found[sum(t <= exponent(dtype, value) for t in thresholds)].append(number)
+    return found
+
+
 def divide(part, dense):
-    """Members of each context (section 7.1), their ranks and lanes."""
+    """Ranks and lanes of the coded members of each context."""
     width = part.dtype.lane_bytes
     lanes = len(part.new) // width
-    if part.thresholds:
-        members = [[] for _ in range(len(part.thresholds) + 1)]
-        for number in range(lanes):
-            field_value = exponent(part.dtype, lane(part.old, number, width))
-            members[sum(t <= field_value for t in part.thresholds)].append(number)
-    else:
-        members = [range(lanes)]
     wanted = set(part.coded)
-    for inside in members:
+    for inside in members(part.dtype, part.thresholds, [lane(part.old, n, width) for n in range(lanes)]
+                          if part.thresholds else range(lanes)):
         ranks = range(len(inside)) if dense else [r for r, number in enumerate(inside) if number in wanted]
         part.counts.append(len(inside))
         part.ranks.append(ranks)

@@ -7,7 +7,7 @@ from .links import CLASSES
 from .registry import MADE, Vector, makes_vectors
 
 SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
-LIMIT = 1 << 20
+LEAST, LIMIT = 1 << 24, 1 << 26  # bytes that every reader reads, and that no document may exceed
 MOST = 2**53 - 1  # the highest integer
 
 
@@ -76,7 +76,7 @@ def commit(version=7, parent=PARENT, state=STATE, shards=(STATE,), routes=(SNAPS
 
 
 def good(id, kind, file, reason, rules=("R-DOC-03",)):
-    return Vector(f"documents/valid/{id}", file, "13" if "limit" in id else "18", reason, {"document": {}}, "document",
+    return Vector(f"documents/valid/{id}", file, "13" if rules == ["R-LIM-05"] else "18", reason, {"document": {}}, "document",
                   ".json", list(rules), members={"document": kind})
 
 
@@ -137,14 +137,24 @@ def valid_metadata():
             yield good(f"metadata-{id}-routes", "routes", routes_document(7, 1, COMMIT, [STEP], metadata),
                        f"{reason}; a routes document")
     many = {f"{i:05x}": "" for i in range(70000)}
-    room = LIMIT - len(commit(metadata=many))
-    yield good("limit", "commit", commit(metadata=many | {"00000": "v" * room}),
-               "the longest document; the limits of a link's metadata do not concern it", ["R-LIM-05"])
+    yield good("metadata-70000-entries", "commit", commit(metadata=many),
+               "the limits of a link's metadata do not concern documents", ["R-LIM-05"])
+    for kind, file in (("chain", chain_document("00112233445566778899aabbccddeeff", {"k": "v"})),
+                       ("commit", commit(metadata={"k": "v"})),
+                       ("routes", routes_document(7, 1, COMMIT, [STEP], {"k": "v"}))):
+        yield grown(good(f"16-mib-{kind}", kind, file, "as long a document as every reader reads", ["R-LIM-05"]), LEAST)
+
+
+def grown(vector, length):
+    """The value `v` is repeated until the file is so long."""
+    assert vector.file.count(b'"v"') == 1
+    vector.members = vector.members | {"grown": {"at": vector.file.index(b'"v"') + 1, "length": length}}
+    return vector
 
 
 def bad(group, id, twin, file, rule, reason):
     source = MADE[f"documents/valid/{twin}"]
-    return Vector(f"documents/{group}/{id}", file, "13" if rule == "R-LIM-05" else "18", reason,
+    return Vector(f"documents/{group}/{id}", file, "13" if rule in ("R-LIM-05", "R-LIM-07") else "18", reason,
                   {"document": {"class": CLASSES[rule], "rule": rule}}, "document", ".json", [rule], twin=source.id,
                   members=source.members)
 
@@ -160,14 +170,13 @@ def spoilt(group, rule, rows):
 
 @makes_vectors
 def too_long():
-    longest = MADE["documents/valid/limit"].file
-    yield bad("limits", "commit", "limit", longest.replace(b"vvvv", b"vvvvv", 1), "R-LIM-05", "one byte too long")
-    rows = [route(n, (FILE, 1)) for n in range(9400)]
-    missing = LIMIT + 1 - len(routes_document(10000, 1, COMMIT, rows))
-    for i in range(missing):  # one digit more in some file's size
-        rows[i]["files"][0]["size"] += 9
-    yield bad("limits", "routes", "routes", routes_document(10000, 1, COMMIT, rows), "R-LIM-05",
-              "so many routes that the document is one byte too long")
+    for kind in ("chain", "commit", "routes"):
+        twin = MADE[f"documents/valid/16-mib-{kind}"]
+        yield grown(bad("limits", f"64-mib-and-a-byte-{kind}", f"16-mib-{kind}", twin.file, "R-LIM-05", "one byte too long"),
+                    LIMIT + 1)
+    for id, file, reason in (("then-form", b' "v"', "too long, and no document"),
+                             ("then-version", b'{"deltachain":2,"v"}', "too long, and of a newer version")):
+        yield grown(bad("limits", f"64-mib-and-a-byte-{id}", "16-mib-commit", file, "R-LIM-05", reason), LIMIT + 1)
 
 
 @makes_vectors

@@ -43,3 +43,24 @@ def same_from():
     higher = route(None, *[(low, MOST)] * (SHARDS - 1), (low, 1))
     assert size_of(lower) < 2**64 < size_of(higher) and size_of(higher) % 2**64 < size_of(lower)
     yield from rule("above-2-64", "routes", [lower, higher], "a sum above 2^64, which is small in 64 bits")
+
+
+@makes_vectors
+def of_different_length():
+    """Routes documents may have routes with different numbers of files."""
+    low, high = "0" * 63 + "1", "f" * 64
+    yield from rule("prefix", "routes", [route(None, (FILE, 3)), route(None, (FILE, 1), (OTHER, 2)),
+                                         route(None, (FILE, 1), (OTHER, 1), (OTHER, 1))],
+                    "of routes of the same size, that whose digests begin the other's comes first")
+    yield from rule("prefix-later", "routes", [route(5, (low, 1), (high, 8)), route(5, (FILE, 9)),
+                                               route(5, (FILE, 8), (low, 1)), route(5, (high, 9))],
+                    "digests before the number of files")
+    yield from rule("more-files-less-size", "routes", [route(5, (high, 1), (high, 1)), route(5, (low, 3))],
+                    "the sum before the number of files")
+    one, other = route(2, (FILE, 1), (OTHER, 2)), route(2, (FILE, 2), (OTHER, 1))
+    good_one = routes_document(7, 1, COMMIT, [one])
+    yield good("routes-one-of-two-files", "routes", good_one, "a route of two files", ["R-DOC-04"])
+    for id, pair in (("ascending", [one, other]), ("descending", [other, one])):
+        yield from spoilt("routes", "R-DOC-04", [
+            (f"sizes-{id}", "routes-one-of-two-files", text(one), ",".join(map(text, pair)),
+             "two routes of the same digests and the same sum, whatever the single sizes")])

@@ -6,7 +6,7 @@ import tempfile
 
 import jsonschema
 
-from . import published
+from . import minimal, published
 from .links import CLASSES
 from .model import State
 from .registry import SINCE, collect
@@ -30,14 +30,14 @@ def everything():
             return {name: resolve(item) for name, item in value.items()}
         return [resolve(item) for item in value] if isinstance(value, list) else value
 
-    entries = []
-    for vector in collect():
+    entries, vectors = [], collect()
+    for vector in vectors:
         entry = resolve(vector.entry())
         files[entry["file"]] = vector.file
         entries.append({"id": entry.pop("id"), "kind": entry.pop("kind"), "file": entry["file"],
                         "sha256": sha256(vector.file)} | entry)
-    index = {"format": 2, "spec": SINCE, "licence": "CC0-1.0", "states": dict(sorted(states.items())),
-             "vectors": entries}
+    index = {"format": 3, "spec": SINCE, "licence": "CC0-1.0", "states": dict(sorted(states.items())),
+             "vectors": entries, "minimal": minimal.answers(vectors)}
     files["index.json"] = (pretty(index) + "\n").encode()
     return files
 

@@ -23,21 +23,21 @@ def snapshot(dtype, data, shape=None, plan=None):
 def dtypes():
     for id, dtype, data, shape, reason in (
             ("sign-magnitude", FP16X, LANES, None, "sign-magnitude lanes are rotated"),
-            ("wide-elements", Q128, bytes(range(48)), (3,), "elements of 128 bits in lanes of eight bytes"),
+            ("bits-128", Q128, bytes(range(48)), (3,), "elements of 128 bits in lanes of eight bytes"),
             ("name-of-one", described("Q", 8, 1), b"abc", None, "a name of one letter"),
             ("name-of-32", described("A_" * 16, 8, 1), b"abc", None, "a name of 32 characters"),
             ("name-of-future", described("F16_", 16, 2), b"abcd", None, "a name that is almost one of the table"),
             ("one-bit", described("B1", 1, 1), b"ab", (4, 4), "elements of one bit"),
             ("three-bits", described("I3", 3, 2), b"abcdef", (16,), "elements of three bits in lanes of two bytes"),
             ("24-bits", described("I24", 24, 2), b"abcdef", (2,), "elements of three bytes in lanes of two"),
-            ("255-bits", described("I255", 255, 1), bytes(range(255)), (8,), "elements of 255 bits"),
+            ("bits-255", described("I255", 255, 1), bytes(range(255)), (8,), "elements of 255 bits"),
             ("no-exponent", described("S8", 8, 1, True), b"\0\x80\1\x81", None, "sign-magnitude without exponent bits"),
             ("all-exponent", described("E7", 8, 1, True, 7), b"\0\x80\1\x81\xff", None, "no mantissa"),
             ("11-bits", described("E11", 64, 8, True, 11), bytes(range(16)), None, "as many exponent bits as there may be"),
             ("15-bits-of-16", described("E11_2", 16, 2, True, 11), bytes(range(16)), None, "eleven exponent bits of 16"),
             ("lanes-of-4", described("W4", 32, 4), bytes(range(16)), (2, 2), "lanes of four bytes"),
-            ("scalar", Q128, bytes(range(16)), (), "a scalar of two lanes"),
-            ("empty", Q128, b"", (0, 2**64 - 1), "no element"), ("nothing", FP16X, b"", (0,), "an empty tensor"),
+            ("bits-128-scalar", Q128, bytes(range(16)), (), "a scalar of two lanes"),
+            ("bits-128-empty", Q128, b"", (0, 2**64 - 1), "no element"), ("nothing", FP16X, b"", (0,), "an empty tensor"),
             ("nothing-of-8-bits", described("E7", 8, 1, True, 7), b"", (0,), "an empty tensor of bytes")):
         yield valid(f"described-{id}", snapshot(dtype, data, shape), "2.1", f"a described dtype: {reason}", ["R-IDX-20"],
                     apply=False)
@@ -52,7 +52,7 @@ def dtypes():
     yield valid("described-side-by-side", link(EMPTY, two, Plan(DENSE)), "6.2",
                 "described dtypes that differ in their names or bits, and one of the table, in one segment", apply=False)
     long = Tensor(Q128, (PIECE // 16 + 1,), b"\1" * 16 + bytes(PIECE))
-    yield valid("described-pieces", link(EMPTY, State("unused", {"t": long}), Plan()), "2.3",
+    yield valid("described-bits-128-pieces", link(EMPTY, State("unused", {"t": long}), Plan()), "2.3",
                 "two pieces of a described dtype", apply=False)
 
 
@@ -64,7 +64,7 @@ def with_tensor(state, item):
 def sequences():
     """Set, patched by all relative codings, and removed; what is left is another tensor that changes with it."""
     new = LANES[1:] + LANES[:1]
-    for id, dtype, lanes in (("float", FP16X, LANES), ("wide", Q128, LANES)):
+    for id, dtype, lanes in (("float", FP16X, LANES), ("bits-128", Q128, LANES)):
         plans = [("planes", Plan(SPARSE, PLANES, [("x", 0)], (32, 1), thresholds=[2] if dtype is FP16X else [1])),
                  ("small", Plan(SPARSE, SMALL, [("x", 0)], (2, 32), (4, 8), [31] if dtype is FP16X else [0])),
                  ("dense", Plan(DENSE, PLANES, [("x", 0)], thresholds=[17] if dtype is FP16X else []))]
@@ -163,14 +163,14 @@ def other_faults():
     yield spoiled("length-3-bits", "R-IDX-09", "twelve bits", shape(4), "described-three-bits", "2.2")
     yield spoiled("length-3-bytes", "R-IDX-09", "24 bits, in lanes of two bytes", shape(8), "described-three-bits", "2.2")
     yield spoiled("length-1-bit", "R-IDX-09", "seven bits", shape(7), "described-one-bit", "2.2")
-    yield spoiled("length-255-bits", "R-IDX-09", "255 bits", shape(), "described-255-bits", "2.2")
+    yield spoiled("length-of-255-bits", "R-IDX-09", "255 bits", shape(), "described-bits-255", "2.2")
     yield spoiled("length-half-lane", "R-IDX-09", "four bytes, in lanes of eight",
                   lambda entry: (fields(name="W4", bits=32, lane_bytes=8, sign_magnitude=False, exponent_bits=0)(entry),
                                  shape(1)(entry)), "described-lanes-of-4", "2.2")
-    yield spoiled("length-above-2-60", "R-LIM-01", "2^60 + 16 bytes", shape(2**56 + 1), "described-wide-elements", "13",
-                  allocation_ceiling=1 << 20)
-    yield spoiled("length-wraps", "R-LIM-01", "2^64 bits, which is 0 in 64 bits", shape(2**57), "described-wide-elements",
+    yield spoiled("length-of-128-bits-above-2-60", "R-LIM-01", "2^60 + 16 bytes", shape(2**56 + 1), "described-bits-128",
                   "13", allocation_ceiling=1 << 20)
+    yield spoiled("length-of-128-bits-wraps", "R-LIM-01", "2^64 bits, which is 0 in 64 bits", shape(2**57),
+                  "described-bits-128", "13", allocation_ceiling=1 << 20)
     yield spoiled("other-lanes", "R-IDX-11", "lanes of four bytes, in a segment with lanes of two",
                   lambda entry: (fields(bits=32, lane_bytes=4)(entry), shape(6, segments=[1])(entry)), section="6.2")
     for length, reason in ((0, "no name"), (3, "half a name"), (7, "no bits"), (8, "no lane bytes"),
@@ -189,11 +189,11 @@ def thresholds():
     file.segments[0].table.parts[0] = ([65], counts)
     yield refused("segment/threshold-described", file, "R-SEG-07", "a threshold of 65 with six exponent bits",
                   "described-float-small", "7.1", apply=None)
-    file = copy_of("described-wide-planes")
+    file = copy_of("described-bits-128-planes")
     increments, counts = file.segments[0].table.parts[0]
     file.segments[0].table.parts[0] = ([2], counts)
-    yield refused("segment/threshold-described-none", file, "R-SEG-07", "threshold 2 where there are no exponent bits",
-                  "described-wide-planes", "7.1", apply=None)
+    yield refused("segment/threshold-described-bits-128", file, "R-SEG-07", "threshold 2 where there are no exponent bits",
+                  "described-bits-128-planes", "7.1", apply=None)
 
 
 @makes_vectors

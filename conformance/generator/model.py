@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from .primitives import ceil_div, string, text_bytes, u8, u64
+from .primitives import ceil_div, string, text_bytes, u8, u64, varint
 
 PIECE = 1 << 24
 DESCRIBED = 255  # code of a dtype that brings its description
@@ -23,8 +23,8 @@ class Dtype:
         """As in a tensor entry: the code, and for a described dtype the description (section 6.2)."""
         if self.code != DESCRIBED:
             return u8(self.code)
-        fields = (self.bits, self.lane_bytes, self.sign_magnitude, self.exponent_bits)
-        return u8(self.code) + string(self.name) + b"".join(map(u8, fields))
+        fields = (self.lane_bytes, self.sign_magnitude, self.exponent_bits)
+        return u8(self.code) + string(self.name) + varint(self.bits) + b"".join(map(u8, fields))
 
 
 # The table of section 2.1.

@@ -24,8 +24,8 @@ def strange_frame(rng, raw):
         return zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters.from_level(
             rng.choice([1, 3, 9, 19]), **options)).compress(raw)
 
-    if rng.random() < 0.5:
-        return damage_structure(rng, raw)
+    if rng.random() < 0.6:
+        return rng.choice([damage_structure, made_by_hand])(rng, raw)
     magic, good, kind = b"\x28\xb5\x2f\xfd", compress(), rng.randrange(22)
     if kind == 0:
         return compress(write_content_size=False)
@@ -77,6 +77,44 @@ def strange_frame(rng, raw):
     if kind == 19:  # single segment without a content size of its own length
         return magic + b"\x20" + bytes([len(raw) & 0xFF]) + raw_blocks(raw, [len(raw)] if raw else [0])
     return damage_bytes(rng, good)
+
+
+def made_by_hand(rng, raw):
+    """A frame of raw, RLE, empty and compressed blocks with any form of a header; most parts are right."""
+    def odd(share=0.06):
+        return rng.random() < share
+
+    checksum = zstandard.ZstdCompressor(write_checksum=True).compress(raw)[-4:]
+    blocks, at = [], 0
+    if odd(0.3):  # compressed blocks need what was before them, so they come first
+        at = rng.randrange(len(raw) + 1)
+        good = take_apart(zstandard.ZstdCompressor(level=rng.choice([1, 19])).compress(raw[:at]))[1]
+        blocks = [tuple(block[1:]) for block in good]
+    while at < len(raw):
+        size = rng.choice([1, 2, 7, 100, 1024, 1025, 1 << 17, len(raw)])
+        part = raw[at:at + min(size, 1 << 17)]
+        alike = len(part) - len(part.lstrip(part[:1]))  # bytes that RLE can give
+        kind = 1 if alike > 1 and odd(0.7) else 0
+        part = part[:alike] if kind else part
+        blocks.append((kind, len(part), part[:1] if kind else part))
+        at += len(part)
+    while odd(0.2) or not blocks:
+        blocks.insert(rng.randrange(len(blocks) + 1), rng.choice([(0, 0, b""), (1, 0, rng.randbytes(1))]))
+    width, single = rng.randrange(4), odd(0.5)
+    size_bytes = (int(single), 2, 4, 8)[width]
+    content = (len(raw) + odd() - 256 * (size_bytes == 2)) % (1 << 8 * size_bytes)
+    window = bytes([rng.choice([0, 1, 0x38, 0x58, 0x70, 0x78] + [0x79, 0xFF] * odd())])
+    checked = odd(0.5)
+    descriptor = width << 6 | single << 5 | checked << 2 | 0x10 * odd(0.1) | 0x08 * odd() | odd()
+    frame = b"\x28\xb5\x2f\xfd" + bytes([descriptor]) + (b"" if single else window)
+    frame += content.to_bytes(size_bytes, "little")
+    for number, (kind, size, data) in enumerate(blocks, 1):
+        last = int(number == len(blocks)) ^ odd(0.02)
+        frame += (last | (3 if odd(0.01) else kind) << 1 | size << 3).to_bytes(3, "little") + data
+    if checked:
+        frame += bytes([checksum[0] ^ odd(0.2)]) + checksum[1:]
+    skippable = b"\x50\x2a\x4d\x18\0\0\0\0"
+    return skippable * odd() + frame + rng.choice([skippable, b"\0", frame]) * odd()
 
 
 def stored_form(rng, raw, strange=0.06):

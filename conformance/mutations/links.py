@@ -3,16 +3,18 @@
 The index, a directory and a table are lists of fields [kind, value], kind one of u8, u32, varint, string, bytes, raw.
 """
 from dataclasses import dataclass, field, replace
+from math import gcd
 
 from deltachain_py import link as dcf
 from deltachain_py.errors import DcfError, Limits
 from deltachain_py.header import MAGIC, SIZE
-from deltachain_py.index import ABSOLUTE, PATCH, PLANES, REMOVE, SMALL, SPARSE, Coding
+from deltachain_py.index import ABSOLUTE, PATCH, PLANES, REMOVE, SET, SMALL, SPARSE, Coding
 from deltachain_py.model import BY_NAME, DESCRIBED, DTYPES, Tensor, state_digest
 from deltachain_py.primitives import Reader, crc32, varint
 from deltachain_py.segment import stream_names
 from deltachain_py.streams import read_stream, write_stream
 
+from .extension import extension_area
 from .frames import stored_form, strange_frame
 from .states import change_tensor
 from .texts import damage_text, layout_of
@@ -50,8 +52,8 @@ def index_fields(index, bodies):
             d = entry.dtype
             fields.append(["u8", d.code])
             if d.code == DESCRIBED:
-                numbers = d.bits, d.lane_bytes, int(d.sign_magnitude), d.exponent_bits
-                fields += [["string", d.name.encode()], *(["u8", n] for n in numbers)]
+                numbers = d.lane_bytes, int(d.sign_magnitude), d.exponent_bits
+                fields += [["string", d.name.encode()], ["varint", d.bits], *(["u8", n] for n in numbers)]
             fields += [["varint", n] for n in (len(entry.shape), *entry.shape, *entry.segments)]
     fields += [["bytes", digest] for entry in index.tensors if entry.operation != REMOVE for digest in entry.digests]
     return fields
@@ -259,11 +261,11 @@ def damage_structure(rng, draft):
 
 
 def damage_header(rng, draft):
-    name = rng.choice(["version", "incompatible", "compatible", "reserved", "extension", "area", "base", "target",
-                       "index_stored", "index_raw", "segments", "index_crc"])
+    name = rng.choice(["version", "incompatible", "compatible", "reserved", "extension", *["area"] * 4, "base",
+                       "target", "index_stored", "index_raw", "segments", "index_crc"])
     link = draft.link
     if name == "area":
-        draft.area = rng.randbytes(rng.choice([0, 1, 3, 200]))
+        draft.area = extension_area(rng)
         return
     if name in ("base", "target"):
         value = rng.choice([link.header.base, link.header.target, state_digest({}), rng.randbytes(32)])
@@ -287,7 +289,7 @@ def damage_base(rng, draft):
     elif kind == 3:
         base[name] = replace(base[name], shape=(1, *base[name].shape))
     else:
-        same = [d for d in DTYPES.values() if d.bits == base[name].dtype.bits]
+        same = [d for d in DTYPES.values() if d.bits == base[name].dtype.bits] or [describe(rng, base[name].dtype)]
         base[name] = replace(base[name], dtype=rng.choice(same))
     draft.base = base
     if rng.random() < 0.9:
@@ -338,22 +340,58 @@ def describe(rng, dtype):
 def damage_description(rng, dtype):
     good = describe(rng, dtype)
     return replace(good, **rng.choice([{"name": name} for name in ("x", "", "A" * 33, "BF16", "1", "X-", "É")] + [
-        {"bits": 0}, {"bits": 255}, {"bits": 12}, {"lane_bytes": 3}, {"lane_bytes": 8}, {"sign_magnitude": 2},
+        *({"bits": bits} for bits in (0, 12, 127, 128, 144, 255, 256, 65535, 65536, 65537, 2**32, 2**53, 2**64 - 1)),
+        {"lane_bytes": 3}, {"lane_bytes": 8}, {"sign_magnitude": 2}, {"sign_magnitude": 0, "exponent_bits": 1},
         *({"exponent_bits": bits} for bits in (1, 11, 12, 8 * dtype.lane_bytes - 1))]))
 
 
+def divisor(rng, number):
+    """Bits of an element, of which whole ones make up so many."""
+    bits = rng.choice([1, 3, 8, 16, 24, 144, 255, 256, 1 << rng.randrange(17), number])
+    return bits if 1 <= bits <= 65536 and number % bits == 0 else min(number & -number, 65536) or 8
+
+
 def described(rng, base, data):
-    """A link whose dtypes are described, made from one of a state and for a base of the same dtypes."""
+    """A link whose dtypes are described, made from one of a state and for a base of the same dtypes. Elements may be of
+    any number of bits."""
     link = dcf.parse(data)
-    dtypes = dict.fromkeys(tensor.dtype for tensor in (*base.values(), *link.index.tensors))
-    other = {dtype: dtype and describe(rng, dtype) for dtype in dtypes}
-    base = {name: replace(tensor, dtype=other[tensor.dtype]) for name, tensor in base.items()}
-    for entry in link.index.tensors:
-        entry.dtype = other[entry.dtype]
+    written = [entry for entry in link.index.tensors if entry.dtype]
+    sizes = {}
+    for tensor in (*base.values(), *written):
+        length = len(tensor.data) if isinstance(tensor, Tensor) else tensor.byte_length
+        sizes[tensor.dtype] = gcd(sizes.get(tensor.dtype, 0), 8 * length)
+    other = {dtype: describe(rng, dtype) for dtype in sizes}
+    if rng.random() < 0.5:
+        other = {dtype: replace(new, bits=divisor(rng, sizes[dtype])) for dtype, new in other.items()}
+
+    def shape(tensor, length):
+        bits = other[tensor.dtype].bits
+        return tensor.shape if bits == tensor.dtype.bits else (8 * length // bits,)
+
+    base = {name: replace(tensor, dtype=other[tensor.dtype], shape=shape(tensor, len(tensor.data)))
+            for name, tensor in base.items()}
+    for entry in written:
+        entry.shape, entry.dtype = shape(entry, entry.byte_length), other[entry.dtype]
     draft = take_apart(base, link)
     draft.header["base"] = state_digest(base)
     data = draft.seal()
     return base, promise(data, base) or data
+
+
+def some_limits(rng, data):
+    """Limits of a caller (R-LIM-04, R-LIM-08): mostly none, otherwise about what the link needs."""
+    limits = {"set_bytes": None, "coded_bytes": None}
+    if rng.random() < 0.15:
+        try:
+            index = dcf.parse(data).index
+        except DcfError:
+            return limits
+        sums = {"set_bytes": sum(entry.byte_length for entry in index.tensors if entry.operation == SET),
+                "coded_bytes": sum(end - start for segment in index.segments
+                                   for start, end in (part.range for part in segment.parts))}
+        for name in rng.choice([["set_bytes"], ["coded_bytes"], [*limits]]):
+            limits[name] = max(0, sums[name] + rng.choice([-1, 0, 0, 1]))
+    return limits
 
 
 def mutate(rng, base, data):

@@ -6,13 +6,24 @@ from .values import damage_bytes
 HEX = "0123456789abcdef" * 4
 NAMES = ["a", "A", "b", "é", "É", "K", "\u212a", "ſ", "config.json", "Config.JSON", "con", "NUL.txt", "com1", "lpt²",
          "COM٣", "conin$", "aux .x", "con\u00a0", ".x", "x.", "x ", "x/y", "x\\y", "x:y", "\x1f", "\x7f", "\x85", "",
-         "n" * 255, "n" * 256, "é" * 127, "é" * 128, "m.safetensors", "M.SAFETENSORS", "m.safetensors.index.json", "deltachain.x",
-         "Deltachain.y", "tokenizer.json", "\u2028", "\U0001f980", "\ufeff", "\u202e"]
+         "n" * 255, "n" * 256, "é" * 127, "é" * 128, "m.safetensors", "M.SAFETENSORS", "m.safetensors.index.json",
+         "deltachain.x", "Deltachain.y", "tokenizer.json", "\u2028", "\U0001f980", "\ufeff", "\u202e",
+         "vae/config.json", "VAE/Config.json", "vae", "Vae", "vae/x/y", "vae/x", "a/b/c/d/e/f/g/h", "a/b/c/d/e/f/g/h/i",
+         "a//b", "/a", "a/", "a ./b", "a./b", "a /b", "../a", "./a", "a/.b", "a/..", "a/nul", "con/a", "a/com1.x",
+         "a/b:c", "m.safetensors/a", "a/m.SAFETENSORS/b", "m.safetensors.index.json/a", "a/m.safetensors",
+         "a/b.safetensors.index.JSON", "deltachain./a", "deltachain.x/a", "a/deltachain.x", "n" * 255 + "/a",
+         "n" * 256 + "/a", "/".join(["n" * 200] * 5 + ["n" * 19]), "/".join(["n" * 200] * 5 + ["n" * 20]),
+         "é" * 127 + "/é", "\u212a/k", "k/\u212a"]
 GOOD_NAMES = ["A", "b", "é", "É", "K", "\u212a", "ſ", "config.json", "COM٣", "con\u00a0", "n" * 240, "\u2028",
               "\U0001f980"]
+FOLDERS = ["", "", "vae/", "vae/x/", "text_encoder/", "É/", "a/b/c/d/e/f/g/"]
+DIRECT = "deltachain.direct"
+MARKS = ["0", "1", "0 1", "0 2", "1 2 3", "2", "", "00", "01", "1 0", "0 0", "0  1", " 0", "0 ", "9", "0,1", "+0", "٠",
+         "0 1 9", "18446744073709551616", "0\u00a01", "-0", "0 01"]
 KEYS = ["", "a", "b", "deltachain.x", "deltachain!", "deltachain!x", "Deltachain!x", "é", "\U00010000", "\uff5e",
         "\0", "\""]
-NUMBERS = [0, 1, -1, 2, 3, 255, 256, 2**30, 2**30 + 1, 2**53 - 1, 2**53, 2**64, 10**10 - 1, 10**10, 1.5, 3.0, True]
+NUMBERS = [0, 1, -1, 2, 3, 255, 256, 2**30, 2**30 + 1, 2**40, 2**40 + 1, 2**53 - 1,
+           2**53, 2**64, 10**10 - 1, 10**10, 1.5, 3.0, True]
 # Pieces of texts, and what could be written instead of them.
 SPELLINGS = [("\"", "\\\""), (":", ": "), (",", " ,"), ("1", "01"), ("1", "1.0"), ("1", "1e0"), ("0", "-0"),
              ("é", "\\u00e9"), ("a", "\\u0061"), ("\\u0000", "\0"), ("\\u001f", "\\u001F"), ("{", "{ "), ("}", "},"),
@@ -27,11 +38,13 @@ def encode(value):
 
 def some_names(rng, count):
     """In ascending order; mostly good ones."""
-    return sorted(rng.sample(GOOD_NAMES if rng.random() < 0.8 else NAMES, count))
+    names = rng.sample(GOOD_NAMES if rng.random() < 0.8 else NAMES, count)
+    return sorted(rng.choice(FOLDERS if rng.random() < 0.4 else [""]) + name for name in names)
 
 
-def metadata(rng):
-    return {key: rng.choice(NAMES) for key in sorted(rng.sample(KEYS[:4] + KEYS[7:], rng.choice([0, 0, 1, 3])))}
+def metadata(rng, marks=0.0):
+    keys = rng.sample(KEYS[:4] + KEYS[7:], rng.choice([0, 0, 1, 3])) + [DIRECT] * (rng.random() < marks)
+    return {key: rng.choice(MARKS if key == DIRECT else NAMES) for key in sorted(keys)}
 
 
 def document(rng, kind):
@@ -49,25 +62,33 @@ def document(rng, kind):
                                        [file["digest"] for file in route["files"]]))
     if kind == "routes":
         return encode({"deltachain": 1, "version": version, "generation": rng.choice([1, 10**10 - 1]), "commit": HEX,
-                       "routes": routes, "metadata": metadata(rng)})
-    assets = [{"name": name, "digest": HEX, "size": rng.choice([0, 5, 2**30])}
-              for name in some_names(rng, rng.choice([0, 1, 1, 2, 3]))]
+                       "routes": routes, "metadata": metadata(rng, 0.3)})
+    names = some_names(rng, rng.choice([0, 1, 1, 2, 3]))
+    if rng.random() < 0.03:
+        names = [f"{number:05}" for number in range(rng.choice([255, 256, 257, 1023, 1024, 1025]))]
+    assets = [{"name": name, "digest": HEX, "size": rng.choice([0, 5, 2**30, 2**30 + (rng.random() < 0.05)])}
+              for name in names]
     return encode({"deltachain": 1, "version": version, "parent": HEX, "state": HEX, "shards": [HEX] * shards,
                    "routes": routes or [{"from": None, "files": [{"digest": HEX, "size": 1}] * shards}],
-                   "assets": assets, "metadata": metadata(rng)})
+                   "assets": assets, "metadata": metadata(rng, 0.3)})
 
 
 def layout_of(rng, tensors):
     """A good layout of these tensors, mostly."""
-    tensors = sorted(tensors)
+    tensors = sorted(tensors, key=str.encode)
     if len(tensors) < 2 or rng.random() < 0.4:
-        names = [None, "model.safetensors", some_names(rng, 1)[0] + ".safetensors"]
+        folder = tensors[0][:tensors[0].rfind("/") + 1] if tensors else ""
+        names = [None, folder + "model.safetensors", some_names(rng, 1)[0] + ".safetensors"]
         files = [{"name": rng.choice(names), "metadata": rng.choice([None, metadata(rng)]), "tensors": None}]
     else:
-        names = sorted(name + ".safetensors" for name in some_names(rng, rng.choice([2, 2, 3])))
-        files = [{"name": name, "metadata": None, "tensors": []} for name in names]
+        files = {name + ".safetensors": [] for name in some_names(rng, rng.choice([2, 2, 3]))}
         for tensor in tensors:
-            rng.choice(files)["tensors"].append(tensor)
+            ends = [at + 1 for at, letter in enumerate(tensor) if letter == "/"]
+            if ends and rng.random() < 0.8:  # a file in one of its folders
+                files.setdefault(tensor[:rng.choice(ends)] + rng.choice(["x.safetensors", "y.safetensors"]), [])
+            fitting = [name for name in files if tensor.startswith(name[:name.rfind("/") + 1])]
+            files[rng.choice(fitting or [*files])].append(tensor)
+        files = [{"name": name, "metadata": None, "tensors": files[name]} for name in sorted(files, key=str.encode)]
     return encode({"files": files}).decode()
 
 
@@ -88,7 +109,8 @@ def change_value(rng, value):
     container, key = rng.choice(found)
     kind = rng.randrange(7)
     if kind < 3:
-        same = {str: NAMES + KEYS + [HEX, HEX.upper(), "\ud800"], int: NUMBERS}.get(type(container[key]), NUMBERS)
+        strings = NAMES + KEYS + MARKS + [HEX, HEX.upper(), "\ud800"]
+        same = {str: strings, int: NUMBERS}.get(type(container[key]), NUMBERS)
         container[key] = rng.choice(same if rng.random() < 0.8 else [None, True, "", [], {}, {"a": 1}, [None], 0])
     elif kind == 3:
         del container[key]

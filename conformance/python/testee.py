@@ -1,6 +1,8 @@
 """The Python reader and writer as a testee: answers the requests of ../README.md.
 
     cargo run --release -p deltachain-conformance -- run --testee "python3 conformance/python/testee.py"
+
+With `--minimal` it reads chains like a minimal chain reader (SPEC section 14).
 """
 import json
 import os
@@ -53,8 +55,10 @@ def encode(request):
     return {}
 
 
-OPERATIONS = {"check": check, "apply": apply, "patches": patches, "encode": encode} | testee_chain.OPERATIONS
-HELLO = {"testee": "deltachain_py", "protocol": 2, "operations": list(OPERATIONS), "without": []}
+MINIMAL = "--minimal" in sys.argv[1:]
+OPERATIONS = {"check": check, "apply": apply, "patches": patches, "encode": encode} | testee_chain.operations(MINIMAL)
+HELLO = {"testee": "deltachain_py", "protocol": 2, "operations": list(OPERATIONS), "without": []} | (
+    {"profile": "minimal-chain"} if MINIMAL else {})
 
 
 def read(path):
@@ -66,7 +70,7 @@ def state(path):
 
 
 def limits(request):
-    return replace(Limits(), set_bytes=request["set_bytes"])
+    return replace(Limits(), set_bytes=request["set_bytes"], coded_bytes=request["coded_bytes"])
 
 
 def write_whole(path, data):

@@ -1,8 +1,9 @@
 """The operations of the testee on documents and chains (see ../README.md)."""
+from functools import partial
 from pathlib import Path
 
 from deltachain_py import documents, safetensors
-from deltachain_py.chain import Held, Reader, Store, cost
+from deltachain_py.chain import Held, MinimalReader, Reader, Store, cost, direct_cost
 from deltachain_py.errors import Limits
 
 
@@ -11,32 +12,34 @@ def document(request):
     return {}
 
 
-def reader(request, **taken):
+def reader(request, kind, **taken):
     held = request["held"]
     if held is not None:
         shards = [safetensors.read(path) for path in held.get("shards", [])]
         held = Held(held["version"], held["commit"], held["chain"], shards)
-    return Reader(Store(request["chain"]), held, accept=request["accept"], **taken)
+    return kind(Store(request["chain"]), held, accept=request["accept"], **taken)
 
 
-def plan(request):
-    version, path = reader(request).plan(request["version"])
+def plan(request, kind):
+    version, path = reader(request, kind, cost=direct_cost if request["direct"] else cost).plan(request["version"])
     size, _, versions, _ = cost(path)
     return {"version": version, "bytes": size, "path": versions}
 
 
-def replay(request):
-    limits = Limits(set_bytes=request["set_bytes"])
-    result = reader(request, limits=limits, shards=request["shards"], tensors=request["tensors"]).replay(
+def replay(request, kind):
+    limits = Limits(set_bytes=request["set_bytes"], coded_bytes=request["coded_bytes"])
+    result = reader(request, kind, limits=limits, shards=request["shards"], tensors=request["tensors"]).replay(
         request["version"])
     files = {f"{number}.safetensors": safetensors.encode(state) for number, state in result.shards.items()}
     files |= {f"assets/{name}": data for name, data in result.assets.items()}
     folder = Path(request["output"])
     folder.mkdir()
     for name, data in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
     return {"version": result.version, "digest": result.digest}
 
 
-OPERATIONS = {"document": document, "plan": plan, "replay": replay}
+def operations(minimal):
+    kind = MinimalReader if minimal else Reader
+    return {"document": document, "plan": partial(plan, kind=kind), "replay": partial(replay, kind=kind)}

@@ -62,9 +62,19 @@ function showAll() {
   ].flatMap(([term, fact]) => [make('dt', { text: term }), make('dd', {}, fact)]));
   at('earlier').hidden = first === 0;
   showVersions();
+  showAssets();
   showCharts();
   showJoiner();
   showDocuments();
+}
+
+/** Files beside the weights of the newest version; their names may have folders. */
+function showAssets() {
+  const { assets } = current.versions.get(current.head).commit;
+  const rows = assets.map(({ name, size: bytes, digest }) => [name, size(bytes), copyable(digest.slice(0, 12), 'the beginning of the digest')]);
+  at('assets').replaceChildren(assets.length === 0 ? '' : make('details', {},
+    make('summary', { text: `${counted(assets.length, 'asset')} of version ${current.head}` }),
+    table(['Name', 'Bytes', 'Digest'], rows, 'Assets')));
 }
 
 function showVersions() {
@@ -72,7 +82,8 @@ function showVersions() {
     const routes = version.routes.map((route) => make('span', { class: 'routes' },
       ...route.files.map((file, shard) => make('button', {
         type: 'button', class: 'link',
-        text: `${route.from === null ? 'snapshot' : `from ${route.from}`}${route.files.length > 1 ? ` · shard ${shard}` : ''} · ${size(file.size)}`,
+        text: `${route.from === null ? 'snapshot' : `from ${route.from}`}${route.files.length > 1 ? ` · shard ${shard}` : ''}`
+          + `${route.from !== null && route.direct ? ' · direct' : ''} · ${size(file.size)}`,
         onclick: () => openRoute(version.version, route, shard, { scroll: true }),
       }))));
     const share = shares.get(version.version);

@@ -14,6 +14,8 @@ import { counted, grouped, percent, shapeText, size, times } from './words.js';
 const UNASKED = 2 ** 24;
 /** Tensors whose base is built from a chain without asking, in bytes. */
 const SMALL = 2 ** 26;
+/** Extension areas that are looked into, in bytes. */
+const AREA = 2 ** 24;
 /** Rows that are drawn at first, and with each press of "more". */
 const ROWS = 200;
 const COLUMNS = [['name', 'Tensor'], ['share', 'Share'], ['coded', 'Coded'], ['lanes', 'Lanes'], ['bytes', 'Bytes'],
@@ -103,6 +105,7 @@ function showFacts() {
       + (header.extensionLength > 0 ? ` + extension area ${grouped(header.extensionLength)}` : '')],
     ['Tensors', `${grouped(rows.length)} listed; others stay as they are`],
     ['Profile', link.isDirect ? 'direct: no value is relative' : 'compact: relative values'],
+    ...describedDtypes(index.tensors).map((text) => ['Described dtype', text]),
     ...index.metadata.map(([key, value]) => [key, value.length > 300 ? longText(value) : value]),
   ];
   at('facts').replaceChildren(...facts.flatMap(([term, fact]) => [make('dt', { text: term }), make('dd', {}, fact)]));
@@ -113,6 +116,30 @@ function showFacts() {
   result('');
   showBase();
   drawTable();
+  if (header.extensionLength > 0) showExtension(link).catch((error) => say(refusal(error), true));
+}
+
+/** What the link says of dtypes that are in no table. @param {import('../src/link-index.js').TensorEntry[]} tensors */
+function describedDtypes(tensors) {
+  const found = new Set();
+  for (const entry of tensors) {
+    if (entry.operation === 'remove' || entry.dtype.code !== 255) continue;
+    const { name, bits, laneBytes, signMagnitude, exponentBits } = entry.dtype;
+    const sign = signMagnitude ? `sign and magnitude, ${counted(exponentBits, 'exponent bit')}` : 'no sign of its own';
+    found.add(`${name}: ${counted(bits, 'bit')} an element, lanes of ${counted(laneBytes, 'byte')}, ${sign}`);
+  }
+  return [...found];
+}
+
+/** The records of the extension area. */
+async function showExtension(link) {
+  const { extensionLength } = link.header;
+  const records = extensionLength <= AREA ? await link.extension() : null;
+  if (current?.link !== link) return;
+  const lines = records === null ? ['too long to look into'] : records.length === 0 ? ['no records'] : records.map(
+    ({ kind, data, crcMatches }) => `record of kind ${kind}: ${counted(data.length, 'byte')}, ${crcMatches ? 'CRC right' : 'CRC wrong: it counts as not there'}`);
+  at('facts').append(make('dt', { text: 'Extension area' }),
+    make('dd', {}, ...lines.map((text) => make('div', { text }))));
 }
 
 function longText(text) {

@@ -77,6 +77,13 @@ export class Cursor {
   }
 }
 
+/** The bytes of a varint below 2^31. @param {number} value */
+export function varint(value) {
+  const bytes = [];
+  for (; value >= 128; value >>= 7) bytes.push((value & 127) | 128);
+  return [...bytes, value];
+}
+
 /** @param {Uint8Array} bytes */
 export function utf8(bytes) {
   try {

@@ -3,6 +3,7 @@ import { ensure } from './errors.js';
 import { memoryWriter, applyLinks } from './apply.js';
 import { Hasher } from './digests.js';
 import { parseDocument } from './documents.js';
+import { LIMITS } from './limits.js';
 import { open } from './link.js';
 import { Planner, commitName, readDocument } from './plan.js';
 import { digestOfTable, emptyState } from './state.js';
@@ -20,7 +21,7 @@ import { digestOfTable, emptyState } from './state.js';
  */
 
 /**
- * The cheapest path to a version; `from` is the held version, or null.
+ * A path to a version; `from` is the held version, or null.
  * @typedef {{ version: number, from: number | null, path: Step[], bytes: bigint }} Plan
  */
 
@@ -30,6 +31,7 @@ import { digestOfTable, emptyState } from './state.js';
  * @property {HeldRecord | null} [held]
  * @property {string | null} [accept] digest of a commit that may be a step back (SPEC section 19). To be given only
  *   until that commit has been held
+ * @property {boolean} [direct] the cheapest direct path (SPEC section 19), for who wants new values without a base
  */
 
 /**
@@ -41,7 +43,6 @@ import { digestOfTable, emptyState } from './state.js';
  * @property {number[] | null} [shards] numbers of the shards to take; all, if not given
  * @property {string[] | null} [tensors] names of the tensors to take; all, if not given
  * @property {boolean} [assets] read the assets, too
- * @property {Partial<import('./limits.js').Limits>} [limits]
  * @property {(shard: number) => StateWriter} [writer] where a shard goes; to memory, if not given. It is asked once for
  *   each shard, when all is proven but assets
  * @property {AbortSignal} [signal]
@@ -60,16 +61,22 @@ import { digestOfTable, emptyState } from './state.js';
  * @property {{ name: string, bytes: Uint8Array }[]} assets
  */
 
-/** @param {Store} store @returns {Chain} */
-export function openChain(store) {
-  return new Chain(store);
+/**
+ * @param {Store} store
+ * @param {{ limits?: Partial<import('./limits.js').Limits> }} [options] limits of its documents, assets and links; those
+ *   of `LIMITS` if not given
+ * @returns {Chain}
+ */
+export function openChain(store, { limits = {} } = {}) {
+  return new Chain(store, { ...LIMITS, ...limits });
 }
 
 /** A chain in a store. Nothing is remembered between calls. */
 export class Chain {
-  /** @param {Store} store */
-  constructor(store) {
+  /** @param {Store} store @param {import('./limits.js').Limits} limits */
+  constructor(store, limits) {
     this.store = store;
+    this.limits = limits;
   }
 
   /** The newest version. */
@@ -79,32 +86,32 @@ export class Chain {
 
   /** Raw bytes of an object that is a document, such as `chain.json`; null if there is none. @param {string} name */
   document(name) {
-    return readDocument(this.store, name);
+    return readDocument(this.store, name, this.limits);
   }
 
   /** The commit of a version, as a document by itself. @param {number} version */
   async commit(version) {
-    const bytes = await readDocument(this.store, commitName(version));
+    const bytes = await this.document(commitName(version));
     ensure(bytes !== null, 'R-CHN-03', `there is no commit ${version}`);
-    return parseDocument('commit', bytes);
+    return parseDocument('commit', bytes, this.limits);
   }
 
-  /** Opens a link of a route. @param {string} digest @param {Partial<import('./limits.js').Limits>} [limits] */
-  async link(digest, limits) {
+  /** Opens a link of a route. @param {string} digest */
+  async link(digest) {
     const source = await this.store.open(`files/${digest}.dcf`);
     ensure(source !== null, 'R-CHN-09', `the file ${digest} is missing`);
-    return open(source, { limits });
+    return open(source, { limits: this.limits });
   }
 
   /** @param {PlanOptions} options */
-  async #planner({ version = null, held = null, accept = null }) {
-    const planner = new Planner(this.store);
+  async #planner({ version = null, held = null, accept = null, direct = false }) {
+    const planner = new Planner(this.store, this.limits, direct);
     await planner.begin(version, held, accept);
     return planner;
   }
 
   /**
-   * The cheapest path: steps 1 to 4 of SPEC section 19.
+   * The cheapest path, or the cheapest direct one: steps 1 to 4 of SPEC section 19.
    * @param {PlanOptions} [options]
    * @returns {Promise<Plan>}
    */
@@ -124,9 +131,11 @@ export class Chain {
     const planner = await this.#planner(options);
     const { commit, digest } = await planner.commit(planner.wanted);
     const taken = options.shards ?? commit.shards.map((_, shard) => shard);
+    const lacks = taken.find((shard) => commit.shards[shard] === undefined);
+    ensure(lacks === undefined, 'R-CHN-17', `version ${planner.wanted} has ${commit.shards.length} shards, not ${lacks}`);
     const held = planner.held === null ? null : (options.held ?? null);
-    if (held !== null) await checkHeld(planner, held);
-    const built = await new Builder(this.store, planner, held, taken, options).build();
+    if (held !== null) await checkHeld(planner, held, taken);
+    const built = await new Builder(this, planner, held, taken, options).build();
     if (taken.length === commit.shards.length) checkUnion(commit.state, [...built.values()]);
     const assets = options.assets ? await this.#assets(commit) : [];
     const shards = new Map();
@@ -160,14 +169,15 @@ export class Chain {
  * What is held must be what was recorded; otherwise no path begins with it.
  * @param {Planner} planner
  * @param {Held} held
+ * @param {number[]} taken numbers of shards
  */
-async function checkHeld(planner, held) {
+async function checkHeld(planner, held, taken) {
   try {
     const { commit } = await planner.commit(held.version);
     const same = held.shards.length === commit.shards.length;
     ensure(same, 'R-APP-01', `${held.shards.length} shards are held instead of ${commit.shards.length}`);
-    for (const [shard, state] of held.shards.entries()) {
-      const digest = digestOfTable(await state.table());
+    for (const shard of taken.filter((number) => number < held.shards.length)) {
+      const digest = digestOfTable(await held.shards[shard].table());
       ensure(digest === commit.shards[shard], 'R-APP-01', `what is held of shard ${shard} is another state`);
     }
   } catch (error) {
@@ -178,14 +188,15 @@ async function checkHeld(planner, held) {
 /** Step 5, path after path until one leads to the version. */
 class Builder {
   /**
-   * @param {Store} store
+   * @param {Chain} chain
    * @param {Planner} planner
    * @param {Held | null} held
    * @param {number[]} taken numbers of shards
    * @param {ReplayOptions} options
    */
-  constructor(store, planner, held, taken, options) {
+  constructor({ store, limits }, planner, held, taken, options) {
     this.store = store;
+    this.limits = limits;
     this.planner = planner;
     this.held = held;
     this.taken = taken;
@@ -234,7 +245,7 @@ class Builder {
         if (!this.partial) {
           ensure((await digestOf(source)) === digest, 'R-CHN-10', `the file ${digest} has another digest`);
         }
-        const link = await open(source, { limits: this.options.limits });
+        const link = await open(source, { limits: this.limits });
         const right = link.header.target === commit.shards[shard];
         ensure(right, 'R-CHN-11', `a link to version ${step.version} leads to another state than its commit names`);
         const writer = memoryWriter();

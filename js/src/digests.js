@@ -18,17 +18,24 @@ export function blake3Hex(bytes) {
   return hasher.digest('hex');
 }
 
+/** Hashers that nobody uses: each takes a WebAssembly memory, of which there cannot be many. @type {typeof hasher[]} */
+const free = [];
+
 /** BLAKE3 of bytes that come one after another. */
 export class Hasher {
-  #own = createBLAKE3().then((own) => own.init());
+  #own = Promise.resolve(free.pop() ?? createBLAKE3()).then((own) => own.init());
 
   /** @param {Uint8Array} bytes */
   async update(bytes) {
     (await this.#own).update(bytes);
   }
 
+  /** The digest; the hasher is of no use afterwards. */
   async hex() {
-    return (await this.#own).digest('hex');
+    const own = await this.#own;
+    const digest = own.digest('hex');
+    free.push(own);
+    return digest;
   }
 }
 

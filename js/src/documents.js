@@ -2,12 +2,13 @@
 import { array, integer, nullable, object, readCanonical, string, strings } from './canonical.js';
 import { compareStrings } from './bytes.js';
 import { ensure } from './errors.js';
-import { DOCUMENT_BYTES } from './limits.js';
-import { isPlainName, withoutCase } from './names.js';
+import { LIMITS } from './limits.js';
+import { isOfLayouts, isPathName, withoutCase } from './names.js';
 
 /**
- * A route: one file per shard, from a version (null: from nothing). `bytes` is the exact sum of their sizes.
- * @typedef {{ from: number | null, files: { digest: string, size: number }[], bytes: bigint }} Route
+ * A route: one file per shard, from a version (null: from nothing). `bytes` is the exact sum of their sizes. `direct`: all
+ * values of its files are known to be absolute, because the metadata say so (`deltachain.direct`) or it is from nothing.
+ * @typedef {{ from: number | null, files: { digest: string, size: number }[], bytes: bigint, direct: boolean }} Route
  * @typedef {{ name: string, digest: string, size: number }} Asset
  * @typedef {{ kind: 'chain', chain: string, metadata: [string, string][] }} ChainDocument
  * @typedef {object} Commit
@@ -35,7 +36,8 @@ const route = object({
   from: nullable(integer()),
   files: array(object({ digest, size: integer(1) }), 1),
 });
-const asset = object({ name: string(), digest, size: integer(0, 1073741824) });
+const asset = object({ name: string(), digest, size: integer() });
+const DIRECT = 'deltachain.direct';
 const FORMS = {
   chain: object({ deltachain: integer(), chain: string(/^[0-9a-f]{32}$/), metadata: strings }),
   commit: object({
@@ -45,7 +47,7 @@ const FORMS = {
     state: digest,
     shards: array(digest, 1),
     routes: array(route, 1),
-    assets: array(asset, 0, 256),
+    assets: array(asset),
     metadata: strings,
   }),
   routes: object({
@@ -63,10 +65,12 @@ const FORMS = {
  * @template {'chain' | 'commit' | 'routes'} K
  * @param {K} kind
  * @param {Uint8Array} bytes
+ * @param {Partial<import('./limits.js').Limits>} [limits] those of `LIMITS` if not given
  * @returns {K extends 'chain' ? ChainDocument : K extends 'commit' ? Commit : RoutesDocument}
  */
-export function parseDocument(kind, bytes) {
-  ensure(bytes.length <= DOCUMENT_BYTES, 'R-LIM-05', `a document of ${bytes.length} bytes`);
+export function parseDocument(kind, bytes, limits = {}) {
+  const { documentBytes, assets, assetBytes } = { ...LIMITS, ...limits };
+  ensure(bytes.length <= documentBytes, 'R-LIM-05', `a document of ${bytes.length} bytes`);
   const start = String.fromCharCode(...bytes.subarray(0, 40));
   const version = /^\{"deltachain":(0|[1-9][0-9]{0,15}),/.exec(start)?.[1];
   const begins = version !== undefined && Number(version) <= Number.MAX_SAFE_INTEGER;
@@ -84,7 +88,11 @@ export function parseDocument(kind, bytes) {
   }
   const known = document.metadata.every(([key]) => !key.startsWith('deltachain!'));
   ensure(known, 'R-DOC-07', 'metadata announces what this reader does not know');
-  if (document.kind === 'commit') checkAssets(document.assets);
+  if (document.kind === 'commit') {
+    checkAssets(document.assets);
+    ensure(document.assets.length <= assets, 'R-LIM-07', `a commit with ${document.assets.length} assets`);
+    ensure(document.assets.every(({ size }) => size <= assetBytes), 'R-LIM-07', 'an asset is too large');
+  }
   return /** @type {any} */ (document);
 }
 
@@ -108,15 +116,32 @@ function plain(kind, value) {
   /** @type {any} */
   const document = { kind, ...Object.fromEntries(value), metadata: [...value.get('metadata')] };
   if (value.has('assets')) document.assets = value.get('assets').map(Object.fromEntries);
-  if (value.has('routes')) document.routes = value.get('routes').map(plainRoute);
+  if (value.has('routes')) {
+    const direct = directRoutes(value.get('metadata').get(DIRECT) ?? '', value.get('routes').length);
+    document.routes = value.get('routes').map((/** @type {Map<string, any>} */ route, /** @type {number} */ i) =>
+      plainRoute(route, direct.has(i)));
+  }
   return document;
 }
 
-/** @param {Map<string, any>} value @returns {Route} */
-function plainRoute(value) {
+/** @param {Map<string, any>} value @param {boolean} marked @returns {Route} */
+function plainRoute(value, marked) {
+  const from = value.get('from');
   const files = value.get('files').map(Object.fromEntries);
   const bytes = files.reduce((/** @type {bigint} */ sum, /** @type {any} */ file) => sum + BigInt(file.size), 0n);
-  return { from: value.get('from'), files, bytes };
+  return { from, files, bytes, direct: marked || from === null };
+}
+
+/**
+ * Numbers of the routes that are marked; none, if the mark is not as it must be.
+ * @param {string} mark
+ * @param {number} count of routes
+ */
+export function directRoutes(mark, count) {
+  const words = mark.split(' ');
+  const numbers = words.map(Number);
+  const ascending = numbers.every((number, i) => number < count && (i === 0 || numbers[i - 1] < number));
+  return new Set(ascending && words.every((word) => /^(0|[1-9][0-9]*)$/.test(word)) ? numbers : []);
 }
 
 /** @param {number} version @param {Route[]} routes */
@@ -144,7 +169,12 @@ function checkAssets(assets) {
     const lower = withoutCase(name);
     ensure(ascending && !seen.has(lower), 'R-DOC-08', 'assets are not ascending, or differ in case alone');
     seen.add(lower);
-    const legal = isPlainName(name) && !/[ .]$|\.safetensors$|\.safetensors\.index\.json$|^deltachain\./s.test(lower);
+    const legal = isPathName(name) && !isOfLayouts(name) && !lower.startsWith('deltachain.');
     ensure(legal, 'R-DOC-08', 'the name of an asset is not legal');
   });
+  for (const name of seen) {
+    for (let at = name.indexOf('/'); at >= 0; at = name.indexOf('/', at + 1)) {
+      ensure(!seen.has(name.slice(0, at)), 'R-DOC-08', 'an asset lies in another');
+    }
+  }
 }

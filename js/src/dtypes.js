@@ -1,5 +1,5 @@
 /** Dtypes and sizes of tensors: SPEC sections 2.1 to 2.3. */
-import { product } from './bytes.js';
+import { product, varint } from './bytes.js';
 import { PIECE_BYTES } from './limits.js';
 
 /**
@@ -30,6 +30,9 @@ const ROWS = [
   [19, 'C64', 64, 8, 0], [20, 'F64', 64, 8, 11], [21, 'I64', 64, 8, 0], [22, 'U64', 64, 8, 0],
 ];
 
+/** Most bits of an element of a described dtype. */
+export const ELEMENT_BITS = 65536;
+
 /** @type {Map<number, Dtype>} */
 export const BY_CODE = new Map();
 /** @type {Map<string, Dtype>} */
@@ -44,7 +47,7 @@ for (const [code, name, bits, laneBytes, exponentBits] of ROWS) {
 /**
  * A described dtype, or null if the description is not as section 2.1 says (R-IDX-20).
  * @param {Uint8Array} name
- * @param {number} bits
+ * @param {number | bigint} bits
  * @param {number} laneBytes
  * @param {number} sign
  * @param {number} exponentBits
@@ -53,11 +56,11 @@ for (const [code, name, bits, laneBytes, exponentBits] of ROWS) {
 export function describedDtype(name, bits, laneBytes, sign, exponentBits) {
   const text = String.fromCharCode(...name.subarray(0, 33));
   const right =
-    /^[A-Z][A-Z0-9_]{0,31}$/.test(text) && !BY_NAME.has(text) && bits >= 1 && [1, 2, 4, 8].includes(laneBytes) &&
-    sign <= 1 && (sign === 1 ? exponentBits <= 11 && exponentBits < 8 * laneBytes : exponentBits === 0);
+    /^[A-Z][A-Z0-9_]{0,31}$/.test(text) && !BY_NAME.has(text) && bits >= 1 && bits <= ELEMENT_BITS &&
+    [1, 2, 4, 8].includes(laneBytes) && sign <= 1 && (sign === 1 ? exponentBits <= 11 && exponentBits < 8 * laneBytes : exponentBits === 0);
   if (!right) return null;
-  const description = Uint8Array.of(name.length, ...name, bits, laneBytes, sign, exponentBits);
-  return { code: 255, name: text, bits, laneBytes, signMagnitude: sign === 1, exponentBits, description };
+  const description = Uint8Array.of(name.length, ...name, ...varint(Number(bits)), laneBytes, sign, exponentBits);
+  return { code: 255, name: text, bits: Number(bits), laneBytes, signMagnitude: sign === 1, exponentBits, description };
 }
 
 /** @param {Dtype} a @param {Dtype} b */

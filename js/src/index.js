@@ -36,6 +36,7 @@ export { filesStore, httpStore } from './store.js';
 /** @typedef {import('./dtypes.js').Dtype} Dtype */
 /** @typedef {import('./dtypes.js').TensorInfo} TensorInfo */
 /** @typedef {import('./errors.js').ErrorClass} ErrorClass */
+/** @typedef {import('./extension.js').ExtensionRecord} ExtensionRecord */
 /** @typedef {import('./inspect.js').Inspection} Inspection */
 /** @typedef {import('./limits.js').Limits} Limits */
 /** @typedef {import('./link.js').Coded} Coded */

@@ -2,7 +2,7 @@
 import { array, nullable, object, readCanonical, string, strings } from './canonical.js';
 import { compareStrings } from './bytes.js';
 import { ensure } from './errors.js';
-import { isPlainName, withoutCase } from './names.js';
+import { folderOf, isPathName, withoutCase } from './names.js';
 
 const KEY = 'deltachain.layout';
 const FORM = object({
@@ -12,7 +12,7 @@ const FORM = object({
 /**
  * Checks the layout of a link, if it has one, against the tensors of its target.
  * @param {[string, string][]} metadata
- * @param {{ has(name: string): boolean, size: number }} target
+ * @param {{ has(name: string): boolean, size: number, keys(): Iterable<string> }} target
  */
 export function checkLayout(metadata, target) {
   const text = metadata.find(([key]) => key === KEY)?.[1];
@@ -30,7 +30,7 @@ export function checkLayout(metadata, target) {
     ensure(own.length === names.length, 'R-LAY-01', 'a file among several has no name');
     ensure(ascending(own), 'R-LAY-01', 'the files are not ascending');
     for (const name of own) {
-      ensure(isPlainName(name) && name.endsWith('.safetensors'), 'R-LAY-01', 'the name of a file is not legal');
+      ensure(isPathName(name) && name.endsWith('.safetensors'), 'R-LAY-01', 'the name of a file is not legal');
     }
     ensure(new Set(own.map(withoutCase)).size === own.length, 'R-LAY-01', 'names of files differ in case alone');
   }
@@ -38,6 +38,9 @@ export function checkLayout(metadata, target) {
   for (const file of files) {
     const tensors = /** @type {string[] | null} */ (file.get('tensors'));
     ensure((tensors === null) === single, 'R-LAY-01', 'tensors are listed if and only if there are several files');
+    const folder = folderOf(file.get('name') ?? '');
+    const inside = [...(tensors ?? target.keys())].every((tensor) => tensor.startsWith(folder));
+    ensure(inside, 'R-LAY-01', 'the name of a tensor does not begin with the folder of its file');
     if (tensors === null) return;
     ensure(ascending(tensors), 'R-LAY-01', 'the tensors of a file are not ascending');
     for (const tensor of tensors) {

@@ -11,6 +11,10 @@
  * @property {number} segments
  * @property {number} tensorBytes
  * @property {number | null} setBytes bytes of all *set* tensors together (R-LIM-04); null for no limit
+ * @property {number | null} codedBytes bytes of all pieces that have a part together (R-LIM-08); null for no limit
+ * @property {number} documentBytes of a document of a chain
+ * @property {number} assets of a commit
+ * @property {number} assetBytes
  */
 
 /** @type {Readonly<Limits>} */
@@ -24,6 +28,10 @@ export const LIMITS = Object.freeze({
   segments: 1048576,
   tensorBytes: 2 ** 40,
   setBytes: null,
+  codedBytes: null,
+  documentBytes: 16777216,
+  assets: 1024,
+  assetBytes: 2 ** 30,
 });
 
 /**
@@ -41,10 +49,13 @@ export const FORMAT_LIMITS = Object.freeze({
   segments: 16777216,
   tensorBytes: 2 ** 60,
   setBytes: null,
+  codedBytes: null,
+  documentBytes: 67108864,
+  assets: 65536,
+  assetBytes: 2 ** 40,
 });
 
 /** Bytes of a full piece (SPEC section 2.3). */
 export const PIECE_BYTES = 2 ** 24;
 export const SEGMENT_PIECES = 65536;
 export const SEGMENT_BYTES = 33554432;
-export const DOCUMENT_BYTES = 1048576;

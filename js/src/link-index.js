@@ -238,7 +238,7 @@ class IndexParser {
       const name = cursor.take(this.#count(this.limits.nameBytes, 'bytes of a name'));
       // The string's own rules come before the rules of the description.
       new Cursor(name).string(name.length);
-      const dtype = describedDtype(name, cursor.u8(), cursor.u8(), cursor.u8(), cursor.u8());
+      const dtype = describedDtype(name, cursor.varint(), cursor.u8(), cursor.u8(), cursor.u8());
       ensure(dtype !== null, 'R-IDX-20', 'the description of a dtype is not as it must be');
       return dtype;
     }
@@ -312,9 +312,12 @@ class IndexParser {
     }
     const moves = this.tensors.length > 0 || header.base === header.target;
     ensure(moves, 'R-IDX-18', 'no tensor is listed, but base and target differ');
-    if (limits.setBytes === null) return;
-    let set = 0;
+    // Each piece has a digest in the index, so these sums are exact.
+    let [set, coded] = [0, 0];
     for (const entry of this.tensors) if (entry.operation === 'set') set += entry.byteLength;
-    ensure(set <= limits.setBytes, 'R-LIM-04', `the link sets ${set} bytes, ${limits.setBytes} are allowed`);
+    for (const { parts, laneBytes } of this.segments) for (const part of parts) coded += part.lanes * laneBytes;
+    const { setBytes, codedBytes } = limits;
+    ensure(setBytes === null || set <= setBytes, 'R-LIM-04', `the link sets ${set} bytes, ${setBytes} are allowed`);
+    ensure(codedBytes === null || coded <= codedBytes, 'R-LIM-08', `${coded} coded bytes, ${codedBytes} are allowed`);
   }
 }

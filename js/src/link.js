@@ -2,6 +2,7 @@
 import { DeltachainError } from './errors.js';
 import { applyLinks } from './apply.js';
 import { EMPTY_STATE_DIGEST } from './digests.js';
+import { readExtension } from './extension.js';
 import { inspect } from './inspect.js';
 import { LIMITS, PIECE_BYTES } from './limits.js';
 import { HEADER_BYTES, parseHeader, parseIndex } from './link-index.js';
@@ -98,6 +99,12 @@ export class Link {
     return bytes.subarray(offset - from, offset - from + length);
   }
 
+  /** The records of the extension area, which is read whole: `header.extensionLength` tells how long it is. */
+  async extension() {
+    const { fileLength, extensionLength } = this.header;
+    return readExtension(await this.source.read(fileLength - extensionLength, extensionLength));
+  }
+
   /**
    * Decodes every segment: step 8 of SPEC section 10 without a base. Returns if nothing is wrong.
    * @param {WorkOptions} [options] progress in bytes of segments
@@ -138,22 +145,38 @@ export class Link {
   }
 
   /**
-   * New values of all tensors, in the order of names, from a link that is direct.
+   * New values of all tensors, in the order of names, from a link that is direct: *patches* of SPEC section 10. What was
+   * given before a failure is of no use.
    * @returns {AsyncGenerator<Coded & { lanes: Uint32Array }>}
-   * @throws {DeltachainError} UNSUPPORTED, if values are relative
+   * @throws {DeltachainError} UNSUPPORTED, if values are relative; otherwise the failure of the first segment in the file
    */
   async *patches() {
     if (!this.isDirect) throw new DeltachainError('UNSUPPORTED', null, 'values are relative: a base is needed');
-    let last = /** @type {{ number: number, segment: Segment } | null} */ (null);
+    // The last one of each dtype and coding: R-IDX-19 has them ascend.
+    /** @type {Map<string, Segment>} */
+    const last = new Map();
     for (const tensor of this.index.tensors) {
       if (tensor.operation === 'remove') continue;
       for (let piece = 0; piece < tensor.segments.length; piece++) {
         const number = tensor.segments[piece] - 1;
         if (number < 0) continue;
-        if (last?.number !== number) last = { number, segment: await this.segment(number) };
-        const coded = await this.#codedPiece(last.segment, tensor, piece);
+        const key = `${tensor.dtype.code} ${tensor.dtype.description} ${this.index.segments[number].sparse}`;
+        let segment = last.get(key);
+        if (segment?.number !== number) last.set(key, (segment = await this.#orFirstFailure(number)));
+        const coded = await this.#codedPiece(segment, tensor, piece);
         yield { ...coded, lanes: /** @type {Uint32Array} */ (coded.lanes) };
       }
+    }
+  }
+
+  /** A segment, or the failure of the first up to it that has one. @param {number} number */
+  async #orFirstFailure(number) {
+    try {
+      return await this.segment(number);
+    } catch (error) {
+      if (!(error instanceof DeltachainError) || error.class === 'IO') throw error;
+      for (let before = 0; before < number; before++) await this.segment(before);
+      throw error;
     }
   }
 

@@ -12,3 +12,16 @@ export function isPlainName(name) {
   return bytes >= 1 && bytes <= 255 && !name.startsWith('.') && !/[/\\:\u0000-\u001f\u007f-\u009f]/.test(name) &&
     !DEVICE.test(stem);
 }
+
+/** The folder of a path name: up to and including its last `/`. @param {string} name */
+export const folderOf = (name) => name.slice(0, name.lastIndexOf('/') + 1);
+
+/** Whether a layout writes files of such names. @param {string} name */
+export const isOfLayouts = (name) => /\.safetensors(\.index\.json)?$/.test(withoutCase(name));
+
+/** @param {string} name */
+export function isPathName(name) {
+  const parts = name.split('/');
+  return parts.length <= 8 && new TextEncoder().encode(name).length <= 1024 &&
+    parts.every((part) => isPlainName(part) && !/[ .]$/.test(part)) && !parts.slice(0, -1).some(isOfLayouts);
+}

@@ -5,7 +5,7 @@
 import { DeltachainError, broken, ensure } from './errors.js';
 import { blake3Hex } from './digests.js';
 import { parseDocument } from './documents.js';
-import { DOCUMENT_BYTES } from './limits.js';
+import { LIMITS } from './limits.js';
 
 /** @typedef {import('./documents.js').Commit} Commit */
 /** @typedef {import('./documents.js').Route} Route */
@@ -28,8 +28,9 @@ const DIGITS = 20;
 export const commitName = (version) => `commits/${String(version).padStart(DIGITS, '0')}.json`;
 
 /**
- * A way from `at` (null: nothing) to the version wanted; `places` has the place of each route in its document.
- * @typedef {{ cost: bigint, at: number | null, steps: Step[], places: number[] }} Way
+ * A way from `at` (null: nothing) to the version wanted: the bytes of its files, those of routes that are not known to be
+ * direct, and the place of each route in its document.
+ * @typedef {{ bytes: bigint, relative: bigint, at: number | null, steps: Step[], places: number[] }} Way
  */
 
 /** Finds paths to one version, and remembers what failed. */
@@ -40,6 +41,8 @@ export class Planner {
   #routes = new Map();
   /** Generations of the routes documents of each version, the highest first. @type {Map<number, number[]> | null} */
   #generations = null;
+  /** A file, or a routes document that was listed, is missing: a prune may have come between. */
+  #missing = false;
   /** Routes that failed. @type {Set<string>} */
   #unusable = new Set();
   /** No path from nothing begins below. */
@@ -53,9 +56,15 @@ export class Planner {
   wanted = 0;
   chainDigest = '';
 
-  /** @param {Store} store */
-  constructor(store) {
+  /**
+   * @param {Store} store
+   * @param {Partial<import('./limits.js').Limits>} limits
+   * @param {boolean} direct whether the cheapest direct path is wanted
+   */
+  constructor(store, limits, direct) {
     this.store = store;
+    this.limits = { ...LIMITS, ...limits };
+    this.direct = direct;
   }
 
   /**
@@ -65,26 +74,27 @@ export class Planner {
    * @param {string | null} accept digest of a commit that may be a step back
    */
   async begin(version, held, accept) {
-    const chain = await readDocument(this.store, 'chain.json');
+    const chain = await this.#read('chain.json');
     ensure(chain !== null, 'R-CHN-01', 'there is no chain.json');
-    parseDocument('chain', chain);
+    parseDocument('chain', chain, this.limits);
     this.chainDigest = blake3Hex(chain);
     const same = () => ensure(held?.chain === this.chainDigest, 'R-CHN-13', 'this is another chain than the held one');
     // To what is held there is no step. Whether it was held before, only the caller knows.
     const mayStep = held !== null && accept !== null && accept !== held.commit;
     if (held !== null && !mayStep) same();
-    const head = version ?? (await this.#findHead(held?.version ?? null));
+    const known = held?.version ?? null;
+    // Where a step back is allowed, the held commit may be gone, and older ones not.
+    const head = version ?? (await this.#findHead(known)) ?? (mayStep ? await this.#findHead(null) : null);
     const backwards = () => {
       const forward = held === null || version !== null || (head ?? -1) >= held.version;
       ensure(forward, 'R-CHN-14', 'the head is below the held version');
     };
     if (!mayStep) backwards();
-    if (head === null && mayStep) {
-      same();
-      backwards();
-    }
     ensure(head !== null, 'R-CHN-03', 'the chain has no commit');
     this.wanted = head;
+    const bytes = await this.#read(commitName(head));
+    ensure(bytes !== null, 'R-CHN-03', `there is no commit ${head}`);
+    this.#keep(head, this.#checkCommit(head, bytes));
     let holds = held;
     if (mayStep) {
       const { digest } = await this.commit(head);
@@ -122,19 +132,26 @@ export class Planner {
 
   /** The commit of a version, checked by itself. @param {number} version @returns {Promise<CheckedCommit>} */
   commit(version) {
-    let known = this.#commits.get(version);
-    if (known === undefined) {
-      known = this.#readCommit(version);
-      this.#commits.set(version, known);
-    }
-    return known;
+    return this.#commits.get(version) ?? this.#keep(version, this.#readCommit(version));
+  }
+
+  /** @param {number} version @param {Promise<CheckedCommit>} commit which may fail before anybody asks for it */
+  #keep(version, commit) {
+    commit.catch(() => {});
+    this.#commits.set(version, commit);
+    return commit;
   }
 
   /** @param {number} version */
   async #readCommit(version) {
-    const bytes = await readDocument(this.store, commitName(version));
+    const bytes = await this.#read(commitName(version));
     ensure(bytes !== null, 'R-CHN-03', `there is no commit ${version}`);
-    const commit = parseDocument('commit', bytes);
+    return this.#checkCommit(version, bytes);
+  }
+
+  /** @param {number} version @param {Uint8Array} bytes */
+  async #checkCommit(version, bytes) {
+    const commit = parseDocument('commit', bytes, this.limits);
     ensure(commit.version === version, 'R-CHN-02', `commit ${version} says that it is ${commit.version}`);
     return { commit, digest: blake3Hex(bytes) };
   }
@@ -176,7 +193,11 @@ export class Planner {
   }
 
   async #listGenerations() {
-    if (this.#generations !== null) return this.#generations;
+    this.#generations ??= await this.#listRoutes();
+    return this.#generations;
+  }
+
+  async #listRoutes() {
     /** @type {Map<number, number[]>} */
     const found = new Map();
     for (const name of (await this.store.list?.('routes')) ?? []) {
@@ -186,15 +207,35 @@ export class Planner {
       found.set(version, [...(found.get(version) ?? []), Number(parts[2])]);
     }
     for (const list of found.values()) list.sort((a, b) => b - a);
-    this.#generations = found;
     return found;
+  }
+
+  /** Whether step 4 begins anew, as if for the first time: something is missing, and other routes documents are there. */
+  async #beginsAnew() {
+    if (!this.#missing) return false;
+    const names = (/** @type {Map<number, number[]> | null} */ of) => [...(of ?? [])].map(String).sort().join();
+    const now = await this.#listRoutes();
+    if (names(now) === names(this.#generations)) return false;
+    this.#generations = now;
+    this.#routes.clear();
+    this.#unusable.clear();
+    [this.#missing, this.#floor, this.#fits, this.first] = [false, 0, Infinity, null];
+    return true;
+  }
+
+  /** @param {string} name */
+  #read(name) {
+    return readDocument(this.store, name, this.limits);
   }
 
   /** Null if the document is gone. @param {number} version @param {number} generation @param {string} commit */
   async #readRoutes(version, generation, commit) {
-    const bytes = await readDocument(this.store, routesName(version, generation));
-    if (bytes === null) return null;
-    const document = parseDocument('routes', bytes);
+    const bytes = await this.#read(routesName(version, generation));
+    if (bytes === null) {
+      this.#missing = true;
+      return null;
+    }
+    const document = parseDocument('routes', bytes, this.limits);
     const named = document.version === version && document.generation === generation;
     ensure(named, 'R-CHN-02', `routes document ${version}-${generation} has another name`);
     ensure(document.commit === commit, 'R-CHN-06', `routes document ${version}-${generation} is of another commit`);
@@ -220,6 +261,7 @@ export class Planner {
   note(error) {
     if (!(error instanceof DeltachainError) || error.class === 'IO' || error.class === 'USAGE') throw error;
     this.first ??= error;
+    this.#missing ||= error.rule === 'R-CHN-09';
   }
 
   /** Rules out a route. @param {Step} step @param {unknown} error */
@@ -238,7 +280,7 @@ export class Planner {
   async path() {
     for (;;) {
       const way = await this.#cheapest();
-      if (way === 'again') continue;
+      if (way === 'again' || (way === null && (await this.#beginsAnew()))) continue;
       if (way === null) throw this.first ?? broken('R-CHN-08', `no path leads to version ${this.wanted}`);
       const begin = way.steps[0];
       if (way.at !== null || (await this.#checkBelow(begin.version))) return way.steps;
@@ -278,11 +320,11 @@ export class Planner {
   /** @returns {Promise<Way | null | 'again'>} */
   async #cheapest() {
     /** @type {Way[]} */
-    const ways = [{ cost: 0n, at: this.wanted, steps: [], places: [] }];
+    const ways = [{ bytes: 0n, relative: 0n, at: this.wanted, steps: [], places: [] }];
     const taken = new Set();
     while (ways.length > 0) {
       let best = 0;
-      for (let i = 1; i < ways.length; i++) if (compareWays(ways[i], ways[best]) < 0) best = i;
+      for (let i = 1; i < ways.length; i++) if (compareWays(ways[i], ways[best], this.direct) < 0) best = i;
       const [way] = ways.splice(best, 1);
       const { at } = way;
       if (at === null || at === this.held?.version) return way;
@@ -297,7 +339,8 @@ export class Planner {
       for (const [place, step] of routes.entries()) {
         if (this.#unusable.has(step.id) || !(await this.#usable(step, own.commit))) continue;
         ways.push({
-          cost: way.cost + step.bytes,
+          bytes: way.bytes + step.bytes,
+          relative: way.relative + (step.direct ? 0n : step.bytes),
           at: step.from,
           steps: [step, ...way.steps],
           places: [place, ...way.places],
@@ -324,9 +367,15 @@ export class Planner {
   }
 }
 
-/** The order of section 19, "the cheapest path". @param {Way} a @param {Way} b */
-function compareWays(a, b) {
-  if (a.cost !== b.cost) return a.cost < b.cost ? -1 : 1;
+/**
+ * The orders of section 19: "the cheapest path", "the cheapest direct path".
+ * @param {Way} a
+ * @param {Way} b
+ * @param {boolean} direct
+ */
+function compareWays(a, b, direct) {
+  if (direct && a.relative !== b.relative) return a.relative < b.relative ? -1 : 1;
+  if (a.bytes !== b.bytes) return a.bytes < b.bytes ? -1 : 1;
   if (a.steps.length !== b.steps.length) return a.steps.length - b.steps.length;
   for (let i = 0; i < a.steps.length; i++) {
     if (a.steps[i].version !== b.steps[i].version) return a.steps[i].version - b.steps[i].version;
@@ -341,15 +390,16 @@ export function routesName(version, generation) {
 }
 
 /**
- * The bytes of a document, one more than a legal one has at most; null if there is none.
+ * The bytes of a document, at most one more than are allowed; null if there is none.
  * @param {Store} store
  * @param {string} name
+ * @param {import('./limits.js').Limits} limits
  */
-export async function readDocument(store, name) {
+export async function readDocument(store, name, { documentBytes }) {
   const source = await store.open(name);
   if (source === null) return null;
   try {
-    return await source.read(0, Math.min(source.length, DOCUMENT_BYTES + 1));
+    return await source.read(0, Math.min(source.length, documentBytes + 1));
   } finally {
     await source.close?.();
   }

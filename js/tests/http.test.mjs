@@ -5,6 +5,7 @@ import { readFile, readdir } from 'node:fs/promises';
 import test from 'node:test';
 import { httpSource, httpStore, open, openChain } from '../src/index.js';
 import { crc32 } from '../src/crc32.js';
+import { workedDocument } from './worked.mjs';
 
 const vectors = new URL('../../conformance/vectors/', import.meta.url);
 
@@ -100,8 +101,8 @@ test('a server without ranges, and a file that is not there', async (t) => {
 });
 
 test('a chain that cannot be listed is followed by its names', async (t) => {
-  const text = spec('chain');
-  const commit = spec('commit');
+  const text = workedDocument('chain');
+  const commit = workedDocument('commit');
   const { url } = await serve(t, {
     '/my%20chain/chain.json': { bytes: text },
     '/my%20chain/commits/00000000000000000000.json': { bytes: commit },
@@ -112,12 +113,6 @@ test('a chain that cannot be listed is followed by its names', async (t) => {
   assert.deepEqual([plan.version, plan.path.length, plan.bytes], [0, 1, 131n]);
   await assert.rejects(chain.replay(), { class: 'CHAIN', rule: 'R-CHN-09' });
 });
-
-const SPEC = await readFile(new URL('../../SPEC.md', import.meta.url), 'utf8');
-/** A document of SPEC section 18. @param {string} kind */
-function spec(kind) {
-  return new TextEncoder().encode(SPEC.split(`\`\`\`json ${kind}\n`)[1].split('\n```')[0]);
-}
 
 test('only node.js uses what Node alone has', async () => {
   const folder = new URL('../src/', import.meta.url);

@@ -7,16 +7,11 @@ import {
   DeltachainError, applyLinks, blobSource, bytesSource, emptyState, memoryWriter, open, openSafetensors, stateDigest,
 } from '../src/index.js';
 import { readStream } from '../src/zstd.js';
+import { crc32 } from '../src/crc32.js';
+import { readExtension } from '../src/extension.js';
+import { worked } from './worked.mjs';
 
 const vectors = new URL('../../conformance/vectors/', import.meta.url);
-const spec = await readFile(new URL('../../SPEC.md', import.meta.url), 'utf8');
-
-/** A file of SPEC section 16. @param {string} name */
-function worked(name) {
-  const dump = spec.split(`\`\`\`hexdump ${name}\n`)[1].split('```')[0];
-  const digits = [...dump.matchAll(/^[0-9a-f]{8} {2}([0-9a-f ]*?) *\|/gm)].map((match) => match[1]).join(' ');
-  return Uint8Array.from(digits.trim().split(/\s+/), (byte) => parseInt(byte, 16));
-}
 
 /** A state of one tensor of BF16. @param {number[]} lanes @param {string} [name] */
 function bf16(lanes, name = 't') {
@@ -68,6 +63,32 @@ test('patches need absolute values', async () => {
   const link = await open(bytesSource(worked('contexts')));
   assert.equal(link.isDirect, false);
   await assert.rejects(link.patches().next(), { class: 'UNSUPPORTED', rule: null });
+});
+
+test('records of an extension area', async () => {
+  const magic = [0x89, 0x44, 0x43, 0x58, 0x0d, 0x0a, 0x1a, 0x0a];
+  const record = (/** @type {number} */ kind, /** @type {number} */ crc, length = 9) => {
+    const bytes = new Uint8Array(16 + 9);
+    const view = new DataView(bytes.buffer);
+    view.setUint32(0, kind, true);
+    view.setUint32(4, crc, true);
+    view.setBigUint64(8, BigInt(length), true);
+    bytes.set(new TextEncoder().encode('123456789'), 16);
+    return bytes;
+  };
+  const area = (/** @type {Uint8Array[]} */ ...records) => Uint8Array.from([...magic, ...records.flatMap((one) => [...one])]);
+  const [right, other] = [record(1, 0xcbf43926), record(2, 0xcbf43927)];
+  const found = readExtension(area(right, other)).map(({ kind, data, crcMatches }) => [kind, data.length, crcMatches]);
+  assert.deepEqual(found, [[1, 9, true], [2, 9, false]]);
+  assert.deepEqual(readExtension(area()), []);
+  for (const wrong of [area(other, right), area(right, right), area(record(1, 0, 10)), area(right).subarray(0, -1), area(right).subarray(8)]) {
+    assert.deepEqual(readExtension(wrong), []);
+  }
+  const bytes = Uint8Array.from([...worked('smallest'), ...area(right)]);
+  bytes[112] = area(right).length;
+  new DataView(bytes.buffer).setUint32(124, crc32(bytes.subarray(0, 124)), true);
+  const link = await open(bytesSource(bytes));
+  assert.deepEqual((await link.extension()).map(({ kind }) => kind), [1]);
 });
 
 test('an apply that is ended says so', async () => {

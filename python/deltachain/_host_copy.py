@@ -118,22 +118,11 @@ class HostCopy:
         self._torn = False
 
 
-def files_of(directory: str) -> list[str]:
-    """The safetensors files of a model that is complete and does not change."""
-    index = os.path.join(directory, "model.safetensors.index.json")
-    if os.path.isfile(index):
-        with open(index, encoding="utf-8") as file:
-            names = sorted(set(json.load(file)["weight_map"].values()))
-    else:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
-    return [os.path.join(directory, name) for name in names]
-
-
 def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
     """Dtype, shape and bytes of the tensors of a model that has been proven, by name: a directory, or one file. The
     bytes are views of mapped files."""
     found: dict[str, tuple[str, tuple[int, ...], memoryview]] = {}
-    for part in files_of(path) if os.path.isdir(path) else [path]:
+    for part, folder in _native.Checkpoint(path).files():
         with open(part, "rb") as file:
             # Private: code that writes to a view gets its own copy of the page.
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
@@ -142,7 +131,7 @@ def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
         for name, entry in json.loads(bytes(data[8:begin])).items():
             if name != "__metadata__":
                 first, end = entry["data_offsets"]
-                found[name] = (entry["dtype"], tuple(entry["shape"]), data[begin + first : begin + end])
+                found[folder + name] = (entry["dtype"], tuple(entry["shape"]), data[begin + first : begin + end])
     return dict(sorted(found.items()))
 
 

@@ -42,7 +42,8 @@ class Like:
     """A checkpoint whose form each published version gets.
 
     Args:
-        path: a safetensors file, or a directory with one or more of them.
+        path: a safetensors file, or a directory with one or more of them. Tensors of a file in a folder have the
+            folder before their names, such as `vae/encoder.conv_in.weight`.
 
     Raises:
         UsageError: if that is not a checkpoint.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use deltachain::files::SafetensorsState;
+use deltachain::files::{LayoutFile, SafetensorsState};
 use deltachain::tensor::{Digest, State, StateDigests, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
@@ -55,9 +55,23 @@ impl Checkpoint {
         self.files.tensors().iter().map(row).collect()
     }
 
-    /// The `__metadata__` of the files, as one.
+    /// Paths of the files that hold the tensors, each with the folder that stands before the names of its tensors.
+    fn files(&self) -> Vec<(PathBuf, String)> {
+        let place = |file: &LayoutFile| {
+            let path =
+                file.name.as_ref().map_or_else(|| self.files.path().to_owned(), |name| self.files.path().join(name));
+            (path, file.folder().to_owned())
+        };
+        self.files.layout().files().iter().map(place).collect()
+    }
+
+    /// The `__metadata__` of the files, as one; keys and values have the folder of their file before them, like tensors.
     fn metadata(&self) -> BTreeMap<String, String> {
-        self.files.layout().files().iter().flat_map(|file| file.metadata.clone().unwrap_or_default()).collect()
+        let notes = self.files.layout().files().iter().flat_map(|file| {
+            let named = |text: &str| format!("{}{text}", file.folder());
+            file.metadata.iter().flatten().map(move |(key, value)| (named(key), named(value)))
+        });
+        notes.collect()
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import hashlib
 import json
 import os
@@ -412,6 +413,32 @@ def test_files_beside_the_checkpoint_come_along(tmp_path: Path) -> None:
     with dc.Publisher(tmp_path / "other", like=like, other_files=False) as pub:
         pub.publish(tensors(0))
     assert followed(tmp_path / "other")["files"] == b"model.safetensors"
+
+
+def test_a_pipeline_keeps_its_folders(tmp_path: Path) -> None:
+    base, url, place = tmp_path / "base", tmp_path / "chain", tmp_path / "follower"
+    weights = {"w": ("U8", (4,), b"abcd")}
+    for part in ("text", "text 2", "checkpoint-1"):
+        write_model(base / part / "model.safetensors", weights)
+    (base / "tokenizer").mkdir()
+    (base / "tokenizer" / "vocab.txt").write_text("words")
+    versions = [{"text/w": b"abcd", "text 2/w": b"ab%dd" % step} for step in range(3)]
+    with dc.Publisher(url, like=base) as pub:
+        for tensors in versions:
+            pub.publish({name: dc.Tensor("U8", (4,), data) for name, data in tensors.items()})
+        with pytest.raises(dc.UsageError, match="1 missing: text 2/w; 1 too many: w"):
+            pub.publish({"text/w": dc.Tensor("U8", (4,), b"abcd"), "w": dc.Tensor("U8", (4,), b"abcd")})
+    with dc.Subscriber(url, host_copy=place, kind="deltachain") as sub:
+        copy = dc.HostCopy(place, kind="deltachain")
+        for version, tensors in enumerate(versions):
+            with sub.prepare(version).applying() as patches:
+                assert {patch.name for patch in patches} <= set(tensors)
+            assert {name: bytes(tensor.data) for name, tensor in copy.tensors().items()} == tensors
+            with copy.applying() if version else contextlib.nullcontext(copy.full()) as patches:
+                changed = [patch.name for patch in patches]
+            assert sorted(changed) == (["text 2/w"] if version else sorted(tensors))
+    found = sorted(path.relative_to(place / "current").as_posix() for path in (place / "current").rglob("*.*"))
+    assert found == ["text 2/model.safetensors", "text/model.safetensors", "tokenizer/vocab.txt"]
 
 
 def test_transformers_loads_what_was_pulled(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::chain::ObjectName;
 use crate::error::{Error, Result};
 use crate::json::{MAX_INTEGER, Reader, Writer, integer};
-use crate::limits::{Limits, MAX_DOCUMENT_BYTES};
-use crate::plain_name::{flaw_of_plain_name, fold_case};
+use crate::limits::{Limits, MAX_ASSET_BYTES, MAX_ASSETS, MAX_DOCUMENT_BYTES};
+use crate::plain_name::{flaw_of_path_name, fold_case, is_of_tensors};
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
@@ -161,13 +161,14 @@ impl ChainDocument {
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse), so that no document is written that cannot be read back.
+    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one cannot
+    /// read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut writer = begin();
         writer.token("\"chain\":").quoted(&format!("{:032x}", self.chain));
         writer.token(",\"metadata\":").strings(&self.metadata);
         let bytes = end(writer);
-        Self::parse(&bytes, &Limits::unlimited())?;
+        Self::parse(&bytes, &Limits::default())?;
         Ok(bytes)
     }
 }
@@ -176,7 +177,7 @@ impl Commit {
     /// Reads and checks a commit as a document; how it fits its chain is not checked.
     ///
     /// # Errors
-    /// R-LIM-05, R-DOC-01 to R-DOC-08.
+    /// R-LIM-05, R-DOC-01 to R-DOC-08, R-LIM-07.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
         let mut reader = open(bytes, limits)?;
         reader.token("\"version\":")?;
@@ -190,16 +191,16 @@ impl Commit {
         reader.token(",\"routes\":")?;
         let routes = reader.array(1..=usize::MAX, Route::read)?;
         reader.token(",\"assets\":")?;
-        let assets = reader.array(0..=Asset::MOST, Asset::read)?;
+        let assets = reader.array(0..=usize::MAX, Asset::read)?;
         reader.token(",\"metadata\":")?;
         let metadata = reader.strings()?;
         close(reader)?;
         let commit = Self { version, parent, state, shards, routes, assets, metadata };
-        commit.check()?;
+        commit.check(limits)?;
         Ok(commit)
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self, limits: &Limits) -> Result<()> {
         check_order(self.version, &self.routes)?;
         for Route { files, .. } in &self.routes {
             ensure(files.len() == self.shards.len(), &rules::DOC_05, || {
@@ -210,13 +211,15 @@ impl Commit {
             format!("the only shard is {}, the state is {}", self.shards[0], self.state)
         })?;
         check_metadata(&self.metadata)?;
-        check_assets(&self.assets)
+        check_assets(&self.assets)?;
+        check_size_of_assets(&self.assets, limits)
     }
 
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse), so that no document is written that cannot be read back.
+    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one cannot
+    /// read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut writer = begin();
         writer.token("\"version\":").integer(self.version);
@@ -229,7 +232,7 @@ impl Commit {
         writer.token(",\"assets\":").array(&self.assets, Asset::write);
         writer.token(",\"metadata\":").strings(&self.metadata);
         let bytes = end(writer);
-        Self::parse(&bytes, &Limits::unlimited())?;
+        Self::parse(&bytes, &Limits::default())?;
         Ok(bytes)
     }
 }
@@ -260,7 +263,8 @@ impl RoutesDocument {
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse), so that no document is written that cannot be read back.
+    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one cannot
+    /// read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut writer = begin();
         writer.token("\"version\":").integer(self.version);
@@ -269,7 +273,7 @@ impl RoutesDocument {
         writer.token(",\"routes\":").array(&self.routes, Route::write);
         writer.token(",\"metadata\":").strings(&self.metadata);
         let bytes = end(writer);
-        Self::parse(&bytes, &Limits::unlimited())?;
+        Self::parse(&bytes, &Limits::default())?;
         Ok(bytes)
     }
 }
@@ -306,7 +310,23 @@ fn check_assets(assets: &[Asset]) -> Result<()> {
             format!("the asset name {name:?} is there twice, regarding case or not")
         })?;
     }
+    for Asset { name, .. } in assets {
+        let inner = name.match_indices('/').find(|(end, _)| folded.contains(&fold_case(&name[..*end])));
+        ensure(inner.is_none(), &rules::DOC_08, || format!("the asset name {name:?} lies in another asset"))?;
+    }
     Ok(())
+}
+
+/// R-LIM-07.
+fn check_size_of_assets(assets: &[Asset], limits: &Limits) -> Result<()> {
+    let (count, most) = (assets.len() as u64, limits.assets.min(MAX_ASSETS));
+    ensure(count <= most, &rules::LIM_07, || format!("the commit has {count} assets, the limit is {most}"))?;
+    let most = limits.asset_bytes.min(MAX_ASSET_BYTES);
+    let longest = assets.iter().find(|asset| asset.size > most);
+    ensure(longest.is_none(), &rules::LIM_07, || {
+        let (name, size) = longest.map_or(("", 0), |asset| (&asset.name, asset.size));
+        format!("the asset {name:?} has {size} bytes, the limit is {most}")
+    })
 }
 
 impl Route {
@@ -386,21 +406,18 @@ impl FileReference {
 }
 
 impl Asset {
-    /// The most assets that a version has.
-    pub const MOST: usize = 256;
-    /// The most bytes that an asset has.
+    /// The most assets that every reader takes of a version: no publisher gives it more.
+    pub const MOST: usize = 1024;
+    /// The most bytes that every reader takes of an asset: no publisher stores a longer one.
     pub const MOST_BYTES: u64 = 1 << 30;
 
     /// Why no asset can have this name (R-DOC-08), as an end of "the name ..."; `None` if one can.
     pub fn flaw_of_name(name: &str) -> Option<&'static str> {
-        let folded = fold_case(name);
-        if let Some(flaw) = flaw_of_plain_name(name) {
+        if let Some(flaw) = flaw_of_path_name(name) {
             Some(flaw)
-        } else if name.ends_with([' ', '.']) {
-            Some("ends in a space or a dot")
-        } else if folded.ends_with(".safetensors") || folded.ends_with(".safetensors.index.json") {
+        } else if is_of_tensors(name) {
             Some("is that of a file of tensors or of their index")
-        } else if folded.starts_with("deltachain.") {
+        } else if fold_case(name).starts_with("deltachain.") {
             Some("is reserved for notes of tools")
         } else {
             None
@@ -436,7 +453,7 @@ impl Asset {
         reader.token(",\"digest\":")?;
         let digest = reader.digest()?;
         reader.token(",\"size\":")?;
-        let size = reader.integer(0..=Self::MOST_BYTES)?;
+        let size = reader.integer(0..=MAX_INTEGER)?;
         reader.token("}")?;
         Ok(Self { name, digest, size })
     }

@@ -23,6 +23,8 @@ pub struct Entry {
     pub source: ObjectName,
     /// The routes in force, without unusable ones (R-CHN-07). None if the version has been pruned.
     pub routes: Vec<Route>,
+    /// Those routes of the document that it says are direct.
+    pub direct: Vec<Route>,
     /// The highest generation that has a routes document, usable or not; 0 if there is none.
     pub generation: u64,
     /// What was in force before, by generation, as far as there are usable documents: the commit is generation 0. All
@@ -31,11 +33,14 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The routes document by which these routes, given in any order, come into force. It has no metadata.
-    pub fn successor(&self, routes: Vec<Route>) -> RoutesDocument {
+    /// The routes document by which these routes, given in any order, come into force. Its metadata say which routes are
+    /// direct: those that are said to be so already, and those of the new ones of which `is_direct` says it.
+    pub fn successor(&self, routes: Vec<Route>, is_direct: impl Fn(&Route) -> bool) -> RoutesDocument {
         let (version, commit) = (self.commit.version, self.digest);
         let (routes, metadata) = (Route::in_order(routes), BTreeMap::new());
-        RoutesDocument { version, generation: self.generation + 1, commit, routes, metadata }
+        let mut document = RoutesDocument { version, generation: self.generation + 1, commit, routes, metadata };
+        document.mark_direct(|route| self.direct.contains(route) || is_direct(route));
+        document
     }
 }
 
@@ -65,10 +70,11 @@ impl History {
             next = version + 1;
             if let Some((digest, commit)) = history.note(read_commit(version, Some(bytes), limits)) {
                 let routes = commit.routes.clone();
-                history.entries.insert(
-                    version,
-                    Entry { digest, commit, source: name, routes, generation: 0, superseded: BTreeMap::new() },
-                );
+                let direct = marked(&routes, &commit.direct_routes());
+                let superseded = BTreeMap::new();
+                history
+                    .entries
+                    .insert(version, Entry { digest, commit, source: name, routes, direct, generation: 0, superseded });
             }
         }
         history.check_parents(chain);
@@ -112,6 +118,7 @@ impl History {
                 // Documents ascend by generation.
                 let before = std::mem::replace(&mut entry.source, name).generation();
                 let routes = std::mem::replace(&mut entry.routes, document.routes.clone());
+                entry.direct = marked(&document.routes, &document.direct_routes());
                 entry.superseded.insert(before, routes);
             }
             if let Some(entry) = self.entries.get_mut(&version) {
@@ -134,6 +141,11 @@ impl History {
             });
         }
     }
+}
+
+/// The routes that are known to be direct.
+fn marked(routes: &[Route], direct: &[bool]) -> Vec<Route> {
+    routes.iter().zip(direct).filter(|(_, direct)| **direct).map(|(route, _)| route.clone()).collect()
 }
 
 /// R-CHN-03.
@@ -191,7 +203,7 @@ mod tests {
         let mut documents = documents(3);
         let entry = read(&documents).entries[&2].clone();
         assert_eq!((entry.source, entry.generation), (ObjectName::Commit(2), 0));
-        let first = entry.successor(vec![route(None, 1)]);
+        let first = entry.successor(vec![route(None, 1)], |_| false);
         let name = |generation| ObjectName::Routes { version: 2, generation };
         documents.insert(name(1), first.to_bytes().unwrap());
         let entry = read(&documents).entries[&2].clone();
@@ -206,7 +218,7 @@ mod tests {
         let history = read(&documents);
         let entry = &history.entries[&2];
         assert_eq!((entry.source, entry.generation), (name(1), 4));
-        assert_eq!(entry.successor(Vec::new()).generation, 5);
+        assert_eq!(entry.successor(Vec::new(), |_| false).generation, 5);
         let names: Vec<String> = [2, 3, 4].map(|generation| name(generation).to_string()).into();
         let stray = ObjectName::Routes { version: 9, generation: 1 }.to_string();
         assert_eq!(
@@ -214,6 +226,29 @@ mod tests {
             [("R-CHN-06", &*names[0]), ("R-CHN-02", &*names[1]), ("R-DOC-01", &*names[2]), ("R-CHN-02", &*stray)]
         );
         assert!(history.commit_faults.is_empty());
+    }
+
+    #[test]
+    fn what_is_said_of_routes_that_stay_is_carried_over() {
+        let mut documents = documents(3);
+        let marks = |document: &RoutesDocument| document.metadata.get("deltachain.direct").cloned();
+        let entry = read(&documents).entries[&2].clone();
+        let stays = route(Some(1), 1);
+        let first = entry.successor(vec![route(None, 1), route(Some(0), 1), stays.clone()], |route| *route == stays);
+        assert_eq!(marks(&first).as_deref(), Some("2"));
+        documents.insert(ObjectName::Routes { version: 2, generation: 1 }, first.to_bytes().unwrap());
+        let entry = read(&documents).entries[&2].clone();
+        let without = entry.successor(vec![stays.clone(), route(Some(0), 1)], |_| false);
+        assert_eq!(marks(&without).as_deref(), Some("1"));
+        assert_eq!(marks(&entry.successor(vec![route(Some(0), 1)], |_| false)), None);
+        let both = entry.successor(vec![stays, route(Some(0), 1), route(None, 1)], |_| true);
+        assert_eq!(marks(&both).as_deref(), Some("1 2"));
+        // Of the commit likewise.
+        let mut commit = entry.commit;
+        commit.mark_direct(|_| true);
+        documents = BTreeMap::from([(ObjectName::Commit(2), commit.to_bytes().unwrap())]);
+        let entry = History::read(&documents, 2, &Limits::default()).entries[&2].clone();
+        assert_eq!(marks(&entry.successor(commit.routes, |_| false)).as_deref(), Some("0"));
     }
 
     #[test]
@@ -268,7 +303,8 @@ mod tests {
     fn routes_have_a_file_for_each_shard() {
         let mut documents = documents(2);
         let entry = read(&documents).entries[&1].clone();
-        let document = entry.successor(vec![route(Some(0), 1), route(Some(0), 2), route(None, 2), route(Some(0), 1)]);
+        let routes = vec![route(Some(0), 1), route(Some(0), 2), route(None, 2), route(Some(0), 1)];
+        let document = entry.successor(routes, |_| false);
         assert_eq!(document.routes, [route(None, 2), route(Some(0), 1), route(Some(0), 2)]);
         let name = ObjectName::Routes { version: 1, generation: 1 };
         documents.insert(name, document.to_bytes().unwrap());

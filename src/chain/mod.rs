@@ -45,6 +45,7 @@
 //! ```
 
 mod checks;
+mod direct;
 mod documents;
 mod history;
 mod names;
@@ -65,6 +66,6 @@ pub use planner::Planner;
 #[doc(hidden)]
 pub use history::{Entry, History};
 #[doc(hidden)]
-pub use publishing::{Parent, check_duration, check_taken, head_after_gap, routes_taken};
+pub use publishing::{Parent, check_duration, check_folders, check_taken, head_after_gap, routes_taken};
 #[doc(hidden)]
 pub use retention::{retain, unreachable};

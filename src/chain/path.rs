@@ -1,6 +1,6 @@
 //! The cheapest path (SPEC section 19): the least bytes, then the fewest routes, then the lowest versions, then the routes
-//! that stand first in their documents. Of the routes from one version to another that is the first, since it is the
-//! cheapest (R-DOC-04).
+//! that stand first in their documents. For the cheapest direct path, the bytes of routes that are not known to be direct
+//! come before all that.
 //!
 //! Costs are reckoned backwards, from the version wanted. So they need the routes of no version below those looked at, and
 //! tell what the cheapest path through a lower version costs at least.
@@ -10,14 +10,33 @@ use std::ops::Range;
 
 use crate::chain::Route;
 
+/// A route to a version.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    pub(super) route: Route,
+    /// Whether its bytes count as those of a route that is not direct.
+    pub(super) is_avoided: bool,
+}
+
+/// Bytes of files on a path. Ordered: the lesser is the cheaper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cost {
+    /// Of the routes that are avoided.
+    avoided: u128,
+    /// Of all routes.
+    bytes: u128,
+}
+
 /// The cheapest way from somewhere to the version wanted. Ordered: the lesser is the cheaper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Way {
-    bytes: u128,
+    cost: Cost,
     routes: u64,
     /// The version that the first route leads to. Ways of equal cost that begin alike go on alike, so that the lowest
     /// version here decides between them.
     next: u64,
+    /// The place of the first route among those to that version.
+    place: usize,
 }
 
 /// The cheapest ways to one version, through versions whose routes are known.
@@ -29,28 +48,46 @@ pub(super) struct Ways {
     from_nothing: Option<Way>,
 }
 
-/// A path: where it starts, and the versions that its routes lead to.
+/// A path: where it starts, and the versions that its routes lead to, with the place of each route among those to that version.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Path {
-    pub(super) bytes: u128,
+    pub(super) cost: Cost,
     pub(super) start: Option<u64>,
-    pub(super) versions: Vec<u64>,
+    pub(super) routes: Vec<(u64, usize)>,
+}
+
+impl Cost {
+    const NOTHING: Self = Self { avoided: 0, bytes: 0 };
+
+    /// With a route more.
+    fn and(self, candidate: &Candidate) -> Self {
+        let bytes = candidate.route.bytes();
+        let avoided = if candidate.is_avoided { bytes } else { 0 };
+        Self { avoided: self.avoided + avoided, bytes: self.bytes + bytes }
+    }
+}
+
+impl Path {
+    /// Of all files together.
+    pub(super) fn bytes(&self) -> u128 {
+        self.cost.bytes
+    }
 }
 
 impl Ways {
-    /// Finds the ways to `wanted`, given the routes to each version.
-    pub(super) fn find<'a>(wanted: u64, routes_to: impl DoubleEndedIterator<Item = (u64, &'a [Route])>) -> Self {
+    /// Finds the ways to `wanted`, given the routes to each version, in the order of their document.
+    pub(super) fn find<'a>(wanted: u64, routes_to: impl DoubleEndedIterator<Item = (u64, &'a [Candidate])>) -> Self {
         let mut ways = Self { wanted, from_version: BTreeMap::new(), from_nothing: None };
         // Routes ascend, so all ways from a version are known when its turn comes.
-        for (version, routes) in routes_to.rev() {
-            let (bytes, count) = match ways.from_version.get(&version) {
-                Some(way) => (way.bytes, way.routes),
-                None if version == wanted => (0, 0),
+        for (version, candidates) in routes_to.rev() {
+            let (cost, count) = match ways.from_version.get(&version) {
+                Some(way) => (way.cost, way.routes),
+                None if version == wanted => (Cost::NOTHING, 0),
                 None => continue,
             };
-            for route in routes {
-                let way = Way { bytes: bytes + route.bytes(), routes: count + 1, next: version };
-                match route.from {
+            for (place, candidate) in candidates.iter().enumerate() {
+                let way = Way { cost: cost.and(candidate), routes: count + 1, next: version, place };
+                match candidate.route.from {
                     None => ways.from_nothing = Some(ways.from_nothing.map_or(way, |known| known.min(way))),
                     Some(from) => {
                         ways.from_version.entry(from).and_modify(|known| *known = way.min(*known)).or_insert(way);
@@ -64,7 +101,7 @@ impl Ways {
     /// The cheapest path from nothing or from the version held.
     pub(super) fn cheapest(&self, held: Option<u64>) -> Option<Path> {
         if held == Some(self.wanted) {
-            return Some(Path { bytes: 0, start: held, versions: Vec::new() });
+            return Some(Path { cost: Cost::NOTHING, start: held, routes: Vec::new() });
         }
         let from_held = held.and_then(|held| self.from_version.get(&held));
         // Ways of equal cost that begin with the same version differ in the route to it alone, and of these the one from
@@ -74,21 +111,21 @@ impl Ways {
             (Some(way), None) => (held, way),
             (_, other) => (None, other?),
         };
-        let mut versions = vec![first.next];
+        let mut routes = vec![(first.next, first.place)];
         let mut last = first.next;
         while let Some(way) = self.from_version.get(&last).filter(|_| last != self.wanted) {
             last = way.next;
-            versions.push(last);
+            routes.push((last, way.place));
         }
-        Some(Path { bytes: first.bytes, start, versions })
+        Some(Path { cost: first.cost, start, routes })
     }
 
-    /// What a path that begins at one of these versions, or below and through them, costs more than: the least bytes
-    /// from one of them to the version wanted.
-    pub(super) fn least_bytes_from(&self, versions: Range<u64>) -> Option<u128> {
+    /// What a path that begins at one of these versions, or below and through them, costs more than: the least cost from one
+    /// of them to the version wanted.
+    pub(super) fn least_cost_from(&self, versions: Range<u64>) -> Option<Cost> {
         if versions.is_empty() {
             return None;
         }
-        self.from_version.range(versions).map(|(_, way)| way.bytes).min()
+        self.from_version.range(versions).map(|(_, way)| way.cost).min()
     }
 }

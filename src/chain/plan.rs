@@ -12,9 +12,8 @@ pub struct Held {
     pub version: u64,
     /// Digest of the bytes of its commit, recorded when the version was reached.
     pub commit: Digest,
-    /// Digest of the bytes of the chain document, recorded at the same time; `None` if it was not recorded, so that only the
-    /// commit tells whether the chain is the same.
-    pub chain: Option<Digest>,
+    /// Digest of the bytes of the chain document, recorded at the same time.
+    pub chain: Digest,
 }
 
 /// What lists of a chain's objects have shown: the head, and which routes documents there are.

@@ -9,9 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::checks::{check_files, check_parent, check_routes, check_version};
-use crate::chain::path::{Path, Ways};
+use crate::chain::path::{Candidate, Path, Ways};
 use crate::chain::received::{Document, ReadCommit};
-use crate::chain::{FileReference, Held, Hop, Listing, ObjectName, Plan, Route, Step};
+use crate::chain::{FileReference, Held, Hop, Listing, ObjectName, Plan, Route, RoutesDocument, Step};
 use crate::error::{Error, Result};
 use crate::json::MAX_INTEGER;
 use crate::limits::Limits;
@@ -20,6 +20,8 @@ use crate::tensor::Digest;
 
 /// Above a version held no more commits are asked for at once, so that a gap ends the reading soon.
 const MAX_STRIDE: u64 = 1024;
+/// Who holds a version that is further below the one wanted has been away for a long time: it does not read all commits since.
+const LONG_TIME: u64 = 4096;
 
 /// Finds the cheapest path to a version of a chain. The documentation of [this module](crate::chain) has an example.
 ///
@@ -35,6 +37,12 @@ pub struct Planner {
     /// The failure to report if that is another one.
     doubt: Option<Error>,
     limits: Limits,
+    /// Which path is wanted.
+    order: Order,
+    /// The highest of the shards that are taken, if they are not all.
+    last_shard: Option<usize>,
+    /// How far below the one wanted a version held is of no use.
+    long_time: u64,
     /// What was listed last, and from which version on.
     listed: Option<(u64, Listing)>,
     /// The first version of the list that is needed.
@@ -69,11 +77,20 @@ pub struct Planner {
     failures: Vec<Error>,
 }
 
+/// What makes a path the best one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// The least bytes.
+    Cheapest,
+    /// The least bytes of routes that are not known to be direct, then the least bytes.
+    Direct,
+}
+
 #[derive(Debug)]
 struct RoutesInForce {
     /// The document that they stand in.
     source: ObjectName,
-    routes: Vec<Route>,
+    routes: Vec<Candidate>,
 }
 
 impl Planner {
@@ -83,6 +100,9 @@ impl Planner {
     /// `accept` is the digest of a commit's bytes. If the version wanted has this commit, the planner plans as if
     /// nothing were held: the chain may then be another one than before, or have gone back. Without it, R-CHN-13 and
     /// R-CHN-14 say that it has. If it is the commit held, it has no effect.
+    ///
+    /// From a version held more than 4096 versions below the one wanted no path starts: its commit is checked, and then the
+    /// planner goes on as if nothing were held.
     pub fn new(wanted: Option<u64>, held: Option<Held>, accept: Option<Digest>, limits: &Limits) -> Self {
         let above = held.filter(|held| wanted.is_none_or(|wanted| held.version <= wanted));
         Self {
@@ -91,6 +111,9 @@ impl Planner {
             accept: accept.filter(|accept| held.is_none_or(|held| held.commit != *accept)),
             doubt: None,
             limits: *limits,
+            order: Order::Cheapest,
+            last_shard: None,
+            long_time: LONG_TIME,
             listed: None,
             list_from: above.map_or(0, |held| held.version),
             must_list: true,
@@ -108,6 +131,19 @@ impl Planner {
             faults: Vec::new(),
             failures: Vec::new(),
         }
+    }
+
+    /// Plans the cheapest direct path: the one with the least bytes of routes that are not known to have absolute values
+    /// only, which can be decoded without a base. See [`Commit::direct_routes`](crate::chain::Commit::direct_routes).
+    #[must_use]
+    pub fn direct(self) -> Self {
+        Self { order: Order::Direct, ..self }
+    }
+
+    /// Only these shards will be taken: R-CHN-17 refuses those that the version has not.
+    #[must_use]
+    pub fn shards(self, taken: impl IntoIterator<Item = usize>) -> Self {
+        Self { last_shard: taken.into_iter().max(), ..self }
     }
 
     /// What to do next. To be called again when that has been done, and after [`fail_file`](Self::fail_file),
@@ -179,7 +215,7 @@ impl Planner {
     /// others may come from the same version.
     pub fn fail_route(&mut self, hop: &Hop, error: Error) {
         if let Some(RoutesInForce { routes, .. }) = self.routes.get_mut(&hop.version) {
-            routes.retain(|route| (route.from, &route.files) != (hop.from, &hop.files));
+            routes.retain(|Candidate { route, .. }| (route.from, &route.files) != (hop.from, &hop.files));
         }
         self.failures.push(error);
         self.is_current = false;
@@ -249,10 +285,18 @@ impl Planner {
         self.find_head()?;
         let Some(wanted) = self.wanted.filter(|_| !self.must_list && self.asked.is_empty()) else { return Ok(None) };
         self.compare_with_accepted(wanted)?;
+        if wanted > MAX_INTEGER || matches!(self.supplied.get(&ObjectName::Commit(wanted)), Some(Ok(None))) {
+            return Err(no_commit(wanted));
+        }
+        self.leave_what_is_long_ago(wanted)?;
+        if !self.asked.is_empty() {
+            return Ok(None);
+        }
         self.check_required_commits(wanted)?;
         if !self.asked.is_empty() {
             return Ok(None);
         }
+        self.check_shards(wanted)?;
         self.check_lower_commits();
         self.find_routes_in_force();
         if self.must_list || !self.asked.is_empty() {
@@ -261,8 +305,8 @@ impl Planner {
         self.pass_over_routes();
         let ways = Ways::find(wanted, self.routes.iter().map(|(&version, known)| (version, known.routes.as_slice())));
         let path = ways.cheapest(self.held.map(|held| held.version));
-        let below = ways.least_bytes_from(self.floor..self.low);
-        if below.is_some_and(|below| path.as_ref().is_none_or(|path| below < path.bytes)) {
+        let below = ways.least_cost_from(self.floor..self.low);
+        if below.is_some_and(|below| path.as_ref().is_none_or(|path| below < path.cost)) {
             let low = self.low.saturating_sub(self.commits.len() as u64).max(self.floor);
             if self.listed.as_ref().is_some_and(|(from, _)| low < *from) {
                 self.list_from = low;
@@ -284,7 +328,7 @@ impl Planner {
         match self.supplied.remove(&ObjectName::Chain).transpose()?.flatten() {
             Some(Document::Chain(digest)) => {
                 self.chain = Some(digest);
-                let recorded = self.held.and_then(|held| held.chain).unwrap_or(digest);
+                let recorded = self.held.map_or(digest, |held| held.chain);
                 ensure(recorded == digest, &rules::CHN_13, || {
                     format!("the version held is of the chain whose document is {recorded}, this one is {digest}")
                 })
@@ -348,11 +392,34 @@ impl Planner {
         self.doubt.take().map_or(Ok(()), Err)
     }
 
+    /// R-CHN-05 alone, if the version held is far below the one wanted. Then nothing is held from here on.
+    fn leave_what_is_long_ago(&mut self, wanted: u64) -> Result<()> {
+        let is_far = |held: &Held| wanted.saturating_sub(held.version) > self.long_time;
+        let Some(held) = self.held.filter(is_far) else { return Ok(()) };
+        let name = ObjectName::Commit(held.version);
+        let Some(document) = self.supplied.remove(&name) else {
+            self.asked.insert(name);
+            return Ok(());
+        };
+        self.check_commit(held.version, document)?;
+        self.commits.clear();
+        self.held = None;
+        self.low = wanted;
+        Ok(())
+    }
+
+    /// R-CHN-17.
+    fn check_shards(&self, wanted: u64) -> Result<()> {
+        let of = self.commits.get(&wanted).map_or(0, |checked| checked.commit.shards.len());
+        let last = self.last_shard.unwrap_or_default();
+        ensure(self.last_shard.is_none() || last < of, &rules::CHN_17, || {
+            format!("shard {last} is wanted, the version has {of}")
+        })
+        .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()))
+    }
+
     /// Steps 2 and 3, for the version wanted and those between it and the version held, where each failure is final.
     fn check_required_commits(&mut self, wanted: u64) -> Result<()> {
-        if wanted > MAX_INTEGER || matches!(self.supplied.get(&ObjectName::Commit(wanted)), Some(Ok(None))) {
-            return Err(no_commit(wanted));
-        }
         let held = self.held.map_or(wanted, |held| held.version);
         let last = wanted.max(held);
         let mut next = self.commits.last_key_value().map_or(wanted.min(held), |(&last, _)| last + 1);
@@ -437,15 +504,24 @@ impl Planner {
                 return None;
             };
             match self.check_routes(version, source, document) {
-                Ok(Some(routes)) => return Some(RoutesInForce { source, routes }),
+                Ok(Some(document)) => {
+                    let direct = document.direct_routes();
+                    return Some(self.in_force(source, document.routes, direct));
+                }
                 // It has been removed since it was listed, so there may be a newer one.
                 Ok(None) => self.must_list = true,
                 Err(error) => self.failures.push(error.in_file(source.to_string())),
             }
             self.bad_documents.insert(source);
         }
-        let routes = self.commits.get(&version)?.commit.routes.clone();
-        Some(RoutesInForce { source: ObjectName::Commit(version), routes })
+        let commit = &self.commits.get(&version)?.commit;
+        Some(self.in_force(ObjectName::Commit(version), commit.routes.clone(), commit.direct_routes()))
+    }
+
+    fn in_force(&self, source: ObjectName, routes: Vec<Route>, direct: Vec<bool>) -> RoutesInForce {
+        let candidate =
+            |(route, direct): (Route, bool)| Candidate { route, is_avoided: self.order == Order::Direct && !direct };
+        RoutesInForce { source, routes: routes.into_iter().zip(direct).map(candidate).collect() }
     }
 
     fn check_routes(
@@ -453,10 +529,10 @@ impl Planner {
         version: u64,
         source: ObjectName,
         document: Result<Option<Document>>,
-    ) -> Result<Option<Vec<Route>>> {
+    ) -> Result<Option<RoutesDocument>> {
         let Some(Document::Routes(document)) = document? else { return Ok(None) };
         check_routes(source, &document, self.commits.get(&version).map(|commit| commit.digest))?;
-        Ok(Some(document.routes))
+        Ok(Some(document))
     }
 
     /// R-CHN-07, as far as the versions are known that routes come from; and routes that name bad files.
@@ -464,7 +540,7 @@ impl Planner {
         let Self { commits, routes, bad_files, failures, .. } = self;
         let shards_of = |version: u64| commits.get(&version).map(|checked| checked.commit.shards.len());
         for (&version, RoutesInForce { source, routes }) in routes {
-            routes.retain(|route| {
+            routes.retain(|Candidate { route, .. }| {
                 let fits = check_files(version, route, shards_of);
                 let keep = fits.is_ok();
                 failures.extend(fits.err().map(|error| error.in_file(source.to_string())));
@@ -476,15 +552,12 @@ impl Planner {
     fn plan(&self, wanted: u64, path: &Path) -> Result<Plan> {
         let missing = || Error::usage("the path leads through an unknown version");
         let commit_of = |version: u64| self.commits.get(&version).ok_or_else(missing);
-        let mut from = path.start;
-        let mut hops = Vec::with_capacity(path.versions.len());
-        for &version in &path.versions {
-            let routes = self.routes.get(&version).map(|known| known.routes.as_slice()).unwrap_or_default();
-            // The first route from a version is the cheapest.
-            let route = routes.iter().find(|route| route.from == from).ok_or_else(missing)?;
+        let mut hops = Vec::with_capacity(path.routes.len());
+        for &(version, place) in &path.routes {
+            let route = self.routes.get(&version).and_then(|known| Some(&known.routes.get(place)?.route));
+            let route = route.ok_or_else(missing)?;
             let shards = commit_of(version)?.commit.shards.clone();
-            hops.push(Hop { version, from, files: route.files.clone(), shards });
-            from = Some(version);
+            hops.push(Hop { version, from: route.from, files: route.files.clone(), shards });
         }
         let ReadCommit { digest, commit } = commit_of(wanted)?;
         Ok(Plan {
@@ -494,7 +567,7 @@ impl Planner {
             state: commit.state,
             shards: commit.shards.clone(),
             assets: commit.assets.clone(),
-            bytes: path.bytes,
+            bytes: path.bytes(),
             start: path.start.map(|start| Ok(commit_of(start)?.commit.shards.clone())).transpose()?,
             hops,
         })

@@ -6,6 +6,7 @@ use crate::chain::checks::{check_parent, check_version};
 use crate::chain::{Asset, ChainDocument, Commit, ObjectName, Route};
 use crate::error::{Error, Result};
 use crate::limits::Limits;
+use crate::plain_name::lies_in;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
@@ -105,6 +106,20 @@ impl Parent {
         assets.sort_by(|left, right| left.name.cmp(&right.name));
         Ok(Commit { version: self.next_version(), parent: self.digest, state, shards, routes, assets, metadata })
     }
+}
+
+/// Checks that no file of a version's layouts lies in an asset: `folders` are those of the layouts, with the `/` at their ends.
+///
+/// # Errors
+/// R-PUB-10 (`CHAIN`).
+pub fn check_folders<'a>(assets: &[Asset], folders: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    folders.into_iter().try_for_each(|folder| {
+        let clash = assets.iter().find(|asset| lies_in(folder, &asset.name));
+        ensure(clash.is_none(), &rules::PUB_10, || {
+            let name = clash.map_or("", |asset| &asset.name);
+            format!("{name:?} cannot be a file of the version: files of tensors lie in the folder {folder:?}")
+        })
+    })
 }
 
 /// Looks at what stands under the name of a commit that could not be created because the name is taken: `own` are the

@@ -2,8 +2,9 @@
 //! (SPEC sections 8.1 and 8.5).
 
 use crate::error::Result;
-use crate::format::cursor::{Cursor, put_varint};
+use crate::format::cursor::Cursor;
 use crate::rules;
+use crate::varint::put_varint;
 
 /// The symbol for `value`; appends to `escapes` where it does not fit.
 pub(crate) fn put(value: u64, greatest: u8, escapes: &mut Vec<u8>) -> u8 {

@@ -278,6 +278,65 @@ mod tests {
         assert_eq!(absolute(0x80_u8), 128);
     }
 
+    /// The rows of a table of functions that another reader has made. The published package is without it.
+    fn rows(table: &str) -> Vec<serde_json::Value> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/conformance/functions.json");
+        let Ok(text) = std::fs::read(path) else { return Vec::new() };
+        let tables: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let rows = tables["tables"][table]["rows"].as_array().unwrap().clone();
+        assert!(rows.len() >= 8, "{table}");
+        rows
+    }
+
+    /// A lane of a row, and what a dtype makes of lanes.
+    fn in_row<L: Lane>(row: &serde_json::Value) -> (Kind<L>, impl Fn(&serde_json::Value) -> L) {
+        let dtype = Dtype::from_name(row["dtype"].as_str().unwrap()).unwrap();
+        (Kind::of(dtype), |value| L::from_u64(u64::from_str_radix(value.as_str().unwrap(), 16).unwrap()))
+    }
+
+    type Check = fn(&serde_json::Value);
+
+    #[test]
+    fn lanes_are_those_of_the_table() {
+        fn check<L: Lane>(row: &serde_json::Value) {
+            let (kind, lane) = in_row::<L>(row);
+            assert_eq!(kind.key(lane(&row["lane"])), lane(&row["key"]), "{row}");
+            assert_eq!(kind.to_planes(lane(&row["lane"])), lane(&row["rotl"]), "{row}");
+            assert_eq!(kind.of_planes(lane(&row["rotl"])), lane(&row["lane"]), "{row}");
+        }
+        fn check_difference<L: Lane>(row: &serde_json::Value) {
+            let (kind, lane) = in_row::<L>(row);
+            let number = |name: &str| row[name].as_str().unwrap();
+            let difference = L::from_u64(number("d").parse::<i64>().unwrap().cast_unsigned());
+            assert_eq!(kind.difference(lane(&row["old"]), lane(&row["new"])), difference, "{row}");
+            assert_eq!(zigzag(difference), L::from_u64(number("z").parse().unwrap()), "{row}");
+            assert_eq!(kind.moved(lane(&row["old"]), difference), lane(&row["new"]), "{row}");
+        }
+        fn check_members<L: Lane>(row: &serde_json::Value) {
+            let (kind, lane) = in_row::<L>(row);
+            let numbers = |name: &str| row[name].as_array().unwrap().iter().map(|n| n.as_u64().unwrap());
+            for (value, context) in row["lanes"].as_array().unwrap().iter().zip(numbers("contexts")) {
+                let exponent = kind.exponent(lane(value)) as u64;
+                let found = numbers("thresholds").filter(|threshold| *threshold <= exponent).count();
+                assert_eq!(found as u64, context, "{value} in {row}");
+            }
+        }
+        let tables: [(&str, [Check; 4]); 3] = [
+            ("lanes", [check::<u8>, check::<u16>, check::<u32>, check::<u64>]),
+            (
+                "differences",
+                [check_difference::<u8>, check_difference::<u16>, check_difference::<u32>, check_difference::<u64>],
+            ),
+            ("members", [check_members::<u8>, check_members::<u16>, check_members::<u32>, check_members::<u64>]),
+        ];
+        for (table, checks) in tables {
+            for row in &rows(table) {
+                let lane_bytes = Dtype::from_name(row["dtype"].as_str().unwrap()).unwrap().lane_bytes();
+                checks[lane_bytes.ilog2() as usize](row);
+            }
+        }
+    }
+
     #[test]
     fn the_examples_of_the_specification() {
         assert_eq!(Kind::<u16>::of(Dtype::BF16).to_planes(0xBF80), 0x7F01);

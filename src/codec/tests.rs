@@ -330,7 +330,7 @@ fn escapes_are_bounded() {
 #[test]
 fn described_dtypes_are_coded_like_others() {
     let described = |lane_bytes, exponent| {
-        Dtype::Described(DescribedDtype::new("ODD", 8 * lane_bytes, lane_bytes, exponent).unwrap())
+        Dtype::Described(DescribedDtype::new("ODD", 8 * u32::from(lane_bytes), lane_bytes, exponent).unwrap())
     };
     for (lane_bytes, exponent) in
         [(1, None), (1, Some(0)), (1, Some(7)), (2, Some(0)), (2, Some(11)), (4, Some(3)), (8, Some(0)), (8, Some(10))]

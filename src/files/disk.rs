@@ -1,6 +1,7 @@
 //! What the standard library leaves to do with files: reading and writing by position, new files that reach the disk,
 //! and putting one directory in the place of another.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -89,25 +90,57 @@ pub(super) fn refuse_existing(out: &Path, replace: bool) -> Result<()> {
     if replace || is_absent(out) { Ok(()) } else { Err(exists(out)) }
 }
 
-/// Refuses an output that is not to be or cannot be replaced: before any work, and again before renaming.
-pub(super) fn check_out(out: &Path, directory: bool, replace: bool) -> Result<()> {
-    let usage = |flaw: &str| Err(Error::usage(flaw).in_file(out));
+/// Refuses an output file that is not to be or cannot be replaced: before any work, and again before renaming.
+pub(super) fn check_file(out: &Path, replace: bool) -> Result<()> {
+    refuse_existing(out, replace)?;
+    if is_absent(out) || out.is_file() {
+        return Ok(());
+    }
+    Err(Error::usage("only a file can be replaced by a file").in_file(out))
+}
+
+/// As [`check_file`], for an output directory that will have these folders, with the `/` at their ends.
+pub(super) fn check_directory(out: &Path, folders: &BTreeSet<String>, replace: bool) -> Result<()> {
     refuse_existing(out, replace)?;
     if is_absent(out) {
         return Ok(());
     }
-    if !directory {
-        return if out.is_file() { Ok(()) } else { usage("only a file can be replaced by a file") };
-    }
     if !out.is_dir() {
-        return usage("only a directory can be replaced by a directory");
+        return Err(Error::usage("only a directory can be replaced by a directory").in_file(out));
     }
-    // Replacing removes all of the directory. That is not what somebody wants who gave a whole working tree.
-    for entry in fs::read_dir(out).map_err(|error| reading(error, out))? {
-        let entry = entry.map_err(|error| reading(error, out))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with('.') || entry.path().is_dir() {
-            return usage(&format!("the directory holds {name:?}, which replacing it would remove"));
+    check_replaced(out, out, "", folders)
+}
+
+/// Replacing removes all of the directory. That is not what somebody wants who gave a whole working tree.
+fn check_replaced(out: &Path, directory: &Path, folder: &str, folders: &BTreeSet<String>) -> Result<()> {
+    for entry in fs::read_dir(directory).map_err(|error| reading(error, directory))? {
+        let entry = entry.map_err(|error| reading(error, directory))?;
+        let (path, last) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let name = format!("{folder}{last}");
+        let inner = format!("{name}/");
+        if is_real_directory(&path) && folders.contains(&inner) {
+            check_replaced(out, &path, &inner, folders)?;
+        } else if last.starts_with('.') || path.is_dir() {
+            let message = format!("the directory holds {name:?}, which replacing it would remove");
+            return Err(Error::usage(message).in_file(out));
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is a directory here, and not a link to one.
+fn is_real_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+/// Makes the folder of a path name in a directory that nobody else writes to, and the folders that it lies in. It never
+/// goes through a symbolic link.
+pub(super) fn create_folder(directory: &Path, folder: &str) -> io::Result<()> {
+    for (end, _) in folder.match_indices('/') {
+        let path = directory.join(&folder[..end]);
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_real_directory(&path) => {}
+            made => made?,
         }
     }
     Ok(())
@@ -116,7 +149,7 @@ pub(super) fn check_out(out: &Path, directory: bool, replace: bool) -> Result<()
 /// Makes a complete file visible at `out`, after its bytes have reached the disk.
 pub(super) fn persist(file: NamedTempFile, out: &Path, replace: bool) -> Result<()> {
     file.as_file().sync_all().map_err(|error| writing(error, out))?;
-    check_out(out, false, replace)?;
+    check_file(out, replace)?;
     let renamed = if replace { file.persist(out) } else { file.persist_noclobber(out) };
     renamed.map_err(|failed| match failed.error.kind() {
         io::ErrorKind::AlreadyExists => exists(out),

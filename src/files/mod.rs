@@ -1,9 +1,11 @@
 //! Safetensors files: reading states from them, writing states to them, and how a model is spread over them.
 
+mod beside;
 mod disk;
 pub(crate) mod file_source;
 mod header;
 mod layout;
+mod listing;
 mod operations;
 mod options;
 mod output_file;
@@ -14,6 +16,7 @@ mod weight_map;
 mod write_back;
 
 pub use layout::{LAYOUT_KEY, Layout, LayoutFile};
+pub use listing::Listing;
 pub use operations::{ApplyReport, apply, diff, snapshot, squash};
 pub use options::FileOptions;
 pub use output_file::OutputFile;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::error::Result;
-use crate::files::disk::{check_out, parent_of, persist, temporary, writing};
+use crate::files::disk::{check_file, parent_of, persist, temporary, writing};
 
 /// A file being written. [`commit`](Self::commit) makes it visible; dropped without, it leaves nothing behind.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl OutputFile {
     /// # Errors
     /// USAGE if there is something that is not to be or cannot be replaced; IO.
     pub fn create(path: &Path, replace: bool) -> Result<Self> {
-        check_out(path, false, replace)?;
+        check_file(path, replace)?;
         let file = temporary(0o666).tempfile_in(parent_of(path)).map_err(|error| writing(error, path))?;
         Ok(Self { path: path.to_owned(), replace, file: BufWriter::new(file) })
     }

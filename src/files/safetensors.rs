@@ -3,8 +3,8 @@
 //! Files are untrusted: everything their headers and the index say is checked before it is believed. Data is read by
 //! position, not mapped, so that a file cut short by someone else is an error and not a crash.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,11 @@ use crate::error::{Error, Result};
 use crate::files::disk::{read_at, reading};
 use crate::files::header::{Header, LENGTH_BYTES, MAX_HEADER_BYTES};
 use crate::files::layout::FILE_SUFFIX;
-use crate::files::weight_map::{INDEX_NAME, Index};
+use crate::files::listing::{Listing, is_hidden};
+use crate::files::weight_map::{INDEX_NAME, INDEX_SUFFIX, Index, index_name};
 use crate::files::{Layout, LayoutFile};
-use crate::tensor::{State, TensorInfo};
+use crate::plain_name::{flaw_of_plain_name, folder_of};
+use crate::tensor::{State, TensorInfo, total_bytes};
 
 /// A state in safetensors files.
 #[derive(Debug)]
@@ -25,9 +27,13 @@ pub struct SafetensorsState {
     layout: Layout,
     tensors: Vec<TensorInfo>,
     places: Vec<Place>,
-    index: Option<Index>,
+    indexes: Indexes,
     other_files: Vec<OsString>,
+    left_out: Vec<String>,
 }
+
+/// The indexes that count: for each folder that has one, its name without the folder, and what it says.
+type Indexes = BTreeMap<String, (String, Index)>;
 
 /// One opened file.
 #[derive(Debug)]
@@ -47,8 +53,10 @@ pub(super) struct Place {
 }
 
 impl SafetensorsState {
-    /// Opens a safetensors file, or a directory: the files that its `model.safetensors.index.json` names, or without
-    /// an index all whose names end in `.safetensors`. Reads headers only.
+    /// Opens a safetensors file, or a directory with the folders in it that [`Listing`] tells of. Of each folder these
+    /// files count: those that its index names (`model.safetensors.index.json`, or another `*.safetensors.index.json` if
+    /// it is the only one), or without an index all whose names end in `.safetensors`. In the state, the tensors of a
+    /// file in a folder have the folder before their names. Reads headers only.
     ///
     /// # Errors
     /// IO if something cannot be read; USAGE if it is not safetensors, if files contradict each other or the index, or
@@ -60,88 +68,126 @@ impl SafetensorsState {
             Self::open_directory(path)
         } else if kind.is_file() {
             let shard = Shard::open(path.to_owned())?;
-            Self::assemble(path, vec![(None, shard)], None, Vec::new())
+            Self::assemble(path, vec![(None, shard)], Indexes::new())
         } else {
             Err(Error::usage("neither a file nor a directory").in_file(path))
         }
     }
 
-    fn open_directory(path: &Path) -> Result<Self> {
-        let files = plain_files(path)?;
-        let index_path = path.join(INDEX_NAME);
-        let index = if files.iter().any(|name| name == INDEX_NAME) { Some(Index::read(&index_path)?) } else { None };
-        let indexed: BTreeSet<&str> =
-            index.iter().flat_map(|index| index.weight_map.values()).map(String::as_str).collect();
-        // The index of a state without tensors names no file.
-        let names: BTreeSet<OsString> = if indexed.is_empty() {
-            let is_shard = |name: &&OsString| name.as_encoded_bytes().ends_with(FILE_SUFFIX.as_bytes());
-            files.iter().filter(is_shard).cloned().collect()
-        } else {
-            indexed.iter().map(OsString::from).collect()
-        };
-        if names.is_empty() {
-            return Err(Error::usage("the directory holds no .safetensors file").in_file(path));
+    /// Opens these files of a directory, by their names in a layout, whatever else lies there.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_files<'n>(directory: &Path, names: impl IntoIterator<Item = &'n str>) -> Result<Self> {
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        let mut indexes = Indexes::new();
+        for (folder, files) in by_folder(&names) {
+            let name = index_name(files.into_iter());
+            let path = directory.join(folder).join(&name);
+            if path.is_file() {
+                indexes.insert(folder.to_owned(), (name, Index::read(&path)?));
+            }
         }
-        // Names are checked before any is used as a path: an index can hold any names.
-        let mut layout_files = Vec::with_capacity(names.len());
-        for name in &names {
-            let name =
-                name.to_str().ok_or_else(|| Error::usage("the file name is not Unicode").in_file(path.join(name)))?;
-            layout_files.push(LayoutFile { name: Some(name.to_owned()), metadata: None, tensors: Vec::new() });
-        }
-        let layout = Layout::new(layout_files).map_err(|flaw| Error::usage(flaw).in_file(path))?;
+        Self::open_named(directory, names, indexes)
+    }
 
-        let mut shards = Vec::with_capacity(names.len());
+    fn open_directory(path: &Path) -> Result<Self> {
+        let Listing { files, left_out } = Listing::of(path)?;
+        let mut names = Vec::new();
+        let mut indexes = Indexes::new();
+        for (folder, found) in folders(&files) {
+            let index = found.index(path)?;
+            let indexed: BTreeSet<&String> = index.iter().flat_map(|(_, index)| index.weight_map.values()).collect();
+            // Names are checked before any is used as a path: an index can hold any names.
+            for &name in &indexed {
+                if let Some(flaw) = flaw_of_plain_name(name) {
+                    return Err(Error::usage(format!("the file name {name:?} {flaw}")).in_file(path.join(&folder)));
+                }
+                names.push(format!("{folder}{name}"));
+            }
+            // The index of a state without tensors names no file.
+            if indexed.is_empty() {
+                for name in found.tensors {
+                    let text = name.to_str();
+                    let text =
+                        text.ok_or_else(|| Error::usage("the file name is not Unicode").in_file(path.join(name)))?;
+                    names.push(text.to_owned());
+                }
+            }
+            if let Some((name, index)) = index {
+                indexes.insert(folder, (name, index));
+            }
+        }
+        if names.is_empty() {
+            let more = if left_out.is_empty() { String::new() } else { format!("; left out: {}", left_out.join(", ")) };
+            return Err(Error::usage(format!("the directory holds no .safetensors file{more}")).in_file(path));
+        }
+        let mut state = Self::open_named(path, names, indexes)?;
+        let own: BTreeSet<String> = state.model_files().into_iter().collect();
+        let is_hidden = |name: &OsString| Path::new(name).file_name().is_some_and(is_hidden);
+        let is_own = |name: &OsString| name.to_str().is_some_and(|name| own.contains(name));
+        state.other_files = files.into_iter().filter(|name| !is_hidden(name) && !is_own(name)).collect();
+        state.left_out = left_out;
+        Ok(state)
+    }
+
+    fn open_named(path: &Path, names: Vec<String>, indexes: Indexes) -> Result<Self> {
+        let file = |name| LayoutFile { name: Some(name), metadata: None, tensors: Vec::new() };
+        let layout = Layout::new(names.into_iter().map(file).collect());
+        let layout = layout.map_err(|flaw| Error::usage(flaw).in_file(path))?;
+        let mut shards = Vec::with_capacity(layout.files().len());
         for name in layout.files().iter().filter_map(|file| file.name.clone()) {
             let shard = Shard::open(path.join(&name))?;
             shards.push((Some(name), shard));
         }
-        let is_other =
-            |name: &OsString| name != INDEX_NAME && !names.contains(name) && !name.as_encoded_bytes().starts_with(b".");
-        let other_files = files.into_iter().filter(is_other).collect();
-        let state = Self::assemble(path, shards, index, other_files)?;
-        state.check_index().map_err(|flaw| Error::usage(flaw).in_file(index_path))?;
+        let state = Self::assemble(path, shards, indexes)?;
+        state.check_indexes()?;
         Ok(state)
     }
 
-    fn assemble(
-        path: &Path,
-        named: Vec<(Option<String>, Shard)>,
-        index: Option<Index>,
-        other_files: Vec<OsString>,
-    ) -> Result<Self> {
+    fn assemble(path: &Path, named: Vec<(Option<String>, Shard)>, indexes: Indexes) -> Result<Self> {
         let mut files = Vec::with_capacity(named.len());
         let mut shards = Vec::with_capacity(named.len());
         for (name, shard) in named {
-            let tensors = shard.header.tensors.iter().map(|(info, _)| info.name().to_owned()).collect();
+            let folder = name.as_deref().map_or("", folder_of);
+            let tensors = shard.header.tensors.iter().map(|(info, _)| format!("{folder}{}", info.name())).collect();
             files.push(LayoutFile { name, metadata: shard.header.metadata.clone(), tensors });
             shards.push(shard);
         }
         let layout = Layout::new(files).map_err(|flaw| Error::usage(flaw).in_file(path))?;
-        let (tensors, places) = gather(shards.iter().map(|shard| &shard.header));
-        if let Some(pair) = tensors.windows(2).find(|pair| pair[0].name() == pair[1].name()) {
-            return Err(Error::usage("two files hold a tensor of this name").of_tensor(pair[0].name()).in_file(path));
+        let (tensors, places) = gather(layout.files().iter().zip(shards.iter().map(|shard| &shard.header)));
+        let twice = (1..tensors.len()).find(|&number| tensors[number - 1].name() == tensors[number].name());
+        if let Some(number) = twice {
+            let name = |number: usize| layout.files()[places[number].file].name.as_deref().unwrap_or_default();
+            let (first, second) = (name(number - 1), name(number));
+            let message = format!("two files hold a tensor of this name: {first:?} and {second:?}");
+            return Err(Error::usage(message).of_tensor(tensors[number].name()).in_file(path));
         }
-        Ok(Self { path: path.to_owned(), shards, layout, tensors, places, index, other_files })
+        let (other_files, left_out) = (Vec::new(), Vec::new());
+        Ok(Self { path: path.to_owned(), shards, layout, tensors, places, indexes, other_files, left_out })
     }
 
-    /// Checks that index and files agree on which file holds which tensor. The error names a tensor that is wrong.
-    fn check_index(&self) -> Result<(), String> {
-        let Some(index) = &self.index else { return Ok(()) };
-        for file in self.layout.files() {
-            for tensor in &file.tensors {
-                if index.weight_map.get(tensor) != file.name.as_ref() {
-                    return Err(format!(
-                        "the index does not say that the tensor {tensor:?} is in {:?}",
-                        file.name.as_deref().unwrap_or_default()
-                    ));
+    /// Checks that indexes and files agree on which file holds which tensor. The error names a tensor that is wrong.
+    fn check_indexes(&self) -> Result<()> {
+        for (folder, (name, index)) in &self.indexes {
+            let flaw = self.flaw_of_index(folder, index);
+            flaw.map_or(Ok(()), |flaw| Err(Error::usage(flaw).in_file(self.path.join(folder).join(name))))?;
+        }
+        Ok(())
+    }
+
+    fn flaw_of_index(&self, folder: &str, index: &Index) -> Option<String> {
+        for file in self.layout.files().iter().filter(|file| file.folder() == folder) {
+            let name = file.name.as_deref().unwrap_or_default();
+            for tensor in file.tensors.iter().map(|tensor| &tensor[folder.len()..]) {
+                if index.weight_map.get(tensor).map(String::as_str) != Some(&name[folder.len()..]) {
+                    return Some(format!("the index does not say that the tensor {tensor:?} is in {name:?}"));
                 }
             }
         }
-        match index.weight_map.iter().find(|(tensor, _)| self.find(tensor).is_none()) {
-            Some((tensor, file)) => Err(format!("{file:?} does not hold the tensor {tensor:?}, as the index says")),
-            None => Ok(()),
-        }
+        let is_there = |tensor: &String| self.find(&format!("{folder}{tensor}")).is_some();
+        let (tensor, file) = index.weight_map.iter().find(|(tensor, _)| !is_there(tensor))?;
+        Some(format!("{file:?} does not hold the tensor {tensor:?}, as the index says"))
     }
 
     /// How the state is spread over files.
@@ -154,10 +200,25 @@ impl SafetensorsState {
         &self.path
     }
 
-    /// Names of the plain files in the directory that are neither shards nor index nor hidden, in order: no link
-    /// covers them. None for a state in a single file.
+    /// Names of the files that hold the tensors, and of the indexes that say where, in order; with `/` after each folder.
+    /// None for a state in a single file.
+    pub fn model_files(&self) -> Vec<String> {
+        let files = self.layout.files().iter().filter_map(|file| file.name.clone());
+        let indexes = self.indexes.iter().map(|(folder, (name, _))| format!("{folder}{name}"));
+        let mut names: Vec<String> = files.chain(indexes).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Names of the plain files in the directory and its folders that are neither shards nor index nor hidden, in order:
+    /// no link covers them. None for a state in a single file.
     pub fn other_files(&self) -> Vec<String> {
         self.other_files.iter().map(|name| name.to_string_lossy().into_owned()).collect()
+    }
+
+    /// What of the directory has not been looked at, such as a trainer's checkpoints: [`Listing::left_out`].
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     /// Paths of the other files, with their names.
@@ -165,11 +226,16 @@ impl SafetensorsState {
         self.other_files.iter().map(|name| (name, self.path.join(name)))
     }
 
-    pub(super) fn index(&self) -> Option<&Index> {
-        self.index.as_ref()
+    /// The index of a folder, and how many bytes the tensors of the folder's files have.
+    pub(super) fn index(&self, folder: &str) -> Option<(&Index, u64)> {
+        let (_, index) = self.indexes.get(folder)?;
+        let is_here = |place: &Place| self.layout.files()[place.file].folder() == folder;
+        let here = self.tensors.iter().zip(&self.places).filter(|(_, place)| is_here(place));
+        Some((index, total_bytes(here.map(|(info, _)| info))))
     }
 
-    /// The header of a file with these tensors and this `__metadata__`, if there is such a file; at best of this name.
+    /// The header of a file with these tensors, named as in the file, and this `__metadata__`, if there is such a file; at best
+    /// of this name.
     pub(super) fn header_like(&self, file: &LayoutFile, tensors: &[&TensorInfo]) -> Option<&Header> {
         let mut alike: Vec<(&LayoutFile, &Header)> = self
             .layout
@@ -228,27 +294,68 @@ impl Shard {
     }
 }
 
-/// Names of the files in a directory, also behind links, in order.
-fn plain_files(directory: &Path) -> Result<Vec<OsString>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(directory).map_err(|error| reading(error, directory))? {
-        let entry = entry.map_err(|error| reading(error, directory))?;
-        if entry.path().is_file() {
-            names.push(entry.file_name());
+/// What lies in a folder.
+#[derive(Default)]
+struct Folder<'a> {
+    /// Names of the files of tensors.
+    tensors: Vec<&'a OsStr>,
+    /// Names of the indexes.
+    indexes: Vec<&'a OsStr>,
+}
+
+/// The folders, by their names with the `/` at the end, of these files of a directory.
+fn folders(files: &[OsString]) -> BTreeMap<String, Folder<'_>> {
+    let mut folders: BTreeMap<String, Folder<'_>> = BTreeMap::new();
+    for name in files {
+        let ends_in = |suffix: &str| name.as_encoded_bytes().ends_with(suffix.as_bytes());
+        let shown = name.to_string_lossy();
+        if ends_in(FILE_SUFFIX) {
+            folders.entry(folder_of(&shown).to_owned()).or_default().tensors.push(name);
+        } else if ends_in(INDEX_SUFFIX) && !Path::new(name).file_name().is_some_and(is_hidden) {
+            folders.entry(folder_of(&shown).to_owned()).or_default().indexes.push(name);
         }
     }
-    names.sort_unstable();
-    Ok(names)
+    folders
+}
+
+impl Folder<'_> {
+    /// The index that counts, with its name without the folder.
+    fn index(&self, directory: &Path) -> Result<Option<(String, Index)>> {
+        let last = |name: &&OsStr| Path::new(name).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let usual = self.indexes.iter().find(|name| last(name) == INDEX_NAME);
+        let index = match (usual, &self.indexes[..]) {
+            (Some(index), _) | (None, [index]) => index,
+            (None, []) => return Ok(None),
+            (None, [first, second, ..]) => {
+                let [first, second] = [first, second].map(|name| name.to_string_lossy());
+                let message = format!("there are two indexes, and which counts is not known: {first:?} and {second:?}");
+                return Err(Error::usage(message).in_file(directory));
+            }
+        };
+        Ok(Some((last(index), Index::read(&directory.join(index))?)))
+    }
+}
+
+/// The folders of these files, and the names of the files without them.
+pub(super) fn by_folder(names: &[String]) -> BTreeMap<&str, Vec<&str>> {
+    let mut folders: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for name in names {
+        let folder = folder_of(name);
+        folders.entry(folder).or_default().push(&name[folder.len()..]);
+    }
+    folders
 }
 
 /// The tensors of several files, ascending by name, with their places. A name in two files appears twice.
-pub(super) fn gather<'a>(headers: impl Iterator<Item = &'a Header>) -> (Vec<TensorInfo>, Vec<Place>) {
-    let mut all: Vec<(TensorInfo, Place)> = (0..)
-        .zip(headers)
-        .flat_map(|(file, header)| {
-            header.tensors.iter().map(move |(info, offset)| (info.clone(), Place { file, offset: *offset }))
-        })
-        .collect();
+pub(super) fn gather<'a>(files: impl Iterator<Item = (&'a LayoutFile, &'a Header)>) -> (Vec<TensorInfo>, Vec<Place>) {
+    let mut all: Vec<(TensorInfo, Place)> = Vec::new();
+    for (number, (file, header)) in files.enumerate() {
+        let folder = file.folder();
+        for (info, offset) in &header.tensors {
+            let info = if folder.is_empty() { info.clone() } else { info.renamed(format!("{folder}{}", info.name())) };
+            all.push((info, Place { file: number, offset: *offset }));
+        }
+    }
     all.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
     all.into_iter().unzip()
 }
@@ -271,167 +378,4 @@ pub(super) fn locate(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::ErrorClass;
-    use crate::files::header::file_of;
-    use crate::tensor::{Dtype, MemoryState};
-
-    const A: &str = r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
-    const B: &str = r#"{"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
-
-    fn usage(path: &Path, text: &str) {
-        let error = SafetensorsState::open(path).unwrap_err();
-        assert_eq!(error.class(), ErrorClass::Usage, "{error}");
-        assert!(error.to_string().contains(text), "{error}");
-        let file = error.file().unwrap();
-        assert!(file.starts_with(path.to_str().unwrap()), "{file}");
-    }
-
-    #[test]
-    fn a_file_is_read_by_position() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("Größe 1 \u{1F9EE}.anything");
-        let json = r#" {"z":{"shape":[],"dtype":"U8","data_offsets":[0,1]}, "Maß\n":{"dtype":"BF16","shape":[0,3],"data_offsets":[1,1]},
-            "b":{"dtype":"F32","shape":[1,2],"data_offsets":[1,9]},"__metadata__":{"format":"pt"}}  "#;
-        fs::write(&path, file_of(json, &[9, 1, 2, 3, 4, 5, 6, 7, 8])).unwrap();
-        let state = SafetensorsState::open(&path).unwrap();
-        assert_eq!(state.path(), path);
-        assert_eq!(state.other_files(), [""; 0]);
-        assert!(!state.layout().is_directory());
-        assert_eq!(state.layout().to_json(), r#"{"files":[{"name":null,"metadata":{"format":"pt"},"tensors":null}]}"#);
-        assert_eq!(state.layout().files()[0].tensors, ["Maß\n", "b", "z"]);
-
-        let mut expected = MemoryState::new();
-        expected.insert("z", Dtype::U8, &[], vec![9]).unwrap();
-        expected.insert("Maß\n", Dtype::BF16, &[0, 3], vec![]).unwrap();
-        expected.insert("b", Dtype::F32, &[1, 2], vec![1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
-        assert_eq!(MemoryState::copy_of(&state).unwrap(), expected);
-
-        let mut bytes = [0; 3];
-        state.read(1, 5, &mut bytes).unwrap();
-        assert_eq!(bytes, [6, 7, 8]);
-        for (tensor, offset) in [(1, 6), (1, u64::MAX), (2, 0), (3, 0)] {
-            assert_eq!(state.read(tensor, offset, &mut bytes).unwrap_err().class(), ErrorClass::Usage);
-        }
-    }
-
-    #[test]
-    fn all_dtypes_are_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("all.safetensors");
-        let mut memory = MemoryState::new();
-        for dtype in Dtype::all() {
-            let length = usize::try_from(dtype.bits()).unwrap();
-            memory.insert(dtype.name(), dtype, &[2, 4], vec![dtype.code(); length]).unwrap();
-        }
-        let header = Header::build(None, &memory.tensors().iter().collect::<Vec<_>>()).unwrap();
-        let mut file = header.bytes.clone();
-        file.resize(usize::try_from(header.file_bytes).unwrap(), 0);
-        for (info, offset) in &header.tensors {
-            let start = usize::try_from(*offset).unwrap();
-            let data = memory.get(info.name()).unwrap().1;
-            file[start..start + data.len()].copy_from_slice(data);
-        }
-        fs::write(&path, file).unwrap();
-        let state = SafetensorsState::open(&path).unwrap();
-        assert_eq!(state.tensors().len(), 22);
-        assert_eq!(MemoryState::copy_of(&state).unwrap(), memory);
-    }
-
-    #[test]
-    fn files_of_another_length_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("m.safetensors");
-        let whole = file_of(A, &[1, 2]);
-        for length in 0..whole.len() {
-            fs::write(&path, &whole[..length]).unwrap();
-            usage(&path, "not a safetensors file: ");
-        }
-        fs::write(&path, &whole).unwrap();
-        assert!(SafetensorsState::open(&path).is_ok());
-        fs::write(&path, [&whole[..], &[0]].concat()).unwrap();
-        usage(&path, "calls for 63 bytes, it has 64");
-        fs::write(&path, [&u64::MAX.to_le_bytes()[..], b"{}"].concat()).unwrap();
-        usage(&path, "beyond the file");
-        let huge = File::create(&path).unwrap();
-        huge.set_len(MAX_HEADER_BYTES + 9).unwrap();
-        std::io::Write::write_all(&mut &huge, &(MAX_HEADER_BYTES + 1).to_le_bytes()).unwrap();
-        usage(&path, "longer than 100000000 bytes");
-    }
-
-    #[test]
-    fn what_is_not_there_is_an_io_error() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = SafetensorsState::open(folder.path().join("missing")).unwrap_err();
-        assert_eq!(error.class(), ErrorClass::Io);
-        assert!(error.file().unwrap().ends_with("missing"));
-        usage(folder.path(), "holds no .safetensors file");
-    }
-
-    #[test]
-    fn a_directory_without_index_is_all_its_files() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("2.safetensors"), file_of(A, &[1, 2])).unwrap();
-        fs::write(folder.path().join("1.safetensors"), file_of(B, &[3])).unwrap();
-        fs::write(folder.path().join("tokenizer.json"), "").unwrap();
-        fs::write(folder.path().join(".hidden"), "").unwrap();
-        fs::create_dir(folder.path().join("folder.safetensors")).unwrap();
-        let state = SafetensorsState::open(folder.path()).unwrap();
-        assert_eq!(
-            state.layout().to_json(),
-            r#"{"files":[{"name":"1.safetensors","metadata":null,"tensors":["b"]},{"name":"2.safetensors","metadata":null,"tensors":["a"]}]}"#
-        );
-        assert_eq!(state.other_files(), ["tokenizer.json"]);
-        let copy = MemoryState::copy_of(&state).unwrap();
-        assert_eq!((copy.get("a").unwrap().1, copy.get("b").unwrap().1), (&[1, 2][..], &[3][..]));
-
-        fs::write(
-            folder.path().join("3.safetensors"),
-            file_of(&A.replace('a', "\\u0061").replace("d\\u0061t\\u0061", "data"), &[1, 2]),
-        )
-        .unwrap();
-        usage(folder.path(), "two files hold a tensor of this name");
-        fs::remove_file(folder.path().join("3.safetensors")).unwrap();
-        fs::write(folder.path().join("con.safetensors"), file_of("{}", &[])).unwrap();
-        usage(folder.path(), "Windows device name");
-    }
-
-    #[test]
-    fn an_index_says_which_files_count() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("1.safetensors"), file_of(A, &[1, 2])).unwrap();
-        fs::write(folder.path().join("2.safetensors"), file_of(B, &[3])).unwrap();
-        fs::write(folder.path().join("all.safetensors"), file_of(A, &[1, 2])).unwrap();
-        let index = |text: &str| fs::write(folder.path().join(INDEX_NAME), text).unwrap();
-
-        index(r#"{"metadata":{"total_size":3},"weight_map":{"a":"1.safetensors","b":"2.safetensors"},"more":[]}"#);
-        let state = SafetensorsState::open(folder.path()).unwrap();
-        assert_eq!(state.tensors().len(), 2);
-        assert_eq!(state.layout().files().len(), 2);
-        assert_eq!(state.other_files(), ["all.safetensors"]);
-
-        index(r#"{"weight_map":{"b":"2.safetensors"}}"#);
-        assert_eq!(SafetensorsState::open(folder.path()).unwrap().tensors().len(), 1);
-
-        for (text, message) in [
-            ("", "not an index"),
-            ("{}", "not an index"),
-            (r#"{"weight_map":{"a":1}}"#, "not an index"),
-            (r#"{"weight_map":{"a":"1.safetensors","\u0061":"1.safetensors"}}"#, "appears twice"),
-            (r#"{"weight_map":{"a":"2.safetensors","b":"2.safetensors"}}"#, "does not hold the tensor \"a\""),
-            (r#"{"weight_map":{"c":"1.safetensors"}}"#, "does not say that the tensor \"a\""),
-            (r#"{"weight_map":{"a":"2.safetensors","b":"1.safetensors"}}"#, "does not say that the tensor"),
-            (r#"{"weight_map":{"a":"../1.safetensors"}}"#, "is a path"),
-            (r#"{"weight_map":{"a":"/1.safetensors"}}"#, "is a path"),
-            (r#"{"weight_map":{"a":".."}}"#, "is a path"),
-            (r#"{"weight_map":{"a":"1.bin"}}"#, "does not end in"),
-            (r#"{"weight_map":{}}"#, "two files hold"),
-        ] {
-            index(text);
-            usage(folder.path(), message);
-        }
-        index(r#"{"weight_map":{"a":"missing.safetensors"}}"#);
-        assert_eq!(SafetensorsState::open(folder.path()).unwrap_err().class(), ErrorClass::Io);
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! `model.safetensors.index.json`, the file that says which shard of a directory holds which tensor.
+//! `model.safetensors.index.json`, the file that says which shard of a folder holds which tensor.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,15 +9,34 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::files::Layout;
+use crate::files::LayoutFile;
 use crate::files::disk::reading;
 use crate::files::header::{MAX_HEADER_BYTES, UniqueStrings, printable};
-use crate::tensor::{TensorInfo, total_bytes};
+use crate::files::layout::FILE_SUFFIX;
+use crate::plain_name::flaw_of_plain_name;
 
-/// Name of the file.
+/// What the names of indexes end in.
+pub(super) const INDEX_SUFFIX: &str = ".safetensors.index.json";
+/// Name of the index of files that are not numbered.
 pub(super) const INDEX_NAME: &str = "model.safetensors.index.json";
 
-/// The index of a directory.
+/// The name of the index of a folder with these files, whose names stand without the folder: `STEM.safetensors.index.json`
+/// if all are called like `STEM-00001-of-00002.safetensors`. Libraries look for it there.
+pub(super) fn index_name<'a>(mut files: impl Iterator<Item = &'a str>) -> String {
+    let first = files.next().and_then(stem);
+    let stem = first.filter(|first| files.all(|file| stem(file) == Some(first)));
+    let name = stem.map(|stem| format!("{stem}{INDEX_SUFFIX}"));
+    name.filter(|name| flaw_of_plain_name(name).is_none()).unwrap_or_else(|| INDEX_NAME.to_owned())
+}
+
+/// The stem of the name of a numbered file.
+fn stem(file: &str) -> Option<&str> {
+    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (numbered, _) = file.strip_suffix(FILE_SUFFIX)?.rsplit_once("-of-").filter(|(_, count)| is_number(count))?;
+    numbered.rsplit_once('-').filter(|(_, number)| is_number(number)).map(|(stem, _)| stem)
+}
+
+/// The index of a folder.
 #[derive(Debug)]
 pub(super) struct Index {
     /// As in the file.
@@ -50,12 +69,13 @@ impl Index {
     }
 }
 
-/// The index of a directory: the base's if that says the same, otherwise a new one with the base's remarks. `base`: its
-/// index and its tensors.
+/// The index of a folder with these files: the base's if that says the same, otherwise a new one with the base's remarks.
+/// `bytes` are those of the tensors; `base` is the base's index of this folder, and the bytes of its tensors there.
 pub(super) fn index_text(
-    layout: &Layout,
-    tensors: &[TensorInfo],
-    base: Option<(&Index, &[TensorInfo])>,
+    folder: &str,
+    files: &[&LayoutFile],
+    bytes: u64,
+    base: Option<(&Index, u64)>,
 ) -> Result<Vec<u8>, serde_json::Error> {
     #[derive(Serialize)]
     struct IndexJson<'a> {
@@ -64,23 +84,50 @@ pub(super) fn index_text(
     }
 
     let mut weight_map = BTreeMap::new();
-    for file in layout.files() {
-        for tensor in &file.tensors {
-            weight_map.insert(tensor.as_str(), file.name.as_deref().unwrap_or_default());
-        }
+    for file in files {
+        let name = file.name.as_deref().and_then(|name| name.strip_prefix(folder)).unwrap_or_default();
+        weight_map.extend(file.tensors.iter().filter_map(|tensor| Some((tensor.strip_prefix(folder)?, name))));
     }
     let mut metadata = BTreeMap::new();
     if let Some((index, base)) = base {
         let theirs = index.weight_map.iter().map(|(tensor, file)| (tensor.as_str(), file.as_str()));
-        if weight_map.iter().map(|(tensor, file)| (*tensor, *file)).eq(theirs)
-            && total_bytes(base) == total_bytes(tensors)
-        {
+        if weight_map.iter().map(|(tensor, file)| (*tensor, *file)).eq(theirs) && base == bytes {
             return Ok(index.bytes.clone());
         }
         metadata.extend(index.metadata.iter().map(|(key, value)| (key.as_str(), value.clone())));
     }
-    metadata.insert("total_size", Value::from(total_bytes(tensors)));
+    metadata.insert("total_size", Value::from(bytes));
     let mut text = serde_json::to_vec_pretty(&IndexJson { metadata, weight_map })?;
     text.push(b'\n');
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbered_files_give_the_index_its_name() {
+        let name = |files: &[&str]| index_name(files.iter().copied());
+        let numbered = |stem: &str| [1, 2].map(|number| format!("{stem}-{number:05}-of-00002.safetensors"));
+        for stem in ["model", "diffusion_pytorch_model", "a-b", "x-00001-of-00002"] {
+            let files = numbered(stem);
+            assert_eq!(name(&files.each_ref().map(String::as_str)), format!("{stem}.safetensors.index.json"));
+        }
+        let [first, second] = numbered("model");
+        for files in [
+            &[][..],
+            &["a.safetensors", "b.safetensors"],
+            &[&first, "x-00002-of-00002.safetensors"],
+            &[&first, &second, "x.safetensors"],
+            &["m-0001-of-0002.safetensors"],
+            &["m-00001-of-00002.bin"],
+            &["00001-of-00002.safetensors"],
+            &["-00001-of-00002.safetensors"],
+            &["con-00001-of-00002.safetensors"],
+            &["m-0000x-of-00002.safetensors"],
+        ] {
+            assert_eq!(name(files), INDEX_NAME, "{files:?}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
-//! Reading and writing the primitive types of SPEC section 1: `read` and `put` twins.
+//! Reading and writing the primitive types of SPEC section 1: `read` and `put` twins, but for [`put_varint`].
 
 use crate::error::{Error, Result};
 use crate::rules::{self, Rule, ensure};
+use crate::varint::put_varint;
 
 /// Reads primitives from a structure, and knows where in the file it is.
 #[derive(Debug, Clone)]
@@ -111,14 +112,6 @@ impl<'a> Cursor<'a> {
     }
 }
 
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push((value & 0x7F) as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push((value & 0x7F) as u8);
-}
-
 pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
     put_varint(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
@@ -151,6 +144,35 @@ mod tests {
         assert_eq!(rule(&[0x80, 0x00]), "R-INT-01");
         assert_eq!(rule(&[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x02]), "R-INT-02");
         assert_eq!(rule(&[0x80; 11]), "R-INT-02");
+    }
+
+    #[test]
+    fn varints_are_those_of_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/conformance/functions.json");
+        // The published package is without it.
+        let Ok(text) = std::fs::read(path) else { return };
+        let tables: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let rows = tables["tables"]["varint"]["rows"].as_array().unwrap();
+        assert!(rows.len() >= 8);
+        for row in rows {
+            let digits = row["bytes"].as_str().unwrap();
+            let bytes: Vec<u8> =
+                (0..digits.len() / 2).map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).unwrap()).collect();
+            match Cursor::in_file(&bytes, 0).varint() {
+                Ok(value) => {
+                    assert_eq!(row["value"].as_str(), Some(value.to_string().as_str()), "{row}");
+                    let mut written = Vec::new();
+                    put_varint(&mut written, value);
+                    assert_eq!(written, bytes, "{row}");
+                }
+                Err(error) => {
+                    assert_eq!(
+                        (row["class"].as_str(), row["rule"].as_str()),
+                        (Some(error.class().name()), error.rule())
+                    );
+                }
+            }
+        }
     }
 
     #[test]

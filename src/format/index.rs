@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, Result, Section};
 use crate::format::coding::Coding;
-use crate::format::cursor::{Cursor, put_string, put_varint};
+use crate::format::cursor::{Cursor, put_string};
 use crate::format::header::{HEADER_BYTES, Header};
 use crate::format::segment::TABLE_BYTES_PER_PART;
 use crate::format::stream;
@@ -14,6 +14,7 @@ use crate::limits::{
 };
 use crate::rules::{self, ensure};
 use crate::tensor::{DescribedDtype, Digest, Dtype, TensorInfo};
+use crate::varint::put_varint;
 
 /// Everything the index says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -151,13 +152,17 @@ impl Index {
         cursor.ensure(cursor.remaining() == 0, &rules::IDX_02, || {
             format!("{} bytes follow the last digest", cursor.remaining())
         })?;
-        index.check(header)?;
+        let coded_bytes = index.check(header)?;
         index.check_set_bytes(limits.set_bytes_for(header.file_length()))?;
+        let most = limits.coded_bytes;
+        ensure(coded_bytes <= most, &rules::LIM_08, || {
+            format!("pieces of {coded_bytes} bytes have a part, at most {most} are allowed")
+        })?;
         Ok(index)
     }
 
-    /// The rules that concern the index as a whole.
-    fn check(&self, header: &Header) -> Result<()> {
+    /// The rules that concern the index as a whole. Returns the bytes of all pieces that have a part.
+    fn check(&self, header: &Header) -> Result<u64> {
         // Bytes and parts of each segment.
         let mut sizes = vec![(0_u64, 0_u64); self.segments.len()];
         for written in self.tensors.iter().filter_map(TensorEntry::written) {
@@ -191,7 +196,8 @@ impl Index {
         }
         ensure(!self.tensors.is_empty() || header.base == header.target, &rules::IDX_18, || {
             "base and target differ, but no tensor is listed".into()
-        })
+        })?;
+        Ok(sizes.iter().map(|(bytes, _)| *bytes).fold(0, u64::saturating_add))
     }
 
     /// R-LIM-04: the caller's bound on what *set* tensors may declare.
@@ -370,13 +376,14 @@ fn read_dtype(cursor: &mut Cursor<'_>) -> Result<Dtype> {
             .ok_or_else(|| Error::broken(&rules::IDX_08, format!("{code} is not a dtype")).at(cursor.offset()));
     }
     let name = cursor.string(MAX_NAME_BYTES, "bytes of a name")?;
-    let (bits, lane_bytes) = (cursor.u8()?, cursor.u8()?);
+    let (bits, lane_bytes) = (u32::try_from(cursor.varint()?).ok(), cursor.u8()?);
     let exponent_bits = match (cursor.u8()?, cursor.u8()?) {
         (0, 0) => Some(None),
         (1, bits) => Some(Some(bits)),
         _ => None,
     };
-    let described = exponent_bits.and_then(|exponent| DescribedDtype::new(name, bits, lane_bytes, exponent));
+    let described =
+        bits.zip(exponent_bits).and_then(|(bits, exponent)| DescribedDtype::new(name, bits, lane_bytes, exponent));
     described.map(Dtype::Described).ok_or_else(|| {
         Error::broken(&rules::IDX_20, format!("the description of dtype {name:?} is not allowed")).at(cursor.offset())
     })
@@ -412,6 +419,10 @@ mod tests {
 
     /// Reads an index that is stored as it is, of a snapshot of some state.
     fn read(bytes: &[u8], segments_length: u64) -> Result<Index> {
+        read_within(bytes, segments_length, &Limits::default())
+    }
+
+    fn read_within(bytes: &[u8], segments_length: u64, limits: &Limits) -> Result<Index> {
         let length = bytes.len() as u64;
         let header = Header {
             compatible_features: 0,
@@ -423,7 +434,7 @@ mod tests {
             extension_length: 0,
             index_crc: crc32fast::hash(bytes),
         };
-        Index::parse(bytes, &header, &Limits::default())
+        Index::parse(bytes, &header, limits)
     }
 
     #[test]
@@ -515,6 +526,8 @@ mod tests {
             &[1, b'f', 7, 1, 0, 0],
             &[2, b'U', b'8', 8, 1, 0, 0],
             &[1, b'F', 0, 1, 0, 0],
+            &[1, b'F', 0x81, 0x80, 0x04, 1, 0, 0],
+            &[1, b'F', 0x87, 0x80, 0x80, 0x80, 0x10, 1, 0, 0],
             &[1, b'F', 7, 3, 0, 0],
             &[1, b'F', 7, 1, 2, 0],
             &[1, b'F', 7, 1, 0, 1],
@@ -524,9 +537,61 @@ mod tests {
             assert_eq!(read(description), Err(("R-IDX-20", true)), "{description:?}");
         }
         assert_eq!(read(&[1, 0xFF, 7, 1, 0, 0]), Err(("R-INT-04", false)));
+        // The bits are a varint: of its own rules first, then of the bound, when all fields have been read.
+        assert_eq!(read(&[1, b'F', 0x80, 0x80, 0x04, 1, 0, 0]).map(|index| index.tensors.len()), Ok(1));
+        assert_eq!(read(&[1, b'F', 0x87, 0x00, 3, 0, 0]), Err(("R-INT-01", false)));
         // The limit of any name comes before the bytes are missed.
         assert_eq!(read(&[0x80, 0x80, 4]), Err(("R-LIM-01", true)));
         assert_eq!(read(&[0xFF, 0xFF, 3]), Err(("R-INT-03", true)));
+    }
+
+    #[test]
+    fn elements_may_be_long() {
+        // So many that the bits need more than 64 of their own.
+        let described = |bits| Dtype::Described(DescribedDtype::new("X", bits, 8, None).unwrap());
+        let rule = |bits: u32, shape: &[u64]| {
+            let mut index = vec![0, 0, 1, 1, b'a', SET];
+            described(bits).put(&mut index);
+            put_varint(&mut index, shape.len() as u64);
+            shape.iter().for_each(|&dimension| put_varint(&mut index, dimension));
+            read(&index, 0).unwrap_err().rule()
+        };
+        // 2^60 bytes, whose pieces are missing; then one lane more; then a product beyond any type.
+        assert_eq!(rule(1 << 16, &[1 << 47]), Some("R-INT-03"));
+        assert_eq!(rule(1 << 16, &[(1 << 47) + 1]), Some("R-LIM-01"));
+        assert_eq!(rule(1 << 16, &[u64::MAX; 3]), Some("R-LIM-01"));
+        // Elements of 144 bits: 18 bytes, of which four are nine lanes.
+        assert_eq!(rule(144, &[3]), Some("R-IDX-09"));
+        assert_eq!(rule(144, &[4]), Some("R-INT-03"));
+        // The limit comes first.
+        assert_eq!(rule(65535, &[(1 << 47) + (1 << 40)]), Some("R-LIM-01"));
+        assert_eq!(rule(65535, &[1 << 40, 3]), Some("R-INT-03"));
+        assert_eq!(rule(65535, &[3]), Some("R-IDX-09"));
+    }
+
+    #[test]
+    fn a_caller_bounds_what_is_decoded() {
+        let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
+        let tensor = |name: &str, length: u64, pieces: Vec<Option<usize>>| {
+            let info = TensorInfo::new(name, Dtype::U8, [length]).unwrap();
+            let digests = vec![Digest([9; 32]); pieces.len()];
+            TensorEntry::Write(Box::new(WrittenTensor { info, start: Start::Zeros, pieces, digests }))
+        };
+        // The first piece of the second tensor has no part.
+        let index = Index {
+            metadata: BTreeMap::new(),
+            segments: vec![SegmentEntry { coding, stored_length: 5, crc: 7 }; 2],
+            tensors: vec![tensor("a", 7, vec![Some(0)]), tensor("b", PIECE_BYTES + 3, vec![None, Some(1)])],
+        };
+        let rule = |change: fn(&mut Limits)| {
+            let mut limits = Limits::unlimited();
+            change(&mut limits);
+            read_within(&index.to_bytes(), 10, &limits).err().map(|error| error.rule().unwrap_or_default())
+        };
+        assert_eq!(rule(|limits| limits.coded_bytes = 10), None);
+        assert_eq!(rule(|limits| limits.coded_bytes = 9), Some("R-LIM-08"));
+        // After the limit on new tensors, which counts all their bytes.
+        assert_eq!(rule(|limits| (limits.coded_bytes, limits.set_bytes) = (9, 1 << 24)), Some("R-LIM-04"));
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::borrow::Cow;
 
 use crate::error::Result;
 use crate::format::coding::{Coding, Positions, Values};
-use crate::format::cursor::{Cursor, put_varint};
+use crate::format::cursor::Cursor;
 use crate::format::stream;
 use crate::limits::address;
 use crate::rules::{self, ensure};
 use crate::tensor::Dtype;
+use crate::varint::put_varint;
 
 /// No segment has more contexts.
 pub(crate) const MAX_CONTEXTS: usize = 16;

@@ -47,6 +47,8 @@ pub(crate) enum Effort {
     Symbols,
     /// Text and small integers with structure: search for matches.
     Text,
+    /// The index: as text, with a content checksum (R-STR-08).
+    Index,
 }
 
 /// Compresses streams; keeps zstd's working memory between them.
@@ -90,9 +92,10 @@ impl Compressor {
                 // more than the literals they replace (5 % of the exponents of a snapshot).
                 context.set_parameter(CParameter::HashLog(6))?;
             }
-            Effort::Text => {
+            Effort::Text | Effort::Index => {
                 // More effort takes milliseconds for less than a thousandth of a link.
                 context.set_parameter(CParameter::CompressionLevel(7))?;
+                context.set_parameter(CParameter::ChecksumFlag(effort == Effort::Index))?;
             }
         }
         context.set_pledged_src_size(Some(raw_length as u64))?;
@@ -135,6 +138,21 @@ mod tests {
         }
         assert!(encode(&[&zeros]).len() < 64);
         assert_eq!(encode(&[&noise]), noise);
+    }
+
+    #[test]
+    fn the_index_has_a_checksum_and_nothing_else_has() {
+        let with = |length: usize, effort| Compressor::default().encode(&[&vec![7; length]], effort).unwrap();
+        let has_checksum = |effort| with(1000, effort)[4] & 0b100 != 0;
+        assert_eq!([Effort::Index, Effort::Text, Effort::Symbols].map(has_checksum), [true, false, false]);
+        let mut stored = with(1000, Effort::Index);
+        assert_eq!(*decode(&stored, 1000, 0).unwrap(), [7; 1000]);
+        *stored.last_mut().unwrap() ^= 1;
+        assert_eq!(decode(&stored, 1000, 0).unwrap_err().rule(), Some("R-STR-02"));
+        // What only the checksum makes too long is stored as it is.
+        let lengths = |effort| [20, 21].map(|length| with(length, effort).len());
+        assert_eq!(lengths(Effort::Text), [16, 16]);
+        assert_eq!((lengths(Effort::Index), with(20, Effort::Index)), ([20, 20], vec![7; 20]));
     }
 
     #[test]

@@ -47,6 +47,11 @@ impl TensorInfo {
         shape.iter().fold(bits, |product, &dimension| product.saturating_mul(u128::from(dimension)))
     }
 
+    /// The same tensor under another name.
+    pub(crate) fn renamed(&self, name: impl Into<Arc<str>>) -> Self {
+        Self { name: name.into(), ..self.clone() }
+    }
+
     /// Name, any UTF-8 string.
     pub fn name(&self) -> &str {
         &self.name

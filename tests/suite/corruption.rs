@@ -3,7 +3,7 @@
 
 use crate::states::{PROFILES, link, noise, open, special_pair};
 use deltachain::tensor::{Dtype, MemoryState};
-use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Replay, StateTable, apply};
+use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Replay, Section, StateTable, apply};
 
 /// Opens, checks and applies; whether and why it was refused.
 fn verdict(base: &MemoryState, file: &[u8]) -> Result<MemoryState, Error> {
@@ -46,6 +46,35 @@ fn every_truncation_and_extension_is_refused() {
         }
         let longer = [file.as_slice(), &[0]].concat();
         assert_eq!(verdict(&base, &longer).unwrap_err().rule(), Some("R-HDR-10"));
+    }
+}
+
+#[test]
+fn of_several_bad_segments_the_first_in_the_file_is_told() {
+    let mut target = MemoryState::new();
+    target.insert("a", Dtype::I64, &[2], noise(1, 16)).unwrap();
+    target.insert("b", Dtype::U8, &[9], noise(2, 9)).unwrap();
+    target.insert("c", Dtype::BF16, &[9], noise(3, 18)).unwrap();
+    let whole = link(&MemoryState::new(), &target, Profile::Direct);
+    let reader = open(&whole);
+    let first_of = |number: usize| reader.parts(number)[0].entry;
+    assert_eq!([0, 1, 2].map(first_of), [1, 2, 0], "tensors and segments are in another order");
+    let end = whole.len();
+    let lengths: Vec<usize> =
+        reader.index().segments.iter().map(|segment| usize::try_from(segment.stored_length).unwrap()).collect();
+    let begins = [end - lengths[0] - lengths[1] - lengths[2], end - lengths[1] - lengths[2], end - lengths[2]];
+    for (damaged, reported) in [(&[2][..], 2), (&[1], 1), (&[0, 2], 0), (&[1, 2], 1), (&[0, 1, 2], 0)] {
+        let mut file = whole.clone();
+        damaged.iter().for_each(|&number| file[begins[number]] ^= 1);
+        let reader = open(&file);
+        let mut patches = reader.patches(|_| true, None);
+        let error = patches.find_map(Result::err).unwrap();
+        assert_eq!((error.rule(), error.section()), (Some("R-SEG-01"), Some(Section::Segment(reported))));
+        assert!(patches.next().is_none());
+        // Of those that are wanted.
+        let error = reader.patches(|name| name == "a", None).find_map(Result::err);
+        let expected = damaged.contains(&2).then_some(Section::Segment(2));
+        assert_eq!(error.and_then(|error| error.section()), expected);
     }
 }
 

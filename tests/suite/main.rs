@@ -6,3 +6,4 @@ mod memory;
 mod roundtrip;
 mod specification;
 mod states;
+mod tables;

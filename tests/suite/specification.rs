@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use deltachain::chain::{ChainDocument, Commit, Route};
+use deltachain::chain::{Asset, ChainDocument, Commit, Route};
 use deltachain::format::{HEADER_BYTES, MAGIC, PositionCoding, Start};
 use deltachain::tensor::{Digest, Dtype, MemoryState, PIECE_BYTES, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader, RULES, apply, limits};
@@ -115,20 +115,31 @@ fn limits_are_those_of_the_table() {
         ("segment, bytes of its pieces", limits::MAX_SEGMENT_BYTES),
         ("segment, number of its pieces", limits::MAX_SEGMENT_PARTS),
         ("document of a chain, bytes", limits::MAX_DOCUMENT_BYTES),
+        ("assets of a commit", limits::MAX_ASSETS),
+        ("asset, bytes", limits::MAX_ASSET_BYTES),
+    ]);
+    // What a reader takes without asking; of the others that is all that the format allows.
+    let defaults = Limits::default();
+    let defaults = BTreeMap::from([
+        ("index raw length", defaults.index_bytes),
+        ("document of a chain, bytes", defaults.document_bytes),
+        ("assets of a commit", defaults.assets),
+        ("asset, bytes", defaults.asset_bytes),
     ]);
     let rows = table("## 13. Limits", "quantity");
     assert_eq!(rows.len(), constants.len());
     for row in rows {
         assert_eq!(number(&row[2]), constants[row[0].as_str()], "{row:?}");
         assert!(number(&row[1]) <= number(&row[2]), "{row:?}");
-        // Of the others the default is what no file may exceed.
-        if row[0] == "index raw length" {
-            assert!(Limits::default().index_bytes >= number(&row[1]));
-        }
+        assert!(defaults.get(row[0].as_str()).is_none_or(|default| *default >= number(&row[1])), "{row:?}");
     }
     assert!(SPEC.contains("MUST NOT exceed 2^25 bytes") && limits::MAX_WINDOW_BYTES == 1 << 25);
     assert!(SPEC.contains("cut at multiples of 2^24") && PIECE_BYTES == 1 << 24);
-    assert!(Limits::default().document_bytes >= number("1048576"));
+    let of_publishers = [("assets of a commit", Asset::MOST as u64), ("asset, bytes", Asset::MOST_BYTES)];
+    for (quantity, most) in of_publishers {
+        let row = table("## 13. Limits", "quantity").into_iter().find(|row| row[0] == quantity).unwrap();
+        assert_eq!(number(&row[1]), most, "{quantity}");
+    }
 }
 
 #[test]

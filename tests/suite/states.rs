@@ -30,8 +30,13 @@ pub(crate) struct Spec {
 
 /// Any of the 22 dtypes of the table, or one of a few that are described.
 fn dtype() -> impl Strategy<Value = Dtype> {
-    let described =
-        [("U24", 24, 1, None), ("F12", 12, 2, Some(11)), ("S32", 32, 4, Some(0)), ("F8_E7M0", 8, 1, Some(7))];
+    let described = [
+        ("U24", 24, 1, None),
+        ("F12", 12, 2, Some(11)),
+        ("S32", 32, 4, Some(0)),
+        ("F8_E7M0", 8, 1, Some(7)),
+        ("Q144", 144, 2, None),
+    ];
     let described = described.map(|(name, bits, lane_bytes, exponent_bits)| {
         Dtype::Described(DescribedDtype::new(name, bits, lane_bytes, exponent_bits).unwrap())
     });

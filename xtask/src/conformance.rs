@@ -8,15 +8,27 @@ use std::process::Command;
 use crate::python::Python;
 use crate::steps::{Lane, Steps, execute};
 use crate::workspace::{build, cargo, program, root, target};
-use crate::{Result, bundle, no_arguments};
+use crate::{Result, bundle, js, no_arguments};
+
+pub(crate) const ARGUMENTS: &str = "[--long]";
 
 /// `cargo xtask conformance`
 pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
+    let long = match arguments {
+        [] => false,
+        [only] if only == "--long" => true,
+        _ => return Err(format!("the arguments are {ARGUMENTS}").into()),
+    };
     let mut steps = Steps::default();
     let python = steps.get("Python environment", Python::install);
     let built = steps.run("runner", build_runner);
     steps.side_by_side(lanes(built, python.as_ref()));
+    if let (true, true, Some(python)) = (long, built, &python) {
+        if js::install(&mut steps) {
+            steps.run("wrong JavaScript readers", || wrong_testees(python, &["--reader", "javascript"]));
+        }
+        steps.run("wrong libraries", || wrong_testees(python, &["--reader", "rust"]));
+    }
     steps.finish()
 }
 
@@ -67,10 +79,7 @@ fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
                 measure(&[&quoted(python.path()), &quoted(&testee)])
             });
             steps.run("bundle", || bundle::check(python));
-            steps.run("wrong testees", || {
-                let arguments: [OsString; 3] = ["wrong_testees.py".into(), "--runner".into(), runner()?.into()];
-                python.run("conformance", &arguments)
-            });
+            steps.run("wrong testees", || wrong_testees(python, &[]));
         }
         _ => {
             steps.skip("conformance of the Python reader", "no runner or no Python environment");
@@ -78,6 +87,13 @@ fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
             steps.skip("wrong testees", "no runner or no Python environment");
         }
     }
+}
+
+/// Readers that are wrong on purpose, and must fail; Python readers, if the options name no other.
+pub(crate) fn wrong_testees(python: &Python, options: &[&str]) -> Result {
+    let mut arguments: Vec<OsString> = vec!["wrong_testees.py".into(), "--runner".into(), runner()?.into()];
+    arguments.extend(options.iter().map(OsString::from));
+    python.run("conformance", &arguments)
 }
 
 /// The library's own testee, which is a part of the runner.

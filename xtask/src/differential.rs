@@ -1,12 +1,14 @@
-//! `cargo xtask differential`: what two implementations make of the same damaged input. zstd frames go through libzstd and a
-//! decoder that shares nothing with it, links through the library's tool and the Python reader.
+//! `cargo xtask differential`: what implementations make of the same damaged input. zstd frames go through libzstd and a
+//! decoder that shares nothing with it; links, documents and chains through the library, the Python reader and, where Node
+//! is there, the JavaScript reader.
 
 use std::ffi::OsString;
 
-use crate::Result;
+use crate::conformance::{build_runner, runner};
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::{build_tool, cargo, tool};
+use crate::{Result, js};
 
 pub(crate) const ARGUMENTS: &str = "[--long]";
 
@@ -27,19 +29,35 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         }
         execute(&mut test)
     });
-    let built = steps.run("release build", build_tool);
-    match steps.get("Python environment", Python::install) {
-        Some(python) if built => {
-            steps.run("links", || interop(&python, long));
-        }
-        _ => steps.skip("links", "no tool or no Python environment"),
-    }
+    let built = steps.run("release build", || {
+        build_tool()?;
+        build_runner()
+    });
+    let python = steps.get("Python environment", Python::install);
+    let javascript = js::install(&mut steps);
+    add_interop(&mut steps, built, python.as_ref(), javascript, long);
     steps.finish()
 }
 
-/// Compares the tool with the Python reader; it needs the tool.
-pub(crate) fn interop(python: &Python, long: bool) -> Result {
-    let mode = if long { "--long" } else { "--short" };
-    let arguments: [OsString; 4] = ["interop.py".into(), "--tool".into(), tool()?.into(), mode.into()];
+/// Compares the readers. They need the tool and the runner; `javascript` says whether the packages of the JavaScript reader
+/// are there.
+pub(crate) fn add_interop(steps: &mut Steps, built: bool, python: Option<&Python>, javascript: bool, long: bool) {
+    match python {
+        Some(python) if built => {
+            steps.run("interop", || interop(python, javascript, long));
+        }
+        _ => steps.skip("interop", "no tool or no Python environment"),
+    }
+}
+
+fn interop(python: &Python, javascript: bool, long: bool) -> Result {
+    let mut arguments: Vec<OsString> =
+        vec!["interop.py".into(), "--runner".into(), runner()?.into(), "--tool".into(), tool()?.into()];
+    if javascript {
+        arguments.extend(["--javascript".into(), js::testee()?.into()]);
+    }
+    if long {
+        arguments.push("--long".into());
+    }
     python.run("conformance", &arguments)
 }

@@ -32,15 +32,16 @@ const LAYERS: &[Layer] = &[
             "tensor::Dtype",
             "tensor::PIECE_BYTES",
             "tensor::TensorInfo",
+            "varint",
         ],
         outside: false,
     },
     Layer {
         module: "codec",
-        may_use: &["codec", "error", "format", "limits", "rules", "tensor::Dtype", "tensor::PIECE_BYTES"],
+        may_use: &["codec", "error", "format", "limits", "rules", "tensor::Dtype", "tensor::PIECE_BYTES", "varint"],
         outside: false,
     },
-    Layer { module: "tensor", may_use: &["error", "limits", "progress", "rules", "tensor"], outside: false },
+    Layer { module: "tensor", may_use: &["error", "limits", "progress", "rules", "tensor", "varint"], outside: false },
     Layer {
         module: "files",
         may_use: &[

@@ -1,13 +1,14 @@
 //! `cargo xtask js`: the JavaScript reader: its types and tests, the conformance vectors, `inspect` against the tool,
-//! damaged files against the Rust reader, and the inspector's page in a browser. It needs Node, and Chromium for the page;
-//! without them, the steps are skipped.
+//! damaged files against the other readers, mistakes that the vectors must notice, and the inspector's page in a browser. It
+//! needs Node, and Chromium for the page; without them, the steps are skipped.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::conformance::{build_runner, measure_part, quoted, runner};
+use crate::conformance::{build_runner, measure_part, quoted, wrong_testees};
+use crate::differential::add_interop;
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::{build_tool, root, target, tool};
@@ -17,6 +18,8 @@ use crate::{Result, no_arguments};
 const NODE: u32 = 20;
 /// What the npm package has beside sources and types.
 const PACKED: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "package.json"];
+/// How many mistakes are tried in a test: all of them take minutes.
+const SOME_MISTAKES: u32 = 40;
 /// Debian's browser. `DELTACHAIN_BROWSER` names another.
 const BROWSER: &str = "/usr/bin/chromium";
 
@@ -35,14 +38,23 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 
 /// All steps of the JavaScript reader, for this task and for `cargo xtask test`. Some need the tool and the runner.
 pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
+    let installed = install(steps);
+    if installed {
+        add_own_steps(steps, built, python);
+    }
+    add_interop(steps, built, python, installed, false);
+}
+
+/// Installs the reader's packages. Returns whether it can be used.
+pub(crate) fn install(steps: &mut Steps) -> bool {
     if !has_node() {
         steps.skip("JavaScript reader", "no Node of version 20 or later");
-        return;
+        return false;
     }
-    if !steps.run("JavaScript packages", || in_js("npm", &["ci", "--ignore-scripts", "--no-audit", "--no-fund"])) {
-        steps.skip("JavaScript reader", "its packages could not be installed");
-        return;
-    }
+    steps.run("JavaScript packages", || in_js("npm", &["ci", "--ignore-scripts", "--no-audit", "--no-fund"]))
+}
+
+fn add_own_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
     steps.run("JavaScript types", || in_js("npm", &["run", "types"]));
     steps.run("JavaScript tests", || in_js("npm", &["test"]));
     steps.run("files of the npm package", check_package);
@@ -63,19 +75,18 @@ pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>)
     }
     steps.run("conformance of the JavaScript reader", || {
         // It writes no links, so it does not claim `encode`.
-        measure_part(&["node", &quoted(&folder()?.join("testee.mjs"))], &[])
+        measure_part(&["node", &quoted(&testee()?)], &[])
     });
     steps.run("inspect of the JavaScript reader", || {
         in_js("node", &[OsStr::new("tests/inspect.mjs"), tool()?.as_os_str()])
     });
     match python {
         Some(python) => {
-            steps.run("interop of the JavaScript reader", || {
-                let runner = runner()?;
-                python.run("js", &[OsStr::new("tests/interop.py"), OsStr::new("--runner"), runner.as_os_str()])
+            steps.run("some wrong JavaScript readers", || {
+                wrong_testees(python, &["--reader", "javascript", "--some", &SOME_MISTAKES.to_string()])
             });
         }
-        None => steps.skip("interop of the JavaScript reader", "no Python environment"),
+        None => steps.skip("some wrong JavaScript readers", "no Python environment"),
     }
 }
 
@@ -116,6 +127,11 @@ fn has_node() -> bool {
     let version = String::from_utf8_lossy(&node.stdout).trim().trim_start_matches('v').to_owned();
     let major = version.split('.').next().and_then(|major| major.parse().ok());
     major.is_some_and(|major: u32| major >= NODE) && output("npm").is_ok_and(|npm| npm.status.success())
+}
+
+/// The reader behind the protocol of the conformance kit.
+pub(crate) fn testee() -> Result<PathBuf> {
+    Ok(folder()?.join("testee.mjs"))
 }
 
 fn folder() -> Result<PathBuf> {

@@ -74,10 +74,10 @@ const TASKS: &[Task] = &[
     Task { name: "ci", arguments: "", about: &["lint, then test"], run: ci::run },
     Task {
         name: "conformance",
-        arguments: "",
+        arguments: conformance::ARGUMENTS,
         about: &[
             "the vectors against both readers, against their generator, and against readers that",
-            "leave out a rule or are wrong on purpose",
+            "leave out a rule or are wrong on purpose; --long for JavaScript readers and libraries that are wrong, too",
         ],
         run: conformance::run,
     },
@@ -97,7 +97,7 @@ const TASKS: &[Task] = &[
         name: "differential",
         arguments: differential::ARGUMENTS,
         about: &[
-            "damaged zstd frames through two decoders, and damaged links through both readers;",
+            "damaged zstd frames through two decoders; damaged links, documents and chains through three readers;",
             "--long for many more of them, which takes an hour",
         ],
         run: differential::run,
@@ -107,7 +107,7 @@ const TASKS: &[Task] = &[
         arguments: "",
         about: &[
             "the JavaScript reader: types, tests, conformance, `inspect` against the tool, damaged files",
-            "against the Rust reader; needs Node 20 or later",
+            "against the other readers; needs Node 20 or later",
         ],
         run: js::run,
     },

@@ -3,7 +3,7 @@
 use crate::python::Python;
 use crate::steps::{Lane, Steps, execute};
 use crate::workspace::{Profile, cargo};
-use crate::{Result, conformance, differential, endurance, js, memory, no_arguments, wheel};
+use crate::{Result, conformance, endurance, js, memory, no_arguments, wheel};
 
 pub(crate) fn run(arguments: &[String]) -> Result {
     no_arguments(arguments)?;
@@ -24,19 +24,13 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     steps.finish()
 }
 
-/// The Python reader, alone and against the tool, and how much memory that takes.
+/// The Python reader, and how much memory the tool takes.
 fn tool_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
     match python {
         Some(python) => {
             steps.run("Python reader", || python.run("conformance/python", &["-m", "unittest"]));
         }
         None => steps.skip("Python reader", "no Python environment"),
-    }
-    match python {
-        Some(python) if built => {
-            steps.run("interop", || differential::interop(python, false));
-        }
-        _ => steps.skip("interop", "no tool or no Python environment"),
     }
     if built && cfg!(target_os = "linux") {
         steps.run("memory", memory::short);

@@ -15,10 +15,16 @@ COMMIT, ROUTES, FILE, ASSET = "commits/{:020}.json", "routes/{:020}-{:010}.json"
 
 # What a reader holds: the digests of the commit and of chain.json, and (only for `replay`) the states of all shards.
 Held = namedtuple("Held", "version commit chain shards")
-# A route on a path: it starts at a version or at None, nothing; where it stands: the document, and the place in it.
-Step = namedtuple("Step", "version start files document place")
+# A route on a path: it starts at a version or at None, nothing; where it stands: the document, and the place in it; and
+# whether it is known to be direct.
+Step = namedtuple("Step", "version start files document place direct")
 Shard = namedtuple("Shard", "state table")  # the tensors that are taken; the table of all
 Result = namedtuple("Result", "version digest shards assets")  # {number: state}, {name: bytes}
+
+
+def direct_cost(path):
+    """What makes a path cheap for those who want absolute values."""
+    return sum(file["size"] for step in path if not step.direct for file in step.files), *cost(path)
 
 
 def cost(path):
@@ -53,12 +59,13 @@ class Reader:
     """Reads a version of a chain. What fails is passed over, as long as there is another path.
 
     It takes the given shards (numbers) and of them the given tensors (names); None means all. `accept` is the digest
-    of a commit for which it gives up what it holds, unless it holds that commit.
+    of a commit for which it gives up what it holds, unless it holds that commit. The cheapest path is that of `cost`.
     """
 
-    def __init__(self, store, held=None, limits=Limits(), shards=None, tensors=None, accept=None):
-        self.store, self.held, self.limits = store, held, limits
+    def __init__(self, store, held=None, limits=Limits(), shards=None, tensors=None, accept=None, cost=cost):
+        self.store, self.held, self.limits, self.cost = store, held, limits, cost
         self.accept = None if held and held.commit == accept else accept
+        self.shards = shards
         self.takes_shard = lambda number: shards is None or number in shards
         self.takes = lambda name: tensors is None or name in tensors
         self.failures = []   # what was passed over, in the order in which it was met
@@ -102,6 +109,8 @@ class Reader:
         self.check_commits(min(first, number), max(first, number), final=True)
         if first > number:
             self.held = None
+        present = len(self.commit(number)[0]["shards"])
+        check(all(shard < present for shard in self.shards or []), "R-CHN-17", f"the version has {present} shards")
         while True:
             path = self.cheapest(number)
             if not path or path[0].start is not None or self.check_commits(path[0].version, number):
@@ -132,7 +141,7 @@ class Reader:
         """Step 4, backwards from the wanted version. The cheapest path that is not yet whole is extended first."""
         paths, seen = [[]], set()
         while paths:
-            path = min(paths, key=cost)
+            path = min(paths, key=self.cost)
             paths.remove(path)
             start = path[0].start if path else wanted
             with self.passing_over():
@@ -149,20 +158,26 @@ class Reader:
             raise self.failures[0]
         fail("R-CHN-08", f"no path leads to version {wanted}")
 
+    def generations(self, version):
+        """Those of its routes documents, the highest first."""
+        return [*filter(None, reversed(self.store.numbers(f"routes/{version:020}-", 10)))]
+
     def routes(self, version):
         """The routes in force that have not failed, as steps."""
         commit, digest = self.commit(version)
-        routes, source = commit["routes"], COMMIT.format(version)
-        for generation in filter(None, reversed(self.store.numbers(f"routes/{version:020}-", 10))):
+        document, source = commit, COMMIT.format(version)
+        for generation in self.generations(version):
             name = ROUTES.format(version, generation)
             with self.passing_over():  # for the one before, and finally for the commit
-                document, _ = self.document(name, "routes", "R-CHN-09")
-                same = (document["version"], document["generation"]) == (version, generation)
+                newer, _ = self.document(name, "routes", "R-CHN-09")
+                same = (newer["version"], newer["generation"]) == (version, generation)
                 check(same, "R-CHN-02", "it is of another version or generation", name)
-                check(document["commit"] == digest, "R-CHN-06", "it belongs to another commit", name)
-                routes, source = document["routes"], name
+                check(newer["commit"] == digest, "R-CHN-06", "it belongs to another commit", name)
+                document, source = newer, name
                 break
-        steps = [Step(version, route["from"], route["files"], source, place) for place, route in enumerate(routes)]
+        direct = documents.direct(document)
+        steps = [Step(version, route["from"], route["files"], source, place, place in direct)
+                 for place, route in enumerate(document["routes"])]
         return [step for step in steps
                 if step not in self.failed and (step.start is None or step.start >= self.floor)]
 
@@ -225,3 +240,17 @@ class Reader:
         same = len(data) == reference["size"] and blake3(data).hexdigest() == reference["digest"]
         check(same, wrong, "not the size or the digest that is named", name)
         return data
+
+
+class MinimalReader(Reader):
+    """A minimal chain reader (section 14): it knows the routes of commits alone, and reports the first failure."""
+
+    @contextmanager
+    def passing_over(self):
+        yield
+
+    def check_commits(self, lowest, wanted, final=True):
+        return super().check_commits(lowest, wanted, True)
+
+    def generations(self, version):
+        return []

@@ -17,16 +17,16 @@ RULES = _classes(
               "IDX-10 IDX-11 IDX-12 IDX-14 IDX-16 IDX-17 IDX-18 IDX-19 IDX-20 SEG-02 SEG-03 SEG-04 SEG-05 SEG-06 "
               "SEG-07 SEG-08 SEG-09 POS-01 POS-02 VAL-01 VAL-02 APP-02 LAY-01",
     NON_CANONICAL="INT-01 STR-01 STR-05 IDX-03 IDX-06",
-    LIMIT="STR-03 LIM-01 LIM-02 LIM-03 LIM-04 LIM-06",
+    LIMIT="STR-03 LIM-01 LIM-02 LIM-03 LIM-04 LIM-06 LIM-08",
     WRONG_BASE="APP-01 APP-06",
     STATE_MISMATCH="APP-04 APP-05")
 
 # Those that only a reader of a chain can report (part 2).
 CHAIN_RULES = _classes(
-    LIMIT="LIM-05",
+    LIMIT="LIM-05 LIM-07",
     MALFORMED="DOC-01 DOC-03 DOC-04 DOC-05 DOC-06 DOC-08",
     UNSUPPORTED="DOC-02 DOC-07",
-    CHAIN="CHN-01 CHN-02 CHN-03 CHN-04 CHN-05 CHN-06 CHN-07 CHN-08 CHN-09 CHN-13 CHN-14 CHN-15",
+    CHAIN="CHN-01 CHN-02 CHN-03 CHN-04 CHN-05 CHN-06 CHN-07 CHN-08 CHN-09 CHN-13 CHN-14 CHN-15 CHN-17",
     CORRUPT="CHN-10 CHN-16",
     STATE_MISMATCH="CHN-11 CHN-12")
 _CLASS = RULES | CHAIN_RULES
@@ -52,7 +52,7 @@ def check(condition, rule, message, where=None):
 
 @dataclass(frozen=True)
 class Limits:
-    """A reader's limits (R-LIM-01, R-LIM-04). By default what no file may exceed (second column of section 13)."""
+    """A reader's limits. By default what no file may exceed (second column of section 13)."""
     index_bytes: int = 1073741824
     metadata_entries: int = 65536
     metadata_bytes: int = 67108864
@@ -62,6 +62,7 @@ class Limits:
     segments: int = 16777216
     tensor_bytes: int = 2**60
     set_bytes: int = None  # R-LIM-04: the bytes of all *set* tensors together; None means any number
+    coded_bytes: int = None  # R-LIM-08: of the pieces that have a part
 
 
 # What every reader supports at least (first column of section 13).
@@ -69,4 +70,7 @@ MINIMUM_LIMITS = Limits(2**26, 256, 2**25, 1024, 8, 2**19, 2**20, 2**40)
 # The same in both columns.
 SEGMENT_BYTES = 33554432  # R-LIM-02
 SEGMENT_PIECES = 65536
-DOCUMENT_BYTES = 1048576  # R-LIM-05
+# Of documents, those of the second column.
+DOCUMENT_BYTES = 67108864  # R-LIM-05
+ASSETS = 65536             # R-LIM-07
+ASSET_BYTES = 2**40

@@ -9,6 +9,7 @@ from .model import (BY_NAME, DESCRIBED, DTYPES, EMPTY_DIGEST, Dtype, Row, elemen
 from .primitives import Reader, string, varint
 
 REMOVE, SET, PATCH = 0, 1, 2
+MOST_BITS = 65536  # per element of a described dtype
 DENSE, SPARSE = 0, 1
 ABSOLUTE, PLANES, SMALL = 0, 1, 2  # values: absolute, relative planes, relative small
 
@@ -130,6 +131,8 @@ def parse_index(raw, header, limits):
     check(index.tensors or header.base == header.target, "R-IDX-18", "no entry, yet base is not target", "index")
     size = sum(entry.byte_length for entry in index.tensors if entry.operation == SET)
     check(limits.set_bytes is None or size <= limits.set_bytes, "R-LIM-04", f"{size} bytes of set tensors", "index")
+    coded = sum(end - start for segment in index.segments for start, end in (part.range for part in segment.parts))
+    check(limits.coded_bytes is None or coded <= limits.coded_bytes, "R-LIM-08", f"{coded} coded bytes", "index")
     return index
 
 
@@ -151,8 +154,9 @@ def _read_dtype(reader, limits):
     if code != DESCRIBED:
         return DTYPES[code]
     name = reader.string(limits.name_bytes, "name of a dtype")
-    bits, lane_bytes, sign, exponent = reader.bytes(4)
-    good = (re.fullmatch("[A-Z][A-Z0-9_]{0,31}", name) and name not in BY_NAME and bits > 0
+    bits = reader.varint()
+    lane_bytes, sign, exponent = reader.bytes(3)
+    good = (re.fullmatch("[A-Z][A-Z0-9_]{0,31}", name) and name not in BY_NAME and 1 <= bits <= MOST_BITS
             and lane_bytes in (1, 2, 4, 8) and sign <= 1 and exponent <= (min(8 * lane_bytes - 1, 11) if sign else 0))
     reader.check(good, "R-IDX-20", f"no description of a dtype: {name!r}, {bits}, {lane_bytes}, {sign}, {exponent}")
     return Dtype(DESCRIBED, name, bits, lane_bytes, sign == 1, exponent)

@@ -1,7 +1,7 @@
 """The layout of safetensors files that a link may carry (section 12): which file holds which tensors."""
 from . import documents
 from .errors import check
-from .names import ascending, distinct, is_plain
+from .names import ascending, distinct, folder, is_path
 
 KEY = "deltachain.layout"
 FORM = {"files": [{"name": (None, ".*"), "metadata": (None, documents.METADATA), "tensors": (None, [".*", 0])}, 1]}
@@ -20,7 +20,9 @@ def parse(text, tensors):
         check(ascending(names) and all(map(ascending, lists)), "R-LAY-01", "not in ascending order", KEY)
         listed = [name for names in lists for name in names]
         check(sorted(listed) == sorted(tensors), "R-LAY-01", "not each tensor exactly once", KEY)
-    names = [name for name in names if name is not None]
-    good = distinct(names) and all(is_plain(name) and name.endswith(".safetensors") for name in names)
-    check(good, "R-LAY-01", "file names are not plain and distinct", KEY)
+    named = {name: tensors if among is None else among for name, among in zip(names, lists) if name is not None}
+    good = distinct(named) and all(is_path(name) and name.endswith(".safetensors") for name in named)
+    check(good, "R-LAY-01", "file names are not path names and distinct", KEY)
+    inside = all(tensor.startswith(folder(name)) for name, among in named.items() for tensor in among)
+    check(inside, "R-LAY-01", "a tensor's name does not begin with the folder of its file", KEY)
     return files

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from .primitives import ceil_div, string
+from .primitives import ceil_div, string, varint
 
 PIECE_BYTES = 1 << 24
 DESCRIBED = 255  # the code of dtypes that are not in the table and bring their own description
@@ -24,7 +24,7 @@ class Dtype:
 
     def encode(self):
         """The code and, of a described dtype, the description: in the index and in the state digest."""
-        fields = bytes([self.bits, self.lane_bytes, self.sign_magnitude, self.exponent_bits])
+        fields = varint(self.bits) + bytes([self.lane_bytes, self.sign_magnitude, self.exponent_bits])
         return bytes([self.code]) + (string(self.name) + fields if self.code == DESCRIBED else b"")
 
     @property

@@ -1,4 +1,4 @@
-"""Names of files in a folder: those of a layout and of assets (section 12)."""
+"""Names of files below a folder: those of a layout and of assets (section 12)."""
 import re
 import unicodedata
 
@@ -9,6 +9,29 @@ def is_plain(name):
     return (1 <= len(name.encode("utf-8")) <= 255 and not name.startswith(".")
             and not any(char in "/\\:" or unicodedata.category(char) == "Cc" for char in name)
             and not DEVICE.fullmatch(name.split(".")[0].rstrip(" ")))
+
+
+def is_path(name):
+    parts = name.split("/")
+    return (len(parts) <= 8 and len(name.encode("utf-8")) <= 1024
+            and all(is_plain(part) and not part.endswith((" ", ".")) for part in parts)
+            and not any(is_of_layouts(part) for part in parts[:-1]))
+
+
+def is_of_layouts(name):
+    """A name that is left for what a layout writes."""
+    return caseless(name).endswith((b".safetensors", b".safetensors.index.json"))
+
+
+def folder(name):
+    """The folder of a path name: up to and including the last slash."""
+    return name[:name.rfind("/") + 1]
+
+
+def apart(names):
+    """None of these lies in another."""
+    known = {*map(caseless, names)}
+    return not any(low[:end] in known for low in known for end, byte in enumerate(low) if byte == ord("/"))
 
 
 def caseless(name):

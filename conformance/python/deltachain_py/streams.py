@@ -65,7 +65,7 @@ def read_stream(stored, raw_length, where):
     return raw
 
 
-def write_stream(raw, level=3):
+def write_stream(raw, level=3, checksum=False):
     """The stored form: a frame if that is smaller. (Up to level 19, windows are far below R-STR-03.)"""
-    frame = zstandard.ZstdCompressor(level=level).compress(raw)
+    frame = zstandard.ZstdCompressor(level=level, write_checksum=checksum).compress(raw)
     return frame if len(frame) < len(raw) else bytes(raw)

@@ -56,7 +56,7 @@ def diff(base, target, options=Options(), metadata=None):
         for plan in group:
             plan.part.entry.segments[plan.part.piece] = number
     index_raw = Index(sorted((metadata or {}).items(), key=lambda item: item[0].encode()), segments, entries).encode()
-    index = write_stream(index_raw, options.level)
+    index = write_stream(index_raw, options.level, checksum=True)  # R-STR-08
     header = Header(state_digest(base), state_digest(target), len(index), len(index_raw), len(body), crc32(index))
     return header.encode() + index + bytes(body)
 

@@ -91,7 +91,7 @@ def indexes():
                         string("X") + b"\0\1\0\0", string("X") + b"\x08\0\0\0", string("X") + b"\x08\3\0\0",
                         string("X") + b"\x08\x08\2\0", string("X") + b"\x08\1\0\1", string("X") + b"\x08\1\1\7",
                         string("X") + b"\x08\1\1\x08", string("X") + b"\x40\x08\1\x0b", string("X") + b"\x40\x08\1\x0c",
-                        string("X") + b"\xff\x08\0\0", string("X") + b"\x0c\2\0\0", string("X") + b"\4\1\0\0",
+                        string("X") + b"\xff\1\x08\0\0", string("X") + b"\x0c\2\0\0", string("X") + b"\4\1\0\0",
                         b"\1\xff", varint(65536), string("x") + b"\0\0"):  # R-IDX-20
         index = b"\0\0\1" + string("t") + bytes([PATCH, 255]) + description + b"\1\4\0" + bytes(32)
         yield f"described dtype {description.hex()}", make(index, base=BASE)

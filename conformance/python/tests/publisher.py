@@ -70,10 +70,10 @@ def publish(store, shards, bases, metadata=None, assets=None):
     return version, put_document(store, COMMIT.format(version), commit, "commit")
 
 
-def put_routes(store, version, routes):
+def put_routes(store, version, routes, metadata=None):
     """R-PUB-06: the routes of a version from now on."""
     generation = max(store.numbers(f"routes/{version:020}-", 10), default=0) + 1
     commit = Reader(store).commit(version)[1]
     document = {"deltachain": 1, "version": version, "generation": generation, "commit": commit, "routes": routes,
-                "metadata": {}}
+                "metadata": metadata or {}}
     put_document(store, ROUTES.format(version, generation), document, "routes")

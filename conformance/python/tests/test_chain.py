@@ -7,7 +7,7 @@ import unittest
 from blake3 import blake3
 
 from deltachain_py import documents, writer
-from deltachain_py.chain import ASSET, COMMIT, FILE, ROUTES, Held, Reader, Store, cost
+from deltachain_py.chain import ASSET, COMMIT, FILE, ROUTES, Held, MinimalReader, Reader, Store, cost, direct_cost
 from deltachain_py.errors import CHAIN_RULES
 from deltachain_py.model import state_digest
 from tests.helper import one_tensor, remake, rule_of, seeded
@@ -350,8 +350,12 @@ class Chains(ChainCase):
                         expected = {}
                     self.assertEqual(self.take(shards, tensors, held, version), expected)
             held = self.held(version)
+        for shards in ([2], [0, 9]):
+            self.assertEqual(rule(self.take, shards, ["0a"]), "R-CHN-17")
+            self.assertEqual(rule(self.take, shards, None, self.held(2)), "R-CHN-17")
         self.remove(self.file(2, 1, 1))
         self.assertEqual([*self.take([0], None)], [0])
+        self.assertEqual(rule(self.take, [2], None), "R-CHN-17")
         self.refused("R-CHN-09", 2, plan=False)
 
     def with_link(self, change, tensors):
@@ -381,6 +385,22 @@ class Chains(ChainCase):
         for tensors, damaged in ((["a"], None), (["b"], "R-APP-04"), ([], None)):
             self.assertEqual(self.with_link({"change_index": promise_other}, tensors), "R-APP-05")
             self.assertEqual(self.with_link({"change_segments": damage}, tensors), damaged)
+
+
+    def minimal(self, held=None, version=None):
+        return rule(MinimalReader(self.store, held).replay, version)
+
+    def test_minimal_reader(self):
+        self.chain([None], [0], [None, 1], [2])
+        put_routes(self.store, 3, [])
+        self.refused("R-CHN-08")
+        self.assertIsNone(self.minimal())  # of a routes document it knows nothing
+        self.assertIsNone(self.minimal(self.held(1)))
+        self.assertEqual(self.minimal(self.held(3)._replace(shards=[])), "R-APP-01")
+        self.damage(self.file(2, None))
+        self.there(2, path=[2])
+        self.assertEqual(self.minimal(version=2), "R-CHN-10")
+        self.assertIsNone(self.minimal(self.held(2)))
 
 
 class RandomDamage(ChainCase):
@@ -456,10 +476,14 @@ class Cheapest(unittest.TestCase):
                 parent = blake3(store.get("chain.json")).hexdigest()
                 digests = []
                 for version in range(count):
-                    routes = []
+                    routes, metadata = [], {}
                     for start in (None, *range(version)):
                         sizes = sorted(rng.randrange(1, 4) for _ in range(rng.choice([0, 0, 1, 1, 2])))
-                        edges[start, version] = [(size, len(routes) + i) for i, size in enumerate(sizes)]
+                        direct = [start is None or rng.random() < 0.5 for _ in sizes]
+                        edges[start, version] = [(size * (not direct[i]), size, len(routes) + i)
+                                                 for i, size in enumerate(sizes)]
+                        marks = [str(len(routes) + i) for i, mark in enumerate(direct) if mark and start is not None]
+                        metadata["deltachain.direct"] = " ".join([*metadata.values(), *marks]).strip()
                         routes += [{"from": start, "files": [{"digest": f"{i:064}", "size": size}]}
                                    for i, size in enumerate(sizes)]
                     commit = {"deltachain": 1, "version": version, "parent": parent, "state": HEX, "shards": [HEX],
@@ -467,7 +491,7 @@ class Cheapest(unittest.TestCase):
                               "metadata": {}}
                     put(store, COMMIT.format(version), documents.encode(commit))
                     digests.append(parent := blake3(store.get(COMMIT.format(version))).hexdigest())
-                    put_routes(store, version, routes)
+                    put_routes(store, version, routes, metadata)
                 wanted = rng.randrange(count)
                 held = rng.choice([None, *range(count)])
                 found += self.compare(store, edges, wanted, held, digests)
@@ -481,16 +505,17 @@ class Cheapest(unittest.TestCase):
                 stops = [start, *middle, wanted]
                 for steps in itertools.product(*(edges.get(pair, ()) for pair in zip(stops, stops[1:]))):
                     if start != wanted:
-                        sizes, places = zip(*steps)
-                        paths.append((sum(sizes), len(steps), stops[1:], list(places)))
+                        marked, sizes, places = zip(*steps)
+                        paths.append((sum(marked), sum(sizes), len(steps), stops[1:], list(places)))
         if held == wanted:
-            paths.append((0, 0, [], []))
+            paths.append((0, 0, 0, [], []))
         chain = blake3(store.get("chain.json")).hexdigest()
-        reader = Reader(store, None if held is None else Held(held, digests[held], chain, None))
-        if paths:
-            self.assertEqual(cost(reader.plan(wanted)[1]), min(paths))
-        else:
-            self.assertEqual(rule(reader.plan, wanted), "R-CHN-08")
+        for price, answers in ((cost, [path[1:] for path in paths]), (direct_cost, paths)):
+            reader = Reader(store, None if held is None else Held(held, digests[held], chain, None), cost=price)
+            if paths:
+                self.assertEqual(price(reader.plan(wanted)[1]), min(answers))
+            else:
+                self.assertEqual(rule(reader.plan, wanted), "R-CHN-08")
         return len(paths) > 1
 
 

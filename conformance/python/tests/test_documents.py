@@ -2,7 +2,7 @@
 import unittest
 
 from deltachain_py import documents
-from deltachain_py.errors import CHAIN_RULES, DOCUMENT_BYTES
+from deltachain_py.errors import ASSET_BYTES, ASSETS, CHAIN_RULES, DOCUMENT_BYTES
 from tests.helper import rule_of
 
 SEEN = set()
@@ -127,16 +127,40 @@ class Documents(unittest.TestCase):
             return [{"name": name, "digest": HEX, "size": size} for name in names]
 
         self.changed(None, assets=assets("A.json", "a", "config.json", "x.safetensor", "xcon", "É.txt", "é.txt"))
-        self.changed(None, assets=assets(*(f"{i:03}" for i in range(256)), size=2**30))
+        many = [f"{i:05}" for i in range(ASSETS + 1)]
+        self.changed(None, assets=assets(*many[1:], size=ASSET_BYTES))
         self.changed(None, assets=assets("a", size=0))
-        self.changed("R-DOC-03", assets=assets(*(f"{i:03}" for i in range(257))))
-        self.changed("R-DOC-03", assets=assets("a", size=2**30 + 1))
+        self.changed("R-LIM-07", assets=assets(*many))
+        self.changed("R-LIM-07", assets=assets("a", size=ASSET_BYTES + 1))
+        self.changed("R-DOC-08", assets=assets(".", *many))
+        self.changed("R-DOC-03", assets=assets("a", size=2**53))
         self.changed("R-DOC-03", assets=[{"digest": HEX, "name": "a", "size": 1}])
-        for names in (["b", "a"], ["a", "a"], ["A", "a"], [""], [".a"], ["a."], ["a "], ["a/b"], ["a\\b"], ["a:b"],
+        for names in (["b", "a"], ["a", "a"], ["A", "a"], [""], [".a"], ["a."], ["a "], ["a/"], ["a\\b"], ["a:b"],
                       ["a\x7f"], ["a\x85"], ["nul"], ["Con.txt"], ["com1 .x"], ["lpt²"], ["conin$"], ["x.safetensors"],
                       ["X.SafeTensors"], ["m.safetensors.INDEX.json"], ["deltachain.x"], ["DELTACHAIN."], ["é" * 128]):
             self.changed("R-DOC-08", assets=assets(*names))
         self.changed("R-DOC-07", assets=assets("b", "a"), metadata={"deltachain!": ""})
+
+    def test_assets_in_folders(self):
+        def assets(*names):
+            return [{"name": name, "digest": HEX, "size": 1} for name in names]
+
+        deep = "/".join("abcdefgh")
+        long = "/".join(["a" * 255] * 3 + ["a" * 127, "a" * 128])  # 1024 bytes
+        for names in ([deep], ["a/b", "a/c"], ["a", "a-b/c", "aa/b"], ["unet/config.json"], ["a/deltachain.x"], [long]):
+            self.changed(None, assets=assets(*names))
+        for names in (["i/" + deep], ["/a"], ["a//b"], ["a/../b"], ["a/.b"], ["a/con/b"], ["a /b"], ["a./b"],
+                      ["x.safetensors/b"], ["X.safetensors.index.JSON/b"], ["a/b.safetensors"], ["a", "a/b"],
+                      ["A/c", "a/c"], ["A/c", "a"], ["a/B", "a/b/c"], [long + "a"]):
+            self.changed("R-DOC-08", assets=assets(*names))
+
+    def test_direct(self):
+        routes = [{"from": start, "files": [self.FILE]} for start in (None, 0, 1, 2)]
+        for mark, numbers in (("", []), ("1", [1]), ("0 2", [2]), ("1 2 3", [1, 2, 3]), ("2 1", []), ("1 1", []),
+                              ("01", []), ("4", []), ("1,2", []), ("1  2", []), (" 1", []), ("1 ", []), ("+1", []),
+                              ("\u0661", []), ("1" * 5000, [])):
+            self.assertEqual(documents.direct({"routes": routes, "metadata": {documents.DIRECT: mark}}), {0, *numbers})
+        self.assertEqual(documents.direct({"routes": routes, "metadata": {}}), {0})
 
 
 class ZAll(unittest.TestCase):

@@ -7,7 +7,7 @@ from deltachain_py import safetensors, writer
 from deltachain_py.errors import DcfError
 from deltachain_py.index import PATCH, SET, SMALL, SPARSE, Coding, Index, SegmentEntry, TensorEntry
 from deltachain_py.model import BY_NAME, DESCRIBED, Dtype, Tensor, state_digest
-from deltachain_py.primitives import string
+from deltachain_py.primitives import string, varint
 from tests.helper import dcf, make, one_tensor, remake, rule_of, seeded
 
 U8, I8, BF16 = (BY_NAME[name] for name in ("U8", "I8", "BF16"))
@@ -18,15 +18,17 @@ class DescribedDtypes(unittest.TestCase):
     def test_descriptions(self):
         for name, numbers, good in (
                 ("X", (8, 1, 0, 0), True), ("A" * 32, (8, 1, 0, 0), True), ("F8_", (8, 1, 1, 0), True),
-                ("X", (255, 8, 0, 0), True), ("X", (8, 1, 1, 7), True), ("X", (64, 8, 1, 11), True),
+                ("X", (144, 8, 0, 0), True), ("X", (65536, 8, 0, 0), True), ("X", (8, 1, 1, 7), True),
+                ("X", (64, 8, 1, 11), True),
                 ("", (8, 1, 0, 0), False), ("A" * 33, (8, 1, 0, 0), False), ("x", (8, 1, 0, 0), False),
                 ("1X", (8, 1, 0, 0), False),
                 ("_X", (8, 1, 0, 0), False), ("X-", (8, 1, 0, 0), False), ("É", (8, 1, 0, 0), False),
                 ("X\n", (8, 1, 0, 0), False), ("BF16", (16, 2, 1, 8), False), ("X", (0, 1, 0, 0), False),
                 ("X", (8, 0, 0, 0), False), ("X", (8, 3, 0, 0), False), ("X", (8, 16, 0, 0), False),
                 ("X", (8, 1, 2, 0), False), ("X", (8, 1, 0, 1), False), ("X", (8, 1, 1, 8), False),
-                ("X", (64, 8, 1, 12), False)):
-            index = b"\0\0\1" + string("t") + bytes([SET, DESCRIBED]) + string(name) + bytes(numbers)
+                ("X", (64, 8, 1, 12), False), ("X", (65537, 8, 0, 0), False)):
+            index = b"\0\0\1" + string("t") + bytes([SET, DESCRIBED]) + string(name)
+            index += varint(numbers[0]) + bytes(numbers[1:])
             self.assertEqual(rule_of(dcf.check_link, make(index)), "R-INT-03" if good else "R-IDX-20", (name, numbers))
         self.assertEqual(rule_of(dcf.check_link, make(b"\0\0\1" + string("t") + bytes([SET, 254]))), "R-IDX-08")
 

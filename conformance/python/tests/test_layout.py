@@ -55,6 +55,15 @@ class Layout(unittest.TestCase):
                      "CONOUT$.safetensors", "com0.safetensors", "lpt¹.safetensors", "COM³ .safetensors"):
             self.says("R-LAY-01", two(name), text((name, None, None)))
 
+    def test_folders(self):
+        names = {"v/x": 0, "v/y": 0, "w/x": 0}
+        good = text(("v/a.safetensors", None, ["v/x", "v/y"]), ("w/a.safetensors", None, ["w/x"]))
+        layout.parse(good, names)
+        layout.parse(text(("v/a.safetensors", None, None)), {"v/": 0, "v/x": 0})
+        for one in (good.replace("w/a", "W/a"), good.replace("w/a", "w/b/a"), good.replace("w/a", "con/a"),
+                    text(("v/a.safetensors", None, None))):
+            self.assertEqual(rule_of(layout.parse, one, names), "R-LAY-01", one)
+
     def test_order(self):
         base, target = {"t": U8}, {"t": U8, "u": U8}
         good = writer.diff(base, target)

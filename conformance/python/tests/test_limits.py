@@ -3,13 +3,23 @@ import unittest
 
 from deltachain_py import link as dcf
 from deltachain_py import writer
-from deltachain_py.errors import MINIMUM_LIMITS
+from deltachain_py.errors import MINIMUM_LIMITS, Limits
 from deltachain_py.index import PATCH, SET
 from deltachain_py.model import BY_NAME, Tensor
 from deltachain_py.primitives import string, varint
 from tests.helper import make, rule_of
 
 U8 = BY_NAME["U8"]
+
+
+class OfTheCaller(unittest.TestCase):
+    def test_order(self):
+        """R-LIM-04 before R-LIM-08; zeros that no segment codes count for the former alone."""
+        file = writer.snapshot({"t": Tensor(U8, (3,), b"abc"), "z": Tensor(U8, (9,), bytes(9))})
+        for set_bytes, coded_bytes, expected in ((12, 3, None), (None, 2, "R-LIM-08"), (12, 2, "R-LIM-08"),
+                                                 (11, 3, "R-LIM-04"), (11, 2, "R-LIM-04")):
+            limits = Limits(set_bytes=set_bytes, coded_bytes=coded_bytes)
+            self.assertEqual(rule_of(dcf.check_link, file, limits), expected)
 
 
 class BetweenTheColumns(unittest.TestCase):

@@ -22,8 +22,10 @@ class RoundTrip(unittest.TestCase):
         verify(data)
         # serialize(parse(x)) = x; the streams are carried verbatim, so header and index are what is left.
         self.assertEqual(link.header.encode(), data[:128])
-        self.assertEqual(writer.write_stream(link.index.encode(), options.level),
-                         data[128:128 + link.header.index_stored])
+        stored = data[128:128 + link.header.index_stored]
+        self.assertEqual(writer.write_stream(link.index.encode(), options.level, checksum=True), stored)
+        if len(stored) < link.header.index_raw:
+            self.assertEqual(stored[4] & 4, 4)  # R-STR-08
         if base != target:
             self.assertEqual(rule_of(dcf.apply, data, target), "R-APP-01")  # applying twice is refused
         return link

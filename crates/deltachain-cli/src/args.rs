@@ -28,7 +28,9 @@ Examples:
   deltachain publish s3://models/run7 step1/             its next version
   deltachain follow s3://models/run7 /models/run7        keep a directory at the newest version
 
-STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index.
+STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index. The folders of a
+directory count: tensors of vae/model.safetensors are called vae/NAME. Left out are hidden folders, checkpoint-*,
+original, and chains.
 Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.";
 
 /// Lossless deltas between versions of a model's weights, in safetensors files.

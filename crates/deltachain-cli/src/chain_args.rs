@@ -111,10 +111,11 @@ pub(crate) struct DoctorArgs {
 
 /// Add a version to a chain
 ///
-/// The version is what STATE holds: the tensors, and as assets the other files of the directory, such as configuration
-/// and tokenizer. It becomes visible at once and completely, after all its files have been stored. A failure before
-/// that leaves the chain unchanged. Links are made from the head, the version before: give its files as --base, or a
-/// directory where the tool keeps them as --work. Otherwise the head is built from the chain.
+/// The version is what STATE holds: the tensors, and as assets the other files of the directory and its folders, such as
+/// configuration and tokenizer. Not published, and named, are a trainer's checkpoints (checkpoint-*), hidden files, and
+/// what else does not belong to a model. It becomes visible at once and completely, after all its files have been
+/// stored. A failure before that leaves the chain unchanged. Links are made from the head, the version before: give its
+/// files as --base, or a directory where the tool keeps them as --work. Otherwise the head is built from the chain.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -151,7 +152,7 @@ pub(crate) struct PublishArgs {
     /// Where to write what `commit` needs to know of the shard
     #[arg(long, value_name = "FILE", requires = "shard")]
     pub(crate) part: Option<PathBuf>,
-    /// Publish the tensors alone, without the other files of the directory
+    /// Publish the tensors alone, without the other files of the directory and its folders
     #[arg(long)]
     pub(crate) no_assets: bool,
     /// How values may be coded

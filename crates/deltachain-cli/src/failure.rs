@@ -69,6 +69,8 @@ fn advice(error: &Error) -> &'static str {
             "--max-index-bytes raises the limit for indexes if you trust the source; other limits are fixed"
         }
         Some("R-LIM-04") => "--max-new-bytes raises the limit if you trust the source",
+        Some("R-LIM-08") => "--max-coded-bytes is the limit",
+        Some("R-LIM-05" | "R-LIM-07") => "the format allows more than this program reads and publishes",
         Some(_) if error.class() == ErrorClass::Limit => "the limit is fixed: whatever wrote this has a bug",
         _ => error.class().advice(),
     }

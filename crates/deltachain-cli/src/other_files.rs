@@ -22,6 +22,8 @@ pub(crate) struct NotCovered {
     names: Vec<String>,
     /// Other files, of base or target, that are not the same in both.
     differing: Vec<String>,
+    /// What of the target's directory has not been looked at.
+    left_out: Vec<String>,
 }
 
 impl NotCovered {
@@ -29,7 +31,7 @@ impl NotCovered {
     pub(crate) fn by_link(base: Option<&Path>, target: &Path) -> Result<Self> {
         let base = base.map(SafetensorsState::open).transpose()?;
         let target = SafetensorsState::open(target)?;
-        let names = target.other_files();
+        let (names, left_out) = (target.other_files(), target.left_out().to_vec());
         let mut differing = Vec::new();
         if let Some(base) = base.filter(|base| base.layout().is_directory() && target.layout().is_directory()) {
             let all: BTreeSet<String> = base.other_files().into_iter().chain(names.iter().cloned()).collect();
@@ -41,7 +43,7 @@ impl NotCovered {
                 }
             }
         }
-        Ok(Self { names, differing })
+        Ok(Self { names, differing, left_out })
     }
 
     /// Tells people.
@@ -53,12 +55,21 @@ impl NotCovered {
             output
                 .remark(&format!("note: not covered, and not the same in base and target: {}", list(&self.differing)));
         }
+        remark_left_out(&self.left_out, output);
     }
 
     /// Adds what there is to tell to a JSON object.
     pub(crate) fn add_to(&self, object: &mut Value) {
         object["not_covered"] = json!(self.names);
         object["not_covered_differing"] = json!(self.differing);
+        object["left_out"] = json!(self.left_out);
+    }
+}
+
+/// Tells people of folders of a state that do not count.
+pub(crate) fn remark_left_out(left_out: &[String], output: Output) {
+    if !left_out.is_empty() {
+        output.remark(&format!("note: left out: {}", list(left_out)));
     }
 }
 

@@ -53,14 +53,17 @@ impl From<ProfileArg> for Profile {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits for links from strangers")]
 pub(crate) struct LimitArgs {
-    /// Longest index, uncompressed [default: 16M or 64 times the link's length, whichever is more]
+    /// Longest index, uncompressed [default: 64M or 64 times the link's length, whichever is more]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) max_index_bytes: Option<u64>,
     /// Bytes of new tensors [default: 256M or 1024 times the link's length, whichever is more]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) max_new_bytes: Option<u64>,
+    /// Bytes of the pieces of tensors that the link has something for: how much is to be decoded [default: any number]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) max_coded_bytes: Option<u64>,
     /// Only the limits of the format, for links from a source that you trust
-    #[arg(long, conflicts_with_all = ["max_index_bytes", "max_new_bytes"])]
+    #[arg(long, conflicts_with_all = ["max_index_bytes", "max_new_bytes", "max_coded_bytes"])]
     pub(crate) trusted: bool,
 }
 
@@ -76,6 +79,7 @@ impl LimitArgs {
         if let Some(most) = self.max_new_bytes {
             (limits.set_bytes, limits.set_bytes_per_file_byte) = (most, 0);
         }
+        limits.coded_bytes = self.max_coded_bytes.unwrap_or(limits.coded_bytes);
         limits
     }
 }

@@ -12,7 +12,10 @@ fn main() {
     for line in io::stdin().lock().lines() {
         let request: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
         if request["operation"] == "hello" {
-            let hello = json!({ "testee": "fake", "protocol": 2, "operations": ["check", "apply", "plan"], "without": ["zstd"] });
+            let mut hello = json!({ "testee": "fake", "protocol": 2, "operations": ["check", "apply", "plan"], "without": ["zstd"] });
+            if mode == "minimal" {
+                hello["profile"] = json!("minimal-chain");
+            }
             println!("{}", if mode == "hello" || mode == "die" { &given } else { &hello });
             continue;
         }
@@ -21,7 +24,7 @@ fn main() {
             answer["case"] = request["case"].clone();
         }
         match mode {
-            "answer" => println!("{answer}"),
+            "answer" | "minimal" => println!("{answer}"),
             "answer-twice" => println!("{answer}\n{answer}"),
             "answer-another" => println!("{}", json!({ "case": "another", "result": "valid" })),
             "write-and-answer" => {

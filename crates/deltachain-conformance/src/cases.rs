@@ -1,7 +1,7 @@
 //! Cases: the questions about each vector, and the right answers.
 
 use crate::index::{
-    Expected, HeaderDigests, Kind, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, Vector,
+    Expected, HeaderDigests, Kind, Minimal, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, Vector,
 };
 use crate::suite::Suite;
 
@@ -65,15 +65,18 @@ pub(crate) struct Case<'a> {
     pub(crate) vector: &'a Vector,
     pub(crate) operation: Operation,
     pub(crate) expectation: Expectation<'a>,
+    /// What a minimal chain reader may answer, too.
+    pub(crate) minimal: Option<&'a Refusal>,
 }
 
 /// All cases of all vectors, in the order of the index.
 pub(crate) fn cases(suite: &Suite) -> Vec<Case<'_>> {
-    suite.index.vectors.iter().flat_map(cases_of).collect()
+    let vectors = suite.index.vectors.iter();
+    vectors.flat_map(|vector| cases_of(vector, suite.index.minimal.get(&vector.id))).collect()
 }
 
 /// The cases of one vector.
-pub(crate) fn cases_of(vector: &Vector) -> Vec<Case<'_>> {
+pub(crate) fn cases_of<'a>(vector: &'a Vector, minimal: Option<&'a Minimal>) -> Vec<Case<'a>> {
     fn asked<'a, T>(
         operation: Operation,
         expected: Option<&'a Expected<T>>,
@@ -98,7 +101,12 @@ pub(crate) fn cases_of(vector: &Vector) -> Vec<Case<'_>> {
     ];
     let cases = questions.into_iter().flatten().map(|(operation, expectation)| {
         let id = format!("{}#{}", vector.id, operation.label());
-        Case { id, vector, operation, expectation }
+        let minimal = minimal.and_then(|minimal| match operation {
+            Operation::Plan => minimal.plan.as_ref(),
+            Operation::Replay => minimal.replay.as_ref(),
+            _ => None,
+        });
+        Case { id, vector, operation, expectation, minimal }
     });
     cases.collect()
 }

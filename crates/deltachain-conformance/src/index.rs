@@ -9,10 +9,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// The one version of the index that this program reads.
-pub(crate) const FORMAT: u64 = 2;
+pub(crate) const FORMAT: u64 = 3;
 
 /// What a reader must know to be measured by a vector, and may say that it does not.
-pub(crate) const FEATURES: [&str; 27] = [
+pub(crate) const FEATURES: [&str; 29] = [
     "dense",
     "sparse",
     "absolute",
@@ -32,6 +32,7 @@ pub(crate) const FEATURES: [&str; 27] = [
     "pieces",
     "sequence",
     "set-limit",
+    "coded-limit",
     "shards",
     "skip-routes",
     "routes-documents",
@@ -39,8 +40,12 @@ pub(crate) const FEATURES: [&str; 27] = [
     "assets",
     "partial",
     "accept",
+    "direct-path",
     "symbolic-links",
 ];
+
+/// What a minimal chain reader (SPEC section 14) may leave out: it is not asked vectors with one of these.
+pub(crate) const NOT_MINIMAL: [&str; 3] = ["accept", "partial", "routes-documents"];
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,6 +57,23 @@ pub(crate) struct Index {
     /// Path to SHA-256.
     pub(crate) states: BTreeMap<String, String>,
     pub(crate) vectors: Vec<Vector>,
+    /// By the id of a vector: how a minimal chain reader may refuse it, besides the ordinary answer.
+    pub(crate) minimal: BTreeMap<String, Minimal>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Minimal {
+    pub(crate) plan: Option<Refusal>,
+    pub(crate) replay: Option<Refusal>,
+}
+
+/// How to make a long file of a short one: the byte at this offset is repeated until the file has this length.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Grown {
+    pub(crate) at: u64,
+    pub(crate) length: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -76,10 +98,15 @@ pub(crate) struct Vector {
     #[serde(default)]
     pub(crate) then: Vec<String>,
     pub(crate) set_bytes: Option<u64>,
+    pub(crate) coded_bytes: Option<u64>,
     pub(crate) held: Option<Held>,
     pub(crate) version: Option<u64>,
     pub(crate) accept: Option<String>,
     pub(crate) take: Option<Take>,
+    /// Whether the cheapest direct path is wanted.
+    #[serde(default)]
+    pub(crate) direct: bool,
+    pub(crate) grown: Option<Grown>,
     #[serde(rename = "allocation_ceiling")]
     _allocation_ceiling: Option<u64>,
     pub(crate) expect: Expect,

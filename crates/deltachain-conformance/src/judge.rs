@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use deltachain::files::SafetensorsState;
+use deltachain::format::HEADER_BYTES;
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo};
-use deltachain::{FileSource, Limits, LinkReader, Replay, StateTable};
+use deltachain::{FileSource, Limits, LinkReader, Replay, Source, StateTable};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -32,9 +33,20 @@ const ASSETS: &str = "assets";
 /// Why an answer is wrong: as a value, because this is nothing that stops the program.
 type Judged<T = ()> = std::result::Result<T, String>;
 
-/// Judges a line that a testee has answered.
-pub(crate) fn judge(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Workshop<'_>) -> Verdict {
-    judged(case, request, line, workshop).unwrap_or_else(Verdict::Wrong)
+/// Judges a line that a testee has answered. `also` is a refusal that is right, too.
+pub(crate) fn judge(
+    case: &Case<'_>,
+    also: Option<&Refusal>,
+    request: &Request,
+    line: &str,
+    workshop: &mut Workshop<'_>,
+) -> Verdict {
+    let mut verdict = judged(case, request, line, workshop);
+    if let (Some(also), true) = (also, verdict != Ok(Verdict::Right)) {
+        let also = Case { id: case.id.clone(), expectation: Expectation::Refusal(also), ..*case };
+        verdict = judged(&also, request, line, workshop).or(verdict);
+    }
+    verdict.unwrap_or_else(Verdict::Wrong)
 }
 
 /// Whether the line is an answer to this case at all. If not, the testee is out of step.
@@ -252,7 +264,7 @@ fn check_version(folder: &Path, expected: &ReplayResult, is_part: bool, workshop
     let named = expected.shards.keys().map(shard_name);
     holds_just(folder, &named.chain((!expected.assets.is_empty()).then(|| ASSETS.to_owned())).collect())?;
     if !expected.assets.is_empty() {
-        holds_just(&assets, &expected.assets.keys().cloned().collect())?;
+        check_names(&files_below(&assets, "")?, &expected.assets.keys().cloned().collect())?;
     }
     for (name, digest) in &expected.assets {
         let bytes = fs::read(assets.join(name)).map_err(|error| format!("the asset {name:?}: {error}"))?;
@@ -274,13 +286,33 @@ fn check_version(folder: &Path, expected: &ReplayResult, is_part: bool, workshop
 
 /// That a folder has entries of these names and no others.
 fn holds_just(folder: &Path, expected: &BTreeSet<String>) -> Judged {
+    let found = entries(folder)?;
+    check_names(&found.into_iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect(), expected)
+}
+
+fn entries(folder: &Path) -> Judged<Vec<fs::DirEntry>> {
     let missing = |error: std::io::Error| format!("there is no output folder {}: {error}", folder.display());
-    let mut found = BTreeSet::new();
-    for entry in fs::read_dir(folder).map_err(missing)? {
-        let entry = entry.map_err(|error| error.to_string())?;
-        found.insert(entry.file_name().to_string_lossy().into_owned());
+    let entries = fs::read_dir(folder).map_err(missing)?;
+    entries.collect::<Result<_, _>>().map_err(|error: std::io::Error| error.to_string())
+}
+
+/// The files below a folder, whose names begin with `prefix`. A folder is there only for what is in it.
+fn files_below(folder: &Path, prefix: &str) -> Judged<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for entry in entries(folder)? {
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.file_type().map_err(|error| error.to_string())?.is_dir() {
+            let inside = files_below(&entry.path(), &format!("{name}/"))?;
+            names.extend(if inside.is_empty() { BTreeSet::from([name]) } else { inside });
+        } else {
+            names.insert(name);
+        }
     }
-    if let Some(name) = expected.difference(&found).next() {
+    Ok(names)
+}
+
+fn check_names(found: &BTreeSet<String>, expected: &BTreeSet<String>) -> Judged {
+    if let Some(name) = expected.difference(found).next() {
         return Err(format!("the output lacks {name:?}"));
     }
     match found.difference(expected).next() {
@@ -295,6 +327,7 @@ fn check_link(link: &Path, base: Option<&Path>, target: Digest, direct: bool) ->
     if direct && !link.is_direct() {
         return Err(deltachain::Error::usage("relative values in a link of the direct profile"));
     }
+    check_checksum(&link)?;
     let files = base.map(SafetensorsState::open).transpose()?;
     let empty = MemoryState::new();
     let base: &dyn State = files.as_ref().map_or(&empty, |files| files);
@@ -303,6 +336,20 @@ fn check_link(link: &Path, base: Option<&Path>, target: Digest, direct: bool) ->
     replay.prove(base, &())?;
     let reached = replay.table().digests.state;
     if reached == target { Ok(()) } else { Err(deltachain::Error::usage(format!("its target is {reached}"))) }
+}
+
+/// R-STR-08.
+fn check_checksum(link: &LinkReader<FileSource>) -> deltachain::Result<()> {
+    if link.header().index_stored == link.header().index_raw {
+        return Ok(());
+    }
+    // The descriptor follows the frame's magic.
+    let mut descriptor = [0];
+    link.source().read_at(HEADER_BYTES + 4, &mut descriptor)?;
+    if descriptor[0] & 0b100 != 0 {
+        return Ok(());
+    }
+    Err(deltachain::Error::usage("R-STR-08: the frame of its compressed index has no content checksum"))
 }
 
 /// What an answer should have been, in words.
@@ -324,6 +371,7 @@ pub(crate) fn wanted(case: &Case<'_>) -> String {
 mod tests {
     use deltachain::files::{Layout, StagedSafetensors};
     use deltachain::tensor::Dtype;
+    use deltachain::{DiffOptions, diff};
 
     use super::*;
     use crate::suite::Suite;
@@ -351,9 +399,57 @@ mod tests {
     }
 
     #[test]
+    fn a_compressed_index_needs_a_checksum() {
+        let mut state = MemoryState::new();
+        for number in 0..50 {
+            state.insert(&format!("tensor number {number}"), Dtype::U8, &[1], vec![0]).unwrap();
+        }
+        let mut bytes = Vec::new();
+        diff(&MemoryState::new(), &state, &DiffOptions::default(), &mut bytes).unwrap();
+        let target = StateDigests::of(&state, &()).unwrap().state;
+        let folder = tempfile::tempdir().unwrap();
+        let check = |bytes: &[u8]| {
+            let path = folder.path().join("link.dcf");
+            fs::write(&path, bytes).unwrap();
+            check_link(&path, None, target, false).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&bytes), Ok(()));
+        // The same without the last four bytes of the frame, and the flag that announces them.
+        let stored = u64::from_le_bytes(bytes[88..96].try_into().unwrap());
+        let end = 128 + usize::try_from(stored).unwrap();
+        bytes.drain(end - 4..end);
+        bytes[132] &= !0b100;
+        bytes[88..96].copy_from_slice(&(stored - 4).to_le_bytes());
+        let crc = crc32fast::hash(&bytes[128..end - 4]);
+        bytes[120..124].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[..124]);
+        bytes[124..128].copy_from_slice(&crc.to_le_bytes());
+        assert!(check(&bytes).unwrap_err().contains("R-STR-08"));
+    }
+
+    #[test]
+    fn assets_may_lie_in_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, content) in [("a", "1"), ("b/c/d", "2")] {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        let names = |expected: &[&str]| {
+            let expected = expected.iter().map(|&name| name.to_owned()).collect();
+            check_names(&files_below(folder.path(), "").unwrap(), &expected)
+        };
+        assert_eq!(names(&["a", "b/c/d"]), Ok(()));
+        assert!(names(&["a", "b/c"]).is_err() && names(&["a"]).is_err() && names(&["a", "b/c/d", "e"]).is_err());
+        // An empty folder belongs to nothing.
+        fs::create_dir(folder.path().join("b/e")).unwrap();
+        assert_eq!(names(&["a", "b/c/d"]), Err("the output has \"b/e\", which does not belong there".to_owned()));
+    }
+
+    #[test]
     fn a_replayed_version_is_its_shards_and_assets_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
-        let index = r#"{"format":2,"spec":"1.0","licence":"CC0-1.0","states":{},"vectors":[]}"#;
+        let index = r#"{"format":3,"spec":"1.0","licence":"CC0-1.0","states":{},"vectors":[],"minimal":{}}"#;
         fs::write(folder.path().join("index.json"), index).unwrap();
         let suite = Suite::load(Some(folder.path())).unwrap();
         let mut workshop = Workshop::new(&suite).unwrap();

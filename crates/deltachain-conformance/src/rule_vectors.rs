@@ -17,7 +17,7 @@ const EXCEPTIONS: &str = "exceptions.json";
 pub(crate) fn breaking<'a>(suite: &'a Suite, rule: &str) -> Vec<(&'a Vector, Vec<Case<'a>>)> {
     let naming = suite.index.vectors.iter().filter(|vector| vector.rules.iter().any(|named| named == rule));
     let refused = naming.map(|vector| {
-        let cases = cases_of(vector).into_iter();
+        let cases = cases_of(vector, None).into_iter();
         let by_rule =
             |case: &Case<'_>| matches!(case.expectation, Expectation::Refusal(refusal) if refusal.rule.is_some());
         (vector, cases.filter(by_rule).collect::<Vec<_>>())

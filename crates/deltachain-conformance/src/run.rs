@@ -12,7 +12,7 @@ use crate::expected::ExpectedFailures;
 use crate::judge::Verdict;
 use crate::problem::{Problem, Result};
 use crate::report::{CaseResult, Report, human, json, junit};
-use crate::session::Session;
+use crate::session::{Session, Unasked};
 use crate::spec::Spec;
 use crate::suite::Suite;
 use crate::workshop::Workshop;
@@ -54,8 +54,8 @@ fn ask_all<'a>(
     let mut results = Vec::with_capacity(chosen.len());
     for &case in chosen {
         let result = match session.unsupported(case) {
-            Some(why) if args.require_complete => CaseResult::failed(case, why),
-            Some(why) => CaseResult::skipped(case, why),
+            Some(Unasked::Unable(why)) if args.require_complete => CaseResult::failed(case, why),
+            Some(Unasked::Unable(why) | Unasked::ByProfile(why)) => CaseResult::skipped(case, why),
             None => {
                 let mut asked = session.ask(case, &mut workshop)?;
                 if let (Verdict::OtherRule(rule), true) = (&asked.verdict, args.rules) {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::cases::Case;
-use crate::index::FEATURES;
+use crate::index::{FEATURES, NOT_MINIMAL};
 use crate::judge::{Verdict, answers, judge};
 use crate::problem::{Problem, Result};
 use crate::process::{Process, Reply, shortened};
@@ -16,6 +16,9 @@ use crate::workshop::Workshop;
 pub(crate) const PROTOCOL: u64 = 2;
 /// The operations that a testee may support.
 const OPERATIONS: [&str; 7] = ["check", "apply", "patches", "encode", "document", "plan", "replay"];
+
+/// The profile of readers that leave out what SPEC section 14 allows a minimal chain reader.
+const MINIMAL: &str = "minimal-chain";
 
 /// A testee that has introduced itself.
 #[derive(Debug)]
@@ -31,6 +34,16 @@ struct Hello {
     protocol: u64,
     operations: Vec<String>,
     without: Vec<String>,
+    profile: Option<String>,
+}
+
+/// Why a testee is not asked a case.
+#[derive(Debug)]
+pub(crate) enum Unasked {
+    /// It need not be able to answer.
+    ByProfile(String),
+    /// It says that it cannot.
+    Unable(String),
 }
 
 /// What came of a case.
@@ -56,13 +69,23 @@ impl Session {
     }
 
     /// Why the testee is not to be asked this, if so.
-    pub(crate) fn unsupported(&self, case: &Case<'_>) -> Option<String> {
+    pub(crate) fn unsupported(&self, case: &Case<'_>) -> Option<Unasked> {
+        let features = &case.vector.features;
+        if self.is_minimal()
+            && let Some(feature) = features.iter().find(|feature| NOT_MINIMAL.contains(&feature.as_str()))
+        {
+            return Some(Unasked::ByProfile(format!("a minimal chain reader may be without the feature {feature}")));
+        }
         let operation = case.operation.name();
         if !self.hello.operations.iter().any(|own| own == operation) {
-            return Some(format!("does not claim the operation {operation}"));
+            return Some(Unasked::Unable(format!("does not claim the operation {operation}")));
         }
-        let missing = case.vector.features.iter().find(|feature| self.hello.without.contains(feature));
-        missing.map(|feature| format!("says that it is without the feature {feature}"))
+        let missing = features.iter().find(|feature| self.hello.without.contains(feature));
+        missing.map(|feature| Unasked::Unable(format!("says that it is without the feature {feature}")))
+    }
+
+    fn is_minimal(&self) -> bool {
+        self.hello.profile.as_deref() == Some(MINIMAL)
     }
 
     /// Asks a case and judges the answer. A testee that was lost before is started again.
@@ -76,7 +99,7 @@ impl Session {
         let time = start.elapsed();
         let verdict = match &reply {
             Reply::Lost(how) => Verdict::Wrong(format!("the testee {how}")),
-            Reply::Line(line) => judge(case, &request, line, workshop),
+            Reply::Line(line) => judge(case, case.minimal.filter(|_| self.is_minimal()), &request, line, workshop),
         };
         let stderr = self.process.take_tail();
         if matches!(&reply, Reply::Line(line) if !answers(case, line)) {
@@ -107,5 +130,10 @@ fn greet(process: &mut Process) -> Result<Hello> {
     if let Some(name) = unknown(&hello.without, &FEATURES) {
         return Err(Problem::failed(format!("the testee is without the feature {name}, which does not exist")));
     }
-    Ok(hello)
+    match &hello.profile {
+        Some(profile) if profile != MINIMAL => {
+            Err(Problem::failed(format!("the testee names the profile {profile}, which does not exist")))
+        }
+        _ => Ok(hello),
+    }
 }

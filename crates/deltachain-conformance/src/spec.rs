@@ -21,7 +21,7 @@ const IN_WORDS: [(&str, &[&str]); 5] = [
     ("its fields", &["R-INT-01", "R-INT-02", "R-INT-03"]),
     ("varints (R-INT)", &["R-INT-01", "R-INT-02", "R-INT-03"]),
     ("the stream", &["R-STR-02", "R-STR-03"]),
-    ("checked as a document", &["R-LIM-05", "R-DOC-"]),
+    ("checked as a document", &["R-LIM-05", "R-DOC-", "R-LIM-07"]),
 ];
 /// The sections of the rules that words mean, except rules that some step names.
 const FIELDS: [(&str, &[&str]); 2] = [("index fields", &["6", "6.1", "6.2"]), ("its fields", &["7.1"])];

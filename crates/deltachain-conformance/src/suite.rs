@@ -7,10 +7,12 @@ use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::index::{Base, Expected, FEATURES, FORMAT, Index, Kind, Vector};
+use crate::index::{Base, Expect, Expected, FEATURES, FORMAT, Index, Kind, Vector};
 use crate::problem::{Problem, Result};
 
 const INDEX: &str = "index.json";
+/// No longer file is made of a short one.
+const MOST_GROWN: u64 = 1 << 28;
 
 /// The vectors, all of whose files are there and have the SHA-256 that the index names.
 #[derive(Debug)]
@@ -54,6 +56,16 @@ impl Suite {
                 return Err(format!("{} is there twice", vector.id));
             }
         }
+        for (id, minimal) in &self.index.minimal {
+            let expect = by_id.get(id.as_str()).map(|vector| &vector.expect);
+            let fits = |expect: &Expect| {
+                (minimal.plan.is_none() || expect.plan.is_some())
+                    && (minimal.replay.is_none() || expect.replay.is_some())
+            };
+            if !expect.is_some_and(fits) {
+                return Err(format!("minimal: {id} is not a vector that is asked this"));
+            }
+        }
         for vector in &self.index.vectors {
             let flaw = self.flaw(vector, &by_id);
             flaw.map_or(Ok(()), |flaw| Err(format!("{}: {flaw}", vector.id)))?;
@@ -67,6 +79,9 @@ impl Suite {
             if by_id.get(other.as_str()).is_none_or(|other| other.kind != vector.kind) {
                 return Some(format!("there is no {} {other}", vector.kind.name()));
             }
+        }
+        if vector.grown.is_some_and(|grown| grown.length > MOST_GROWN) {
+            return Some(format!("a file of more than {MOST_GROWN} bytes"));
         }
         if let Some(unknown) = vector.features.iter().find(|feature| !FEATURES.contains(&feature.as_str())) {
             return Some(format!("{unknown} is not a feature"));

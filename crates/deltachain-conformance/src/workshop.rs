@@ -1,7 +1,8 @@
 //! A temporary folder with what testees are given and what they make: states made from rules, unpacked chains, outputs.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use deltachain::files::SafetensorsState;
@@ -11,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::by_rule;
 use crate::cases::{Case, Expectation, Operation};
-use crate::index::{Held, Vector};
+use crate::index::{Grown, Held, Vector};
 use crate::problem::{Problem, Result};
 use crate::suite::Suite;
 use crate::unpack::unpack;
@@ -26,6 +27,8 @@ pub(crate) struct Workshop<'a> {
     digests: HashMap<PathBuf, Digest>,
     /// Where each chain has been unpacked.
     chains: HashMap<String, PathBuf>,
+    /// Where files lie that have been made of shorter ones, by the id of the vector.
+    grown: HashMap<String, PathBuf>,
 }
 
 /// A request, and where its output will be.
@@ -39,7 +42,14 @@ pub(crate) struct Request {
 impl<'a> Workshop<'a> {
     pub(crate) fn new(suite: &'a Suite) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("deltachain-conformance-").tempdir().map_err(Problem::failed)?;
-        Ok(Self { suite, folder, states: HashMap::new(), digests: HashMap::new(), chains: HashMap::new() })
+        Ok(Self {
+            suite,
+            folder,
+            states: HashMap::new(),
+            digests: HashMap::new(),
+            chains: HashMap::new(),
+            grown: HashMap::new(),
+        })
     }
 
     /// The safetensors file of a state.
@@ -68,12 +78,25 @@ impl<'a> Workshop<'a> {
         Ok(digest)
     }
 
+    /// The file that a vector is about.
+    fn file(&mut self, vector: &Vector) -> Result<PathBuf> {
+        let path = self.suite.path(&vector.file);
+        let Some(grown) = vector.grown else { return Ok(path) };
+        if let Some(known) = self.grown.get(&vector.id) {
+            return Ok(known.clone());
+        }
+        let made = self.folder.path().join(format!("grown-{}", self.grown.len()));
+        grow(&path, grown, &made).map_err(Problem::with_file(&made))?;
+        self.grown.insert(vector.id.clone(), made.clone());
+        Ok(made)
+    }
+
     fn chain(&mut self, vector: &Vector) -> Result<PathBuf> {
         if let Some(known) = self.chains.get(&vector.file) {
             return Ok(known.clone());
         }
         let path = self.folder.path().join(format!("chain-{}", self.chains.len()));
-        unpack(&self.suite.path(&vector.file), &path)?;
+        unpack(&self.file(vector)?, &path)?;
         self.chains.insert(vector.file.clone(), path.clone());
         Ok(path)
     }
@@ -86,17 +109,21 @@ impl<'a> Workshop<'a> {
         }
         fs::create_dir(&folder).map_err(Problem::with_file(&folder))?;
         let vector = case.vector;
-        let file = self.suite.path(&vector.file);
         let (name, mut members) = match case.operation {
             Operation::Check | Operation::Patches => {
-                (None, json!({ "link": text(&file)?, "set_bytes": vector.set_bytes }))
+                let link = text(&self.file(vector)?)?;
+                (None, json!({ "link": link, "set_bytes": vector.set_bytes, "coded_bytes": vector.coded_bytes }))
             }
             Operation::Apply => {
                 let then = vector.then.iter().filter_map(|id| self.suite.vector(id));
-                let links = then.map(|link| text(&self.suite.path(&link.file)));
-                let links = std::iter::once(text(&file)).chain(links).collect::<Result<Vec<_>>>()?;
-                let base = self.base(vector)?;
-                (Some("result.safetensors"), json!({ "links": links, "base": base, "set_bytes": vector.set_bytes }))
+                let links = std::iter::once(vector).chain(then).map(|link| text(&self.file(link)?));
+                let members = json!({
+                    "links": links.collect::<Result<Vec<_>>>()?,
+                    "base": self.base(vector)?,
+                    "set_bytes": vector.set_bytes,
+                    "coded_bytes": vector.coded_bytes,
+                });
+                (Some("result.safetensors"), members)
             }
             Operation::EncodeCompact | Operation::EncodeDirect => {
                 let Expectation::Encode { target } = case.expectation else {
@@ -106,12 +133,16 @@ impl<'a> Workshop<'a> {
                 let (base, target) = (self.base(vector)?, text(&self.state(target)?)?);
                 (Some("result.dcf"), json!({ "base": base, "target": target, "profile": profile }))
             }
-            Operation::Document => (None, json!({ "file": text(&file)?, "document": vector.document })),
+            Operation::Document => (None, json!({ "file": text(&self.file(vector)?)?, "document": vector.document })),
             Operation::Plan => {
-                let held = vector.held.as_ref().map(held);
-                let chain = text(&self.chain(vector)?)?;
-                let accept = &vector.accept;
-                (None, json!({ "chain": chain, "held": held, "version": vector.version, "accept": accept }))
+                let members = json!({
+                    "chain": text(&self.chain(vector)?)?,
+                    "held": vector.held.as_ref().map(held),
+                    "version": vector.version,
+                    "accept": vector.accept,
+                    "direct": vector.direct,
+                });
+                (None, members)
             }
             Operation::Replay => {
                 let mut held = vector.held.as_ref().map(held);
@@ -128,6 +159,7 @@ impl<'a> Workshop<'a> {
                     "shards": take.and_then(|take| take.shards.as_ref()),
                     "tensors": take.and_then(|take| take.tensors.as_ref()),
                     "set_bytes": vector.set_bytes,
+                    "coded_bytes": vector.coded_bytes,
                 });
                 (Some("result"), members)
             }
@@ -145,6 +177,18 @@ impl<'a> Workshop<'a> {
     fn base(&mut self, vector: &Vector) -> Result<Option<String>> {
         vector.base.state().map(|base| text(&self.state(base)?)).transpose()
     }
+}
+
+/// Makes a long file of a short one.
+fn grow(from: &Path, Grown { at, length }: Grown, to: &Path) -> io::Result<()> {
+    let mut bytes = fs::read(from)?;
+    let more = length.saturating_sub(bytes.len() as u64);
+    let after = usize::try_from(at).ok().filter(|at| *at < bytes.len()).map(|at| bytes.split_off(at));
+    let after = after.ok_or(io::ErrorKind::InvalidInput)?;
+    let mut out = File::create(to)?;
+    out.write_all(&bytes)?;
+    io::copy(&mut io::repeat(after[0]).take(more), &mut out)?;
+    out.write_all(&after)
 }
 
 /// The version that the reader has, as `plan` names it.

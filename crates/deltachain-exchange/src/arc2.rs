@@ -1,8 +1,9 @@
 //! ARC of Fireworks, versions 1 and 2, which its hot load takes.
 //!
-//! For each file of the base there is a safetensors file of the same name. Under the name of every tensor it holds the
-//! exclusive or of all old and new bytes as `U8`: a zlib stream (version 1) or a zstd frame (version 2). `__metadata__`
-//! has the Adler-32 of the new bytes as a decimal number. All tensors are there, also tensors that do not change.
+//! For each file of the base there is a safetensors file of the same name; a base with folders becomes one file. Under
+//! the name of every tensor it holds the exclusive or of all old and new bytes as `U8`: a zlib stream (version 1) or a
+//! zstd frame (version 2). `__metadata__` has the Adler-32 of the new bytes as a decimal number. All tensors are there,
+//! also tensors that do not change.
 //!
 //! Version 3 holds pickled data, which can run any program when it is read. It is refused.
 
@@ -122,7 +123,9 @@ pub(crate) fn write(
     };
 
     let path = directory.join(format!("step_{:06}", step.number));
-    let files: &[LayoutFile] = step.layout.filter(|layout| layout.is_directory()).map_or(&[], |layout| layout.files());
+    // It knows no folders.
+    let layout = step.layout.filter(|layout| layout.is_directory() && layout.folders().is_empty());
+    let files: &[LayoutFile] = layout.map_or(&[], |layout| layout.files());
     if files.is_empty() {
         let path = path.with_extension("safetensors");
         create_parent(&path)?;

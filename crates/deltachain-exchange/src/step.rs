@@ -22,7 +22,7 @@ pub struct Applied {
 pub struct Step<'a> {
     /// Its number; the base has the one before, so it is at least 1.
     pub number: u64,
-    /// How the base is spread over files, which ARC keeps. Default: one file `model.safetensors`.
+    /// How the base is spread over files, which ARC keeps if there are no folders. Default: one file `model.safetensors`.
     pub layout: Option<&'a Layout>,
     /// Name of the model, which PULSEPT1 records. Default: `model`.
     pub model: String,

@@ -268,4 +268,15 @@ fn arc_keeps_the_files_of_the_base() {
         Some("y.safetensors")
     );
     assert!(read(Reader::Arc2, &written.path, &before).unwrap().0 == target);
+
+    // It has no folders.
+    fs::create_dir(model.join("vae")).unwrap();
+    envelope(&model.join("vae/z.safetensors"), r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#, &[7]);
+    let base = SafetensorsState::open(&model).unwrap();
+    let before = MemoryState::copy_of(&base).unwrap();
+    target.insert("vae/a", Dtype::U8, &[1], vec![8]).unwrap();
+    let step = Step::new(2).layout(Some(base.layout()));
+    let written = Writer::Arc2(arc2::Version::V2).write(&base, &target, &step, folder.path(), &()).unwrap();
+    assert!(written.path.is_file());
+    assert!(read(Reader::Arc2, &written.path, &before).unwrap().0 == target);
 }

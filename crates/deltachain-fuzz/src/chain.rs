@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
 
     /// All steps of SPEC section 19.
     fn replay(&self, wanted: Option<u64>, held: Option<&Reached>) -> Result<Reached> {
-        let recorded = held.map(|held| Held { version: held.version, commit: held.commit, chain: Some(held.chain) });
+        let recorded = held.map(|held| Held { version: held.version, commit: held.commit, chain: held.chain });
         let mut planner = Planner::new(wanted, recorded, self.accept, &limits());
         let bytes: usize = self.store.objects.values().map(Vec::len).sum();
         // Each object is asked for once, as are some that would follow the last; each plan that fails rules out a route.

@@ -146,7 +146,13 @@ fn dtype_of(code: u8) -> Dtype {
 }
 
 fn described() -> impl Iterator<Item = Dtype> {
-    let all = [("U24", 24, 1, None), ("F12", 12, 2, Some(11)), ("S32", 32, 4, Some(0)), ("F8_E7M0", 8, 1, Some(7))];
+    let all = [
+        ("U24", 24, 1, None),
+        ("F12", 12, 2, Some(11)),
+        ("S32", 32, 4, Some(0)),
+        ("F8_E7M0", 8, 1, Some(7)),
+        ("Q144", 144, 2, None),
+    ];
     all.into_iter()
         .filter_map(|(name, bits, lane, exponent)| DescribedDtype::new(name, bits, lane, exponent))
         .map(Dtype::Described)

@@ -142,7 +142,7 @@ pub(crate) fn plan_again(store: &Store, keep: &Keep, mut read: Documents) -> Res
         if *routes == entry.routes {
             continue;
         }
-        let document = entry.successor(routes.clone());
+        let document = entry.successor(routes.clone(), |_| false);
         if routes.is_empty() {
             withdrawn.push(*version);
         }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use deltachain::chain::{ChainDocument, Commit, Hop, ObjectName, Planner, Route, Step, check_target};
+use deltachain::chain::{
+    ChainDocument, Commit, FileReference, Hop, ObjectName, Planner, Route, RoutesDocument, Step, check_target,
+};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Limits, LinkReader, Result, apply};
@@ -68,6 +70,39 @@ fn travel(store: &Store, route: &Route, states: &[MemoryState]) -> MemoryState {
         None => apply(&MemoryState::new(), &link).unwrap(),
         Some(from) => apply(&states[usize::try_from(from).unwrap()], &link).unwrap(),
     }
+}
+
+/// Checks that all commits and routes documents say of each of their routes whether it is direct, and that it is so. Gives how
+/// many routes from versions are direct and how many are not.
+pub fn marks(store: &Store) -> (usize, usize) {
+    let (mut direct, mut other) = (0, 0);
+    for object in store.objects().unwrap() {
+        let bytes = store.get(object.name).unwrap().unwrap();
+        let limits = Limits::default();
+        let (routes, marks) = match object.name {
+            ObjectName::Commit(_) => {
+                let commit = Commit::parse(&bytes, &limits).unwrap();
+                let marks = commit.direct_routes();
+                (commit.routes, marks)
+            }
+            ObjectName::Routes { .. } => {
+                let document = RoutesDocument::parse(&bytes, &limits).unwrap();
+                let marks = document.direct_routes();
+                (document.routes, marks)
+            }
+            _ => continue,
+        };
+        for (route, is_marked) in routes.iter().zip(marks) {
+            let link =
+                |file: &FileReference| LinkReader::open(store.get(file.name()).unwrap().unwrap(), &limits).unwrap();
+            let is_direct = route.files.iter().all(|file| link(file).is_direct());
+            assert_eq!(is_marked, is_direct, "{}: from {:?}", object.name, route.from);
+            if route.from.is_some() {
+                *(if is_direct { &mut direct } else { &mut other }) += 1;
+            }
+        }
+    }
+    (direct, other)
 }
 
 /// The state of the model that a subscriber's directory shows, if it shows one.

@@ -137,7 +137,7 @@ fn any_routes(version: u64, files: usize) -> impl Strategy<Value = Vec<Route>> {
 }
 
 fn any_assets() -> impl Strategy<Value = Vec<Asset>> {
-    btree_map("[a-c]{1,2}( |\\.)[a-z\u{e4}]", (any_digest(), 0..=1_u64 << 30), 0..4)
+    btree_map("([d-f]/)?[a-c]{1,2}( |\\.)[a-z\u{e4}]", (any_digest(), 0..=1_u64 << 30), 0..4)
         .prop_map(|assets| assets.into_iter().map(|(name, (digest, size))| Asset { name, digest, size }).collect())
 }
 
@@ -318,7 +318,8 @@ fn the_first_broken_rule_is_reported() {
         ("\"b\":\"\"}}", "\"b\":\"\"}}\n", "R-DOC-03", Some(text.len() as u64)),
         ("\"b\":\"\"}}", "\"b\":\"\"}", "R-DOC-03", Some(text.len() as u64 - 1)),
         ("\"name\":\"config.json\",", "", "R-DOC-03", None),
-        ("\"size\":9}", "\"size\":1073741825}", "R-DOC-03", None),
+        ("\"size\":9}", "\"size\":9007199254740992}", "R-DOC-03", None),
+        ("\"size\":9}", "\"size\":1073741825}", "R-LIM-07", None),
         ("\"assets\":", "\"assets\":null,\"x\":", "R-DOC-03", None),
         ("\"from\":2", "\"from\":3", "R-DOC-04", None),
         ("\"from\":null", "\"from\":9007199254740991", "R-DOC-04", None),
@@ -386,6 +387,27 @@ fn routes_ascend_by_start_bytes_and_digests() {
 }
 
 #[test]
+fn of_routes_that_begin_alike_the_one_with_fewer_files_comes_first() {
+    let file = |byte, size| FileReference { digest: Digest([byte; 32]), size };
+    let route = |files: &[FileReference]| Route { from: None, files: files.to_vec() };
+    // The same sum of sizes, and the digests of the first are those that the second begins with.
+    let (short, long) = (route(&[file(9, 10)]), route(&[file(9, 7), file(1, 3)]));
+    assert!(short.order(&long).is_lt());
+    let document = |routes: &[&Route]| RoutesDocument {
+        version: 1,
+        generation: 1,
+        commit: Digest([1; 32]),
+        routes: routes.iter().copied().cloned().collect(),
+        metadata: BTreeMap::new(),
+    };
+    document(&[&short, &long]).to_bytes().unwrap();
+    assert_eq!(document(&[&long, &short]).to_bytes().unwrap_err().rule(), Some("R-DOC-04"));
+    // The digests count first.
+    let lesser = route(&[file(8, 7), file(9, 3)]);
+    document(&[&lesser, &short]).to_bytes().unwrap();
+}
+
+#[test]
 fn more_than_two_to_the_64_bytes_are_added_up_exactly() {
     let file = |size| FileReference { digest: Digest([1; 32]), size };
     let route = |last| Route { from: None, files: [vec![file(LARGEST); 2049], vec![file(last)]].concat() };
@@ -431,6 +453,7 @@ fn assets_have_names_of_their_own() {
         Commit { assets, ..a_commit() }.to_bytes()
     };
     with(&[]).unwrap();
+    with(&["1_Pooling/config.json", "a", "a b/c", "a-b", "aa/b/c/d/e/f/g/h", "ab", "b/deltachain.json"]).unwrap();
     with(&["A.json", "b.json", "\u{c4}", "\u{e4}"]).unwrap();
     with(&["chat_template.jinja", "deltachain", "model.safetensors.index", "model.safetensors.txt", "safetensors"])
         .unwrap();
@@ -440,7 +463,21 @@ fn assets_have_names_of_their_own() {
         &["A", "a"],
         &[""],
         &[".hidden"],
-        &["a/b"],
+        &["/a"],
+        &["a//b"],
+        &["../a"],
+        &["a/.b"],
+        &["a/nul"],
+        &["a /b"],
+        &["a.safetensors/b"],
+        &["a/b/c/d/e/f/g/h/i"],
+        &["a/model.safetensors"],
+        &["deltachain.d/a"],
+        &["a", "a/b"],
+        &["A", "B", "a/b"],
+        &["a/B/c", "a/b"],
+        &["a", "a b", "a/b/c"],
+        &["a/b", "A/B"],
         &["nul.txt"],
         &["a "],
         &["a."],
@@ -454,24 +491,63 @@ fn assets_have_names_of_their_own() {
         let error = with(names).unwrap_err();
         assert_eq!((error.rule(), error.class().name()), (Some("R-DOC-08"), "MALFORMED"), "{names:?}");
     }
-    let names: Vec<String> = (0..=256).map(|number| format!("{number:03}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    with(&names[..256]).unwrap();
-    assert_eq!(with(&names).unwrap_err().rule(), Some("R-DOC-03"));
+}
+
+#[test]
+fn assets_are_bounded() {
+    let bytes = |count: usize, size: u64| {
+        let commit = Commit { assets: Vec::new(), ..a_commit() }.to_bytes().unwrap();
+        let assets = (0..count).map(|number| {
+            let asset = format!(r#"{{"name":"{number:05}","digest":"{}","size":0}}"#, Digest([1; 32]));
+            if number + 1 == count { asset.replace(r#""size":0"#, &format!(r#""size":{size}"#)) } else { asset }
+        });
+        let assets = format!(r#""assets":[{}]"#, assets.collect::<Vec<_>>().join(","));
+        String::from_utf8(commit).unwrap().replace(r#""assets":[]"#, &assets).into_bytes()
+    };
+    let rule = |count, size, limits: Limits| {
+        let result = Commit::parse(&bytes(count, size), &limits).and_then(|commit| commit.to_bytes());
+        result.err().map(|error| error.rule().unwrap_or_default())
+    };
+    let limit = Some("R-LIM-07");
+    // What every reader supports and a publisher writes; then what the format allows.
+    assert_eq!(rule(Asset::MOST, Asset::MOST_BYTES, Limits::default()), None);
+    for limits in [Limits::default(), Limits::unlimited()] {
+        assert_eq!(rule(Asset::MOST + 1, 0, limits), limit);
+        assert_eq!(rule(1, Asset::MOST_BYTES + 1, limits), limit);
+    }
+    let all = |count, size| Commit::parse(&bytes(count, size), &Limits::unlimited()).map_err(|error| error.rule());
+    let more = Limits { assets: u64::MAX, asset_bytes: u64::MAX, ..Limits::unlimited() };
+    assert_eq!(all(1 << 16, 1 << 40).unwrap().assets.len(), 1 << 16);
+    assert_eq!([rule((1 << 16) + 1, 0, more), rule(1, (1 << 40) + 1, more)], [limit; 2]);
+    assert_eq!(rule(1, MAX_INTEGER, more), limit);
+    assert_eq!(rule(1, MAX_INTEGER + 1, more), Some("R-DOC-03"));
+    // It is the last of all rules.
+    let mut named = String::from_utf8(bytes(2, MAX_INTEGER)).unwrap();
+    named = named.replace("00001", "..");
+    assert_eq!(Commit::parse(named.as_bytes(), &Limits::default()).unwrap_err().rule(), Some("R-DOC-08"));
 }
 
 #[test]
 fn long_documents_are_refused_unread() {
     let mut commit = a_commit();
-    let spare = 1_048_576 - commit.to_bytes().unwrap().len();
+    let spare = (1 << 24) - commit.to_bytes().unwrap().len();
     commit.metadata.insert("b".to_owned(), "x".repeat(spare));
     let longest = commit.to_bytes().unwrap();
     assert_eq!(Commit::parse(&longest, &Limits::default()).unwrap(), commit);
     // A caller may allow less, but not more.
-    let limits = Limits { document_bytes: 1_048_575, ..Limits::default() };
-    assert_eq!(Commit::parse(&longest, &limits).unwrap_err().rule(), Some("R-LIM-05"));
-    let limits = Limits { document_bytes: u64::MAX, ..Limits::default() };
-    assert_eq!(Commit::parse(&[longest, vec![0]].concat(), &limits).unwrap_err().rule(), Some("R-LIM-05"));
+    let rule = |bytes: &[u8], document_bytes| {
+        let limits = Limits { document_bytes, ..Limits::default() };
+        Commit::parse(bytes, &limits).err().map(|error| error.rule().unwrap_or_default())
+    };
+    assert_eq!(rule(&longest, (1 << 24) - 1), Some("R-LIM-05"));
+    // Longer ones may be read, and are not written.
+    commit.metadata.insert("c".to_owned(), String::new());
+    assert_eq!(commit.to_bytes().unwrap_err().rule(), Some("R-LIM-05"));
+    let mut beyond = longest;
+    beyond.resize(1 << 26, b' ');
+    assert_eq!(rule(&beyond, u64::MAX), Some("R-DOC-03"));
+    beyond.push(b' ');
+    assert_eq!(rule(&beyond, u64::MAX), Some("R-LIM-05"));
 }
 
 #[test]

@@ -65,6 +65,22 @@ impl Store {
         self
     }
 
+    /// Says which routes of a commit or of a routes document are direct, by their places.
+    fn mark(&mut self, name: ObjectName, places: &[usize]) {
+        let value = places.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+        let metadata = BTreeMap::from([("deltachain.direct".to_owned(), value)]);
+        let bytes = &self.objects[&name.to_string()];
+        let bytes = match name {
+            ObjectName::Commit(_) => {
+                Commit { metadata, ..Commit::parse(bytes, &Limits::default()).unwrap() }.to_bytes().unwrap()
+            }
+            _ => RoutesDocument { metadata, ..RoutesDocument::parse(bytes, &Limits::default()).unwrap() }
+                .to_bytes()
+                .unwrap(),
+        };
+        self.put(name, bytes);
+    }
+
     /// Puts a changed commit into the place of one.
     fn change_commit(&mut self, version: u64, change: impl Fn(&mut Commit)) {
         let mut commit = self.commits[usize::try_from(version).unwrap()].clone();
@@ -75,7 +91,7 @@ impl Store {
     #[expect(clippy::unnecessary_wraps, reason = "it is given to what takes an option")]
     fn held(&self, version: u64) -> Option<Held> {
         let (commit, chain) = (self.digest(ObjectName::Commit(version)), self.digest(ObjectName::Chain));
-        Some(Held { version, commit, chain: Some(chain) })
+        Some(Held { version, commit, chain })
     }
 
     /// What a list from this version on shows.
@@ -268,6 +284,39 @@ fn of_equally_many_bytes_fewer_routes_count_then_lower_versions() {
     assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![0, 3]));
     let store = store.with_routes(3, 1, &[(Some(1), &[10]), (Some(2), &[10])]);
     assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![0, 1, 3]));
+}
+
+#[test]
+fn a_direct_path_avoids_what_is_not_marked() {
+    // Two routes from 2 to 3 of 10 and 15 bytes.
+    let mut store = line().with_routes(3, 1, &[(None, &[500]), (Some(2), &[10]), (Some(2), &[15])]);
+    let plan = |store: &Store, held| store.drive(&mut planner(None, held).direct()).map(|(plan, _)| plan).unwrap();
+    let taken = |plan: &Plan| (path(plan), plan.bytes);
+    // Nothing is marked: what comes from nothing has no values that are relative, and all else counts.
+    assert_eq!(taken(&plan(&store, store.held(2))), ((None, vec![3]), 500));
+    store.mark(routes(3, 1), &[2]);
+    assert_eq!(taken(&plan(&store, store.held(2))), ((Some(2), vec![3]), 15));
+    assert_eq!(taken(&store.plan(None, store.held(2)).unwrap()), ((Some(2), vec![3]), 10));
+    // All are: the cheapest of them.
+    store.mark(routes(3, 1), &[0, 1, 2]);
+    assert_eq!(taken(&plan(&store, store.held(2))), ((Some(2), vec![3]), 10));
+    // The route to 2 is not marked. From nothing, 510 bytes of direct routes are better than 110 with 10 that are not.
+    assert_eq!(taken(&plan(&store, store.held(1))), ((None, vec![3]), 500));
+    let mut store = store.with_routes(3, 2, &[(Some(2), &[10])]);
+    assert_eq!(taken(&plan(&store, store.held(1))), ((Some(1), vec![2, 3]), 20));
+    // Marks of a document that is not in force say nothing, and marks that fail are only hints.
+    store.mark(routes(3, 2), &[7]);
+    assert_eq!(taken(&plan(&store, store.held(1))), ((Some(1), vec![2, 3]), 20));
+}
+
+#[test]
+fn a_direct_path_is_found_below_the_window() {
+    // Each link is marked but the one to 2; a snapshot of 3 is dear. The commits below have to be read to find that out.
+    let mut store = line().with_routes(3, 1, &[(None, &[1000]), (Some(0), &[300]), (Some(2), &[10])]);
+    store.mark(routes(3, 1), &[1, 2]);
+    let (plan, _) = store.drive(&mut planner(None, None).direct()).unwrap();
+    assert_eq!((path(&plan), plan.bytes), ((None, vec![0, 3]), 400));
+    assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![0, 1, 2, 3]));
 }
 
 #[test]
@@ -523,6 +572,10 @@ fn a_long_chain_is_not_read_to_its_beginning() {
     // A follower reads what is new, and the commit that it holds.
     let (plan, objects) = count(None, store.held(9989));
     assert_eq!((plan.hops.len(), objects), (10, 12));
-    let (plan, objects) = count(None, store.held(100));
-    assert_eq!((path(&plan).0, objects > 9900), (None, true));
+    // But for a long time.
+    let (plan, objects) = count(None, store.held(9999 - LONG_TIME));
+    assert_eq!((path(&plan).1[0], objects > 4096), (9900, true));
+    let (plan, objects) = count(None, store.held(9998 - LONG_TIME));
+    assert_eq!(path(&plan).1[0], 9900);
+    assert!(objects < 1100, "{objects} objects");
 }

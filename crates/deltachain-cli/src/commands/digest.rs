@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::DigestArgs;
 use crate::inputs::{digests_of, open_state};
+use crate::other_files::remark_left_out;
 use crate::output::{Output, printable};
 
 pub(crate) fn run(args: &DigestArgs, output: Output) -> Result<()> {
@@ -32,5 +33,7 @@ pub(crate) fn run(args: &DigestArgs, output: Output) -> Result<()> {
             }
             object
         },
-    )
+    )?;
+    remark_left_out(state.left_out(), output);
+    Ok(())
 }

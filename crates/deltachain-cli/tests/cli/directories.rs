@@ -114,3 +114,86 @@ fn a_directory_that_holds_more_is_not_replaced() {
     folder.run(&["apply", "--base", "base", "link", "-o", "base", "--force"]).good();
     assert_eq!(folder.json(&["digest", "base"]), folder.json(&["digest", "target"]));
 }
+
+/// Writes a pipeline: two parts with tensors of the same name, other files in folders, and what does not belong to it.
+fn pipeline(folder: &Folder, name: &str, byte: u8) {
+    let file = |file: &str| format!("{name}/{file}");
+    folder.write(&file("model_index.json"), "{}");
+    folder.write(&file("text/model.safetensors"), bytes_file(&[("w", &[byte; 40])]));
+    folder.write(&file("text 2/model.safetensors"), bytes_file(&[("w", &[7; 40])]));
+    folder.write(&file("tokenizer/vocab.txt"), [byte]);
+    folder.write(&file("checkpoint-500/model.safetensors"), bytes_file(&[("w", &[9])]));
+    folder.write(&file("checkpoint-500/optimizer.pt"), "large");
+}
+
+/// What lies in a directory, but for the folder that does not count.
+fn files_of(folder: &Folder, name: &str) -> Vec<(String, Vec<u8>)> {
+    let contents = folder.contents().into_iter().filter_map(|(path, bytes)| {
+        let name = path.strip_prefix(name).ok()?.to_str()?.to_owned();
+        (!name.starts_with("checkpoint-500")).then_some((name, bytes))
+    });
+    contents.collect()
+}
+
+#[test]
+fn a_pipeline_comes_back_with_its_folders() {
+    let folder = Folder::new();
+    pipeline(&folder, "step 0", 1);
+    pipeline(&folder, "step 1", 2);
+    let left_out = json!(["checkpoint-500 (a trainer's checkpoint)"]);
+    let made = folder.json(&["diff", "step 0", "step 1", "-o", "link.dcf", "--profile", "direct"]);
+    assert_eq!(made["not_covered"], json!(["model_index.json", "tokenizer/vocab.txt"]));
+    assert_eq!(made["not_covered_differing"], json!(["tokenizer/vocab.txt"]));
+    assert_eq!(made["left_out"], left_out);
+    let built = folder.json(&["apply", "--base", "step 0", "link.dcf", "-o", "result"]);
+    assert_eq!(built["copied"], json!(["model_index.json", "tokenizer/vocab.txt"]));
+    folder.write("result/tokenizer/vocab.txt", [2]);
+    assert_eq!(files_of(&folder, "result"), files_of(&folder, "step 1"));
+    let digest = folder.run(&["digest", "step 1", "--tensors"]);
+    assert!(digest.stderr.contains("left out: checkpoint-500"), "{digest:?}");
+    let tensors = folder.json(&["digest", "step 1", "--tensors"])["tensors"].clone();
+    assert_eq!(tensors.as_object().unwrap().keys().collect::<Vec<_>>(), ["text 2/w", "text/w"]);
+    assert_eq!(folder.json(&["digest", "result"]), folder.json(&["digest", "step 1"]));
+
+    // It can be replaced by itself. What would be lost, is not.
+    folder.run(&["apply", "--base", "step 0", "link.dcf", "-o", "result", "--force"]).good();
+    let error = folder.refused(&["apply", "--base", "step 0", "link.dcf", "-o", "step 0", "--force"], "USAGE", None);
+    assert!(error["message"].as_str().unwrap().contains("checkpoint-500"), "{error}");
+
+    let snapshot = folder.json(&["snapshot", "step 0", "-o", "0.dcf"]);
+    assert_eq!(snapshot["left_out"], left_out);
+    folder.run(&["apply", "0.dcf", "link.dcf", "-o", "from nothing"]).good();
+    assert_eq!(folder.json(&["verify", "link.dcf", "--base", "step 0"])["checked"], "target");
+    folder.run(&["squash", "0.dcf", "link.dcf", "-o", "whole.dcf"]).good();
+    folder.run(&["apply", "whole.dcf", "-o", "whole"]).good();
+    assert_eq!(files_of(&folder, "whole"), files_of(&folder, "from nothing"));
+    assert!(folder.at("whole/text 2/model.safetensors").is_file() && !folder.at("whole/tokenizer").exists());
+}
+
+#[test]
+fn a_pipeline_is_published_and_pulled() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    pipeline(&folder, "step 0", 1);
+    pipeline(&folder, "step 1", 2);
+    let published = folder.run(&["publish", "chain", "step 0"]);
+    assert!(published.stderr.contains("not published: checkpoint-500 (a trainer's checkpoint)"), "{published:?}");
+    let published = folder.run(&["publish", "chain", "step 1", "--work", "work", "--json"]).good();
+    let published: serde_json::Value = serde_json::from_str(published.lines().last().unwrap()).unwrap();
+    let assets: Vec<_> = published["assets"].as_array().unwrap().iter().map(|asset| &asset["name"]).collect();
+    assert_eq!(assets, ["model_index.json", "tokenizer/vocab.txt"]);
+    for (version, step) in [("0", "step 0"), ("1", "step 1")] {
+        folder.run(&["pull", "chain", "served", "--version", version]).good();
+        let link = std::fs::canonicalize(folder.at("served/current")).unwrap();
+        let current = link.strip_prefix(std::fs::canonicalize(folder.at("")).unwrap()).unwrap().to_str().unwrap();
+        assert_eq!(files_of(&folder, current), files_of(&folder, step));
+    }
+    folder.run(&["fsck", "served"]).good();
+    folder.run(&["fsck", "chain"]).good();
+    folder.run(&["pull", "chain", "text alone", "--tensors", "text/*", "--no-assets"]).good();
+    let only = folder.json(&["digest", "text alone/current", "--tensors"]);
+    assert_eq!(only["tensors"].as_object().unwrap().keys().collect::<Vec<_>>(), ["text/w"]);
+    let bare = folder.run(&["publish", "chain", "step 1", "--no-assets"]);
+    assert!(bare.stderr.contains("no other files are wanted: model_index.json, tokenizer/vocab.txt"), "{bare:?}");
+    assert!(bare.stderr.contains("not published: checkpoint-500"), "{bare:?}");
+}

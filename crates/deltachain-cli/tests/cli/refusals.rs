@@ -212,6 +212,15 @@ fn links_that_ask_for_too_much() {
     assert_eq!(shown["tensors"][0]["lanes"], 1_u64 << 40);
     folder.json(&["inspect", "1.dcf", "--max-new-bytes", "1T"]);
     folder.refused(&["inspect", "1.dcf", "--max-index-bytes", "64K"], "LIMIT", Some("R-LIM-01"));
+    let whole = damaged(|_| {});
+    let base = step(0);
+    for arguments in
+        [&["apply", "1.dcf", "--base", &base, "-o", "out"][..], &["inspect", "1.dcf"], &["verify", "1.dcf"]]
+    {
+        let arguments = [arguments, &["--max-coded-bytes", "1"]].concat();
+        whole.refused(&arguments, "LIMIT", Some("R-LIM-08"));
+    }
+    whole.json(&["verify", "1.dcf", "--max-coded-bytes", "1G"]);
     let folder = damaged(|link| {
         link[96..104].copy_from_slice(&(1_u64 << 60).to_le_bytes());
         reseal(link);

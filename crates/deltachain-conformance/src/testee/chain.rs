@@ -1,5 +1,6 @@
 //! The operations on chains: `document`, `plan`, `replay`, with a reader of chains that lie in a folder.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -31,7 +32,9 @@ pub(super) fn document(request: &Request<'_>) -> Result<Value> {
 
 pub(super) fn plan(request: &Request<'_>) -> Result<Value> {
     let chain = Chain(request.path("chain")?);
-    let plan = chain.plan(&mut planner(request)?)?;
+    let planner = planner(request)?;
+    let mut planner = if request.is_set("direct") { planner.direct() } else { planner };
+    let plan = chain.plan(&mut planner)?;
     let path: Vec<u64> = plan.hops.iter().map(|hop| hop.version).collect();
     let bytes = u64::try_from(plan.bytes).map_err(|_| Error::usage("the sizes add up to more than JSON can say"))?;
     Ok(json!({ "version": plan.version, "bytes": bytes, "path": path }))
@@ -39,7 +42,8 @@ pub(super) fn plan(request: &Request<'_>) -> Result<Value> {
 
 pub(super) fn replay(request: &Request<'_>) -> Result<Value> {
     let held = request.object("held").map_or(Ok(Vec::new()), |held| held.paths("shards"))?;
-    let shards = request.optional_numbers("shards")?.map(|numbers| numbers.into_iter().collect());
+    let shards = request.optional_numbers("shards")?.map(|numbers| numbers.into_iter().collect::<BTreeSet<_>>());
+    let last = shards.iter().flatten().map(|number| usize::try_from(*number).unwrap_or(usize::MAX)).max();
     let tensors = request.optional_texts("tensors")?.map(|names| names.into_iter().collect());
     let replay = Replay {
         chain: Chain(request.path("chain")?),
@@ -48,7 +52,7 @@ pub(super) fn replay(request: &Request<'_>) -> Result<Value> {
         limits: limits(request),
         output: request.path("output")?,
     };
-    let plan = replay.run(planner(request)?)?;
+    let plan = replay.run(planner(request)?.shards(last))?;
     Ok(json!({ "version": plan.version, "digest": plan.state.to_string() }))
 }
 
@@ -60,7 +64,7 @@ fn planner(request: &Request<'_>) -> Result<Planner> {
 
 fn version_held(held: &Request<'_>) -> Result<Held> {
     let version = held.optional_number("version").ok_or_else(|| Error::usage("held lacks version"))?;
-    Ok(Held { version, commit: held.digest("commit")?, chain: Some(held.digest("chain")?) })
+    Ok(Held { version, commit: held.digest("commit")?, chain: held.digest("chain")? })
 }
 
 fn reading(path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -242,12 +246,11 @@ impl Replay<'_> {
 
     fn copy_assets(&self, plan: &Plan, scratch: &Path) -> Result<()> {
         let folder = scratch.join("assets");
-        if !plan.assets.is_empty() {
-            fs::create_dir(&folder).map_err(writing(&folder))?;
-        }
         for asset in &plan.assets {
             let path = folder.join(&asset.name);
-            fs::write(&path, self.chain.asset(asset)?).map_err(writing(&path))?;
+            let bytes = self.chain.asset(asset)?;
+            fs::create_dir_all(path.parent().unwrap_or(&folder)).map_err(writing(&path))?;
+            fs::write(&path, bytes).map_err(writing(&path))?;
         }
         Ok(())
     }

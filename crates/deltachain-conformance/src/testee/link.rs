@@ -16,11 +16,12 @@ use tempfile::NamedTempFile;
 use crate::testee::request::Request;
 use crate::testee::shard::stage;
 
-/// The ordinary limits, except that there is none for the bytes of new tensors but the request's.
+/// The ordinary limits, except that there is none for the bytes of new tensors and of coded pieces but the request's.
 pub(super) fn limits(request: &Request<'_>) -> Limits {
     let mut limits = Limits::default();
     limits.set_bytes = request.optional_number("set_bytes").unwrap_or(u64::MAX);
     limits.set_bytes_per_file_byte = 0;
+    limits.coded_bytes = request.optional_number("coded_bytes").unwrap_or(u64::MAX);
     limits
 }
 
@@ -58,7 +59,7 @@ pub(super) fn apply(request: &Request<'_>) -> Result<Value> {
 pub(super) fn patches(request: &Request<'_>) -> Result<Value> {
     let link = open(request.path("link")?, &limits(request))?;
     if !link.is_direct() {
-        // What SPEC section 14 allows a direct reader. The library would ask for the base, which is not a class of a file.
+        // SPEC section 10. The library would ask for the base, which is not a class of a file.
         return Ok(json!({ "result": "invalid", "class": ErrorClass::Unsupported.name() }));
     }
     // Coded lanes of each tensor, and the hash of them.

@@ -65,6 +65,10 @@ impl<'a> Request<'a> {
         self.0[name].is_object().then(|| Self(&self.0[name]))
     }
 
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        self.0[name] == true
+    }
+
     /// A number or null.
     pub(crate) fn optional_number(&self, name: &str) -> Option<u64> {
         self.0[name].as_u64()

@@ -40,6 +40,14 @@ fn names_must_refer_to_something() {
     refused(|index| index["vectors"][0]["features"] = json!(["zst"]), "zst is not a feature");
     refused(|index| index["vectors"][0]["expect"] = json!({ "document": {} }), "does not fit a link");
     refused(|index| index["format"] = json!(1), "format 1 is not known");
+    refused(|index| index["minimal"] = json!({ "links/tiny/none": {} }), "links/tiny/none is not a vector");
+    let refusal = json!({ "class": "CHAIN", "rule": null });
+    refused(
+        |index| index["minimal"] = json!({ "links/tiny/good": { "plan": refusal } }),
+        "is not a vector that is asked this",
+    );
+    let grown = json!({ "at": 0, "length": 1_u64 << 40 });
+    refused(|index| index["vectors"][0]["grown"] = grown, "a file of more than");
 }
 
 #[test]

@@ -70,7 +70,9 @@ impl Vectors {
     pub(crate) fn empty() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("vectors/states")).unwrap();
-        let index = json!({ "format": 2, "spec": "1.0", "licence": "CC0-1.0", "states": {}, "vectors": [] });
+        let index = json!({
+            "format": 3, "spec": "1.0", "licence": "CC0-1.0", "states": {}, "vectors": [], "minimal": {},
+        });
         Self { folder, index }
     }
 

@@ -156,6 +156,9 @@ fn a_testee_must_say_hello() {
     hello["without"] = json!([]);
     hello["protocol"] = json!(1);
     with_fake("hello", &hello, "encode").says(1, &["protocol 1, not 2"]);
+    hello["protocol"] = json!(2);
+    hello["profile"] = json!("maximal");
+    with_fake("hello", &hello, "encode").says(1, &["the profile maximal, which does not exist"]);
     hello["extra"] = json!(2);
     with_fake("hello", &hello, "encode").says(1, &["unknown field `extra`"]);
     Vectors::tiny().run("/no/such/program", &[]).says(1, &["starting /no/such/program"]);
@@ -183,6 +186,56 @@ fn chains_are_unpacked() {
 }
 
 #[test]
+fn a_minimal_chain_reader_may_leave_things_out() {
+    let mut vectors = Vectors::empty();
+    let plan = json!({ "version": 3, "bytes": 70, "path": [0, 3] });
+    let archive = tar::Builder::new(Vec::new()).into_inner().unwrap();
+    for (id, feature) in [("a", "skip-routes"), ("b", "accept"), ("c", "partial"), ("d", "routes-documents")] {
+        vectors.add(&format!("chains/tiny/{id}"), &archive, |vector| {
+            vector["features"] = json!([feature]);
+            vector["expect"] = json!({ "plan": plan });
+        });
+    }
+    vectors.index["minimal"] = json!({ "chains/tiny/a": { "plan": { "class": "CHAIN", "rule": "R-CHN-09" } } });
+    let run = |mode: &str, answer: &Value| vectors.run(&fake(mode, answer), &["--require-complete", "--rules"]);
+    // What it may leave out, it is not asked; of the rest, both answers are right.
+    let mut valid = plan.clone();
+    valid["result"] = json!("valid");
+    let refused = |rule: &str| json!({ "result": "invalid", "class": "CHAIN", "rule": rule });
+    for answer in [&valid, &refused("R-CHN-09")] {
+        run("minimal", answer).says(0, &["1 passed, 0 failed, 3 skipped"]);
+    }
+    run("minimal", &refused("R-CHN-08")).says(1, &["the right class, but R-CHN-08"]);
+    valid["path"] = json!([3]);
+    run("minimal", &valid).says(1, &["path: [3]"]);
+    // Another reader has to know everything.
+    run("answer", &refused("R-CHN-09")).says(1, &["0 passed, 4 failed"]);
+}
+
+#[test]
+fn long_files_are_made_of_short_ones() {
+    let mut vectors = Vectors::empty();
+    let document = br#"{"deltachain":1,"chain":"00112233445566778899aabbccddeeff","metadata":{"a":"x"}}"#;
+    for (id, length, expect) in [
+        ("chains/long/whole", 1 << 24, json!({})),
+        ("chains/long/long", (1 << 24) + 1, json!({ "class": "LIMIT", "rule": "R-LIM-05" })),
+    ] {
+        vectors.add(id, document, |vector| {
+            vector["kind"] = json!("document");
+            vector["document"] = json!("chain");
+            vector["grown"] = json!({ "at": document.len() - 4, "length": length });
+            vector["expect"] = json!({ "document": expect });
+        });
+    }
+    vectors.run(&reference(), &["--rules"]).says(0, &["2 passed"]);
+    // Of another byte it is another document.
+    vectors.index["vectors"][0]["grown"]["at"] = json!(document.len() - 1);
+    vectors.run(&reference(), &["--rules"]).says(1, &["MALFORMED R-DOC-03"]);
+    vectors.index["vectors"][0]["grown"]["at"] = json!(document.len());
+    vectors.run(&reference(), &["--rules"]).says(1, &["invalid input"]);
+}
+
+#[test]
 fn a_request_has_what_the_vector_says() {
     let mut vectors = Vectors::empty();
     vectors.add_state("held", &state(&[1]));
@@ -193,6 +246,8 @@ fn a_request_has_what_the_vector_says() {
         vector["accept"] = json!(digest("c"));
         vector["take"] = json!({ "shards": [0], "tensors": null });
         vector["set_bytes"] = json!(7);
+        vector["coded_bytes"] = json!(9);
+        vector["direct"] = json!(true);
         let refusal = json!({ "class": "CHAIN", "rule": "R-CHN-01" });
         vector["expect"] = json!({ "plan": refusal, "replay": refusal });
     });
@@ -211,7 +266,8 @@ fn a_request_has_what_the_vector_says() {
     let held = json!({ "version": 4, "commit": digest("a"), "chain": digest("b"), "shards": [path] });
     assert_eq!(replay["held"], held);
     assert_eq!((&replay["shards"], &replay["tensors"], &replay["set_bytes"]), (&json!([0]), &json!(null), &json!(7)));
+    assert_eq!((&replay["coded_bytes"], &plan["direct"]), (&json!(9), &json!(true)));
     let members = |request: &Value| request.as_object().unwrap().len();
     // Case and operation besides; and the output.
-    assert_eq!((members(&plan), members(&replay)), (6, 10));
+    assert_eq!((members(&plan), members(&replay)), (7, 11));
 }

@@ -75,7 +75,7 @@ pub(crate) fn commit_of(store: &Store, version: u64, limits: &Limits) -> Result<
     let read = |commit| Parent::read(chain.as_deref(), commit, limits);
     let (start, found) = (read(None)?, read(Some((version, content.as_deref())))?);
     let commit = found.head_for_base()?.clone();
-    Ok((Held { version, commit: found.digest(), chain: Some(start.digest()) }, commit))
+    Ok((Held { version, commit: found.digest(), chain: start.digest() }, commit))
 }
 
 /// A stretch of a chain, with all objects of the store.

@@ -21,8 +21,8 @@ use crate::access::pace::{Buffered, Rate, Upload, Welcome};
 use crate::access::sender::sender;
 
 /// An answer that is not a range of an object is a document, or one page of a list: 1,000 names, or 5,000 with Azure, each of at
-/// most 1 KiB and what belongs to it.
-const ANSWER_BYTES: u64 = 16 << 20;
+/// most 1 KiB and what belongs to it. More than any document of which the store wants to know only that it is too long.
+const ANSWER_BYTES: u64 = 32 << 20;
 
 /// What is read of the body of a refusal. It is shown to people.
 const REFUSAL_BYTES: usize = 16 << 10;

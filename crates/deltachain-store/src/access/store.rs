@@ -29,8 +29,9 @@ use crate::access::stop::Stop;
 use crate::access::url::{directory_of, open_url};
 use crate::observer::{Observer, Phase};
 
-/// A document is read up to here: one byte more than any may have, so that a longer one is noticed.
-const DOCUMENT_BYTES: u64 = deltachain::limits::MAX_DOCUMENT_BYTES + 1;
+/// A document is read up to here: one byte more than all readers take, so that a longer one is noticed. What limits allow
+/// beyond that does not come from a store, which is not trusted and may have any number of such documents.
+const DOCUMENT_BYTES: u64 = (1 << 24) + 1;
 
 /// Names that a store lists at once, as a rule. Some list more.
 const PAGE: u64 = 1000;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use deltachain::{Error, Result};
 
@@ -89,6 +89,22 @@ pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
         Ok(_) => Err(Error::io("opening a directory", io::ErrorKind::NotADirectory.into()).in_file(path)),
         Err(_) => fs::create_dir_all(path).map_err(|error| Error::io("creating", error).in_file(path)),
     }
+}
+
+/// Where the file of a path name is to be in a directory of the program. The folders that it lies in are made.
+///
+/// # Errors
+/// USAGE if there is a folder of this name, or a symbolic link in the place of a folder; IO.
+pub(crate) fn make_place(directory: &Path, name: &str) -> Result<PathBuf> {
+    for (end, _) in name.match_indices('/') {
+        make_real_directory(&directory.join(&name[..end]))?;
+    }
+    let place = directory.join(name);
+    if is_real_directory(&place) {
+        let message = "files of the model lie in a folder of this name, so no other file can have it";
+        return Err(Error::usage(message).in_file(place));
+    }
+    Ok(place)
 }
 
 #[cfg(test)]

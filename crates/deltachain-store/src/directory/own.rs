@@ -100,6 +100,17 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
 }
 
+/// As [`sync_directory`], with the folders in it.
+pub(crate) fn sync_folders(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync_folders(&entry.path())?;
+        }
+    }
+    sync_directory(directory)
+}
+
 #[cfg(test)]
 mod tests {
     use std::thread;

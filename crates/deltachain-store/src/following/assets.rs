@@ -7,19 +7,20 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use deltachain::chain::Asset;
-use deltachain::files::SafetensorsState;
+use deltachain::files::{Listing, SafetensorsState};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Progress, Result};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::access::store::Store;
 use crate::access::whole::read_whole;
+use crate::directory::names::make_place;
 use crate::directory::unfinished;
-use crate::following::other_files::{failed_with, is_of_the_model, second_name};
+use crate::following::other_files::{failed_with, list, second_name};
 use crate::observer::{InPhase, Observer, Phase};
 
-/// Stores the other files of a model directory, and gives them as a commit names them, ascending by name. The observer
-/// is told which files cannot be assets (R-LAY-02). Copies lie in `scratch` for some time.
+/// Stores the other files of a model directory and its folders, and gives them as a commit names them, ascending by
+/// name. The observer is told which files cannot be assets (R-LAY-02). Copies lie in `scratch` for some time.
 ///
 /// # Errors
 /// USAGE if there are more than a commit can name, or one changes while it is read; IO; the observer's.
@@ -34,7 +35,7 @@ pub(crate) fn store_assets(
     }
     let Candidates { taken, left } = candidates(state)?;
     if !left.is_empty() {
-        observer.remark(&format!("not published: {}", left.join(", ")));
+        observer.remark(&format!("not published: {}", list(&left)));
     }
     if taken.len() > Asset::MOST {
         let message =
@@ -54,23 +55,18 @@ struct Candidates {
 }
 
 fn candidates(state: &SafetensorsState) -> Result<Candidates> {
-    let mut found = Candidates::default();
-    let mut entries = fs::read_dir(state.path())
-        .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>())
-        .map_err(failed_with("listing", state.path()))?;
-    entries.sort_unstable();
+    let Listing { files, left_out, .. } = Listing::of(state.path())?;
+    let mut found = Candidates { left: left_out, ..Candidates::default() };
+    let own: BTreeSet<String> = state.model_files().into_iter().collect();
     let mut folded = BTreeSet::new();
-    for name in entries {
+    for name in files {
         let path = state.path().join(&name);
         let shown = name.to_string_lossy().into_owned();
-        if is_of_the_model(state.layout(), &shown) {
+        if own.contains(&shown) {
             continue;
         }
-        // Links are followed: caches of models consist of them.
         let flaw = match (fs::metadata(&path), name.to_str()) {
             (Err(_), _) => Some("cannot be read"),
-            (Ok(found), _) if found.is_dir() => Some("is a folder"),
-            (Ok(found), _) if !found.is_file() => Some("is not a file"),
             (Ok(found), _) if found.len() > Asset::MOST_BYTES => Some("is too large"),
             (_, None) => Some("has a name that is not Unicode"),
             (_, Some(name)) => Asset::flaw_of_name(name).or_else(|| {
@@ -82,6 +78,14 @@ fn candidates(state: &SafetensorsState) -> Result<Candidates> {
             None => found.taken.push((shown, path)),
         }
     }
+    let lies_in_another = |name: &str| {
+        let lower = name.to_ascii_lowercase();
+        lower.match_indices('/').any(|(end, _)| folded.contains(&lower[..end]))
+    };
+    let (left, taken) = found.taken.into_iter().partition(|(name, _)| lies_in_another(name));
+    found.taken = taken;
+    let left: Vec<(String, PathBuf)> = left;
+    found.left.extend(left.iter().map(|(name, _)| format!("{name} (lies in a folder that a file is called like)")));
     Ok(found)
 }
 
@@ -125,7 +129,7 @@ fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<(u64
 /// version before has become second names for the same files; the others are fetched. Gives the bytes that were.
 ///
 /// # Errors
-/// R-CHN-15, R-CHN-16; IO; the observer's.
+/// R-CHN-15, R-CHN-16; USAGE if files of tensors lie in a folder that has the name of an asset; IO; the observer's.
 pub(crate) fn take_assets(
     store: &Store,
     assets: &[Asset],
@@ -137,7 +141,7 @@ pub(crate) fn take_assets(
     for asset in assets {
         let old = before.map(|before| before.join(&asset.name)).filter(|old| is_asset(old, asset));
         match old {
-            Some(old) => second_name(&old, &to.join(&asset.name)).map_err(failed_with("taking", &old))?,
+            Some(old) => second_name(&old, &make_place(to, &asset.name)?).map_err(failed_with("taking", &old))?,
             None => missing.push(asset),
         }
     }
@@ -156,7 +160,7 @@ fn is_asset(path: &Path, asset: &Asset) -> bool {
 }
 
 async fn fetch(store: &Store, asset: &Asset, to: &Path, progress: &dyn Progress) -> Result<()> {
-    let path = to.join(&asset.name);
+    let path = make_place(to, &asset.name)?;
     let mut file = File::create_new(&path).map_err(failed_with("writing", &path))?;
     let write = |bytes: &[u8]| {
         file.write_all(bytes).map_err(failed_with("writing", &path))?;

@@ -15,7 +15,7 @@ use crate::following::held::Record;
 use crate::following::model_directory::current_in;
 use crate::following::selection::Selection;
 use crate::following::shard::Part;
-use crate::following::versions::{MODEL, files_of, record_of};
+use crate::following::versions::{MODEL, files_of, open_model, record_of};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// What has been found in a subscriber's directory.
@@ -87,7 +87,7 @@ impl DirectoryReport {
             };
             self.problems.push(Error::usage(text).in_file(model.join(name)));
         }
-        let files = SafetensorsState::open(&model)?;
+        let files = open_model(&model, &record)?;
         let selection = record.taken.clone().map(Selection::new).transpose()?;
         self.check_tensors(&files, &record, selection.as_ref(), observer)
     }

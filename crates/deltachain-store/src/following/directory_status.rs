@@ -19,8 +19,8 @@ pub struct DirectoryStatus {
     pub version: u64,
     /// Digest of the commit's bytes.
     pub commit: Digest,
-    /// Digest of the bytes of the chain document; `None` if an older program built the version and did not record it.
-    pub chain: Option<Digest>,
+    /// Digest of the bytes of the chain document.
+    pub chain: Digest,
     /// State digest of the whole version, also if only some shards or tensors are here.
     pub state: Digest,
     /// The directory of its files: the one that `current` leads to.

@@ -156,8 +156,8 @@ pub type OnEvent<'a, F> = dyn FnMut(&F, FollowEvent<<F as Follower>::Place>) -> 
 /// somebody may repair it. Meanwhile the subscriber keeps the version that it has.
 ///
 /// # Errors
-/// USAGE, because trying again does not help; the error of `on_switch`; the error of the observer. The observer is
-/// asked again after a failure, and must give its error again.
+/// USAGE, and R-CHN-17 (`CHAIN`) if the version does not have a wanted shard, because trying again does not help; the error
+/// of `on_switch`; the error of the observer. The observer is asked again after a failure, and must give its error again.
 pub fn follow<F: Follower>(
     subscriber: &mut F,
     options: &FollowOptions,
@@ -208,7 +208,7 @@ pub fn follow_events<F: Follower>(
                 (FollowEvent::Switched(Box::new(switched)), None, behind)
             }
             Ok(None) => (FollowEvent::Newest, None, false),
-            Err(error) if error.class() == ErrorClass::Usage => return Err(error),
+            Err(error) if error.class() == ErrorClass::Usage || error.rule() == Some("R-CHN-17") => return Err(error),
             Err(error) => {
                 // A chain without versions is not a failure, but one that has lost them is.
                 let text = match error.rule() {

@@ -13,8 +13,8 @@ pub(crate) struct Record {
     pub(crate) version: u64,
     /// Digest of the commit's bytes.
     pub(crate) commit: Digest,
-    /// Digest of the chain document's bytes; `None` if it was not recorded.
-    pub(crate) chain: Option<Digest>,
+    /// Digest of the chain document's bytes.
+    pub(crate) chain: Digest,
     /// State digest of the whole version, also if only some shards are here.
     pub(crate) state: Digest,
     /// How many shards the version has.
@@ -56,7 +56,7 @@ impl Record {
         Self {
             version,
             commit,
-            chain: Some(chain),
+            chain,
             state,
             of: plan.shards.len(),
             taken: taken.map(<[String]>::to_vec),
@@ -96,7 +96,7 @@ impl Record {
         Ok(Self {
             version: document.version,
             commit: digest_of(&document.commit)?,
-            chain: document.chain.as_deref().map(digest_of).transpose()?,
+            chain: digest_of(&document.chain)?,
             state: digest_of(&document.state)?,
             of: document.of,
             taken: document.taken,
@@ -115,7 +115,7 @@ impl Record {
         let document = Document {
             version: self.version,
             commit: self.commit.to_string(),
-            chain: self.chain.map(|chain| chain.to_string()),
+            chain: self.chain.to_string(),
             state: self.state.to_string(),
             of: self.of,
             taken: self.taken.clone(),
@@ -138,9 +138,7 @@ fn digest_of(text: &str) -> Result<Digest> {
 struct Document {
     version: u64,
     commit: String,
-    // What programs before this one did not record may be missing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    chain: Option<String>,
+    chain: String,
     state: String,
     of: usize,
     taken: Option<Vec<String>>,
@@ -164,7 +162,7 @@ mod tests {
         Record {
             version: 7,
             commit: digest,
-            chain: Some(Digest::of_bytes(b"chain")),
+            chain: Digest::of_bytes(b"chain"),
             state: Digest::of_bytes(b"state"),
             of: 3,
             taken: Some(vec!["a*".to_owned(), "b".to_owned()]),
@@ -185,10 +183,10 @@ mod tests {
     #[test]
     fn records_of_old_are_read() {
         let mut old = record();
-        (old.chain, old.files) = (None, None);
+        old.files = None;
         old.accepted.clear();
         let text = String::from_utf8(old.to_bytes().unwrap()).unwrap();
-        assert!(!text.contains("chain") && !text.contains("files") && !text.contains("accepted"), "{text}");
+        assert!(!text.contains("files") && !text.contains("accepted"), "{text}");
         assert_eq!(Record::parse(text.as_bytes()).unwrap(), old);
     }
 
@@ -201,6 +199,7 @@ mod tests {
             String::new(),
             text[..text.len() - 1].to_owned(),
             text.replace("\"of\"", "\"off\""),
+            text.replace("\"chain\"", "\"train\""),
             text.replace(&digest, &digest[1..]),
             text.replace("\"version\":7", "\"version\":-7"),
         ] {

@@ -331,9 +331,9 @@ impl<M: StateMemory> MemorySubscriber<M> {
     /// memory stays as it is. `None` if it holds this version already.
     ///
     /// # Errors
-    /// The rules of SPEC section 19, if no path is left; USAGE if the version does not have a wanted shard or any
-    /// wanted tensor, if the changes take more than the [budget](MemoryOptions::budget), or if tensors or shards come,
-    /// go or change their size and the memory is lent; IO; the observer's error, if it stops the work.
+    /// The rules of SPEC section 19, if no path is left or the version does not have a wanted shard; USAGE if it does not
+    /// have any wanted tensor, if the changes take more than the [budget](MemoryOptions::budget), or if tensors or shards
+    /// come, go or change their size and the memory is lent; IO; the observer's error, if it stops the work.
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<PreparedPatches<M>>> {
         let known = self.held.as_ref();
         let base = known.map(|known| (known.version, known.commit));

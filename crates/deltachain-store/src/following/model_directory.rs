@@ -173,20 +173,6 @@ impl ModelDirectory {
         Ok(Current { record, model: version.join(MODEL) })
     }
 
-    /// Adds to the record of a version what was not known when it was made.
-    ///
-    /// # Errors
-    /// IO.
-    pub(crate) fn note(&self, model: &Path, record: &Record) -> Result<()> {
-        let Some(version) = model.parent() else { return Ok(()) };
-        let writing = |error| Error::io("writing", error).in_file(version);
-        let bytes = record.to_bytes()?;
-        let mut file = unfinished::shared_file(&self.path).map_err(writing)?;
-        file.write_all(&bytes).and_then(|()| file.as_file().sync_all()).map_err(writing)?;
-        file.persist(version.join(RECORD)).map_err(|failed| writing(failed.error))?;
-        sync_directory(version).map_err(writing)
-    }
-
     /// Lets `current` lead to a version that is complete.
     ///
     /// # Errors

@@ -6,9 +6,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use deltachain::files::{Layout, SafetensorsState};
+use deltachain::files::{Listing, SafetensorsState};
 use deltachain::{Error, Result};
 
+use crate::directory::names::make_place;
 use crate::observer::Observer;
 
 /// Where the other files of every version come from: configuration, tokenizer.
@@ -19,19 +20,15 @@ pub enum OtherFiles {
     Assets,
     /// From this directory. They may become second names (hard links) for the same files, so replace them instead of
     /// changing them. When they have been, the next [`prepare`](crate::Subscriber::prepare) takes the new ones, also
-    /// for the version that is held. Folders and unreadable files are not taken, and the observer is told.
+    /// for the version that is held. Those in folders are taken, too, but for what [`Listing`] leaves out and what cannot
+    /// be read; the observer is told.
     Directory(PathBuf),
     /// From nowhere.
     None,
 }
 
-/// The name of the index of a directory of safetensors files.
-const INDEX: &str = "model.safetensors.index.json";
-
-/// Whether a file of a directory with this layout belongs to the tensors.
-pub(crate) fn is_of_the_model(layout: &Layout, name: &str) -> bool {
-    name == INDEX || layout.files().iter().any(|file| file.name.as_deref() == Some(name))
-}
+/// How many names the user is told of.
+const SHOWN: usize = 50;
 
 /// Makes a directory of the files of a model that hold the tensors.
 ///
@@ -39,31 +36,33 @@ pub(crate) fn is_of_the_model(layout: &Layout, name: &str) -> bool {
 /// IO.
 pub(crate) fn take_model(from: &SafetensorsState, to: &Path) -> Result<()> {
     fs::create_dir(to).map_err(failed_with("creating", to))?;
-    let directory = from.path();
-    for entry in fs::read_dir(directory).map_err(failed_with("listing", directory))? {
-        let entry = entry.map_err(failed_with("listing", directory))?;
-        let name = entry.file_name();
-        if is_of_the_model(from.layout(), &name.to_string_lossy()) && entry.path().is_file() {
-            second_name(&entry.path(), &to.join(name)).map_err(failed_with("taking", &entry.path()))?;
-        }
+    for name in from.model_files() {
+        let path = from.path().join(&name);
+        second_name(&path, &make_place(to, &name)?).map_err(failed_with("taking", &path))?;
     }
     Ok(())
 }
 
-/// Puts the other files of the directory `from` into the directory `to`. Not taken: hidden files, safetensors files and
-/// their index. The observer is told what cannot be taken, such as folders.
+/// Puts the other files of the directory `from` and of its folders into the directory `to`. Not taken: hidden files,
+/// safetensors files and their indexes. The observer is told what cannot be taken, and what is left out.
 ///
 /// # Errors
-/// IO.
+/// USAGE if files of tensors lie in a folder that has the name of a file; IO.
 pub(crate) fn take_other_files(from: &Path, to: &Path, observer: &dyn Observer) -> Result<()> {
     let Found { taken, left } = other_files(from)?;
     if !left.is_empty() {
-        observer.remark(&format!("not taken from {:?}: {}", from.to_string_lossy(), left.join(", ")));
+        observer.remark(&format!("not taken from {:?}: {}", from.to_string_lossy(), list(&left)));
     }
     for (name, path) in taken {
-        second_name(&path, &to.join(name)).map_err(failed_with("taking", &path))?;
+        second_name(&path, &make_place(to, &name)?).map_err(failed_with("taking", &path))?;
     }
     Ok(())
+}
+
+/// Names in a sentence.
+pub(crate) fn list(names: &[String]) -> String {
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }
 
 /// Whether a model with this layout, which has these files in a directory, has just the other files of the directory `from`.
@@ -76,7 +75,8 @@ pub(crate) fn has_other_files<'a>(
     files: impl Iterator<Item = &'a String>,
 ) -> Result<bool> {
     let taken = other_files(from)?.taken;
-    let here: BTreeSet<&String> = files.filter(|name| !is_of_the_model(model.layout(), name)).collect();
+    let own = model.model_files();
+    let here: BTreeSet<&String> = files.filter(|name| !own.contains(name)).collect();
     if !here.into_iter().eq(taken.keys()) {
         return Ok(false);
     }
@@ -122,31 +122,21 @@ struct Found {
 }
 
 fn other_files(directory: &Path) -> Result<Found> {
-    let mut found = Found::default();
-    let entries = fs::read_dir(directory).and_then(|entries| {
-        entries.map(|entry| entry.map(|entry| (entry.file_name(), entry.path()))).collect::<io::Result<Vec<_>>>()
-    });
-    for (name, path) in entries.map_err(failed_with("listing", directory))? {
-        let shown = name.to_string_lossy().into_owned();
+    let Listing { files, left_out, .. } = Listing::of(directory)?;
+    let mut found = Found { left: left_out, ..Found::default() };
+    for name in files {
+        let (shown, path) = (name.to_string_lossy().into_owned(), directory.join(&name));
         let lower = shown.to_ascii_lowercase();
         let is_model = lower.ends_with(".safetensors") || lower.ends_with(".safetensors.index.json");
-        if is_model || lower.starts_with('.') {
+        if is_model || path.file_name().is_some_and(|last| last.as_encoded_bytes().starts_with(b".")) {
             continue;
         }
-        // Links are followed: caches of models consist of them.
-        let flaw = match fs::metadata(&path) {
-            Err(_) => "cannot be read",
-            Ok(found) if found.is_dir() => "is a folder",
-            Ok(found) if !found.is_file() => "is not a file",
-            Ok(_) if name.to_str().is_none() => "has a name that is not Unicode",
-            Ok(_) => {
-                found.taken.insert(shown, path);
-                continue;
-            }
-        };
-        found.left.push(format!("{shown:?} ({flaw})"));
+        if name.to_str().is_some() {
+            found.taken.insert(shown, path);
+        } else {
+            found.left.push(format!("{shown} (has a name that is not Unicode)"));
+        }
     }
-    found.left.sort_unstable();
     Ok(found)
 }
 
@@ -195,9 +185,11 @@ mod tests {
     fn other_files_are_taken() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("from"), folder.path().join("to"));
-        fs::create_dir_all(from.join("folder")).unwrap();
+        fs::create_dir_all(from.join("tokenizer/checkpoint-1")).unwrap();
+        fs::create_dir(from.join("empty")).unwrap();
         fs::create_dir(&to).unwrap();
-        for name in ["config.json", "tokenizer.model", "a.SAFETENSORS", "model.safetensors.index.json", ".hidden"] {
+        let left = ["a.SAFETENSORS", "model.safetensors.index.json", ".hidden", "tokenizer/checkpoint-1/config.json"];
+        for name in ["config.json", "tokenizer/vocab.txt", "tokenizer.model"].iter().chain(&left) {
             fs::write(from.join(name), name).unwrap();
         }
         fs::write(folder.path().join("elsewhere"), "behind a link").unwrap();
@@ -210,23 +202,29 @@ mod tests {
         fs::write(to.join("model.safetensors"), "weights").unwrap();
         let remarks = Remarks::default();
         take_other_files(&from, &to, &remarks).unwrap();
-        let found = fs::read_dir(&to).unwrap().map(|entry| {
-            let entry = entry.unwrap();
-            (entry.file_name().into_string().unwrap(), fs::read_to_string(entry.path()).unwrap())
+        let found = crate::following::versions::files_of(&to).unwrap().into_keys().map(|name| {
+            let text = fs::read_to_string(to.join(&name)).unwrap();
+            (name, text)
         });
         let expected = [
             ("config.json", "config.json"),
             ("linked", "behind a link"),
             ("model.safetensors", "weights"),
             ("tokenizer.model", "tokenizer.model"),
+            ("tokenizer/vocab.txt", "tokenizer/vocab.txt"),
         ];
         let expected: BTreeMap<String, String> =
             expected.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
         assert_eq!(found.collect::<BTreeMap<_, _>>(), expected);
         let remarks = remarks.0.into_inner().unwrap();
-        assert!(remarks.len() == 1 && remarks[0].contains("\"folder\" (is a folder)"), "{remarks:?}");
+        assert!(remarks.len() == 1 && remarks[0].contains("tokenizer/checkpoint-1 (a trainer's"), "{remarks:?}");
         #[cfg(unix)]
-        assert!(remarks[0].contains("\"dangling\" (cannot be read)"), "{remarks:?}");
+        assert!(remarks[0].contains("dangling (cannot be read)"), "{remarks:?}");
+        // A folder of the model has the name of a file.
+        let into = folder.path().join("into");
+        fs::create_dir_all(into.join("config.json")).unwrap();
+        let error = take_other_files(&from, &into, &()).unwrap_err();
+        assert_eq!(error.class(), deltachain::ErrorClass::Usage, "{error}");
         assert!(take_other_files(&from.join("missing"), &to, &()).unwrap_err().file().unwrap().ends_with("missing"));
     }
 }

@@ -61,8 +61,8 @@ pub(crate) struct Consent {
 
 /// What has been reached.
 pub(crate) enum Reached<T> {
-    /// The version is held already; the chain is the one whose document has this digest.
-    Held(Digest),
+    /// The version is held already.
+    Held,
     Made(T, Trip),
 }
 
@@ -164,11 +164,12 @@ impl Reader {
     /// been told.
     fn reach<D: Destination>(
         &self,
-        mut planner: Planner,
+        planner: Planner,
         to: &D,
         observer: &dyn Observer,
         told: &mut BTreeSet<String>,
     ) -> Result<Reached<D::Made>> {
+        let mut planner = planner.shards(self.choice.numbers.iter().flatten().copied());
         let mut trip = Trip::default();
         loop {
             let began = Instant::now();
@@ -187,7 +188,7 @@ impl Reader {
                 continue;
             }
             if plan.hops.is_empty() && !to.lacks_files(&plan) {
-                return Ok(Reached::Held(plan.chain));
+                return Ok(Reached::Held);
             }
             let began = Instant::now();
             let made = to.make(self, &plan, observer, &mut trip.received);

@@ -9,6 +9,7 @@ use deltachain::{Error, Result, StateTable};
 
 use crate::following::held::{Record, ShardRecord};
 use crate::following::selection::Selection;
+use crate::following::versions::open_model;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// One shard.
@@ -58,7 +59,7 @@ impl HeldModel {
         trust: bool,
         observer: &dyn Observer,
     ) -> Result<Self> {
-        let files = SafetensorsState::open(model)?;
+        let files = open_model(model, record)?;
         let bytes = if trust { 0 } else { total_bytes(files.tensors()) };
         let hashing = InPhase::begin(observer, Phase::Hash, bytes);
         for shard in &record.shards {

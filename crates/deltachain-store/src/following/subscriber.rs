@@ -4,11 +4,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use deltachain::chain::{FileReference, Plan};
+use deltachain::files::SafetensorsState;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::Store;
-use crate::directory::own::{check_outside, sync_directory};
+use crate::directory::own::{check_outside, sync_folders};
 use crate::following::assets::take_assets;
 use crate::following::held::Record;
 use crate::following::links::{Failure, Received};
@@ -18,6 +19,7 @@ use crate::following::reach::{Consent, Destination, Reached, Reader};
 use crate::following::selection::Choice;
 use crate::following::shard::{HeldModel, Shard};
 use crate::following::switched::{HeldVersion, Switched, Trip};
+use crate::following::versions::open_model;
 use crate::observer::{Observer, Phase};
 
 /// How a subscriber works.
@@ -170,6 +172,12 @@ impl Subscriber {
         self.held.as_ref().filter(|known| known.files != Files::Useless).map(|known| &known.public)
     }
 
+    /// The files of tensors of the version held.
+    pub(crate) fn open_files(&self) -> Result<SafetensorsState> {
+        let known = self.held.as_ref().ok_or_else(|| Error::usage("the directory holds no version"))?;
+        open_model(&known.public.directory, &known.record)
+    }
+
     /// The directory that was opened.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
@@ -188,9 +196,9 @@ impl Subscriber {
     /// `None` if the directory is at this version already.
     ///
     /// # Errors
-    /// The rules of SPEC section 19, if no path is left; USAGE if the version does not have a wanted shard or any
-    /// wanted tensor, or if its tensors cannot be written as safetensors; IO; the observer's error, if it stops the
-    /// work.
+    /// The rules of SPEC section 19, if no path is left or the version does not have a wanted shard; USAGE if it does not
+    /// have any wanted tensor, or if its tensors cannot be written as safetensors; IO; the observer's error, if it stops
+    /// the work.
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
         self.find_directory(observer)?;
         let model = self.open_held(observer)?;
@@ -199,14 +207,7 @@ impl Subscriber {
         let to = InDirectory { directory: &self.directory, other_files: &self.other_files, known, held };
         match self.reader.prepare(version, known, &to, observer)? {
             Reached::Made(made, trip) => Ok(Some(Prepared { made, trip })),
-            Reached::Held(chain) => {
-                if let Some(known) = self.held.as_mut().filter(|known| known.record.chain.is_none()) {
-                    // An older program did not note it. That the commit is the same has been seen now.
-                    known.record.chain = Some(chain);
-                    self.directory.note(&known.public.directory, &known.record)?;
-                }
-                Ok(None)
-            }
+            Reached::Held => Ok(None),
         }
     }
 
@@ -345,7 +346,7 @@ impl Destination for InDirectory<'_> {
             OtherFiles::None => {}
         }
         let accepted = reader.accepted(self.known, plan.commit);
-        sync_directory(&model).map_err(failed_with("synchronising", &model))?;
+        sync_folders(&model).map_err(failed_with("synchronising", &model))?;
         let record = Record::new(plan, reader.choice.patterns(), self.takes_assets(plan), accepted, shards);
         Ok(self.directory.complete(&unfinished, record)?)
     }

@@ -2,17 +2,18 @@
 //!
 //! ```text
 //! versions/VERSION-COMMIT/held.json     what the version is
-//! versions/VERSION-COMMIT/model/        safetensors files, index, other files
+//! versions/VERSION-COMMIT/model/        safetensors files, indexes, other files; some in folders
 //! ```
 //!
 //! Of these only what the program has made is removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
+use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
 
 use crate::directory::names::{is_real_directory, is_real_file};
@@ -37,20 +38,43 @@ pub(crate) fn record_of(version: &Path) -> Result<Record> {
     Record::parse(&bytes).map_err(|error| error.in_file(path))
 }
 
-/// The files of a model and their lengths.
+/// The files of a model and their lengths. Those in folders have the folders before their names, each with a `/`.
 ///
 /// # Errors
 /// IO.
 pub(crate) fn files_of(model: &Path) -> io::Result<BTreeMap<String, u64>> {
     let mut files = BTreeMap::new();
-    for entry in fs::read_dir(model)? {
+    add_files(model, "", &mut files)?;
+    Ok(files)
+}
+
+fn add_files(directory: &Path, folder: &str, files: &mut BTreeMap<String, u64>) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let found = entry.metadata()?;
-        if let (true, Ok(name)) = (found.is_file(), entry.file_name().into_string()) {
-            files.insert(name, found.len());
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if found.is_dir() {
+            add_files(&entry.path(), &format!("{folder}{name}/"), files)?;
+        } else if found.is_file() {
+            files.insert(format!("{folder}{name}"), found.len());
         }
     }
-    Ok(files)
+    Ok(())
+}
+
+/// Opens the files of tensors that the version has, by its record: whatever their folders are called, and whatever
+/// somebody has put beside them.
+///
+/// # Errors
+/// As for [`SafetensorsState::open_files`].
+pub(crate) fn open_model(model: &Path, record: &Record) -> Result<SafetensorsState> {
+    match &record.files {
+        Some(files) => {
+            let is_of_tensors = |name: &&str| name.ends_with(".safetensors");
+            SafetensorsState::open_files(model, files.keys().map(String::as_str).filter(is_of_tensors))
+        }
+        None => SafetensorsState::open(model),
+    }
 }
 
 /// Removes a version. Whether it is gone; otherwise something in it is not ours, and that stays, with the record, so that this
@@ -73,12 +97,29 @@ pub(crate) fn remove(version: &Path) -> io::Result<bool> {
             // Programs before this one did not list them, and put nothing but files there.
             None => fs::read_dir(&model)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?,
         };
-        for name in &files {
-            let is_name = matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(_)]);
+        let mut folders = BTreeSet::new();
+        for name in files.iter().map(Path::new) {
+            if !name.components().all(|part| matches!(part, Component::Normal(_))) {
+                continue;
+            }
+            let mut inner: Vec<&Path> = name.ancestors().skip(1).filter(|folder| *folder != Path::new("")).collect();
+            inner.reverse();
+            let depth = inner.len();
+            // Not through a symbolic link. What is gone was removed before an interruption.
+            let real: Vec<PathBuf> = inner
+                .into_iter()
+                .map(|folder| model.join(folder))
+                .take_while(|folder| is_real_directory(folder))
+                .collect();
             let file = model.join(name);
-            if is_name && is_real_file(&file) {
+            if real.len() == depth && is_real_file(&file) {
                 fs::remove_file(file)?;
             }
+            folders.extend(real);
+        }
+        // A folder comes after those that it lies in.
+        for folder in folders.iter().rev() {
+            remove_empty(folder)?;
         }
         if !remove_empty(&model)? {
             return Ok(false);

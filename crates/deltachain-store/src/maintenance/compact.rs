@@ -86,9 +86,12 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
         return Err(Error::usage("compact was asked for neither a snapshot nor links from older versions"));
     }
 
-    let mut routes: Vec<Route> = sources
+    let mut made: Vec<MadeRoute> = sources
         .iter()
-        .map(|source| Route { from: source.as_ref().map(|source| source.commit.version), files: Vec::new() })
+        .map(|source| {
+            let from = source.as_ref().map(|source| source.commit.version);
+            MadeRoute { route: Route { from, files: Vec::new() }, is_direct: true }
+        })
         .collect();
     let _uploads = InPhase::begin(observer, Phase::Upload, 0);
     let attempt = Attempt::begin();
@@ -96,12 +99,21 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
         let maker = Maker { store, options, shard, observer };
         let mut kept = maker.keep("target", &target)?;
         let state = kept.bring_to(version, None, observer)?;
-        for (source, route) in sources.iter().zip(&mut routes) {
-            route.files.push(maker.make(source.as_ref(), &target, state)?.reference);
+        for (source, made) in sources.iter().zip(&mut made) {
+            let link = maker.make(source.as_ref(), &target, state)?;
+            made.route.files.push(link.reference);
+            made.is_direct &= link.report.is_direct;
         }
     }
-    put_in_force(store, version, &routes, &attempt, &options.limits)?;
-    Ok(Compacted { version, routes: routes.iter().map(PublishedRoute::of).collect() })
+    put_in_force(store, version, &made, &attempt, &options.limits)?;
+    Ok(Compacted { version, routes: made.iter().map(|made| PublishedRoute::of(&made.route)).collect() })
+}
+
+/// A route that has been made.
+struct MadeRoute {
+    route: Route,
+    /// Whether all values of its links are absolute.
+    is_direct: bool,
 }
 
 /// A version, or the head, as it is now.
@@ -170,13 +182,14 @@ impl Maker<'_> {
 }
 
 /// Adds routes to those in force: R-PUB-06.
-fn put_in_force(store: &Store, version: u64, added: &[Route], attempt: &Attempt, limits: &Limits) -> Result<()> {
+fn put_in_force(store: &Store, version: u64, added: &[MadeRoute], attempt: &Attempt, limits: &Limits) -> Result<()> {
     loop {
         let entry = entry_of(store, Some(version), limits)?;
-        let is_new = |route: &Route| !added.iter().any(|added| added.from == route.from);
+        let is_new = |route: &Route| !added.iter().any(|added| added.route.from == route.from);
         let mut routes: Vec<Route> = entry.routes.iter().filter(|route| is_new(route)).cloned().collect();
-        routes.extend_from_slice(added);
-        let document = entry.successor(routes);
+        routes.extend(added.iter().map(|added| added.route.clone()));
+        let is_direct = |route: &Route| added.iter().any(|added| added.is_direct && added.route == *route);
+        let document = entry.successor(routes, is_direct);
         let name = ObjectName::Routes { version, generation: document.generation };
         let bytes = document.to_bytes()?;
         attempt.check()?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::thread;
 
-use deltachain::chain::{Asset, Parent};
+use deltachain::chain::{Asset, Parent, check_folders};
 use deltachain::files::SafetensorsState;
 use deltachain::{DiffReport, Error, Result, StateTable};
 
@@ -11,6 +11,7 @@ use crate::access::documents;
 use crate::access::store::Store;
 use crate::directory::scratch::Scratch;
 use crate::following::assets::store_assets;
+use crate::following::other_files::list;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::attempt::Attempt;
 use crate::publishing::head_copy::HeadCopy;
@@ -18,7 +19,7 @@ use crate::publishing::kept::{Kept, Place};
 use crate::publishing::model::End;
 use crate::publishing::new_link::NewLink;
 use crate::publishing::options::{Base, PublishOptions};
-use crate::publishing::part::ShardPart;
+use crate::publishing::part::{ShardLink, ShardPart};
 use crate::publishing::policy::{PathBytes, Snapshots, skipped_from};
 
 /// The links of one shard of the next version, to be made and stored.
@@ -75,6 +76,7 @@ impl Job<'_> {
         let head = parent.head().filter(|head| head.shards.len() == self.of).map(|head| head.version);
         let scratch = Scratch::new(self.options.scratch.as_deref())?;
         let assets = self.assets(scratch.path())?;
+        check_folders(&assets, self.target.layout.iter().flat_map(|layout| layout.folders()))?;
         let (mut work, place) = match base {
             Base::Work(directory) => (Some(self.keep(Place::Lasting(directory))?), directory),
             Base::Chain if head.is_some() && copy.is_none() => {
@@ -90,11 +92,11 @@ impl Job<'_> {
         let state = match base {
             Base::Nothing => None,
             Base::State(model) => {
-                (lent, layout) = (model.lent(), model.layout());
+                (lent, layout) = (model.lent(), model.layout()?);
                 Some(End { state: &lent, layout: layout.as_deref(), digests: None })
             }
             Base::Trusted(model, digests) => {
-                (lent, layout) = (model.lent(), model.layout());
+                (lent, layout) = (model.lent(), model.layout()?);
                 Some(End { state: &lent, layout: layout.as_deref(), digests: Some(digests) })
             }
             Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state).map(End::from),
@@ -130,10 +132,13 @@ impl Job<'_> {
         if options.assets && shard == 0 {
             return store_assets(store, files, scratch, observer);
         }
+        if !files.left_out().is_empty() {
+            observer.remark(&format!("not published: {}", list(files.left_out())));
+        }
         let others = files.other_files();
         if !others.is_empty() {
             let why = if options.assets { "shard 0 brings the other files" } else { "no other files are wanted" };
-            observer.remark(&format!("not published, because {why}: {}", others.join(", ")));
+            observer.remark(&format!("not published, because {why}: {}", list(&others)));
         }
         Ok(Vec::new())
     }
@@ -255,14 +260,20 @@ impl Job<'_> {
                 None => error,
             });
         }
+        let shard_link = |(from, link): &(Option<u64>, NewLink)| ShardLink {
+            from: *from,
+            file: link.reference,
+            is_direct: link.report.is_direct,
+        };
         Ok(ShardPart {
             version: self.parent.next_version(),
             parent: self.parent.digest(),
             shard: self.shard,
             of: self.of,
+            folders: self.target.layout.iter().flat_map(|layout| layout.folders()).map(str::to_owned).collect(),
             table: StateTable { tensors: self.target.state.tensors().to_vec(), digests: first.report.target.clone() },
             assets,
-            routes: links.iter().map(|(from, link)| (*from, link.reference)).collect(),
+            links: links.iter().map(shard_link).collect(),
             changed: first.report.changed,
             elements: first.report.elements,
         })

@@ -71,9 +71,10 @@ impl Kept {
                 self.subscriber.apply(prepared)?;
             }
         }
-        let held = self.subscriber.held().filter(|held| held.version == version);
-        let held = held.ok_or_else(|| Error::usage(format!("the directory does not hold version {version}")))?;
-        Ok(self.state.insert(SafetensorsState::open(&held.directory)?))
+        if self.subscriber.held().is_none_or(|held| held.version != version) {
+            return Err(Error::usage(format!("the directory does not hold version {version}")));
+        }
+        Ok(self.state.insert(self.subscriber.open_files()?))
     }
 
     /// The version that the directory was brought to last.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use deltachain::Result;
 use deltachain::files::{Layout, SafetensorsState};
 use deltachain::tensor::{MemoryState, ReadOnce, State, StateDigests};
 
@@ -14,7 +15,8 @@ pub enum Model<'a> {
     /// Any other state, such as one in memory. Its layout is a single file without metadata.
     State(&'a dyn State),
     /// A state that is spread over files as those are, and has their directory's other files: a model in training, like the checkpoint
-    /// that it began with. Tensors that the files do not have belong to the last of them.
+    /// that it began with. A tensor that the files do not have belongs to the last of them in the longest folder that its
+    /// name begins with.
     Like(&'a dyn State, &'a SafetensorsState),
 }
 
@@ -27,12 +29,15 @@ impl<'a> Model<'a> {
     }
 
     /// How its tensors are spread over files; `None` for a single file without metadata.
-    pub(crate) fn layout(self) -> Option<Cow<'a, Layout>> {
-        match self {
+    ///
+    /// # Errors
+    /// R-LAY-01 if there is no file for a tensor.
+    pub(crate) fn layout(self) -> Result<Option<Cow<'a, Layout>>> {
+        Ok(match self {
             Self::Files(files) => Some(Cow::Borrowed(files.layout())),
-            Self::Like(state, files) => Some(Cow::Owned(files.layout().carried_over(state.tensors()))),
+            Self::Like(state, files) => Some(Cow::Owned(files.layout().carried_over(state.tensors())?)),
             Self::State(_) => None,
-        }
+        })
     }
 
     /// To be read only once, since somebody else may be writing to it.

@@ -17,12 +17,23 @@ pub struct ShardPart {
     /// How many shards there are.
     pub(crate) of: usize,
     pub(crate) table: StateTable,
+    /// The folders that its files lie in.
+    pub(crate) folders: Vec<String>,
     /// What it brings of the version's assets.
     pub(crate) assets: Vec<Asset>,
-    /// Where each link comes from.
-    pub(crate) routes: Vec<(Option<u64>, FileReference)>,
+    pub(crate) links: Vec<ShardLink>,
     pub(crate) changed: u64,
     pub(crate) elements: u64,
+}
+
+/// A link of a shard that has been stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ShardLink {
+    /// The version that it comes from; `None` for nothing.
+    pub(crate) from: Option<u64>,
+    pub(crate) file: FileReference,
+    /// Whether all of its values are absolute.
+    pub(crate) is_direct: bool,
 }
 
 impl ShardPart {
@@ -34,6 +45,11 @@ impl ShardPart {
     /// Which shard it is, counted from 0, and of how many.
     pub fn shard(&self) -> (usize, usize) {
         (self.shard, self.of)
+    }
+
+    /// Whether this is one of the links, and all of its values are absolute.
+    pub(crate) fn is_direct(&self, file: FileReference) -> bool {
+        self.links.iter().any(|link| link.is_direct && link.file == file)
     }
 
     /// State digest of the shard.
@@ -61,8 +77,10 @@ struct Document {
     state: String,
     #[serde(with = "crate::access::table")]
     tensors: StateTable,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    folders: Vec<String>,
     assets: Vec<AssetDocument>,
-    routes: Vec<RouteDocument>,
+    links: Vec<LinkDocument>,
     changed: u64,
     elements: u64,
 }
@@ -77,10 +95,11 @@ struct AssetDocument {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RouteDocument {
+struct LinkDocument {
     from: Option<u64>,
     digest: String,
     size: u64,
+    direct: bool,
 }
 
 impl From<ShardPart> for Document {
@@ -90,10 +109,11 @@ impl From<ShardPart> for Document {
             digest: asset.digest.to_string(),
             size: asset.size,
         });
-        let routes = part.routes.iter().map(|(from, file)| RouteDocument {
-            from: *from,
-            digest: file.digest.to_string(),
-            size: file.size,
+        let links = part.links.iter().map(|link| LinkDocument {
+            from: link.from,
+            digest: link.file.digest.to_string(),
+            size: link.file.size,
+            direct: link.is_direct,
         });
         Self {
             deltachain_part: 1,
@@ -103,8 +123,9 @@ impl From<ShardPart> for Document {
             of: part.of,
             state: part.table.digests.state.to_string(),
             tensors: part.table,
+            folders: part.folders,
             assets: assets.collect(),
-            routes: routes.collect(),
+            links: links.collect(),
             changed: part.changed,
             elements: part.elements,
         }
@@ -126,18 +147,19 @@ impl TryFrom<Document> for ShardPart {
             .assets
             .into_iter()
             .map(|asset| Ok(Asset { name: asset.name, digest: digest(&asset.digest)?, size: asset.size }));
-        let routes = document
-            .routes
-            .iter()
-            .map(|route| Ok((route.from, FileReference { digest: digest(&route.digest)?, size: route.size })));
+        let links = document.links.iter().map(|link| {
+            let file = FileReference { digest: digest(&link.digest)?, size: link.size };
+            Ok(ShardLink { from: link.from, file, is_direct: link.direct })
+        });
         Ok(Self {
             version: document.version,
             parent: digest(&document.parent)?,
             shard: document.shard,
             of: document.of,
             table: document.tensors,
+            folders: document.folders,
             assets: assets.collect::<Result<_, Self::Error>>()?,
-            routes: routes.collect::<Result<_, Self::Error>>()?,
+            links: links.collect::<Result<_, Self::Error>>()?,
             changed: document.changed,
             elements: document.elements,
         })

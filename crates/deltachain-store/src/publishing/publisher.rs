@@ -61,8 +61,9 @@ impl Publisher {
     ///
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first;
-    /// R-PUB-08 (`CHAIN`) if it took 20 hours; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes while it is read, or if there are more other files
-    /// than assets can be; those of reading the states; LIMIT; IO; what the observer wants it to end with.
+    /// R-PUB-08 (`CHAIN`) if it took 20 hours; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
+    /// called like, regarding case or not; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes
+    /// while it is read, or if there are more other files than assets can be; those of reading the states; LIMIT; IO; what the observer wants it to end with.
     pub fn publish<'m>(
         &mut self,
         model: impl Into<Model<'m>>,
@@ -102,7 +103,7 @@ impl Publisher {
         let copy = self.copy.take();
         let mut copy = copy.filter(|copy| copy.commit == parent.digest() && matches!(base, Base::Chain));
         let (files, layout) =
-            if let Target::Lent(model) = target { (model.files(), model.layout()) } else { (None, None) };
+            if let Target::Lent(model) = target { (model.files(), model.layout()?) } else { (None, None) };
         if let (Target::Lent(model), None, true) = (&target, &copy, options.keep_head) {
             target = Target::Own(MemoryState::copy_of(&model.lent())?);
         }

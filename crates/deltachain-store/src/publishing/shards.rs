@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use deltachain::chain::{FileReference, ObjectName, Parent, Route, check_taken, union_of};
+use deltachain::chain::{FileReference, ObjectName, Parent, Route, check_folders, check_taken, union_of};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
@@ -38,7 +38,7 @@ pub fn publish_shard<'m>(
     let model = model.into();
     // All shards of a model that is like a checkpoint name the same other files: those are shard 0's, and none is left out.
     let files = model.files().filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
-    let (layout, lent) = (model.layout(), model.lent());
+    let (layout, lent) = (model.layout()?, model.lent());
     let target = End { state: &lent, layout: layout.as_deref(), digests: None };
     Ok(Job { store, parent: &parent, target, files, shard, of, options, observer }.run(base, None)?.part)
 }
@@ -50,7 +50,7 @@ pub fn publish_shard<'m>(
 /// USAGE if parts lack, are there twice, or were made for different versions; R-CHN-12 (`STATE_MISMATCH`) if two have a
 /// tensor of the same name; R-CHN-09 or R-CHN-15 (`CHAIN`) if a link or an asset is not in the store; R-PUB-01 (`CHAIN`) if the parts were made to
 /// follow another commit than the head's; R-PUB-03 (`CHAIN`) if another writer was first; R-PUB-04 (`CHAIN`) if no route
-/// has a link for each shard; R-PUB-08 (`CHAIN`) if a link was stored 20 hours ago: publish the shards again; LIMIT; IO.
+/// has a link for each shard; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is called like; R-PUB-08 (`CHAIN`) if a link was stored 20 hours ago: publish the shards again; LIMIT; IO.
 pub fn commit_shards(
     store: &Store,
     parts: &[ShardPart],
@@ -63,8 +63,8 @@ pub fn commit_shards(
     // Their bytes are what their names say, or no reader will take them.
     let mut oldest = None;
     for part in &parts {
-        for (_, file) in &part.routes {
-            let stored = check_there(store, file)?;
+        for link in &part.links {
+            let stored = check_there(store, &link.file)?;
             oldest = Some(oldest.map_or(stored, |oldest: SystemTime| oldest.min(stored)));
         }
         part.assets.iter().try_for_each(|asset| check_there(store, asset).map(drop))?;
@@ -117,7 +117,8 @@ pub(crate) fn commit(
 ) -> Result<Published> {
     let state = union_of(parts.iter().map(|part| (part.table.tensors.as_slice(), &part.table.digests)))?;
     let shards = parts.iter().map(ShardPart::state).collect();
-    let assets = parts.iter().flat_map(|part| &part.assets).cloned().collect();
+    let assets: Vec<_> = parts.iter().flat_map(|part| &part.assets).cloned().collect();
+    check_folders(&assets, parts.iter().flat_map(|part| &part.folders).map(String::as_str))?;
     let routes = common_routes(parts);
     let head = parent.head().map(|head| head.version);
     let path = PathBytes::after(&routes, |from| {
@@ -128,7 +129,8 @@ pub(crate) fn commit(
     })?;
     let mut metadata = options.metadata.clone();
     metadata.extend(path.map(|path| (PATH_BYTES_KEY.to_owned(), path.to_string())));
-    let commit = parent.next(state, shards, routes, assets, metadata)?;
+    let mut commit = parent.next(state, shards, routes, assets, metadata)?;
+    commit.mark_direct(|route| parts.iter().zip(&route.files).all(|(part, file)| part.is_direct(*file)));
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
     attempt.check()?;
@@ -152,8 +154,8 @@ pub(crate) fn commit(
 /// The routes for which every shard has a link.
 fn common_routes(parts: &[ShardPart]) -> Vec<Route> {
     let mut files: BTreeMap<Option<u64>, Vec<FileReference>> = BTreeMap::new();
-    for (from, file) in parts.iter().flat_map(|part| &part.routes) {
-        files.entry(*from).or_default().push(*file);
+    for link in parts.iter().flat_map(|part| &part.links) {
+        files.entry(link.from).or_default().push(link.file);
     }
     let complete = files.into_iter().filter(|(_, files)| files.len() == parts.len());
     complete.map(|(from, files)| Route { from, files }).collect()

@@ -121,7 +121,7 @@ const TOKENIZER: (&str, &[u8]) = ("tokenizer.json", &[7; 2500]);
 #[test]
 fn a_model_directory_comes_back_byte_for_byte() {
     let mut place = Place::new();
-    // From version 6 on, the tensors stand in two files with an index.
+    // From version 6 on, the tensors stand in three files, with an index of two of them.
     for version in [0, 6] {
         let others = [CONFIG, TOKENIZER, ("empty", b""), ("模型 é.txt", b"x"), ("modeling_tiny.py", b"pass\n")];
         let model = place.model(version, &others);
@@ -151,7 +151,11 @@ fn what_cannot_be_an_asset_is_named() {
         ("stray.SAFETENSORS", b"x"),
     ];
     let model = place.model(0, &others);
-    fs::create_dir(model.path().join("runs")).unwrap();
+    fs::create_dir(model.path().join("checkpoint-500")).unwrap();
+    save(&MemoryState::new(), &model.path().join("checkpoint-500/deep"), false);
+    fs::create_dir(model.path().join("CONFIG")).unwrap();
+    fs::write(model.path().join("CONFIG/notes"), "x").unwrap();
+    fs::write(model.path().join("config"), "x").unwrap();
     File::create(model.path().join("optimizer.pt")).unwrap().set_len(Asset::MOST_BYTES + 1).unwrap();
     #[cfg(unix)]
     {
@@ -168,7 +172,8 @@ fn what_cannot_be_an_asset_is_named() {
         ("config.json", "in case alone"),
         ("deltachain.layout.json", "reserved"),
         ("stray.SAFETENSORS", "tensors"),
-        ("runs", "folder"),
+        ("checkpoint-500", "a trainer's checkpoint"),
+        ("CONFIG/notes", "a folder that a file is called like"),
         ("optimizer.pt", "too large"),
         #[cfg(unix)]
         ("broken", "cannot be read"),
@@ -176,7 +181,7 @@ fn what_cannot_be_an_asset_is_named() {
         let told = remark.split_once(&format!("{name} (")).unwrap_or_else(|| panic!("{name}: {remark}")).1;
         assert!(told.split_once(')').unwrap().0.contains(why), "{name}: {remark}");
     }
-    let taken = if cfg!(unix) { &["CONFIG.JSON", "linked"][..] } else { &["CONFIG.JSON"] };
+    let taken = if cfg!(unix) { &["CONFIG.JSON", "config", "linked"][..] } else { &["CONFIG.JSON", "config"] };
     assert_eq!(names(&published.assets), taken);
     let directory = pull(&mut place.open(OtherFiles::Assets), None).directory;
     assert_eq!(files(&directory)["CONFIG.JSON"], b"another");
@@ -193,7 +198,7 @@ fn no_more_are_published_than_a_commit_can_name() {
     }
     let error = place.publish_as(&model, &PublishOptions::default(), &()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage);
-    assert!(error.message().contains("257"), "{error}");
+    assert!(error.message().contains("1025"), "{error}");
     assert!(log(&place.store, None).unwrap().is_empty());
     fs::remove_file(model.path().join("0")).unwrap();
     assert_eq!(place.publish(&model).assets.len(), Asset::MOST);

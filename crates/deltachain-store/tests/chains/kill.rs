@@ -45,6 +45,8 @@ fn publish(store: &Store, models: &mut Models, place: &Path) {
     // Not where another process may have been killed while it wrote.
     let scratch = tempfile::tempdir_in(place).unwrap();
     let state = models.save(version, scratch.path());
+    fs::create_dir(state.path().join("tokenizer")).unwrap();
+    fs::write(state.path().join("tokenizer/version"), version.to_string()).unwrap();
     let mut options = PublishOptions::default();
     options.skips = vec![3];
     let mut publisher = Publisher::open(store.clone(), options).unwrap();
@@ -208,6 +210,7 @@ fn a_follower_that_is_killed_has_one_version() {
         // An index that was there stays, though one file needs none.
         let (files, needed) = (names(&model.join("current")), names(expected.path()));
         assert!(needed.iter().all(|name| files.contains(name)), "{files:?}");
+        assert_eq!(fs::read_to_string(model.join("current/tokenizer/version")).unwrap(), version.to_string());
         // The next follower agrees, and cleans up.
         let mut follower = Subscriber::open(store(place), &model, SubscriberOptions::default()).unwrap();
         assert_eq!(follower.held().map(|held| held.version), Some(version));

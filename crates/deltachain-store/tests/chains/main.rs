@@ -10,6 +10,7 @@ mod damage;
 mod disk;
 mod examples;
 mod faults;
+mod folders;
 mod hostile;
 mod interleaving;
 mod keeping;

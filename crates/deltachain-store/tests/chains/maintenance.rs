@@ -9,7 +9,7 @@ use std::time::Duration;
 use deltachain::chain::{Commit, FileReference, ObjectName, Plan, Planner, RoutesDocument, Step};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState};
-use deltachain::{Error, ErrorClass, Limits, LinkReader, Result};
+use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Result};
 use deltachain_store::{
     Base, CompactOptions, Compacted, FsckOptions, FsckReport, Keep, PrunePlan, PublishOptions, Publisher, Snapshots,
     Store, commit_shards, compact, fsck, init, log, plan_prune, prune, publish_shard, show,
@@ -21,7 +21,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use crate::support::faulty::{Control, FaultyStore};
 use crate::support::models::{Models, save};
 use crate::support::quick;
-use crate::support::verify::rebuild;
+use crate::support::verify::{marks, rebuild};
 
 /// A chain in memory, whose clock can be set.
 struct Chain {
@@ -155,6 +155,44 @@ fn a_late_joiner_reads_less_after_a_compaction() {
     assert_eq!((report.versions, report.pruned, report.orphans), (12, 0, 1));
     chain.publish(12);
     assert_eq!(chain.reachable().len(), 13);
+}
+
+#[test]
+fn direct_routes_are_marked_as_long_as_they_stay() {
+    let mut chain = Chain::new(3, Snapshots::Never, &[2]);
+    assert_eq!(marks(&chain.store), (0, 3));
+    // The publisher changes its mind.
+    chain.options.profile = Profile::Direct;
+    chain.publish(3);
+    chain.publish(4);
+    assert_eq!(marks(&chain.store), (3, 3));
+    let commit = commit_of(&chain.store, 4);
+    assert_eq!(commit.metadata["deltachain.direct"], "0 1");
+    // A routes document says it of the routes that stay, and of the new one.
+    let document = |generation| {
+        let name = ObjectName::Routes { version: 4, generation };
+        RoutesDocument::parse(&store_bytes(&chain.store, name), &Limits::default()).unwrap()
+    };
+    let compact = |from: &[u64], profile, generation| {
+        let scratch = tempfile::tempdir_in(chain.place.path()).unwrap();
+        let options = CompactOptions::new(scratch.path()).from(from.to_vec()).snapshot(true).profile(profile);
+        compact(&chain.store, &options, &()).unwrap();
+        document(generation)
+    };
+    // Those from nothing, 0, 2 and 3; then that from 2 is another one; then also one from 1.
+    assert_eq!(compact(&[0], Profile::Compact, 1).direct_routes(), [true, false, true, true]);
+    assert_eq!(compact(&[2], Profile::Compact, 2).direct_routes(), [true, false, false, true]);
+    assert_eq!(compact(&[1], Profile::Direct, 3).direct_routes(), [true, false, true, false, true]);
+    let (direct, others) = marks(&chain.store);
+    assert!(direct > 3 && others > 3);
+    // A prune takes some away.
+    let plan = plan_prune(&chain.store, &keep(1, None, &[1, 3])).unwrap();
+    prune(&chain.store, &plan, &()).unwrap();
+    marks(&chain.store);
+    let routes = show(&chain.store, Some(4)).unwrap().routes;
+    assert_eq!(routes.iter().map(|route| route.from).collect::<Vec<_>>(), [None, Some(1), Some(3)]);
+    let document = document(4);
+    assert_eq!((document.routes, document.metadata["deltachain.direct"].as_str()), (routes, "1 2"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::thread;
 use deltachain::chain::{Commit, ObjectName};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState, StateDigests};
-use deltachain::{Error, ErrorClass, Limits, Result};
+use deltachain::{Error, ErrorClass, Limits, Profile, Result};
 use deltachain_store::{
     Base, Observer, Phase, PublishOptions, Published, Publisher, ShardPart, Snapshots, Store, StoreOptions,
     commit_shards, init, log, publish_shard, show,
@@ -18,7 +18,7 @@ use object_store::memory::InMemory;
 use crate::support::faulty::FaultyStore;
 use crate::support::models::{Models, save};
 use crate::support::quick;
-use crate::support::verify::{prove, rebuild};
+use crate::support::verify::{marks, prove, rebuild};
 
 fn store(directory: &Path) -> Store {
     let path = directory.join("chain");
@@ -372,6 +372,39 @@ fn shards_become_a_version_together() {
         let digests: Vec<_> = states.iter().map(|state| StateDigests::of(state, &()).unwrap().state).collect();
         assert_eq!(commit_of(&store, version.into()).shards, digests);
     }
+}
+
+#[test]
+fn a_route_is_direct_if_the_links_of_all_shards_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let store = store(place);
+    init(&store).unwrap();
+    for (version, profiles) in [
+        (0, [Profile::Compact; 2]),
+        (1, [Profile::Compact; 2]),
+        (2, [Profile::Direct, Profile::Compact]),
+        (3, [Profile::Direct; 2]),
+    ] {
+        let part = |shard: usize| {
+            let options = options(Snapshots::Never, &[]).profile(profiles[shard]);
+            let mut state = MemoryState::new();
+            // Small changes, which compact links have as differences.
+            let data = (0..4000_u16).flat_map(|value| (0x3F00 + value % 128 + version % 2).to_le_bytes()).collect();
+            state.insert(&format!("tensor.{shard}"), Dtype::BF16, &[4000], data).unwrap();
+            let path = place.join(format!("{version} {shard}"));
+            save(&state, &path, false);
+            let state = SafetensorsState::open(&path).unwrap();
+            let base = if version == 0 { Base::Nothing } else { Base::Chain };
+            let part = publish_shard(&store, &state, base, shard, 2, &options, &()).unwrap();
+            serde_json::from_str(&serde_json::to_string(&part).unwrap()).unwrap()
+        };
+        let parts: Vec<ShardPart> = (0..2).map(part).collect();
+        commit_shards(&store, &parts, &options(Snapshots::Never, &[]), &()).unwrap();
+    }
+    assert_eq!(marks(&store), (1, 2));
+    let marked = |version| commit_of(&store, version).metadata.get("deltachain.direct").cloned();
+    assert_eq!([0, 1, 2, 3].map(marked), [None, None, None, Some("0".to_owned())]);
 }
 
 #[test]

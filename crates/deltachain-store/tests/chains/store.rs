@@ -186,8 +186,8 @@ fn other_objects_are_ignored() {
 #[test]
 fn a_document_that_is_too_long_is_refused_as_such() {
     on_all_kinds(|store| {
-        let longest = usize::try_from(deltachain::limits::MAX_DOCUMENT_BYTES).unwrap();
-        for length in [longest, longest + 1, longest + 70_000] {
+        let longest = usize::try_from(Limits::default().document_bytes).unwrap();
+        for length in [longest, longest + 1, longest + 70_000, 3 * longest] {
             let name = ObjectName::Commit(length as u64);
             store.put_if_absent(name, &vec![b'{'; length]).unwrap();
             let content = store.get(name).unwrap().unwrap();

@@ -39,17 +39,11 @@ fn who_holds_a_version_above_passes_no_fault_over_up_to_it() {
 #[test]
 fn the_chain_is_the_one_of_which_a_version_is_held() {
     let store = line();
-    let chain = Some(Digest([7; 32]));
+    let chain = Digest([7; 32]);
     for (wanted, held) in [(None, 1), (None, 3), (Some(3), 1), (Some(1), 3)] {
         let held = store.held(held).map(|held| Held { chain, ..held });
         assert_eq!(store.refusal(wanted, held), ("R-CHN-13", "chain.json".to_owned()));
     }
-    // Where no chain was recorded, the commit tells.
-    let unknown = |version| store.held(version).map(|held| Held { chain: None, ..held });
-    assert_eq!(path(&store.plan(None, unknown(1)).unwrap()), (Some(1), vec![2, 3]));
-    let commit = Digest([7; 32]);
-    let other = unknown(1).map(|held| Held { commit, ..held });
-    assert_eq!(store.refusal(None, other).0, "R-CHN-05");
     // It is the first fault.
     let mut empty = store.clone();
     empty.objects.retain(|name, _| name == "chain.json");
@@ -102,7 +96,7 @@ fn another_chain_may_be_accepted() {
     let store = line();
     let accept = Some(store.digest(commit(3)));
     let from_nothing = Ok((None, vec![0, 1, 2, 3]));
-    let other_chain = |version| store.held(version).map(|held| Held { chain: Some(Digest([7; 32])), ..held });
+    let other_chain = |version| store.held(version).map(|held| Held { chain: Digest([7; 32]), ..held });
     let other_commit = |version| store.held(version).map(|held| Held { commit: Digest([7; 32]), ..held });
     let above = other_commit(3).map(|held| Held { version: 9, ..held });
     for held in [None, store.held(2), other_chain(2), other_commit(2), other_commit(3), above] {
@@ -119,7 +113,7 @@ fn another_chain_may_be_accepted() {
     assert_eq!(plan(&store, None, other_chain(1), other), chain);
     assert_eq!(plan(&store, None, other_commit(1), other), Err(("R-CHN-05", commit(1).to_string())));
     assert_eq!(plan(&store, None, above, other), Err(("R-CHN-14", commit(9).to_string())));
-    let above_of_other_chain = above.map(|held| Held { chain: Some(Digest([7; 32])), ..held });
+    let above_of_other_chain = above.map(|held| Held { chain: Digest([7; 32]), ..held });
     assert_eq!(plan(&store, None, above_of_other_chain, other), chain);
     // What is accepted has to be there, and a commit of this version.
     let mut gone = store.clone();
@@ -146,7 +140,7 @@ fn to_accept_the_commit_that_is_held_has_no_effect() {
     let held = store.held(3);
     store.remove(commit(4));
     assert_eq!(plan(&store, None, held), Ok((vec![], true)));
-    let other_chain = held.map(|held| Held { chain: Some(Digest([7; 32])), ..held });
+    let other_chain = held.map(|held| Held { chain: Digest([7; 32]), ..held });
     assert_eq!(plan(&store, None, other_chain), Err(("R-CHN-13", "chain.json".to_owned())));
     // What was lost below does not matter, and is not looked at.
     store.put(commit(2), Vec::new());
@@ -169,6 +163,83 @@ fn what_is_held_may_turn_out_to_be_something_else() {
     pruned.drive(&mut planner).unwrap();
     planner.fail_held(refused());
     assert_eq!(pruned.drive(&mut planner).unwrap_err().rule(), Some("R-APP-01"));
+}
+
+#[test]
+fn who_was_away_for_a_long_time_starts_from_nothing() {
+    let store = line().add(&[(None, &[9]), (Some(3), &[10])]);
+    let away = |store: &Store, wanted, held, accept| {
+        let mut planner = Planner::new(wanted, held, accept, &Limits::default());
+        planner.long_time = 2;
+        store.drive(&mut planner).map(|(plan, count)| (path(&plan), count)).map_err(|error| rule_and_file(&error))
+    };
+    // Two versions since are read as ever: the chain, three commits.
+    assert_eq!(away(&store, None, store.held(2), None), Ok(((None, vec![4]), 4)));
+    // Of three, none but the last is: besides the chain and the commit held.
+    assert_eq!(away(&store, None, store.held(1), None), Ok(((None, vec![4]), 3)));
+    assert_eq!(away(&store, Some(4), store.held(0), None), Ok(((None, vec![4]), 3)));
+    // From above, all are.
+    assert_eq!(away(&store, Some(0), store.held(4), None), Ok(((None, vec![0]), 6)));
+    let mut gap = store.clone();
+    gap.remove(commit(2));
+    assert_eq!(away(&gap, None, store.held(1), None), Ok(((None, vec![4]), 3)));
+    assert_eq!(away(&gap, None, store.held(2), None), Err(("R-CHN-03", commit(2).to_string())));
+
+    // What is still refused: another chain, one that has gone back, another commit, or none.
+    let refusal = |store: &Store, wanted, held| away(store, wanted, held, None).unwrap_err();
+    let other_chain = store.held(1).map(|held| Held { chain: Digest([7; 32]), ..held });
+    assert_eq!(refusal(&store, None, other_chain).0, "R-CHN-13");
+    let other_commit = store.held(1).map(|held| Held { commit: Digest([7; 32]), ..held });
+    assert_eq!(refusal(&store, None, other_commit), ("R-CHN-05", commit(1).to_string()));
+    let above = store.held(4).map(|held| Held { version: 9, ..held });
+    assert_eq!(refusal(&store, None, above).0, "R-CHN-14");
+    let mut gone = store.clone();
+    gone.remove(commit(1));
+    assert_eq!(refusal(&gone, None, store.held(1)), ("R-CHN-03", commit(1).to_string()));
+    gone.put(commit(1), Vec::new());
+    assert_eq!(refusal(&gone, None, store.held(1)), ("R-DOC-01", commit(1).to_string()));
+    gone.put(commit(1), store.objects[&commit(2).to_string()].clone());
+    assert_eq!(refusal(&gone, None, store.held(1)), ("R-CHN-02", commit(1).to_string()));
+    // The commit wanted comes first.
+    gone.remove(commit(4));
+    assert_eq!(refusal(&gone, Some(4), store.held(1)), ("R-CHN-03", commit(4).to_string()));
+    // Who accepts a commit does not look at the one held.
+    let accept = Some(store.digest(commit(4)));
+    assert_eq!(away(&store, None, other_commit, accept), Ok(((None, vec![4]), 2)));
+}
+
+#[test]
+fn the_commit_wanted_is_looked_for_before_the_one_held_is_compared() {
+    let store = line();
+    let other = store.held(1).map(|held| Held { commit: Digest([7; 32]), ..held });
+    assert_eq!(store.refusal(Some(9), other), ("R-CHN-03", commit(9).to_string()));
+    assert_eq!(store.refusal(Some(3), other), ("R-CHN-05", commit(1).to_string()));
+}
+
+#[test]
+fn shards_that_are_taken_have_to_be_there() {
+    let store =
+        Store::new().add(&[(None, &[1, 2, 3])]).add(&[(None, &[5, 5]), (None, &[9, 9])]).add(&[(Some(1), &[1, 1])]);
+    let plan = |store: &Store, wanted, held, shards: &[usize]| {
+        let mut planner = planner(wanted, held).shards(shards.iter().copied());
+        store.drive(&mut planner).map(|(plan, _)| path(&plan)).map_err(|error| rule_and_file(&error))
+    };
+    let refused = |version| Err(("R-CHN-17", commit(version).to_string()));
+    assert_eq!(plan(&store, None, None, &[1, 0]), Ok((None, vec![1, 2])));
+    assert_eq!(plan(&store, None, None, &[0, 2, 1]), refused(2));
+    // Of the version wanted, whatever others have.
+    assert_eq!(plan(&store, Some(0), None, &[2]), Ok((None, vec![0])));
+    assert_eq!(plan(&store, Some(0), store.held(1), &[2]), Ok((None, vec![0])));
+    assert_eq!(plan(&store, Some(0), store.held(1), &[3]), refused(0));
+    assert_eq!(plan(&store, None, store.held(2), &[2]), refused(2));
+    // After the commits that must be checked, and before whatever else fails.
+    let mut broken = store.clone();
+    broken.change_commit(1, |commit| commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]));
+    assert_eq!(plan(&broken, None, store.held(1), &[2]), Err(("R-CHN-05", commit(1).to_string())));
+    assert_eq!(plan(&broken, None, None, &[2]), refused(2));
+    let pruned = store.with_routes(2, 1, &[]);
+    assert_eq!(plan(&pruned, None, None, &[2]), refused(2));
+    assert_eq!(plan(&pruned, None, None, &[1]), Err(("R-CHN-08", commit(2).to_string())));
 }
 
 #[test]

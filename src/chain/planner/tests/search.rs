@@ -5,24 +5,26 @@ use proptest::prelude::*;
 use super::*;
 
 /// Routes in force, by the version that they lead to.
-type Graph = BTreeMap<u64, Vec<Route>>;
+type Graph = BTreeMap<u64, Vec<(Route, bool)>>;
 
-/// What orders paths, and where each starts: bytes, number of routes, versions, and which route of its version's each is.
-type Cost = (u128, usize, Vec<u64>, Vec<usize>);
+/// What orders paths, and where each starts: bytes of routes that are avoided, bytes, number of routes, versions, and which
+/// route of its version's each is.
+type Cost = (u128, u128, usize, Vec<u64>, Vec<usize>);
 
-/// All paths to `wanted` along these routes.
+/// All paths to `wanted` along these routes, each of which is avoided or not.
 fn all_paths(graph: &Graph, held: Option<u64>, wanted: u64) -> Vec<(Cost, Option<u64>)> {
     let mut paths = Vec::new();
-    for (place, route) in graph.get(&wanted).into_iter().flatten().enumerate() {
+    for (place, (route, is_avoided)) in graph.get(&wanted).into_iter().flatten().enumerate() {
+        let avoided = if *is_avoided { route.bytes() } else { 0 };
         if route.from.is_none() || route.from == held {
-            paths.push(((route.bytes(), 1, vec![wanted], vec![place]), route.from));
+            paths.push(((avoided, route.bytes(), 1, vec![wanted], vec![place]), route.from));
         }
-        for ((bytes, count, mut versions, mut places), start) in
+        for ((before, bytes, count, mut versions, mut places), start) in
             route.from.into_iter().flat_map(|from| all_paths(graph, held, from))
         {
             versions.push(wanted);
             places.push(place);
-            paths.push(((bytes + route.bytes(), count + 1, versions, places), start));
+            paths.push(((before + avoided, bytes + route.bytes(), count + 1, versions, places), start));
         }
     }
     paths
@@ -49,22 +51,35 @@ proptest! {
         given in any_routes(),
         held in proptest::option::of(0..8_u64),
         failing in proptest::collection::vec(any::<proptest::sample::Index>(), 16),
+        // For each version a bit for each route; the cheapest path, or the cheapest direct one.
+        marks in proptest::collection::vec(any::<u8>(), 8),
+        is_direct in any::<bool>(),
     ) {
         let (mut store, mut graph) = (Store::new(), Graph::new());
         for (version, routes) in (0..).zip(&given) {
             // The commit has routes that are not in force, so that all can be given by a document.
             store = store.add(&[(None, &[1, 1])]);
             let routes: Vec<_> = routes.iter().map(|(from, sizes)| (*from, sizes.as_slice())).collect();
-            graph.insert(version, routes_of(version, &routes));
+            let ordered = routes_of(version, &routes);
             store = store.with_routes(version, 1, &routes);
+            let bits = marks[usize::try_from(version).unwrap()];
+            let marked: Vec<usize> = (0..ordered.len()).filter(|place| bits >> place & 1 == 1).collect();
+            store.mark(ObjectName::Routes { version, generation: 1 }, &marked);
+            let is_avoided =
+                |(place, route): &(usize, Route)| is_direct && route.from.is_some() && !marked.contains(place);
+            let routes = ordered.into_iter().enumerate().map(|route| (route.1.clone(), is_avoided(&route)));
+            graph.insert(version, routes.collect());
         }
         let wanted = given.len() as u64 - 1;
         let held = held.filter(|held| *held < wanted);
         let mut planner = planner(None, held.and_then(|held| store.held(held)));
+        if is_direct {
+            planner = planner.direct();
+        }
         for (count, which) in failing.iter().enumerate() {
             let found = store.drive(&mut planner);
             // Places are those in what is left, which are in the same order.
-            let Some(((bytes, _, versions, places), start)) = all_paths(&graph, held, wanted).into_iter().min() else {
+            let Some(((_, bytes, _, versions, places), start)) = all_paths(&graph, held, wanted).into_iter().min() else {
                 let first = if count == 0 { "R-CHN-08" } else { "R-CHN-09" };
                 prop_assert_eq!(found.unwrap_err().rule(), Some(first));
                 break;
@@ -73,7 +88,7 @@ proptest! {
             prop_assert_eq!((plan.bytes, path(&plan)), (bytes, (start, versions.clone())));
             prop_assert_eq!(plan.start.is_some(), start.is_some());
             for ((hop, version), place) in plan.hops.iter().zip(&versions).zip(&places) {
-                let Route { from, files } = &graph[version][*place];
+                let (Route { from, files }, _) = &graph[version][*place];
                 prop_assert_eq!((hop.from, &hop.files), (*from, files));
             }
             let failed = which.index(plan.hops.len());

@@ -33,7 +33,7 @@ fn as_text(health: &Health) -> String {
         lines.push(format!("version   {version}{since}"));
         lines.push(format!("state     {state}"));
         lines.push(format!("commit    {commit}"));
-        lines.extend(chain.map(|chain| format!("chain     {chain}")));
+        lines.push(format!("chain     {chain}"));
         lines.push(format!("files     {}", printable_path(directory)));
     }
     if let Some(stored) = stored(health) {
@@ -101,7 +101,7 @@ fn as_json(health: &Health) -> Value {
         "version": held.map(|held| held.version),
         "state": held.map(|held| held.state.to_string()),
         "commit": held.map(|held| held.commit.to_string()),
-        "chain": held.and_then(|held| held.chain).map(|chain| chain.to_string()),
+        "chain": held.map(|held| held.chain.to_string()),
         "directory": held.map(|held| held.directory.to_string_lossy()),
         "switched": held.and_then(|held| held.switched).map(Time::from),
         "stored": stored(health),

@@ -163,7 +163,7 @@ async fn no_answer_claims_or_has_more_than_was_asked_for() {
         StoreOptions::default(),
         [
             answer(200, pieces(1, 10)),
-            answer(200, pieces(17, 1 << 20)),
+            answer(200, pieces(33, 1 << 20)),
             answer(206, pieces(1, 10)),
             answer(206, pieces(1, 11)),
             answer(404, pieces(1, 10)),

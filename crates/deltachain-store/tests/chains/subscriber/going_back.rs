@@ -261,26 +261,6 @@ fn another_chain_is_adopted_once() {
 }
 
 #[test]
-fn a_version_of_an_unknown_chain_gets_one_when_its_commit_is_there() {
-    let chain = long_chain();
-    let folder = tempfile::tempdir().unwrap();
-    let path = pull(&mut open(&chain, folder.path()), None).directory.parent().unwrap().join("held.json");
-    let mut record: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    let noted = record.as_object_mut().unwrap().remove("chain").unwrap();
-    let chain_of = || inspect_directory(folder.path()).unwrap().unwrap().chain.map(|chain| chain.to_string());
-    fs::write(&path, record.to_string()).unwrap();
-    assert_eq!(chain_of(), None);
-    // Another chain is told by its commits alone, and its identity is not noted.
-    let other = other_chain(6);
-    assert_eq!(refused(&mut open(&other, folder.path()), None), Some("R-CHN-05"));
-    assert_eq!(refused(&mut open(&other_chain(2), folder.path()), None), Some("R-CHN-14"));
-    assert_eq!(chain_of(), None);
-    assert!(open(&chain, folder.path()).prepare(None, &()).unwrap().is_none());
-    assert_eq!(chain_of().as_deref(), noted.as_str());
-    assert_eq!(refused(&mut open(&other, folder.path()), None), Some("R-CHN-13"));
-}
-
-#[test]
 fn a_work_directory_follows_one_chain() {
     let place = tempfile::tempdir().unwrap();
     let work = place.path().join("work");

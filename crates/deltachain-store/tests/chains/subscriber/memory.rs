@@ -249,7 +249,7 @@ fn some_shards_are_taken() {
         begin(&chain, 1, vec![own], options.clone()).unwrap();
         options.shards = Some(vec![2]);
         let mut subscriber = MemorySubscriber::open(chain.store.clone(), options).unwrap();
-        assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-17"));
     }
 }
 

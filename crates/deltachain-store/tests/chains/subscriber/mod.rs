@@ -368,7 +368,7 @@ fn shards_stand_in_one_directory() {
     options.shards = Some(vec![1, 2]);
     let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let error = subscriber.prepare(None, &()).unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Usage);
+    assert_eq!(error.rule(), Some("R-CHN-17"));
     assert!(error.message().contains("shard 2"), "{error}");
     pull(&mut subscriber, Some(2));
     assert_eq!(shown(folder.path()), union(&shards(3)[1..]));
@@ -421,7 +421,7 @@ fn the_layout_is_that_of_the_chain() {
     };
     let layout = deltachain::files::Layout::parse(LAYOUT, first.tensors()).unwrap();
     let first_files = files(&save("0", &first, &layout));
-    let second_files = files(&save("1", &second, &layout.carried_over(second.tensors())));
+    let second_files = files(&save("1", &second, &layout.carried_over(second.tensors()).unwrap()));
 
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
@@ -464,10 +464,10 @@ fn other_files_come_from_a_directory() {
     assert_eq!(files(&switched.directory)["config.json"], b"{\"a\":2}");
     assert_eq!(shown(folder.path()), chain.whole(1));
     fs::write(others.path().join("tokenizer.json"), "[]").unwrap();
-    fs::create_dir(others.path().join("onnx")).unwrap();
+    fs::create_dir(others.path().join("checkpoint-1")).unwrap();
     let notes = Notes::default();
     let prepared = subscriber.prepare(Some(1), &notes).unwrap().unwrap();
-    assert!(notes.remarks().iter().any(|remark| remark.contains("\"onnx\" (is a folder)")), "{:?}", notes.remarks());
+    assert!(notes.remarks().iter().any(|remark| remark.contains("checkpoint-1 (a trainer's")), "{:?}", notes.remarks());
     let switched = subscriber.apply(prepared).unwrap();
     assert_eq!(names(&switched.directory), ["config.json", "model.safetensors", "tokenizer.json"]);
     fs::remove_file(others.path().join("tokenizer.json")).unwrap();
@@ -878,5 +878,6 @@ fn following_ends_when_it_is_to() {
     let mut options = SubscriberOptions::default();
     options.shards = Some(vec![1]);
     let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
-    assert_eq!(follow(&mut subscriber, &quick(None), &(), &mut |_, _| Ok(())).unwrap_err().class(), ErrorClass::Usage);
+    let error = follow(&mut subscriber, &quick(None), &(), &mut |_, _| Ok(())).unwrap_err();
+    assert_eq!(error.rule(), Some("R-CHN-17"));
 }

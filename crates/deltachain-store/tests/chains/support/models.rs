@@ -40,7 +40,7 @@ impl Models {
             let shape = [self.rows, COLUMNS];
             state.insert("embedding", Dtype::BF16, &shape, weights(&mut random, self.rows * COLUMNS)).unwrap();
             for layer in 0..4 {
-                let name = format!("layer.{layer}.weight");
+                let name = format!("layers/{layer}.weight");
                 state.insert(&name, Dtype::BF16, &[8, COLUMNS], weights(&mut random, 8 * COLUMNS)).unwrap();
             }
             state.insert("norm", Dtype::F32, &[COLUMNS], random.bytes(256)).unwrap();
@@ -67,7 +67,7 @@ impl Models {
     }
 
     /// The files of a version in a directory below this one, written if they are not there yet: one file, or in some
-    /// versions two.
+    /// versions two and one in a folder.
     pub(crate) fn save(&mut self, version: u64, below: &Path) -> SafetensorsState {
         let path = below.join(format!("version {version}"));
         if !path.exists() {
@@ -88,17 +88,19 @@ fn weights(random: &mut Random, count: u64) -> Vec<u8> {
 }
 
 /// Writes a state as a new directory.
-pub(crate) fn save(state: &MemoryState, path: &Path, in_two: bool) {
+pub(crate) fn save(state: &MemoryState, path: &Path, is_spread: bool) {
     let tensors = state.tensors();
     let names: Vec<String> = tensors.iter().map(|info| info.name().to_owned()).collect();
+    let (layers, others): (Vec<_>, Vec<_>) = names.iter().cloned().partition(|name| name.starts_with("layers/"));
     let file = |name: &str, metadata: Option<&str>, tensors: &[String]| LayoutFile {
         name: Some(name.to_owned()),
         metadata: metadata.map(|format| [("format".to_owned(), format.to_owned())].into()),
         tensors: tensors.to_vec(),
     };
-    let (first, second) = names.split_at(names.len() / 2);
-    let files = if in_two {
+    let (first, second) = others.split_at(others.len() / 2);
+    let files = if is_spread {
         vec![
+            file("layers/model.safetensors", Some("np"), &layers),
             file("model-00001-of-00002.safetensors", Some("pt"), first),
             file("model-00002-of-00002.safetensors", None, second),
         ]

@@ -1,0 +1,16 @@
+/** The worked files and documents of SPEC.md. */
+import { readFile } from 'node:fs/promises';
+
+const SPEC = await readFile(new URL('../../SPEC.md', import.meta.url), 'utf8');
+
+/** A file of section 16. @param {string} name */
+export function worked(name) {
+  const dump = SPEC.split(`\`\`\`hexdump ${name}\n`)[1].split('```')[0];
+  const digits = [...dump.matchAll(/^[0-9a-f]{8} {2}([0-9a-f ]*?) *\|/gm)].map((match) => match[1]).join(' ');
+  return Uint8Array.from(digits.trim().split(/\s+/), (byte) => parseInt(byte, 16));
+}
+
+/** A document of section 18. @param {string} kind */
+export function workedDocument(kind) {
+  return new TextEncoder().encode(SPEC.split(`\`\`\`json ${kind}\n`)[1].split('\n```')[0]);
+}

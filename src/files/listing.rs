@@ -1,0 +1,206 @@
+//! The files of a model's directory and of its folders.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::Path;
+
+use crate::error::Result;
+use crate::files::disk::reading;
+use crate::plain_name::{MOST_PARTS, is_of_tensors};
+
+/// What the names of the folders begin with in which trainers put checkpoints beside the model.
+const CHECKPOINT: &str = "checkpoint-";
+/// What lies in a chain's own directory.
+const CHAIN: &str = "chain.json";
+/// What lies in a directory that this program keeps.
+const MARKER: &str = "deltachain.directory";
+/// Where repositories of models keep the same model once more, in the format of its makers.
+const ORIGINAL: &str = "original";
+/// What file systems have at their root, closed to users.
+const LOST: &str = "lost+found";
+
+/// The files of a directory and of the folders in it that may belong to a model.
+///
+/// Symbolic links to files are followed, since caches of models consist of them; those to folders are not. Left out are
+/// hidden folders, a trainer's checkpoints (`checkpoint-*`), the model in its makers' own format (`original`, as in many
+/// repositories of models), chains, directories that subscribers keep, and folders in which a file would have more than
+/// eight parts in its name.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Listing {
+    /// Names below the directory, with `/` after each folder, ascending.
+    pub files: Vec<OsString>,
+    /// Names of what is left out, each with the reason in parentheses, ascending.
+    pub left_out: Vec<String>,
+}
+
+impl Listing {
+    /// Lists a directory.
+    ///
+    /// # Errors
+    /// IO if the directory or a folder in it cannot be listed, or if a link with the name of a file of tensors leads
+    /// nowhere.
+    pub fn of(directory: &Path) -> Result<Self> {
+        let mut listing = Self::default();
+        listing.add(directory, OsStr::new(""), 1)?;
+        listing.files.sort_unstable();
+        listing.left_out.sort_unstable();
+        Ok(listing)
+    }
+
+    /// Adds the files of a folder, whose names have this many parts.
+    fn add(&mut self, directory: &Path, folder: &OsStr, parts: usize) -> Result<()> {
+        for entry in fs::read_dir(directory).map_err(|error| reading(error, directory))? {
+            let entry = entry.map_err(|error| reading(error, directory))?;
+            let (last, path) = (entry.file_name(), entry.path());
+            let kind = entry.file_type().map_err(|error| reading(error, &path))?;
+            let mut name = folder.to_owned();
+            name.push(&last);
+            if kind.is_dir() {
+                match why_left_out(&path, &last, parts) {
+                    Some(why) => self.leave(&name, why),
+                    None => {
+                        name.push("/");
+                        self.add(&path, &name, parts + 1)?;
+                    }
+                }
+                continue;
+            }
+            match fs::metadata(&path) {
+                Ok(found) if found.is_file() => self.files.push(name),
+                Ok(found) if found.is_dir() => self.leave(&name, "a symbolic link to a folder"),
+                Ok(_) => self.leave(&name, "is not a file"),
+                // It would be missing in the model.
+                Err(error) if is_of_tensors(&last.to_string_lossy()) && !is_hidden(&last) => {
+                    return Err(reading(error, &path));
+                }
+                Err(_) => self.leave(&name, "cannot be read"),
+            }
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, name: &OsStr, why: &str) {
+        self.left_out.push(format!("{} ({why})", name.to_string_lossy()));
+    }
+}
+
+/// Why a folder is left out, if it is.
+fn why_left_out(path: &Path, name: &OsStr, parts: usize) -> Option<&'static str> {
+    let holds = |name| fs::symlink_metadata(path.join(name)).is_ok();
+    if is_hidden(name) {
+        Some("hidden")
+    } else if name.as_encoded_bytes().starts_with(CHECKPOINT.as_bytes()) {
+        Some("a trainer's checkpoint")
+    } else if name == ORIGINAL {
+        Some("the model in its makers' own format")
+    } else if name == LOST {
+        Some("the file system's own")
+    } else if holds(CHAIN) {
+        Some("a chain")
+    } else if holds(MARKER) {
+        Some("a directory that a subscriber keeps")
+    } else if parts == MOST_PARTS {
+        Some("a folder that lies too deep")
+    } else {
+        None
+    }
+}
+
+/// Whether this is the name of something hidden.
+pub(super) fn is_hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorClass;
+
+    fn make(root: &Path, files: &[&str]) {
+        for file in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+    }
+
+    #[test]
+    fn folders_are_listed_but_for_those_of_others() {
+        let root = tempfile::tempdir().unwrap();
+        let files = ["a", "a.b/c", "d/e/f/g/h/i/j/k", ".hidden", "d/.hidden", "checkpoint-", "chain.json"];
+        make(root.path(), &files);
+        let others = [
+            ".git/config",
+            "checkpoint-500/model.safetensors",
+            "d/checkpoint-best/model.safetensors",
+            "original/consolidated.safetensors",
+            "store/chain.json",
+            "d/follower/deltachain.directory",
+            "lost+found/x",
+            "d/e/f/g/h/i/j/too deep/x",
+        ];
+        make(root.path(), &others);
+        let listing = Listing::of(root.path()).unwrap();
+        let mut expected = files;
+        expected.sort_unstable();
+        assert_eq!(listing.files, expected);
+        let left = [
+            ".git (hidden)",
+            "checkpoint-500 (a trainer's checkpoint)",
+            "d/checkpoint-best (a trainer's checkpoint)",
+            "d/e/f/g/h/i/j/too deep (a folder that lies too deep)",
+            "d/follower (a directory that a subscriber keeps)",
+            "lost+found (the file system's own)",
+            "original (the model in its makers' own format)",
+            "store (a chain)",
+        ];
+        assert_eq!(listing.left_out, left);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_to_files_alone() {
+        use std::os::unix::fs::symlink;
+
+        let root = tempfile::tempdir().unwrap();
+        make(root.path(), &["blobs/x", "snapshot/a"]);
+        let snapshot = root.path().join("snapshot");
+        symlink("../blobs/x", snapshot.join("model.safetensors")).unwrap();
+        symlink("../blobs", snapshot.join("blobs")).unwrap();
+        symlink(".", snapshot.join("loop")).unwrap();
+        symlink("nowhere", snapshot.join("dangling")).unwrap();
+        symlink("nowhere", snapshot.join(".#m.safetensors")).unwrap();
+        let listing = Listing::of(&snapshot).unwrap();
+        assert_eq!(listing.files, ["a", "model.safetensors"]);
+        let left = [
+            ".#m.safetensors (cannot be read)",
+            "blobs (a symbolic link to a folder)",
+            "dangling (cannot be read)",
+            "loop (a symbolic link to a folder)",
+        ];
+        assert_eq!(listing.left_out, left);
+        fs::create_dir(snapshot.join("vae")).unwrap();
+        symlink("nowhere", snapshot.join("vae/b.safetensors")).unwrap();
+        let error = Listing::of(&snapshot).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Io);
+        assert!(error.file().unwrap().ends_with("vae/b.safetensors"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_cannot_be_listed_is_an_error() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let root = tempfile::tempdir().unwrap();
+        make(root.path(), &["vae/model.safetensors"]);
+        let vae = root.path().join("vae");
+        fs::set_permissions(&vae, fs::Permissions::from_mode(0o000)).unwrap();
+        // Some users may list everything.
+        if fs::read_dir(&vae).is_err() {
+            let error = Listing::of(root.path()).unwrap_err();
+            assert_eq!((error.class(), error.file()), (ErrorClass::Io, vae.to_str()));
+        }
+        fs::set_permissions(&vae, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+}
