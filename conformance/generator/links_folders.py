@@ -53,6 +53,8 @@ def good_folders():
     yield there("no-tensors", {"a/m.safetensors": [], "b/m.safetensors": ["b/x"]}, "a file in a folder without tensors")
     yield there("8-parts", {f"a/b/c/d/e/f/g/h{END}": ["a/b/c/d/e/f/g/x"]}, "as many parts as a path name may have")
     yield there("1024-bytes", {LONG: [folder(LONG) + "x"]}, "as long as a path name may be")
+    yield there("case-in-other-folders", {f"A/a/m{END}": ["A/a/x"], f"B/A/M{END}": ["B/A/x"], f"a{END}": ["x"]},
+                "folders and a file that are equal without case, but lie in different folders")
     yield there("names", {f"{part}/m{END}": [f"{part}/x"] for part in (
         " con", "a b", "con_", "com", "x.safetensors.y", "safetensors", "deltachain.x", "n" * 255, "\u00c9", "\u00e9",
         "*?<>|", "a.b", "unet", "1_Pooling")}, "folders that are almost forbidden")
@@ -111,6 +113,13 @@ def wrong_folders():
                   "the second folder ends in a space")
     yield several("same-without-case", {f"Vae/m{END}": ["Vae/w"], f"vae/m{END}": ["vae/x"]},
                   "names that differ in the case of the folder only")
+    for id, one, other, reason in (
+            ("case", "A/m", "a/n", "two folders that differ in case only"),
+            ("case-outer", "A/b/m", "a/c/m", "folders that lie in two folders that differ in case only"),
+            ("case-inner", "a/B/m", "a/b/n", "two folders in one that differ in case only"),
+            ("case-and-outer", "A/m", "a/b/m", "a folder, and one that lies in another that differs in case only")):
+        yield several(id, {name + END: [folder(name) + "x"] for name in (one, other)}, reason,
+                      "folder-case-in-other-folders")
     order = files(file(f"a/m{END}", ["a/x"]), file(f"a-b/m{END}", ["a-b/x"]))
     yield refused("layout/folder-order-by-parts", with_layout(["a/x", "a-b/x"], order), "R-LAY-01",
                   "files that ascend only if they are compared part by part", "folder-two", "12", check=None,

@@ -2,12 +2,15 @@
 import { array, nullable, object, readCanonical, string, strings } from './canonical.js';
 import { compareStrings } from './bytes.js';
 import { ensure } from './errors.js';
-import { folderOf, isPathName, withoutCase } from './names.js';
+import { folderOf, foldersOf, isPathName, withoutCase } from './names.js';
 
 const KEY = 'deltachain.layout';
 const FORM = object({
   files: array(object({ name: nullable(string()), metadata: nullable(strings), tensors: nullable(array(string())) }), 1),
 });
+
+/** Whether different ones of these names differ in more than case. @param {string[]} names */
+const differWithoutCase = (names) => new Set(names).size === new Set(names.map(withoutCase)).size;
 
 /**
  * Checks the layout of a link, if it has one, against the tensors of its target.
@@ -32,7 +35,8 @@ export function checkLayout(metadata, target) {
     for (const name of own) {
       ensure(isPathName(name) && name.endsWith('.safetensors'), 'R-LAY-01', 'the name of a file is not legal');
     }
-    ensure(new Set(own.map(withoutCase)).size === own.length, 'R-LAY-01', 'names of files differ in case alone');
+    ensure(differWithoutCase(own), 'R-LAY-01', 'names of files differ in case alone');
+    ensure(differWithoutCase(own.flatMap(foldersOf)), 'R-LAY-01', 'names of folders differ in case alone');
   }
   const placed = new Set();
   for (const file of files) {

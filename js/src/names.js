@@ -16,6 +16,9 @@ export function isPlainName(name) {
 /** The folder of a path name: up to and including its last `/`. @param {string} name */
 export const folderOf = (name) => name.slice(0, name.lastIndexOf('/') + 1);
 
+/** The folder of a path name, and those that it lies in. @param {string} name */
+export const foldersOf = (name) => name.split('/').slice(0, -1).map((_, i, parts) => parts.slice(0, i + 1).join('/'));
+
 /** Whether a layout writes files of such names. @param {string} name */
 export const isOfLayouts = (name) => /\.safetensors(\.index\.json)?$/.test(withoutCase(name));
 

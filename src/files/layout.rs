@@ -57,6 +57,7 @@ impl Layout {
             return Err("the layout has no file".to_owned());
         }
         let mut folded = BTreeSet::new();
+        let mut folders = BTreeMap::new();
         for file in &files {
             let Some(name) = &file.name else {
                 if files.len() > 1 {
@@ -69,6 +70,12 @@ impl Layout {
             }
             if !folded.insert(fold_case(name)) {
                 return Err(format!("the file name {name:?} is there twice, regarding case or not"));
+            }
+            for folder in iter::successors(Some(file.folder()), |folder| outer(folder)) {
+                let other = *folders.entry(fold_case(folder)).or_insert(folder);
+                if other != folder {
+                    return Err(format!("the folders {other:?} and {folder:?} differ in case only"));
+                }
             }
             if let Some(tensor) = file.tensors.iter().find(|tensor| !tensor.starts_with(file.folder())) {
                 return Err(format!("the name of the tensor {tensor:?} does not begin with the folder of {name:?}"));

@@ -15,7 +15,7 @@ use crate::workspace::{host, root, target};
 use crate::{Result, conformance, no_arguments};
 
 /// Files and folders of the repository, and where they stand in the bundle.
-const CONTENT: [(&str, &str); 14] = [
+const CONTENT: [(&str, &str); 19] = [
     ("LICENSE-APACHE", "LICENSE-APACHE"),
     ("LICENSE-MIT", "LICENSE-MIT"),
     ("SPEC.md", "SPEC.md"),
@@ -26,6 +26,11 @@ const CONTENT: [(&str, &str); 14] = [
     ("conformance/index.schema.json", "index.schema.json"),
     ("conformance/published.sha256", "published.sha256"),
     ("conformance/rules.json", "rules.json"),
+    ("conformance/constants.json", "constants.json"),
+    ("conformance/decoded.json", "decoded.json"),
+    ("conformance/deltachain.h", "deltachain.h"),
+    ("conformance/functions.json", "functions.json"),
+    ("conformance/registry.json", "registry.json"),
     ("conformance/vectors", "vectors"),
     // What the examples need.
     ("conformance/python/README.md", "python/README.md"),

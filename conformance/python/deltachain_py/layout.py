@@ -1,7 +1,9 @@
 """The layout of safetensors files that a link may carry (section 12): which file holds which tensors."""
+from itertools import chain
+
 from . import documents
 from .errors import check
-from .names import ascending, distinct, folder, is_path
+from .names import ascending, distinct, folder, folders, is_path
 
 KEY = "deltachain.layout"
 FORM = {"files": [{"name": (None, ".*"), "metadata": (None, documents.METADATA), "tensors": (None, [".*", 0])}, 1]}
@@ -23,6 +25,7 @@ def parse(text, tensors):
     named = {name: tensors if among is None else among for name, among in zip(names, lists) if name is not None}
     good = distinct(named) and all(is_path(name) and name.endswith(".safetensors") for name in named)
     check(good, "R-LAY-01", "file names are not path names and distinct", KEY)
+    check(distinct(set(chain(*map(folders, named)))), "R-LAY-01", "folders that differ in case only", KEY)
     inside = all(tensor.startswith(folder(name)) for name, among in named.items() for tensor in among)
     check(inside, "R-LAY-01", "a tensor's name does not begin with the folder of its file", KEY)
     return files

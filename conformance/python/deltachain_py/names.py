@@ -28,6 +28,11 @@ def folder(name):
     return name[:name.rfind("/") + 1]
 
 
+def folders(name):
+    """The folder of a path name, and those that it lies in."""
+    return [name[:end + 1] for end, char in enumerate(name) if char == "/"]
+
+
 def apart(names):
     """None of these lies in another."""
     known = {*map(caseless, names)}

@@ -215,6 +215,14 @@ fn file_names_differ_regarding_case_or_not() {
     }
     assert!(refusal(&layout("A.safetensors", "a.safetensors"), &[]).contains("twice"));
     assert!(refusal(&layout("a.safetensors", "a.safetensors"), &[]).contains("order"));
+    for (first, second) in [("A/a", "a/b"), ("A/a/a", "a/b/a"), ("a/B/a", "a/b/b"), ("A/a/a", "a/b")] {
+        let json = layout(&format!("{first}.safetensors"), &format!("{second}.safetensors"));
+        assert!(refusal(&json, &[]).contains("differ in case only"), "{first} {second}");
+    }
+    for (first, second) in [("A/b", "B/a"), ("A/a/a", "B/A/a"), ("A", "a/a")] {
+        let json = layout(&format!("{first}.safetensors"), &format!("{second}.safetensors"));
+        assert!(Layout::parse(&json, &[]).is_ok(), "{first} {second}");
+    }
 }
 
 #[test]
@@ -294,8 +302,6 @@ fn files_of_shards_keep_their_folders() {
         "model-00002-of-00002.safetensors y",
     ];
     assert_eq!(names(&clash), numbered);
-    let case = [file("a/m.safetensors", "a/x"), file("A/m.safetensors", "A/x")];
-    assert_eq!(names(&case), ["A/model-00002-of-00002.safetensors A/x", "a/model-00001-of-00002.safetensors a/x"]);
 }
 
 #[test]
