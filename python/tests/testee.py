@@ -3,8 +3,7 @@
     deltachain-conformance run --testee "python python/tests/testee.py"
 
 Patches come merged by tensor and documents and plans are not shown, so `check`, `apply` and `encode` are measured.
-Tensors in
-memory have no layout, and the limit on tensors that are set is not the caller's to choose.
+Tensors in memory have no layout, and limits are not the caller's to choose.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def encode(request: dict[str, Any]) -> dict[str, Any]:
 
 OPERATIONS = {"check": check, "apply": apply, "encode": encode}
 HELLO = {"testee": f"deltachain for Python {dc.__version__}", "protocol": 2, "operations": list(OPERATIONS),
-         "without": ["layout", "set-limit"]}  # fmt: skip
+         "without": ["layout", "set-limit", "coded-limit"]}  # fmt: skip
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
