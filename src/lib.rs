@@ -124,7 +124,7 @@ mod varint;
 #[doc(hidden)]
 pub use codec::kernels;
 pub use codec::piece::Profile;
-pub use diff::{DiffOptions, DiffReport, diff, diff_with_patches};
+pub use diff::{DiffOptions, DiffReport, diff};
 pub use error::{Error, ErrorClass, Result, Section};
 pub use files::file_source::FileSource;
 pub use limits::Limits;

@@ -67,7 +67,7 @@ class Snapshot:
 
 @final
 class Publisher:
-    """This process's shards of the head, and links made from them."""
+    """The publisher of one process, with copies of its shards."""
 
     def __new__(
         cls,
@@ -85,11 +85,17 @@ class Publisher:
     def snapshot(self) -> Snapshot: ...
     def discard(self, snapshot: Snapshot) -> None: ...
     def store(
-        self, snapshot: Snapshot, numbers: list[int], of: int, threads: int | None, progress: _Progress, stop: Stop
+        self,
+        snapshot: Snapshot,
+        numbers: list[int],
+        of: int,
+        commits: bool,
+        threads: int | None,
+        progress: _Progress,
+        stop: Stop,
     ) -> list[str]: ...
     def commit(self, parts: list[str], metadata: dict[str, str], stop: Stop) -> dict[str, Any]: ...
-    def keep_last(self, version: int, stop: Stop) -> str | None: ...
-    def settle(self, version: int, commit: str) -> None: ...
+    def committed(self, version: int, commit: str) -> None: ...
     def forget(self) -> None: ...
     def close(self) -> None: ...
 

@@ -66,9 +66,8 @@ pub use publishing::model::Model;
 pub use publishing::options::{Base, PublishOptions};
 pub use publishing::part::ShardPart;
 pub use publishing::policy::Snapshots;
-pub use publishing::published::{Head, Published, PublishedRoute, head};
+pub use publishing::published::{Head, Published, PublishedRoute};
 pub use publishing::publisher::Publisher;
-pub use publishing::shards::{commit_shards, publish_shard};
 pub use retention::{Keep, PrunePlan, Pruned, plan_prune, prune};
 
 /// The Rust of README.md, compiled as a test.

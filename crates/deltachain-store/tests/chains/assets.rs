@@ -11,11 +11,12 @@ use deltachain::tensor::{Digest, MemoryState, State};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
     Base, FsckOptions, Keep, Observer, OtherFiles, Phase, PublishOptions, Published, Publisher, Store, StoreOptions,
-    Subscriber, SubscriberOptions, Switched, commit_shards, fsck, init, log, plan_prune, prune, publish_shard, show,
+    Subscriber, SubscriberOptions, Switched, fsck, init, log, plan_prune, prune, show,
 };
 use tempfile::TempDir;
 
 use crate::support::models::{Models, save};
+use crate::support::shards::{commit_shards, publish_shard};
 
 /// Notes what it is told.
 #[derive(Default)]

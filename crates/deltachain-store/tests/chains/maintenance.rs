@@ -12,7 +12,7 @@ use deltachain::tensor::{Dtype, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Result};
 use deltachain_store::{
     Base, CompactOptions, Compacted, FsckOptions, FsckReport, Keep, PrunePlan, PublishOptions, Publisher, Snapshots,
-    Store, commit_shards, compact, fsck, init, log, plan_prune, prune, publish_shard, show,
+    Store, compact, fsck, init, log, plan_prune, prune, show,
 };
 use futures_util::{FutureExt, TryStreamExt};
 use object_store::memory::InMemory;
@@ -21,6 +21,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use crate::support::faulty::{Control, FaultyStore};
 use crate::support::models::{Models, save};
 use crate::support::quick;
+use crate::support::shards::{commit_shards, publish_shard};
 use crate::support::verify::{marks, rebuild};
 
 /// A chain in memory, whose clock can be set.
@@ -320,7 +321,7 @@ fn a_publisher_keeps_the_newest_versions() {
     let store = Store::from_objects(objects, "", quick()).unwrap();
     init(&store).unwrap();
     let mut models = Models::new(16, 10);
-    let options = PublishOptions::default().snapshots(Snapshots::Every(5)).keep_last(Some(10)).keep_head(true);
+    let options = PublishOptions::default().snapshots(Snapshots::Every(5)).keep_last(Some(10));
     let mut publisher = Publisher::open(store.clone(), options).unwrap();
     for version in 0..40 {
         control.set_clock(i64::try_from(version).unwrap() * 30);
