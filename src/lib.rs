@@ -104,6 +104,7 @@ pub mod format;
 mod groups;
 mod in_order;
 mod json;
+mod layout;
 pub mod limits;
 mod link;
 mod link_writer;

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::files::disk::{read_at, reading};
 use crate::files::header::{Header, LENGTH_BYTES, MAX_HEADER_BYTES};
-use crate::files::layout::FILE_SUFFIX;
 use crate::files::listing::{Listing, is_hidden};
 use crate::files::weight_map::{INDEX_NAME, INDEX_SUFFIX, Index, index_name};
 use crate::files::{Layout, LayoutFile};
+use crate::layout::FILE_SUFFIX;
 use crate::plain_name::{flaw_of_plain_name, folder_of};
 use crate::tensor::{State, TensorInfo, total_bytes};
 

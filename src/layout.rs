@@ -16,7 +16,7 @@ use crate::tensor::TensorInfo;
 pub const LAYOUT_KEY: &str = "deltachain.layout";
 
 /// What the name of a file of a layout ends in.
-pub(super) const FILE_SUFFIX: &str = ".safetensors";
+pub(crate) const FILE_SUFFIX: &str = ".safetensors";
 
 /// How a state is spread over safetensors files (SPEC section 12).
 ///
@@ -52,7 +52,7 @@ impl Layout {
     }
 
     /// Orders the files and checks their names. The error says what is wrong with them.
-    pub(super) fn new(mut files: Vec<LayoutFile>) -> Result<Self, String> {
+    pub(crate) fn new(mut files: Vec<LayoutFile>) -> Result<Self, String> {
         if files.is_empty() {
             return Err("the layout has no file".to_owned());
         }
@@ -199,7 +199,7 @@ impl Layout {
     }
 
     /// Checks that the files list each of these tensors exactly once, and no other. The error names one that is wrong.
-    pub(super) fn check_covers(&self, tensors: &[TensorInfo]) -> Result<(), String> {
+    pub(crate) fn check_covers(&self, tensors: &[TensorInfo]) -> Result<(), String> {
         let listed = self.listed()?;
         let wanted: BTreeSet<&str> = tensors.iter().map(TensorInfo::name).collect();
         if let Some(unknown) = listed.difference(&wanted).next() {
