@@ -166,6 +166,30 @@ impl Planner {
         }
     }
 
+    /// Does all [steps](Self::step) to the next plan: `list` gives the names of the chain's objects for versions from a number
+    /// on, `fetch` the contents of objects, each `None` if there is no such object. `fetch` also gets the version held,
+    /// if paths may start from it: what is held vouches for its commit and for the chain document by their digests.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step), and those of the two functions.
+    pub fn plan_with<B: AsRef<[u8]>>(
+        &mut self,
+        mut list: impl FnMut(u64) -> Result<Listing>,
+        mut fetch: impl FnMut(&[ObjectName], Option<u64>) -> Result<Vec<(ObjectName, Option<B>)>>,
+    ) -> Result<Plan> {
+        loop {
+            match self.step()? {
+                Step::List { from } => self.list(list(from)?),
+                Step::Fetch(names) => {
+                    for (name, content) in fetch(&names, self.held.map(|held| held.version))? {
+                        self.supply(name, content.as_ref().map(AsRef::as_ref));
+                    }
+                }
+                Step::Follow(plan) => return Ok(plan),
+            }
+        }
+    }
+
     /// Takes what the chain's objects are now.
     pub fn list(&mut self, listing: Listing) {
         self.must_list = false;
@@ -219,11 +243,6 @@ impl Planner {
         }
         self.failures.push(error);
         self.is_current = false;
-    }
-
-    /// The version held, unless it has been passed over. Its commit and the chain document are vouched for by their digests.
-    pub fn held_version(&self) -> Option<u64> {
-        self.held.map(|held| held.version)
     }
 
     /// Gives up the held version, because it is not what the plan's `start` says (R-APP-01), and with it all paths that

@@ -199,14 +199,9 @@ fn push<'a>(
     readers: &'a [LinkReader<&'a Link<'a>>],
     is_taken: &'a (dyn Fn(&str) -> bool + Sync),
 ) -> Result<Pushed<'a>> {
-    let mut replay = Replay::of_part(shard.table.clone(), is_taken);
-    let mut layout = shard.layout.clone();
-    for (number, reader) in readers.iter().enumerate() {
-        replay.push(reader)?;
-        let of_target = Layout::of_target(&reader.index().metadata, layout.as_ref(), &replay.table().tensors);
-        layout = Some(of_target.map_err(|error| error.of_link(number))?);
-    }
-    let layout = layout.ok_or_else(|| Error::usage("the plan has no route to follow"))?;
+    let mut replay = Replay::of_part(shard.table.clone(), is_taken).with_layout(shard.layout.clone());
+    readers.iter().try_for_each(|reader| replay.push(reader))?;
+    let layout = replay.layout().cloned().ok_or_else(|| Error::usage("the plan has no route to follow"))?;
     Ok(Pushed { shard, replay, layout })
 }
 

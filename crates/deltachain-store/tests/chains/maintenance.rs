@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltachain::chain::{Commit, FileReference, ObjectName, Plan, Planner, RoutesDocument, Step};
+use deltachain::chain::{Commit, FileReference, ObjectName, Plan, Planner, RoutesDocument};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Result};
@@ -115,17 +115,7 @@ fn commit_of(store: &Store, version: u64) -> Commit {
 /// The plan of a late joiner.
 fn plan(store: &Store, version: u64) -> Plan {
     let mut planner = Planner::new(Some(version), None, None, &Limits::default());
-    loop {
-        match planner.step().unwrap() {
-            Step::Follow(plan) => return plan,
-            Step::List { from } => planner.list(store.listing(from).unwrap()),
-            Step::Fetch(names) => {
-                for (name, content) in store.get_all(&names).unwrap() {
-                    planner.supply(name, content.as_deref());
-                }
-            }
-        }
-    }
+    planner.plan_with(|from| store.listing(from), |names, _| store.get_all(names)).unwrap()
 }
 
 fn from(compacted: &Compacted) -> Vec<Option<u64>> {
