@@ -4,7 +4,6 @@ while the engines still serve an older version, the others read its files."""
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -258,22 +257,8 @@ class EngineCopy:
     def _find(self, wanted: int | None) -> tuple[int, str, str] | None:
         """Number, digest and directory of a version that is in the shared copy: the one wanted, or the current one.
         What is in `versions` is complete: it is renamed into place."""
-        if wanted is None:
-            link = os.path.join(self._directory, "current")
-            candidates = [os.path.realpath(link)] if os.path.islink(link) else []
-        else:
-            versions = os.path.join(self._directory, "versions")
-            begin = f"{wanted:020d}-"
-            names = sorted(os.listdir(versions)) if os.path.isdir(versions) else []
-            candidates = [os.path.join(versions, name, "model") for name in names if name.startswith(begin)]
-        for model in candidates:
-            try:
-                with open(os.path.join(os.path.dirname(model), "held.json"), encoding="utf-8") as file:
-                    held = json.load(file)
-            except FileNotFoundError:
-                continue
-            return int(held["version"]), str(held["state"]), os.path.realpath(model)
-        return None
+        found = _native.find_version(self._directory, wanted)
+        return None if found is None else (found[0], found[1], os.path.realpath(found[2]))
 
 
 def _changes(before: Mapping[str, Any], after: str) -> list[Patch]:

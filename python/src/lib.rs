@@ -10,8 +10,10 @@
 
 #[cfg(target_os = "linux")]
 mod allocator;
+mod directory;
 mod errors;
 mod gate;
+mod given;
 mod link;
 mod memory;
 mod operations;
@@ -27,6 +29,8 @@ use pyo3::prelude::*;
 /// The native part of the package `deltachain`. Private: it may change in any release.
 #[pymodule(name = "_native")]
 mod native {
+    #[pymodule_export]
+    use crate::directory::find_version;
     #[pymodule_export]
     use crate::gate::{forked, leave};
     #[pymodule_export]

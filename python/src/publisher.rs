@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use deltachain::files::{LayoutFile, SafetensorsState};
+use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
@@ -54,14 +54,13 @@ impl Checkpoint {
         self.files.tensors().iter().map(row).collect()
     }
 
-    /// Paths of the files that hold the tensors, each with the folder that stands before the names of its tensors.
-    fn files(&self) -> Vec<(PathBuf, String)> {
-        let place = |file: &LayoutFile| {
-            let path =
-                file.name.as_ref().map_or_else(|| self.files.path().to_owned(), |name| self.files.path().join(name));
-            (path, file.folder().to_owned())
+    /// Where the data of each tensor are, in the same order: a file, and the offset of their first byte in it.
+    fn places(&self) -> Vec<(PathBuf, u64)> {
+        let place = |number| {
+            let (path, offset) = self.files.place(number);
+            (path.to_owned(), offset)
         };
-        self.files.layout().files().iter().map(place).collect()
+        (0..self.files.tensors().len()).map(place).collect()
     }
 
     /// The `__metadata__` of the files, as one; keys and values have the folder of their file before them, like tensors.

@@ -216,6 +216,15 @@ impl SafetensorsState {
         self.other_files.iter().map(|name| name.to_string_lossy().into_owned()).collect()
     }
 
+    /// The file that a tensor's data lies in, and where in it they begin; the number counts [`tensors`](State::tensors).
+    ///
+    /// # Panics
+    /// If there is no such tensor.
+    pub fn place(&self, tensor: usize) -> (&Path, u64) {
+        let Place { file, offset } = self.places[tensor];
+        (&self.shards[file].path, offset)
+    }
+
     /// What of the directory has not been looked at, such as a trainer's checkpoints: [`Listing::left_out`].
     pub fn left_out(&self) -> &[String] {
         &self.left_out

@@ -52,7 +52,7 @@ pub use access::stop::Stop;
 pub use access::store::{Store, StoredObject};
 pub use directory::scratch::Scratch;
 pub use following::check::{DirectoryReport, check_directory};
-pub use following::directory_status::{DirectoryStatus, inspect_directory};
+pub use following::directory_status::{DirectoryStatus, VersionHere, find_version, inspect_directory};
 pub use following::follow::{FollowEvent, FollowOptions, Follower, OnEvent, OnSwitch, follow, follow_events, lag};
 pub use following::memory::{MemoryOptions, MemorySubscriber, PreparedPatches, Weights};
 pub use following::other_files::OtherFiles;

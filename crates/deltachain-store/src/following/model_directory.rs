@@ -34,7 +34,7 @@ use crate::following::versions::{self, MODEL, RECORD, files_of, record_of};
 use crate::observer::Observer;
 
 const CURRENT: &str = "current";
-const VERSIONS: &str = "versions";
+pub(crate) const VERSIONS: &str = "versions";
 const CACHE: &str = "cache";
 
 /// A directory that is locked for this process.
@@ -222,7 +222,7 @@ pub(crate) fn time_of_switch(directory: &Path) -> Option<std::time::SystemTime> 
 }
 
 /// The name of the version's directory that `current` leads to.
-fn target_of_current(directory: &Path) -> Result<Option<OsString>> {
+pub(crate) fn target_of_current(directory: &Path) -> Result<Option<OsString>> {
     let current = directory.join(CURRENT);
     let target = match fs::read_link(&current) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -30,12 +30,21 @@ pub(crate) const RECORD: &str = "held.json";
 /// # Errors
 /// USAGE if that cannot be read, or if the directory is a symbolic link; IO.
 pub(crate) fn record_of(version: &Path) -> Result<Record> {
+    let missing = || Error::io("reading", io::ErrorKind::NotFound.into()).in_file(version.join(RECORD));
+    record_if_there(version)?.ok_or_else(missing)
+}
+
+/// The same; `None` if there is no such version.
+pub(crate) fn record_if_there(version: &Path) -> Result<Option<Record>> {
     if fs::symlink_metadata(version).is_ok_and(|found| found.is_symlink()) {
         return Err(Error::usage("a symbolic link in the place of a version").in_file(version));
     }
     let path = version.join(RECORD);
-    let bytes = fs::read(&path).map_err(|error| Error::io("reading", error).in_file(&path))?;
-    Record::parse(&bytes).map_err(|error| error.in_file(path))
+    match fs::read(&path) {
+        Ok(bytes) => Record::parse(&bytes).map(Some).map_err(|error| error.in_file(path)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("reading", error).in_file(path)),
+    }
 }
 
 /// The files of a model and their lengths. Those in folders have the folders before their names, each with a `/`.
