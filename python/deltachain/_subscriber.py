@@ -16,6 +16,7 @@ from typing import Any
 from . import _native
 from ._errors import ChainError, Error, TimeoutError, TornError, UsageError
 from ._files import Patch, Progress, patch_of, taken
+from ._native import rules
 from ._store import Credentials, open_store
 from ._tensors import kind_of, shaped
 
@@ -190,7 +191,7 @@ class Subscriber:
             return Update(self, self._native.prepare(version, timeout, self._threads, self._progress))
         except ChainError as error:
             is_new = self.version is None
-            if (error.rule == "R-CHN-03" and (is_new or version is not None)) or (error.rule == "R-CHN-01" and is_new):
+            if (error.rule == rules.CHN_03 and (is_new or version is not None)) or (error.rule == rules.CHN_01 and is_new):
                 return None
             raise
 

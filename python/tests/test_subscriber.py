@@ -177,8 +177,9 @@ def test_a_host_copy_is_shared_by_processes(chain: Chain, tmp_path: Path) -> Non
     chain.publish(model(0))
     place = tmp_path / "host"
     owner = dc.Subscriber(chain.url, host_copy=place)
-    with pytest.raises(dc.UsageError, match="another process"):
+    with pytest.raises(dc.InUseError, match="another process") as caught:
         dc.Subscriber(chain.url, host_copy=place)
+    assert isinstance(caught.value, dc.UsageError)
     copy = dc.HostCopy(place, kind="deltachain")
     assert copy.current is None
     with pytest.raises(dc.UsageError, match="no version yet"):

@@ -25,6 +25,7 @@ use tokio::sync::Semaphore;
 use crate::access::legible::is_legible;
 use crate::access::opened::{Kind, Opened};
 use crate::access::options::StoreOptions;
+use crate::access::refusal::Refusal;
 use crate::access::stop::Stop;
 use crate::access::url::{directory_of, open_url};
 use crate::observer::{Observer, Phase};
@@ -602,13 +603,13 @@ impl Store {
         let error = io::Error::from(error);
         let error = match self.kind.credentials {
             Some(credentials) if is_refused => io::Error::new(
-                error.kind(),
+                io::ErrorKind::PermissionDenied,
                 format!(
                     "the store refuses these credentials, or they lack a permission (they come from {credentials}): {error}"
                 ),
             ),
             Some(credentials) if has_none => io::Error::new(
-                error.kind(),
+                io::ErrorKind::PermissionDenied,
                 format!("there are no credentials (give them by {credentials}), and no service that has some: {error}"),
             ),
             _ => error,
@@ -676,21 +677,15 @@ fn is_forbidden(error: &StoreError) -> bool {
     causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|cause| kinds.contains(&cause.kind()))
 }
 
-/// Whether the store wants other credentials. Of a list, only the text says so.
+/// Whether the store wants other credentials.
 fn is_refused(error: &StoreError) -> bool {
-    match error {
-        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => true,
-        StoreError::Generic { source, .. } => {
-            let text = source.to_string();
-            text.contains("status code: 403 ") || text.contains("status code: 401 ")
-        }
-        _ => false,
-    }
+    matches!(error, StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. })
+        || matches!(Refusal::of(error), Some(Refusal::Credentials(_)))
 }
 
 /// Whether the machine's own service, where S3 asks for credentials when it has been given none, could not be reached.
 fn lacks_credentials(error: &StoreError) -> bool {
-    matches!(error, StoreError::Generic { store: "S3", .. }) && error.to_string().contains("/latest/api/token")
+    matches!(Refusal::of(error), Some(Refusal::NoService(_)))
 }
 
 /// A failure that may pass.

@@ -74,7 +74,7 @@ impl ModelDirectory {
         own(path, Kind::Model, |names| is_of_old(path, names))?;
         let lock = open_lock(path)?;
         lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => Error::usage("another process keeps a model in this directory").in_file(path),
+            TryLockError::WouldBlock => Error::in_use("another process keeps a model in this directory").in_file(path),
             TryLockError::Error(error) => Error::io("locking", error).in_file(path),
         })?;
         make_real_directory(&path.join(VERSIONS))?;
