@@ -272,9 +272,37 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::shared_args::{GLOBAL_OPTIONS, LIMITS, SERVERS, STORE_OPTIONS};
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_stand_under_their_headings() {
+        let groups: [(&str, &[&str]); 4] = [
+            (GLOBAL_OPTIONS, &["json", "quiet", "threads", "color"]),
+            (STORE_OPTIONS, &["endpoint", "region", "store-option", "timeout", "retries", "max-rate"]),
+            (LIMITS, &["max-index-bytes", "max-new-bytes", "max-coded-bytes", "trusted"]),
+            (
+                SERVERS,
+                &["engine", "server", "server-timeout", "server-token-env", "update", "adapter", "keep-adapters"],
+            ),
+        ];
+        let mut all = Cli::command();
+        all.build();
+        let mut checked = 0;
+        for command in all.get_subcommands() {
+            for argument in command.get_arguments() {
+                // Positional arguments have no heading.
+                let group =
+                    groups.iter().find(|(_, names)| argument.get_long().is_some_and(|name| names.contains(&name)));
+                let heading = group.map(|(heading, _)| *heading);
+                assert_eq!(argument.get_help_heading(), heading, "{} {argument}", command.get_name());
+                checked += 1;
+            }
+        }
+        assert!(checked > 200, "{checked}");
     }
 }

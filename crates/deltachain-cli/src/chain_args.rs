@@ -14,7 +14,7 @@ use deltachain_store::{Snapshots, Store, StoreOptions};
 use crate::engines::args::EngineArgs;
 use crate::operation::health::MaxLag;
 use crate::operation::metrics::parse_address;
-use crate::shared_args::{LimitArgs, ProfileArg, parse_note, parse_seconds, parse_size};
+use crate::shared_args::{LimitArgs, ProfileArg, STORE_OPTIONS, parse_note, parse_seconds, parse_size};
 
 /// The chain and how to talk to the store that it is in.
 #[derive(Debug, Args)]
@@ -28,28 +28,27 @@ pub(crate) struct ChainArgs {
 
 /// How to talk to a store.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Store options")]
 pub(crate) struct StoreArgs {
     /// Where an S3-compatible store is, such as http://127.0.0.1:9000 [default: AWS_ENDPOINT_URL, or Amazon's]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help_heading = STORE_OPTIONS)]
     pub(crate) endpoint: Option<String>,
     /// The region of the bucket [default: AWS_REGION]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = STORE_OPTIONS)]
     pub(crate) region: Option<String>,
     /// Any other setting of the store, such as aws_virtual_hosted_style_request=true; may be given several times
     ///
     /// Credentials are best given by the usual environment variables: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
     /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and so on.
-    #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = parse_setting)]
+    #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = parse_setting, help_heading = STORE_OPTIONS)]
     pub(crate) settings: Vec<(String, String)>,
     /// Seconds in which nothing comes or goes before a request is given up; a slow line is not
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = parse_seconds, help_heading = STORE_OPTIONS)]
     pub(crate) timeout: f64,
     /// How often a request is tried again, after pauses that grow, or that the server asks for
-    #[arg(long, value_name = "N", default_value_t = 7)]
+    #[arg(long, value_name = "N", default_value_t = 7, help_heading = STORE_OPTIONS)]
     pub(crate) retries: u32,
     /// Bytes per second to take from a server and to give to it, together, such as 10M [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = STORE_OPTIONS)]
     pub(crate) max_rate: Option<u64>,
 }
 

@@ -14,38 +14,37 @@ use crate::engines::server::{Server, parse_url};
 use crate::engines::sglang::Sglang;
 use crate::engines::vllm::Vllm;
 use crate::engines::{Engine, as_text};
-use crate::shared_args::parse_seconds;
+use crate::shared_args::{SERVERS, parse_seconds};
 
 /// How long a follower that is not seen any more keeps others from its servers of vLLM.
 const LEASE: Duration = Duration::from_secs(90);
 
 /// Servers that are brought to each version.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Inference servers")]
 pub(crate) struct EngineArgs {
     /// Bring the servers of --server to each version: they pause, take it, say that they have it, and go on
     ///
     /// A server that fails is tried again, after pauses that grow to a minute, until it has the newest version; also one
     /// that was started again. One that may hold parts of two versions stays paused until then. See docs/integrations.md.
-    #[arg(long, requires = "servers", conflicts_with_all = ["command", "shards", "tensors"])]
+    #[arg(long, requires = "servers", conflicts_with_all = ["command", "shards", "tensors"], help_heading = SERVERS)]
     pub(crate) engine: Option<EngineKind>,
     /// A server, such as http://127.0.0.1:8000; may be given several times
-    #[arg(long = "server", value_name = "URL", requires = "engine", value_parser = parse_url)]
+    #[arg(long = "server", value_name = "URL", requires = "engine", value_parser = parse_url, help_heading = SERVERS)]
     pub(crate) servers: Vec<String>,
     /// Seconds that a server may take for each request, loading the version included
-    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, requires = "engine", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, requires = "engine", value_parser = parse_seconds, help_heading = SERVERS)]
     pub(crate) server_timeout: f64,
     /// Send the servers the token that this environment variable holds, as Authorization: Bearer TOKEN
-    #[arg(long, value_name = "NAME", requires = "engine")]
+    #[arg(long, value_name = "NAME", requires = "engine", help_heading = SERVERS)]
     pub(crate) server_token_env: Option<String>,
     /// With vllm: patch what changes, or reload all; auto patches where that is known to be exact
-    #[arg(long, value_name = "MODE", default_value = "auto", requires = "engine")]
+    #[arg(long, value_name = "MODE", default_value = "auto", requires = "engine", help_heading = SERVERS)]
     pub(crate) update: UpdateMode,
     /// With vllm-lora: what adapters are called, NAME@VERSION [default: the name of DIR]
-    #[arg(long, value_name = "NAME", requires = "engine", value_parser = parse_name)]
+    #[arg(long, value_name = "NAME", requires = "engine", value_parser = parse_name, help_heading = SERVERS)]
     pub(crate) adapter: Option<String>,
     /// With vllm-lora: older versions that stay loaded, for requests that name them
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "engine")]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "engine", help_heading = SERVERS)]
     pub(crate) keep_adapters: usize,
 }
 
