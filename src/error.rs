@@ -70,7 +70,7 @@ impl ErrorClass {
             Self::Limit => "raise the limits if you trust the source",
             Self::WrongBase => "give the base that the link was made from, or start from a snapshot",
             Self::StateMismatch => "do not use the result; report the program that wrote the link",
-            Self::Chain => "SPEC.md says what the rule asks for",
+            Self::Chain => "see the rule in SPEC.md",
             Self::Io | Self::Usage => "",
         }
     }
@@ -141,7 +141,7 @@ impl Error {
     /// A broken rule of the format; the rule fixes the class.
     pub(crate) fn broken(rule: &'static Rule, message: impl Into<String>) -> Self {
         if is_off(rule) {
-            return Self::usage(format!("rule {} is switched off, and there is no going on without it", rule.id));
+            return Self::usage(format!("rule {} is switched off, but needed to continue", rule.id));
         }
         Self::new(rule.class, Some(rule.id), message.into())
     }

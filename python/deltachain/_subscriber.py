@@ -254,7 +254,7 @@ class Subscriber:
                 update = None
                 if str(error) != said:
                     said = str(error)
-                    _logger.warning("tried again later: %s", said)
+                    _logger.warning("will retry: %s", said)
             else:
                 said = None
             if update is not None and update.version != refused:

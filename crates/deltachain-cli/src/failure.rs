@@ -58,11 +58,11 @@ pub(crate) fn describe(error: &Error) -> Value {
 
 /// What helps against broken rules, where options do.
 const ADVICE: [(&[Rule], &str); 6] = [
-    (&[CHN_13], "there is another chain now: ask its publisher; pull and follow take it from now on with --adopt"),
+    (&[CHN_13], "there is another chain now: ask its publisher; --adopt makes pull and follow use it from now on"),
     (
         &[CHN_04, CHN_05, CHN_14],
-        "ask the chain's publisher; pull and follow take it all the same, once, with --allow-rollback=COMMIT, \
-         the digest of its newest commit or of one not far below",
+        "the chain was rolled back or has forked: ask its publisher; --allow-rollback=COMMIT accepts that once: \
+         the digest of its newest commit or of one shortly before",
     ),
     (&[LIM_01], "--max-index-bytes raises the limit for indexes if you trust the source; other limits are fixed"),
     (&[LIM_04], "--max-new-bytes raises the limit if you trust the source"),
@@ -76,7 +76,7 @@ fn advice(error: &Error) -> &'static str {
         return advice;
     }
     match error.class() {
-        ErrorClass::Limit if error.rule().is_some() => "the limit is fixed: whatever wrote this has a bug",
+        ErrorClass::Limit if error.rule().is_some() => "the limit is fixed: the program that wrote this has a bug",
         class => class.advice(),
     }
 }

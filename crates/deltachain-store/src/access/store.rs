@@ -207,7 +207,7 @@ impl Store {
                 return Ok(first);
             }
         }
-        Err(Error::io("reading", io::Error::other("it is something else each time")).in_file(name.to_string()))
+        Err(Error::io("reading", io::Error::other("the content differs at each read")).in_file(name.to_string()))
     }
 
     async fn get_once(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
@@ -592,7 +592,9 @@ impl Store {
         }
         match tokio::time::timeout(self.options.timeout, operation).await {
             Ok(result) => result,
-            Err(_) => Err(passing("time-out", format!("no answer within {} s", self.options.timeout.as_secs_f64()))),
+            Err(_) => {
+                Err(passing("time-out", format!("timeout: no answer within {} s", self.options.timeout.as_secs_f64())))
+            }
         }
     }
 
@@ -605,12 +607,13 @@ impl Store {
             Some(credentials) if is_refused => io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 format!(
-                    "the store refuses these credentials, or they lack a permission (they come from {credentials}): {error}"
+                    "the store refuses these credentials, or a permission is missing (they come from {credentials}): \
+                     {error}"
                 ),
             ),
             Some(credentials) if has_none => io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                format!("there are no credentials (give them by {credentials}), and no service that has some: {error}"),
+                format!("missing credentials (set {credentials}), and no service provides any: {error}"),
             ),
             _ => error,
         };
@@ -623,7 +626,7 @@ impl Store {
         if self.kind.can_list {
             Ok(())
         } else {
-            Err(Error::usage("a web server can only be read; write to the bucket or directory that it shows")
+            Err(Error::usage("a web server is read-only; write to the bucket or directory behind it")
                 .in_file(&self.name))
         }
     }
@@ -698,6 +701,6 @@ fn all_came(came: usize, wanted: u64) -> Result<(), StoreError> {
     if came as u64 == wanted {
         Ok(())
     } else {
-        Err(passing("answer", format!("{came} bytes came instead of {wanted}")))
+        Err(passing("answer", format!("received {came} bytes instead of {wanted}")))
     }
 }

@@ -215,7 +215,7 @@ pub fn follow_events<F: Follower>(
                 let text = if error.is(&CHN_03) && subscriber.held_version().is_none() {
                     "the chain has no version yet".to_owned()
                 } else {
-                    format!("tried again later: {error:#}")
+                    format!("will retry: {error:#}")
                 };
                 (FollowEvent::Failed(error), Some(text), false)
             }

@@ -112,7 +112,7 @@ impl<'a> Links<'a> {
         observer.begin(Phase::Download, to_fetch.map(|file| file.size).fold(0, u64::saturating_add));
 
         let start = |file: Option<FileReference>| {
-            let reference = file.ok_or_else(|| Error::usage("a route of the plan lacks a shard"))?;
+            let reference = file.ok_or_else(|| Error::usage("missing shard in a route of the plan"))?;
             let bytes = match cache.find(&reference)? {
                 Some(file) => Bytes::Here(file),
                 None if is_whole(&reference) => Bytes::Coming(Download::start(store, reference, cache, observer)?),

@@ -181,7 +181,7 @@ impl Reader {
             let plan = read::plan(&self.store, &mut planner);
             trip.times.plan += began.elapsed();
             for fault in planner.passed_over() {
-                let text = format!("passed over: {fault}");
+                let text = format!("skipped a path: {fault}");
                 if !told.contains(&text) {
                     observer.remark(&text);
                     told.insert(text);
@@ -236,7 +236,7 @@ fn start<'a>(plan: &Plan, wanted: &[usize], to: &'a impl Destination) -> Result<
     match plan.hops.first().and_then(|hop| hop.from) {
         None => Ok(wanted.iter().map(|&number| Shard::nothing(number)).collect()),
         Some(from) if to.held().is_some_and(|held| held.version == from) => to.shards(),
-        Some(_) => Err(Error::usage("the plan starts from a version that is not held")),
+        Some(_) => Err(Error::usage("the plan starts from another version than the held one")),
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) const RECORD: &str = "held.json";
 /// USAGE if that cannot be read, or if the directory is a symbolic link; IO.
 pub(crate) fn record_of(version: &Path) -> Result<Record> {
     if fs::symlink_metadata(version).is_ok_and(|found| found.is_symlink()) {
-        return Err(Error::usage("a symbolic link in the place of a version").in_file(version));
+        return Err(Error::usage("a symbolic link instead of a version's directory").in_file(version));
     }
     let path = version.join(RECORD);
     let bytes = fs::read(&path).map_err(|error| Error::io("reading", error).in_file(&path))?;

@@ -99,7 +99,7 @@ impl Kept {
 /// Says what to do about a directory that does not go with the chain.
 fn advise(directory: &Path, held: u64, observer: &dyn Observer) {
     observer.remark(&format!(
-        "{:?} holds version {held} of another chain, or one that this chain does not have any more. If the chain is right as \
+        "{:?} holds version {held} of another chain, or one that this chain no longer has. If the chain is right as \
          it is, use an empty directory in its place",
         directory.to_string_lossy()
     ));
