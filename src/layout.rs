@@ -69,7 +69,7 @@ impl Layout {
                 return Err(format!("the file name {name:?} {flaw}"));
             }
             if !folded.insert(fold_case(name)) {
-                return Err(format!("the file name {name:?} is there twice, regarding case or not"));
+                return Err(format!("duplicate file name {name:?} (compared with and without case)"));
             }
             for folder in iter::successors(Some(file.folder()), |folder| outer(folder)) {
                 let other = *folders.entry(fold_case(folder)).or_insert(folder);
@@ -192,7 +192,7 @@ impl Layout {
         let mut listed = BTreeSet::new();
         for name in self.files.iter().flat_map(|file| &file.tensors) {
             if !listed.insert(name.as_str()) {
-                return Err(format!("the layout lists the tensor {name:?} twice"));
+                return Err(format!("duplicate tensor {name:?} in the layout"));
             }
         }
         Ok(listed)

@@ -114,7 +114,7 @@ mod patches;
 mod plain_name;
 mod progress;
 mod replay;
-mod rules;
+pub mod rules;
 mod source;
 mod squash;
 mod table;

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
-from ._errors import ChainError, Error, IoError, TimeoutError, UsageError, WrongBaseError
+from ._errors import ChainError, Error, InUseError, IoError, TimeoutError, UsageError, WrongBaseError
 from ._files import Patch, patch_of
 from ._host_copy import mapped, raw
+from ._native import rules
 from ._subscriber import Subscriber
 
 __all__ = ["EngineCopy", "Version", "shared_memory_directory"]
@@ -67,13 +68,13 @@ class EngineCopy:
         self._directory, self._wants_changes, self._remove = directory, changes, remove
         try:
             self._subscriber: Subscriber | None = Subscriber(chain, host_copy=directory, kind="torch")
-        except (IoError, UsageError) as error:
-            if "another process keeps" not in str(error):
-                if remove:
-                    with suppress(OSError):
-                        os.rmdir(directory)
-                raise
+        except InUseError:
             self._subscriber = None
+        except (IoError, UsageError):
+            if remove:
+                with suppress(OSError):
+                    os.rmdir(directory)
+            raise
         self._state = threading.Condition()
         # All below is guarded by the condition.
         self._held: Version | None = None
@@ -233,7 +234,7 @@ class EngineCopy:
             update = subscriber._seek(wanted, None)
             if update is None:
                 raise ChainError(
-                    f"CHAIN: there is no version {wanted} in the chain", rule="R-CHN-03", advice="see the update"
+                    f"CHAIN: there is no version {wanted} in the chain", rule=rules.CHN_03, advice="see the update"
                 )
             update.apply()
             found = self._find(wanted)

@@ -7,6 +7,12 @@ from typing import Any, Literal, final
 
 __version__: str
 
+class _Rules:
+    def __getattr__(self, name: str, /) -> str: ...
+
+# The ids of the rules of SPEC.md: `rules.CHN_03` is `"R-CHN-03"`. What is not a rule is an `AttributeError`.
+rules: _Rules
+
 _Path = str | PathLike[str]
 # Called as progress(phase, done, total), in bytes.
 _Progress = Callable[[str, int, int], object] | None

@@ -17,6 +17,7 @@ from . import _native
 from ._errors import ChainError, Error, TimeoutError, TornError, UsageError
 from ._files import Patch, Progress, patch_of, taken
 from ._host_copy import differences, mapped
+from ._native import rules
 from ._store import Credentials, open_store
 from ._tensors import kind_of, name_of, shaped, usual_kind
 
@@ -191,7 +192,7 @@ class Subscriber:
             return Update(self, self._native.prepare(version, timeout, self._threads, self._progress))
         except ChainError as error:
             is_new = self.version is None
-            if (error.rule == "R-CHN-03" and (is_new or version is not None)) or (error.rule == "R-CHN-01" and is_new):
+            if (error.rule == rules.CHN_03 and (is_new or version is not None)) or (error.rule == rules.CHN_01 and is_new):
                 return None
             raise
 
@@ -254,7 +255,7 @@ class Subscriber:
                 update = None
                 if str(error) != said:
                     said = str(error)
-                    _logger.warning("tried again later: %s", said)
+                    _logger.warning("will retry: %s", said)
             else:
                 said = None
             if update is not None and update.version != refused:

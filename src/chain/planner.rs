@@ -349,7 +349,9 @@ impl Planner {
                 self.chain = Some(digest);
                 let recorded = self.held.map_or(digest, |held| held.chain);
                 ensure(recorded == digest, &rules::CHN_13, || {
-                    format!("the version held is of the chain whose document is {recorded}, this one is {digest}")
+                    format!(
+                        "the held version belongs to the chain with the document {recorded}; this chain's is {digest}"
+                    )
                 })
                 .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
                 .or_else(|error| self.doubt_held(error))?;
@@ -386,7 +388,8 @@ impl Planner {
                 return Ok(());
             }
             Some(held) => {
-                let message = format!("version {} is held, and there is no commit from there on", held.version);
+                let message =
+                    format!("version {} is held, but the chain has no commit from that version on", held.version);
                 let error = Error::broken(&rules::CHN_14, message);
                 self.doubt_held(error.in_file(ObjectName::Commit(held.version).to_string()))?;
             }
@@ -432,7 +435,7 @@ impl Planner {
         let of = self.commits.get(&wanted).map_or(0, |checked| checked.commit.shards.len());
         let last = self.last_shard.unwrap_or_default();
         ensure(self.last_shard.is_none() || last < of, &rules::CHN_17, || {
-            format!("shard {last} is wanted, the version has {of}")
+            format!("shard {last} is selected, but the version has {of}")
         })
         .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()))
     }
@@ -483,7 +486,7 @@ impl Planner {
         check_version(version, &checked.commit)?;
         let recorded = self.held.filter(|held| held.version == version).map_or(checked.digest, |held| held.commit);
         ensure(checked.digest == recorded, &rules::CHN_05, || {
-            format!("the version held has the commit {recorded}, this one is {}", checked.digest)
+            format!("the held version has the commit {recorded}, the chain has {}", checked.digest)
         })
         .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))?;
         self.commits.insert(version, checked);

@@ -70,7 +70,7 @@ impl SafetensorsState {
             let shard = Shard::open(path.to_owned())?;
             Self::assemble(path, vec![(None, shard)], Indexes::new())
         } else {
-            Err(Error::usage("neither a file nor a directory").in_file(path))
+            Err(Error::usage("not a file or directory").in_file(path))
         }
     }
 
@@ -160,7 +160,7 @@ impl SafetensorsState {
         if let Some(number) = twice {
             let name = |number: usize| layout.files()[places[number].file].name.as_deref().unwrap_or_default();
             let (first, second) = (name(number - 1), name(number));
-            let message = format!("two files hold a tensor of this name: {first:?} and {second:?}");
+            let message = format!("duplicate tensor: the files {first:?} and {second:?} both have one of this name");
             return Err(Error::usage(message).of_tensor(tensors[number].name()).in_file(path));
         }
         let (other_files, left_out) = (Vec::new(), Vec::new());
@@ -337,7 +337,7 @@ impl Folder<'_> {
             (None, []) => return Ok(None),
             (None, [first, second, ..]) => {
                 let [first, second] = [first, second].map(|name| name.to_string_lossy());
-                let message = format!("there are two indexes, and which counts is not known: {first:?} and {second:?}");
+                let message = format!("duplicate index: {first:?} and {second:?}");
                 return Err(Error::usage(message).in_file(directory));
             }
         };

@@ -240,7 +240,7 @@ impl<'a, S: Source> Replay<'a, S> {
             count += usize::from(self.takes(info.name()));
         }
         if !held.tensors().iter().eq(self.base.iter().filter(|info| self.takes(info.name()))) {
-            return Err(Error::usage("what is held are not the tensors of the base that are taken"));
+            return Err(Error::usage("the held state does not contain exactly the selected tensors of the base"));
         }
         let taken = &self.lineages.taken(&self.table.tensors, &self.links, |name| self.takes(name));
         let wanted: Vec<Vec<usize>> = self.links.iter().map(|link| self.wanted_of(link)).collect();

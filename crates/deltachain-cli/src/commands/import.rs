@@ -142,7 +142,7 @@ fn steps(
 fn check_order(last: Option<&Applied>, next: &Applied) -> Result<()> {
     match (last.and_then(|last| last.version.as_ref()), &next.base_version) {
         (Some(reached), Some(base)) if reached != base => {
-            let message = format!("this delta is for version {base:?}, and the one before leads to {reached:?}");
+            let message = format!("this delta is for version {base:?}, but the previous one leads to {reached:?}");
             Err(Error::refused(ErrorClass::Chain, message))
         }
         _ => Ok(()),

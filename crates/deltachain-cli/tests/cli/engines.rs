@@ -135,7 +135,7 @@ fn vllm_is_asked_step_by_step_and_once() {
     let (code, status) = status(&folder);
     assert_eq!((code, &status["servers"][0]["version"]), (Some(1), &json!(1)), "{status}");
     assert_eq!(status["problems"].as_array().unwrap().len(), 1, "{status}");
-    assert!(status["problems"][0].as_str().unwrap().contains("nobody follows"), "{status}");
+    assert!(status["problems"][0].as_str().unwrap().contains("no follower is running"), "{status}");
     assert_eq!(status["servers"][0]["url"], server.url.as_str());
 
     let calls = std::mem::take(&mut server.state().calls);

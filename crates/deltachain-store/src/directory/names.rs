@@ -84,7 +84,7 @@ pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(found) if found.is_symlink() => {
-            Err(Error::usage("a symbolic link, which is not followed: a directory is needed here").in_file(path))
+            Err(Error::usage("a symbolic link, which is not followed; a directory is needed here").in_file(path))
         }
         Ok(_) => Err(Error::io("opening a directory", io::ErrorKind::NotADirectory.into()).in_file(path)),
         Err(_) => fs::create_dir_all(path).map_err(|error| Error::io("creating", error).in_file(path)),
@@ -101,7 +101,7 @@ pub(crate) fn make_place(directory: &Path, name: &str) -> Result<PathBuf> {
     }
     let place = directory.join(name);
     if is_real_directory(&place) {
-        let message = "files of the model lie in a folder of this name, so no other file can have it";
+        let message = "a folder of the model has this name, so no other file can";
         return Err(Error::usage(message).in_file(place));
     }
     Ok(place)

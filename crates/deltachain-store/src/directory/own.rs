@@ -40,8 +40,8 @@ pub(crate) fn own(directory: &Path, kind: Kind, is_ours: impl FnOnce(&[OsString]
         let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("{:?}", name.to_string_lossy())).collect();
         let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
         let message = format!(
-            "the directory is not empty, and this program does not keep it (it has no {MARKER}); take an empty one. In it \
-             lie {}{more}",
+            "the directory is not empty and not managed by deltachain (it has no {MARKER}); choose an empty one. \
+             It contains {}{more}",
             shown.join(", ")
         );
         return Err(Error::usage(message).in_file(directory));
@@ -58,7 +58,7 @@ pub(crate) fn check_outside(directory: &Path, chain: Option<&Path>) -> Result<()
     let real = |path| resolved(path).map_err(|error| Error::io("looking at", error).in_file(path));
     let Some(chain) = chain else { return Ok(()) };
     if real(directory)?.starts_with(real(chain)?) {
-        let text = format!("it lies in the chain's own directory, {:?}; take one outside", chain.to_string_lossy());
+        let text = format!("it is inside the chain's own directory, {:?}; choose one outside", chain.to_string_lossy());
         return Err(Error::usage(text).in_file(directory));
     }
     Ok(())

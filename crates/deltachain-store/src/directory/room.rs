@@ -16,7 +16,7 @@ pub(crate) fn check_room(directory: &Path, needed: u64) -> Result<()> {
 fn check(needed: u64, free: Option<u64>) -> Result<()> {
     match free.filter(|free| *free < needed) {
         Some(free) => {
-            let message = format!("the version needs {needed} bytes, and {free} are free");
+            let message = format!("the version needs {needed} bytes, but only {free} are free");
             Err(Error::io(message, io::ErrorKind::StorageFull.into()))
         }
         None => Ok(()),

@@ -50,7 +50,7 @@ pub fn check_directory(directory: &Path, observer: &dyn Observer) -> Result<Dire
     match current_in(directory) {
         Ok(Some(current)) => report.current = Some(current.record.version),
         _ if !is_marked => {
-            return Err(Error::usage("this program keeps no model in this directory").in_file(directory));
+            return Err(Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory));
         }
         Ok(None) => {}
         Err(error) => report.problems.push(error),
@@ -111,7 +111,7 @@ impl DirectoryReport {
             let taken = recorded.filter(|(info, _)| selection.is_none_or(|selection| selection.takes(info.name())));
             let changed = taken.zip(&found).filter(|((_, was), now)| was != now);
             self.problems.extend(changed.map(|((info, _), _)| {
-                let text = format!("the tensor {:?} changed since the version was put here", info.name());
+                let text = format!("the tensor {:?} has changed since the version was put here", info.name());
                 Error::usage(text).in_file(files.path())
             }));
         }
@@ -128,7 +128,8 @@ impl DirectoryReport {
         if link.file_stem() == Some(OsStr::new(&found.to_string())) {
             return Ok(());
         }
-        Err(Error::usage("is damaged: its digest is not the one in its name. It will be fetched again").in_file(link))
+        Err(Error::usage("is damaged: its digest is not the one in its name. It will be downloaded again")
+            .in_file(link))
     }
 }
 

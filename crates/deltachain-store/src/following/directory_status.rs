@@ -43,13 +43,13 @@ pub struct DirectoryStatus {
 pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
     let is_marked = Kind::Model.marks(directory)?;
     let Some(Current { record, model }) = current_in(directory)? else {
-        let none = || Error::usage("this program keeps no model in this directory").in_file(directory);
+        let none = || Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory);
         return if is_marked { Ok(None) } else { Err(none()) };
     };
     let there = if is_real_directory(&model) {
         files_of(&model).map_err(|error| Error::io("listing", error).in_file(&model))?
     } else {
-        return Err(Error::usage("the version that is shown has no files").in_file(model));
+        return Err(Error::usage("missing files of the current version").in_file(model));
     };
     let files = record.files.into_iter().flatten();
     Ok(Some(DirectoryStatus {

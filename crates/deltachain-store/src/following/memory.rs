@@ -275,17 +275,17 @@ impl<M: StateMemory> MemorySubscriber<M> {
         let of = commit.shards.len();
         let wanted = choice.shards(version, of)?;
         if weights.len() != wanted.len() {
-            let message = format!("there are weights of {} shards, {} are wanted", weights.len(), wanted.len());
+            let message = format!("memory for {} shards was given, {} are selected", weights.len(), wanted.len());
             return Err(Error::usage(message));
         }
         if weights.iter().any(|weights| weights.memory.is_being_changed()) {
-            return Err(Error::usage("a change of the memory has begun and not come to its end: it holds no version"));
+            return Err(Error::usage("an update of this memory was interrupted, so it holds no version"));
         }
         let hashing = hashing(observer, weights.iter().map(|weights| &weights.memory));
         let mut shards = Vec::with_capacity(of);
         for (&number, Weights { memory, table }) in wanted.iter().zip(&weights) {
             if table.is_none() && choice.selection.is_some() {
-                return Err(Error::usage("some tensors are taken only: the table of the whole shard is needed"));
+                return Err(Error::usage("only some tensors are selected: the table of the whole shard is needed"));
             }
             let table = found_table(choice, memory, table.as_ref(), &hashing)?;
             check_held(&commit.shards, of, [(number, table.digests.state)])?;
@@ -472,7 +472,9 @@ impl<M: StateMemory> Destination for MemorySubscriber<M> {
             None
         } else {
             let memories = wanted.iter().map(|_| M::nothing()).collect::<Option<Vec<M>>>();
-            Some(memories.ok_or_else(|| Error::usage("shards come or go, for which lent memory has no room"))?)
+            Some(memories.ok_or_else(|| {
+                Error::usage("the number of shards has changed; caller-provided memory cannot be resized")
+            })?)
         };
         let over = memories.as_ref().unwrap_or(&self.memories);
         let budget = if self.held.is_some() { self.budget } else { u64::MAX };
@@ -508,7 +510,7 @@ fn found_table(
     let Some(whole) = whole else { return Ok(StateTable { tensors: memory.tensors().to_vec(), digests: found }) };
     let taken: Vec<_> = whole.tensors.iter().filter(|info| choice.takes(info.name())).collect();
     if !taken.into_iter().eq(memory.tensors()) {
-        return Err(Error::usage("the memory does not hold just the tensors that are taken"));
+        return Err(Error::usage("the memory does not contain exactly the selected tensors"));
     }
     let mut found = found.tensors.into_iter();
     let rows = whole.tensors.iter().zip(&whole.digests.tensors);

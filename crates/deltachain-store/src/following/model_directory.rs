@@ -74,7 +74,7 @@ impl ModelDirectory {
         own(path, Kind::Model, |names| is_of_old(path, names))?;
         let lock = open_lock(path)?;
         lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => Error::usage("another process keeps a model in this directory").in_file(path),
+            TryLockError::WouldBlock => Error::in_use("another process keeps a model in this directory").in_file(path),
             TryLockError::Error(error) => Error::io("locking", error).in_file(path),
         })?;
         make_real_directory(&path.join(VERSIONS))?;
@@ -144,7 +144,7 @@ impl ModelDirectory {
         for path in to_tell.drain(..) {
             if !told.contains(&path) {
                 let shown = path.to_string_lossy().into_owned();
-                observer.remark(&format!("{shown:?} stays: it is not known to be made by this program"));
+                observer.remark(&format!("{shown:?} is kept: this program may not have made it"));
                 told.insert(path);
             }
         }
@@ -167,7 +167,7 @@ impl ModelDirectory {
         // The version that `current` leads to may be this one, and be damaged or lack shards.
         let is_free = |version: &PathBuf| fs::symlink_metadata(version).is_err();
         let version = version_names(&record.directory_name()).map(|name| versions.join(name)).find(is_free);
-        let taken = || Error::usage("something is in the place of the new version, and in those beside it");
+        let taken = || Error::usage("a file is in the way of the new version, and of its alternative names");
         let version = version.ok_or_else(|| taken().in_file(&versions))?;
         fs::rename(&made, &version).and_then(|()| sync_directory(&versions)).map_err(writing)?;
         Ok(Current { record, model: version.join(MODEL) })
@@ -185,8 +185,7 @@ impl ModelDirectory {
         }
         check_current(&self.path)?;
         let name = model.parent().and_then(Path::file_name).filter(|_| model.is_dir());
-        let name =
-            name.ok_or_else(|| Error::usage("the version has been removed since it was prepared").in_file(model))?;
+        let name = name.ok_or_else(|| Error::usage("the prepared version has been removed").in_file(model))?;
         let place = UnfinishedDirectory::new(&self.path).map_err(switching)?;
         let link = place.path().join(CURRENT);
         let target = [VERSIONS.as_ref(), name, OsStr::new(MODEL)].iter().collect::<PathBuf>();

@@ -217,7 +217,7 @@ impl Subscriber {
             return Ok(());
         }
         let path = self.directory.path().to_owned();
-        observer.remark(&format!("{:?} has been removed or replaced, and is made anew", path.to_string_lossy()));
+        observer.remark(&format!("{:?} has been removed or replaced; recreating it", path.to_string_lossy()));
         self.directory = ModelDirectory::open(&path)?;
         match self.directory.current() {
             Ok(Some(current)) => self.held = Some(Known::new(current, Files::Unread)),
@@ -230,7 +230,7 @@ impl Subscriber {
     /// The files of the held version, if they are unchanged. They are read when this is asked for the first time.
     fn open_held(&mut self, observer: &dyn Observer) -> Result<Option<HeldModel>> {
         if let Some(error) = self.unusable.take() {
-            observer.remark(&format!("what is in the directory cannot be used, and is made anew: {error:#}"));
+            observer.remark(&format!("the contents of the directory are unusable and will be recreated: {error:#}"));
         }
         let Some(known) = self.held.as_mut().filter(|known| known.files != Files::Useless) else { return Ok(None) };
         let record = &known.record;
@@ -239,7 +239,7 @@ impl Subscriber {
             let trust = self.trust_directory || known.files == Files::Proven;
             HeldModel::open(&known.public.directory, record, selection.as_ref(), trust, observer)
         } else {
-            Err(Error::usage("it has other shards or tensors than those that are wanted"))
+            Err(Error::usage("it has other shards or tensors than the selected ones"))
         };
         match opened {
             Ok(model) => {
@@ -250,8 +250,9 @@ impl Subscriber {
             Err(error) if observer.advance(Phase::Hash, 0).is_err() => Err(error),
             Err(error) => {
                 let version = record.version;
-                observer
-                    .remark(&format!("version {version} in the directory cannot be used, and is made anew: {error:#}"));
+                observer.remark(&format!(
+                    "version {version} in the directory is unusable and will be recreated: {error:#}"
+                ));
                 known.files = Files::Useless;
                 Ok(None)
             }

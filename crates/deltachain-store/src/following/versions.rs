@@ -37,7 +37,7 @@ pub(crate) fn record_of(version: &Path) -> Result<Record> {
 /// The same; `None` if there is no such version.
 pub(crate) fn record_if_there(version: &Path) -> Result<Option<Record>> {
     if fs::symlink_metadata(version).is_ok_and(|found| found.is_symlink()) {
-        return Err(Error::usage("a symbolic link in the place of a version").in_file(version));
+        return Err(Error::usage("a symbolic link instead of a version's directory").in_file(version));
     }
     let path = version.join(RECORD);
     match fs::read(&path) {

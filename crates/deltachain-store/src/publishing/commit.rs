@@ -21,7 +21,7 @@ pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
     let aim = |part: &ShardPart| (part.version, part.parent, part.of);
     if let Some(other) = parts.iter().find(|part| aim(part) != aim(first)) {
         return Err(Error::usage(format!(
-            "shard {} of {of} was made for version {} after {}, shard {} of {} for version {} after {}",
+            "shard {} of {of} was made for version {} after {}, but shard {} of {} for version {} after {}",
             first.shard, first.version, first.parent, other.shard, other.of, other.version, other.parent
         )));
     }

@@ -68,7 +68,7 @@ impl Job<'_> {
     /// `last` are the digests of the head if this publisher has made it, for [`Base::Last`].
     pub(crate) fn run(&self, base: Base<'_>, last: Option<&StateDigests>) -> Result<Made> {
         if self.shard >= self.of {
-            return Err(Error::usage(format!("of {} shards, none has number {}", self.of, self.shard)));
+            return Err(Error::usage(format!("there are {} shards, but no shard {}", self.of, self.shard)));
         }
         let Self { parent, observer, .. } = *self;
         if let Base::State(_) = base {
@@ -127,8 +127,8 @@ impl Job<'_> {
         }
         let others = files.other_files();
         if !others.is_empty() {
-            let why = if options.assets { "shard 0 brings the other files" } else { "no other files are wanted" };
-            observer.remark(&format!("not published, because {why}: {}", list(&others)));
+            let why = if options.assets { "shard 0 publishes the other files" } else { "other files are turned off" };
+            observer.remark(&format!("not published ({why}): {}", list(&others)));
         }
         Ok(Vec::new())
     }
@@ -180,7 +180,7 @@ impl Job<'_> {
                 Ok(Some(older)) => add(Some(from), make(older.state().map(End::from))?),
                 // Readers can do without this link.
                 Err(error) if error.rule().is_some() => {
-                    observer.remark(&format!("no link is made from version {from}, which cannot be built: {error}"));
+                    observer.remark(&format!("skipping the link from version {from}, which cannot be built: {error}"));
                 }
                 Err(error) => return Err(error),
             }
@@ -196,7 +196,7 @@ impl Job<'_> {
         if share > most {
             let (share, most) = (share * 100.0, most * 100.0);
             let message = format!(
-                "{share:.2} % of the elements differ from the head, and no more than {most:.2} % may: nothing was published"
+                "{share:.2} % of the elements differ from the head, more than the limit of {most:.2} %: nothing was published"
             );
             return Err(Error::usage(message));
         }

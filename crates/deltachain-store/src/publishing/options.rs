@@ -12,7 +12,7 @@ use crate::publishing::policy::Snapshots;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PublishOptions {
-    /// How values may be coded.
+    /// How values are coded.
     pub profile: Profile,
     /// Metadata of the commit: step number, run name.
     pub metadata: BTreeMap<String, String>,

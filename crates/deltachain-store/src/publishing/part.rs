@@ -148,7 +148,7 @@ impl TryFrom<Document> for ShardPart {
         if document.deltachain_part != 1 {
             return Err("this part was made by another version of this program");
         }
-        let digest = |text: &str| Digest::from_hex(text).ok_or("a digest is none");
+        let digest = |text: &str| Digest::from_hex(text).ok_or("invalid digest");
         if digest(&document.state)? != document.tensors.digests.state {
             return Err("the part is damaged: its tensors do not have its state digest");
         }
@@ -169,7 +169,7 @@ impl TryFrom<Document> for ShardPart {
             folders: document.folders,
             assets: assets.collect::<Result<_, Self::Error>>()?,
             links: links.collect::<Result<_, Self::Error>>()?,
-            session: u128::from_str_radix(&document.session, 16).map_err(|_| "its session is no number")?,
+            session: u128::from_str_radix(&document.session, 16).map_err(|_| "invalid session")?,
             seconds: document.seconds,
             changed: document.changed,
             elements: document.elements,

@@ -125,7 +125,7 @@ impl Publisher {
         if let Some(mut work) = work {
             // The version has been published, even if the directory stays behind.
             if let Err(error) = work.bring_to(published.version, None, observer) {
-                observer.remark(&format!("the work directory stays at the version before for now: {error}"));
+                observer.remark(&format!("the work directory stays at the previous version for now: {error}"));
             }
         }
         Ok(published)
@@ -203,7 +203,7 @@ impl Publisher {
         options.metadata.extend(metadata);
         let published = commit(&self.store, parent, (path, &attempts), &parts, &options)?;
         if published.state == Digest::of_empty_state() {
-            observer.remark("the version has no tensors at all");
+            observer.remark("the version has no tensors");
         }
         self.committed(published.version, published.commit);
         self.keep_last(published.version, observer);
@@ -263,7 +263,7 @@ impl Publisher {
         });
         match pruned {
             Ok(documents) => self.documents = documents,
-            Err(error) => observer.remark(&format!("old versions stay for now: {error}")),
+            Err(error) => observer.remark(&format!("old versions are kept for now: {error}")),
         }
     }
 }

@@ -390,7 +390,7 @@ fn those_of_several_shards_are_those_of_the_first() {
             serde_json::from_str(&serde_json::to_string(&part).unwrap()).unwrap()
         })
         .collect();
-    assert_eq!(remarks.take(), ["not published, because shard 0 brings the other files: config.json"]);
+    assert_eq!(remarks.take(), ["not published (shard 0 publishes the other files): config.json"]);
     let config = ObjectName::Asset(Digest::of_bytes(b"{\"shard\":0}"));
     let bytes = fs::read(place.object(config)).unwrap();
     fs::remove_file(place.object(config)).unwrap();

@@ -294,7 +294,7 @@ fn a_directory_that_was_removed_is_made_anew() {
             subscriber.apply(prepared).unwrap();
         }
         assert_eq!(shown(&directory), chain.whole(4), "{what}");
-        assert!(what == "cache" || notes.remarks().iter().any(|remark| remark.contains("made anew")));
+        assert!(what == "cache" || notes.remarks().iter().any(|remark| remark.contains("recreat")));
     }
     // The new one is locked, too.
     refused(&chain, &directory);

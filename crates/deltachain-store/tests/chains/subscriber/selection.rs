@@ -105,7 +105,7 @@ fn a_version_without_any_of_them_is_refused() {
     let mut subscriber = open(&chain, folder.path(), &["c*"]);
     pull(&mut subscriber, Some(1));
     let error = subscriber.prepare(Some(2), &()).unwrap_err();
-    assert_eq!((error.class(), error.message()), (ErrorClass::Usage, "version 2 has no tensor that is wanted"));
+    assert_eq!((error.class(), error.message()), (ErrorClass::Usage, "version 2 has none of the selected tensors"));
     assert_eq!(shown(folder.path()), part(&chain, 1, &["c"]));
     // Later, there is one again.
     pull(&mut subscriber, Some(3));
