@@ -212,7 +212,7 @@ fn a_token_comes_from_the_environment() {
     let servers = [&server];
     let arguments = [&arguments("sglang", &servers)[..], &["--once", "--server-token-env", "ENGINE_TOKEN"]].concat();
     let ran = folder.run(&arguments);
-    assert!(ran.code == Some(2) && ran.stdout.contains("there is no variable ENGINE_TOKEN"), "{ran:?}");
+    assert!(ran.code == Some(2) && ran.stdout.contains("missing variable ENGINE_TOKEN"), "{ran:?}");
     let mut follow = Command::new(TOOL);
     follow.args(&arguments).env("ENGINE_TOKEN", "secret").current_dir(folder.at(""));
     let ran = Ran::of(follow.output().unwrap());

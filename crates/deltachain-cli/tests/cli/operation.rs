@@ -316,7 +316,7 @@ fn the_directory_of_a_follower_is_read() {
     assert!(folder.contents() == before, "nothing is changed");
     let problems = ran.json()["problems"].as_array().unwrap().clone();
     assert_eq!((ran.code, problems.len()), (Some(1), 2), "{problems:?}");
-    assert!(problems[0]["message"].as_str().unwrap().contains("\"a\" changed"), "{problems:?}");
+    assert!(problems[0]["message"].as_str().unwrap().contains("\"a\" has changed"), "{problems:?}");
     assert!(
         problems[1]["file"].as_str().unwrap().ends_with(link.file_name().unwrap().to_str().unwrap()),
         "{problems:?}"

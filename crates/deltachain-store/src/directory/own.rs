@@ -13,14 +13,14 @@ use crate::directory::{names, unfinished};
 /// How many names a refusal gives.
 const SHOWN: usize = 5;
 
-/// Makes a directory one that the program keeps. It may be missing or empty, or have the marker already, or have no
-/// marker if `is_ours` recognises its content. Nothing in it is touched.
+/// Makes a directory one that the program keeps. It may be missing or empty, or have the marker already. Nothing in it is
+/// touched.
 ///
 /// # Errors
 /// USAGE if it is anything else, with some names of what lies there; IO.
-pub(crate) fn own(directory: &Path, kind: Kind, is_ours: impl FnOnce(&[OsString]) -> bool) -> Result<()> {
+pub(crate) fn own(directory: &Path, kind: Kind) -> Result<()> {
     let failed = |what| move |error| Error::io(what, error).in_file(directory);
-    let mut names = match fs::read_dir(directory) {
+    let mut names: Vec<OsString> = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             fs::create_dir_all(directory).map_err(failed("creating"))?;
             Vec::new()
@@ -35,7 +35,7 @@ pub(crate) fn own(directory: &Path, kind: Kind, is_ours: impl FnOnce(&[OsString]
     }
     // Somebody who begins the same directory at this moment has such a file there, or was killed then.
     names.retain(|name| !names::is_unfinished(name));
-    if !names.is_empty() && !is_ours(&names) {
+    if !names.is_empty() {
         names.sort_unstable();
         let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("{:?}", name.to_string_lossy())).collect();
         let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
@@ -123,7 +123,7 @@ mod tests {
             let place = tempfile::tempdir().unwrap();
             let directory = place.path().join("new");
             let begin = || {
-                own(&directory, Kind::Model, |_| false).unwrap();
+                own(&directory, Kind::Model).unwrap();
                 assert_eq!(unfinished::remove(&directory).unwrap(), Vec::<std::path::PathBuf>::new());
             };
             thread::scope(|scope| {

@@ -44,7 +44,7 @@ mod tests {
         assert!(check(7, Some(7)).is_ok() && check(7, None).is_ok());
         let error = check(8, Some(7)).unwrap_err();
         assert_eq!(error.class(), deltachain::ErrorClass::Io);
-        assert!(error.message().contains("needs 8 bytes, and 7 are free"), "{error}");
+        assert!(error.message().contains("needs 8 bytes, but only 7 are free"), "{error}");
         let here = tempfile::tempdir().unwrap();
         assert!(check_room(here.path(), 1).is_ok());
         #[cfg(unix)]

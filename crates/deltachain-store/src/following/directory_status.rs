@@ -31,7 +31,7 @@ pub struct DirectoryStatus {
     /// When `current` was switched to it; `None` if the file system does not tell.
     pub switched: Option<SystemTime>,
     /// Names of its files that are missing or have another length than when they were made, ascending. Their content is not
-    /// looked at. If an older program built the version, which did not record its files, this is empty.
+    /// read.
     pub missing: Vec<String>,
 }
 
@@ -41,17 +41,16 @@ pub struct DirectoryStatus {
 /// # Errors
 /// USAGE if it is not a subscriber's directory, or its content cannot be read; IO.
 pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
-    let is_marked = Kind::Model.marks(directory)?;
-    let Some(Current { record, model }) = current_in(directory)? else {
-        let none = || Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory);
-        return if is_marked { Ok(None) } else { Err(none()) };
-    };
+    if !Kind::Model.marks(directory)? {
+        return Err(Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory));
+    }
+    let Some(Current { record, model }) = current_in(directory)? else { return Ok(None) };
     let there = if is_real_directory(&model) {
         files_of(&model).map_err(|error| Error::io("listing", error).in_file(&model))?
     } else {
         return Err(Error::usage("missing files of the current version").in_file(model));
     };
-    let files = record.files.into_iter().flatten();
+    let files = record.files.into_iter();
     Ok(Some(DirectoryStatus {
         version: record.version,
         commit: record.commit,

@@ -1,7 +1,7 @@
 //! Brings memory to versions of a chain: the changes are prepared and proven beside it, then exchanged with the values
 //! that it holds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -13,9 +13,9 @@ use deltachain::{Error, Limits, Result, StateTable};
 
 use crate::access::documents::commit_of;
 use crate::access::store::Store;
-use crate::directory::own::check_outside;
+use crate::directory::marker::Kind;
+use crate::directory::own::{check_outside, own};
 use crate::directory::scratch::Scratch;
-use crate::following::cache::own_cache;
 use crate::following::held::{Record, ShardRecord};
 use crate::following::joined::Joined;
 use crate::following::links::{Failure, Received};
@@ -256,7 +256,7 @@ impl<M: StateMemory> MemorySubscriber<M> {
         let (cache, scratch) = match cache {
             Some(cache) => {
                 check_outside(&cache, store.directory().as_deref())?;
-                own_cache(&cache)?;
+                own(&cache, Kind::Cache)?;
                 (cache, None)
             }
             None => {
@@ -296,7 +296,7 @@ impl<M: StateMemory> MemorySubscriber<M> {
         let taken = choice.patterns().map(<[String]>::to_vec);
         let (state, assets) = (commit.state, false);
         let (commit, chain) = (held.commit, held.chain);
-        let (accepted, files) = (BTreeSet::new(), None);
+        let (accepted, files) = (BTreeSet::new(), BTreeMap::new());
         self.held = Some(Record { version, commit, chain, state, of, taken, assets, accepted, files, shards });
         self.memories = weights.into_iter().map(|weights| weights.memory).collect();
         Ok(())

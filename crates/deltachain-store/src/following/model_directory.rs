@@ -23,10 +23,7 @@ use deltachain::{Error, Result};
 
 use crate::directory::lock::{LOCK, open_lock};
 use crate::directory::marker::Kind;
-use crate::directory::names::{
-    is_link, is_real_directory, is_real_file, is_skip, is_unfinished, is_unfinished_of_old, is_version,
-    make_real_directory, version_names,
-};
+use crate::directory::names::{is_version, make_real_directory, version_names};
 use crate::directory::own::{own, sync_directory};
 use crate::directory::unfinished::{self, UnfinishedDirectory};
 use crate::following::held::Record;
@@ -71,7 +68,7 @@ impl ModelDirectory {
     /// USAGE if another process has locked it, or if it is something else, in which nothing is touched then; IO.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         check_current(path)?;
-        own(path, Kind::Model, |names| is_of_old(path, names))?;
+        own(path, Kind::Model)?;
         let lock = open_lock(path)?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => Error::in_use("another process keeps a model in this directory").in_file(path),
@@ -157,7 +154,7 @@ impl ModelDirectory {
     pub(crate) fn complete(&self, unfinished: &Unfinished, mut record: Record) -> Result<Current> {
         let made = unfinished.version();
         let writing = |error| Error::io("writing", error).in_file(&made);
-        record.files = Some(files_of(&made.join(MODEL)).map_err(writing)?);
+        record.files = files_of(&made.join(MODEL)).map_err(writing)?;
         let bytes = record.to_bytes()?;
         let written = File::create_new(made.join(RECORD))
             .and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()));
@@ -247,31 +244,6 @@ fn check_current(directory: &Path) -> Result<()> {
         Err(error) if error.class() == deltachain::ErrorClass::Usage => Err(error),
         _ => Ok(()),
     }
-}
-
-/// Whether a directory without a marker, in which there are these things, is one of a program before this one, which made no
-/// marker. It is if it holds a version, and if there is nothing in it but what such a program makes.
-fn is_of_old(directory: &Path, names: &[OsString]) -> bool {
-    let all = |folder: &str, is_ours: &dyn Fn(&OsStr, &Path) -> bool| {
-        let folder = directory.join(folder);
-        is_real_directory(&folder)
-            && fs::read_dir(folder).is_ok_and(|mut entries| {
-                entries.all(|entry| entry.is_ok_and(|entry| is_ours(&entry.file_name(), &entry.path())))
-            })
-    };
-    let is_left = |name: &OsStr| is_unfinished(name) || is_unfinished_of_old(name);
-    let holds_a_version = is_real_directory(&directory.join(VERSIONS))
-        && target_of_current(directory).is_ok_and(|name| name.is_some_and(|name| is_version(&name)))
-        && current_in(directory).is_ok_and(|current| current.is_some());
-    let is_ours = |name: &OsString| match name.to_str() {
-        Some(CURRENT) => true,
-        Some(LOCK) => fs::symlink_metadata(directory.join(LOCK)).is_ok_and(|found| found.is_file() && found.len() == 0),
-        Some(VERSIONS) => all(VERSIONS, &|name, path| is_version(name) && is_real_directory(path)),
-        Some(CACHE) => all(CACHE, &|name, path| (is_link(name) || is_left(name)) && is_real_file(path)),
-        _ if is_skip(name) => is_real_directory(&directory.join(name)),
-        _ => is_left(name),
-    };
-    holds_a_version || names.iter().all(is_ours)
 }
 
 #[cfg(unix)]

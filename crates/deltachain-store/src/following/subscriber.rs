@@ -143,10 +143,9 @@ impl Prepared {
 impl Subscriber {
     /// Opens or makes a directory. No other process may be keeping it at the same time.
     ///
-    /// The file `deltachain.directory` in it says that it is one of these. A directory that is not there or is empty becomes
-    /// one. So does one without that file if a program before this one kept it: if `current` in it leads to a version
-    /// there, or if nothing lies in it but what such a program makes. Any other is refused, and nothing in it is touched. Only
-    /// what a subscriber has made is ever removed, and never through a symbolic link; what else lies there stays.
+    /// The file `deltachain.directory` in it says that it is one of these. A directory that is missing or empty
+    /// becomes one. Any other is refused, and nothing in it is touched. Only what a subscriber has made is ever removed, and
+    /// never through a symbolic link; what else lies there stays.
     ///
     /// # Errors
     /// USAGE if the directory is not empty and not a subscriber's directory, if it lies in the chain's own directory,
@@ -304,11 +303,9 @@ impl Destination for InDirectory<'_> {
     fn lacks_files(&self, plan: &Plan) -> bool {
         let Some(held) = self.held else { return false };
         let record = held.record();
-        let others = match (self.other_files, &record.files) {
+        let others = match self.other_files {
             // Whatever is wrong with the directory is found out when its files are taken.
-            (OtherFiles::Directory(from), Some(files)) => {
-                has_other_files(from, &held.files, files.keys()).unwrap_or(false)
-            }
+            OtherFiles::Directory(from) => has_other_files(from, &held.files, record.files.keys()).unwrap_or(false),
             _ => true,
         };
         record.assets != self.takes_assets(plan) || !others

@@ -8,7 +8,6 @@
 //! Of these only what the program has made is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -77,13 +76,8 @@ fn add_files(directory: &Path, folder: &str, files: &mut BTreeMap<String, u64>) 
 /// # Errors
 /// As for [`SafetensorsState::open_files`].
 pub(crate) fn open_model(model: &Path, record: &Record) -> Result<SafetensorsState> {
-    match &record.files {
-        Some(files) => {
-            let is_of_tensors = |name: &&str| name.ends_with(".safetensors");
-            SafetensorsState::open_files(model, files.keys().map(String::as_str).filter(is_of_tensors))
-        }
-        None => SafetensorsState::open(model),
-    }
+    let is_of_tensors = |name: &&str| name.ends_with(".safetensors");
+    SafetensorsState::open_files(model, record.files.keys().map(String::as_str).filter(is_of_tensors))
 }
 
 /// Removes a version. Whether it is gone; otherwise something in it is not ours, and that stays, with the record, so that this
@@ -101,13 +95,8 @@ pub(crate) fn remove(version: &Path) -> io::Result<bool> {
     }
     let Ok(record) = record_of(version) else { return Ok(false) };
     if is_real_directory(&model) {
-        let files: Vec<OsString> = match record.files {
-            Some(files) => files.into_keys().map(OsString::from).collect(),
-            // Programs before this one did not list them, and put nothing but files there.
-            None => fs::read_dir(&model)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?,
-        };
         let mut folders = BTreeSet::new();
-        for name in files.iter().map(Path::new) {
+        for name in record.files.keys().map(Path::new) {
             if !name.components().all(|part| matches!(part, Component::Normal(_))) {
                 continue;
             }

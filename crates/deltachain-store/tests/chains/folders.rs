@@ -185,7 +185,7 @@ fn what_happens_to_files_in_folders_is_noticed() {
     let report = check_directory(&place.at("follower"), &()).unwrap();
     let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 2, "{problems:?}");
-    assert!(problems[0].contains("missing file") && problems[1].contains("\"text 2/w\""), "{problems:?}");
+    assert!(problems[0].contains("is missing") && problems[1].contains("\"text 2/w\""), "{problems:?}");
 
     // Damaged, so made anew; and what is not ours in a folder of ours stays, with its folder alone.
     write(&first, &[("tokenizer/mine.txt", "precious"), ("text/mine/f", "precious")]);

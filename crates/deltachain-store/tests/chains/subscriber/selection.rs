@@ -243,7 +243,7 @@ fn changes_in_the_directory_are_noticed() {
     let mut subscriber = open(&chain, folder.path(), &["b"]);
     let notes = Notes::default();
     let prepared = subscriber.prepare(Some(1), &notes).unwrap().unwrap();
-    assert!(notes.remarks()[0].contains("\"b\" changed"), "{:?}", notes.remarks());
+    assert!(notes.remarks()[0].contains("\"b\" has changed"), "{:?}", notes.remarks());
     assert_eq!(subscriber.apply(prepared).unwrap().from, None);
     assert_eq!(shown(folder.path()), part(&chain, 1, &["b"]));
 }
