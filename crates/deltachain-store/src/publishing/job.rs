@@ -35,6 +35,8 @@ pub(crate) struct Job<'a> {
     pub(crate) files: Option<&'a SafetensorsState>,
     pub(crate) shard: usize,
     pub(crate) of: usize,
+    /// Assets that are in the store for certain: they are never pruned.
+    pub(crate) known_assets: &'a [Asset],
     /// Whether no link is stored if the state is the head's; for a single shard.
     pub(crate) if_changed: bool,
     pub(crate) options: &'a PublishOptions,
@@ -118,9 +120,7 @@ impl Job<'_> {
         let Self { store, shard, options, observer, .. } = *self;
         let Some(files) = self.files else { return Ok(Vec::new()) };
         if options.assets && shard == 0 {
-            // Assets are never pruned: what the head has is there.
-            let known = self.parent.head().map_or(&[][..], |head| &head.assets);
-            return store_assets(store, files, known, scratch, observer);
+            return store_assets(store, files, self.known_assets, scratch, observer);
         }
         if !files.left_out().is_empty() {
             observer.remark(&format!("not published: {}", list(files.left_out())));

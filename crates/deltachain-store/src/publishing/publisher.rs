@@ -1,9 +1,10 @@
 //! Publishing versions (SPEC section 20): links are made and stored, and a commit makes them a version.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
 
 use deltachain::Result;
-use deltachain::chain::{ObjectName, Parent};
+use deltachain::chain::{Asset, Commit, ObjectName, Parent};
 use deltachain::tensor::{Digest, StateDigests};
 
 use crate::access::documents::{self, Documents};
@@ -46,6 +47,8 @@ pub struct Publisher {
 struct Last {
     commit: Digest,
     shards: BTreeMap<usize, StateDigests>,
+    /// Those that its shards brought.
+    assets: Vec<Asset>,
 }
 
 /// Shards whose links have been stored.
@@ -58,6 +61,8 @@ struct Prepared {
     /// In each of the parts.
     session: u128,
     shards: BTreeMap<usize, StateDigests>,
+    /// Those that its shards bring.
+    assets: Vec<Asset>,
 }
 
 impl Publisher {
@@ -83,11 +88,7 @@ impl Publisher {
     /// R-PUB-09 (`CHAIN`) if the chain has a gap; the rules of documents; IO.
     pub fn head(&mut self) -> Result<Option<Head>> {
         let parent = self.parent()?;
-        let head = |head: &deltachain::chain::Commit| Head {
-            version: head.version,
-            commit: parent.digest(),
-            shards: head.shards.clone(),
-        };
+        let head = |head: &Commit| Head { version: head.version, commit: parent.digest(), shards: head.shards.clone() };
         Ok(parent.head().map(head))
     }
 
@@ -116,11 +117,12 @@ impl Publisher {
         let Made { part, attempt, work, is_head } = made;
         let digests = part.table.digests.clone();
         if let (true, Some(head)) = (is_head, parent.head()) {
-            self.last = Some(Last { commit: parent.digest(), shards: BTreeMap::from([(0, digests.clone())]) });
+            let shards = BTreeMap::from([(0, digests.clone())]);
+            self.last = Some(Last { commit: parent.digest(), shards, assets: part.assets });
             return Ok(Published::head(head, parent.digest(), vec![digests], part.elements));
         }
-        let shards = BTreeMap::from([(0, digests)]);
-        self.prepared = Some(Prepared { parent, path, attempt, session: part.session, shards });
+        let (session, shards, assets) = (part.session, BTreeMap::from([(0, digests)]), part.assets.clone());
+        self.prepared = Some(Prepared { parent, path, attempt, session, shards, assets });
         let published = self.commit(vec![part], BTreeMap::new(), observer)?;
         if let Some(mut work) = work {
             // The version has been published, even if the directory stays behind.
@@ -158,7 +160,8 @@ impl Publisher {
         let seconds = attempt.seconds();
         parts.iter_mut().for_each(|part| (part.session, part.seconds) = (session, seconds));
         let shards = parts.iter().map(|part| (part.shard, part.table.digests.clone())).collect();
-        self.prepared = Some(Prepared { parent, path, attempt, session, shards });
+        let assets = parts.iter().flat_map(|part| &part.assets).cloned().collect();
+        self.prepared = Some(Prepared { parent, path, attempt, session, shards, assets });
         Ok(parts)
     }
 
@@ -166,16 +169,16 @@ impl Publisher {
     /// the options. To be called again with the same parts if it is not known whether it succeeded.
     ///
     /// Of the parts that this publisher did not prepare last, the store is asked for one link of each
-    /// [`prepare`](Self::prepare), and for the time: what was stored with it less than 20 hours ago cannot have been
+    /// [`prepare`](Self::prepare), for their assets, and for the time: what was stored with it less than 20 hours ago cannot have been
     /// pruned.
     ///
     /// # Errors
-    /// USAGE if parts are missing or duplicate, or were made for different versions; R-CHN-12 (`STATE_MISMATCH`) if two have a
-    /// tensor of the same name; R-CHN-09 or R-CHN-15 (`CHAIN`) if such a link, or an asset that the head does not
-    /// have, is not in the store; R-PUB-01 (`CHAIN`) if the parts were made to follow another commit than the head's; R-PUB-03
-    /// (`CHAIN`) if another writer was first; R-PUB-04 (`CHAIN`) if no route has a link for each shard; R-PUB-08
-    /// (`CHAIN`) if a link was stored 20 hours ago: prepare the shards again; R-PUB-10 (`CHAIN`) if files of tensors
-    /// lie in a folder that an asset is called like; LIMIT; IO.
+    /// USAGE if parts are missing or duplicate, or were made for different versions; R-CHN-12 (`STATE_MISMATCH`) if two
+    /// have a tensor of the same name; R-CHN-09 or R-CHN-15 (`CHAIN`) if such a link, or an asset, is not in the store;
+    /// R-PUB-01 (`CHAIN`) if the parts were made to follow another commit than the head's; R-PUB-03 (`CHAIN`) if another
+    /// writer was first; R-PUB-04 (`CHAIN`) if no route has a link for each shard; R-PUB-08 (`CHAIN`) if a link was stored
+    /// 20 hours ago: prepare the shards again; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
+    /// called like; LIMIT; IO.
     pub fn commit(
         &mut self,
         mut parts: Vec<ShardPart>,
@@ -198,7 +201,7 @@ impl Publisher {
         let foreign: Vec<&ShardPart> = parts.iter().filter(|part| Some(part.session) != session).collect();
         // From when the store is asked for the time, this machine's clock goes on.
         let mut attempts: Vec<Attempt> = own.map(|own| own.attempt).into_iter().collect();
-        attempts.extend(attempt_of(&self.store, parent, &foreign)?);
+        attempts.extend(attempt_of(&self.store, &foreign)?);
         let mut options = self.options.clone();
         options.metadata.extend(metadata);
         let published = commit(&self.store, parent, (path, &attempts), &parts, &options)?;
@@ -213,8 +216,8 @@ impl Publisher {
     /// Another process has committed what this one prepared last: that is the head.
     pub fn committed(&mut self, version: u64, commit: Digest) {
         self.head = Some(version);
-        let shards = self.prepared.take().map(|own| own.shards).unwrap_or_default();
-        self.last = Some(Last { commit, shards });
+        let (shards, assets) = self.prepared.take().map(|own| (own.shards, own.assets)).unwrap_or_default();
+        self.last = Some(Last { commit, shards, assets });
     }
 
     /// What the next version follows.
@@ -248,7 +251,9 @@ impl Publisher {
         let target = End { state: &lent, layout: layout.as_deref(), digests: None };
         let last = self.last.as_ref().filter(|last| last.commit == parent.digest());
         let digests = last.and_then(|last| last.shards.get(&shard));
-        Job { store, parent, path, target, files, shard, of, if_changed, options, observer }.run(base, digests)
+        let known_assets = last.map_or(&[][..], |last| &last.assets);
+        Job { store, parent, path, target, files, shard, of, known_assets, if_changed, options, observer }
+            .run(base, digests)
     }
 
     /// Prunes now and then. The version has been published, even if this fails.
@@ -270,8 +275,7 @@ impl Publisher {
 
 /// Checks that what other processes stored is there, and gives the attempt that began before all of it; `None` if there is
 /// nothing of theirs.
-fn attempt_of(store: &Store, parent: &Parent, parts: &[&ShardPart]) -> Result<Option<Attempt>> {
-    let known = parent.head().map_or(&[][..], |head| &head.assets);
+fn attempt_of(store: &Store, parts: &[&ShardPart]) -> Result<Option<Attempt>> {
     let mut sessions = BTreeSet::new();
     let mut began = None;
     for part in parts {
@@ -279,10 +283,9 @@ fn attempt_of(store: &Store, parent: &Parent, parts: &[&ShardPart]) -> Result<Op
         if let Some(link) = part.links.first().filter(|_| sessions.insert(part.session)) {
             let stored = check_there(store, &link.file)?;
             let earliest = stored.checked_sub(part.duration()).unwrap_or(stored);
-            began = Some(began.map_or(earliest, |began: std::time::SystemTime| began.min(earliest)));
+            began = Some(began.map_or(earliest, |began: SystemTime| began.min(earliest)));
         }
-        let new = part.assets.iter().filter(|asset| !known.contains(asset));
-        new.into_iter().try_for_each(|asset| check_there(store, asset).map(drop))?;
+        part.assets.iter().try_for_each(|asset| check_there(store, asset).map(drop))?;
     }
     let Some(began) = began else { return Ok(None) };
     let attempt = Attempt::begin();
