@@ -205,7 +205,7 @@ def test_a_guard_against_another_model(tmp_path: Path) -> None:
         ({1: dc.Tensor("U8", (1,), b"a")}, TypeError, "strings"),
         ({"w": [1.0]}, TypeError, '"w"'),
         ({"w": dc.Tensor("U8", (2,), b"a")}, dc.UsageError, '"w"'),
-        ([("w", dc.Tensor("U8", (1,), b"a"))] * 2, dc.UsageError, "twice"),
+        ([("w", dc.Tensor("U8", (1,), b"a"))] * 2, dc.UsageError, "duplicate"),
         ([1], TypeError, "int"),
     ],
 )

@@ -340,7 +340,7 @@ fn what_lost_documents_leave_behind_is_told() {
     chain.compact(Some(4), &[], true).unwrap();
     chain.store.delete(&[ObjectName::Routes { version: 4, generation: 1 }]).unwrap();
     let hints = check(&chain.store, None).hints;
-    assert!(hints.len() == 1 && hints[0].contains("leads to version 4, and no route names it"), "{hints:?}");
+    assert!(hints.len() == 1 && hints[0].contains("leads to version 4, but no route names it"), "{hints:?}");
 }
 
 #[test]
