@@ -14,12 +14,8 @@ use crate::groups::Groups;
 use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link_writer::LinkWriter;
-use crate::memory::{PatchCollector, PatchSet, PieceChanges};
 use crate::progress::Progress;
-use crate::table::StateTable;
-use crate::tensor::{
-    Digest, MemoryState, PieceDigests, ReadOnce, State, StateDigests, StateWriter, TensorInfo, digests_of, total_bytes,
-};
+use crate::tensor::{Digest, PieceDigests, State, StateDigests, TensorInfo, digests_of, total_bytes};
 
 /// How to make a link.
 #[derive(Clone)]
@@ -100,52 +96,7 @@ pub fn diff(
     options: &DiffOptions<'_>,
     out: &mut dyn Write,
 ) -> Result<DiffReport> {
-    make(&base, &target, options, None, out)
-}
-
-/// As [`diff()`], for a publisher that keeps the base in memory: also gives what changes its copy to the target.
-///
-/// Each byte of the target is [read](State::read) once, and link, digests and changes are made from these bytes. So
-/// they agree with each other, even if somebody writes to the target meanwhile. `budget` bounds the bytes of the
-/// changes ([`PatchSet::bytes`]).
-///
-/// # Errors
-/// As for [`diff()`]; USAGE if the changes take more than `budget`.
-pub fn diff_with_patches(
-    base: &(impl State + ?Sized),
-    target: &(impl State + ?Sized),
-    options: &DiffOptions<'_>,
-    budget: u64,
-    out: &mut dyn Write,
-) -> Result<(DiffReport, PatchSet)> {
-    // The digests are known in the end.
-    let digests = StateDigests { tensors: Vec::new(), state: Digest::of_empty_state() };
-    let table = StateTable { tensors: target.tensors().to_vec(), digests };
-    let mut collector = PatchCollector::new(base.tensors(), &table, budget)?;
-    let (numbers, new): (Vec<usize>, Vec<TensorInfo>) =
-        collector.new_tensors().map(|(number, info)| (number, info.clone())).unzip();
-    let mut room = MemoryState::zeros(&new)?;
-    let new = NewTensors { numbers, room: &room.writer() };
-    let report = make(&base, &ReadOnce(&target), options, Some((&mut collector, new)), out)?;
-    let set = collector.finish_with(report.target.clone(), room)?;
-    Ok((report, set))
-}
-
-/// Room for the tensors that no tensor of the base can become.
-struct NewTensors<'a> {
-    /// Their numbers in the target, ascending.
-    numbers: Vec<usize>,
-    room: &'a dyn StateWriter,
-}
-
-/// Makes the link; also collects what changes, if that is wanted.
-fn make(
-    base: &dyn State,
-    target: &dyn State,
-    options: &DiffOptions<'_>,
-    patches: Option<(&mut PatchCollector, NewTensors<'_>)>,
-    out: &mut dyn Write,
-) -> Result<DiffReport> {
+    let (base, target): (&dyn State, &dyn State) = (&base, &target);
     let mut base_digests: Vec<Option<Digest>> = match options.base_digests {
         None => vec![None; base.tensors().len()],
         Some(known) if known.tensors.len() == base.tensors().len() => known.tensors.iter().copied().map(Some).collect(),
@@ -173,8 +124,7 @@ fn make(
     let mut new_digests = PieceDigests::new(target.tensors().iter())?;
     let mut old_digests = PieceDigests::new(target.tensors().iter())?;
     let groups = groups(target, &bases);
-    let (mut collector, new_tensors) = patches.unzip();
-    let job = Job { base, target, options, new_tensors };
+    let job = Job { base, target, options };
     in_order(
         &groups,
         Context::default,
@@ -186,9 +136,6 @@ fn make(
                 new_digests.set(tensor, piece, seen.new)?;
                 if let Some(old) = seen.old {
                     old_digests.set(tensor, piece, old)?;
-                }
-                if let (Some(collector), Some(changes)) = (&mut collector, seen.changes) {
-                    collector.add(tensor, piece, changes)?;
                 }
             }
             for segment in encoded.segments {
@@ -275,31 +222,22 @@ struct Seen {
     new: Digest,
     /// Digest in the base, if it is asked for and there is a base.
     old: Option<Digest>,
-    /// What differs from the base, if that is asked for and there is a base.
-    changes: Option<PieceChanges>,
 }
 
-/// Hashes a piece of the target while it is compared with the base's, and keeps what changes.
+/// Hashes a piece of the target while it is compared with the base's.
 struct Look<'a> {
     piece: &'a PieceInput<'a>,
     lane_bytes: usize,
     /// Whether the base's digests are known.
     is_base_known: bool,
     hasher: blake3::Hasher,
-    /// Bytes that have been looked at.
-    passed: u64,
-    changes: Option<PieceChanges>,
 }
 
 impl PieceSink for Look<'_> {
     type Seen = Seen;
 
-    fn passed(&mut self, base: Option<&[u8]>, target: &[u8]) {
+    fn passed(&mut self, _base: Option<&[u8]>, target: &[u8]) {
         self.hasher.update(target);
-        if let (Some(changes), Some(base)) = (&mut self.changes, base) {
-            changes.add(self.passed, base, target);
-        }
-        self.passed += target.len() as u64;
     }
 
     fn end(self, changed: u64) -> Seen {
@@ -308,7 +246,7 @@ impl PieceSink for Look<'_> {
         let hash_old = |old| if changed == 0 { new } else { Digest::of_bytes(old) };
         let old = base.filter(|_| !self.is_base_known).map(hash_old);
         let changed = if base.is_some() { changed } else { (target.len() / self.lane_bytes) as u64 };
-        Seen { changed, new, old, changes: self.changes }
+        Seen { changed, new, old }
     }
 }
 
@@ -326,13 +264,11 @@ struct Job<'a> {
     base: &'a dyn State,
     target: &'a dyn State,
     options: &'a DiffOptions<'a>,
-    /// If what changes is asked for.
-    new_tensors: Option<NewTensors<'a>>,
 }
 
 impl Job<'_> {
     fn encode(&self, group: &[Compared], context: &mut Context) -> Result<EncodedGroup> {
-        let Self { base, target, options, new_tensors } = self;
+        let Self { base, target, options } = self;
         let range = |compared: &Compared| target.tensors()[compared.tensor].piece(compared.piece);
         let olds = group.iter().filter_map(|compared| Some((compared.base?, range(compared))));
         let news = group.iter().map(|compared| (compared.tensor, range(compared)));
@@ -343,11 +279,6 @@ impl Job<'_> {
             let new = news.next(compared.tensor, range(compared))?;
             let old = compared.base.map(|number| olds.next(number, range(compared))).transpose()?;
             options.progress.advance((new.len() + old.map_or(0, <[u8]>::len)) as u64)?;
-            if let Some(NewTensors { numbers, room }) = new_tensors
-                && let Ok(number) = numbers.binary_search(&compared.tensor)
-            {
-                room.write(number, range(compared).start, new)?;
-            }
             inputs.push(PieceInput { base: old, target: new, sparse: false });
         }
         let Some(dtype) = group.first().map(|compared| target.tensors()[compared.tensor].dtype()) else {
@@ -360,8 +291,6 @@ impl Job<'_> {
                 lane_bytes,
                 is_base_known: options.base_digests.is_some(),
                 hasher: blake3::Hasher::new(),
-                passed: 0,
-                changes: piece.base.and(new_tensors.as_ref()).map(|_| PieceChanges::new(lane_bytes)),
             })
         })?;
         Ok(EncodedGroup { segments, pieces })
@@ -415,7 +344,7 @@ mod tests {
     use crate::limits::Limits;
     use crate::link::LinkReader;
     use crate::replay::apply;
-    use crate::tensor::{Dtype, PIECE_BYTES};
+    use crate::tensor::{Dtype, MemoryState, PIECE_BYTES, ReadOnce};
 
     fn state(tensors: &[(&str, Dtype, Vec<u8>)]) -> MemoryState {
         let mut state = MemoryState::new();
@@ -455,29 +384,6 @@ mod tests {
         (base, target)
     }
 
-    #[test]
-    fn changes_make_the_base_the_target() {
-        let (base, target) = pair();
-        let digests = StateDigests::of(&base, &()).unwrap();
-        for known in [None, Some(&digests)] {
-            let options = DiffOptions::default().base_digests(known);
-            let (mut plain, mut link) = (Vec::new(), Vec::new());
-            let expected = diff(&base, &target, &options, &mut plain).unwrap();
-            let (report, mut set) = diff_with_patches(&base, &target, &options, u64::MAX, &mut link).unwrap();
-            assert_eq!((&report, &link), (&expected, &plain));
-            assert_eq!(set.table(), &StateTable::of(&target, &()).unwrap());
-            let mut copy = base.clone();
-            set.fit(&mut copy).unwrap().apply();
-            assert_eq!(copy, target);
-            set.fit(&mut copy).unwrap().undo();
-            assert_eq!(copy, base);
-        }
-        let options = DiffOptions::default();
-        let needed = diff_with_patches(&base, &target, &options, u64::MAX, &mut Vec::new()).unwrap().1.bytes();
-        assert!(diff_with_patches(&base, &target, &options, needed, &mut Vec::new()).is_ok());
-        assert!(diff_with_patches(&base, &target, &options, needed - 1, &mut Vec::new()).is_err());
-    }
-
     /// Other bytes at each reading, like a state that somebody writes to.
     struct Restless(MemoryState, AtomicU8);
 
@@ -499,20 +405,16 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_meanwhile_cannot_make_link_and_changes_disagree() {
+    fn of_a_state_that_is_written_meanwhile_link_and_digests_agree() {
         let (base, target) = pair();
         let restless = Restless(target, AtomicU8::new(1));
         for profile in [Profile::Compact, Profile::Direct] {
             let mut file = Vec::new();
             let options = DiffOptions::default().profile(profile);
-            let (report, mut set) = diff_with_patches(&base, &restless, &options, u64::MAX, &mut file).unwrap();
+            let report = diff(&base, &ReadOnce(&restless), &options, &mut file).unwrap();
             let built = apply(&base, &LinkReader::open(file, &Limits::default()).unwrap()).unwrap();
             assert!(built != restless.0);
             assert_eq!(StateDigests::of(&built, &()).unwrap(), report.target);
-            let mut copy = base.clone();
-            set.fit(&mut copy).unwrap().apply();
-            assert!(copy == built);
-            assert_eq!(set.table().digests, report.target);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Classes and rules are the contract (SPEC section 11); message texts are for people and may change.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::rules::{Rule, is_off};
@@ -69,7 +70,7 @@ impl ErrorClass {
             Self::Limit => "raise the limits if you trust the source",
             Self::WrongBase => "give the base that the link was made from, or start from a snapshot",
             Self::StateMismatch => "do not use the result; report the program that wrote the link",
-            Self::Chain => "SPEC.md says what the rule asks for",
+            Self::Chain => "see the rule in SPEC.md",
             Self::Io | Self::Usage => "",
         }
     }
@@ -111,6 +112,7 @@ pub struct Error(Box<Repr>);
 struct Repr {
     class: ErrorClass,
     rule: Option<&'static str>,
+    is_in_use: bool,
     message: String,
     section: Option<Section>,
     offset: Option<u64>,
@@ -125,6 +127,7 @@ impl Error {
         Self(Box::new(Repr {
             class,
             rule,
+            is_in_use: false,
             message,
             section: None,
             offset: None,
@@ -138,7 +141,7 @@ impl Error {
     /// A broken rule of the format; the rule fixes the class.
     pub(crate) fn broken(rule: &'static Rule, message: impl Into<String>) -> Self {
         if is_off(rule) {
-            return Self::usage(format!("rule {} is switched off, and there is no going on without it", rule.id));
+            return Self::usage(format!("rule {} is switched off, but needed to continue", rule.id));
         }
         Self::new(rule.class, Some(rule.id), message.into())
     }
@@ -146,6 +149,13 @@ impl Error {
     /// The caller asked for something impossible, or gave an unusable input that is not a link.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(ErrorClass::Usage, None, message.into())
+    }
+
+    /// Another process has locked the directory that was asked for.
+    pub fn in_use(message: impl Into<String>) -> Self {
+        let mut error = Self::usage(message);
+        error.0.is_in_use = true;
+        error
     }
 
     /// A refusal of this class that breaks no rule of SPEC.md: for crates that read and write files of other formats.
@@ -209,6 +219,43 @@ impl Error {
         self.0.rule
     }
 
+    /// Whether this rule was broken.
+    pub fn is(&self, rule: &Rule) -> bool {
+        self.rule() == Some(rule.id)
+    }
+
+    /// Whether one of these rules was broken.
+    pub fn is_any(&self, rules: &[Rule]) -> bool {
+        rules.iter().any(|rule| self.is(rule))
+    }
+
+    /// Whether another process has locked the directory. This process can use it once that one has ended.
+    pub fn is_in_use(&self) -> bool {
+        self.0.is_in_use
+    }
+
+    /// Whether the same call may succeed later although its caller changes nothing: servers and networks recover, a
+    /// damaged transfer succeeds the next time, a chain gets a missing object.
+    pub fn may_retry(&self) -> bool {
+        match self.class() {
+            ErrorClass::Truncated | ErrorClass::Corrupt | ErrorClass::Chain => true,
+            ErrorClass::Io => !self.0.source.as_ref().is_some_and(|source| {
+                matches!(
+                    source.kind(),
+                    ErrorKind::NotFound
+                        | ErrorKind::PermissionDenied
+                        | ErrorKind::AlreadyExists
+                        | ErrorKind::InvalidInput
+                        | ErrorKind::IsADirectory
+                        | ErrorKind::NotADirectory
+                        | ErrorKind::ReadOnlyFilesystem
+                        | ErrorKind::Unsupported
+                )
+            }),
+            _ => false,
+        }
+    }
+
     /// The section of the link that has the fault, if known.
     pub fn section(&self) -> Option<Section> {
         self.0.section
@@ -244,7 +291,7 @@ impl Error {
 /// Class, rule, message and place on a line. `{error:#}` also has what the operating system said.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Repr { class, rule, message, link, section, offset, tensor, file, source } = &*self.0;
+        let Repr { class, rule, is_in_use: _, message, link, section, offset, tensor, file, source } = &*self.0;
         write!(f, "{class}")?;
         if let Some(rule) = rule {
             write!(f, " {rule}")?;
@@ -286,5 +333,24 @@ mod tests {
         assert_eq!(format!("{error:#}"), r#"IO: reading: no disk (link 2, file a, offset 7, tensor "\u{1b}")"#);
         let error = Error::broken(&crate::rules::HDR_01, "no link");
         assert_eq!(format!("{error:#}"), format!("{} R-HDR-01: no link", error.class()));
+    }
+
+    #[test]
+    fn programs_ask_for_rules_and_kinds_not_for_the_text() {
+        use crate::rules::{CHN_03, CHN_13, HDR_01};
+        let error = Error::broken(&CHN_13, "another chain");
+        assert!(error.is(&CHN_13) && !error.is(&CHN_03));
+        assert!(error.is_any(&[CHN_03, CHN_13]) && !error.is_any(&[CHN_03, HDR_01]));
+        let text = "another process keeps this";
+        assert!(Error::in_use(text).is_in_use() && !Error::usage(text).is_in_use());
+        assert_eq!(Error::in_use(text).to_string(), Error::usage(text).to_string());
+    }
+
+    #[test]
+    fn what_may_pass_may_be_retried() {
+        let io = |kind: ErrorKind| Error::io("reading", kind.into());
+        assert!(io(ErrorKind::ConnectionReset).may_retry() && !io(ErrorKind::PermissionDenied).may_retry());
+        assert!(Error::broken(&crate::rules::CHN_10, "digest").may_retry());
+        assert!(!Error::broken(&crate::rules::HDR_01, "no link").may_retry() && !Error::usage("no").may_retry());
     }
 }

@@ -55,7 +55,7 @@ impl<S: Source> LinkReader<S> {
         let header = Header::parse(&first)?;
         Index::check_length(&header, limits)?;
         let declared = header.file_length();
-        ensure(length >= declared, &rules::HDR_09, || format!("{length} bytes of {declared} are there"))
+        ensure(length >= declared, &rules::HDR_09, || format!("only {length} of {declared} bytes are present"))
             .map_err(|error| error.at(length))?;
         ensure(length == declared, &rules::HDR_10, || format!("{} bytes follow the end", length - declared))
             .map_err(|error| error.at(declared))?;

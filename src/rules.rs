@@ -1,6 +1,12 @@
-//! Every rule of SPEC.md that a reader checks, with its class; the only place that pairs the two.
+//! Every rule of SPEC.md that a reader checks, with its class: the constants to compare errors with.
 //!
-//! A check in the code reads `ensure(condition, &rules::IDX_05, || message)`. A test compares this table with SPEC.md.
+//! ```
+//! use deltachain::{Limits, LinkReader, rules};
+//!
+//! let error = LinkReader::open(b"no link".to_vec(), &Limits::default()).unwrap_err();
+//! assert!(error.is(&rules::HDR_01) || error.is(&rules::HDR_02));
+//! ```
+// A check in the code reads `ensure(condition, &rules::IDX_05, || message)`. A test compares this table with SPEC.md.
 
 use crate::error::{Error, ErrorClass, Result};
 
@@ -46,7 +52,10 @@ pub(crate) const fn is_off(_: &Rule) -> bool {
 
 macro_rules! rules {
     ($($name:ident $id:literal $class:ident;)*) => {
-        $(pub(crate) const $name: Rule = Rule { id: $id, class: ErrorClass::$class };)*
+        $(
+            #[doc = concat!("The rule `", $id, "` of SPEC.md.")]
+            pub const $name: Rule = Rule { id: $id, class: ErrorClass::$class };
+        )*
         /// All rules, in the order of SPEC.md's sections.
         pub const RULES: &[Rule] = &[$($name),*];
     };
@@ -146,7 +155,10 @@ rules! {
 /// Rules that bind writers, which no reader checks: they are not among [`RULES`].
 macro_rules! writer_rules {
     ($($name:ident $id:literal;)*) => {
-        $(pub(crate) const $name: Rule = Rule { id: $id, class: ErrorClass::Chain };)*
+        $(
+            #[doc = concat!("The rule `", $id, "` of SPEC.md.")]
+            pub const $name: Rule = Rule { id: $id, class: ErrorClass::Chain };
+        )*
     };
 }
 

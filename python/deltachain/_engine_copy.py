@@ -4,7 +4,6 @@ while the engines still serve an older version, the others read its files."""
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -17,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
-from ._errors import ChainError, Error, IoError, TimeoutError, UsageError, WrongBaseError
+from ._errors import ChainError, Error, InUseError, IoError, TimeoutError, UsageError, WrongBaseError
 from ._files import Patch, patch_of
 from ._host_copy import mapped, raw
+from ._native import rules
 from ._subscriber import Subscriber
 
 __all__ = ["EngineCopy", "Version", "shared_memory_directory"]
@@ -68,13 +68,13 @@ class EngineCopy:
         self._directory, self._wants_changes, self._remove = directory, changes, remove
         try:
             self._subscriber: Subscriber | None = Subscriber(chain, host_copy=directory, kind="torch")
-        except (IoError, UsageError) as error:
-            if "another process keeps" not in str(error):
-                if remove:
-                    with suppress(OSError):
-                        os.rmdir(directory)
-                raise
+        except InUseError:
             self._subscriber = None
+        except (IoError, UsageError):
+            if remove:
+                with suppress(OSError):
+                    os.rmdir(directory)
+            raise
         self._state = threading.Condition()
         # All below is guarded by the condition.
         self._held: Version | None = None
@@ -234,7 +234,7 @@ class EngineCopy:
             update = subscriber._seek(wanted, None)
             if update is None:
                 raise ChainError(
-                    f"CHAIN: there is no version {wanted} in the chain", rule="R-CHN-03", advice="see the update"
+                    f"CHAIN: there is no version {wanted} in the chain", rule=rules.CHN_03, advice="see the update"
                 )
             update.apply()
             found = self._find(wanted)
@@ -258,22 +258,8 @@ class EngineCopy:
     def _find(self, wanted: int | None) -> tuple[int, str, str] | None:
         """Number, digest and directory of a version that is in the shared copy: the one wanted, or the current one.
         What is in `versions` is complete: it is renamed into place."""
-        if wanted is None:
-            link = os.path.join(self._directory, "current")
-            candidates = [os.path.realpath(link)] if os.path.islink(link) else []
-        else:
-            versions = os.path.join(self._directory, "versions")
-            begin = f"{wanted:020d}-"
-            names = sorted(os.listdir(versions)) if os.path.isdir(versions) else []
-            candidates = [os.path.join(versions, name, "model") for name in names if name.startswith(begin)]
-        for model in candidates:
-            try:
-                with open(os.path.join(os.path.dirname(model), "held.json"), encoding="utf-8") as file:
-                    held = json.load(file)
-            except FileNotFoundError:
-                continue
-            return int(held["version"]), str(held["state"]), os.path.realpath(model)
-        return None
+        found = _native.find_version(self._directory, wanted)
+        return None if found is None else (found[0], found[1], os.path.realpath(found[2]))
 
 
 def _changes(before: Mapping[str, Any], after: str) -> list[Patch]:

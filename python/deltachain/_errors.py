@@ -10,6 +10,7 @@ __all__ = [
     "CorruptError",
     "Error",
     "ForkedError",
+    "InUseError",
     "InternalError",
     "IoError",
     "LimitError",
@@ -127,6 +128,10 @@ class UsageError(Error, ValueError):
     """The caller asked for something that cannot be."""
 
 
+class InUseError(UsageError):
+    """Another process has locked the directory. It can be used once that process has ended."""
+
+
 class TimeoutError(Error, builtins.TimeoutError):
     """The time that was given is over. What was under way has been given up; nothing has changed."""
 
@@ -159,6 +164,7 @@ CLASSES: dict[str, type[Error]] = {
     "CHAIN": ChainError,
     "IO": IoError,
     "USAGE": UsageError,
+    "IN_USE": InUseError,
     "TIMEOUT": TimeoutError,
     "TORN": TornError,
     "FORKED": ForkedError,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 from . import _native
 from ._errors import TornError, UsageError
 from ._files import Patch, patch_of, taken
-from ._tensors import shaped
+from ._tensors import Tensor, shaped, usual_kind
 
 __all__ = ["HostCopy"]
 
@@ -42,8 +40,6 @@ class HostCopy:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, kind: str | None = None) -> None:
-        from ._subscriber import usual_kind
-
         self._path = os.fspath(path)
         self._kind = kind or usual_kind()
         self.held: str | None = None
@@ -60,11 +56,8 @@ class HostCopy:
     @property
     def version(self) -> int | None:
         """The number of the version that is shown now; None if there is none yet."""
-        current = self.current
-        if current is None:
-            return None
-        with open(os.path.join(os.path.dirname(current), "held.json"), encoding="utf-8") as file:
-            return int(json.load(file)["version"])
+        found = _native.find_version(self._path, None)
+        return None if found is None else found[0]
 
     @property
     def is_behind(self) -> bool:
@@ -121,18 +114,18 @@ class HostCopy:
 def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
     """Dtype, shape and bytes of the tensors of a model that has been proven, by name: a directory, or one file. The
     bytes are views of mapped files."""
+    checkpoint = _native.Checkpoint(path)
+    files: dict[str, memoryview] = {}
     found: dict[str, tuple[str, tuple[int, ...], memoryview]] = {}
-    for part, folder in _native.Checkpoint(path).files():
-        with open(part, "rb") as file:
-            # Private: code that writes to a view gets its own copy of the page.
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-        (length,) = struct.unpack("<Q", data[:8])
-        begin = 8 + length
-        for name, entry in json.loads(bytes(data[8:begin])).items():
-            if name != "__metadata__":
-                first, end = entry["data_offsets"]
-                found[folder + name] = (entry["dtype"], tuple(entry["shape"]), data[begin + first : begin + end])
-    return dict(sorted(found.items()))
+    for (name, dtype, shape), (place, begin) in zip(checkpoint.tensors(), checkpoint.places(), strict=True):
+        part = os.fspath(place)
+        if part not in files:
+            with open(part, "rb") as file:
+                # Private: code that writes to a view gets its own copy of the page.
+                files[part] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        size = Tensor(dtype, tuple(shape), b"").nbytes
+        found[name] = (dtype, tuple(shape), files[part][begin : begin + size])
+    return found
 
 
 def mapped(directory: str, kind: str) -> dict[str, Any]:

@@ -205,7 +205,7 @@ class Taking:
 
     def _first(self, name: str) -> None:
         if name in self._seen:
-            raise UsageError(f"USAGE: the tensor comes twice (tensor {name!r})", tensor=name)
+            raise UsageError(f"USAGE: duplicate tensor (tensor {name!r})", tensor=name)
         self._seen.add(name)
 
     def _tied(self, name: str, kept: str, value: Any) -> None:

@@ -519,7 +519,8 @@ class Publisher:
                 raise CancelledError("it was asked to end")
 
         def store() -> bytes:
-            parts = native.store(snapshot, numbers, self._of, self._threads, progress, job.ends_waiting)
+            commits = ranks.rank == 0
+            parts = native.store(snapshot, numbers, self._of, commits, self._threads, progress, job.ends_waiting)
             return "\n".join(parts).encode()
 
         def commit() -> bytes:
@@ -528,12 +529,6 @@ class Publisher:
             if job.is_stopped:
                 raise CancelledError("it was asked to end")
             return json.dumps(native.commit(parts, metadata, job.ends_waiting)).encode()
-
-        def prune() -> bytes:
-            remark = native.keep_last(told["version"], job.ends_waiting) if ranks.rank == 0 else None
-            if remark is not None:
-                _logger.warning("old versions stay for now: %s", remark)
-            return b""
 
         began = time.monotonic()
         try:
@@ -548,10 +543,9 @@ class Publisher:
             if job.is_cancelled and isinstance(error, IoError):
                 raise CancelledError("it was asked to end") from error
             raise
-        native.settle(told["version"], told["commit"])
-        committed = time.monotonic()
-        ranks.together(prune, lambda: None)
-        return Published(**told, times=PublishTimes(*before, ended - began, committed - ended))
+        if ranks.rank != 0:
+            native.committed(told["version"], told["commit"])
+        return Published(**told, times=PublishTimes(*before, ended - began, time.monotonic() - ended))
 
 
 def _group_of(group: Any) -> Group:

@@ -16,8 +16,10 @@ from typing import Any
 from . import _native
 from ._errors import ChainError, Error, TimeoutError, TornError, UsageError
 from ._files import Patch, Progress, patch_of, taken
+from ._host_copy import differences, mapped
+from ._native import rules
 from ._store import Credentials, open_store
-from ._tensors import kind_of, shaped
+from ._tensors import kind_of, name_of, shaped, usual_kind
 
 __all__ = ["Lag", "Subscriber", "Times", "Update"]
 
@@ -190,7 +192,7 @@ class Subscriber:
             return Update(self, self._native.prepare(version, timeout, self._threads, self._progress))
         except ChainError as error:
             is_new = self.version is None
-            if (error.rule == "R-CHN-03" and (is_new or version is not None)) or (error.rule == "R-CHN-01" and is_new):
+            if (error.rule == rules.CHN_03 and (is_new or version is not None)) or (error.rule == rules.CHN_01 and is_new):
                 return None
             raise
 
@@ -253,7 +255,7 @@ class Subscriber:
                 update = None
                 if str(error) != said:
                     said = str(error)
-                    _logger.warning("tried again later: %s", said)
+                    _logger.warning("will retry: %s", said)
             else:
                 said = None
             if update is not None and update.version != refused:
@@ -278,8 +280,6 @@ class Subscriber:
         """Names and tensors of the version held, one at a time: copies, if it is in memory; views of its files, if
         it is on disk."""
         if self._on_disk:
-            from ._host_copy import mapped
-
             path = self.path
             if path is not None:
                 yield from mapped(path, self._kind).items()
@@ -340,8 +340,6 @@ class Update:
         kind = self._subscriber._kind
         self._check_unapplied(native)
         if self._after is not None:
-            from ._host_copy import differences
-
             yield from differences(self._before, os.fspath(self._after), kind, self._subscriber._threads)
             return
         begin = 0
@@ -421,20 +419,11 @@ class Update:
             )
 
 
-def usual_kind() -> str:
-    """What patches are made of if nobody says it."""
-    import sys
-
-    return "torch" if "torch" in sys.modules else "numpy" if "numpy" in sys.modules else "deltachain"
-
-
 def _shape_of(tensor: Any) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
 
 def _dtype_of(tensor: Any) -> str:
-    from ._tensors import name_of
-
     return name_of(tensor)
 
 

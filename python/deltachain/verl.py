@@ -17,7 +17,7 @@ from typing import Any
 
 from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 
-from ._errors import ChainError, IoError, TimeoutError, UsageError
+from ._errors import ChainError, InUseError, TimeoutError
 from ._host_copy import HostCopy
 from ._publisher import Publisher
 from ._subscriber import Subscriber
@@ -139,8 +139,6 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
             return True
         try:
             self._subscriber = Subscriber(self._url, host_copy=self._host_copy, kind="torch", **self._settings)
-        except (IoError, UsageError) as error:
-            if self._host_copy is None or "another process keeps" not in str(error):
-                raise
+        except InUseError:
             return False
         return True

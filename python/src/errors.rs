@@ -1,7 +1,5 @@
 //! Errors as Python's exceptions: `deltachain.Error` and its classes, which `deltachain/_errors.py` defines.
 
-use std::io::ErrorKind;
-
 use deltachain::{Error, ErrorClass};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -13,7 +11,7 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
-    let class = class(py, error.class().name())?;
+    let class = class(py, if error.is_in_use() { "IN_USE" } else { error.class().name() })?;
     let fields = PyDict::new(py);
     fields.set_item("rule", error.rule())?;
     fields.set_item("section", error.section().map(|section| section.to_string()))?;
@@ -22,11 +20,11 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     fields.set_item("file", error.file())?;
     fields.set_item("link", error.link())?;
     fields.set_item("advice", error.class().advice())?;
-    fields.set_item("retryable", is_retryable(error))?;
+    fields.set_item("retryable", error.may_retry())?;
     Ok(PyErr::from_value(class.call((format!("{error:#}"),), Some(&fields))?))
 }
 
-/// The exception class for an error class of SPEC section 11, or for `TIMEOUT`, `TORN`, `FORKED` and `INTERNAL`.
+/// The exception class for an error class of SPEC section 11, or for `IN_USE`, `TIMEOUT`, `TORN`, `FORKED` and `INTERNAL`.
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
     let classes = py.import("deltachain._errors")?.getattr("CLASSES")?;
     Ok(classes.get_item(name)?.cast_into::<PyType>()?)
@@ -59,29 +57,4 @@ pub(crate) fn usage(py: Python<'_>, message: impl Into<String>, tensor: Option<&
 /// Handles do not leave their process.
 pub(crate) fn no_pickle(what: &str) -> PyErr {
     PyTypeError::new_err(format!("{what} of deltachain cannot be pickled: open them in the process that uses them"))
-}
-
-/// Whether the same call may succeed later although its caller changes nothing: servers and networks recover, a damaged
-/// transfer succeeds the next time, a chain gets a missing object.
-fn is_retryable(error: &Error) -> bool {
-    match error.class() {
-        ErrorClass::Truncated | ErrorClass::Corrupt | ErrorClass::Chain => true,
-        ErrorClass::Io => {
-            let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
-            !source.is_some_and(|source| {
-                matches!(
-                    source.kind(),
-                    ErrorKind::NotFound
-                        | ErrorKind::PermissionDenied
-                        | ErrorKind::AlreadyExists
-                        | ErrorKind::InvalidInput
-                        | ErrorKind::IsADirectory
-                        | ErrorKind::NotADirectory
-                        | ErrorKind::ReadOnlyFilesystem
-                        | ErrorKind::Unsupported
-                )
-            })
-        }
-        _ => false,
-    }
 }

@@ -10,8 +10,10 @@
 
 #[cfg(target_os = "linux")]
 mod allocator;
+mod directory;
 mod errors;
 mod gate;
+mod given;
 mod link;
 mod memory;
 mod operations;
@@ -27,6 +29,8 @@ use pyo3::prelude::*;
 /// The native part of the package `deltachain`. Private: it may change in any release.
 #[pymodule(name = "_native")]
 mod native {
+    #[pymodule_export]
+    use crate::directory::find_version;
     #[pymodule_export]
     use crate::gate::{forked, leave};
     #[pymodule_export]
@@ -48,6 +52,7 @@ mod native {
 
     use std::ffi::OsString;
 
+    use deltachain::rules::RULES;
     use pyo3::pyfunction;
 
     use crate::errors::internal;
@@ -64,6 +69,12 @@ mod native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let rules = PyModule::new(module.py(), "rules")?;
+        for rule in RULES {
+            // `R-CHN-03` is `rules.CHN_03`: what is not a rule is an `AttributeError`.
+            rules.add(rule.id.trim_start_matches("R-").replace('-', "_"), rule.id)?;
+        }
+        module.add_submodule(&rules)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::{no_pickle, usage};
+use crate::given::{Given, Readable};
 use crate::memory::{Buffer, Kept};
-use crate::operations::Given;
 use crate::patches::{Changes, Row, Rows};
 use crate::work::{How, run};
 
@@ -174,7 +174,7 @@ impl Link {
                 Given::Nothing => None,
                 ref given => Some(given.open()?),
             };
-            self.named(collected(&link, &numbers, base.as_ref().map(super::operations::Readable::state)))
+            self.named(collected(&link, &numbers, base.as_ref().map(Readable::state)))
         })?;
         Ok(collected.finish())
     }

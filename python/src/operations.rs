@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
-use deltachain::files::{self, FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState};
-use deltachain::tensor::{MemoryState, State, StateDigests, TensorInfo, total_bytes};
+use deltachain::files::{self, FileOptions, LAYOUT_KEY, Layout, OutputFile};
+use deltachain::tensor::{StateDigests, TensorInfo, total_bytes};
 use deltachain::{
     DiffOptions, DiffReport, Error, FileSource, Limits, LinkReader, Profile, Progress, Replay, Result, Source,
     StateTable, check_sequence,
@@ -15,63 +15,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::usage;
+use crate::given::Given;
 use crate::link::{Link, LinkSource, Opened};
-use crate::tensors::{Lent, Tensors};
+use crate::tensors::Lent;
 use crate::work::{How, run};
-
-/// A state as the caller gives it.
-pub(crate) enum Given {
-    /// None: the state without tensors.
-    Nothing,
-    /// A safetensors file, or a directory of them.
-    Path(PathBuf),
-    /// A mapping.
-    Tensors(Tensors),
-}
-
-/// A state that can be read.
-pub(crate) enum Readable<'a> {
-    Nothing(MemoryState),
-    Files(SafetensorsState),
-    Tensors(&'a Tensors),
-}
-
-impl Given {
-    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        if object.is_none() {
-            Ok(Self::Nothing)
-        } else if let Ok(path) = object.extract() {
-            Ok(Self::Path(path))
-        } else {
-            Ok(Self::Tensors(Tensors::of(object)?))
-        }
-    }
-
-    pub(crate) fn open(&self) -> Result<Readable<'_>> {
-        Ok(match self {
-            Self::Nothing => Readable::Nothing(MemoryState::new()),
-            Self::Path(path) => Readable::Files(SafetensorsState::open(path)?),
-            Self::Tensors(tensors) => Readable::Tensors(tensors),
-        })
-    }
-}
-
-impl Readable<'_> {
-    pub(crate) fn state(&self) -> &dyn State {
-        match self {
-            Self::Nothing(state) => state,
-            Self::Files(state) => state,
-            Self::Tensors(state) => *state,
-        }
-    }
-
-    fn layout(&self) -> Option<&Layout> {
-        match self {
-            Self::Files(files) => Some(files.layout()),
-            Self::Nothing(_) | Self::Tensors(_) => None,
-        }
-    }
-}
 
 pub(crate) fn profile_named(py: Python<'_>, name: &str) -> PyResult<Profile> {
     match name {

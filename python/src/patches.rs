@@ -6,8 +6,8 @@ use deltachain::{Error, Result};
 use pyo3::prelude::*;
 use rayon::prelude::*;
 
+use crate::given::Given;
 use crate::memory::{Buffer, Kept};
-use crate::operations::Given;
 use crate::work::{How, run};
 
 /// A patch: the tensor's name, dtype and shape, numbers of lanes unless all are given, and their values.

@@ -1,18 +1,17 @@
 //! Publishing what a training process has in memory: snapshots of its tensors, links from them, commits.
 //!
-//! Two buffers take turns. One is the head as it was published last, from which links are made; a snapshot is copied
-//! into the other one. When it has been published, it is the head, and the next snapshot overwrites the old head.
+//! Two buffers take turns. One holds what was published last, from which links are made; a snapshot is copied into the
+//! other one. When it has been published, the next snapshot overwrites the older buffer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use deltachain::files::{LayoutFile, SafetensorsState};
-use deltachain::tensor::{Digest, State, StateDigests, TensorInfo};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, Keep, Model, PublishOptions, Published, ShardPart, Snapshots, Stop as StoreStop, Store as ChainStore,
-    commit_shards, head, plan_prune, prune, publish_shard,
+    Base, Model, PublishOptions, Published, Publisher as ChainPublisher, ShardPart, Snapshots, Stop as StoreStop,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -55,14 +54,13 @@ impl Checkpoint {
         self.files.tensors().iter().map(row).collect()
     }
 
-    /// Paths of the files that hold the tensors, each with the folder that stands before the names of its tensors.
-    fn files(&self) -> Vec<(PathBuf, String)> {
-        let place = |file: &LayoutFile| {
-            let path =
-                file.name.as_ref().map_or_else(|| self.files.path().to_owned(), |name| self.files.path().join(name));
-            (path, file.folder().to_owned())
+    /// Where the data of each tensor are, in the same order: a file, and the offset of their first byte in it.
+    fn places(&self) -> Vec<(PathBuf, u64)> {
+        let place = |number| {
+            let (path, offset) = self.files.place(number);
+            (path.to_owned(), offset)
         };
-        self.files.layout().files().iter().map(place).collect()
+        (0..self.files.tensors().len()).map(place).collect()
     }
 
     /// The `__metadata__` of the files, as one; keys and values have the folder of their file before them, like tensors.
@@ -225,24 +223,17 @@ fn fill(py: Python<'_>, copies: &mut [Copy]) -> PyResult<()> {
     Ok(())
 }
 
-/// What is kept of a version that was published.
-struct HeadCopy {
-    version: u64,
-    commit: Digest,
-    /// The shards of this process, with their digests.
-    shards: BTreeMap<usize, (Shard, StateDigests)>,
-}
-
-/// A publisher's half of one process: its shards of the head, and links made from them.
+/// The publisher of one process, and its copies of the tensors.
 struct Inner {
-    store: ChainStore,
-    options: PublishOptions,
+    publisher: ChainPublisher,
     like: Option<SafetensorsState>,
-    keep_last: Option<u64>,
-    copy: Option<HeadCopy>,
+    /// The shards of this process as they were published last.
+    last: BTreeMap<usize, Shard>,
     /// What has been stored and waits for its commit.
-    pending: BTreeMap<usize, (Shard, StateDigests)>,
+    pending: BTreeMap<usize, Shard>,
     spare: HashMap<String, Vec<u8>>,
+    /// The parts of this process; those of other processes come as JSON.
+    parts: Vec<ShardPart>,
 }
 
 /// The part of `deltachain.Publisher` that is not Python.
@@ -273,21 +264,21 @@ impl Publisher {
             .skips(skips)
             .assets(assets)
             .max_changed(max_changed)
+            .keep_last(keep_last)
             .scratch(scratch);
         let like = like.map(|like| run(py, &How::default(), |_| SafetensorsState::open(&like))).transpose()?;
         let store = store.get().get(py)?;
-        let (pending, spare) = (BTreeMap::new(), HashMap::new());
-        let inner = Inner { store, options, like, keep_last, copy: None, pending, spare };
-        Ok(Self { inner: OfProcess::new(inner) })
+        let publisher = run(py, &How::default(), |_| ChainPublisher::open(store, options))?;
+        let (last, pending, spare, parts) = (BTreeMap::new(), BTreeMap::new(), HashMap::new(), Vec::new());
+        Ok(Self { inner: OfProcess::new(Inner { publisher, like, last, pending, spare, parts }) })
     }
 
     /// Version, digest of the commit and number of shards of the chain's head; None if it has no version yet.
-    fn head(&self, py: Python<'_>) -> PyResult<Option<(u64, String, usize)>> {
-        let inner = self.inner.get(py)?;
-        let known = inner.copy.as_ref().map(|copy| copy.version);
+    fn head(&mut self, py: Python<'_>) -> PyResult<Option<(u64, String, usize)>> {
+        let inner = self.inner.get_mut(py)?;
         let stop = StoreStop::default();
-        let store = inner.store.with_stop(stop.clone());
-        let head = run(py, &How { stop: Some(stop), ..How::default() }, |_| head(&store, known))?;
+        inner.publisher.stop_with(stop.clone());
+        let head = run(py, &How { stop: Some(stop), ..How::default() }, |_| inner.publisher.head())?;
         Ok(head.map(|head| (head.version, head.commit.to_string(), head.shards.len())))
     }
 
@@ -306,14 +297,15 @@ impl Publisher {
         Ok(())
     }
 
-    /// Makes and stores the links of the shards with these numbers, of `of`, to what the snapshot holds. Returns what
-    /// must be committed.
+    /// Makes and stores the links of the shards with these numbers, of `of`, to what the snapshot holds. Returns the
+    /// parts that another process must commit, as JSON; none if this one commits.
     fn store(
         &mut self,
         py: Python<'_>,
         snapshot: &mut Snapshot,
         numbers: Vec<usize>,
         of: usize,
+        commits: bool,
         threads: Option<usize>,
         progress: Option<Py<PyAny>>,
         stop: &Bound<'_, Stop>,
@@ -325,10 +317,10 @@ impl Publisher {
         let mut tensors = std::mem::take(&mut snapshot.shards);
         let shards = numbers.into_iter().map(|number| (number, Shard::of(tensors.remove(&number).unwrap_or_default())));
         let shards: Vec<(usize, Shard)> = shards.collect();
-        run(py, &How { threads, progress, stop, ..How::default() }, |watch| inner.store(shards, of, watch))
+        run(py, &How { threads, progress, stop, ..How::default() }, |watch| inner.store(shards, of, commits, watch))
     }
 
-    /// Commits the parts of all processes as the next version.
+    /// Commits what this process has stored, with the parts of other processes, as the next version.
     fn commit<'py>(
         &mut self,
         py: Python<'py>,
@@ -339,46 +331,29 @@ impl Publisher {
         let inner = self.inner.get_mut(py)?;
         let stop = Some(inner.until(stop));
         let published = run(py, &How { stop, ..How::default() }, |watch| {
-            let parts: Result<Vec<ShardPart>> = parts
-                .iter()
-                .map(|part| serde_json::from_str(part).map_err(|error| Error::usage(format!("a part: {error}"))))
-                .collect();
-            let options = inner.options.clone().metadata(metadata);
-            commit_shards(&inner.store, &parts?, &options, watch)
+            let read =
+                |part: &String| serde_json::from_str(part).map_err(|error| Error::usage(format!("a part: {error}")));
+            let mut all = std::mem::take(&mut inner.parts);
+            all.extend(parts.iter().map(read).collect::<Result<Vec<ShardPart>>>()?);
+            inner.publisher.commit(all, metadata, watch)
         })?;
+        inner.settle();
         told(py, &published)
     }
 
-    /// Prunes, if it is time; returns a message if that fails. The version has been published in any case.
-    fn keep_last(&mut self, py: Python<'_>, version: u64, stop: &Bound<'_, Stop>) -> PyResult<Option<String>> {
-        let inner = self.inner.get_mut(py)?;
-        let stop = Some(inner.until(stop));
-        let Some(last) = inner.keep_last.filter(|last| version.is_multiple_of((last / 10).max(1))) else {
-            return Ok(None);
-        };
-        let keep = Keep { last, ..Keep::default() };
-        run(py, &How { stop, ..How::default() }, |watch| {
-            let pruned = plan_prune(&inner.store, &keep).and_then(|plan| prune(&inner.store, &plan, watch));
-            Ok(pruned.err().map(|error| format!("{error:#}")))
-        })
-    }
-
-    /// What was stored last has been committed: it is the head.
-    fn settle(&mut self, py: Python<'_>, version: u64, commit: &str) -> PyResult<()> {
+    /// What was stored last has been committed by another process.
+    fn committed(&mut self, py: Python<'_>, version: u64, commit: &str) -> PyResult<()> {
         let inner = self.inner.get_mut(py)?;
         let Some(commit) = Digest::from_hex(commit) else { return Err(usage(py, "that is not a digest", None)) };
-        let shards = std::mem::take(&mut inner.pending);
-        if let Some(old) = inner.copy.replace(HeadCopy { version, commit, shards }) {
-            inner.spare = old.shards.into_values().flat_map(|(shard, _)| shard.into_spare()).collect();
-        }
+        inner.publisher.committed(version, commit);
+        inner.settle();
         Ok(())
     }
 
     /// What was stored last is not the head, or it is not known whether it is.
     fn forget(&mut self, py: Python<'_>) -> PyResult<()> {
         let inner = self.inner.get_mut(py)?;
-        let pending = std::mem::take(&mut inner.pending);
-        inner.spare = pending.into_values().flat_map(|(shard, _)| shard.into_spare()).collect();
+        inner.spare = std::mem::take(&mut inner.pending).into_values().flat_map(Shard::into_spare).collect();
         Ok(())
     }
 
@@ -397,37 +372,33 @@ impl Inner {
     /// Waits for the store no longer than until this is stopped.
     fn until(&mut self, stop: &Bound<'_, Stop>) -> StoreStop {
         let stop = stop.get().get();
-        self.store = self.store.with_stop(stop.clone());
+        self.publisher.stop_with(stop.clone());
         stop
     }
 
-    /// Makes and stores links: a part for each shard, as JSON.
-    fn store(&mut self, shards: Vec<(usize, Shard)>, of: usize, watch: &Watch) -> Result<Vec<String>> {
+    /// Makes and stores links, from what was published last, or from the chain if that is not the head.
+    fn store(&mut self, shards: Vec<(usize, Shard)>, of: usize, commits: bool, watch: &Watch) -> Result<Vec<String>> {
         self.pending.clear();
-        let known = self.copy.as_ref().map(|copy| copy.version);
-        let head = head(&self.store, known)?;
-        if self.copy.as_ref().map(|copy| copy.commit) != head.as_ref().map(|head| head.commit) {
-            // Somebody else has published since.
-            self.copy = None;
+        let Self { publisher, like, last, .. } = self;
+        let model = |shard| like.as_ref().map_or(Model::State(shard), |like| Model::Like(shard, like));
+        let new = shards.iter().map(|(number, shard)| {
+            let base = last.get(number).map_or(Base::Chain, |last| Base::Last(model(last)));
+            (*number, model(shard), base)
+        });
+        let parts = publisher.prepare(new, of, watch)?;
+        self.pending = shards.into_iter().collect();
+        if commits {
+            self.parts = parts;
+            return Ok(Vec::new());
         }
-        let mut parts = Vec::with_capacity(shards.len());
-        for (number, shard) in shards {
-            let old = self.copy.as_ref().and_then(|copy| copy.shards.get(&number));
-            let base = match (&head, old) {
-                (None, _) => Base::Nothing,
-                (Some(_), Some((old, digests))) => Base::Trusted(self.model(old), digests),
-                // Built from the chain, once after a restart.
-                (Some(_), None) => Base::Chain,
-            };
-            let part = publish_shard(&self.store, self.model(&shard), base, number, of, &self.options, watch)?;
-            parts.push(serde_json::to_string(&part).map_err(|error| Error::usage(format!("a part: {error}")))?);
-            self.pending.insert(number, (shard, part.digests().clone()));
-        }
-        Ok(parts)
+        let text = |part| serde_json::to_string(part).map_err(|error| Error::usage(format!("a part: {error}")));
+        parts.iter().map(text).collect()
     }
 
-    fn model<'a>(&'a self, shard: &'a Shard) -> Model<'a> {
-        self.like.as_ref().map_or(Model::State(shard), |like| Model::Like(shard, like))
+    /// What is pending is what was published last.
+    fn settle(&mut self) {
+        let old = std::mem::replace(&mut self.last, std::mem::take(&mut self.pending));
+        self.spare = old.into_values().flat_map(Shard::into_spare).collect();
     }
 }
 

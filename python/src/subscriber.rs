@@ -279,7 +279,7 @@ impl Follower {
         run(py, &How { threads, progress, ..How::default() }, |watch| match copy {
             Copy::Memory(subscriber) => subscriber.verify(watch),
             Copy::Into(subscriber, _) => subscriber.verify(watch),
-            Copy::Directory(_) => Err(Error::usage("files are verified with the command `fsck --directory`")),
+            Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
         })
     }
 

@@ -180,7 +180,7 @@ impl<'py> Finder<'py> {
         let text = object.str()?;
         let text = text.to_cow()?;
         let dtype = known(text.strip_prefix("torch.").unwrap_or(&text))
-            .ok_or_else(|| usage(object.py(), format!("the dtype {text} is none of safetensors"), Some(name)))?;
+            .ok_or_else(|| usage(object.py(), format!("unknown dtype {text}"), Some(name)))?;
         self.dtypes.insert(key, dtype);
         Ok(dtype)
     }
@@ -255,11 +255,7 @@ fn of_buffer(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<
         "f" => Dtype::F32,
         "d" => Dtype::F64,
         _ => {
-            return Err(usage(
-                object.py(),
-                format!("the buffer's format {format:?} is none of safetensors"),
-                Some(name),
-            ));
+            return Err(usage(object.py(), format!("unsupported buffer format {format:?}"), Some(name)));
         }
     };
     Ok(Found { dtype, shape, bytes: Bytes::Here(bytes) })

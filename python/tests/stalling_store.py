@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape, unescape
 class StallingStore:
     """The server, on a free port of this machine, while the block lasts. `stall` is how many seconds each request of
     these `methods` for a name with this `part`, by default a link, stands still before any of it is read; `stands` is
-    set when one does."""
+    set when one does. `requests` are those that were answered: method and path."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, float]] = {}
@@ -27,13 +27,14 @@ class StallingStore:
         self.part = "/files/"
         self.stands = threading.Event()
         self.left = threading.Event()
+        self.requests: list[str] = []
         store = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def log_message(self, *_: object) -> None:
-                pass
+            def log_request(self, *_: object) -> None:
+                store.requests.append(f"{self.command} {self.path}")
 
             def answer(self, code: int, body: bytes = b"", **headers: str) -> None:
                 self.send_response(code)

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deltachain as dc
+from deltachain import _native
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
@@ -176,8 +177,8 @@ def test_errors_say_what_and_where(tmp_path: Path) -> None:
         (numpy.float32(1), TypeError, "numpy.float32"),
         (numpy.zeros((4, 4))[:, ::2], dc.UsageError, "not C-contiguous"),
         (numpy.zeros(2, dtype=">f4"), dc.UsageError, ">f4"),
-        (numpy.zeros(2, dtype="M8[s]"), dc.UsageError, "none of safetensors"),
-        (numpy.array(["x"]), dc.UsageError, "none of safetensors"),
+        (numpy.zeros(2, dtype="M8[s]"), dc.UsageError, "unknown dtype"),
+        (numpy.array(["x"]), dc.UsageError, "unknown dtype"),
         (memoryview(bytes(8))[::2], dc.UsageError, "not contiguous"),
         (dc.Tensor("BF16", (3,), b"12345"), dc.UsageError, "5 bytes do not fit"),
         (dc.Tensor("F17", (3,), b"12345"), dc.UsageError, "no dtype"),
@@ -285,3 +286,9 @@ def test_lanes_beyond_2_31_have_numbers_of_64_bits() -> None:
     base, target = ({"w": dc.Tensor("U8", ((1 << 31) + 4096,), reader(changed))} for changed in ([], lanes))
     (patch,) = dc.diff(base, target, profile="direct").patches(kind="numpy")
     assert (patch.indices.dtype, list(patch.indices)) == (numpy.int64, lanes)
+
+
+def test_rules_are_constants() -> None:
+    assert _native.rules.CHN_03 == "R-CHN-03"
+    with pytest.raises(AttributeError):
+        _ = _native.rules.CHN_00

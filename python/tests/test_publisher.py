@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from conftest import model, tool, write_model
+from stalling_store import StallingStore
 
 import deltachain as dc
 
@@ -191,7 +192,7 @@ def test_a_guard_against_another_model(tmp_path: Path) -> None:
         pub.publish(tensors(0))
         other = tensors(0)
         other["a.weight"].data[:] = b"\x01" * len(other["a.weight"].data)
-        with pytest.raises(dc.UsageError, match="no more than"):
+        with pytest.raises(dc.UsageError, match="more than the limit"):
             pub.publish(other)
         assert pub.publish(tensors(1)).version == 1
 
@@ -204,13 +205,28 @@ def test_a_guard_against_another_model(tmp_path: Path) -> None:
         ({1: dc.Tensor("U8", (1,), b"a")}, TypeError, "strings"),
         ({"w": [1.0]}, TypeError, '"w"'),
         ({"w": dc.Tensor("U8", (2,), b"a")}, dc.UsageError, '"w"'),
-        ([("w", dc.Tensor("U8", (1,), b"a"))] * 2, dc.UsageError, "twice"),
+        ([("w", dc.Tensor("U8", (1,), b"a"))] * 2, dc.UsageError, "duplicate"),
         ([1], TypeError, "int"),
     ],
 )
 def test_what_is_no_weights(tmp_path: Path, weights: Any, kind: type[Exception], text: str) -> None:
     with dc.Publisher(tmp_path / "chain") as pub, pytest.raises(kind, match=text):
         pub.publish(weights)
+
+
+def test_a_publish_takes_at_most_eight_requests(tmp_path: Path) -> None:
+    write_model(tmp_path / "like" / "model.safetensors", model(0))
+    for number in range(12):
+        (tmp_path / "like" / f"{number}.json").write_text(f"{number}")
+    with StallingStore() as store:
+        options = store.storage_options
+        with dc.Publisher("s3://bucket/chain", like=tmp_path / "like", storage_options=options, snapshots=2) as pub:
+            pub.publish(tensors(0))
+            for step in (1, 2, 3):
+                store.requests.clear()
+                made = pub.publish(tensors(step))
+                assert (made.version, made.snapshot) == (step, step == 2)
+                assert len(store.requests) <= 8, store.requests
 
 
 @pytest.mark.parametrize("options", [{"shards": 2}, {"keep_last": 0}, {"profile": "small"}, {"snapshots": "often"}])

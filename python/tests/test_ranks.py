@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from conftest import model, write_model
 from ranks_worker import Sockets
+from stalling_store import StallingStore
 from test_publisher import assert_version, followed, tensors, versions
 
 import deltachain as dc
@@ -219,6 +220,30 @@ def test_ranks_need_the_same_checkpoint(tmp_path: Path, like: Path) -> None:
     for rank in ranks:
         with pytest.raises(dc.UsageError, match=r"same like=: 'b.bias' is F32 \[2, 4\] on rank 0 and F32 \[4, 2\]"):
             rank.result()
+
+
+def test_few_requests_whatever_the_number_of_shards(like: Path) -> None:
+    ranks, shards = 4, 24
+    with socket.create_server(("127.0.0.1", 0), backlog=ranks) as listener, StallingStore() as store:
+        port = listener.getsockname()[1]
+
+        def opened(rank: int) -> dc.Publisher:
+            group = Sockets(rank, ranks, str(listener.detach() if rank == 0 else port))
+            url, options = "s3://bucket/chain", store.storage_options
+            return dc.Publisher(url, like=like, group=group, storage_options=options, snapshots=None)
+
+        with ThreadPoolExecutor(ranks) as threads:
+            publishers = list(threads.map(opened, range(ranks)))
+            for step in range(4):
+                store.requests.clear()
+                made = list(threads.map(lambda publisher, step=step: publisher.publish(tensors(step)), publishers))
+                assert {one.version for one in made} == {step}
+                # Each link is a request of its own, whoever stores it.
+                links = [request for request in store.requests if request.startswith("PUT") and "/files/" in request]
+                assert len(links) == shards
+                others = sorted(request for request in store.requests if request not in links)
+                assert step == 0 or len(others) <= 7 + 4 * (ranks - 1), others
+            list(threads.map(dc.Publisher.close, publishers))
 
 
 def test_ranks_need_a_checkpoint(tmp_path: Path) -> None:

@@ -46,13 +46,13 @@ pub(super) fn check_files(version: u64, route: &Route, shards_of: impl Fn(u64) -
 /// R-APP-01 (`WRONG_BASE`).
 pub fn check_held(shards: &[Digest], of: usize, held: impl IntoIterator<Item = (usize, Digest)>) -> Result<()> {
     ensure(of == shards.len(), &rules::APP_01, || {
-        format!("the version held has {of} shards, its commit has {}", shards.len())
+        format!("the held version has {of} shards, its commit has {}", shards.len())
     })?;
     held.into_iter().try_for_each(|(number, digest)| {
         let named = shards.get(number);
         ensure(named == Some(&digest), &rules::APP_01, || {
             let named = named.map_or_else(|| "none".to_owned(), Digest::to_string);
-            format!("shard {number} of the version held is {digest}, its commit has {named}")
+            format!("shard {number} of the held version is {digest}, its commit has {named}")
         })
     })
 }
@@ -64,7 +64,7 @@ pub fn check_held(shards: &[Digest], of: usize, held: impl IntoIterator<Item = (
 /// R-APP-01 (`WRONG_BASE`).
 pub fn check_base(header: &Header, shard: Digest) -> Result<()> {
     ensure(header.base == shard, &rules::APP_01, || {
-        format!("the link is for base {}, its route comes from {shard}", header.base)
+        format!("the link is for base {}, its route starts from {shard}", header.base)
     })
 }
 
@@ -90,8 +90,10 @@ pub fn union_of<'a>(shards: impl IntoIterator<Item = (&'a [TensorInfo], &'a Stat
     tensors.sort_unstable_by_key(|(info, _)| info.name());
     for pair in tensors.windows(2) {
         let name = pair[0].0.name();
-        ensure(name != pair[1].0.name(), &rules::CHN_12, || "two shards have a tensor of this name".into())
-            .map_err(|error| error.of_tensor(name))?;
+        ensure(name != pair[1].0.name(), &rules::CHN_12, || {
+            "duplicate tensor: two shards have one of this name".into()
+        })
+        .map_err(|error| error.of_tensor(name))?;
     }
     Ok(Digest::of_state(tensors.into_iter()))
 }

@@ -281,11 +281,11 @@ impl RoutesDocument {
 /// R-DOC-04.
 fn check_order(version: u64, routes: &[Route]) -> Result<()> {
     ensure(routes.is_sorted_by(|left, right| left.order(right).is_lt()), &rules::DOC_04, || {
-        "the routes are not in ascending order of where they come from, their bytes and their digests".into()
+        "the routes are not in ascending order of their starting versions, bytes and digests".into()
     })?;
     let last = routes.last().and_then(|route| route.from);
     ensure(last < Some(version), &rules::DOC_04, || {
-        format!("a route to version {version} comes from version {}", last.unwrap_or_default())
+        format!("a route to version {version} starts from version {}", last.unwrap_or_default())
     })
 }
 
@@ -293,7 +293,7 @@ fn check_order(version: u64, routes: &[Route]) -> Result<()> {
 fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<()> {
     let unknown = metadata.keys().find(|key| key.starts_with(MUST_KNOW));
     ensure(unknown.is_none(), &rules::DOC_07, || {
-        format!("the metadata key {:?} has to be understood, and is not", unknown.map_or("", String::as_str))
+        format!("unknown metadata key {:?}, which readers must understand", unknown.map_or("", String::as_str))
     })
 }
 
@@ -307,7 +307,7 @@ fn check_assets(assets: &[Asset]) -> Result<()> {
         let flaw = Asset::flaw_of_name(name);
         ensure(flaw.is_none(), &rules::DOC_08, || format!("the asset name {name:?} {}", flaw.unwrap_or_default()))?;
         ensure(folded.insert(fold_case(name)), &rules::DOC_08, || {
-            format!("the asset name {name:?} is there twice, regarding case or not")
+            format!("duplicate asset name {name:?} (compared with and without case)")
         })?;
     }
     for Asset { name, .. } in assets {
@@ -375,7 +375,7 @@ impl FileReference {
 
     /// The failure to report if the store has no such object: R-CHN-09.
     pub fn missing(&self) -> Error {
-        Error::broken(&rules::CHN_09, "a route needs this file, and it is missing").in_file(self.name().to_string())
+        Error::broken(&rules::CHN_09, "missing file: a route needs it").in_file(self.name().to_string())
     }
 
     /// Checks that an object with this size and digest is the file.
@@ -431,7 +431,7 @@ impl Asset {
 
     /// The failure to report if the store has no such object: R-CHN-15.
     pub fn missing(&self) -> Error {
-        let message = format!("the version has the asset {:?}, and it is missing", self.name);
+        let message = format!("missing file of the asset {:?}", self.name);
         Error::broken(&rules::CHN_15, message).in_file(self.object_name().to_string())
     }
 

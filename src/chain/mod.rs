@@ -5,7 +5,7 @@
 //! ```
 //! use std::collections::BTreeMap;
 //! use deltachain::Limits;
-//! use deltachain::chain::{ChainDocument, Commit, FileReference, Listing, Plan, Planner, Route, Step};
+//! use deltachain::chain::{ChainDocument, Commit, FileReference, Listing, ObjectName, Plan, Planner, Route};
 //! use deltachain::tensor::Digest;
 //!
 //! # fn main() -> deltachain::Result<()> {
@@ -27,17 +27,9 @@
 //!
 //! // The head is wanted, nothing is held.
 //! let mut planner = Planner::new(None, None, None, &Limits::default());
-//! let plan: Plan = loop {
-//!     match planner.step()? {
-//!         Step::List { .. } => planner.list(Listing::new(names)),
-//!         Step::Fetch(names) => {
-//!             for name in names {
-//!                 planner.supply(name, store.get(name.to_string().as_str()).map(Vec::as_slice));
-//!             }
-//!         }
-//!         Step::Follow(plan) => break plan,
-//!     }
-//! };
+//! let content = |name: ObjectName| (name, store.get(name.to_string().as_str()));
+//! let fetch = |names: &[ObjectName], _| Ok(names.iter().copied().map(content).collect());
+//! let plan: Plan = planner.plan_with(|_| Ok(Listing::new(names)), fetch)?;
 //! assert_eq!((plan.version, plan.bytes), (0, 6));
 //! assert_eq!(plan.hops[0].files, [file]);
 //! # Ok(())

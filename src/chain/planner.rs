@@ -166,6 +166,30 @@ impl Planner {
         }
     }
 
+    /// Does all [steps](Self::step) to the next plan: `list` gives the names of the chain's objects for versions from a number
+    /// on, `fetch` the contents of objects, each `None` if there is no such object. `fetch` also gets the version held,
+    /// if paths may start from it: what is held vouches for its commit and for the chain document by their digests.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step), and those of the two functions.
+    pub fn plan_with<B: AsRef<[u8]>>(
+        &mut self,
+        mut list: impl FnMut(u64) -> Result<Listing>,
+        mut fetch: impl FnMut(&[ObjectName], Option<u64>) -> Result<Vec<(ObjectName, Option<B>)>>,
+    ) -> Result<Plan> {
+        loop {
+            match self.step()? {
+                Step::List { from } => self.list(list(from)?),
+                Step::Fetch(names) => {
+                    for (name, content) in fetch(&names, self.held.map(|held| held.version))? {
+                        self.supply(name, content.as_ref().map(AsRef::as_ref));
+                    }
+                }
+                Step::Follow(plan) => return Ok(plan),
+            }
+        }
+    }
+
     /// Takes what the chain's objects are now.
     pub fn list(&mut self, listing: Listing) {
         self.must_list = false;
@@ -219,11 +243,6 @@ impl Planner {
         }
         self.failures.push(error);
         self.is_current = false;
-    }
-
-    /// The version held, unless it has been passed over. Its commit and the chain document are vouched for by their digests.
-    pub fn held_version(&self) -> Option<u64> {
-        self.held.map(|held| held.version)
     }
 
     /// Gives up the held version, because it is not what the plan's `start` says (R-APP-01), and with it all paths that
@@ -330,7 +349,9 @@ impl Planner {
                 self.chain = Some(digest);
                 let recorded = self.held.map_or(digest, |held| held.chain);
                 ensure(recorded == digest, &rules::CHN_13, || {
-                    format!("the version held is of the chain whose document is {recorded}, this one is {digest}")
+                    format!(
+                        "the held version belongs to the chain with the document {recorded}; this chain's is {digest}"
+                    )
                 })
                 .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
                 .or_else(|error| self.doubt_held(error))?;
@@ -367,7 +388,8 @@ impl Planner {
                 return Ok(());
             }
             Some(held) => {
-                let message = format!("version {} is held, and there is no commit from there on", held.version);
+                let message =
+                    format!("version {} is held, but the chain has no commit from that version on", held.version);
                 let error = Error::broken(&rules::CHN_14, message);
                 self.doubt_held(error.in_file(ObjectName::Commit(held.version).to_string()))?;
             }
@@ -413,7 +435,7 @@ impl Planner {
         let of = self.commits.get(&wanted).map_or(0, |checked| checked.commit.shards.len());
         let last = self.last_shard.unwrap_or_default();
         ensure(self.last_shard.is_none() || last < of, &rules::CHN_17, || {
-            format!("shard {last} is wanted, the version has {of}")
+            format!("shard {last} is selected, but the version has {of}")
         })
         .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()))
     }
@@ -464,7 +486,7 @@ impl Planner {
         check_version(version, &checked.commit)?;
         let recorded = self.held.filter(|held| held.version == version).map_or(checked.digest, |held| held.commit);
         ensure(checked.digest == recorded, &rules::CHN_05, || {
-            format!("the version held has the commit {recorded}, this one is {}", checked.digest)
+            format!("the held version has the commit {recorded}, the chain has {}", checked.digest)
         })
         .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))?;
         self.commits.insert(version, checked);

@@ -101,7 +101,7 @@ impl Parent {
     ) -> Result<Commit> {
         let parent = self.head.as_ref().map(|head| head.version);
         let leads_here = routes.iter().any(|route| route.from.is_none() || route.from == parent);
-        ensure(leads_here, &rules::PUB_04, || "no route comes from nothing or from the version before".into())?;
+        ensure(leads_here, &rules::PUB_04, || "no route starts from nothing or from the previous version".into())?;
         let routes = Route::in_order(routes);
         assets.sort_by(|left, right| left.name.cmp(&right.name));
         Ok(Commit { version: self.next_version(), parent: self.digest, state, shards, routes, assets, metadata })
@@ -150,13 +150,13 @@ pub fn head_after_gap(head: u64) -> Error {
 pub fn check_duration(seconds: u64) -> Result<()> {
     ensure(seconds < LONGEST, &rules::PUB_08, || {
         let hours = seconds / 3600;
-        format!("the files were stored {hours} hours ago, which is too long: a prune may take them for old; begin anew")
+        format!("the files were stored {hours} hours ago, too long: a prune may delete them as old; start over")
     })
 }
 
 /// The failure to report if the name of a routes document is taken: R-PUB-06.
 pub fn routes_taken(name: ObjectName) -> Error {
-    let message = "another process has changed the routes to this version meanwhile; begin anew";
+    let message = "another process has changed the routes to this version in the meantime; start over";
     Error::broken(&rules::PUB_06, message).in_file(name.to_string())
 }
 

@@ -42,7 +42,7 @@ pub fn unreachable(in_force: &BTreeMap<u64, Vec<Route>>) -> Vec<Error> {
     let cheapest = cheapest_from_nothing(in_force);
     let cut_off = in_force.iter().filter(|(version, routes)| !routes.is_empty() && !cheapest.contains_key(version));
     let failure = |(&version, _): (&u64, &Vec<Route>)| {
-        let message = format!("version {version} has routes, but none of them can be reached from nothing");
+        let message = format!("version {version} has routes, but no path leads to them from nothing");
         Error::broken(&rules::CHN_08, message).in_file(ObjectName::Commit(version).to_string())
     };
     cut_off.map(failure).collect()

@@ -468,7 +468,7 @@ impl<L: Lane> PartChanges for Changes<'_, L> {
                 }
                 Some(PositionCoding::Bitmap) | None => {
                     decoded.check(u64::from(count) == members, &rules::POS_02, || {
-                        format!("{count} are given for the {members} members of context {context}")
+                        format!("{count} values for the {members} members of context {context}")
                     })?;
                 }
             }

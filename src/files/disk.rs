@@ -203,7 +203,7 @@ pub(super) fn replace_directory(staged: &Path, out: &Path) -> Result<()> {
         if fs::rename(&old, out).is_err() {
             let kept = aside.keep().join("replaced");
             return Err(
-                Error::io(format!("replacing failed, the old files are now in {}", kept.display()), error).in_file(out)
+                Error::io(format!("replacing failed; the old files are now in {}", kept.display()), error).in_file(out)
             );
         }
         return Err(writing(error, out));

@@ -179,7 +179,7 @@ fn insert_once<V, E: serde::de::Error>(map: &mut BTreeMap<String, V>, key: Strin
 }
 
 fn twice<E: serde::de::Error>(name: &str) -> E {
-    E::custom(format_args!("the name {name:?} appears twice"))
+    E::custom(format_args!("duplicate name {name:?}"))
 }
 
 /// A header to be written: `__metadata__` first, then the tensors in the order of their data.
@@ -264,7 +264,7 @@ mod tests {
             r#"{"__metadata__":null,"__metadata__":{}}"#.to_owned(),
             r#"{"__metadata__":{"k":"1","\u006b":"2"}}"#.to_owned(),
         ] {
-            assert!(refusal(&json).contains("appears twice"), "{json}: {}", refusal(&json));
+            assert!(refusal(&json).contains("duplicate name"), "{json}: {}", refusal(&json));
         }
         let twice_inside = r#"{"a":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
         assert!(refusal(twice_inside).contains("duplicate field"), "{}", refusal(twice_inside));

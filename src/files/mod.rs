@@ -4,7 +4,6 @@ mod beside;
 mod disk;
 pub(crate) mod file_source;
 mod header;
-mod layout;
 mod listing;
 mod operations;
 mod options;
@@ -15,7 +14,7 @@ mod staged;
 mod weight_map;
 mod write_back;
 
-pub use layout::{LAYOUT_KEY, Layout, LayoutFile};
+pub use crate::layout::{LAYOUT_KEY, Layout, LayoutFile};
 pub use listing::Listing;
 pub use operations::{ApplyReport, apply, diff, snapshot, squash};
 pub use options::FileOptions;

@@ -181,14 +181,11 @@ impl Links {
         progress.expect(total_bytes(base.state().tensors()));
         let table = StateTable::of(base.state(), progress)?;
         let digest = table.digests.state;
-        let mut replay = Replay::new(table);
-        let mut layout = base.layout().cloned();
+        let mut replay = Replay::new(table).with_layout(base.layout().cloned());
         for (link, path) in self.readers.iter().zip(&self.paths) {
             replay.push(link).map_err(|error| error.in_file(path))?;
-            let stated = Layout::of_target(&link.index().metadata, layout.as_ref(), &replay.table().tensors);
-            layout = Some(stated.map_err(|error| error.in_file(path))?);
         }
-        let layout = layout.unwrap_or_else(|| Layout::single_file(&[]));
+        let layout = replay.layout().cloned().unwrap_or_else(|| Layout::single_file(&[]));
         Ok(Checked { links: self, replay, base: digest, layout })
     }
 

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::files::disk::{read_at, reading};
 use crate::files::header::{Header, LENGTH_BYTES, MAX_HEADER_BYTES};
-use crate::files::layout::FILE_SUFFIX;
 use crate::files::listing::{Listing, is_hidden};
 use crate::files::weight_map::{INDEX_NAME, INDEX_SUFFIX, Index, index_name};
 use crate::files::{Layout, LayoutFile};
+use crate::layout::FILE_SUFFIX;
 use crate::plain_name::{flaw_of_plain_name, folder_of};
 use crate::tensor::{State, TensorInfo, total_bytes};
 
@@ -70,7 +70,7 @@ impl SafetensorsState {
             let shard = Shard::open(path.to_owned())?;
             Self::assemble(path, vec![(None, shard)], Indexes::new())
         } else {
-            Err(Error::usage("neither a file nor a directory").in_file(path))
+            Err(Error::usage("not a file or directory").in_file(path))
         }
     }
 
@@ -160,7 +160,7 @@ impl SafetensorsState {
         if let Some(number) = twice {
             let name = |number: usize| layout.files()[places[number].file].name.as_deref().unwrap_or_default();
             let (first, second) = (name(number - 1), name(number));
-            let message = format!("two files hold a tensor of this name: {first:?} and {second:?}");
+            let message = format!("duplicate tensor: the files {first:?} and {second:?} both have one of this name");
             return Err(Error::usage(message).of_tensor(tensors[number].name()).in_file(path));
         }
         let (other_files, left_out) = (Vec::new(), Vec::new());
@@ -214,6 +214,15 @@ impl SafetensorsState {
     /// no link covers them. None for a state in a single file.
     pub fn other_files(&self) -> Vec<String> {
         self.other_files.iter().map(|name| name.to_string_lossy().into_owned()).collect()
+    }
+
+    /// The file that a tensor's data lies in, and where in it they begin; the number counts [`tensors`](State::tensors).
+    ///
+    /// # Panics
+    /// If there is no such tensor.
+    pub fn place(&self, tensor: usize) -> (&Path, u64) {
+        let Place { file, offset } = self.places[tensor];
+        (&self.shards[file].path, offset)
     }
 
     /// What of the directory has not been looked at, such as a trainer's checkpoints: [`Listing::left_out`].
@@ -328,7 +337,7 @@ impl Folder<'_> {
             (None, []) => return Ok(None),
             (None, [first, second, ..]) => {
                 let [first, second] = [first, second].map(|name| name.to_string_lossy());
-                let message = format!("there are two indexes, and which counts is not known: {first:?} and {second:?}");
+                let message = format!("duplicate index: {first:?} and {second:?}");
                 return Err(Error::usage(message).in_file(directory));
             }
         };

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::files::LayoutFile;
 use crate::files::disk::reading;
 use crate::files::header::{MAX_HEADER_BYTES, UniqueStrings, printable};
-use crate::files::layout::FILE_SUFFIX;
+use crate::layout::FILE_SUFFIX;
 use crate::plain_name::flaw_of_plain_name;
 
 /// What the names of indexes end in.

@@ -56,16 +56,16 @@ pub(super) fn check(stored: &[u8], raw_length: u64) -> Result<()> {
             }
             _ => return Err(broken("a zstd block has the reserved type")),
         }
-        need(plain <= raw_length, "the zstd frame gives too many bytes")?;
+        need(plain <= raw_length, "the zstd frame decompresses to too many bytes")?;
         if block & 1 != 0 {
             break;
         }
     }
-    need(has_compressed || plain == raw_length, "the zstd frame gives too few bytes")?;
+    need(has_compressed || plain == raw_length, "the zstd frame decompresses to too few bytes")?;
     bytes.take(if descriptor & 0b100 == 0 { 0 } else { 4 })?;
     need(bytes.0.is_empty(), "bytes follow the zstd frame")?;
     // Decompressing would fail; before anything is allocated for what cannot come out.
-    need(raw_length.saturating_sub(plain) <= compressed, "the zstd frame cannot give that many bytes")
+    need(raw_length.saturating_sub(plain) <= compressed, "the zstd frame cannot decompress to that many bytes")
 }
 
 /// What of the frame is still to be read.

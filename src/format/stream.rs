@@ -35,7 +35,7 @@ fn decompress(stored: &[u8], raw_length: u64) -> Result<Vec<u8>> {
         Error::broken(&rules::STR_02, format!("bad zstd frame: {}", zstd_safe::get_error_name(code)))
     })?;
     ensure(length as u64 == raw_length, &rules::STR_02, || {
-        format!("a zstd frame gives {length} bytes instead of {raw_length}")
+        format!("a zstd frame decompresses to {length} bytes instead of {raw_length}")
     })?;
     Ok(raw)
 }

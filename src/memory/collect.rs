@@ -4,7 +4,7 @@ use crate::codec::changes::append_changes;
 use crate::error::{Error, Result};
 use crate::memory::patch_set::{Cursor, PatchSet, Run, RunKind};
 use crate::table::StateTable;
-use crate::tensor::{MemoryState, State, StateDigests, TensorInfo, total_bytes};
+use crate::tensor::{MemoryState, State, TensorInfo, total_bytes};
 
 /// Runs begin at multiples of this in the arena of values.
 const ALIGNMENT: usize = 8;
@@ -196,12 +196,6 @@ impl PatchCollector {
             return Err(Error::usage(format!("the changes take {needed} bytes so far, {budget} are allowed")));
         }
         Ok(())
-    }
-
-    /// As [`finish`](Self::finish), where the digests of the target have not been known before.
-    pub(crate) fn finish_with(mut self, digests: StateDigests, new: MemoryState) -> Result<PatchSet> {
-        self.set.table.digests = digests;
-        self.finish(new)
     }
 
     /// The set, with the new tensors: exactly the tensors of `new`.

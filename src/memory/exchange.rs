@@ -19,18 +19,20 @@ impl PatchSet {
     /// has been [settled](Ready::settle).
     pub fn fit<'m, M: StateMemory + ?Sized>(&'m mut self, memory: &'m mut M) -> Result<Ready<'m, M>> {
         if self.is_settled {
-            return Err(Error::usage("the changes have been settled: there is no way back"));
+            return Err(Error::usage("the changes have been settled and cannot be rolled back"));
         }
         let expected = if self.is_switched { &self.table.tensors } else { &self.base };
         if memory.tensors() != expected {
             return Err(Error::usage("the memory does not hold the tensors that the changes are for"));
         }
         if !memory.is_owned() && (self.over.len() != self.base.len() || self.over.contains(&None)) {
-            return Err(Error::usage("tensors come, go or change their size, for which lent memory has no room"));
+            return Err(Error::usage(
+                "tensors were added, removed or resized; caller-provided memory cannot be resized",
+            ));
         }
         let marked = memory.mark().map(|mark| mark.load(Ordering::Acquire)).filter(|mark| mark % 2 == 1);
         if marked != self.marked {
-            return Err(Error::usage("a change of the memory has begun and not come to its end: it holds no version"));
+            return Err(Error::usage("an update of this memory was interrupted, so it holds no version"));
         }
         Ok(Ready { set: self, memory })
     }

@@ -102,14 +102,15 @@ impl<'a> LentState<'a> {
         tensors.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
         for (info, data) in &tensors {
             if info.bytes() != data.len() as u64 {
-                let message = format!("{} bytes are lent for a tensor of {}", data.len(), info.bytes());
+                let message =
+                    format!("{} bytes of caller-provided memory for a tensor of {}", data.len(), info.bytes());
                 return Err(Error::usage(message).of_tensor(info.name()));
             }
         }
         if let Some([(info, _), _]) =
             tensors.array_windows().find(|[(left, _), (right, _)]| left.name() == right.name())
         {
-            return Err(Error::usage("the tensor is lent twice").of_tensor(info.name()));
+            return Err(Error::usage("duplicate tensor in caller-provided memory").of_tensor(info.name()));
         }
         let (infos, data) = tensors.into_iter().unzip();
         Ok(Self { infos, data, mark: None })

@@ -188,7 +188,7 @@ fn settle<M: StateMemory>(set: &mut PatchSet, memory: &mut M, stop: u64, holds: 
         set.fit(memory).unwrap().settle();
         assert_eq!(set.values(), before);
         let error = set.fit(memory).map(drop).unwrap_err();
-        assert!(error.message().contains("no way back"), "{error}");
+        assert!(error.message().contains("cannot be rolled back"), "{error}");
     }
     holds(memory, true);
 }

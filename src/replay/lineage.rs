@@ -61,15 +61,19 @@ impl Lineages {
 
     /// Follows the next link, which has this number; returns the table of the state that it leads to.
     ///
+    /// `check` is given that table when it is known to be the target's, and before anything changes.
+    ///
     /// # Errors
-    /// Step 7 of SPEC section 10. Nothing has changed then.
-    pub(super) fn push<S: Source>(
+    /// Step 7 of SPEC section 10; those of `check`. Nothing has changed then.
+    pub(super) fn push<S: Source, T>(
         &mut self,
         table: &StateTable,
         number: usize,
         link: &LinkReader<S>,
-    ) -> Result<StateTable> {
+        check: impl FnOnce(&StateTable) -> Result<T>,
+    ) -> Result<(StateTable, T)> {
         let (reached, origins) = target_table(&table.tensors, &table.digests, link)?;
+        let checked = check(&reached)?;
         let mut before: Vec<Option<Line>> = std::mem::take(&mut self.alive).into_iter().map(Some).collect();
         self.alive.reserve_exact(origins.len());
         for origin in origins {
@@ -85,7 +89,7 @@ impl Lineages {
             self.alive.push(line);
         }
         self.ended.extend(before.into_iter().flatten().filter(|line| line.last.is_some()));
-        Ok(reached)
+        Ok((reached, checked))
     }
 
     /// All that a link has written or the last state has, which has this table, as far as it is taken.

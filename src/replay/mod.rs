@@ -12,6 +12,7 @@ mod segments;
 mod tests;
 
 use crate::error::{Error, Result};
+use crate::layout::Layout;
 use crate::link::LinkReader;
 use crate::memory::{PatchCollector, PatchSet};
 use crate::progress::Progress;
@@ -58,17 +59,22 @@ pub struct Replay<'a, S> {
     links: Vec<&'a LinkReader<S>>,
     table: StateTable,
     lineages: Lineages,
+    /// The files that the state lies in, if that is followed.
+    layout: Option<Followed>,
     /// Which tensors are taken; all if `None`.
     is_taken: Option<&'a (dyn Fn(&str) -> bool + Sync)>,
     open_bytes: usize,
 }
+
+/// The layout that the links lead to so far; `None` for that of nothing.
+struct Followed(Option<Layout>);
 
 impl<'a, S: Source> Replay<'a, S> {
     /// From a base with this table; no link has been pushed.
     pub fn new(base: StateTable) -> Self {
         let lineages = Lineages::of_base(base.tensors.len());
         let (base, table) = (base.tensors.clone(), base);
-        Self { base, links: Vec::new(), table, lineages, is_taken: None, open_bytes: OPEN_BYTES }
+        Self { base, links: Vec::new(), table, lineages, layout: None, is_taken: None, open_bytes: OPEN_BYTES }
     }
 
     /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken` chooses (SPEC section 9.1).
@@ -80,18 +86,36 @@ impl<'a, S: Source> Replay<'a, S> {
         Self { is_taken: Some(is_taken), ..Self::new(base) }
     }
 
-    /// Adds the next link: step 7 of SPEC section 10, for which nothing is decoded. R-LAY-01 is the caller's to check, with the
-    /// [`table`](Self::table) that this leads to, and so is R-APP-06, before the first link is pushed
-    /// ([`check_sequence`](crate::check_sequence)).
+    /// Also follows the [`layout`](Self::layout), for a tool that writes files (SPEC section 12). `base` is the base's;
+    /// `None` if the base is nothing. To be called before the first link is pushed.
+    #[must_use]
+    pub fn with_layout(self, base: Option<Layout>) -> Self {
+        Self { layout: Some(Followed(base)), ..self }
+    }
+
+    /// Adds the next link: step 7 of SPEC section 10, for which nothing is decoded. R-APP-06 is the caller's to check, before
+    /// the first link is pushed ([`check_sequence`](crate::check_sequence)).
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; USAGE if the base's table has not as many digests as tensors. The error says
-    /// which link it is about. Nothing has changed then.
+    /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; R-LAY-01 [with a layout](Self::with_layout); USAGE if the base's table
+    /// has not as many digests as tensors. The error says which link it is about. Nothing has changed then.
     pub fn push(&mut self, link: &'a LinkReader<S>) -> Result<()> {
         let number = self.links.len();
-        self.table = self.lineages.push(&self.table, number, link).map_err(|error| error.of_link(number))?;
+        let follow = |table: &StateTable| {
+            let Some(Followed(base)) = &self.layout else { return Ok(None) };
+            let layout = Layout::of_target(&link.index().metadata, base.as_ref(), &table.tensors)?;
+            Ok(Some(Followed(Some(layout))))
+        };
+        let pushed = self.lineages.push(&self.table, number, link, follow);
+        (self.table, self.layout) = pushed.map_err(|error| error.of_link(number))?;
         self.links.push(link);
         Ok(())
+    }
+
+    /// The files that the target lies in; `None` if that is [not followed](Self::with_layout), or if the base is nothing and
+    /// no link has been pushed.
+    pub fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()?.0.as_ref()
     }
 
     /// The table of the state that the links lead to: of all its tensors, whichever of them are taken.
@@ -216,7 +240,7 @@ impl<'a, S: Source> Replay<'a, S> {
             count += usize::from(self.takes(info.name()));
         }
         if !held.tensors().iter().eq(self.base.iter().filter(|info| self.takes(info.name()))) {
-            return Err(Error::usage("what is held are not the tensors of the base that are taken"));
+            return Err(Error::usage("the held state does not contain exactly the selected tensors of the base"));
         }
         let taken = &self.lineages.taken(&self.table.tensors, &self.links, |name| self.takes(name));
         let wanted: Vec<Vec<usize>> = self.links.iter().map(|link| self.wanted_of(link)).collect();

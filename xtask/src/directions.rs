@@ -50,6 +50,7 @@ const LAYERS: &[Layer] = &[
             "error",
             "files",
             "json",
+            "layout",
             "limits",
             "link::LinkReader",
             "plain_name",

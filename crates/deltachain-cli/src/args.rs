@@ -29,9 +29,9 @@ Examples:
   deltachain follow s3://models/run7 /models/run7        keep a directory at the newest version
 
 STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index. The folders of a
-directory count: tensors of vae/model.safetensors are called vae/NAME. Left out are hidden folders, checkpoint-*,
+directory are included: tensors of vae/model.safetensors are called vae/NAME. Skipped are hidden folders, checkpoint-*,
 original, and chains.
-Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.";
+Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 130 interrupted.";
 
 /// Lossless deltas between versions of a model's weights, in safetensors files.
 ///
@@ -84,22 +84,22 @@ Examples:
 pub(crate) struct DiffArgs {
     /// The state that the link will be applied to
     pub(crate) base: PathBuf,
-    /// The state that it will give
+    /// The state that the link leads to
     pub(crate) target: PathBuf,
     #[command(flatten)]
     pub(crate) link: NewLink,
-    /// How values may be coded
+    /// How values are coded
     #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
     pub(crate) profile: ProfileArg,
 }
 
-/// Make a link that holds all of a state and needs no base
+/// Make a snapshot: a link that holds a whole state and needs no base
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   deltachain snapshot step0/ -o 0.dcf")]
 pub(crate) struct SnapshotArgs {
-    /// The state that the link will give
+    /// The state that the link leads to
     pub(crate) state: PathBuf,
     #[command(flatten)]
     pub(crate) link: NewLink,
@@ -107,8 +107,8 @@ pub(crate) struct SnapshotArgs {
 
 /// Build a state from links
 ///
-/// Several links are applied in the order given, each to the result of the one before. Base and links are checked
-/// before anything is written, and the result appears only when its digest is the promised one.
+/// Several links are applied in the given order, each to the result of the previous one. Base and links are checked
+/// before anything is written, and the result appears only if its digest matches.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -123,7 +123,7 @@ pub(crate) struct ApplyArgs {
     /// The state that the first link belongs to [default: the empty state, for a snapshot]
     #[arg(long, value_name = "STATE")]
     pub(crate) base: Option<PathBuf>,
-    /// Where to put the result: a file, or a directory if the state has several
+    /// File for the result, or directory if the state has several files
     #[arg(long, short, value_name = "STATE")]
     pub(crate) output: PathBuf,
     /// Replace an existing output
@@ -142,16 +142,16 @@ pub(crate) struct ApplyArgs {
 Examples:
   deltachain inspect 1.dcf
   deltachain inspect 1.dcf --segments    streams, contexts and first values, for authors of readers
-  deltachain inspect 1.dcf --html 1.html    one page with the link inside, to look at and to send
+  deltachain inspect 1.dcf --html 1.html    one page that contains the link, to view and to send
   deltachain inspect 1.dcf --json | jq '.tensors[] | select(.operation == \"set\") | .name'")]
 pub(crate) struct InspectArgs {
     /// The link
     pub(crate) link: PathBuf,
-    /// Show each segment as it is coded: its streams, and its parts with their contexts and first values
+    /// Show how each segment is coded: its streams, and its parts with their contexts and first values
     #[arg(long)]
     pub(crate) segments: bool,
-    /// Write a page for browsers with the link inside (of 256 MiB at most), and print no table. It needs no network, and
-    /// verifies and applies the link where its base is given
+    /// Write a page for browsers that contains the link (at most 256 MiB), instead of a table. It needs no network, and
+    /// can verify and apply the link if given its base
     #[arg(long, value_name = "FILE", conflicts_with = "segments")]
     pub(crate) html: Option<PathBuf>,
     /// Replace the file of --html
@@ -163,8 +163,8 @@ pub(crate) struct InspectArgs {
 
 /// Check a link without writing anything
 ///
-/// Without a base: checksums, structure and every coding. With one also that the link belongs to it, and that it
-/// gives exactly the target that it promises.
+/// Without a base: checksums, structure and every coding. With a base, also that the link belongs to it, and leads
+/// exactly to the target that it promises.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -173,7 +173,7 @@ Examples:
 pub(crate) struct VerifyArgs {
     /// The link
     pub(crate) link: PathBuf,
-    /// The state that it belongs to
+    /// The state that the link belongs to
     #[arg(long, value_name = "STATE")]
     pub(crate) base: Option<PathBuf>,
     #[command(flatten)]
@@ -199,8 +199,8 @@ pub(crate) struct DigestArgs {
 
 /// Join links into one
 ///
-/// Links with absolute values are joined as they are. For any other, give the base of the first link: then the links
-/// are applied, and one link to the result is made. Where links have the same metadata key, the last one counts.
+/// Links with absolute values are joined as they are. For others, give the base of the first link: then the links are
+/// applied, and one link to the result is made. If several links have the same metadata key, the last one wins.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -213,7 +213,7 @@ pub(crate) struct SquashArgs {
     /// The state that the first link belongs to
     #[arg(long, value_name = "STATE")]
     pub(crate) base: Option<PathBuf>,
-    /// How values may be coded
+    /// How values are coded
     #[arg(long, value_enum, requires = "base")]
     pub(crate) profile: Option<ProfileArg>,
     /// The link to make
@@ -226,11 +226,12 @@ pub(crate) struct SquashArgs {
     pub(crate) limits: LimitArgs,
 }
 
-/// Show a small chain at work; needs neither files nor a network
+/// Show a small chain at work; needs no files and no network
 ///
-/// Makes links between four consecutive checkpoints of a real model (excerpts, which are part of this program), applies
-/// them, compares the results byte for byte, and tries a wrong base and a damaged link. Then publishes them as the
-/// versions of a chain in a directory, with one follower from the beginning and one that joins late.
+/// Makes links between four consecutive checkpoints of a real model (excerpts, included in this program), applies them,
+/// compares the results byte for byte, and tries a wrong base and a damaged link. Then publishes them as the versions
+/// of
+/// a chain in a directory, with one follower from the start and one that joins late.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Keep the files in this directory, which must be new or empty
@@ -244,7 +245,7 @@ pub(crate) struct NewLink {
     /// The link to make
     #[arg(long, short, value_name = "LINK")]
     pub(crate) output: PathBuf,
-    /// Note for people and tools, kept in the link; may be given several times
+    /// Note for people and tools, stored in the link; repeatable
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note)]
     pub(crate) notes: Vec<(String, String)>,
     /// Replace the file at the output
@@ -272,9 +273,37 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::shared_args::{GLOBAL_OPTIONS, LIMITS, SERVERS, STORE_OPTIONS};
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_stand_under_their_headings() {
+        let groups: [(&str, &[&str]); 4] = [
+            (GLOBAL_OPTIONS, &["json", "quiet", "threads", "color"]),
+            (STORE_OPTIONS, &["endpoint", "region", "store-option", "timeout", "retries", "max-rate"]),
+            (LIMITS, &["max-index-bytes", "max-new-bytes", "max-coded-bytes", "trusted"]),
+            (
+                SERVERS,
+                &["engine", "server", "server-timeout", "server-token-env", "update", "adapter", "keep-adapters"],
+            ),
+        ];
+        let mut all = Cli::command();
+        all.build();
+        let mut checked = 0;
+        for command in all.get_subcommands() {
+            for argument in command.get_arguments() {
+                // Positional arguments have no heading.
+                let group =
+                    groups.iter().find(|(_, names)| argument.get_long().is_some_and(|name| names.contains(&name)));
+                let heading = group.map(|(heading, _)| *heading);
+                assert_eq!(argument.get_help_heading(), heading, "{} {argument}", command.get_name());
+                checked += 1;
+            }
+        }
+        assert!(checked > 200, "{checked}");
     }
 }

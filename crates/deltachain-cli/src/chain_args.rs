@@ -14,12 +14,12 @@ use deltachain_store::{Snapshots, Store, StoreOptions};
 use crate::engines::args::EngineArgs;
 use crate::operation::health::MaxLag;
 use crate::operation::metrics::parse_address;
-use crate::shared_args::{LimitArgs, ProfileArg, parse_note, parse_seconds, parse_size};
+use crate::shared_args::{LimitArgs, ProfileArg, STORE_OPTIONS, parse_note, parse_seconds, parse_size};
 
 /// The chain and how to talk to the store that it is in.
 #[derive(Debug, Args)]
 pub(crate) struct ChainArgs {
-    /// The chain: a directory, s3://BUCKET/PREFIX, gs://..., az://..., or http(s)://..., which can only be read
+    /// The chain: a directory, s3://BUCKET/PREFIX, gs://..., az://..., or http(s)://... (read-only)
     #[arg(value_name = "URL")]
     pub(crate) url: String,
     #[command(flatten)]
@@ -28,28 +28,27 @@ pub(crate) struct ChainArgs {
 
 /// How to talk to a store.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Store options")]
 pub(crate) struct StoreArgs {
-    /// Where an S3-compatible store is, such as http://127.0.0.1:9000 [default: AWS_ENDPOINT_URL, or Amazon's]
-    #[arg(long, value_name = "URL")]
+    /// Address of an S3-compatible store, such as http://127.0.0.1:9000 [default: AWS_ENDPOINT_URL, or Amazon's]
+    #[arg(long, value_name = "URL", help_heading = STORE_OPTIONS)]
     pub(crate) endpoint: Option<String>,
-    /// The region of the bucket [default: AWS_REGION]
-    #[arg(long, value_name = "NAME")]
+    /// Region of the bucket [default: AWS_REGION]
+    #[arg(long, value_name = "NAME", help_heading = STORE_OPTIONS)]
     pub(crate) region: Option<String>,
-    /// Any other setting of the store, such as aws_virtual_hosted_style_request=true; may be given several times
+    /// Any other setting of the store, such as aws_virtual_hosted_style_request=true; repeatable
     ///
-    /// Credentials are best given by the usual environment variables: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
+    /// Prefer the usual environment variables for credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
     /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and so on.
-    #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = parse_setting)]
+    #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = parse_setting, help_heading = STORE_OPTIONS)]
     pub(crate) settings: Vec<(String, String)>,
-    /// Seconds in which nothing comes or goes before a request is given up; a slow line is not
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = parse_seconds)]
+    /// Abort a request after this many seconds without progress. Slow transfers are not affected
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = parse_seconds, help_heading = STORE_OPTIONS)]
     pub(crate) timeout: f64,
-    /// How often a request is tried again, after pauses that grow, or that the server asks for
-    #[arg(long, value_name = "N", default_value_t = 7)]
+    /// Maximum retries per request (exponential backoff; Retry-After is honoured)
+    #[arg(long, value_name = "N", default_value_t = 7, help_heading = STORE_OPTIONS)]
     pub(crate) retries: u32,
-    /// Bytes per second to take from a server and to give to it, together, such as 10M [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Limit for uploads and downloads together, in bytes per second, such as 10M [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = STORE_OPTIONS)]
     pub(crate) max_rate: Option<u64>,
 }
 
@@ -80,7 +79,7 @@ impl ChainArgs {
 
 /// Begin a chain
 ///
-/// A chain keeps the versions 0, 1, 2, ... of one model in a store. It begins without any.
+/// A chain holds the versions 0, 1, 2, ... of one model in a store. It starts empty.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -92,12 +91,12 @@ pub(crate) struct InitArgs {
     pub(crate) chain: ChainArgs,
 }
 
-/// Try whether a bucket or a directory can do what chains and followers need
+/// Test whether a bucket or a directory supports what chains and followers need
 ///
-/// Every operation is tried below a new name doctor-..., which is removed afterwards. On a store: puts, put-if-absent
-/// (also by several writers at once), lists, ranges, deletes and the clock. On a directory also links, renames, locks,
-/// fsync and free space. Each line says what does not work without it. The exit code is 1 if something is missing that
-/// is needed.
+/// Every operation is tested below a new name doctor-..., which is removed afterwards. On a store: puts, put-if-absent
+/// (with concurrent writers, too), lists, ranges, deletes and the clock. On a directory also links, renames, locks,
+/// fsync and free space. For each missing operation, it prints what does not work without it. The exit code is 1 if a
+/// required operation is missing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -111,11 +110,11 @@ pub(crate) struct DoctorArgs {
 
 /// Add a version to a chain
 ///
-/// The version is what STATE holds: the tensors, and as assets the other files of the directory and its folders, such as
-/// configuration and tokenizer. Not published, and named, are a trainer's checkpoints (checkpoint-*), hidden files, and
-/// what else does not belong to a model. It becomes visible at once and completely, after all its files have been
-/// stored. A failure before that leaves the chain unchanged. Links are made from the head, the version before: give its
-/// files as --base, or a directory where the tool keeps them as --work. Otherwise the head is built from the chain.
+/// The version consists of the tensors in STATE and, as assets, the other files of the directory and its folders, such
+/// as configuration and tokenizer. Training checkpoints (checkpoint-*), hidden files and other files that do not belong
+/// to a model are skipped and listed. The version becomes visible atomically, after all its files have been stored. A
+/// failure before that leaves the chain unchanged. Links are made from the head, the newest version: give its files as
+/// --base, or a directory in which the tool keeps them as --work. Otherwise the head is built from the chain.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -134,28 +133,29 @@ pub(crate) struct PublishArgs {
     pub(crate) chain: ChainArgs,
     /// The version: a .safetensors file or a directory of them
     pub(crate) state: PathBuf,
-    /// The files of the version before
+    /// The files of the previous version
     #[arg(long, value_name = "STATE", conflicts_with = "work")]
     pub(crate) base: Option<PathBuf>,
-    /// A directory where this command keeps the head from one call to the next: a new or empty one the first time
+    /// Keep the head in this directory between calls; it must be new or empty the first time
     #[arg(long, value_name = "DIR")]
     pub(crate) work: Option<PathBuf>,
-    /// Where to build temporary files [default: the system's directory for temporary files]
+    /// Directory for temporary files [default: the system's]
     ///
-    /// Below DIR, everything lies in a private directory, deltachain-scratch-USER. What a run leaves there that was killed, the
-    /// next one removes.
+    /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a killed run are removed by
+    /// the
+    /// next one.
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
-    /// Publish one shard of N, counted from 0; `commit` makes the version of all
+    /// Publish shard I of N, counted from 0; `commit` makes the version
     #[arg(long, value_name = "I/N", value_parser = parse_shard, requires = "part")]
     pub(crate) shard: Option<(usize, usize)>,
-    /// Where to write what `commit` needs to know of the shard
+    /// File to write for `commit`, which describes the shard
     #[arg(long, value_name = "FILE", requires = "shard")]
     pub(crate) part: Option<PathBuf>,
-    /// Publish the tensors alone, without the other files of the directory and its folders
+    /// Publish only the tensors, not the other files
     #[arg(long)]
     pub(crate) no_assets: bool,
-    /// How values may be coded
+    /// How values are coded
     #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
     pub(crate) profile: ProfileArg,
     #[command(flatten)]
@@ -163,13 +163,13 @@ pub(crate) struct PublishArgs {
     /// Publish nothing if the state is the head's
     #[arg(long, conflicts_with = "shard")]
     pub(crate) if_changed: bool,
-    /// Refuse a state if more than PERCENT of its elements differ from the head
+    /// Refuse a state in which more than PERCENT of the elements differ from the head
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) max_changed: Option<f64>,
-    /// Prune now and then, so that the newest N versions are kept: after each version that is a multiple of N/10
+    /// Prune automatically and keep the newest N versions: runs after every version that is a multiple of N/10
     #[arg(long, value_name = "N", conflicts_with = "shard")]
     pub(crate) keep_last: Option<NonZeroU64>,
-    /// Note for people and tools, kept in the commit; may be given several times
+    /// Note for people and tools, stored in the commit; repeatable
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note, conflicts_with = "shard")]
     pub(crate) notes: Vec<(String, String)>,
     #[command(flatten)]
@@ -182,13 +182,13 @@ pub(crate) struct PolicyArgs {
     /// Add a snapshot to every Nth version
     #[arg(long, value_name = "N", conflicts_with_all = ["snapshot_cost", "no_snapshots"])]
     pub(crate) snapshot_every: Option<NonZeroU64>,
-    /// Add a snapshot when a late joiner would have to read more than X times the last one [default: 2]
+    /// Add a snapshot when a late joiner would have to read more than X times the last snapshot [default: 2]
     #[arg(long, value_name = "X", conflicts_with = "no_snapshots", value_parser = parse_cost)]
     pub(crate) snapshot_cost: Option<f64>,
-    /// Add no snapshots, but to version 0
+    /// Add no snapshots, except for version 0
     #[arg(long)]
     pub(crate) no_snapshots: bool,
-    /// Add a link from K versions ago to every Kth version, for followers that are behind; several K with commas
+    /// Add a link from K versions ago to every Kth version, for followers that are behind; comma-separated
     #[arg(long, value_name = "K", value_delimiter = ',')]
     pub(crate) skip_every: Vec<NonZeroU64>,
 }
@@ -208,9 +208,9 @@ impl PolicyArgs {
     }
 }
 
-/// Make a version of shards that have been published
+/// Make a version of published shards
 ///
-/// All shards become visible at once, or none.
+/// All shards become visible atomically.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -218,10 +218,10 @@ Example:
 pub(crate) struct CommitArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
-    /// What `publish --part` wrote, for every shard
+    /// The files that `publish --part` wrote, one per shard
     #[arg(required = true, value_name = "PART")]
     pub(crate) parts: Vec<PathBuf>,
-    /// Note for people and tools, kept in the commit; may be given several times
+    /// Note for people and tools, stored in the commit; repeatable
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note)]
     pub(crate) notes: Vec<(String, String)>,
 }
@@ -257,39 +257,42 @@ pub(crate) struct ShowArgs {
 /// A model directory that follows a chain.
 #[derive(Debug, Args)]
 pub(crate) struct DirectoryArgs {
-    /// Where to keep the model. Its files are in DIR/current, a symbolic link that is switched when a version is complete
+    /// Directory for the model. Its files are in DIR/current, a symbolic link that is switched when a version is
+    /// complete
     ///
-    /// A directory that is new or empty, or that this program keeps already (deltachain.directory in it says so; of earlier
-    /// versions of this program, DIR/current does). Any other is refused, and nothing in it is touched. What else lies in
-    /// DIR stays.
+    /// DIR must be new, empty, or already managed by deltachain (it contains deltachain.directory). Any other directory
+    /// is
+    /// refused and left untouched. Other files in a managed DIR are kept.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// Take only these shards, counted from 0; several with commas
+    /// Select only these shards, counted from 0; comma-separated
     #[arg(long, value_name = "I", value_delimiter = ',')]
     pub(crate) shards: Option<Vec<usize>>,
-    /// Take only tensors with such names, and fetch little more: * any text, ? a character, {a,b} either; repeatable
+    /// Select tensors by name, and download little more: * is any text, ? a character, {a,b} either; repeatable
     #[arg(long, value_name = "PATTERN")]
     pub(crate) tensors: Option<Vec<String>>,
-    /// Take the other files, such as configuration and tokenizer, from this directory instead of the chain
+    /// Copy the other files, such as configuration and tokenizer, from this directory instead of the chain
     #[arg(long, value_name = "DIR")]
     pub(crate) with_files: Option<PathBuf>,
-    /// Do not take the chain's assets: files beside the tensors, such as configuration, tokenizer and code
+    /// Skip the chain's assets: the files beside the tensors, such as configuration, tokenizer and code
     #[arg(long, conflicts_with = "with_files")]
     pub(crate) no_assets: bool,
-    /// Take the version whose commit has this digest, once, even if the chain has gone back or forked
+    /// Accept the version whose commit has this digest, once, even if the chain was rolled back or has forked
     ///
-    /// When the version has been held, which is recorded in DIR, this has no further effect: a later way back is refused again.
+    /// Once DIR has held the version, which is recorded there, the option has no further effect: a later rollback is
+    /// refused
+    /// again.
     #[arg(long, value_name = "COMMIT", value_parser = parse_digest)]
     pub(crate) allow_rollback: Option<Digest>,
-    /// If there is another chain now than the one that DIR followed, follow that from now on
+    /// If the chain is another one than the one that DIR followed, follow it from now on
     ///
-    /// This is looked at when the command begins. The same chain that has gone back is refused all the same.
+    /// Checked once, at start. A rollback of the same chain is still refused; see --allow-rollback.
     #[arg(long)]
     pub(crate) adopt: bool,
-    /// Fetched files to keep, together
+    /// Size of the cache of downloaded files
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     pub(crate) cache: u64,
-    /// Do not read the version in the directory to check that it is unchanged
+    /// Do not read the version in the directory at start to check that it is unchanged
     #[arg(long)]
     pub(crate) trust_directory: bool,
     #[command(flatten)]
@@ -298,16 +301,16 @@ pub(crate) struct DirectoryArgs {
 
 /// Bring a directory to a version of a chain
 ///
-/// Takes the cheapest way there from the version that the directory holds, or from nothing. The version appears at once
-/// and completely, proven by its digest, with the assets of the chain (configuration, tokenizer). Until then the
-/// directory keeps the version that it had, also after a failure. A chain that has gone back behind that version, or is
-/// another one, is not followed without --allow-rollback or --adopt.
+/// Uses the cheapest path from the version in the directory, or from nothing. The version appears atomically, checked
+/// against its digest, with the assets of the chain (configuration, tokenizer). Until then, and after a failure, the
+/// directory keeps its version. A rollback of the chain below that version, or another chain, is refused without
+/// --allow-rollback or --adopt.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   deltachain pull s3://models/run7 /models/run7                          the newest version
   deltachain pull s3://models/run7 /models/run7 --version 7
-  deltachain pull s3://models/run7 /models/run7 --no-assets              the tensors alone
+  deltachain pull s3://models/run7 /models/run7 --no-assets              only the tensors
   deltachain pull s3://models/run7 /models/half --tensors 'model.layers.{0,1,2}.*' --tensors 'lm_head.*'
   deltachain pull s3://models/run7 /models/run7 --allow-rollback COMMIT  after the store has been restored
   deltachain pull s3://models/run8 /models/run7 --adopt                  another chain in the same place
@@ -324,9 +327,10 @@ pub(crate) struct PullArgs {
 
 /// Keep a directory at the newest version of a chain, until interrupted
 ///
-/// As `pull`, again and again. Several new versions are taken at once, by the cheapest way. What is damaged, cannot be
-/// reached or has gone back is looked at again later; meanwhile the directory keeps the version that it has. How it goes
-/// is written to DIR/status.json, which `status` shows. docs/operating.md says how to run it as a service.
+/// Like `pull`, repeated. Several new versions are taken in one step, on the cheapest path. Errors (damage, unreachable
+/// store, rollback) are retried; the directory keeps its version. Progress is recorded in DIR/status.json, which
+/// `status`
+/// shows. docs/operating.md explains how to run it as a service.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -338,10 +342,10 @@ Examples:
   deltachain follow s3://models/run7 /dev/shm/run7 --engine vllm --server http://127.0.0.1:8000 --server http://127.0.0.1:8001
   deltachain follow s3://models/run7-lora /models/lora --engine vllm-lora --adapter tuned --server http://127.0.0.1:8000
 
-The command of --exec finds in its environment DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest),
-DELTACHAIN_DIRECTORY: the directory of just this version, which stays until the version after the next is being built,
-and DELTACHAIN_VERSION_BEFORE: the version for which a command succeeded last, empty if there is none. If that is the
-higher one, the chain has gone back.")]
+The command of --exec gets these environment variables: DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest),
+DELTACHAIN_DIRECTORY: the directory of just this version, which is kept until the version after the next is being built,
+and DELTACHAIN_VERSION_BEFORE: the last version for which a command succeeded, empty if there is none. If that is the
+higher one, the chain was rolled back.")]
 pub(crate) struct FollowArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
@@ -351,19 +355,20 @@ pub(crate) struct FollowArgs {
     pub(crate) exec: ExecArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
-    /// Look once: take a new version if there is one, run the command or update the servers if needed, and end
+    /// Poll once: build a new version if there is one, run the command or update the servers if needed, and exit
     #[arg(long, conflicts_with_all = ["until", "metrics"])]
     pub(crate) once: bool,
-    /// End when this version, or a later one, has been reached, and the command has succeeded for it or the servers have it
+    /// Exit when this version or a later one has been reached, and the command has succeeded for it or the servers have
+    /// it
     #[arg(long, value_name = "N")]
     pub(crate) until: Option<u64>,
-    /// Seconds between two looks at the chain, at least; longer when nothing happens
+    /// Minimum seconds between two polls of the chain; backs off while there is nothing new
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_seconds)]
     pub(crate) poll: f64,
-    /// Seconds between two looks at the chain, at most
+    /// Maximum seconds between two polls of the chain
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = parse_seconds)]
     pub(crate) poll_longest: f64,
-    /// Show numbers to Prometheus at http://ADDR/metrics: a port of 127.0.0.1, or IP:PORT
+    /// Serve metrics for Prometheus at http://ADDR/metrics: a port of 127.0.0.1, or IP:PORT
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub(crate) metrics: Option<SocketAddr>,
 }
@@ -371,19 +376,20 @@ pub(crate) struct FollowArgs {
 /// A command that is run for each version.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// Run this by the shell for each version, and wait for it. If it fails it is run again until it succeeds or there
-    /// is a newer version, also after a restart of `follow`. The pauses grow from --poll to a minute
+    /// Run this shell command for each version, and wait for it. A failure is retried until it succeeds or there is a
+    /// newer version, even after a restart of `follow`. The backoff grows from --poll to a minute
     #[arg(long = "exec", value_name = "COMMAND")]
     pub(crate) command: Option<String>,
-    /// End the command if it takes longer, with all processes that it has started; that counts as a failure
+    /// Kill the command and its child processes after this time; that counts as a failure
     #[arg(long, value_name = "SECONDS", requires = "command", value_parser = parse_seconds)]
     pub(crate) exec_timeout: Option<f64>,
 }
 
-/// Say how the directory of a follower is, for people and for health checks
+/// Show the status of a follower's directory, for people and for health checks
 ///
-/// Reads DIR only: neither the chain nor the model's files, and no lock is taken. What it says of the chain is what
-/// `follow` saw at its last look.
+/// Reads only the records in DIR, not the chain or the model's files, and takes no lock. What it reports of the chain
+/// is
+/// what `follow` saw at its last poll.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -391,23 +397,24 @@ Examples:
   deltachain status /models/run7 --max-lag 90s     as a health check of a service
   deltachain status /models/run7 --max-lag 3 --json
 
-Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or what it holds cannot be read; the last look
-failed, unless the store could just not be reached (class IO); the command of --exec failed for this version, or has not
-been run for it and nobody follows; a server of --engine failed, or nobody knows which version it has, also since nobody
-follows; or --max-lag is exceeded. Exit code 2: there is no directory DIR.")]
+Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or an unreadable one; the last poll failed,
+except when the store was unreachable (class IO); the command of --exec failed for this version, or has not been run for
+it and no follower is running; a server of --engine failed, or its version is unknown (no follower is running, for
+example); or --max-lag is exceeded. Exit code 2: there is no directory DIR.")]
 pub(crate) struct StatusArgs {
-    /// The directory that `follow` or `pull` keeps
+    /// The directory of `follow` or `pull`
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// How far behind is healthy: a number of versions, or a time such as 90s, 10m or 2h in which the directory must have
-    /// been seen to be at the newest version; more than --poll-longest of `follow`, and than building a version takes
+    /// Maximum lag (staleness) that is healthy: a number of versions, or a time such as 90s, 10m or 2h since the
+    /// directory
+    /// was last seen at the newest version. Choose more than `follow --poll-longest` plus the time to build a version
     #[arg(long, value_name = "N|TIME", value_parser = parse_lag)]
     pub(crate) max_lag: Option<MaxLag>,
 }
 
 /// Add a snapshot or links from older versions, so that late joiners read less
 ///
-/// Everything is made from the chain itself, and proven before it is stored.
+/// Everything is made from the chain itself, and verified before it is stored.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["snapshot", "from"]), after_help = "\
 Examples:
@@ -422,28 +429,30 @@ pub(crate) struct CompactArgs {
     /// Add a snapshot of it
     #[arg(long)]
     pub(crate) snapshot: bool,
-    /// Add links from these older versions; several with commas
+    /// Add links from these older versions; comma-separated
     #[arg(long, value_name = "V", value_delimiter = ',')]
     pub(crate) from: Vec<u64>,
-    /// How values may be coded
+    /// How values are coded
     #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
     pub(crate) profile: ProfileArg,
-    /// Where to build the states: needs room for two [default: the system's directory for temporary files]
+    /// Directory for temporary files, with space for two states [default: the system's]
     ///
-    /// Below DIR, everything lies in a private directory, deltachain-scratch-USER. What a run leaves there that was killed, the
-    /// next one removes.
+    /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a killed run are removed by
+    /// the
+    /// next one.
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 }
 
-/// Remove what only old versions need
+/// Remove old versions, and the files that only they need
 ///
-/// The head is always kept, and everything that the versions to keep are built from. What nothing needs any more goes
-/// when it was stored and withdrawn more than 24 hours ago: prune every day, and what one run withdraws the next one
-/// removes. Assets stay. Version numbers stay: a reader that asks for a pruned version gets an error that says so.
-/// Publishers and followers need not stop. Run one at a time.
+/// The head is always kept, and so is everything that the kept versions are built from. Unreferenced files are deleted
+/// once they have been stored and withdrawn for more than 24 hours. Run it daily: each run deletes what the previous
+/// one
+/// withdrew. Assets are kept. Version numbers are kept: a reader that asks for a pruned version gets an error that says
+/// so. Publishers and followers need not stop. Do not run two prunes at once.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -458,18 +467,18 @@ pub(crate) struct PruneArgs {
     /// Keep every Nth version
     #[arg(long, value_name = "N")]
     pub(crate) keep_every: Option<NonZeroU64>,
-    /// Keep these versions; several with commas
+    /// Keep these versions; comma-separated
     #[arg(long, value_name = "V", value_delimiter = ',')]
     pub(crate) keep: Vec<u64>,
-    /// Only show what would go
+    /// Only show what would be removed
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
 /// Check a chain: every document, every file, and that each version can be reached
 ///
-/// If URL is the directory that `follow` or `pull` keeps, all of its files are read: tensors and cached links are compared
-/// with their digests, other files with the lengths that were recorded. The directory may be in use. Options do not apply.
+/// If URL is a directory of `follow` or `pull`, all of its files are read: tensors and cached links are compared with
+/// their digests, other files with their recorded lengths. The directory may be in use. All options are ignored then.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -479,13 +488,14 @@ Examples:
 pub(crate) struct FsckArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
-    /// Also build every version and compare its digest, and read every asset
+    /// Also build every version and compare its digest, and read all assets
     #[arg(long)]
     pub(crate) deep: bool,
-    /// Where to build versions [default: the system's directory for temporary files]
+    /// Directory for temporary files [default: the system's]
     ///
-    /// Below DIR, everything lies in a private directory, deltachain-scratch-USER. What a run leaves there that was killed, the
-    /// next one removes.
+    /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a killed run are removed by
+    /// the
+    /// next one.
     #[arg(long, value_name = "DIR", requires = "deep")]
     pub(crate) scratch: Option<PathBuf>,
     #[command(flatten)]
@@ -493,7 +503,7 @@ pub(crate) struct FsckArgs {
 }
 
 fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("there is no = in it")?;
+    let (key, value) = text.split_once('=').ok_or("missing =")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -501,7 +511,11 @@ fn parse_shard(text: &str) -> Result<(usize, usize), String> {
     let (shard, of) = text.split_once('/').ok_or("a shard is given as I/N, such as 0/4")?;
     let number = |text: &str| text.parse::<usize>().map_err(|error| error.to_string());
     let (shard, of) = (number(shard)?, number(of)?);
-    if shard < of { Ok((shard, of)) } else { Err(format!("of {of} shards, the last is {}", of.saturating_sub(1))) }
+    if shard < of {
+        Ok((shard, of))
+    } else {
+        Err(format!("there are {of} shards, the last is {}", of.saturating_sub(1)))
+    }
 }
 
 fn parse_digest(text: &str) -> Result<Digest, String> {
@@ -510,12 +524,12 @@ fn parse_digest(text: &str) -> Result<Digest, String> {
 
 fn parse_cost(text: &str) -> Result<f64, String> {
     let cost: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if cost >= 1.0 { Ok(cost) } else { Err("no reader reads less than a snapshot: at least 1".to_owned()) }
+    if cost >= 1.0 { Ok(cost) } else { Err("must be at least 1: every reader reads a snapshot".to_owned()) }
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {
     let percent: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if (0.0..=100.0).contains(&percent) { Ok(percent) } else { Err("from 0 to 100".to_owned()) }
+    if (0.0..=100.0).contains(&percent) { Ok(percent) } else { Err("must be from 0 to 100".to_owned()) }
 }
 
 fn parse_lag(text: &str) -> Result<MaxLag, String> {
@@ -523,7 +537,7 @@ fn parse_lag(text: &str) -> Result<MaxLag, String> {
         return Ok(MaxLag::Versions(versions));
     }
     let time = humantime::parse_duration(text);
-    time.map(MaxLag::Time).map_err(|_| "a number of versions, or a time such as 90s, 10m or 2h".to_owned())
+    time.map(MaxLag::Time).map_err(|_| "must be a number of versions, or a time such as 90s, 10m or 2h".to_owned())
 }
 
 #[cfg(test)]

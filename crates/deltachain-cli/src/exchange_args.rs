@@ -71,8 +71,9 @@ pub(crate) enum ChecksumArg {
 
 /// Make links from the deltas of another system
 ///
-/// Each delta is applied to the state before, the result is checked by all checksums that the delta has, and a link to it is
-/// made. What the layout cannot prove is said.
+/// Each delta is applied to the previous state, the result is compared with all checksums of the delta, and a link to
+/// it
+/// is made. What the layout cannot prove is reported.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -84,24 +85,24 @@ pub(crate) struct ImportArgs {
     /// The deltas, in order: each belongs to the result of the one before
     #[arg(required = true, value_name = "FOREIGN")]
     pub(crate) deltas: Vec<PathBuf>,
-    /// What they are
+    /// Layout of the deltas
     #[arg(long, value_enum, value_name = "LAYOUT")]
     pub(crate) from: Foreign,
-    /// The state that the first of them belongs to
+    /// The state that the first delta belongs to
     #[arg(long, value_name = "STATE")]
     pub(crate) base: PathBuf,
-    /// The link to make; of several deltas, the new directory for their links
+    /// The link to make; for several deltas, a new directory for their links
     #[arg(long, short, value_name = "LINK")]
     pub(crate) output: Option<PathBuf>,
     /// The chain to add a version to for each delta, instead of making links
     ///
-    /// Its head must be the base. A chain without versions gets the base as its first one.
+    /// Its head must be the base. An empty chain gets the base as its first version.
     #[arg(long, value_name = "URL")]
     pub(crate) chain: Option<String>,
-    /// How values may be coded
+    /// How values are coded
     #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
     pub(crate) profile: ProfileArg,
-    /// Note for people and tools, kept in each link or commit; may be given several times
+    /// Note for people and tools, stored in each link or commit; repeatable
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note)]
     pub(crate) notes: Vec<(String, String)>,
     #[command(flatten)]
@@ -110,7 +111,7 @@ pub(crate) struct ImportArgs {
 
 /// Write links as the deltas of another system
 ///
-/// Whether the layout can carry all of them is checked before anything is written. A directory of slime gets
+/// Before anything is written, it is checked that the layout supports them all. A directory of slime gets
 /// weight_vNNNNNN/, one of TRL deltas/step_NNNNNN.safetensors, one of PULSEPT1 step_NNNNNN.pulse, one of ARC
 /// step_NNNNNN.safetensors, or a directory step_NNNNNN/ if the base is one.
 #[derive(Debug, Args)]
@@ -122,25 +123,25 @@ pub(crate) struct ExportArgs {
     /// The links, in order
     #[arg(required = true, value_name = "LINK")]
     pub(crate) links: Vec<PathBuf>,
-    /// What to write
+    /// Layout to write
     #[arg(long, value_enum, value_name = "LAYOUT")]
     pub(crate) to: Foreign,
-    /// How the layout is to hold it
+    /// Encoding within the layout
     #[arg(long, value_enum)]
     pub(crate) encoding: Option<EncodingArg>,
-    /// The checksum in slime's directories [default: xxh3-128]
+    /// Checksum in slime's directories [default: xxh3-128]
     #[arg(long, value_enum)]
     pub(crate) checksum: Option<ChecksumArg>,
     /// The state that the first link belongs to
     #[arg(long, value_name = "STATE")]
     pub(crate) base: PathBuf,
-    /// The directory to write into; it need not exist
+    /// Directory to write into; created if missing
     #[arg(long, short, value_name = "DIR")]
     pub(crate) output: PathBuf,
-    /// Number of the first step; the base has the one before
+    /// Number of the first step; the base has the previous one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) first: u64,
-    /// Name of the model, which PULSEPT1 records
+    /// Name of the model, recorded by PULSEPT1
     #[arg(long, value_name = "NAME", default_value = "model")]
     pub(crate) model: String,
     #[command(flatten)]

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use anstyle::{AnsiColor, Style};
+use deltachain::rules::{CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, Rule};
 use deltachain::{Error, ErrorClass};
 use serde_json::{Value, json};
 
@@ -55,24 +56,28 @@ pub(crate) fn describe(error: &Error) -> Value {
     })
 }
 
+/// What helps against broken rules, where options do.
+const ADVICE: [(&[Rule], &str); 6] = [
+    (&[CHN_13], "there is another chain now: ask its publisher; --adopt makes pull and follow use it from now on"),
+    (
+        &[CHN_04, CHN_05, CHN_14],
+        "the chain was rolled back or has forked: ask its publisher; --allow-rollback=COMMIT accepts that once: \
+         the digest of its newest commit or of one shortly before",
+    ),
+    (&[LIM_01], "--max-index-bytes raises the limit for indexes if you trust the source; other limits are fixed"),
+    (&[LIM_04], "--max-new-bytes raises the limit if you trust the source"),
+    (&[LIM_08], "--max-coded-bytes is the limit"),
+    (&[LIM_05, LIM_07], "the format allows more than this program reads and publishes"),
+];
+
 /// What may help; empty if nothing is known.
 fn advice(error: &Error) -> &'static str {
-    match error.rule() {
-        Some("R-CHN-13") => {
-            "there is another chain now: ask its publisher; pull and follow take it from now on with --adopt"
-        }
-        Some("R-CHN-04" | "R-CHN-05" | "R-CHN-14") => {
-            "ask the chain's publisher; pull and follow take it all the same, once, with --allow-rollback=COMMIT, \
-             the digest of its newest commit or of one not far below"
-        }
-        Some("R-LIM-01") => {
-            "--max-index-bytes raises the limit for indexes if you trust the source; other limits are fixed"
-        }
-        Some("R-LIM-04") => "--max-new-bytes raises the limit if you trust the source",
-        Some("R-LIM-08") => "--max-coded-bytes is the limit",
-        Some("R-LIM-05" | "R-LIM-07") => "the format allows more than this program reads and publishes",
-        Some(_) if error.class() == ErrorClass::Limit => "the limit is fixed: whatever wrote this has a bug",
-        _ => error.class().advice(),
+    if let Some((_, advice)) = ADVICE.into_iter().find(|(rules, _)| error.is_any(rules)) {
+        return advice;
+    }
+    match error.class() {
+        ErrorClass::Limit if error.rule().is_some() => "the limit is fixed: the program that wrote this has a bug",
+        class => class.advice(),
     }
 }
 
@@ -103,5 +108,24 @@ fn message(error: &Error) -> String {
     match error.source() {
         Some(source) => format!("{}: {source}", error.message()),
         None => error.message().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::args::Cli;
+
+    #[test]
+    fn advice_names_options_that_exist() {
+        let all = Cli::command();
+        let options: Vec<&str> =
+            all.get_subcommands().flat_map(clap::Command::get_arguments).filter_map(clap::Arg::get_long).collect();
+        let words = ADVICE.iter().flat_map(|(_, advice)| advice.split([' ', '=', ',']));
+        let mut named = words.filter_map(|word| word.strip_prefix("--")).peekable();
+        assert!(named.peek().is_some());
+        named.for_each(|name| assert!(options.contains(&name), "--{name}"));
     }
 }

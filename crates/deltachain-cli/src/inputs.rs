@@ -46,7 +46,7 @@ pub(crate) fn require<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(
 pub(crate) fn refuse_existing(path: &Path, force: bool) -> Result<()> {
     // Not `exists()`: a link that leads nowhere is something, too.
     if !force && path.file_name().is_some() && fs::symlink_metadata(path).is_ok() {
-        return Err(Error::usage("the output exists; use --force to replace it").in_file(path));
+        return Err(Error::usage("the output exists; --force replaces it").in_file(path));
     }
     Ok(())
 }

@@ -3,21 +3,26 @@
 use clap::{Args, ColorChoice, ValueEnum};
 use deltachain::{Limits, Profile};
 
+// Headings of `--help`. Each argument names its own: a heading of a struct would hold for what follows it, too.
+pub(crate) const GLOBAL_OPTIONS: &str = "Global options";
+pub(crate) const STORE_OPTIONS: &str = "Store options";
+pub(crate) const LIMITS: &str = "Limits for untrusted links";
+pub(crate) const SERVERS: &str = "Inference servers";
+
 /// Options that every command takes.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Print JSON objects on standard output, each on a line: the result, for errors too, and events of long work
-    #[arg(long, global = true)]
+    /// Print JSON lines on standard output: results, errors, and events of long-running commands
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) json: bool,
-    /// Print no progress, remarks or summaries: only results and errors
-    #[arg(long, short, global = true)]
+    /// Print only results and errors: no progress, remarks or summaries
+    #[arg(long, short, global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) quiet: bool,
     /// Number of threads [default: one per processor]
-    #[arg(long, global = true, value_name = "N", value_parser = parse_threads)]
+    #[arg(long, global = true, value_name = "N", value_parser = parse_threads, help_heading = GLOBAL_OPTIONS)]
     pub(crate) threads: Option<usize>,
-    /// Whether to use colours
-    #[arg(long, global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    /// When to use colours
+    #[arg(long, global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto, help_heading = GLOBAL_OPTIONS)]
     pub(crate) color: ColorChoice,
 }
 
@@ -27,11 +32,11 @@ const MOST_THREADS: usize = 1024;
 fn parse_threads(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(threads @ 1..=MOST_THREADS) => Ok(threads),
-        _ => Err(format!("a number from 1 to {MOST_THREADS} is wanted")),
+        _ => Err(format!("must be a number from 1 to {MOST_THREADS}")),
     }
 }
 
-/// How values may be coded.
+/// How values are coded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProfileArg {
     /// The smallest file; applying it needs the base
@@ -51,19 +56,18 @@ impl From<ProfileArg> for Profile {
 
 /// What a link may make this program allocate and write.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Limits for links from strangers")]
 pub(crate) struct LimitArgs {
-    /// Longest index, uncompressed [default: 64M or 64 times the link's length, whichever is more]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Maximum size of the uncompressed index [default: 64M or 64 times the link's length, whichever is more]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
     pub(crate) max_index_bytes: Option<u64>,
-    /// Bytes of new tensors [default: 256M or 1024 times the link's length, whichever is more]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Maximum bytes of new tensors [default: 256M or 1024 times the link's length, whichever is more]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
     pub(crate) max_new_bytes: Option<u64>,
-    /// Bytes of the pieces of tensors that the link has something for: how much is to be decoded [default: any number]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Maximum bytes to decode: the size of all tensor pieces that the link changes [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
     pub(crate) max_coded_bytes: Option<u64>,
-    /// Only the limits of the format, for links from a source that you trust
-    #[arg(long, conflicts_with_all = ["max_index_bytes", "max_new_bytes", "max_coded_bytes"])]
+    /// Apply only the limits of the format, for links from a source that you trust
+    #[arg(long, conflicts_with_all = ["max_index_bytes", "max_new_bytes", "max_coded_bytes"], help_heading = LIMITS)]
     pub(crate) trusted: bool,
 }
 
@@ -85,7 +89,7 @@ impl LimitArgs {
 }
 
 pub(crate) fn parse_note(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("there is no = in it")?;
+    let (key, value) = text.split_once('=').ok_or("missing =")?;
     if key.starts_with("deltachain.") {
         return Err("keys that begin with deltachain. are reserved".to_owned());
     }
@@ -112,7 +116,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 /// A time in seconds, of a day at most.
 pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if (0.001..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("from 0.001 to 86400".to_owned()) }
+    if (0.001..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("must be from 0.001 to 86400".to_owned()) }
 }
 
 #[cfg(test)]

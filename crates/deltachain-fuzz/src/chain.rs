@@ -1,8 +1,10 @@
 //! Properties of chains and of their documents.
 
+use std::cell::Cell;
+
 use deltachain::chain::{
-    ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, Step,
-    check_target, check_union,
+    ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, check_target,
+    check_union,
 };
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests};
 use deltachain::{Error, Limits, LinkReader, Result, apply};
@@ -156,23 +158,21 @@ impl<'a> Reader<'a> {
     }
 
     fn plan(&self, planner: &mut Planner, patience: &mut usize) -> Result<Plan> {
-        loop {
-            let step = planner.step()?;
-            let cost = if let Step::Fetch(names) = &step { names.len().max(1) } else { 1 };
-            let cost = if self.backwards { 1 } else { cost };
-            *patience = patience.checked_sub(cost).expect("the planner does not come to an end");
-            match step {
-                Step::Follow(plan) => return Ok(plan),
-                Step::List { from } => planner.list(self.list(from)),
-                Step::Fetch(names) => {
-                    assert!(!names.is_empty(), "the planner wants nothing");
-                    let first = if self.backwards { names.len() - 1 } else { 0 };
-                    for &name in &names[first..] {
-                        planner.supply(name, self.get(name).as_deref());
-                    }
-                }
-            }
-        }
+        let left = Cell::new(*patience);
+        let spend = |cost: usize| left.set(left.get().checked_sub(cost).expect("the planner does not come to an end"));
+        let list = |from| {
+            spend(1);
+            Ok(self.list(from))
+        };
+        let fetch = |names: &[ObjectName], _| {
+            assert!(!names.is_empty(), "the planner wants nothing");
+            spend(if self.backwards { 1 } else { names.len() });
+            let first = if self.backwards { names.len() - 1 } else { 0 };
+            Ok(names[first..].iter().map(|&name| (name, self.get(name))).collect())
+        };
+        let plan = planner.plan_with(list, fetch);
+        *patience = left.get();
+        plan
     }
 
     /// What a store lists that is asked for the versions from this one on.

@@ -52,7 +52,7 @@ pub use access::stop::Stop;
 pub use access::store::{Store, StoredObject};
 pub use directory::scratch::Scratch;
 pub use following::check::{DirectoryReport, check_directory};
-pub use following::directory_status::{DirectoryStatus, inspect_directory};
+pub use following::directory_status::{DirectoryStatus, VersionHere, find_version, inspect_directory};
 pub use following::follow::{FollowEvent, FollowOptions, Follower, OnEvent, OnSwitch, follow, follow_events, lag};
 pub use following::memory::{MemoryOptions, MemorySubscriber, PreparedPatches, Weights};
 pub use following::other_files::OtherFiles;
@@ -66,9 +66,8 @@ pub use publishing::model::Model;
 pub use publishing::options::{Base, PublishOptions};
 pub use publishing::part::ShardPart;
 pub use publishing::policy::Snapshots;
-pub use publishing::published::{Head, Published, PublishedRoute, head};
+pub use publishing::published::{Head, Published, PublishedRoute};
 pub use publishing::publisher::Publisher;
-pub use publishing::shards::{commit_shards, publish_shard};
 pub use retention::{Keep, PrunePlan, Pruned, plan_prune, prune};
 
 /// The Rust of README.md, compiled as a test.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use deltachain::chain::{
-    ChainDocument, Commit, FileReference, Hop, ObjectName, Planner, Route, RoutesDocument, Step, check_target,
+    ChainDocument, Commit, FileReference, Hop, ObjectName, Planner, Route, RoutesDocument, check_target,
 };
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, StateDigests};
@@ -16,17 +16,7 @@ use deltachain_store::Store;
 /// Those of the store, of the plan and of applying the links.
 pub fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState> {
     let mut planner = Planner::new(version, None, None, &Limits::default());
-    let plan = loop {
-        match planner.step()? {
-            Step::List { from } => planner.list(store.listing(from)?),
-            Step::Fetch(names) => {
-                for (name, content) in store.get_all(&names)? {
-                    planner.supply(name, content.as_deref());
-                }
-            }
-            Step::Follow(plan) => break plan,
-        }
-    };
+    let plan = planner.plan_with(|from| store.listing(from), |names, _| store.get_all(names))?;
     let mut state = MemoryState::new();
     for Hop { files, shards, .. } in &plan.hops {
         let content = store.get(files[0].name())?.ok_or_else(|| files[0].missing())?;

@@ -106,19 +106,13 @@ impl Store {
     /// Supplies what the planner asks for until it has a plan, and counts the objects.
     fn drive(&self, planner: &mut Planner) -> Result<(Plan, usize)> {
         let mut count = 0;
-        loop {
-            match planner.step()? {
-                Step::Follow(plan) => return Ok((plan, count)),
-                Step::List { from } => planner.list(self.listing(from)),
-                Step::Fetch(names) => {
-                    // In another order than asked for, which must not matter.
-                    for name in names.into_iter().rev() {
-                        planner.supply(name, self.objects.get(&name.to_string()).map(Vec::as_slice));
-                        count += 1;
-                    }
-                }
-            }
-        }
+        let fetch = |names: &[ObjectName], _| {
+            count += names.len();
+            // In another order than asked for, which must not matter.
+            Ok(names.iter().rev().map(|name| (*name, self.objects.get(&name.to_string()))).collect())
+        };
+        let plan = planner.plan_with(|from| Ok(self.listing(from)), fetch)?;
+        Ok((plan, count))
     }
 
     fn plan(&self, wanted: Option<u64>, held: Option<Held>) -> Result<Plan> {
@@ -466,17 +460,9 @@ fn the_chain_is_listed_again_when_a_routes_document_has_gone() {
     assert_eq!(drive(&before, &store), (11, Vec::new()));
     // A store whose lists show what it does not have.
     let mut planner = planner(None, before.held(2));
-    loop {
-        match planner.step().unwrap() {
-            Step::List { from } => planner.list(before.listing(from)),
-            Step::Fetch(names) => {
-                names
-                    .iter()
-                    .for_each(|&name| planner.supply(name, store.objects.get(&name.to_string()).map(Vec::as_slice)));
-            }
-            Step::Follow(plan) => break assert_eq!(plan.bytes, 11),
-        }
-    }
+    let fetch =
+        |names: &[ObjectName], _| Ok(names.iter().map(|name| (*name, store.objects.get(&name.to_string()))).collect());
+    assert_eq!(planner.plan_with(|from| Ok(before.listing(from)), fetch).unwrap().bytes, 11);
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn a_directory_without_index_is_all_its_files() {
         file_of(&A.replace('a', "\\u0061").replace("d\\u0061t\\u0061", "data"), &[1, 2]),
     )
     .unwrap();
-    usage(folder.path(), "two files hold a tensor of this name");
+    usage(folder.path(), "duplicate tensor");
     fs::remove_file(folder.path().join("3.safetensors")).unwrap();
     fs::write(folder.path().join("con.safetensors"), file_of("{}", &[])).unwrap();
     usage(folder.path(), "Windows device name");
@@ -144,7 +144,7 @@ fn an_index_says_which_files_count() {
         ("", "not an index"),
         ("{}", "not an index"),
         (r#"{"weight_map":{"a":1}}"#, "not an index"),
-        (r#"{"weight_map":{"a":"1.safetensors","\u0061":"1.safetensors"}}"#, "appears twice"),
+        (r#"{"weight_map":{"a":"1.safetensors","\u0061":"1.safetensors"}}"#, "duplicate name"),
         (r#"{"weight_map":{"a":"2.safetensors","b":"2.safetensors"}}"#, "does not hold the tensor \"a\""),
         (r#"{"weight_map":{"c":"1.safetensors"}}"#, "does not say that the tensor \"a\""),
         (r#"{"weight_map":{"a":"2.safetensors","b":"1.safetensors"}}"#, "does not say that the tensor"),
@@ -152,7 +152,7 @@ fn an_index_says_which_files_count() {
         (r#"{"weight_map":{"a":"/1.safetensors"}}"#, "is a path"),
         (r#"{"weight_map":{"a":".."}}"#, "is a path"),
         (r#"{"weight_map":{"a":"1.bin"}}"#, "does not end in"),
-        (r#"{"weight_map":{}}"#, "two files hold"),
+        (r#"{"weight_map":{}}"#, "duplicate tensor"),
     ] {
         index(text);
         usage(folder.path(), message);
@@ -233,7 +233,7 @@ fn folders_that_cannot_be_in_a_layout_are_refused() {
         (&[("con/1.safetensors", &a)], "Windows device name"),
         (&[("a\\b/1.safetensors", &a)], "is a path"),
         (&[("vae/.1.safetensors", &a)], "hidden"),
-        (&[("1.safetensors", &a), two_indexes[0], two_indexes[1]], "two indexes"),
+        (&[("1.safetensors", &a), two_indexes[0], two_indexes[1]], "duplicate index"),
         (
             &[
                 ("vae/1.safetensors", &a),

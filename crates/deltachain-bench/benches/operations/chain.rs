@@ -15,21 +15,21 @@ use rayon::ThreadPool;
 use crate::{Group, threaded};
 
 impl Group<'_> {
-    /// All that a publisher does for a version, its objects in memory: with the head in its own memory, and with a head that the
-    /// caller gives it, whose state is hashed.
+    /// All that a publisher does for a version, its objects in memory: with what it published last as the base, and with another
+    /// base, whose state is hashed.
     pub(crate) fn publisher(&mut self, pool: &ThreadPool) -> Result {
         let states = [&self.pair.base, &self.pair.target];
-        for (name, keeps) in [("publish, head in memory", true), ("publish, head given", false)] {
+        for (name, is_last) in [("publish, base published last", true), ("publish, base given", false)] {
             let store = Store::from_objects(Arc::new(InMemory::new()), "chain", StoreOptions::default())?;
             init(&store)?;
-            let options = PublishOptions::default().snapshots(Snapshots::Never).keep_head(keeps);
+            let options = PublishOptions::default().snapshots(Snapshots::Never);
             let mut publisher = Publisher::open(store, options)?;
             publisher.publish(states[0], Base::Nothing, &())?;
             let mut turn = 0;
             let mut publish = || {
                 let (old, new) = (states[turn % 2], states[(turn + 1) % 2]);
                 turn += 1;
-                let base = if keeps { Base::Chain } else { Base::State(old.into()) };
+                let base = if is_last { Base::Last(old.into()) } else { Base::State(old.into()) };
                 pool.install(|| publisher.publish(new, base, &()))
             };
             publish()?;

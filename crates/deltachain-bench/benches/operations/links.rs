@@ -3,9 +3,7 @@
 use std::hint::black_box;
 
 use deltachain::tensor::{MemoryState, State, StateDigests};
-use deltachain::{
-    DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff, diff_with_patches, squash,
-};
+use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff, squash};
 use deltachain_bench::{Pair, Result, output};
 use rayon::ThreadPool;
 
@@ -87,18 +85,18 @@ impl<S: State> Group<'_, S> {
 }
 
 impl Group<'_> {
-    /// What both ends of a chain do in memory at a step: the publisher, which keeps the head and brings it forward by what it
-    /// finds, and a subscriber, which proves before it changes anything.
+    /// What both ends of a chain do in memory at a step: the publisher, which knows the digests of what it published last, and a
+    /// subscriber, which proves before it changes anything.
     pub(crate) fn step(&mut self, pool: &ThreadPool, profile: Profile) -> Result {
         let Pair { base, target, .. } = self.pair;
         let link = Link::of(self.pair, profile)?;
         let called = link.called;
         let make = || {
             let options = DiffOptions::default().profile(profile).base_digests(Some(&link.table.digests));
-            diff_with_patches(base, target, &options, u64::MAX, &mut Vec::new())
+            diff(base, target, &options, &mut Vec::new())
         };
         make()?;
-        self.time(pool, &format!("diff and patches {called}, base digests known"), make);
+        self.time(pool, &format!("diff {called}, base digests known"), make);
         let prepare = || link.replay(|replay| replay.patches(base, base, u64::MAX, &()));
         prepare()?;
         self.time(pool, &format!("prepare {called}"), prepare);

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{MemoryState, State, StateDigests};
-use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff, diff_with_patches};
+use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff};
 use deltachain_bench::{Result, output};
 use deltachain_store::{MemoryOptions, MemorySubscriber, Store, StoreOptions};
 use serde_json::json;
@@ -47,7 +47,7 @@ fn main() -> Result {
     };
     let base = MemoryState::copy_of(&SafetensorsState::open(base)?)?;
     let target = MemoryState::copy_of(&SafetensorsState::open(target)?)?;
-    // What a subscriber knows of the version that it holds, and a publisher that keeps the head.
+    // What a subscriber knows of the version that it holds, and a publisher of the version that it published last.
     let digests = StateDigests::of(&base, &())?;
     let table = StateTable { tensors: base.tensors().to_vec(), digests };
     let mut room = MemoryState::zeros(target.tensors())?;
@@ -61,13 +61,9 @@ fn main() -> Result {
         let answer = match request.trim() {
             "encode" => {
                 link.clear();
-                let options = DiffOptions::default().profile(profile);
-                if method == "known" {
-                    let options = options.base_digests(Some(&table.digests));
-                    diff_with_patches(&base, &target, &options, u64::MAX, &mut link)?;
-                } else {
-                    diff(&base, &target, &options, &mut link)?;
-                }
+                let known = (method == "known").then_some(&table.digests);
+                let options = DiffOptions::default().profile(profile).base_digests(known);
+                diff(&base, &target, &options, &mut link)?;
                 json!({ "seconds": start.elapsed().as_secs_f64(), "bytes": link.len() })
             }
             "prepare" => {

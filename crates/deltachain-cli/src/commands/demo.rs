@@ -191,7 +191,7 @@ impl Demo {
                     "The files are in {directory}. Try: deltachain inspect {directory}/0-1.dcf, deltachain log {directory}/chain"
                 )
             }
-            None => "Run it with --keep DIR to look at the files.".to_owned(),
+            None => "Run it with --keep DIR to see the files.".to_owned(),
         });
         lines.join("\n")
     }

@@ -51,7 +51,7 @@ pub(crate) fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, Strin
     let mut metadata = BTreeMap::new();
     for (key, value) in notes {
         if metadata.insert(key.clone(), value.clone()).is_some() {
-            return Err(Error::usage(format!("--meta {key:?} is given twice")));
+            return Err(Error::usage(format!("duplicate --meta {key:?}")));
         }
     }
     Ok(metadata)

@@ -8,7 +8,7 @@ use deltachain::files::{OutputFile, SafetensorsState, ScratchState};
 use deltachain::tensor::{State, total_bytes};
 use deltachain::{DiffOptions, DiffReport, Error, ErrorClass, Progress, Result};
 use deltachain_exchange::Applied;
-use deltachain_store::{Base, Model, PublishOptions, Published, Publisher, Store, head};
+use deltachain_store::{Base, Model, PublishOptions, Published, Publisher, Store};
 use serde_json::{Value, json};
 
 use crate::commands::chain::publish;
@@ -82,9 +82,9 @@ fn add_versions(args: &ImportArgs, url: &str, output: Output) -> Result<()> {
     let options = PublishOptions::default().profile(args.profile.into());
     let scratch = tempfile::tempdir().map_err(|error| Error::io("creating a temporary directory", error))?;
     let mut made: Vec<Published> = Vec::new();
-    if head(&store, None)?.is_none() {
-        let options = options.clone().metadata(notes(&args.notes)?);
-        made.push(Publisher::open(store.clone(), options)?.publish(&base, Base::Chain, &watcher)?);
+    let mut first = Publisher::open(store.clone(), options.clone().metadata(notes(&args.notes)?))?;
+    if first.head()?.is_none() {
+        made.push(first.publish(&base, Base::Chain, &watcher)?);
     }
     let began = made.len();
     let all = steps(args, &base, scratch.path(), &(), |before, after, metadata| {
@@ -142,7 +142,7 @@ fn steps(
 fn check_order(last: Option<&Applied>, next: &Applied) -> Result<()> {
     match (last.and_then(|last| last.version.as_ref()), &next.base_version) {
         (Some(reached), Some(base)) if reached != base => {
-            let message = format!("this delta is for version {base:?}, and the one before leads to {reached:?}");
+            let message = format!("this delta is for version {base:?}, but the previous one leads to {reached:?}");
             Err(Error::refused(ErrorClass::Chain, message))
         }
         _ => Ok(()),

@@ -31,7 +31,7 @@ pub(crate) fn check(link: &OpenedLink, page: &Path, force: bool) -> Result<()> {
     let bytes = link.reader.header().file_length();
     if bytes > MOST_BYTES {
         let limit = grouped(MOST_BYTES);
-        let message = format!("a link of {} bytes does not fit into a page: {limit} are the most", grouped(bytes));
+        let message = format!("a link of {} bytes does not fit into a page of at most {limit}", grouped(bytes));
         return Err(Error::usage(message).in_file(&link.path));
     }
     Ok(())

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
             let what = if with_base {
                 "gives exactly the target that it promises"
             } else {
-                "sound; with --base, the target would be checked too"
+                "sound; --base checks the target, too"
             };
             format!(
                 "{}: {what}\n  bytes  {}\n  base   {}\n  target {}",

@@ -14,38 +14,38 @@ use crate::engines::server::{Server, parse_url};
 use crate::engines::sglang::Sglang;
 use crate::engines::vllm::Vllm;
 use crate::engines::{Engine, as_text};
-use crate::shared_args::parse_seconds;
+use crate::shared_args::{SERVERS, parse_seconds};
 
 /// How long a follower that is not seen any more keeps others from its servers of vLLM.
 const LEASE: Duration = Duration::from_secs(90);
 
 /// Servers that are brought to each version.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Inference servers")]
 pub(crate) struct EngineArgs {
-    /// Bring the servers of --server to each version: they pause, take it, say that they have it, and go on
+    /// Update the servers of --server to each version: they pause, load it, confirm it, and resume
     ///
-    /// A server that fails is tried again, after pauses that grow to a minute, until it has the newest version; also one
-    /// that was started again. One that may hold parts of two versions stays paused until then. See docs/integrations.md.
-    #[arg(long, requires = "servers", conflicts_with_all = ["command", "shards", "tensors"])]
+    /// A server that fails or was restarted is retried, with a backoff of up to a minute, until it has the newest
+    /// version.
+    /// One that may hold parts of two versions stays paused until then. See docs/integrations.md.
+    #[arg(long, requires = "servers", conflicts_with_all = ["command", "shards", "tensors"], help_heading = SERVERS)]
     pub(crate) engine: Option<EngineKind>,
-    /// A server, such as http://127.0.0.1:8000; may be given several times
-    #[arg(long = "server", value_name = "URL", requires = "engine", value_parser = parse_url)]
+    /// Address of a server, such as http://127.0.0.1:8000; repeatable
+    #[arg(long = "server", value_name = "URL", requires = "engine", value_parser = parse_url, help_heading = SERVERS)]
     pub(crate) servers: Vec<String>,
-    /// Seconds that a server may take for each request, loading the version included
-    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, requires = "engine", value_parser = parse_seconds)]
+    /// Timeout for each request to a server, in seconds, loading the version included
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, requires = "engine", value_parser = parse_seconds, help_heading = SERVERS)]
     pub(crate) server_timeout: f64,
-    /// Send the servers the token that this environment variable holds, as Authorization: Bearer TOKEN
-    #[arg(long, value_name = "NAME", requires = "engine")]
+    /// Environment variable with the token to send to the servers, as Authorization: Bearer TOKEN
+    #[arg(long, value_name = "NAME", requires = "engine", help_heading = SERVERS)]
     pub(crate) server_token_env: Option<String>,
-    /// With vllm: patch what changes, or reload all; auto patches where that is known to be exact
-    #[arg(long, value_name = "MODE", default_value = "auto", requires = "engine")]
+    /// With vllm: patch the changes (sparse), or reload everything; auto patches where that is known to be exact
+    #[arg(long, value_name = "MODE", default_value = "auto", requires = "engine", help_heading = SERVERS)]
     pub(crate) update: UpdateMode,
-    /// With vllm-lora: what adapters are called, NAME@VERSION [default: the name of DIR]
-    #[arg(long, value_name = "NAME", requires = "engine", value_parser = parse_name)]
+    /// With vllm-lora: name of the adapters, which become NAME@VERSION [default: the name of DIR]
+    #[arg(long, value_name = "NAME", requires = "engine", value_parser = parse_name, help_heading = SERVERS)]
     pub(crate) adapter: Option<String>,
-    /// With vllm-lora: older versions that stay loaded, for requests that name them
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "engine")]
+    /// With vllm-lora: number of older versions to keep loaded, for requests that name them
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "engine", help_heading = SERVERS)]
     pub(crate) keep_adapters: usize,
 }
 
@@ -115,7 +115,7 @@ impl EngineArgs {
                 let name = match &self.adapter {
                     Some(name) => name.clone(),
                     None => parse_name(&directory.file_name().unwrap_or_default().to_string_lossy())
-                        .map_err(|_| Error::usage("DIR's name cannot be that of an adapter: see --adapter"))?,
+                        .map_err(|_| Error::usage("DIR's name is not a valid adapter name; use --adapter"))?,
                 };
                 Box::new(Lora::new(name, self.keep_adapters, &directory, self.servers.len()))
             }
@@ -128,11 +128,11 @@ impl EngineArgs {
     /// USAGE if one is named twice, or the token is not there.
     pub(super) fn servers(&self) -> Result<Vec<Server>> {
         if let Some((_, url)) = self.servers.iter().enumerate().find(|(at, url)| self.servers[..*at].contains(*url)) {
-            return Err(Error::usage(format!("--server {url} is given twice")));
+            return Err(Error::usage(format!("duplicate --server {url}")));
         }
         let token = self.server_token_env.as_ref().map(|name| {
             let token = env::var(name).ok().filter(|token| !token.is_empty());
-            token.ok_or_else(|| Error::usage(format!("--server-token-env: there is no variable {name}")))
+            token.ok_or_else(|| Error::usage(format!("--server-token-env: missing variable {name}")))
         });
         let token = token.transpose()?;
         let timeout = Duration::from_secs_f64(self.server_timeout);

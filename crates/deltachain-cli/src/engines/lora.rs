@@ -61,7 +61,7 @@ impl Lora {
     fn loaded(&self, server: &Server) -> Result<Loaded> {
         let models = server.get("/v1/models")?;
         let Some(models) = models["data"].as_array() else {
-            return Err(server.failed("/v1/models", "it does not say which models it has"));
+            return Err(server.failed("/v1/models", "it does not list its models"));
         };
         let found = models.iter().filter_map(|model| {
             self.version_of(text(model, "id")).map(|version| (version, text(model, "root").to_owned()))

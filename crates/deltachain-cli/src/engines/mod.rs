@@ -76,7 +76,7 @@ pub(crate) fn name_of(version: u64, state: &str) -> String {
 /// A path for JSON.
 fn as_text(path: &Path) -> Result<String> {
     let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| Error::usage("the name is not UTF-8, and no server can be told of it").in_file(path))
+    text.ok_or_else(|| Error::usage("the name is not UTF-8, so servers cannot be given it").in_file(path))
 }
 
 /// What is asked of a server so that it gets a version.

@@ -152,7 +152,7 @@ pub(crate) fn parse_url(text: &str) -> Result<String, String> {
         return Err("a server is given as http://HOST:PORT".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("no passwords here, where everybody sees them: see --server-token-env".to_owned());
+        return Err("no passwords here, where others can see them; use --server-token-env".to_owned());
     }
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }

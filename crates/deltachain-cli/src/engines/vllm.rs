@@ -37,13 +37,13 @@ impl Vllm {
         let workers = answer["results"].as_array().map(Vec::as_slice).unwrap_or_default();
         if let Some(owner) = workers.first().and_then(|first| first["owner"].as_str()) {
             let left = workers[0]["owner_seconds"].as_f64().unwrap_or_default().ceil();
-            return Err(server.failed(WORKERS, format!("another follower brings it, {owner}, for {left} s more")));
+            return Err(server.failed(WORKERS, format!("another follower, {owner}, updates it for {left} s more")));
         }
         let held: Option<Vec<Held>> = workers.iter().map(held_by).collect();
         match held.as_deref() {
             Some([first, others @ ..]) if others.iter().all(|other| other == first) => Ok(first.clone()),
             Some([_, ..]) => Ok(Held::Torn),
-            _ => Err(server.failed(WORKERS, "its workers do not say what they hold")),
+            _ => Err(server.failed(WORKERS, "its workers do not report their version")),
         }
     }
 

@@ -174,7 +174,10 @@ impl Commander {
             }
             if let Some(timeout) = self.wanted.timeout.filter(|timeout| began.elapsed() >= *timeout) {
                 running.end();
-                return Outcome::TimedOut(format!("it did not end within {} s, and was ended", timeout.as_secs_f64()));
+                return Outcome::TimedOut(format!(
+                    "timeout: it did not end within {} s and was ended",
+                    timeout.as_secs_f64()
+                ));
             }
             thread::sleep(PATIENCE);
         }

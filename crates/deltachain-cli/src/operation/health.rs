@@ -85,7 +85,7 @@ impl Health {
     fn of_looks(&self) -> Option<String> {
         let error = self.status.last_error.as_ref().filter(|_| self.status.failing)?;
         // A network that is down for a while is what --max-lag is for.
-        (error.class != ErrorClass::Io.name()).then(|| format!("the last look failed: {}", error.message))
+        (error.class != ErrorClass::Io.name()).then(|| format!("the last poll failed: {}", error.message))
     }
 
     fn of_command(&self) -> Option<String> {
@@ -95,10 +95,12 @@ impl Health {
         match command.succeeded {
             Some(_) => None,
             None if *failures > 0 => {
-                Some(format!("the command failed for version {}, times: {failures}; {text}", held.version))
+                Some(format!("failures of the command for version {}: {failures}; {text}", held.version))
             }
             None if self.is_followed => None,
-            None => Some(format!("the command has not been run for version {}, and nobody follows", held.version)),
+            None => {
+                Some(format!("the command has not been run for version {}, and no follower is running", held.version))
+            }
         }
     }
 
@@ -108,9 +110,11 @@ impl Health {
             let paused = if *paused { "; it is paused" } else { "" };
             let text = last_failure.as_deref().unwrap_or_default();
             match failures {
-                1.. => Some(format!("server {url} failed, times: {failures}; {text}{paused}")),
-                0 if !self.is_followed => Some(format!("nobody knows what server {url} has: nobody follows{paused}")),
-                0 if version.is_none() && !changing => Some(format!("it is not known which version server {url} has")),
+                1.. => Some(format!("failures of server {url}: {failures}; {text}{paused}")),
+                0 if !self.is_followed => {
+                    Some(format!("the version of server {url} is unknown: no follower is running{paused}"))
+                }
+                0 if version.is_none() && !changing => Some(format!("the version of server {url} is unknown")),
                 0 => None,
             }
         };
@@ -123,12 +127,12 @@ impl Health {
                 (lag > most).then(|| format!("{lag} versions behind the newest one seen, more than {most}"))
             }
             (MaxLag::Time(most), _, Some(behind)) => (behind > most).then(|| {
-                let follower = if self.is_followed { "" } else { "; nobody follows" };
+                let follower = if self.is_followed { "" } else { "; no follower is running" };
                 let (behind, most) = (behind.as_secs(), most.as_secs_f64());
                 format!("it was the newest {behind} s ago, more than {most} s{follower}")
             }),
-            (MaxLag::Versions(_), None, _) => Some("no look at the chain has been recorded".to_owned()),
-            (MaxLag::Time(_), _, None) => Some("it has not been seen to be the newest".to_owned()),
+            (MaxLag::Versions(_), None, _) => Some("no poll of the chain has been recorded".to_owned()),
+            (MaxLag::Time(_), _, None) => Some("it was never seen to be the newest".to_owned()),
         }
     }
 }

@@ -68,16 +68,16 @@ impl Metrics {
             "When the directory was last seen to be at the newest version, 0 if never",
             self.newest.clone(),
         );
-        all.register("last_look_timestamp_seconds", "When the chain was last looked at", self.last_look.clone());
+        all.register("last_look_timestamp_seconds", "When the chain was last polled", self.last_look.clone());
         all.register(
             "last_success_timestamp_seconds",
-            "When the chain was last looked at with success, 0 if never",
+            "When the chain was last polled successfully, 0 if never",
             self.last_success.clone(),
         );
-        all.register("looks", "Looks at the chain", self.looks.clone());
-        all.register("failures", "Looks that failed, by class of error", self.failures.clone());
+        all.register("looks", "Polls of the chain", self.looks.clone());
+        all.register("failures", "Failed polls, by class of error", self.failures.clone());
         all.register("switches", "Switches to another version", self.switches.clone());
-        all.register("rollbacks", "Switches to a lower version", self.rollbacks.clone());
+        all.register("rollbacks", "Rollbacks: switches to a lower version", self.rollbacks.clone());
         all.register("downloaded_bytes", "Bytes of links and assets that were fetched", self.downloaded.clone());
         all.register("cache_bytes", "Bytes of links that were in the cache", self.from_cache.clone());
         all.register("written_bytes", "Bytes of tensors that were written", self.written.clone());
@@ -89,14 +89,10 @@ impl Metrics {
             "1 if the command has failed and not yet succeeded for this version",
             self.command_failing.clone(),
         );
-        all.register("server_version", "Version that a server was last brought to", self.server_version.clone());
-        all.register(
-            "server_failing",
-            "1 if a server was not brought to a version at the last try",
-            self.server_failing.clone(),
-        );
-        all.register("server_updates", "Tries to bring a server to a version, by result", self.server_updates.clone());
-        all.register("server_paused_seconds", "Time in which a server stood still", self.server_paused_seconds.clone());
+        all.register("server_version", "Version that a server was last updated to", self.server_version.clone());
+        all.register("server_failing", "1 if the last attempt to update a server failed", self.server_failing.clone());
+        all.register("server_updates", "Attempts to update a server, by result", self.server_updates.clone());
+        all.register("server_paused_seconds", "Time in which a server was paused", self.server_paused_seconds.clone());
         registry
     }
 

@@ -194,6 +194,6 @@ fn a_pipeline_is_published_and_pulled() {
     let only = folder.json(&["digest", "text alone/current", "--tensors"]);
     assert_eq!(only["tensors"].as_object().unwrap().keys().collect::<Vec<_>>(), ["text/w"]);
     let bare = folder.run(&["publish", "chain", "step 1", "--no-assets"]);
-    assert!(bare.stderr.contains("no other files are wanted: model_index.json, tokenizer/vocab.txt"), "{bare:?}");
+    assert!(bare.stderr.contains("(other files are turned off): model_index.json, tokenizer/vocab.txt"), "{bare:?}");
     assert!(bare.stderr.contains("not published: checkpoint-500"), "{bare:?}");
 }

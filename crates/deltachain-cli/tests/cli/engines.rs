@@ -135,7 +135,7 @@ fn vllm_is_asked_step_by_step_and_once() {
     let (code, status) = status(&folder);
     assert_eq!((code, &status["servers"][0]["version"]), (Some(1), &json!(1)), "{status}");
     assert_eq!(status["problems"].as_array().unwrap().len(), 1, "{status}");
-    assert!(status["problems"][0].as_str().unwrap().contains("nobody follows"), "{status}");
+    assert!(status["problems"][0].as_str().unwrap().contains("no follower is running"), "{status}");
     assert_eq!(status["servers"][0]["url"], server.url.as_str());
 
     let calls = std::mem::take(&mut server.state().calls);
@@ -212,7 +212,7 @@ fn a_token_comes_from_the_environment() {
     let servers = [&server];
     let arguments = [&arguments("sglang", &servers)[..], &["--once", "--server-token-env", "ENGINE_TOKEN"]].concat();
     let ran = folder.run(&arguments);
-    assert!(ran.code == Some(2) && ran.stdout.contains("there is no variable ENGINE_TOKEN"), "{ran:?}");
+    assert!(ran.code == Some(2) && ran.stdout.contains("missing variable ENGINE_TOKEN"), "{ran:?}");
     let mut follow = Command::new(TOOL);
     follow.args(&arguments).env("ENGINE_TOKEN", "secret").current_dir(folder.at(""));
     let ran = Ran::of(follow.output().unwrap());

@@ -339,5 +339,8 @@ fn people_read_what_a_server_holds() {
     once(&folder, "vllm", &server).good();
     let name = name(0, &status(&folder).1["state"]);
     assert!(line("server").starts_with(&format!("{head}version {name}, since ")), "{}", line("server"));
-    assert_eq!(line("unhealthy"), format!("unhealthy: nobody knows what server {} has: nobody follows", server.url));
+    assert_eq!(
+        line("unhealthy"),
+        format!("unhealthy: the version of server {} is unknown: no follower is running", server.url)
+    );
 }

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use deltachain::chain::{
-    Asset, ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, Step,
+    Asset, ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument,
     check_held, check_target, check_union,
 };
 use deltachain::tensor::Digest;
@@ -123,17 +123,8 @@ impl Chain<'_> {
 
     /// Steps 1 to 4 of SPEC section 19.
     fn plan(&self, planner: &mut Planner) -> Result<Plan> {
-        loop {
-            match planner.step()? {
-                Step::Follow(plan) => return Ok(plan),
-                Step::List { .. } => planner.list(self.list()?),
-                Step::Fetch(names) => {
-                    for name in names {
-                        planner.supply(name, self.read(name)?.as_deref());
-                    }
-                }
-            }
-        }
+        let fetch = |names: &[ObjectName], _| names.iter().map(|&name| Ok((name, self.read(name)?))).collect();
+        planner.plan_with(|_| self.list(), fetch)
     }
 
     /// Where the link is, if it is the one that the route names: step 5.1.

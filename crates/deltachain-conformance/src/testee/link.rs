@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use deltachain::files::{Layout, SafetensorsState};
+use deltachain::files::SafetensorsState;
 use deltachain::tensor::{MemoryState, State};
 use deltachain::{
     DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Replay, Result, StateTable,
@@ -44,12 +44,9 @@ pub(super) fn apply(request: &Request<'_>) -> Result<Value> {
     let files = request.optional_path("base")?.map(SafetensorsState::open).transpose()?;
     let empty = MemoryState::new();
     let base: &dyn State = files.as_ref().map_or(&empty, |files| files);
-    let mut replay = Replay::new(StateTable::of(base, &())?);
-    let mut layout = files.as_ref().map(|files| files.layout().clone());
-    for link in &links {
-        replay.push(link)?;
-        layout = Some(Layout::of_target(&link.index().metadata, layout.as_ref(), &replay.table().tensors)?);
-    }
+    let layout = files.as_ref().map(|files| files.layout().clone());
+    let mut replay = Replay::new(StateTable::of(base, &())?).with_layout(layout);
+    links.iter().try_for_each(|link| replay.push(link))?;
     let staged = stage(&replay.tensors(), request.path("output")?)?;
     let digests = replay.run(base, &staged, &())?;
     staged.commit()?;

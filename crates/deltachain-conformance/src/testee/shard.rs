@@ -62,17 +62,11 @@ impl Shard {
     /// The shard that links make of this one, one after another: steps 7 to 9 of SPEC section 10.
     pub(super) fn follow(&self, links: &[LinkReader<impl Source>], take: &Take, scratch: &Path) -> Result<Self> {
         let is_taken = |name: &str| take.has_tensor(name);
-        let mut replay = Replay::of_part(self.table.clone(), &is_taken);
-        let mut layout = self.layout.clone();
-        for (number, link) in links.iter().enumerate() {
-            replay.push(link)?;
-            // R-LAY-01.
-            let of_target = Layout::of_target(&link.index().metadata, layout.as_ref(), &replay.table().tensors);
-            layout = Some(of_target.map_err(|error| error.of_link(number))?);
-        }
+        let mut replay = Replay::of_part(self.table.clone(), &is_taken).with_layout(self.layout.clone());
+        links.iter().try_for_each(|link| replay.push(link))?;
         let data = ScratchState::create_in(scratch, &replay.tensors())?;
         replay.run(&*self.data, &data, &())?;
-        Ok(Self { table: replay.table().clone(), layout, data: Box::new(data) })
+        Ok(Self { table: replay.table().clone(), layout: replay.layout().cloned(), data: Box::new(data) })
     }
 
     /// Writes what is taken.

@@ -50,7 +50,7 @@ impl Answer {
 
 /// What a request fails with that was silent for too long.
 pub(crate) fn too_late(limit: Duration) -> HttpError {
-    let text = format!("nothing came or went for {} s", limit.as_secs_f64());
+    let text = format!("timeout: no progress for {} s", limit.as_secs_f64());
     HttpError::new(HttpErrorKind::Timeout, io::Error::new(io::ErrorKind::TimedOut, text))
 }
 

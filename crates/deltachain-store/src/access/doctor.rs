@@ -113,7 +113,7 @@ fn wrong(why: impl Into<String>) -> Result<String> {
 fn try_writing(findings: &mut Findings, store: &Store) {
     let (first, second) = (ObjectName::Commit(0), ObjectName::Commit(1));
     let put = store.put_if_absent(first, b"first");
-    let put = put.and_then(|is_new| if is_new { done("") } else { wrong("a name that nobody has used is taken") });
+    let put = put.and_then(|is_new| if is_new { done("") } else { wrong("a new name is already taken") });
     if !findings.note("put", "init, publish, compact and prune: nothing can be written", put) {
         return;
     }
@@ -121,14 +121,14 @@ fn try_writing(findings: &mut Findings, store: &Store) {
     let again =
         store.put_if_absent(first, b"another").and_then(|is_new| match (is_new, store.get(first)?.as_deref()) {
             (false, Some(b"first")) => done(""),
-            _ => wrong("what was there has been replaced"),
+            _ => wrong("the existing object was replaced"),
         });
-    let breaks = "publish: of two publishers, both could believe that a version is theirs";
+    let breaks = "publish: two publishers could both believe that they made a version";
     findings.note("put if absent", breaks, again);
-    findings.note("put if absent, raced for", breaks, race(store, second));
+    findings.note("put if absent, concurrent", breaks, race(store, second));
     let read = store.get(first).and_then(|content| match content.as_deref() {
         Some(b"first") => done(""),
-        _ => wrong("what has just been written does not come back"),
+        _ => wrong("an object that was just written cannot be read back"),
     });
     findings.note("read after write", "everything: a version could be seen without its files", read);
     let listed = store.objects().and_then(|objects| {
@@ -137,17 +137,17 @@ fn try_writing(findings: &mut Findings, store: &Store) {
         if listed == [first, second] && after == Some(1) {
             done("")
         } else {
-            wrong("a list lacks what has just been written")
+            wrong("an object that was just written is missing from the list")
         }
     });
     findings.note("list after write", "publish, pull, prune and fsck: new versions are not found", listed);
     let content = vec![7; LONG];
     let file = FileReference { digest: Digest::of_bytes(&content), size: content.len() as u64 };
     let uploaded = upload(store, &content, file.name()).and_then(|()| done(""));
-    if findings.note("upload in parts", "publish, of anything that is long", uploaded) {
+    if findings.note("upload in parts", "publish, of long files", uploaded) {
         let range = store.block_on(store.get_range(file.name(), 5, 15)).and_then(|range| match range {
             Some((bytes, size)) if bytes == content[5..15] && size == file.size => done(""),
-            _ => wrong("other bytes come than those that were asked for"),
+            _ => wrong("the wrong bytes are returned"),
         });
         findings.note("range of an object", "pull and follow: files are fetched in parts", range);
     }
@@ -158,9 +158,9 @@ fn try_writing(findings: &mut Findings, store: &Store) {
     );
     let removed = remove(store).and_then(|()| match store.find(first)? {
         None => done(""),
-        Some(_) => wrong("what has been removed is still there"),
+        Some(_) => wrong("a deleted object is still there"),
     });
-    findings.note("delete", "prune; and what this command has stored is still there", removed);
+    findings.note("delete", "prune; the objects of this test are still there", removed);
 }
 
 /// One of several that want a name gets it, and its content stands there.
@@ -179,8 +179,8 @@ fn race(store: &Store, name: ObjectName) -> Result<String> {
     match (&winners[..], store.get(name)?) {
         (&[winner], Some(stands)) if stands == content(winner) => done(""),
         // Who won may not have heard of it.
-        (&[], Some(_)) => done("the winner was not told so"),
-        _ => wrong(format!("{} of {RACERS} were told that they wrote it", winners.len())),
+        (&[], Some(_)) => done("no writer was told that it won"),
+        _ => wrong(format!("{} of {RACERS} writers were told that they won", winners.len())),
     }
 }
 
@@ -192,7 +192,7 @@ fn upload(store: &Store, content: &[u8], name: ObjectName) -> Result<()> {
 }
 
 fn clock(store: &Store, name: ObjectName, written: SystemTime) -> Result<String> {
-    let Some(object) = store.find(name)? else { return wrong("the object is not there") };
+    let Some(object) = store.find(name)? else { return wrong("missing object") };
     let (off, way) = match object.stored.duration_since(written) {
         Ok(ahead) => (ahead, "ahead of"),
         Err(error) => (error.duration(), "behind"),
@@ -216,7 +216,7 @@ fn try_reading(findings: &mut Findings, store: &Store) {
     if findings.note("read", breaks, read) {
         let range = store.block_on(store.get_range(ObjectName::Chain, 1, 3)).and_then(|range| match range {
             Some((bytes, _)) if bytes.len() == 2 => done(""),
-            _ => wrong("other bytes come than those that were asked for"),
+            _ => wrong("the wrong bytes are returned"),
         });
         findings.note("range of an object", "pull and follow: files are fetched in parts", range);
     }
@@ -261,9 +261,9 @@ fn try_directory(findings: &mut Findings, place: &TempDir) {
         let free = rustix::fs::statvfs(place.path());
         let free = free.map(|free| format!("{} MiB", (free.f_bavail.saturating_mul(free.f_frsize)) >> 20));
         let free = free.map_err(|error| Error::io("asking", error.into()));
-        findings.note_only("free space", "what is checked before a version is built", free);
+        findings.note_only("free space", "checked before a version is built", free);
     }
-    findings.note("lock", "pull and follow: two could keep the same directory", trial(lock(&at("lock"))));
+    findings.note("lock", "pull and follow: two processes could use the same directory", trial(lock(&at("lock"))));
     let clock = fs::metadata(at("file")).and_then(|metadata| metadata.modified());
     let clock = clock.map_err(|error| Error::io("asking", error)).and_then(|time| {
         let now = now();
@@ -281,7 +281,7 @@ fn lock(path: &Path) -> io::Result<()> {
     match second.try_lock() {
         Err(fs::TryLockError::WouldBlock) => {}
         Err(fs::TryLockError::Error(error)) => return Err(error),
-        Ok(()) => return Err(io::Error::other("two have it at once")),
+        Ok(()) => return Err(io::Error::other("two holders at once")),
     }
     drop(first);
     Ok(second.try_lock()?)

@@ -117,8 +117,7 @@ pub(crate) fn stretch(
             return Ok(Stretch { objects, history: History::read(known, *versions.start(), limits) });
         }
     }
-    Err(Error::usage("documents that are listed are not there, or the chain changes too fast")
-        .in_file(store.to_string()))
+    Err(Error::usage("listed documents are missing, or the chain changes too fast").in_file(store.to_string()))
 }
 
 /// The same for a store that cannot list: commits are asked for one by one, and of routes documents nothing is known. When something

@@ -18,6 +18,7 @@ use tokio::time::timeout_at;
 use crate::access::answer::{Answer, too_late};
 use crate::access::options::StoreOptions;
 use crate::access::pace::{Buffered, Rate, Upload, Welcome};
+use crate::access::refusal::Refusal;
 use crate::access::sender::sender;
 
 /// An answer that is not a range of an object is a document, or one page of a list: 1,000 names, or 5,000 with Azure, each of at
@@ -95,6 +96,7 @@ impl Watched {
             tokio::time::sleep_until(rate.take(length as u64).0).await;
         }
         let range = length_of_range(&request);
+        let refusal = refusal(&request);
         let upload = Upload::new(length, buffered);
         // What is short is one piece, and goes at once.
         let client = if request.body().as_bytes().is_some() {
@@ -108,10 +110,10 @@ impl Watched {
         let answer = loop {
             let deadline = upload.deadline(options.timeout);
             if let Ok(answer) = timeout_at(deadline, &mut answer).await {
-                break answer?;
+                break answer.map_err(|error| no_service(refusal, error))?;
             }
             if upload.deadline(options.timeout) <= deadline {
-                return Err(too_late(options.timeout));
+                return Err(no_service(refusal, too_late(options.timeout)));
             }
         };
         let (head, body) = answer.into_parts();
@@ -128,7 +130,12 @@ impl Watched {
             let most = range.unwrap_or(ANSWER_BYTES);
             HttpResponseBody::new(Answer::new(body, most, options.timeout, rate.clone()))
         } else {
-            beginning(Answer::new(body, u64::MAX, options.timeout, None)).await.into()
+            let text = beginning(Answer::new(body, u64::MAX, options.timeout, None)).await;
+            if let Some(refusal) = refusal.filter(|refusal| refusal.is_meant_by(head.status)) {
+                let text = format!("Server returned non-2xx status code: {}: {text}", head.status);
+                return Err(HttpError::new(HttpErrorKind::Unknown, refusal.with(text)));
+            }
+            text.into()
         };
         Ok(HttpResponse::from_parts(head, body))
     }
@@ -152,6 +159,55 @@ fn is_of_upload(request: &HttpRequest) -> bool {
 fn is_for_credentials(request: &HttpRequest) -> bool {
     let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
     path.ends_with("/token") || path.contains("/security-credentials/") || query.contains("Action=AssumeRole")
+}
+
+/// Which refusal the failure of a request is, where `object_store` would hide the status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusable {
+    Credentials,
+    Service,
+}
+
+impl Refusable {
+    fn is_meant_by(self, status: http::StatusCode) -> bool {
+        match self {
+            Self::Credentials => matches!(status.as_u16(), 401 | 403),
+            // By 403 `object_store` learns that it may ask in the older way.
+            Self::Service => status != http::StatusCode::FORBIDDEN,
+        }
+    }
+
+    fn with(self, text: String) -> Refusal {
+        match self {
+            Self::Credentials => Refusal::Credentials(text),
+            Self::Service => Refusal::NoService(text),
+        }
+    }
+}
+
+fn refusal(request: &HttpRequest) -> Option<Refusable> {
+    let mut settings = request.uri().query().unwrap_or_default().split('&');
+    if request.uri().path().ends_with("/latest/api/token") {
+        Some(Refusable::Service)
+    } else if is_for_credentials(request)
+        || settings.any(|setting| setting.starts_with("list-type=") || setting == "comp=list")
+    {
+        Some(Refusable::Credentials)
+    } else {
+        None
+    }
+}
+
+/// Why a request got no answer.
+fn no_service(refusal: Option<Refusable>, error: HttpError) -> HttpError {
+    match refusal {
+        Some(Refusable::Service) => {
+            let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |&error| error.source());
+            let text: Vec<String> = causes.map(ToString::to_string).collect();
+            HttpError::new(error.kind(), Refusal::NoService(text.join(": ")))
+        }
+        _ => error,
+    }
 }
 
 /// How many bytes a request asks for, if it asks for a range.

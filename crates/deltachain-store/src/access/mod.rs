@@ -17,6 +17,7 @@ pub(crate) mod partial;
 #[cfg(feature = "s3")]
 pub(crate) mod provider;
 pub(crate) mod read;
+pub(crate) mod refusal;
 #[cfg(feature = "servers")]
 pub(crate) mod sender;
 #[cfg(feature = "servers")]

@@ -1,7 +1,7 @@
 //! Planning against a store (SPEC section 19, steps 1 to 4).
 
 use deltachain::Result;
-use deltachain::chain::{Plan, Planner, Step};
+use deltachain::chain::{Plan, Planner};
 
 use crate::access::store::Store;
 
@@ -10,15 +10,5 @@ use crate::access::store::Store;
 /// # Errors
 /// As for [`Planner::step`], and IO.
 pub(crate) fn plan(store: &Store, planner: &mut Planner) -> Result<Plan> {
-    loop {
-        match planner.step()? {
-            Step::List { from } => planner.list(store.listing(from)?),
-            Step::Fetch(names) => {
-                for (name, content) in store.get_all_agreed(&names, planner.held_version())? {
-                    planner.supply(name, content.as_deref());
-                }
-            }
-            Step::Follow(plan) => return Ok(plan),
-        }
-    }
+    planner.plan_with(|from| store.listing(from), |names, held| store.get_all_agreed(names, held))
 }

@@ -92,7 +92,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
         ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder::new(), url.as_str()),
         #[cfg(feature = "http")]
         ObjectStoreScheme::Http => built!(HttpBuilder::new(), &url[..url::Position::BeforePath]),
-        _ => return Err(Error::usage(format!("this program knows no stores such as {}://", url.scheme()))),
+        _ => return Err(Error::usage(format!("unknown kind of store: {}://", url.scheme()))),
     };
     let kind = Kind { can_list: scheme != ObjectStoreScheme::Http, is_directory: false, is_watched: true, credentials };
     Ok(Opened { objects, prefix, kind })

@@ -25,6 +25,7 @@ use tokio::sync::Semaphore;
 use crate::access::legible::is_legible;
 use crate::access::opened::{Kind, Opened};
 use crate::access::options::StoreOptions;
+use crate::access::refusal::Refusal;
 use crate::access::stop::Stop;
 use crate::access::url::{directory_of, open_url};
 use crate::observer::{Observer, Phase};
@@ -206,7 +207,7 @@ impl Store {
                 return Ok(first);
             }
         }
-        Err(Error::io("reading", io::Error::other("it is something else each time")).in_file(name.to_string()))
+        Err(Error::io("reading", io::Error::other("the content differs at each read")).in_file(name.to_string()))
     }
 
     async fn get_once(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
@@ -591,7 +592,9 @@ impl Store {
         }
         match tokio::time::timeout(self.options.timeout, operation).await {
             Ok(result) => result,
-            Err(_) => Err(passing("time-out", format!("no answer within {} s", self.options.timeout.as_secs_f64()))),
+            Err(_) => {
+                Err(passing("time-out", format!("timeout: no answer within {} s", self.options.timeout.as_secs_f64())))
+            }
         }
     }
 
@@ -602,14 +605,15 @@ impl Store {
         let error = io::Error::from(error);
         let error = match self.kind.credentials {
             Some(credentials) if is_refused => io::Error::new(
-                error.kind(),
+                io::ErrorKind::PermissionDenied,
                 format!(
-                    "the store refuses these credentials, or they lack a permission (they come from {credentials}): {error}"
+                    "the store refuses these credentials, or a permission is missing (they come from {credentials}): \
+                     {error}"
                 ),
             ),
             Some(credentials) if has_none => io::Error::new(
-                error.kind(),
-                format!("there are no credentials (give them by {credentials}), and no service that has some: {error}"),
+                io::ErrorKind::PermissionDenied,
+                format!("missing credentials (set {credentials}), and no service provides any: {error}"),
             ),
             _ => error,
         };
@@ -622,7 +626,7 @@ impl Store {
         if self.kind.can_list {
             Ok(())
         } else {
-            Err(Error::usage("a web server can only be read; write to the bucket or directory that it shows")
+            Err(Error::usage("a web server is read-only; write to the bucket or directory behind it")
                 .in_file(&self.name))
         }
     }
@@ -676,21 +680,15 @@ fn is_forbidden(error: &StoreError) -> bool {
     causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|cause| kinds.contains(&cause.kind()))
 }
 
-/// Whether the store wants other credentials. Of a list, only the text says so.
+/// Whether the store wants other credentials.
 fn is_refused(error: &StoreError) -> bool {
-    match error {
-        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => true,
-        StoreError::Generic { source, .. } => {
-            let text = source.to_string();
-            text.contains("status code: 403 ") || text.contains("status code: 401 ")
-        }
-        _ => false,
-    }
+    matches!(error, StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. })
+        || matches!(Refusal::of(error), Some(Refusal::Credentials(_)))
 }
 
 /// Whether the machine's own service, where S3 asks for credentials when it has been given none, could not be reached.
 fn lacks_credentials(error: &StoreError) -> bool {
-    matches!(error, StoreError::Generic { store: "S3", .. }) && error.to_string().contains("/latest/api/token")
+    matches!(Refusal::of(error), Some(Refusal::NoService(_)))
 }
 
 /// A failure that may pass.
@@ -703,6 +701,6 @@ fn all_came(came: usize, wanted: u64) -> Result<(), StoreError> {
     if came as u64 == wanted {
         Ok(())
     } else {
-        Err(passing("answer", format!("{came} bytes came instead of {wanted}")))
+        Err(passing("answer", format!("received {came} bytes instead of {wanted}")))
     }
 }

@@ -65,7 +65,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         let dtype = row.dtype.dtype().ok_or_else(|| D::Error::custom("a tensor has an unknown dtype"))?;
         let info = TensorInfo::new(row.name, dtype, row.shape);
         tensors.push(info.ok_or_else(|| D::Error::custom("a tensor has an impossible shape"))?);
-        digests.push(Digest::from_hex(&row.digest).ok_or_else(|| D::Error::custom("a digest is none"))?);
+        digests.push(Digest::from_hex(&row.digest).ok_or_else(|| D::Error::custom("invalid digest"))?);
     }
     if tensors.is_sorted_by(|left, right| left.name() < right.name()) {
         Ok(StateTable::new(tensors, digests))

@@ -32,7 +32,7 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions) -> Result<Opened> {
     #[cfg(not(feature = "servers"))]
     {
         let _ = options;
-        Err(usage(format!("this program was built without stores such as {}://", url.scheme())))
+        Err(usage(format!("this program was built without support for {}://", url.scheme())))
     }
 }
 

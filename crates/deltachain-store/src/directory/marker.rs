@@ -48,6 +48,6 @@ impl Kind {
         if text == self.text().as_bytes() {
             return Ok(true);
         }
-        Err(Error::usage("this marks a directory that the program keeps, but not one of this kind").in_file(path))
+        Err(Error::usage("this directory is managed by deltachain, but for another purpose").in_file(path))
     }
 }

@@ -14,18 +14,8 @@ pub(crate) const RANDOM: usize = 12;
 
 /// Whether this is the name of something unfinished.
 pub(crate) fn is_unfinished(name: &OsStr) -> bool {
-    is_random(name, UNFINISHED, RANDOM)
-}
-
-/// Whether programs before this one gave this name to something unfinished. It is not removed, for others use such names.
-pub(crate) fn is_unfinished_of_old(name: &OsStr) -> bool {
-    is_random(name, ".tmp-", 6)
-}
-
-/// Whether a name is this beginning followed by this many letters and digits.
-pub(crate) fn is_random(name: &OsStr, beginning: &str, count: usize) -> bool {
-    let rest = name.to_str().and_then(|name| name.strip_prefix(beginning));
-    rest.is_some_and(|rest| rest.len() == count && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+    let rest = name.to_str().and_then(|name| name.strip_prefix(UNFINISHED));
+    rest.is_some_and(|rest| rest.len() == RANDOM && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
 /// Whether this is the name of a link that has been fetched: `DIGEST.dcf`.
@@ -56,12 +46,6 @@ pub(crate) fn is_version(name: &OsStr) -> bool {
     is_first && version_names(first).any(|name| name == whole)
 }
 
-/// Whether this is the name of the directory where a publisher keeps an older version: `skip-N`.
-pub(crate) fn is_skip(name: &OsStr) -> bool {
-    let distance = name.to_str().and_then(|name| name.strip_prefix("skip-"));
-    distance.is_some_and(|text| text.parse::<u64>().is_ok_and(|distance| distance.to_string() == text))
-}
-
 fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -84,7 +68,7 @@ pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(found) if found.is_symlink() => {
-            Err(Error::usage("a symbolic link, which is not followed: a directory is needed here").in_file(path))
+            Err(Error::usage("a symbolic link, which is not followed; a directory is needed here").in_file(path))
         }
         Ok(_) => Err(Error::io("opening a directory", io::ErrorKind::NotADirectory.into()).in_file(path)),
         Err(_) => fs::create_dir_all(path).map_err(|error| Error::io("creating", error).in_file(path)),
@@ -101,7 +85,7 @@ pub(crate) fn make_place(directory: &Path, name: &str) -> Result<PathBuf> {
     }
     let place = directory.join(name);
     if is_real_directory(&place) {
-        let message = "files of the model lie in a folder of this name, so no other file can have it";
+        let message = "a folder of the model has this name, so no other file can";
         return Err(Error::usage(message).in_file(place));
     }
     Ok(place)
@@ -116,13 +100,12 @@ mod tests {
         type Shape = fn(&OsStr) -> bool;
         let digest = "0123456789abcdef".repeat(4);
         let version = "00000000000000000007-0123456789abcdef";
-        let cases: [(Shape, &[&str], &[&str]); 5] = [
+        let cases: [(Shape, &[&str], &[&str]); 3] = [
             (
                 is_unfinished,
                 &[".tmp-deltachain-abcXYZ012789"],
                 &[".tmp-deltachain-", ".tmp-x", ".tmp-deltachain-abc/YZ01278"],
             ),
-            (is_unfinished_of_old, &[".tmp-aB3456"], &[".tmp-", ".tmp-x", ".tmp-aB34567", ".tmp-aB3.56"]),
             (
                 is_link,
                 &[&format!("{digest}.dcf")],
@@ -140,7 +123,6 @@ mod tests {
                     &version[1..],
                 ],
             ),
-            (is_skip, &["skip-4", "skip-16"], &["skip-", "skip-04", "skip-x", "skip-4x"]),
         ];
         for (is_ours, ours, others) in cases {
             assert!(ours.iter().all(|name| is_ours(OsStr::new(name))), "{ours:?}");

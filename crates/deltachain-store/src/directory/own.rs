@@ -13,14 +13,14 @@ use crate::directory::{names, unfinished};
 /// How many names a refusal gives.
 const SHOWN: usize = 5;
 
-/// Makes a directory one that the program keeps. It may be missing or empty, or have the marker already, or have no
-/// marker if `is_ours` recognises its content. Nothing in it is touched.
+/// Makes a directory one that the program keeps. It may be missing or empty, or have the marker already. Nothing in it is
+/// touched.
 ///
 /// # Errors
 /// USAGE if it is anything else, with some names of what lies there; IO.
-pub(crate) fn own(directory: &Path, kind: Kind, is_ours: impl FnOnce(&[OsString]) -> bool) -> Result<()> {
+pub(crate) fn own(directory: &Path, kind: Kind) -> Result<()> {
     let failed = |what| move |error| Error::io(what, error).in_file(directory);
-    let mut names = match fs::read_dir(directory) {
+    let mut names: Vec<OsString> = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             fs::create_dir_all(directory).map_err(failed("creating"))?;
             Vec::new()
@@ -35,13 +35,13 @@ pub(crate) fn own(directory: &Path, kind: Kind, is_ours: impl FnOnce(&[OsString]
     }
     // Somebody who begins the same directory at this moment has such a file there, or was killed then.
     names.retain(|name| !names::is_unfinished(name));
-    if !names.is_empty() && !is_ours(&names) {
+    if !names.is_empty() {
         names.sort_unstable();
         let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("{:?}", name.to_string_lossy())).collect();
         let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
         let message = format!(
-            "the directory is not empty, and this program does not keep it (it has no {MARKER}); take an empty one. In it \
-             lie {}{more}",
+            "the directory is not empty and not managed by deltachain (it has no {MARKER}); choose an empty one. \
+             It contains {}{more}",
             shown.join(", ")
         );
         return Err(Error::usage(message).in_file(directory));
@@ -58,7 +58,7 @@ pub(crate) fn check_outside(directory: &Path, chain: Option<&Path>) -> Result<()
     let real = |path| resolved(path).map_err(|error| Error::io("looking at", error).in_file(path));
     let Some(chain) = chain else { return Ok(()) };
     if real(directory)?.starts_with(real(chain)?) {
-        let text = format!("it lies in the chain's own directory, {:?}; take one outside", chain.to_string_lossy());
+        let text = format!("it is inside the chain's own directory, {:?}; choose one outside", chain.to_string_lossy());
         return Err(Error::usage(text).in_file(directory));
     }
     Ok(())
@@ -123,7 +123,7 @@ mod tests {
             let place = tempfile::tempdir().unwrap();
             let directory = place.path().join("new");
             let begin = || {
-                own(&directory, Kind::Model, |_| false).unwrap();
+                own(&directory, Kind::Model).unwrap();
                 assert_eq!(unfinished::remove(&directory).unwrap(), Vec::<std::path::PathBuf>::new());
             };
             thread::scope(|scope| {

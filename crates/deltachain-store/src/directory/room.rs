@@ -16,7 +16,7 @@ pub(crate) fn check_room(directory: &Path, needed: u64) -> Result<()> {
 fn check(needed: u64, free: Option<u64>) -> Result<()> {
     match free.filter(|free| *free < needed) {
         Some(free) => {
-            let message = format!("the version needs {needed} bytes, and {free} are free");
+            let message = format!("the version needs {needed} bytes, but only {free} are free");
             Err(Error::io(message, io::ErrorKind::StorageFull.into()))
         }
         None => Ok(()),
@@ -44,7 +44,7 @@ mod tests {
         assert!(check(7, Some(7)).is_ok() && check(7, None).is_ok());
         let error = check(8, Some(7)).unwrap_err();
         assert_eq!(error.class(), deltachain::ErrorClass::Io);
-        assert!(error.message().contains("needs 8 bytes, and 7 are free"), "{error}");
+        assert!(error.message().contains("needs 8 bytes, but only 7 are free"), "{error}");
         let here = tempfile::tempdir().unwrap();
         assert!(check_room(here.path(), 1).is_ok());
         #[cfg(unix)]

@@ -12,7 +12,7 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Progress, Result};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use crate::access::store::Store;
+use crate::access::store::{Store, StoredObject};
 use crate::access::whole::read_whole;
 use crate::directory::names::make_place;
 use crate::directory::unfinished;
@@ -20,13 +20,15 @@ use crate::following::other_files::{failed_with, list, second_name};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Stores the other files of a model directory and its folders, and gives them as a commit names them, ascending by
-/// name. The observer is told which files cannot be assets (R-LAY-02). Copies lie in `scratch` for some time.
+/// name. Those that `known` has are in the store. The observer is told which files cannot be assets (R-LAY-02). Copies
+/// lie in `scratch` for some time.
 ///
 /// # Errors
 /// USAGE if there are more than a commit can name, or one changes while it is read; IO; the observer's.
 pub(crate) fn store_assets(
     store: &Store,
     state: &SafetensorsState,
+    known: &[Asset],
     scratch: &Path,
     observer: &dyn Observer,
 ) -> Result<Vec<Asset>> {
@@ -42,7 +44,8 @@ pub(crate) fn store_assets(
             format!("there are {} files besides the tensors; a version has no more than {}", taken.len(), Asset::MOST);
         return Err(Error::usage(message).in_file(state.path()));
     }
-    taken.into_iter().map(|(name, path)| store_asset(store, name, &path, scratch, observer)).collect()
+    let known: BTreeSet<(Digest, u64)> = known.iter().map(|asset| (asset.digest, asset.size)).collect();
+    taken.into_iter().map(|(name, path)| store_asset(store, name, &path, &known, scratch, observer)).collect()
 }
 
 /// The other files of a directory.
@@ -90,12 +93,20 @@ fn candidates(state: &SafetensorsState) -> Result<Candidates> {
 }
 
 /// Stores a file, unless it is in the store already.
-fn store_asset(store: &Store, name: String, path: &Path, scratch: &Path, observer: &dyn Observer) -> Result<Asset> {
+fn store_asset(
+    store: &Store,
+    name: String,
+    path: &Path,
+    known: &BTreeSet<(Digest, u64)>,
+    scratch: &Path,
+    observer: &dyn Observer,
+) -> Result<Asset> {
     let hashing = InPhase::begin(observer, Phase::Hash, 0);
     let (size, digest) = copy(path, &mut io::sink(), &hashing)?;
     drop(hashing);
     let asset = Asset { name, digest, size };
-    if store.find(asset.object_name())?.is_some_and(|stored| stored.size == size) {
+    let is_there = |stored: StoredObject| stored.size == size;
+    if known.contains(&(digest, size)) || store.find(asset.object_name())?.is_some_and(is_there) {
         return Ok(asset);
     }
     // A copy, so that the bytes stored are the bytes hashed, even if somebody writes to the file meanwhile.

@@ -1,6 +1,5 @@
 //! Files of a chain that have been fetched, in a directory of their own: `DIGEST.dcf`, as in the store.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,21 +10,8 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Result};
 use tempfile::NamedTempFile;
 
-use crate::directory::marker::Kind;
-use crate::directory::names::{is_link, is_real_file, is_unfinished, is_unfinished_of_old, make_real_directory};
-use crate::directory::own::own;
+use crate::directory::names::{is_link, is_real_file, make_real_directory};
 use crate::directory::unfinished;
-
-/// Makes a directory, or finds that it is one where links are kept by this program and nothing else.
-///
-/// # Errors
-/// USAGE if it is anything else; IO.
-pub(crate) fn own_cache(directory: &Path) -> Result<()> {
-    own(directory, Kind::Cache, |names| {
-        let is_ours = |name: &OsString| is_link(name) || is_unfinished(name) || is_unfinished_of_old(name);
-        names.iter().all(|name| is_ours(name) && is_real_file(&directory.join(name)))
-    })
-}
 
 /// Fetched files. A file gets its name when its digest has been found right. As it may not reach the disk before a crash,
 /// that is looked at again when it is used.

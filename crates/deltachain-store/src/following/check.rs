@@ -46,13 +46,11 @@ pub struct DirectoryReport {
 /// USAGE if it is not a subscriber's directory; the observer's error, if it stops the work.
 pub fn check_directory(directory: &Path, observer: &dyn Observer) -> Result<DirectoryReport> {
     let mut report = DirectoryReport::default();
-    let is_marked = Kind::Model.marks(directory)?;
+    if !Kind::Model.marks(directory)? {
+        return Err(Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory));
+    }
     match current_in(directory) {
-        Ok(Some(current)) => report.current = Some(current.record.version),
-        _ if !is_marked => {
-            return Err(Error::usage("this program keeps no model in this directory").in_file(directory));
-        }
-        Ok(None) => {}
+        Ok(current) => report.current = current.map(|current| current.record.version),
         Err(error) => report.problems.push(error),
     }
     for version in ours(&directory.join("versions"), is_version, &mut report.problems) {
@@ -79,7 +77,7 @@ impl DirectoryReport {
         let record = record_of(version)?;
         let model = version.join(MODEL);
         let there = files_of(&model).map_err(|error| Error::io("listing", error).in_file(&model))?;
-        for (name, length) in record.files.iter().flatten() {
+        for (name, length) in &record.files {
             let text = match there.get(name) {
                 Some(found) if found == length => continue,
                 Some(found) => format!("has {found} bytes, and had {length} when the version was put here"),
@@ -111,7 +109,7 @@ impl DirectoryReport {
             let taken = recorded.filter(|(info, _)| selection.is_none_or(|selection| selection.takes(info.name())));
             let changed = taken.zip(&found).filter(|((_, was), now)| was != now);
             self.problems.extend(changed.map(|((info, _), _)| {
-                let text = format!("the tensor {:?} changed since the version was put here", info.name());
+                let text = format!("the tensor {:?} has changed since the version was put here", info.name());
                 Error::usage(text).in_file(files.path())
             }));
         }
@@ -128,7 +126,8 @@ impl DirectoryReport {
         if link.file_stem() == Some(OsStr::new(&found.to_string())) {
             return Ok(());
         }
-        Err(Error::usage("is damaged: its digest is not the one in its name. It will be fetched again").in_file(link))
+        Err(Error::usage("is damaged: its digest is not the one in its name. It will be downloaded again")
+            .in_file(link))
     }
 }
 

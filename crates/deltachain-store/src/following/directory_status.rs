@@ -1,5 +1,8 @@
 //! What a subscriber's directory holds, for programs that want to know without keeping it.
 
+use std::ffi::OsString;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -8,8 +11,8 @@ use deltachain::{Error, Result};
 
 use crate::directory::marker::Kind;
 use crate::directory::names::is_real_directory;
-use crate::following::model_directory::{Current, current_in, time_of_switch};
-use crate::following::versions::files_of;
+use crate::following::model_directory::{Current, VERSIONS, current_in, target_of_current, time_of_switch};
+use crate::following::versions::{MODEL, files_of, record_if_there};
 
 /// The version that a subscriber's directory shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +31,7 @@ pub struct DirectoryStatus {
     /// When `current` was switched to it; `None` if the file system does not tell.
     pub switched: Option<SystemTime>,
     /// Names of its files that are missing or have another length than when they were made, ascending. Their content is not
-    /// looked at. If an older program built the version, which did not record its files, this is empty.
+    /// read.
     pub missing: Vec<String>,
 }
 
@@ -38,17 +41,16 @@ pub struct DirectoryStatus {
 /// # Errors
 /// USAGE if it is not a subscriber's directory, or its content cannot be read; IO.
 pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
-    let is_marked = Kind::Model.marks(directory)?;
-    let Some(Current { record, model }) = current_in(directory)? else {
-        let none = || Error::usage("this program keeps no model in this directory").in_file(directory);
-        return if is_marked { Ok(None) } else { Err(none()) };
-    };
+    if !Kind::Model.marks(directory)? {
+        return Err(Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory));
+    }
+    let Some(Current { record, model }) = current_in(directory)? else { return Ok(None) };
     let there = if is_real_directory(&model) {
         files_of(&model).map_err(|error| Error::io("listing", error).in_file(&model))?
     } else {
-        return Err(Error::usage("the version that is shown has no files").in_file(model));
+        return Err(Error::usage("missing files of the current version").in_file(model));
     };
-    let files = record.files.into_iter().flatten();
+    let files = record.files.into_iter();
     Ok(Some(DirectoryStatus {
         version: record.version,
         commit: record.commit,
@@ -58,4 +60,50 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
         missing: files.filter(|(name, length)| there.get(name) != Some(length)).map(|(name, _)| name).collect(),
         directory: model,
     }))
+}
+
+/// A version whose files lie in a subscriber's directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VersionHere {
+    /// The version.
+    pub version: u64,
+    /// State digest of the whole version, also if only some shards or tensors are here.
+    pub state: Digest,
+    /// The directory of its files.
+    pub directory: PathBuf,
+}
+
+/// A version in a subscriber's directory: the one that is shown if `version` is `None`. `None` if it is not there, also
+/// if it is being removed. It is complete: versions are renamed into place.
+///
+/// # Errors
+/// USAGE if what is there cannot be read; IO.
+pub fn find_version(directory: &Path, version: Option<u64>) -> Result<Option<VersionHere>> {
+    let versions = directory.join(VERSIONS);
+    let candidates = match version {
+        None => target_of_current(directory)?.into_iter().collect(),
+        Some(version) => named(&versions, version).map_err(|error| Error::io("listing", error).in_file(&versions))?,
+    };
+    for name in candidates {
+        let place = versions.join(name);
+        if let Some(record) = record_if_there(&place)? {
+            let directory = place.join(MODEL);
+            return Ok(Some(VersionHere { version: record.version, state: record.state, directory }));
+        }
+    }
+    Ok(None)
+}
+
+/// Names of the directories of a version, ascending.
+fn named(versions: &Path, version: u64) -> io::Result<Vec<OsString>> {
+    let listed = match fs::read_dir(versions) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        listed => listed?,
+    };
+    let begin = format!("{version:020}-");
+    let mut names = listed.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+    names.retain(|name| name.to_str().is_some_and(|name| name.starts_with(&begin)));
+    names.sort_unstable();
+    Ok(names)
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use deltachain::chain::ObjectName;
 use deltachain::memory::StateMemory;
+use deltachain::rules::{CHN_03, CHN_17};
 use deltachain::{Error, ErrorClass, Result};
 
 use crate::access::store::Store;
@@ -208,14 +209,13 @@ pub fn follow_events<F: Follower>(
                 (FollowEvent::Switched(Box::new(switched)), None, behind)
             }
             Ok(None) => (FollowEvent::Newest, None, false),
-            Err(error) if error.class() == ErrorClass::Usage || error.rule() == Some("R-CHN-17") => return Err(error),
+            Err(error) if error.class() == ErrorClass::Usage || error.is(&CHN_17) => return Err(error),
             Err(error) => {
                 // A chain without versions is not a failure, but one that has lost them is.
-                let text = match error.rule() {
-                    Some("R-CHN-03") if subscriber.held_version().is_none() => {
-                        "the chain has no version yet".to_owned()
-                    }
-                    _ => format!("tried again later: {error:#}"),
+                let text = if error.is(&CHN_03) && subscriber.held_version().is_none() {
+                    "the chain has no version yet".to_owned()
+                } else {
+                    format!("will retry: {error:#}")
                 };
                 (FollowEvent::Failed(error), Some(text), false)
             }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use deltachain::chain::{FileReference, Hop};
+use deltachain::rules::{CHN_09, CHN_10};
 use deltachain::{Error, FileSource, Result, Source};
 
 use crate::access::store::Store;
@@ -111,7 +112,7 @@ impl<'a> Links<'a> {
         observer.begin(Phase::Download, to_fetch.map(|file| file.size).fold(0, u64::saturating_add));
 
         let start = |file: Option<FileReference>| {
-            let reference = file.ok_or_else(|| Error::usage("a route of the plan lacks a shard"))?;
+            let reference = file.ok_or_else(|| Error::usage("missing shard in a route of the plan"))?;
             let bytes = match cache.find(&reference)? {
                 Some(file) => Bytes::Here(file),
                 None if is_whole(&reference) => Bytes::Coming(Download::start(store, reference, cache, observer)?),
@@ -176,10 +177,10 @@ impl<'a> Links<'a> {
             return link.misses(fault);
         }
         let at_fault = error.link().and_then(|number| Some((self.shards[place].get(number)?, self.hops.get(number)?)));
-        match (error.rule(), at_fault) {
+        match at_fault {
             // Only links that are fetched in ranges can fail in the middle of the work.
-            (Some("R-CHN-09" | "R-CHN-10"), Some((link, _))) => link.misses(error),
-            (Some(_), Some((link, hop))) => {
+            Some((link, _)) if error.is_any(&[CHN_09, CHN_10]) => link.misses(error),
+            Some((link, hop)) if error.rule().is_some() => {
                 Failure::Route(hop.clone(), error.in_file(link.reference.name().to_string()))
             }
             _ => Failure::Other(error),

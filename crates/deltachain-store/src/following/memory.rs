@@ -1,7 +1,7 @@
 //! Brings memory to versions of a chain: the changes are prepared and proven beside it, then exchanged with the values
 //! that it holds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -13,9 +13,9 @@ use deltachain::{Error, Limits, Result, StateTable};
 
 use crate::access::documents::commit_of;
 use crate::access::store::Store;
-use crate::directory::own::check_outside;
+use crate::directory::marker::Kind;
+use crate::directory::own::{check_outside, own};
 use crate::directory::scratch::Scratch;
-use crate::following::cache::own_cache;
 use crate::following::held::{Record, ShardRecord};
 use crate::following::joined::Joined;
 use crate::following::links::{Failure, Received};
@@ -256,7 +256,7 @@ impl<M: StateMemory> MemorySubscriber<M> {
         let (cache, scratch) = match cache {
             Some(cache) => {
                 check_outside(&cache, store.directory().as_deref())?;
-                own_cache(&cache)?;
+                own(&cache, Kind::Cache)?;
                 (cache, None)
             }
             None => {
@@ -275,17 +275,17 @@ impl<M: StateMemory> MemorySubscriber<M> {
         let of = commit.shards.len();
         let wanted = choice.shards(version, of)?;
         if weights.len() != wanted.len() {
-            let message = format!("there are weights of {} shards, {} are wanted", weights.len(), wanted.len());
+            let message = format!("memory for {} shards was given, {} are selected", weights.len(), wanted.len());
             return Err(Error::usage(message));
         }
         if weights.iter().any(|weights| weights.memory.is_being_changed()) {
-            return Err(Error::usage("a change of the memory has begun and not come to its end: it holds no version"));
+            return Err(Error::usage("an update of this memory was interrupted, so it holds no version"));
         }
         let hashing = hashing(observer, weights.iter().map(|weights| &weights.memory));
         let mut shards = Vec::with_capacity(of);
         for (&number, Weights { memory, table }) in wanted.iter().zip(&weights) {
             if table.is_none() && choice.selection.is_some() {
-                return Err(Error::usage("some tensors are taken only: the table of the whole shard is needed"));
+                return Err(Error::usage("only some tensors are selected: the table of the whole shard is needed"));
             }
             let table = found_table(choice, memory, table.as_ref(), &hashing)?;
             check_held(&commit.shards, of, [(number, table.digests.state)])?;
@@ -296,7 +296,7 @@ impl<M: StateMemory> MemorySubscriber<M> {
         let taken = choice.patterns().map(<[String]>::to_vec);
         let (state, assets) = (commit.state, false);
         let (commit, chain) = (held.commit, held.chain);
-        let (accepted, files) = (BTreeSet::new(), None);
+        let (accepted, files) = (BTreeSet::new(), BTreeMap::new());
         self.held = Some(Record { version, commit, chain, state, of, taken, assets, accepted, files, shards });
         self.memories = weights.into_iter().map(|weights| weights.memory).collect();
         Ok(())
@@ -472,7 +472,9 @@ impl<M: StateMemory> Destination for MemorySubscriber<M> {
             None
         } else {
             let memories = wanted.iter().map(|_| M::nothing()).collect::<Option<Vec<M>>>();
-            Some(memories.ok_or_else(|| Error::usage("shards come or go, for which lent memory has no room"))?)
+            Some(memories.ok_or_else(|| {
+                Error::usage("the number of shards has changed; caller-provided memory cannot be resized")
+            })?)
         };
         let over = memories.as_ref().unwrap_or(&self.memories);
         let budget = if self.held.is_some() { self.budget } else { u64::MAX };
@@ -508,7 +510,7 @@ fn found_table(
     let Some(whole) = whole else { return Ok(StateTable { tensors: memory.tensors().to_vec(), digests: found }) };
     let taken: Vec<_> = whole.tensors.iter().filter(|info| choice.takes(info.name())).collect();
     if !taken.into_iter().eq(memory.tensors()) {
-        return Err(Error::usage("the memory does not hold just the tensors that are taken"));
+        return Err(Error::usage("the memory does not contain exactly the selected tensors"));
     }
     let mut found = found.tensors.into_iter();
     let rows = whole.tensors.iter().zip(&whole.digests.tensors);

@@ -23,10 +23,7 @@ use deltachain::{Error, Result};
 
 use crate::directory::lock::{LOCK, open_lock};
 use crate::directory::marker::Kind;
-use crate::directory::names::{
-    is_link, is_real_directory, is_real_file, is_skip, is_unfinished, is_unfinished_of_old, is_version,
-    make_real_directory, version_names,
-};
+use crate::directory::names::{is_version, make_real_directory, version_names};
 use crate::directory::own::{own, sync_directory};
 use crate::directory::unfinished::{self, UnfinishedDirectory};
 use crate::following::held::Record;
@@ -34,7 +31,7 @@ use crate::following::versions::{self, MODEL, RECORD, files_of, record_of};
 use crate::observer::Observer;
 
 const CURRENT: &str = "current";
-const VERSIONS: &str = "versions";
+pub(crate) const VERSIONS: &str = "versions";
 const CACHE: &str = "cache";
 
 /// A directory that is locked for this process.
@@ -71,10 +68,10 @@ impl ModelDirectory {
     /// USAGE if another process has locked it, or if it is something else, in which nothing is touched then; IO.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         check_current(path)?;
-        own(path, Kind::Model, |names| is_of_old(path, names))?;
+        own(path, Kind::Model)?;
         let lock = open_lock(path)?;
         lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => Error::usage("another process keeps a model in this directory").in_file(path),
+            TryLockError::WouldBlock => Error::in_use("another process keeps a model in this directory").in_file(path),
             TryLockError::Error(error) => Error::io("locking", error).in_file(path),
         })?;
         make_real_directory(&path.join(VERSIONS))?;
@@ -144,7 +141,7 @@ impl ModelDirectory {
         for path in to_tell.drain(..) {
             if !told.contains(&path) {
                 let shown = path.to_string_lossy().into_owned();
-                observer.remark(&format!("{shown:?} stays: it is not known to be made by this program"));
+                observer.remark(&format!("{shown:?} is kept: this program may not have made it"));
                 told.insert(path);
             }
         }
@@ -157,7 +154,7 @@ impl ModelDirectory {
     pub(crate) fn complete(&self, unfinished: &Unfinished, mut record: Record) -> Result<Current> {
         let made = unfinished.version();
         let writing = |error| Error::io("writing", error).in_file(&made);
-        record.files = Some(files_of(&made.join(MODEL)).map_err(writing)?);
+        record.files = files_of(&made.join(MODEL)).map_err(writing)?;
         let bytes = record.to_bytes()?;
         let written = File::create_new(made.join(RECORD))
             .and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()));
@@ -167,7 +164,7 @@ impl ModelDirectory {
         // The version that `current` leads to may be this one, and be damaged or lack shards.
         let is_free = |version: &PathBuf| fs::symlink_metadata(version).is_err();
         let version = version_names(&record.directory_name()).map(|name| versions.join(name)).find(is_free);
-        let taken = || Error::usage("something is in the place of the new version, and in those beside it");
+        let taken = || Error::usage("a file is in the way of the new version, and of its alternative names");
         let version = version.ok_or_else(|| taken().in_file(&versions))?;
         fs::rename(&made, &version).and_then(|()| sync_directory(&versions)).map_err(writing)?;
         Ok(Current { record, model: version.join(MODEL) })
@@ -185,8 +182,7 @@ impl ModelDirectory {
         }
         check_current(&self.path)?;
         let name = model.parent().and_then(Path::file_name).filter(|_| model.is_dir());
-        let name =
-            name.ok_or_else(|| Error::usage("the version has been removed since it was prepared").in_file(model))?;
+        let name = name.ok_or_else(|| Error::usage("the prepared version has been removed").in_file(model))?;
         let place = UnfinishedDirectory::new(&self.path).map_err(switching)?;
         let link = place.path().join(CURRENT);
         let target = [VERSIONS.as_ref(), name, OsStr::new(MODEL)].iter().collect::<PathBuf>();
@@ -222,7 +218,7 @@ pub(crate) fn time_of_switch(directory: &Path) -> Option<std::time::SystemTime> 
 }
 
 /// The name of the version's directory that `current` leads to.
-fn target_of_current(directory: &Path) -> Result<Option<OsString>> {
+pub(crate) fn target_of_current(directory: &Path) -> Result<Option<OsString>> {
     let current = directory.join(CURRENT);
     let target = match fs::read_link(&current) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -248,31 +244,6 @@ fn check_current(directory: &Path) -> Result<()> {
         Err(error) if error.class() == deltachain::ErrorClass::Usage => Err(error),
         _ => Ok(()),
     }
-}
-
-/// Whether a directory without a marker, in which there are these things, is one of a program before this one, which made no
-/// marker. It is if it holds a version, and if there is nothing in it but what such a program makes.
-fn is_of_old(directory: &Path, names: &[OsString]) -> bool {
-    let all = |folder: &str, is_ours: &dyn Fn(&OsStr, &Path) -> bool| {
-        let folder = directory.join(folder);
-        is_real_directory(&folder)
-            && fs::read_dir(folder).is_ok_and(|mut entries| {
-                entries.all(|entry| entry.is_ok_and(|entry| is_ours(&entry.file_name(), &entry.path())))
-            })
-    };
-    let is_left = |name: &OsStr| is_unfinished(name) || is_unfinished_of_old(name);
-    let holds_a_version = is_real_directory(&directory.join(VERSIONS))
-        && target_of_current(directory).is_ok_and(|name| name.is_some_and(|name| is_version(&name)))
-        && current_in(directory).is_ok_and(|current| current.is_some());
-    let is_ours = |name: &OsString| match name.to_str() {
-        Some(CURRENT) => true,
-        Some(LOCK) => fs::symlink_metadata(directory.join(LOCK)).is_ok_and(|found| found.is_file() && found.len() == 0),
-        Some(VERSIONS) => all(VERSIONS, &|name, path| is_version(name) && is_real_directory(path)),
-        Some(CACHE) => all(CACHE, &|name, path| (is_link(name) || is_left(name)) && is_real_file(path)),
-        _ if is_skip(name) => is_real_directory(&directory.join(name)),
-        _ => is_left(name),
-    };
-    holds_a_version || names.iter().all(is_ours)
 }
 
 #[cfg(unix)]

@@ -51,7 +51,7 @@ pub(crate) fn take_model(from: &SafetensorsState, to: &Path) -> Result<()> {
 pub(crate) fn take_other_files(from: &Path, to: &Path, observer: &dyn Observer) -> Result<()> {
     let Found { taken, left } = other_files(from)?;
     if !left.is_empty() {
-        observer.remark(&format!("not taken from {:?}: {}", from.to_string_lossy(), list(&left)));
+        observer.remark(&format!("not copied from {:?}: {}", from.to_string_lossy(), list(&left)));
     }
     for (name, path) in taken {
         second_name(&path, &make_place(to, &name)?).map_err(failed_with("taking", &path))?;

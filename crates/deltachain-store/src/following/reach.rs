@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use deltachain::chain::{ObjectName, Plan, Planner, check_held};
+use deltachain::rules::{CHN_02, CHN_04, CHN_05, CHN_07, CHN_08, CHN_09, CHN_13, CHN_14, Rule};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
@@ -21,7 +22,7 @@ use crate::following::switched::Trip;
 use crate::observer::Observer;
 
 /// The error if documents do not fit each other, or name something that does not exist.
-const AT_ODDS: [&str; 7] = ["R-CHN-02", "R-CHN-04", "R-CHN-05", "R-CHN-07", "R-CHN-08", "R-CHN-09", "R-CHN-13"];
+const AT_ODDS: [Rule; 7] = [CHN_02, CHN_04, CHN_05, CHN_07, CHN_08, CHN_09, CHN_13];
 
 /// Where versions go: a directory or memory.
 pub(crate) trait Destination {
@@ -116,24 +117,28 @@ impl Reader {
         let planner = |accept| Planner::new(version, held, accept, &self.limits);
         let mut told = BTreeSet::new();
         let mut result = self.reach(planner(None), to, observer, &mut told);
-        let rule = |result: &Result<Reached<D::Made>>| result.as_ref().err().and_then(Error::rule);
-        if rule(&result).is_some_and(|rule| AT_ODDS.contains(&rule)) {
+        let breaks = |result: &Result<Reached<D::Made>>, rules: &[Rule]| {
+            result.as_ref().err().is_some_and(|error| error.is_any(rules))
+        };
+        let breaks_some =
+            |result: &Result<Reached<D::Made>>| result.as_ref().err().is_some_and(|error| error.rule().is_some());
+        if breaks(&result, &AT_ODDS) {
             // A document may have been damaged on its way, or have come from a cache that is older than the others.
             result = self.reach(planner(None), to, observer, &mut told);
         }
         // What is held is of use as long as the chain goes on from there.
-        if rule(&result) == Some("R-CHN-13") && self.adopt.load(Ordering::Relaxed) {
+        if breaks(&result, &[CHN_13]) && self.adopt.load(Ordering::Relaxed) {
             result = self.reach(Planner::new(version, None, None, &self.limits), to, observer, &mut told);
-        } else if let (Some(_), Some(known)) = (rule(&result), known) {
+        } else if let (true, Some(known)) = (breaks_some(&result), known) {
             // Once, and not again when the version has been held.
             let is_new = |commit: &Digest| known.commit != *commit && !known.accepted.contains(commit);
             if let Some(commit) = self.rollback.filter(is_new) {
-                let is_back = matches!(rule(&result), Some("R-CHN-04" | "R-CHN-05" | "R-CHN-13" | "R-CHN-14"));
+                let is_back = breaks(&result, &[CHN_04, CHN_05, CHN_13, CHN_14]);
                 result = self.reach(planner(Some(commit)), to, observer, &mut told);
                 // The chain may have gone on from there. Then the first step is to that version.
                 if version.is_none()
                     && is_back
-                    && rule(&result).is_some()
+                    && breaks_some(&result)
                     && let Some(older) = self.find(commit)?
                 {
                     let planner = Planner::new(Some(older), held, Some(commit), &self.limits);
@@ -176,7 +181,7 @@ impl Reader {
             let plan = read::plan(&self.store, &mut planner);
             trip.times.plan += began.elapsed();
             for fault in planner.passed_over() {
-                let text = format!("passed over: {fault}");
+                let text = format!("skipped a path: {fault}");
                 if !told.contains(&text) {
                     observer.remark(&text);
                     told.insert(text);
@@ -231,7 +236,7 @@ fn start<'a>(plan: &Plan, wanted: &[usize], to: &'a impl Destination) -> Result<
     match plan.hops.first().and_then(|hop| hop.from) {
         None => Ok(wanted.iter().map(|&number| Shard::nothing(number)).collect()),
         Some(from) if to.held().is_some_and(|held| held.version == from) => to.shards(),
-        Some(_) => Err(Error::usage("the plan starts from a version that is not held")),
+        Some(_) => Err(Error::usage("the plan starts from another version than the held one")),
     }
 }
 

@@ -139,7 +139,7 @@ impl Following<'_> {
         let tensors: Vec<Vec<TensorInfo>> = pushed.iter().map(|shard| shard.replay.tensors()).collect();
         let Some(union) = union(&tensors) else { return Err(self.tell_apart(pushed, building)) };
         if union.is_empty() && self.selection.is_some() {
-            return Err(Error::usage(format!("version {} has no tensor that is wanted", self.plan.version)).into());
+            return Err(Error::usage(format!("version {} has none of the selected tensors", self.plan.version)).into());
         }
         let work = pushed.iter().map(|shard| shard.replay.work()).fold(0, u64::saturating_add);
         self.observer.begin(Phase::Build, work);
@@ -163,7 +163,7 @@ impl Following<'_> {
             }
         }
         let union = check_union(self.plan.state, rows(pushed.iter().map(|shard| shard.replay.table())));
-        union.err().unwrap_or_else(|| Error::usage("two shards have a tensor of the same name")).into()
+        union.err().unwrap_or_else(|| Error::usage("duplicate tensor: two shards have one of this name")).into()
     }
 
     /// Opens the links of a shard.
@@ -172,7 +172,7 @@ impl Following<'_> {
         let readers = hops.map(|(number, (hop, link))| {
             let open = || {
                 let reader = LinkReader::open(link, self.limits)?;
-                let target = hop.shards.get(shard.number).ok_or_else(|| Error::usage("the route has no such shard"))?;
+                let target = hop.shards.get(shard.number).ok_or_else(|| Error::usage("missing shard in the route"))?;
                 check_target(reader.header(), *target)?;
                 Ok(reader)
             };
@@ -199,14 +199,9 @@ fn push<'a>(
     readers: &'a [LinkReader<&'a Link<'a>>],
     is_taken: &'a (dyn Fn(&str) -> bool + Sync),
 ) -> Result<Pushed<'a>> {
-    let mut replay = Replay::of_part(shard.table.clone(), is_taken);
-    let mut layout = shard.layout.clone();
-    for (number, reader) in readers.iter().enumerate() {
-        replay.push(reader)?;
-        let of_target = Layout::of_target(&reader.index().metadata, layout.as_ref(), &replay.table().tensors);
-        layout = Some(of_target.map_err(|error| error.of_link(number))?);
-    }
-    let layout = layout.ok_or_else(|| Error::usage("the plan has no route to follow"))?;
+    let mut replay = Replay::of_part(shard.table.clone(), is_taken).with_layout(shard.layout.clone());
+    readers.iter().try_for_each(|reader| replay.push(reader))?;
+    let layout = replay.layout().cloned().ok_or_else(|| Error::usage("the plan has no route to follow"))?;
     Ok(Pushed { shard, replay, layout })
 }
 

@@ -22,7 +22,7 @@ impl Choice {
             numbers.sort_unstable();
             numbers.dedup();
             if numbers.is_empty() {
-                return Err(Error::usage("no shard is wanted"));
+                return Err(Error::usage("no shard is selected"));
             }
         }
         Ok(Self { numbers, selection: patterns.map(Selection::new).transpose()? })
@@ -35,9 +35,9 @@ impl Choice {
     pub(crate) fn shards(&self, version: u64, of: usize) -> Result<Vec<usize>> {
         let Some(wanted) = &self.numbers else { return Ok((0..of).collect()) };
         match wanted.iter().find(|&&shard| shard >= of) {
-            Some(shard) => {
-                Err(Error::usage(format!("shard {shard} is wanted, version {version} has {of}, counted from 0")))
-            }
+            Some(shard) => Err(Error::usage(format!(
+                "shard {shard} is selected, but version {version} has {of} shards, counted from 0"
+            ))),
             None => Ok(wanted.clone()),
         }
     }
@@ -65,7 +65,7 @@ impl Selection {
     /// USAGE if there is no pattern, or a malformed one.
     pub(crate) fn new(mut patterns: Vec<String>) -> Result<Self> {
         if patterns.is_empty() {
-            return Err(Error::usage("no tensor is wanted"));
+            return Err(Error::usage("no tensor is selected"));
         }
         patterns.sort_unstable();
         patterns.dedup();

@@ -114,7 +114,7 @@ impl<'a> Part<'a> {
     }
 
     fn check(&self, info: &TensorInfo, is_same: bool) -> Result<()> {
-        let text = || format!("the tensor {:?} changed since the version was put here", info.name());
+        let text = || format!("the tensor {:?} has changed since the version was put here", info.name());
         if is_same { Ok(()) } else { Err(Error::usage(text()).in_file(self.whole.path())) }
     }
 }

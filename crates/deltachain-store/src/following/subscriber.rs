@@ -143,10 +143,9 @@ impl Prepared {
 impl Subscriber {
     /// Opens or makes a directory. No other process may be keeping it at the same time.
     ///
-    /// The file `deltachain.directory` in it says that it is one of these. A directory that is not there or is empty becomes
-    /// one. So does one without that file if a program before this one kept it: if `current` in it leads to a version
-    /// there, or if nothing lies in it but what such a program makes. Any other is refused, and nothing in it is touched. Only
-    /// what a subscriber has made is ever removed, and never through a symbolic link; what else lies there stays.
+    /// The file `deltachain.directory` in it says that it is one of these. A directory that is missing or empty
+    /// becomes one. Any other is refused, and nothing in it is touched. Only what a subscriber has made is ever removed, and
+    /// never through a symbolic link; what else lies there stays.
     ///
     /// # Errors
     /// USAGE if the directory is not empty and not a subscriber's directory, if it lies in the chain's own directory,
@@ -217,7 +216,7 @@ impl Subscriber {
             return Ok(());
         }
         let path = self.directory.path().to_owned();
-        observer.remark(&format!("{:?} has been removed or replaced, and is made anew", path.to_string_lossy()));
+        observer.remark(&format!("{:?} has been removed or replaced; recreating it", path.to_string_lossy()));
         self.directory = ModelDirectory::open(&path)?;
         match self.directory.current() {
             Ok(Some(current)) => self.held = Some(Known::new(current, Files::Unread)),
@@ -230,7 +229,7 @@ impl Subscriber {
     /// The files of the held version, if they are unchanged. They are read when this is asked for the first time.
     fn open_held(&mut self, observer: &dyn Observer) -> Result<Option<HeldModel>> {
         if let Some(error) = self.unusable.take() {
-            observer.remark(&format!("what is in the directory cannot be used, and is made anew: {error:#}"));
+            observer.remark(&format!("the contents of the directory are unusable and will be recreated: {error:#}"));
         }
         let Some(known) = self.held.as_mut().filter(|known| known.files != Files::Useless) else { return Ok(None) };
         let record = &known.record;
@@ -239,7 +238,7 @@ impl Subscriber {
             let trust = self.trust_directory || known.files == Files::Proven;
             HeldModel::open(&known.public.directory, record, selection.as_ref(), trust, observer)
         } else {
-            Err(Error::usage("it has other shards or tensors than those that are wanted"))
+            Err(Error::usage("it has other shards or tensors than the selected ones"))
         };
         match opened {
             Ok(model) => {
@@ -250,8 +249,9 @@ impl Subscriber {
             Err(error) if observer.advance(Phase::Hash, 0).is_err() => Err(error),
             Err(error) => {
                 let version = record.version;
-                observer
-                    .remark(&format!("version {version} in the directory cannot be used, and is made anew: {error:#}"));
+                observer.remark(&format!(
+                    "version {version} in the directory is unusable and will be recreated: {error:#}"
+                ));
                 known.files = Files::Useless;
                 Ok(None)
             }
@@ -303,11 +303,9 @@ impl Destination for InDirectory<'_> {
     fn lacks_files(&self, plan: &Plan) -> bool {
         let Some(held) = self.held else { return false };
         let record = held.record();
-        let others = match (self.other_files, &record.files) {
+        let others = match self.other_files {
             // Whatever is wrong with the directory is found out when its files are taken.
-            (OtherFiles::Directory(from), Some(files)) => {
-                has_other_files(from, &held.files, files.keys()).unwrap_or(false)
-            }
+            OtherFiles::Directory(from) => has_other_files(from, &held.files, record.files.keys()).unwrap_or(false),
             _ => true,
         };
         record.assets != self.takes_assets(plan) || !others

@@ -8,7 +8,6 @@
 //! Of these only what the program has made is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -30,12 +29,21 @@ pub(crate) const RECORD: &str = "held.json";
 /// # Errors
 /// USAGE if that cannot be read, or if the directory is a symbolic link; IO.
 pub(crate) fn record_of(version: &Path) -> Result<Record> {
+    let missing = || Error::io("reading", io::ErrorKind::NotFound.into()).in_file(version.join(RECORD));
+    record_if_there(version)?.ok_or_else(missing)
+}
+
+/// The same; `None` if there is no such version.
+pub(crate) fn record_if_there(version: &Path) -> Result<Option<Record>> {
     if fs::symlink_metadata(version).is_ok_and(|found| found.is_symlink()) {
-        return Err(Error::usage("a symbolic link in the place of a version").in_file(version));
+        return Err(Error::usage("a symbolic link instead of a version's directory").in_file(version));
     }
     let path = version.join(RECORD);
-    let bytes = fs::read(&path).map_err(|error| Error::io("reading", error).in_file(&path))?;
-    Record::parse(&bytes).map_err(|error| error.in_file(path))
+    match fs::read(&path) {
+        Ok(bytes) => Record::parse(&bytes).map(Some).map_err(|error| error.in_file(path)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("reading", error).in_file(path)),
+    }
 }
 
 /// The files of a model and their lengths. Those in folders have the folders before their names, each with a `/`.
@@ -68,13 +76,8 @@ fn add_files(directory: &Path, folder: &str, files: &mut BTreeMap<String, u64>) 
 /// # Errors
 /// As for [`SafetensorsState::open_files`].
 pub(crate) fn open_model(model: &Path, record: &Record) -> Result<SafetensorsState> {
-    match &record.files {
-        Some(files) => {
-            let is_of_tensors = |name: &&str| name.ends_with(".safetensors");
-            SafetensorsState::open_files(model, files.keys().map(String::as_str).filter(is_of_tensors))
-        }
-        None => SafetensorsState::open(model),
-    }
+    let is_of_tensors = |name: &&str| name.ends_with(".safetensors");
+    SafetensorsState::open_files(model, record.files.keys().map(String::as_str).filter(is_of_tensors))
 }
 
 /// Removes a version. Whether it is gone; otherwise something in it is not ours, and that stays, with the record, so that this
@@ -92,13 +95,8 @@ pub(crate) fn remove(version: &Path) -> io::Result<bool> {
     }
     let Ok(record) = record_of(version) else { return Ok(false) };
     if is_real_directory(&model) {
-        let files: Vec<OsString> = match record.files {
-            Some(files) => files.into_keys().map(OsString::from).collect(),
-            // Programs before this one did not list them, and put nothing but files there.
-            None => fs::read_dir(&model)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?,
-        };
         let mut folders = BTreeSet::new();
-        for name in files.iter().map(Path::new) {
+        for name in record.files.keys().map(Path::new) {
             if !name.components().all(|part| matches!(part, Component::Normal(_))) {
                 continue;
             }

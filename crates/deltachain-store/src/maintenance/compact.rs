@@ -26,7 +26,7 @@ pub struct CompactOptions {
     pub from: Vec<u64>,
     /// Whether a snapshot is made.
     pub snapshot: bool,
-    /// How values may be coded.
+    /// How values are coded.
     pub profile: Profile,
     /// Where states are built: room for two is needed. What is built there is left there.
     pub scratch: PathBuf,
@@ -83,7 +83,7 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
     sources.sort_by_key(|source| source.as_ref().map(|source| source.commit.version));
     sources.dedup();
     if sources.is_empty() {
-        return Err(Error::usage("compact was asked for neither a snapshot nor links from older versions"));
+        return Err(Error::usage("compact needs a snapshot or links from older versions to add"));
     }
 
     let mut made: Vec<MadeRoute> = sources

@@ -138,10 +138,12 @@ fn hints(
         let Ok(link) = LinkReader::open(StoredLink::new(store, file), &options.limits) else { continue };
         let (base, target) = (link.header().base, link.header().target);
         if let Some(version) = versions.get(&target) {
-            let text = "leads to version {version}, and no route names it: a compaction is under way or was ended, or a routes document was lost";
+            let text = "leads to version {version}, but no route names it: a compaction is running or was interrupted, or a \
+                        routes document was lost";
             hints.push(format!("{}: {}", object.name, text.replace("{version}", &version.to_string())));
         } else if let Some((version, _)) = head.filter(|(_, entry)| shards(entry).contains(&base)) {
-            let text = "leads on from the head, version {version}: a publisher is at work or was ended, or the commit after it was lost";
+            let text = "leads on from the head, version {version}: a publish is running or was interrupted, or the next \
+                        commit was lost";
             hints.push(format!("{}: {}", object.name, text.replace("{version}", &version.to_string())));
         }
     }

@@ -60,7 +60,7 @@ impl<'a> Prover<'a> {
             if let Some(entry) = entry.filter(|entry| entry.routes.is_empty()) {
                 // No fault: who still holds the version can take them. Compaction from a held version makes such routes.
                 let version = entry.commit.version;
-                self.observer.remark(&format!("routes from version {version}, which has been pruned, are not tried"));
+                self.observer.remark(&format!("skipping routes from version {version}, which has been pruned"));
                 continue;
             }
             let Some(digests) = note(problems, self.bring_all_to(source, of))? else { continue };

@@ -33,8 +33,13 @@ impl Attempt {
     /// # Errors
     /// R-PUB-08 (`CHAIN`).
     pub(crate) fn check(&self) -> Result<()> {
+        check_duration(self.seconds())
+    }
+
+    /// How long ago it began.
+    pub(crate) fn seconds(&self) -> u64 {
         let here = self.began.elapsed().max(self.at.elapsed().unwrap_or_default());
-        check_duration(self.before.saturating_add(here).as_secs())
+        self.before.saturating_add(here).as_secs()
     }
 }
 

@@ -5,6 +5,7 @@ use std::thread;
 
 use deltachain::chain::{Asset, Parent, check_folders};
 use deltachain::files::SafetensorsState;
+use deltachain::tensor::StateDigests;
 use deltachain::{DiffReport, Error, Result, StateTable};
 
 use crate::access::documents;
@@ -14,25 +15,30 @@ use crate::following::assets::store_assets;
 use crate::following::other_files::list;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::attempt::Attempt;
-use crate::publishing::head_copy::HeadCopy;
 use crate::publishing::kept::{Kept, Place};
 use crate::publishing::model::End;
 use crate::publishing::new_link::NewLink;
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::{ShardLink, ShardPart};
-use crate::publishing::policy::{PathBytes, Snapshots, skipped_from};
+use crate::publishing::policy::{PathBytes, skipped_from};
 
 /// The links of one shard of the next version, to be made and stored.
 pub(crate) struct Job<'a> {
     pub(crate) store: &'a Store,
     /// What the next version follows.
     pub(crate) parent: &'a Parent,
+    /// What the path to the head costs, if it is known.
+    pub(crate) path: Option<PathBytes>,
     /// The shard's next state.
     pub(crate) target: End<'a>,
     /// Its files, if it has any.
     pub(crate) files: Option<&'a SafetensorsState>,
     pub(crate) shard: usize,
     pub(crate) of: usize,
+    /// Assets that are in the store for certain: they are never pruned.
+    pub(crate) known_assets: &'a [Asset],
+    /// Whether no link is stored if the state is the head's; for a single shard.
+    pub(crate) if_changed: bool,
     pub(crate) options: &'a PublishOptions,
     pub(crate) observer: &'a dyn Observer,
 }
@@ -41,8 +47,6 @@ pub(crate) struct Job<'a> {
 pub(crate) struct Made {
     pub(crate) part: ShardPart,
     pub(crate) attempt: Attempt,
-    /// What the path to the head costs, if it is known.
-    pub(crate) path: Option<PathBytes>,
     pub(crate) work: Option<Kept>,
     /// Whether there is nothing to commit, because the state is the head's. No link has been stored.
     pub(crate) is_head: bool,
@@ -54,7 +58,7 @@ type Links = Vec<(Option<u64>, NewLink)>;
 /// What links are made from.
 struct Bases<'a> {
     head: Option<u64>,
-    /// The head's state, unless there is a copy of it.
+    /// The head's state.
     state: Option<End<'a>>,
     /// Where links are made.
     place: &'a Path,
@@ -63,15 +67,16 @@ struct Bases<'a> {
 }
 
 impl Job<'_> {
-    /// If there is a copy of the head, it is the base, and knows then what brings it forward.
-    pub(crate) fn run(&self, base: Base<'_>, copy: Option<&mut HeadCopy>) -> Result<Made> {
+    /// `last` are the digests of the head if this publisher has made it, for [`Base::Last`].
+    pub(crate) fn run(&self, base: Base<'_>, last: Option<&StateDigests>) -> Result<Made> {
         if self.shard >= self.of {
-            return Err(Error::usage(format!("of {} shards, none has number {}", self.of, self.shard)));
+            return Err(Error::usage(format!("there are {} shards, but no shard {}", self.of, self.shard)));
         }
         let Self { parent, observer, .. } = *self;
-        if let Base::State(_) | Base::Trusted(..) = base {
+        if let Base::State(_) = base {
             parent.head_for_base()?;
         }
+        let base = if let (Base::Last(_), None) = (base, last) { Base::Chain } else { base };
         // Routes lead between versions with equally many shards.
         let head = parent.head().filter(|head| head.shards.len() == self.of).map(|head| head.version);
         let scratch = Scratch::new(self.options.scratch.as_deref())?;
@@ -79,9 +84,7 @@ impl Job<'_> {
         check_folders(&assets, self.target.layout.iter().flat_map(|layout| layout.folders()))?;
         let (mut work, place) = match base {
             Base::Work(directory) => (Some(self.keep(Place::Lasting(directory))?), directory),
-            Base::Chain if head.is_some() && copy.is_none() => {
-                (Some(self.keep(Place::Passing(scratch.path()))?), scratch.path())
-            }
+            Base::Chain if head.is_some() => (Some(self.keep(Place::Passing(scratch.path()))?), scratch.path()),
             _ => (None, scratch.path()),
         };
         let is_lasting = work.as_ref().is_some_and(Kept::is_lasting);
@@ -91,38 +94,25 @@ impl Job<'_> {
         let (lent, layout);
         let state = match base {
             Base::Nothing => None,
-            Base::State(model) => {
+            Base::State(model) | Base::Last(model) => {
                 (lent, layout) = (model.lent(), model.layout()?);
-                Some(End { state: &lent, layout: layout.as_deref(), digests: None })
-            }
-            Base::Trusted(model, digests) => {
-                (lent, layout) = (model.lent(), model.layout()?);
-                Some(End { state: &lent, layout: layout.as_deref(), digests: Some(digests) })
+                let digests = last.filter(|_| matches!(base, Base::Last(_)));
+                Some(End { state: &lent, layout: layout.as_deref(), digests })
             }
             Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state).map(End::from),
         };
-        let path = self.path_to_head()?;
         if self.target.state.tensors().is_empty() {
             observer.remark("the state has no tensors");
         }
         let attempt = Attempt::begin();
-        let (links, is_head) = self.make_and_store(&Bases { head, state, place, is_lasting }, copy, path)?;
+        let (links, is_head) = self.make_and_store(&Bases { head, state, place, is_lasting })?;
         // The way to the new version, once it has been committed.
         if let (Some(work), Some((_, link))) = (&mut work, links.iter().find(|(from, _)| *from == head)) {
             work.remember(link)?;
         }
         let part = self.part(&links, assets)?;
         // What is only there for this once need not get to the new version.
-        Ok(Made { part, attempt, path, work: work.filter(Kept::is_lasting), is_head })
-    }
-
-    fn path_to_head(&self) -> Result<Option<PathBytes>> {
-        let Self { store, parent, options, .. } = *self;
-        match options.snapshots {
-            Snapshots::Cost(_) => PathBytes::to_head(store, parent, &options.limits),
-            // Nothing is read for the next publisher alone.
-            Snapshots::Every(_) | Snapshots::Never => Ok(parent.head().and_then(PathBytes::of)),
-        }
+        Ok(Made { part, attempt, work: work.filter(Kept::is_lasting), is_head })
     }
 
     /// Stores the other files of the directory, before the work that takes long.
@@ -130,31 +120,26 @@ impl Job<'_> {
         let Self { store, shard, options, observer, .. } = *self;
         let Some(files) = self.files else { return Ok(Vec::new()) };
         if options.assets && shard == 0 {
-            return store_assets(store, files, scratch, observer);
+            return store_assets(store, files, self.known_assets, scratch, observer);
         }
         if !files.left_out().is_empty() {
             observer.remark(&format!("not published: {}", list(files.left_out())));
         }
         let others = files.other_files();
         if !others.is_empty() {
-            let why = if options.assets { "shard 0 brings the other files" } else { "no other files are wanted" };
-            observer.remark(&format!("not published, because {why}: {}", list(&others)));
+            let why = if options.assets { "shard 0 publishes the other files" } else { "other files are turned off" };
+            observer.remark(&format!("not published ({why}): {}", list(&others)));
         }
         Ok(Vec::new())
     }
 
     /// Makes links and stores them; one is on its way while the next is being made. If nothing has changed and that is to make no
     /// version, there is only one, which is not stored.
-    fn make_and_store(
-        &self,
-        bases: &Bases<'_>,
-        copy: Option<&mut HeadCopy>,
-        path: Option<PathBytes>,
-    ) -> Result<(Links, bool)> {
+    fn make_and_store(&self, bases: &Bases<'_>) -> Result<(Links, bool)> {
         let _uploads = InPhase::begin(self.observer, Phase::Upload, 0);
         thread::scope(|scope| {
             let mut uploads = Vec::new();
-            let unchanged = self.make_links(bases, copy, path, &mut |from, link| {
+            let unchanged = self.make_links(bases, &mut |from, link| {
                 uploads.push(scope.spawn(move || link.upload(self.store, self.observer).map(|()| (from, link))));
             })?;
             if let Some(link) = unchanged {
@@ -166,38 +151,24 @@ impl Job<'_> {
         })
     }
 
-    fn make_links(
-        &self,
-        bases: &Bases<'_>,
-        mut copy: Option<&mut HeadCopy>,
-        path: Option<PathBytes>,
-        add: &mut dyn FnMut(Option<u64>, NewLink),
-    ) -> Result<Option<NewLink>> {
+    fn make_links(&self, bases: &Bases<'_>, add: &mut dyn FnMut(Option<u64>, NewLink)) -> Result<Option<NewLink>> {
         let Self { parent, shard, of, options, observer, .. } = *self;
         let (profile, place) = (options.profile, bases.place);
-        let mut target = self.target;
+        let target = self.target;
         let mut needs_snapshot = true;
-        let link = match (bases.head, &mut copy, bases.state) {
-            (Some(_), Some(copy), _) => Some(copy.link_to(target, profile, place, observer)?),
-            (Some(_), None, Some(base)) => Some(NewLink::make(Some(base), target, profile, place, observer)?),
-            _ => None,
-        };
-        if let Some(link) = link {
+        if let (Some(_), Some(base)) = (bases.head, bases.state) {
+            let link = NewLink::make(Some(base), target, profile, place, observer)?;
             parent.check_base(shard, link.report.base)?;
             self.check_changed(&link.report)?;
-            if options.if_changed && of == 1 && link.report.base == link.report.target.state {
+            if self.if_changed && link.report.base == link.report.target.state {
                 return Ok(Some(link));
             }
             // Several shards must come to the same result, though each knows its own link only.
             let bytes = if of == 1 { link.reference.size } else { 0 };
             add(bases.head, link);
-            needs_snapshot = options.snapshots.want(parent, path, bytes, observer);
+            needs_snapshot = options.snapshots.want(parent, self.path, bytes, observer);
         }
         let skipped = skipped_from(parent.next_version(), &options.skips);
-        if let Some(copy) = copy.filter(|_| needs_snapshot || !skipped.is_empty()) {
-            // What was lent is not read again: it may be another state by now.
-            target.state = copy.forward()?;
-        }
         let make = |base: Option<End<'_>>| NewLink::make(base, target, profile, place, observer);
         if needs_snapshot {
             add(None, make(None)?);
@@ -209,7 +180,7 @@ impl Job<'_> {
                 Ok(Some(older)) => add(Some(from), make(older.state().map(End::from))?),
                 // Readers can do without this link.
                 Err(error) if error.rule().is_some() => {
-                    observer.remark(&format!("no link is made from version {from}, which cannot be built: {error}"));
+                    observer.remark(&format!("skipping the link from version {from}, which cannot be built: {error}"));
                 }
                 Err(error) => return Err(error),
             }
@@ -225,7 +196,7 @@ impl Job<'_> {
         if share > most {
             let (share, most) = (share * 100.0, most * 100.0);
             let message = format!(
-                "{share:.2} % of the elements differ from the head, and no more than {most:.2} % may: nothing was published"
+                "{share:.2} % of the elements differ from the head, more than the limit of {most:.2} %: nothing was published"
             );
             return Err(Error::usage(message));
         }
@@ -274,6 +245,8 @@ impl Job<'_> {
             table: StateTable { tensors: self.target.state.tensors().to_vec(), digests: first.report.target.clone() },
             assets,
             links: links.iter().map(shard_link).collect(),
+            session: rand::random(),
+            seconds: 0,
             changed: first.report.changed,
             elements: first.report.elements,
         })

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use deltachain::files::SafetensorsState;
+use deltachain::rules::{CHN_03, CHN_04, CHN_05, CHN_13};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
@@ -63,7 +64,9 @@ impl Kept {
         if !is_there {
             let (held, directory) = (held.map(|held| held.version), self.subscriber.directory().to_owned());
             let prepared = self.subscriber.prepare(Some(version), observer).inspect_err(|error| {
-                if let (Some(held), Some("R-CHN-03" | "R-CHN-04" | "R-CHN-05" | "R-CHN-13")) = (held, error.rule()) {
+                if let Some(held) = held
+                    && error.is_any(&[CHN_03, CHN_04, CHN_05, CHN_13])
+                {
                     advise(&directory, held, observer);
                 }
             });
@@ -96,7 +99,7 @@ impl Kept {
 /// Says what to do about a directory that does not go with the chain.
 fn advise(directory: &Path, held: u64, observer: &dyn Observer) {
     observer.remark(&format!(
-        "{:?} holds version {held} of another chain, or one that this chain does not have any more. If the chain is right as \
+        "{:?} holds version {held} of another chain, or one that this chain no longer has. If the chain is right as \
          it is, use an empty directory in its place",
         directory.to_string_lossy()
     ));

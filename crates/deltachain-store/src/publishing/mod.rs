@@ -1,7 +1,7 @@
 //! Adding versions to a chain: links are made and stored, a commit makes them a version.
 
 pub(crate) mod attempt;
-pub(crate) mod head_copy;
+pub(crate) mod commit;
 pub(crate) mod job;
 pub(crate) mod kept;
 pub(crate) mod model;
@@ -11,4 +11,3 @@ pub(crate) mod part;
 pub(crate) mod policy;
 pub(crate) mod published;
 pub(crate) mod publisher;
-pub(crate) mod shards;

@@ -6,9 +6,8 @@ use std::path::Path;
 
 use deltachain::chain::FileReference;
 use deltachain::files::{LAYOUT_KEY, Layout};
-use deltachain::memory::PatchSet;
 use deltachain::tensor::{Digest, MemoryState, total_bytes};
-use deltachain::{DiffOptions, DiffReport, Error, Profile, Result, diff, diff_with_patches};
+use deltachain::{DiffOptions, DiffReport, Error, Profile, Result, diff};
 use tempfile::NamedTempFile;
 
 use crate::access::store::Store;
@@ -38,34 +37,6 @@ impl NewLink {
     ) -> Result<Self> {
         let nothing = MemoryState::new();
         let base = base.unwrap_or(End { state: &nothing, layout: None, digests: None });
-        let run =
-            |options: &DiffOptions<'_>, out: &mut dyn Write| Ok((diff(base.state, target.state, options, out)?, ()));
-        Self::write(base, target, profile, place, observer, run).map(|(link, ())| link)
-    }
-
-    /// As [`make`](Self::make); also gives what changes the base to the target.
-    pub(crate) fn make_with_patches(
-        base: End<'_>,
-        target: End<'_>,
-        profile: Profile,
-        place: &Path,
-        observer: &dyn Observer,
-    ) -> Result<(Self, PatchSet)> {
-        let run = |options: &DiffOptions<'_>, out: &mut dyn Write| {
-            diff_with_patches(base.state, target.state, options, u64::MAX, out)
-        };
-        Self::write(base, target, profile, place, observer, run)
-    }
-
-    /// Lets `run` write a link.
-    fn write<T>(
-        base: End<'_>,
-        target: End<'_>,
-        profile: Profile,
-        place: &Path,
-        observer: &dyn Observer,
-        run: impl FnOnce(&DiffOptions<'_>, &mut dyn Write) -> Result<(DiffReport, T)>,
-    ) -> Result<(Self, T)> {
         let tensors = target.state.tensors();
         let single = Layout::single_file(tensors);
         let layout = Layout::metadata_value(target.layout.unwrap_or(&single), base.layout, tensors);
@@ -79,11 +50,11 @@ impl NewLink {
         let file = file.map_err(|error| Error::io("creating a temporary file", error).in_file(place))?;
         let mut out = HashingWriter { file: BufWriter::new(file), hasher: blake3::Hasher::new() };
         let options = DiffOptions::default().profile(profile).metadata(metadata).progress(&progress);
-        let (report, more) = run(&options.base_digests(base.digests), &mut out)?;
+        let report = diff(base.state, target.state, &options.base_digests(base.digests), &mut out)?;
         let digest = Digest(*out.hasher.finalize().as_bytes());
         let file = out.file.into_inner().map_err(|error| Error::io("writing a temporary file", error.into_error()))?;
         let reference = FileReference { digest, size: report.bytes };
-        Ok((Self { file, reference, report }, more))
+        Ok(Self { file, reference, report })
     }
 
     /// Stores the link. The observer has been told of a phase of uploads; its end is the caller's to tell.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use deltachain::tensor::StateDigests;
 use deltachain::{Limits, Profile};
 
 use crate::publishing::model::Model;
@@ -13,7 +12,7 @@ use crate::publishing::policy::Snapshots;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PublishOptions {
-    /// How values may be coded.
+    /// How values are coded.
     pub profile: Profile,
     /// Metadata of the commit: step number, run name.
     pub metadata: BTreeMap<String, String>,
@@ -25,12 +24,8 @@ pub struct PublishOptions {
     /// Whether the other files of the model's directory, such as configuration and tokenizer, are published as the
     /// version's assets. If there are several shards, the assets belong to shard 0.
     pub assets: bool,
-    /// Whether the publisher keeps a copy of the version published last in memory, for [`Base::Chain`]. The base of the
-    /// next version is then in memory with its digests, and need not be read or hashed. Another base, or another
-    /// writer, ends that copy; the next version that is published gives a new one. Not for single shards.
-    pub keep_head: bool,
     /// Publish nothing if the state is the head's. [`Published::is_new`](crate::Published::is_new) says what happened.
-    /// Not for single shards, which do not know of each other.
+    /// Not for shards, which do not know of each other.
     pub if_changed: bool,
     /// The share of the elements, from 0 to 1, that may differ from the head: a guard against publishing another model by
     /// mistake, or one that was not loaded.
@@ -54,7 +49,6 @@ impl Default for PublishOptions {
             snapshots: Snapshots::default(),
             skips: Vec::new(),
             assets: true,
-            keep_head: false,
             if_changed: false,
             max_changed: None,
             keep_last: None,
@@ -71,7 +65,6 @@ impl PublishOptions {
         snapshots: Snapshots,
         skips: Vec<u64>,
         assets: bool,
-        keep_head: bool,
         if_changed: bool,
         max_changed: Option<f64>,
         keep_last: Option<u64>,
@@ -87,12 +80,11 @@ pub enum Base<'a> {
     Nothing,
     /// In this model, wherever it is. What the link has been made from is compared with the head by digest.
     State(Model<'a>),
-    /// In this model, which the caller vouches to have these digests: it is not hashed, and if it is anything else,
-    /// readers will refuse the link. [`Published::shards`](crate::Published::shards) has the digests of the version
-    /// that was published.
-    Trusted(Model<'a>, &'a StateDigests),
-    /// In the chain: in the publisher's copy of the head ([`PublishOptions::keep_head`]) if it has one. Otherwise the
-    /// head is built in [`PublishOptions::scratch`].
+    /// In this model, which is what this publisher published last, unchanged since: it is not hashed. If it is
+    /// anything else, readers will refuse the link. If the publisher has published nothing, or the head is another one by
+    /// now, the head is taken from the chain.
+    Last(Model<'a>),
+    /// In the chain: the head is built in [`PublishOptions::scratch`].
     Chain,
     /// In a directory that the publisher keeps as a [`Subscriber`](crate::Subscriber) does, and brings to the head first.
     Work(&'a Path),

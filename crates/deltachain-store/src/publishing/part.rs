@@ -1,8 +1,10 @@
 //! What a shard hands over to be committed, also from process to process.
 
+use std::time::Duration;
+
 use deltachain::StateTable;
 use deltachain::chain::{Asset, FileReference};
-use deltachain::tensor::{Digest, StateDigests};
+use deltachain::tensor::Digest;
 use serde::{Deserialize, Serialize};
 
 /// What a commit needs to know of one shard whose links have been stored. A JSON document for serde.
@@ -22,6 +24,10 @@ pub struct ShardPart {
     /// What it brings of the version's assets.
     pub(crate) assets: Vec<Asset>,
     pub(crate) links: Vec<ShardLink>,
+    /// The same in the parts that were prepared together, a random number.
+    pub(crate) session: u128,
+    /// How long it took to prepare them: their links were stored within these seconds.
+    pub(crate) seconds: u64,
     pub(crate) changed: u64,
     pub(crate) elements: u64,
 }
@@ -57,10 +63,9 @@ impl ShardPart {
         self.table.digests.state
     }
 
-    /// Digests of the shard and of its tensors: with [`Base::Trusted`](crate::Base::Trusted), the next version need not compute
-    /// them again.
-    pub fn digests(&self) -> &StateDigests {
-        &self.table.digests
+    /// How long it took to prepare it and the parts that were prepared with it, at most.
+    pub(crate) fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds.saturating_add(1))
     }
 }
 
@@ -81,6 +86,8 @@ struct Document {
     folders: Vec<String>,
     assets: Vec<AssetDocument>,
     links: Vec<LinkDocument>,
+    session: String,
+    seconds: u64,
     changed: u64,
     elements: u64,
 }
@@ -126,6 +133,8 @@ impl From<ShardPart> for Document {
             folders: part.folders,
             assets: assets.collect(),
             links: links.collect(),
+            session: format!("{:032x}", part.session),
+            seconds: part.seconds,
             changed: part.changed,
             elements: part.elements,
         }
@@ -139,7 +148,7 @@ impl TryFrom<Document> for ShardPart {
         if document.deltachain_part != 1 {
             return Err("this part was made by another version of this program");
         }
-        let digest = |text: &str| Digest::from_hex(text).ok_or("a digest is none");
+        let digest = |text: &str| Digest::from_hex(text).ok_or("invalid digest");
         if digest(&document.state)? != document.tensors.digests.state {
             return Err("the part is damaged: its tensors do not have its state digest");
         }
@@ -160,6 +169,8 @@ impl TryFrom<Document> for ShardPart {
             folders: document.folders,
             assets: assets.collect::<Result<_, Self::Error>>()?,
             links: links.collect::<Result<_, Self::Error>>()?,
+            session: u128::from_str_radix(&document.session, 16).map_err(|_| "invalid session")?,
+            seconds: document.seconds,
             changed: document.changed,
             elements: document.elements,
         })

@@ -46,7 +46,7 @@ impl Snapshots {
             Some(path) => path.and(link.into()).costs_more_than(times),
             // If late joiners cannot read the chain at all, this repairs it.
             None => {
-                observer.remark("what a late joiner would have to read is not known, so a snapshot is added");
+                observer.remark("the cost for a late joiner is unknown, so a snapshot is added");
                 true
             }
         }

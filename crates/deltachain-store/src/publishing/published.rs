@@ -1,11 +1,7 @@
 //! What is said of a version that has been published.
 
-use deltachain::chain::{Asset, Commit, ObjectName, Route};
+use deltachain::chain::{Asset, Commit, Route};
 use deltachain::tensor::{Digest, StateDigests};
-use deltachain::{Limits, Result};
-
-use crate::access::documents;
-use crate::access::store::Store;
 
 /// A version that has been published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,17 +58,6 @@ pub struct Head {
     pub commit: Digest,
     /// State digest of each shard.
     pub shards: Vec<Digest>,
-}
-
-/// The newest version; `None` if the chain has none. `known` is a version that has a commit, or had one: from there on the
-/// head is looked for, with few requests.
-///
-/// # Errors
-/// R-CHN-01 (`CHAIN`) if there is no chain; R-PUB-09 (`CHAIN`) if it has a gap; the rules of documents; IO.
-pub fn head(store: &Store, known: Option<u64>) -> Result<Option<Head>> {
-    let chain = store.get_agreed(ObjectName::Chain)?;
-    let parent = documents::head(store, chain.as_deref(), known, &Limits::default())?;
-    Ok(parent.head().map(|head| Head { version: head.version, commit: parent.digest(), shards: head.shards.clone() }))
 }
 
 /// A route to a version that has been published.

@@ -1,25 +1,31 @@
 //! Publishing versions (SPEC section 20): links are made and stored, and a commit makes them a version.
 
-use std::borrow::Cow;
-use std::slice;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
 
-use deltachain::chain::{ObjectName, Parent};
-use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
-use deltachain::{Error, Result};
+use deltachain::Result;
+use deltachain::chain::{Asset, Commit, ObjectName, Parent};
+use deltachain::tensor::{Digest, StateDigests};
 
 use crate::access::documents::{self, Documents};
+use crate::access::stop::Stop;
 use crate::access::store::Store;
+use crate::access::whole::check_there;
 use crate::observer::Observer;
-use crate::publishing::head_copy::HeadCopy;
+use crate::publishing::attempt::Attempt;
+use crate::publishing::commit::{check_complete, commit};
 use crate::publishing::job::{Job, Made};
 use crate::publishing::model::{End, Model};
 use crate::publishing::options::{Base, PublishOptions};
-use crate::publishing::published::Published;
-use crate::publishing::shards::commit;
+use crate::publishing::part::ShardPart;
+use crate::publishing::policy::{PathBytes, Snapshots};
+use crate::publishing::published::{Head, Published};
 use crate::retention::{Keep, plan_again, prune};
 
-/// Adds versions to a chain. What it remembers from one to the next saves requests and work and decides nothing, so it does
-/// not matter whether it has been restarted.
+/// Adds versions to a chain: whole models, or shards that several processes publish together.
+///
+/// It remembers the head and the digests of what it published last, which saves requests and work. Nothing depends on that,
+/// so it does not matter whether it has been restarted.
 #[derive(Debug)]
 pub struct Publisher {
     store: Store,
@@ -28,10 +34,35 @@ pub struct Publisher {
     chain: Vec<u8>,
     /// The head as it was last seen.
     head: Option<u64>,
-    /// What was published last.
-    copy: Option<HeadCopy>,
+    /// What this publisher published last.
+    last: Option<Last>,
+    /// What it has stored and not committed yet.
+    prepared: Option<Prepared>,
     /// What has been read to prune.
     documents: Documents,
+}
+
+/// The shards of a version that this publisher has made.
+#[derive(Debug)]
+struct Last {
+    commit: Digest,
+    shards: BTreeMap<usize, StateDigests>,
+    /// Those that its shards brought.
+    assets: Vec<Asset>,
+}
+
+/// Shards whose links have been stored.
+#[derive(Debug)]
+struct Prepared {
+    /// What their version follows, and the cost of the path to that, if it is known.
+    parent: Parent,
+    path: Option<PathBytes>,
+    attempt: Attempt,
+    /// In each of the parts.
+    session: u128,
+    shards: BTreeMap<usize, StateDigests>,
+    /// Those that its shards bring.
+    assets: Vec<Asset>,
 }
 
 impl Publisher {
@@ -42,127 +73,187 @@ impl Publisher {
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
         let chain = store.get(ObjectName::Chain)?;
         Parent::read(chain.as_deref(), None, &options.limits)?;
-        Ok(Self {
-            store,
-            options,
-            chain: chain.unwrap_or_default(),
-            head: None,
-            copy: None,
-            documents: Documents::new(),
-        })
+        let chain = chain.unwrap_or_default();
+        Ok(Self { store, options, chain, head: None, last: None, prepared: None, documents: Documents::new() })
+    }
+
+    /// From now on, waits for the store end when this is stopped.
+    pub fn stop_with(&mut self, stop: Stop) {
+        self.store = self.store.with_stop(stop);
+    }
+
+    /// The newest version; `None` if the chain has none. Asks the store.
+    ///
+    /// # Errors
+    /// R-PUB-09 (`CHAIN`) if the chain has a gap; the rules of documents; IO.
+    pub fn head(&mut self) -> Result<Option<Head>> {
+        let parent = self.parent()?;
+        let head = |head: &Commit| Head { version: head.version, commit: parent.digest(), shards: head.shards.clone() };
+        Ok(parent.head().map(head))
     }
 
     /// Publishes a model as the version after the head. It becomes visible at once and completely. A failure before
     /// that leaves the chain unchanged. A state that equals the head's becomes a version too.
     ///
-    /// Somebody may write to a state in memory meanwhile: some version of each piece is published, or nothing if several
-    /// links are needed and the publisher has no copy to make them from. With [`PublishOptions::keep_head`] each byte is
-    /// read once, and link, digests and copy agree.
+    /// If other threads write to a state in memory meanwhile, some version of each piece is published, or nothing if
+    /// several links are needed.
     ///
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first;
     /// R-PUB-08 (`CHAIN`) if it took 20 hours; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
     /// called like, regarding case or not; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes
-    /// while it is read, or if there are more other files than assets can be; those of reading the states; LIMIT; IO; what the observer wants it to end with.
+    /// while it is read, or if there are more other files than assets can be; those of reading the states; LIMIT; IO;
+    /// what the observer wants it to end with.
     pub fn publish<'m>(
         &mut self,
         model: impl Into<Model<'m>>,
         base: Base<'_>,
         observer: &dyn Observer,
     ) -> Result<Published> {
-        self.publish_next(Target::Lent(model.into()), base, observer)
-    }
-
-    /// As [`publish`](Self::publish), for tensors that come one after another, in any order: gathered from other
-    /// processes, or converted. Each is copied once, or moved here if it is a `Vec`. So there are two copies of the
-    /// model meanwhile: this one and, if it is kept, the head.
-    ///
-    /// # Errors
-    /// As for [`publish`](Self::publish); USAGE if a tensor is there twice or has another length than dtype and shape give.
-    pub fn publish_tensors<B: Into<Vec<u8>>>(
-        &mut self,
-        tensors: impl IntoIterator<Item = (TensorInfo, B)>,
-        base: Base<'_>,
-        observer: &dyn Observer,
-    ) -> Result<Published> {
-        let mut own = MemoryState::new();
-        for (info, bytes) in tensors {
-            if own.find(info.name()).is_some() {
-                return Err(Error::usage(format!("the tensor {:?} is there twice", info.name())));
-            }
-            own.insert(info.name(), info.dtype(), info.shape(), bytes.into())?;
+        self.prepared = None;
+        let parent = self.parent()?;
+        let path = self.path_to(&parent)?;
+        let made = self.make((&parent, path), (0, model.into(), base), 1, self.options.if_changed, observer)?;
+        let Made { part, attempt, work, is_head } = made;
+        let digests = part.table.digests.clone();
+        if let (true, Some(head)) = (is_head, parent.head()) {
+            let shards = BTreeMap::from([(0, digests.clone())]);
+            self.last = Some(Last { commit: parent.digest(), shards, assets: part.assets });
+            return Ok(Published::head(head, parent.digest(), vec![digests], part.elements));
         }
-        self.publish_next(Target::Own(own), base, observer)
-    }
-
-    fn publish_next(&mut self, mut target: Target<'_>, base: Base<'_>, observer: &dyn Observer) -> Result<Published> {
-        let Self { store, options, chain, .. } = self;
-        let parent = documents::head(store, Some(chain), self.head, &options.limits)?;
-        self.head = parent.head().map(|head| head.version);
-        // Whatever ends this early from here on, a panic even, leaves no copy that might not be the head.
-        let copy = self.copy.take();
-        let mut copy = copy.filter(|copy| copy.commit == parent.digest() && matches!(base, Base::Chain));
-        let (files, layout) =
-            if let Target::Lent(model) = target { (model.files(), model.layout()?) } else { (None, None) };
-        if let (Target::Lent(model), None, true) = (&target, &copy, options.keep_head) {
-            target = Target::Own(MemoryState::copy_of(&model.lent())?);
-        }
-        let lent;
-        let state: &dyn State = match &target {
-            Target::Lent(model) => {
-                lent = model.lent();
-                &lent
-            }
-            Target::Own(state) => state,
-        };
-        let end = End { state, layout: layout.as_deref(), digests: None };
-        let job = Job { store, parent: &parent, target: end, files, shard: 0, of: 1, options, observer };
-        let published = job.run(base, copy.as_mut()).and_then(|Made { part, attempt, path, work, is_head }| {
-            if let (true, Some(head)) = (is_head, parent.head()) {
-                let digests = part.table.digests;
-                let published = Published::head(head, parent.digest(), vec![digests.clone()], part.elements);
-                return Ok((published, digests, None));
-            }
-            let published = commit(store, &parent, (path, attempt), slice::from_ref(&part), options)?;
-            Ok((published, part.table.digests, work))
-        });
-        let (published, digests, work) = match published {
-            Ok(published) => published,
-            Err(error) => {
-                // After a lost race the head is another one.
-                let copy = copy.filter(|_| error.rule() != Some("R-PUB-03"));
-                self.copy = copy.and_then(|copy| copy.go_back().ok());
-                return Err(error);
-            }
-        };
-        self.head = Some(published.version);
-        if options.keep_head {
-            // The version has been published, even if the copy fails.
-            self.copy = match (copy, target) {
-                (Some(copy), _) => copy.publish(published.commit, digests, layout.map(Cow::into_owned)).ok(),
-                (None, Target::Own(state)) => Some(HeadCopy {
-                    commit: published.commit,
-                    state,
-                    digests,
-                    layout: layout.map(Cow::into_owned),
-                    patches: None,
-                }),
-                (None, Target::Lent(_)) => None,
-            };
-        }
+        let (session, shards, assets) = (part.session, BTreeMap::from([(0, digests)]), part.assets.clone());
+        self.prepared = Some(Prepared { parent, path, attempt, session, shards, assets });
+        let published = self.commit(vec![part], BTreeMap::new(), observer)?;
         if let Some(mut work) = work {
-            // The same holds for the directory.
+            // The version has been published, even if the directory stays behind.
             if let Err(error) = work.bring_to(published.version, None, observer) {
-                observer.remark(&format!("the work directory stays at the version before for now: {error}"));
+                observer.remark(&format!("the work directory stays at the previous version for now: {error}"));
             }
-        }
-        if published.state == Digest::of_empty_state() {
-            observer.remark("the version has no tensors at all");
-        }
-        if published.is_new {
-            self.keep_last(published.version, observer);
         }
         Ok(published)
+    }
+
+    /// Makes and stores the links of some shards of the version after the head: each with its number, of `of` shards
+    /// in all, the tensors that it consists of, and where to find the same shard of the head. If the head has another number
+    /// of shards, the shard is made from nothing. Nothing becomes visible before [`commit`](Self::commit), which needs
+    /// the parts of all shards, whichever processes prepared them.
+    ///
+    /// # Errors
+    /// As for [`publish`](Self::publish), but R-PUB-03.
+    pub fn prepare<'m>(
+        &mut self,
+        shards: impl IntoIterator<Item = (usize, Model<'m>, Base<'m>)>,
+        of: usize,
+        observer: &dyn Observer,
+    ) -> Result<Vec<ShardPart>> {
+        self.prepared = None;
+        let parent = self.parent()?;
+        let path = self.path_to(&parent)?;
+        let mut attempt = None;
+        let mut parts: Vec<ShardPart> = Vec::new();
+        for shard in shards {
+            let made = self.make((&parent, path), shard, of, false, observer)?;
+            attempt.get_or_insert(made.attempt);
+            parts.push(made.part);
+        }
+        let (attempt, session) = (attempt.unwrap_or_else(Attempt::begin), rand::random());
+        let seconds = attempt.seconds();
+        parts.iter_mut().for_each(|part| (part.session, part.seconds) = (session, seconds));
+        let shards = parts.iter().map(|part| (part.shard, part.table.digests.clone())).collect();
+        let assets = parts.iter().flat_map(|part| &part.assets).cloned().collect();
+        self.prepared = Some(Prepared { parent, path, attempt, session, shards, assets });
+        Ok(parts)
+    }
+
+    /// Makes a version of all its shards, in any order: all of them become visible, or none. `metadata` is added to that of
+    /// the options. To be called again with the same parts if it is not known whether it succeeded.
+    ///
+    /// Of the parts that this publisher did not prepare last, the store is asked for one link of each
+    /// [`prepare`](Self::prepare), for their assets, and for the time: what was stored with it less than 20 hours ago cannot have been
+    /// pruned.
+    ///
+    /// # Errors
+    /// USAGE if parts are missing or duplicate, or were made for different versions; R-CHN-12 (`STATE_MISMATCH`) if two
+    /// have a tensor of the same name; R-CHN-09 or R-CHN-15 (`CHAIN`) if such a link, or an asset, is not in the store;
+    /// R-PUB-01 (`CHAIN`) if the parts were made to follow another commit than the head's; R-PUB-03 (`CHAIN`) if another
+    /// writer was first; R-PUB-04 (`CHAIN`) if no route has a link for each shard; R-PUB-08 (`CHAIN`) if a link was stored
+    /// 20 hours ago: prepare the shards again; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
+    /// called like; LIMIT; IO.
+    pub fn commit(
+        &mut self,
+        mut parts: Vec<ShardPart>,
+        metadata: BTreeMap<String, String>,
+        observer: &dyn Observer,
+    ) -> Result<Published> {
+        parts.sort_by_key(|part| part.shard);
+        let (version, follows) = check_complete(&parts)?;
+        let own = self.prepared.as_ref().filter(|own| own.parent.check_follows(version, follows).is_ok());
+        let read;
+        let (parent, path) = match own {
+            Some(own) => (&own.parent, own.path),
+            None => {
+                read = documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
+                read.check_follows(version, follows)?;
+                (&read, read.head().and_then(PathBytes::of))
+            }
+        };
+        let session = own.map(|own| own.session);
+        let foreign: Vec<&ShardPart> = parts.iter().filter(|part| Some(part.session) != session).collect();
+        // From when the store is asked for the time, this machine's clock goes on.
+        let mut attempts: Vec<Attempt> = own.map(|own| own.attempt).into_iter().collect();
+        attempts.extend(attempt_of(&self.store, &foreign)?);
+        let mut options = self.options.clone();
+        options.metadata.extend(metadata);
+        let published = commit(&self.store, parent, (path, &attempts), &parts, &options)?;
+        if published.state == Digest::of_empty_state() {
+            observer.remark("the version has no tensors");
+        }
+        self.committed(published.version, published.commit);
+        self.keep_last(published.version, observer);
+        Ok(published)
+    }
+
+    /// Another process has committed what this one prepared last: that is the head.
+    pub fn committed(&mut self, version: u64, commit: Digest) {
+        self.head = Some(version);
+        let (shards, assets) = self.prepared.take().map(|own| (own.shards, own.assets)).unwrap_or_default();
+        self.last = Some(Last { commit, shards, assets });
+    }
+
+    /// What the next version follows.
+    fn parent(&mut self) -> Result<Parent> {
+        let parent = documents::head(&self.store, Some(&self.chain), self.head, &self.options.limits)?;
+        self.head = parent.head().map(|head| head.version);
+        Ok(parent)
+    }
+
+    /// What the path to the head costs, if it is known.
+    fn path_to(&self, parent: &Parent) -> Result<Option<PathBytes>> {
+        match self.options.snapshots {
+            Snapshots::Cost(_) => PathBytes::to_head(&self.store, parent, &self.options.limits),
+            // Nothing is read for the next publisher alone.
+            Snapshots::Every(_) | Snapshots::Never => Ok(parent.head().and_then(PathBytes::of)),
+        }
+    }
+
+    fn make(
+        &self,
+        (parent, path): (&Parent, Option<PathBytes>),
+        (shard, model, base): (usize, Model<'_>, Base<'_>),
+        of: usize,
+        if_changed: bool,
+        observer: &dyn Observer,
+    ) -> Result<Made> {
+        let Self { store, options, .. } = self;
+        // All shards of a model that is like a checkpoint name the same other files: those are shard 0's, and none is left out.
+        let files = model.files().filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
+        let (layout, lent) = (model.layout()?, model.lent());
+        let target = End { state: &lent, layout: layout.as_deref(), digests: None };
+        let last = self.last.as_ref().filter(|last| last.commit == parent.digest());
+        let digests = last.and_then(|last| last.shards.get(&shard));
+        let known_assets = last.map_or(&[][..], |last| &last.assets);
+        Job { store, parent, path, target, files, shard, of, known_assets, if_changed, options, observer }
+            .run(base, digests)
     }
 
     /// Prunes now and then. The version has been published, even if this fails.
@@ -177,15 +268,26 @@ impl Publisher {
         });
         match pruned {
             Ok(documents) => self.documents = documents,
-            Err(error) => observer.remark(&format!("old versions stay for now: {error}")),
+            Err(error) => observer.remark(&format!("old versions are kept for now: {error}")),
         }
     }
 }
 
-/// A model on its way into the chain.
-enum Target<'a> {
-    /// Somebody else's, who may be writing to it.
-    Lent(Model<'a>),
-    /// Made for this, and kept afterwards if wanted.
-    Own(MemoryState),
+/// Checks that what other processes stored is there, and gives the attempt that began before all of it; `None` if there is
+/// nothing of theirs.
+fn attempt_of(store: &Store, parts: &[&ShardPart]) -> Result<Option<Attempt>> {
+    let mut sessions = BTreeSet::new();
+    let mut began = None;
+    for part in parts {
+        // The link's age and the time that all of the session took bound the age of its other links.
+        if let Some(link) = part.links.first().filter(|_| sessions.insert(part.session)) {
+            let stored = check_there(store, &link.file)?;
+            let earliest = stored.checked_sub(part.duration()).unwrap_or(stored);
+            began = Some(began.map_or(earliest, |began: SystemTime| began.min(earliest)));
+        }
+        part.assets.iter().try_for_each(|asset| check_there(store, asset).map(drop))?;
+    }
+    let Some(began) = began else { return Ok(None) };
+    let attempt = Attempt::begin();
+    Ok(Some(attempt.before(store.now()?.duration_since(began).unwrap_or_default())))
 }

@@ -11,11 +11,12 @@ use deltachain::tensor::{Digest, MemoryState, State};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
     Base, FsckOptions, Keep, Observer, OtherFiles, Phase, PublishOptions, Published, Publisher, Store, StoreOptions,
-    Subscriber, SubscriberOptions, Switched, commit_shards, fsck, init, log, plan_prune, prune, publish_shard, show,
+    Subscriber, SubscriberOptions, Switched, fsck, init, log, plan_prune, prune, show,
 };
 use tempfile::TempDir;
 
 use crate::support::models::{Models, save};
+use crate::support::shards::{commit_shards, publish_shard};
 
 /// Notes what it is told.
 #[derive(Default)]
@@ -389,7 +390,7 @@ fn those_of_several_shards_are_those_of_the_first() {
             serde_json::from_str(&serde_json::to_string(&part).unwrap()).unwrap()
         })
         .collect();
-    assert_eq!(remarks.take(), ["not published, because shard 0 brings the other files: config.json"]);
+    assert_eq!(remarks.take(), ["not published (shard 0 publishes the other files): config.json"]);
     let config = ObjectName::Asset(Digest::of_bytes(b"{\"shard\":0}"));
     let bytes = fs::read(place.object(config)).unwrap();
     fs::remove_file(place.object(config)).unwrap();

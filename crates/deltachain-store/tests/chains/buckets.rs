@@ -120,6 +120,40 @@ fn without_any_credentials_it_says_which_ones_are_needed() {
     assert!(format!("{error:#}").contains("AWS_ACCESS_KEY_ID"), "{error:#}");
 }
 
+#[test]
+fn a_list_that_is_refused_is_not_tried_again_and_says_whose_credentials() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    let server = serve(move |mut stream| {
+        head(&mut BufReader::new(stream))?;
+        count.fetch_add(1, Ordering::Relaxed);
+        stream.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    });
+    let error = open(server, &[("access_key_id", KEY), ("secret_access_key", SECRET)]).objects().unwrap_err();
+    assert!(format!("{error:#}").contains("the store refuses these credentials"), "{error:#}");
+    assert!(!error.may_retry(), "{error:#}");
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_failure_that_speaks_of_403_is_tried_again() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    let server = serve(move |mut stream| {
+        head(&mut BufReader::new(stream))?;
+        count.fetch_add(1, Ordering::Relaxed);
+        let body = "a proxy says: status code: 403 ";
+        write!(
+            stream,
+            "HTTP/1.1 500 Internal Server Error\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        )
+    });
+    let error = open(server, &[("access_key_id", KEY), ("secret_access_key", SECRET)]).objects().unwrap_err();
+    assert!(error.may_retry(), "{error:#}");
+    assert!(asked.load(Ordering::Relaxed) > 1, "{asked:?}");
+}
+
 /// Tokens of a service that lives for HTTPS, a certificate of one's own, and a way out by a proxy: all from the environment.
 #[test]
 #[ignore = "a process with an environment of its own"]

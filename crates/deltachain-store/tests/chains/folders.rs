@@ -10,11 +10,12 @@ use deltachain::files::{Layout, LayoutFile, SafetensorsState, StagedSafetensors}
 use deltachain::tensor::{MemoryState, State, StateWriter};
 use deltachain_store::{
     Base, OtherFiles, PublishOptions, Published, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions,
-    Switched, check_directory, commit_shards, init, inspect_directory, publish_shard,
+    Switched, check_directory, init, inspect_directory,
 };
 use tempfile::TempDir;
 
 use crate::common::{Chain, Notes, state};
+use crate::support::shards::{commit_shards, publish_shard};
 
 fn write(directory: &Path, files: &[(&str, &str)]) {
     for (name, text) in files {

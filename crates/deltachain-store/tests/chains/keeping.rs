@@ -1,4 +1,4 @@
-//! Publishing from memory: models that are no files, and a publisher that keeps a copy of the head.
+//! Publishing from memory: models that are no files, and a base that is what was published last.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,8 +28,12 @@ fn options() -> PublishOptions {
     PublishOptions::default().snapshots(Snapshots::Every(3)).skips(vec![4])
 }
 
-fn keeping(store: &Store) -> Publisher {
-    Publisher::open(store.clone(), options().keep_head(true)).unwrap()
+fn publisher(store: &Store) -> Publisher {
+    Publisher::open(store.clone(), options()).unwrap()
+}
+
+fn last(state: Option<&MemoryState>) -> Base<'_> {
+    state.map_or(Base::Chain, |state| Base::Last(state.into()))
 }
 
 fn commit_of(store: &Store, version: u64) -> Commit {
@@ -58,10 +62,10 @@ impl Observer for Downloads {
     }
 }
 
-/// Publishes from memory, and says whether the head came from the publisher's own.
-fn publish(publisher: &mut Publisher, state: &MemoryState) -> Result<(Published, bool)> {
+/// Publishes from memory after what was published last, and says whether nothing was fetched.
+fn publish(publisher: &mut Publisher, before: Option<&MemoryState>, state: &MemoryState) -> Result<(Published, bool)> {
     let downloads = Downloads::default();
-    let published = publisher.publish(state, Base::Chain, &downloads)?;
+    let published = publisher.publish(state, last(before), &downloads)?;
     Ok((published, downloads.0.into_inner() == 0))
 }
 
@@ -91,53 +95,43 @@ fn links(store: &Store, version: u64) -> Vec<(Option<u64>, [Digest; 2], Index)> 
 fn memory_and_files_give_the_same_links() {
     let place = tempfile::tempdir().unwrap();
     let mut models = Models::new(1, 20);
-    let chains = [new_chain().0, new_chain().0, new_chain().0, new_chain().0];
-    let mut from_files = Publisher::open(chains[0].clone(), options()).unwrap();
-    let mut from_memory = Publisher::open(chains[1].clone(), options()).unwrap();
-    let (mut keeping, mut streaming) = (keeping(&chains[2]), keeping(&chains[3]));
-    let mut before: Option<(SafetensorsState, MemoryState, StateDigests)> = None;
+    let chains = [new_chain().0, new_chain().0, new_chain().0];
+    let [mut from_files, mut from_memory, mut from_last] = [0, 1, 2].map(|chain| publisher(&chains[chain]));
+    let mut before: Option<(SafetensorsState, MemoryState)> = None;
     for version in 0..9 {
         let state = models.state(version).clone();
         let files = save(&state, &place.path().join(version.to_string()));
-        let base = before.as_ref().map_or(Base::Nothing, |(files, ..)| Base::State(files.into()));
+        let base = before.as_ref().map_or(Base::Nothing, |(files, _)| Base::State(files.into()));
         let expected = from_files.publish(&files, base, &()).unwrap();
 
-        let base = match &before {
-            None => Base::Nothing,
-            Some((_, state, digests)) => Base::Trusted(state.into(), digests),
-        };
+        let base = before.as_ref().map_or(Base::Nothing, |(_, state)| Base::State(state.into()));
         let mut published = vec![from_memory.publish(&state, base, &()).unwrap()];
-        // Older versions for skips are fetched, the head never is.
-        published.push(keeping.publish(&state, Base::Chain, &()).unwrap());
-        let tensors: Vec<_> = state.iter().map(|(info, data)| (info.clone(), data)).collect();
-        published.push(streaming.publish_tensors(tensors.into_iter().rev(), Base::Chain, &()).unwrap());
+        published.push(from_last.publish(&state, last(before.as_ref().map(|(_, state)| state)), &()).unwrap());
         for (store, published) in chains[1..].iter().zip(&published) {
             assert_eq!(published.state, expected.state);
             assert_eq!(links(store, version), links(&chains[0], version), "version {version}");
             assert_eq!((published.changed, published.elements), (expected.changed, expected.elements));
         }
-        let digests = expected.shards[0].clone();
-        assert_eq!(digests, StateDigests::of(&state, &()).unwrap());
-        before = Some((files, state, digests));
+        assert_eq!(expected.state, StateDigests::of(&state, &()).unwrap().state);
+        before = Some((files, state));
     }
     assert_eq!(prove(&chains[2]).len(), 9);
 }
 
 #[test]
-fn files_keep_their_layout_and_the_copy_knows_it() {
+fn files_that_were_published_last_are_a_base_with_their_layout() {
     let place = tempfile::tempdir().unwrap();
     let mut models = Models::new(2, 4);
     let (store, _) = new_chain();
     let (other, _) = new_chain();
-    let mut keeping = keeping(&store);
-    let mut plain = Publisher::open(other.clone(), options()).unwrap();
+    let (mut from_last, mut plain) = (publisher(&store), publisher(&other));
     // From version 6 on there are two files.
     let states: Vec<SafetensorsState> = (4..9).map(|version| models.save(version, place.path())).collect();
-    let mut base = Base::Nothing;
+    let (mut base, mut last) = (Base::Nothing, Base::Nothing);
     for (version, state) in (0..).zip(&states) {
         plain.publish(state, base, &()).unwrap();
-        keeping.publish(state, Base::Chain, &()).unwrap();
-        base = Base::State(state.into());
+        from_last.publish(state, last, &()).unwrap();
+        (base, last) = (Base::State(state.into()), Base::Last(state.into()));
         assert_eq!(links(&store, version), links(&other, version), "version {version}");
     }
 }
@@ -175,7 +169,14 @@ impl Observer for Rival {
 
 impl Accident {
     /// Lets it happen while this state is published.
-    fn happen(self, store: &Store, control: &Control, publisher: &mut Publisher, state: &MemoryState) -> Error {
+    fn happen(
+        self,
+        store: &Store,
+        control: &Control,
+        publisher: &mut Publisher,
+        before: Option<&MemoryState>,
+        state: &MemoryState,
+    ) -> Error {
         let fails = |what: fn(Operation) -> Option<Fault>| control.plan(move |call| what(call.operation));
         match self {
             Self::HeadIsNotRead => fails(|operation| (operation == Operation::List).then_some(Fault::FailBefore)),
@@ -189,7 +190,7 @@ impl Accident {
             rivals.insert("a rival's", Dtype::U8, &[1], vec![7]).unwrap();
             (Publisher::open(store.clone(), PublishOptions::default()).unwrap(), rivals)
         });
-        let error = publisher.publish(state, Base::Chain, &Rival(Mutex::new(rival))).unwrap_err();
+        let error = publisher.publish(state, last(before), &Rival(Mutex::new(rival))).unwrap_err();
         control.heal();
         error
     }
@@ -201,23 +202,24 @@ fn after_an_accident_the_next_version_is_right() {
     for accident in [HeadIsNotRead, LinkIsNotStored, CommitIsNotStored, AnotherIsFirst] {
         let (store, control) = new_chain();
         let mut models = Models::new(3, 10);
-        let mut publisher = keeping(&store);
+        let mut publisher = publisher(&store);
         let mut expected: Vec<MemoryState> = Vec::new();
         let mut is_lost = true;
         // Versions with a link alone, with a snapshot, and with a link from an older version.
         for version in 0..8 {
             let state = models.state(version).clone();
-            let (published, is_own) = publish(&mut publisher, &state).unwrap();
+            let before = version.checked_sub(1).map(|before| models.state(before).clone());
+            let (published, is_own) = publish(&mut publisher, before.as_ref(), &state).unwrap();
             assert_eq!(published.version, expected.len() as u64);
             let has_skip = published.version.is_multiple_of(4) && published.version > 0;
-            assert!(is_own || is_lost || has_skip, "{accident:?}: the copy is not used at {version}");
+            assert!(is_own || is_lost || has_skip, "{accident:?}: the head is fetched at {version}");
             assert_eq!(published.routes.iter().any(|route| route.from.is_some()), version > 0);
-            expected.push(state);
+            expected.push(state.clone());
 
             let mut failing = models.state(version).clone();
             failing.insert("fails", Dtype::U8, &[2], vec![1, 2]).unwrap();
             failing.remove("norm");
-            let error = accident.happen(&store, &control, &mut publisher, &failing);
+            let error = accident.happen(&store, &control, &mut publisher, Some(&state), &failing);
             is_lost = matches!(accident, AnotherIsFirst);
             if is_lost {
                 assert_eq!(error.rule(), Some("R-PUB-03"), "{error}");
@@ -236,13 +238,14 @@ fn after_an_accident_the_next_version_is_right() {
 fn a_success_that_was_not_seen_is_found() {
     let (store, control) = new_chain();
     let mut models = Models::new(4, 4);
-    let mut publisher = keeping(&store);
-    publish(&mut publisher, models.state(0)).unwrap();
-    let error = Accident::SuccessIsNotSeen.happen(&store, &control, &mut publisher, models.state(1));
+    let mut publisher = publisher(&store);
+    let states = [0, 1, 2].map(|version| models.state(version).clone());
+    publish(&mut publisher, None, &states[0]).unwrap();
+    let error = Accident::SuccessIsNotSeen.happen(&store, &control, &mut publisher, Some(&states[0]), &states[1]);
     assert_eq!(error.class(), ErrorClass::Io, "{error}");
-    let (published, is_own) = publish(&mut publisher, models.state(2)).unwrap();
+    let (published, is_own) = publish(&mut publisher, Some(&states[0]), &states[2]).unwrap();
     assert_eq!((published.version, is_own), (2, false));
-    let expected = [0, 1, 2].map(|version| models.state(version).clone());
+    let expected = states;
     assert_eq!(prove(&store), expected);
 }
 
@@ -272,26 +275,9 @@ impl State for Restless {
 }
 
 #[test]
-fn a_model_that_changes_meanwhile_gives_a_link_a_digest_and_a_copy_that_agree() {
-    let (store, _) = new_chain();
+fn of_a_model_that_changes_meanwhile_one_link_is_right_and_several_are_not_made() {
     let mut models = Models::new(5, 10);
-    let mut publisher = keeping(&store);
     let reads = |version| AtomicU64::new(version * 41);
-    let mut digests: Vec<Digest> = Vec::new();
-    for version in 0..9 {
-        let restless = Restless { state: models.state(version).clone(), reads: reads(version) };
-        let published = publisher.publish(Model::State(&restless), Base::Chain, &()).unwrap();
-        let count = restless.state.tensors().len() as u64;
-        // All of these tensors have one piece, and those that are empty have none.
-        assert_eq!(restless.reads.into_inner() - version * 41, count, "version {version}");
-        digests.push(published.state);
-    }
-    // Each route of each version leads to what its commit says.
-    let states = prove(&store);
-    let proven: Vec<Digest> = states.iter().map(|state| StateDigests::of(state, &()).unwrap().state).collect();
-    assert_eq!(proven, digests);
-
-    // Without a copy one link is right, and several are not made.
     let (store, _) = new_chain();
     let mut publisher =
         Publisher::open(store.clone(), options().snapshots(Snapshots::Every(2)).skips(Vec::new())).unwrap();
@@ -305,38 +291,28 @@ fn a_model_that_changes_meanwhile_gives_a_link_a_digest_and_a_copy_that_agree() 
 }
 
 #[test]
-fn bases_are_hashed_unless_they_are_trusted() {
+fn bases_are_hashed_unless_they_were_published_last() {
     let (store, _) = new_chain();
     let mut models = Models::new(6, 4);
     let states: Vec<MemoryState> = (0..3).map(|version| models.state(version).clone()).collect();
-    let mut publisher = Publisher::open(store.clone(), options()).unwrap();
-    let digests = publisher.publish(&states[0], Base::Nothing, &()).unwrap().shards.remove(0);
-    let others = StateDigests::of(&states[1], &()).unwrap();
-    for base in [Base::State((&states[1]).into()), Base::Trusted((&states[1]).into(), &others)] {
-        let error = publisher.publish(&states[1], base, &()).unwrap_err();
-        assert_eq!(error.rule(), Some("R-PUB-01"), "{error}");
-    }
-    // Who vouches for other bytes makes a version that no reader takes: this base hides what has changed.
-    let mut other = states[0].clone();
+    let options = PublishOptions::default().snapshots(Snapshots::Never);
+    let mut first = Publisher::open(store.clone(), options).unwrap();
+    first.publish(&states[0], Base::Nothing, &()).unwrap();
+    let error = first.publish(&states[1], Base::State((&states[1]).into()), &()).unwrap_err();
+    assert_eq!(error.rule(), Some("R-PUB-01"), "{error}");
+    // Another publisher knows nothing, and takes the head from the chain.
+    let downloads = Downloads::default();
+    publisher(&store).publish(&states[1], Base::Last((&states[2]).into()), &downloads).unwrap();
+    assert!(downloads.0.into_inner() > 0);
+    // So does the first one, whose version is not the head any more.
+    let downloads = Downloads::default();
+    first.publish(&states[2], Base::Last((&states[0]).into()), &downloads).unwrap();
+    assert!(downloads.0.into_inner() > 0);
+    assert_eq!(prove(&store), states);
+    // A base that was changed meanwhile makes a version that no reader takes: it hides what has changed.
+    let mut other = states[2].clone();
     let (info, data) = states[1].get("embedding").unwrap();
     other.insert("embedding", info.dtype(), info.shape(), data.to_vec()).unwrap();
-    publisher.publish(&states[1], Base::Trusted((&other).into(), &digests), &()).unwrap();
-    assert_eq!(rebuild(&store, Some(1)).unwrap_err().rule(), Some("R-APP-04"));
-}
-
-#[test]
-fn tensors_are_checked_before_anything_is_published() {
-    let (store, _) = new_chain();
-    let mut publisher = keeping(&store);
-    let info = |name: &str| TensorInfo::new(name, Dtype::U8, [2]).unwrap();
-    for (name, bytes) in [("a", vec![3, 4]), ("c", vec![3])] {
-        let tensors = [(info("b"), vec![1, 2]), (info("a"), vec![1, 2]), (info(name), bytes)];
-        let error = publisher.publish_tensors(tensors, Base::Chain, &()).unwrap_err();
-        assert_eq!(error.class(), ErrorClass::Usage, "{error}");
-    }
-    let published = publisher.publish_tensors([(info("a"), &[1, 2][..])], Base::Chain, &()).unwrap();
-    assert_eq!((published.version, published.elements), (0, 2));
-    let published = publisher.publish_tensors(Vec::<(TensorInfo, Vec<u8>)>::new(), Base::Chain, &()).unwrap();
-    assert_eq!((published.version, published.state), (1, Digest::of_empty_state()));
-    assert_eq!(prove(&store).len(), 2);
+    first.publish(&states[1], Base::Last((&other).into()), &()).unwrap();
+    assert_eq!(rebuild(&store, Some(3)).unwrap_err().rule(), Some("R-APP-04"));
 }

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltachain::chain::{Commit, FileReference, ObjectName, Plan, Planner, RoutesDocument, Step};
+use deltachain::chain::{Commit, FileReference, ObjectName, Plan, Planner, RoutesDocument};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Result};
 use deltachain_store::{
     Base, CompactOptions, Compacted, FsckOptions, FsckReport, Keep, PrunePlan, PublishOptions, Publisher, Snapshots,
-    Store, commit_shards, compact, fsck, init, log, plan_prune, prune, publish_shard, show,
+    Store, compact, fsck, init, log, plan_prune, prune, show,
 };
 use futures_util::{FutureExt, TryStreamExt};
 use object_store::memory::InMemory;
@@ -21,6 +21,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use crate::support::faulty::{Control, FaultyStore};
 use crate::support::models::{Models, save};
 use crate::support::quick;
+use crate::support::shards::{commit_shards, publish_shard};
 use crate::support::verify::{marks, rebuild};
 
 /// A chain in memory, whose clock can be set.
@@ -114,17 +115,7 @@ fn commit_of(store: &Store, version: u64) -> Commit {
 /// The plan of a late joiner.
 fn plan(store: &Store, version: u64) -> Plan {
     let mut planner = Planner::new(Some(version), None, None, &Limits::default());
-    loop {
-        match planner.step().unwrap() {
-            Step::Follow(plan) => return plan,
-            Step::List { from } => planner.list(store.listing(from).unwrap()),
-            Step::Fetch(names) => {
-                for (name, content) in store.get_all(&names).unwrap() {
-                    planner.supply(name, content.as_deref());
-                }
-            }
-        }
-    }
+    planner.plan_with(|from| store.listing(from), |names, _| store.get_all(names)).unwrap()
 }
 
 fn from(compacted: &Compacted) -> Vec<Option<u64>> {
@@ -320,7 +311,7 @@ fn a_publisher_keeps_the_newest_versions() {
     let store = Store::from_objects(objects, "", quick()).unwrap();
     init(&store).unwrap();
     let mut models = Models::new(16, 10);
-    let options = PublishOptions::default().snapshots(Snapshots::Every(5)).keep_last(Some(10)).keep_head(true);
+    let options = PublishOptions::default().snapshots(Snapshots::Every(5)).keep_last(Some(10));
     let mut publisher = Publisher::open(store.clone(), options).unwrap();
     for version in 0..40 {
         control.set_clock(i64::try_from(version).unwrap() * 30);
@@ -349,7 +340,7 @@ fn what_lost_documents_leave_behind_is_told() {
     chain.compact(Some(4), &[], true).unwrap();
     chain.store.delete(&[ObjectName::Routes { version: 4, generation: 1 }]).unwrap();
     let hints = check(&chain.store, None).hints;
-    assert!(hints.len() == 1 && hints[0].contains("leads to version 4, and no route names it"), "{hints:?}");
+    assert!(hints.len() == 1 && hints[0].contains("leads to version 4, but no route names it"), "{hints:?}");
 }
 
 #[test]

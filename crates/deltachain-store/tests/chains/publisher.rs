@@ -10,14 +10,15 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState, StateDigests};
 use deltachain::{Error, ErrorClass, Limits, Profile, Result};
 use deltachain_store::{
-    Base, Observer, Phase, PublishOptions, Published, Publisher, ShardPart, Snapshots, Store, StoreOptions,
-    commit_shards, init, log, publish_shard, show,
+    Base, Observer, Phase, PublishOptions, Published, Publisher, ShardPart, Snapshots, Store, StoreOptions, init, log,
+    show,
 };
 use object_store::memory::InMemory;
 
 use crate::support::faulty::FaultyStore;
 use crate::support::models::{Models, save};
 use crate::support::quick;
+use crate::support::shards::{commit_shards, publish_shard};
 use crate::support::verify::{marks, prove, rebuild};
 
 fn store(directory: &Path) -> Store {
@@ -490,14 +491,14 @@ fn guards_keep_a_version_from_being_made() {
     init(&store).unwrap();
     let mut models = Models::new(31, 10);
     let (first, second) = (models.state(0).clone(), models.state(1).clone());
-    for keep_head in [false, true] {
-        let options = PublishOptions::default().if_changed(true).max_changed(Some(0.5)).keep_head(keep_head);
+    for is_last in [false, true] {
+        let options = PublishOptions::default().if_changed(true).max_changed(Some(0.5));
         let mut publisher = Publisher::open(store.clone(), options).unwrap();
-        let base = if keep_head { Base::Chain } else { Base::Nothing };
+        let base = if is_last { Base::Chain } else { Base::Nothing };
         let before = publisher.publish(&first, base, &()).unwrap();
         assert!(before.is_new);
         let objects = store.objects().unwrap();
-        let base = if keep_head { Base::Chain } else { Base::State((&first).into()) };
+        let base = if is_last { Base::Last((&first).into()) } else { Base::State((&first).into()) };
         let again = publisher.publish(&first, base, &()).unwrap();
         assert_eq!((again.is_new, again.version, again.state), (false, before.version, before.state));
         assert_eq!((again.commit, again.shards, again.changed), (before.commit, before.shards, 0));

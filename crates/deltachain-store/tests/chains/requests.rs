@@ -26,6 +26,8 @@ use crate::support::quick;
 /// What a new process may ask for, and a publisher that has just published the version before.
 const NEW: u64 = 20;
 const WARM: u64 = 8;
+/// What each further process asks for that stores shards, beside one for each link, and what is asked about it.
+const FURTHER: u64 = 4;
 
 const KEY: &str = "deltachain.path-bytes";
 
@@ -127,6 +129,52 @@ fn a_publish_takes_as_many_requests_whatever_the_length_of_the_chain() {
         let (published, requests) = chain.publish(&mut publisher);
         assert_eq!(published.version, versions + 1);
         assert!(requests <= WARM, "{requests} requests at version {}", versions + 1);
+    }
+}
+
+#[test]
+fn four_processes_that_publish_eight_shards_take_few_requests_beside_one_for_each_link() {
+    const PROCESSES: usize = 4;
+    const SHARDS: usize = 8;
+    let objects = CountingStore::new();
+    let store = Store::from_objects(Arc::clone(&objects) as _, "", quick()).unwrap();
+    init(&store).unwrap();
+    let options = PublishOptions::default().snapshots(Snapshots::Never);
+    let mut publishers: Vec<Publisher> =
+        (0..PROCESSES).map(|_| Publisher::open(store.clone(), options.clone()).unwrap()).collect();
+    let shards = |version: u8| -> Vec<MemoryState> {
+        let shard = |number: usize| {
+            let mut state = MemoryState::new();
+            state.insert(&format!("tensor.{number}"), Dtype::U8, &[3], vec![version; 3]).unwrap();
+            state
+        };
+        (0..SHARDS).map(shard).collect()
+    };
+    for version in 0..4_u8 {
+        let (before, states) = (shards(version.saturating_sub(1)), shards(version));
+        let mut parts = Vec::new();
+        let mut requests = Vec::new();
+        for (process, publisher) in publishers.iter_mut().enumerate() {
+            objects.requests();
+            let own = (process..SHARDS).step_by(PROCESSES);
+            let own = own.map(|shard| (shard, (&states[shard]).into(), Base::Last((&before[shard]).into())));
+            let stored = publisher.prepare(own, SHARDS, &()).unwrap();
+            requests.push(objects.requests() - stored.len() as u64);
+            // From process to process as JSON.
+            parts.extend(stored.iter().map(|part| serde_json::to_string(part).unwrap()));
+        }
+        let parts = parts.iter().map(|part| serde_json::from_str(part).unwrap()).collect();
+        objects.requests();
+        let published = publishers[0].commit(parts, BTreeMap::new(), &()).unwrap();
+        let commit = objects.requests();
+        publishers[1..].iter_mut().for_each(|other| other.committed(published.version, published.commit));
+        assert_eq!((published.version, published.shards.len()), (version.into(), SHARDS));
+        // Of the commit, one request for each other process is that process's.
+        let (first, further) = (requests[0] + commit - (PROCESSES as u64 - 1), &requests[1..]);
+        if version > 1 {
+            assert!(first < WARM, "{first} requests beside links at version {version}");
+            assert!(further.iter().all(|&requests| requests < FURTHER), "{further:?} at version {version}");
+        }
     }
 }
 

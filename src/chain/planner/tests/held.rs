@@ -259,22 +259,15 @@ fn routes_below_the_version_held_count() {
     // The longer list is of the chain as it is now.
     let mut planner = planner(None, store.held(4));
     let mut lists = Vec::new();
-    let plan = loop {
-        match planner.step().unwrap() {
-            Step::Follow(plan) => break plan,
-            Step::List { from } => {
-                lists.push(from);
-                let now = if from == 4 { store.clone() } else { store.clone().with_routes(5, 1, &[(Some(3), &[5])]) };
-                planner.list(now.listing(from));
-            }
-            Step::Fetch(names) => {
-                let now = store.clone().with_routes(5, 1, &[(Some(3), &[5])]);
-                for name in names {
-                    planner.supply(name, now.objects.get(&name.to_string()).map(Vec::as_slice));
-                }
-            }
-        }
+    let changed = store.clone().with_routes(5, 1, &[(Some(3), &[5])]);
+    let list = |from| {
+        lists.push(from);
+        Ok(if from == 4 { store.listing(from) } else { changed.listing(from) })
     };
+    let fetch = |names: &[ObjectName], _| {
+        Ok(names.iter().map(|name| (*name, changed.objects.get(&name.to_string()))).collect())
+    };
+    let plan = planner.plan_with(list, fetch).unwrap();
     assert_eq!(path(&plan), (None, vec![0, 1, 3, 5]));
     assert_eq!(lists, [4, 2, 0]);
 }

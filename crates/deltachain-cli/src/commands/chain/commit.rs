@@ -1,7 +1,7 @@
 //! `commit`: makes a version of shards that have been published.
 
 use deltachain::Result;
-use deltachain_store::{PublishOptions, ShardPart, commit_shards};
+use deltachain_store::{PublishOptions, Publisher, ShardPart};
 
 use crate::chain_args::CommitArgs;
 use crate::commands::chain::publish::{as_json, describe, read_part};
@@ -12,9 +12,9 @@ use crate::watcher::Watcher;
 pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
     let parts = args.parts.iter().map(|path| read_part(path)).collect::<Result<Vec<ShardPart>>>()?;
-    let options = PublishOptions::default().metadata(notes(&args.notes)?);
+    let notes = notes(&args.notes)?;
     let watcher = Watcher::new(output);
-    let published = commit_shards(&store, &parts, &options, &watcher)?;
+    let published = Publisher::open(store, PublishOptions::default())?.commit(parts, notes, &watcher)?;
     drop(watcher);
     output.summary(|| describe(&args.chain.url, &published), || as_json(&args.chain.url, &published))
 }

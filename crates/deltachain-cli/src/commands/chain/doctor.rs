@@ -16,7 +16,7 @@ pub(crate) fn run(args: &DoctorArgs, output: Output) -> Result<u8> {
         || {
             let mut lines: Vec<String> = findings.iter().map(line).collect();
             lines.push(match missing {
-                0 => format!("{}: nothing that is needed is missing", printable(&args.chain.url)),
+                0 => format!("{}: everything needed is there", printable(&args.chain.url)),
                 _ => format!(
                     "{}: {} that is needed",
                     printable(&args.chain.url),

@@ -161,7 +161,7 @@ impl<'a> Operation<'a> {
         self.found(switched.version, switched.version.saturating_add(lag.versions));
         let went_back = switched.from.filter(|from| *from > switched.version);
         if let Some(from) = went_back {
-            self.watcher.remark(&format!("the chain has gone back: from version {from} to {}", switched.version));
+            self.watcher.remark(&format!("the chain was rolled back: from version {from} to {}", switched.version));
         }
         let event = if went_back.is_some() { "rolled-back" } else { "switched" };
         let time = Time::now();
@@ -208,7 +208,7 @@ impl<'a> Operation<'a> {
         self.status.failing = true;
         self.status.last_look = Some(Time::now());
         self.status.last_error = Some(Failure::of(error));
-        service::says(&format!("tried again later: {error:#}"));
+        service::says(&format!("will retry: {error:#}"));
         self.write(held.map(|held| held.version));
     }
 
@@ -267,7 +267,7 @@ impl<'a> Operation<'a> {
         self.metrics.ran(result, began.elapsed());
         if let Some(text) = text {
             let again =
-                if self.args.once { String::new() } else { format!("; tried again in {:.1} s", pause.as_secs_f64()) };
+                if self.args.once { String::new() } else { format!("; retrying in {:.1} s", pause.as_secs_f64()) };
             self.watcher.remark(&format!("the command of --exec for version {}: {text}{again}", held.version));
         }
         Ok(())
@@ -330,8 +330,8 @@ impl<'a> Operation<'a> {
             }
             fleet::Outcome::Failed { text, stays_paused, pause } => {
                 let paused = if *stays_paused { "; it stays paused" } else { "" };
-                let again = format!("; tried again in {:.1} s", pause.as_secs_f64());
-                self.watcher.remark(&format!("not brought to version {version}: {text}{paused}{again}"));
+                let again = format!("; retrying in {:.1} s", pause.as_secs_f64());
+                self.watcher.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
                 Ok(())
             }
         }
@@ -351,7 +351,7 @@ impl<'a> Operation<'a> {
         }
         if let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.has(held)) {
             let text = fleet.failure().unwrap_or_default();
-            return Err(Error::io("bringing the servers to the version", io::Error::other(text)));
+            return Err(Error::io("updating the servers", io::Error::other(text)));
         }
         Ok(ControlFlow::Break(()))
     }

@@ -33,7 +33,7 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
                 lines.push(format!("note: {files}; pruning removes them when they are a day old"));
             }
             lines.push(format!(
-                "{}: {}, {} of them pruned; {} ({} bytes) read; {}{}; {} that nothing needs ({} bytes); {}",
+                "{}: {}, {} of them pruned; {} ({} bytes) read; {}{}; {} unreferenced ({} bytes); {}",
                 printable(&args.chain.url),
                 counted(report.versions, "version", "versions"),
                 grouped(report.pruned as u64),

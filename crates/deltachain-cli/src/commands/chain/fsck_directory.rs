@@ -15,7 +15,7 @@ use crate::watcher::Watcher;
 /// The directory, if the argument names a follower's directory: one that holds a model, and no chain.
 pub(crate) fn directory_of(url: &str) -> Option<PathBuf> {
     let path = Path::new(url);
-    let is_kept = path.join("deltachain.directory").is_file() || path.join("current").is_symlink();
+    let is_kept = path.join("deltachain.directory").is_file();
     (is_kept && !path.join("chain.json").exists()).then(|| path.to_owned())
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
                 text.extend(["\n  ", &files, " of writers that were killed"]);
             }
             if !young.is_empty() {
-                let files = counted(young.len(), "file that nothing needs was", "files that nothing needs were");
+                let files = counted(young.len(), "unreferenced file was", "unreferenced files were");
                 let when = "stored or withdrawn within the last 24 hours: prune again a day from now to remove them";
                 text.extend(["\n  ", &files, " (", &grouped(bytes_of(young)), " bytes) ", when]);
             }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use deltachain::files::OutputFile;
 use deltachain::{Error, Result};
-use deltachain_store::{Base, PublishOptions, Published, Publisher, ShardPart, publish_shard};
+use deltachain_store::{Base, PublishOptions, Published, Publisher, ShardPart};
 use serde_json::{Value, json};
 
 use crate::chain_args::PublishArgs;
@@ -43,8 +43,8 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     };
     if let (Some((shard, of)), Some(path)) = (args.shard, &args.part) {
         refuse_existing(path, false)?;
-        let part = publish_shard(&store, &state, base, shard, of, &options, &watcher)?;
-        write_part(path, &part)?;
+        let parts = Publisher::open(store, options)?.prepare([(shard, (&state).into(), base)], of, &watcher)?;
+        parts.iter().try_for_each(|part| write_part(path, part))?;
         return output.summary(
             || format!("shard {shard} of {of} is stored; commit it with {}", printable_path(path)),
             || json!({ "url": args.chain.url, "shard": shard, "of": of, "part": path.to_string_lossy() }),

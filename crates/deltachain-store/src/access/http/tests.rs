@@ -299,3 +299,18 @@ async fn no_more_bytes_per_second_than_are_allowed() {
     .await;
     assert_eq!(time.as_secs(), 5);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_refusal_of_a_list_keeps_its_status() {
+    let list = || http::Request::get("http://127.0.0.1/bucket?list-type=2&prefix=chain%2F");
+    let azure = || http::Request::get("http://127.0.0.1/bucket?restype=container&comp=list");
+    for (request, status) in [(list(), 403), (list(), 401), (azure(), 403)] {
+        let (client, _) = client(StoreOptions::default(), [answer(status, String::from("status code: 500 "))]);
+        let error = client.execute(request.body(HttpRequestBody::empty()).unwrap()).await.unwrap_err();
+        assert!(matches!(Refusal::of(&error), Some(Refusal::Credentials(_))), "{error:?}");
+    }
+    // What the text of another failure says is not its status.
+    let (client, _) = client(StoreOptions::default(), [answer(500, String::from("status code: 403 "))]);
+    let answer = client.execute(list().body(HttpRequestBody::empty()).unwrap()).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 500);
+}

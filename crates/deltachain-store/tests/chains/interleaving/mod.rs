@@ -14,7 +14,7 @@ use deltachain::tensor::MemoryState;
 use deltachain::{Error, Result};
 use deltachain_store::{
     Base, CompactOptions, FsckOptions, Keep, OtherFiles, PublishOptions, Publisher, Snapshots, Store, StoreOptions,
-    Subscriber, SubscriberOptions, commit_shards, compact, fsck, init, plan_prune, prune, publish_shard,
+    Subscriber, SubscriberOptions, compact, fsck, init, plan_prune, prune,
 };
 use futures_util::{FutureExt, TryStreamExt};
 use object_store::path::Path;
@@ -22,6 +22,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 
 use crate::interleaving::stepped::{Bucket, Next, Touch};
 use crate::support::models::Models;
+use crate::support::shards::{commit_shards, publish_shard};
 use crate::support::verify::rebuild;
 use crate::support::{Random, quick, setting};
 

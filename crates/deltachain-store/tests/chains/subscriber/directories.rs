@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use deltachain::ErrorClass;
 use deltachain::chain::ObjectName;
 use deltachain::tensor::Digest;
-use deltachain_store::{MemoryOptions, MemorySubscriber, Subscriber, SubscriberOptions, inspect_directory};
+use deltachain_store::{
+    MemoryOptions, MemorySubscriber, Subscriber, SubscriberOptions, check_directory, inspect_directory,
+};
 
 use super::{long_chain, names, open, pull, shown, version_directory};
 use crate::common::{Chain, Notes};
@@ -93,49 +95,17 @@ fn a_directory_that_holds_anything_else_is_refused_and_not_touched() {
     }
 }
 
-/// Makes a directory one of a program that made no marker and listed no files.
-fn make_old(directory: &Path) {
-    fs::remove_file(directory.join(MARKER)).unwrap();
-    for version in names(&directory.join("versions")) {
-        let path = directory.join("versions").join(version).join("held.json");
-        let mut record: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        record.as_object_mut().unwrap().remove("files").unwrap();
-        fs::write(path, record.to_string()).unwrap();
-    }
-}
-
 #[test]
-fn a_directory_of_an_older_program_is_known() {
+fn a_directory_that_has_lost_its_marker_is_refused() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
-    let directory = folder.path();
-    pull(&mut open(&chain, directory), Some(0));
-    pull(&mut open(&chain, directory), Some(1));
-    make_old(directory);
-    // Whatever lies beside.
-    write(directory.join("engine.pid"), "7");
-    write(directory.join(".tmp-AbCd12/f"), "precious");
-    assert_eq!(inspect_directory(directory).unwrap().unwrap().version, 1);
-    let mut subscriber = open(&chain, directory);
-    assert!(directory.join(MARKER).is_file());
-    assert_eq!(subscriber.held().unwrap().version, 1);
-    assert_eq!(pull(&mut subscriber, Some(2)).routes, [(Some(1), 2)]);
-    // What it had built is removed, by the files that are there.
-    assert_eq!(names(&directory.join("versions")).len(), 2);
-    pull(&mut subscriber, Some(3));
-    assert_eq!(names(&directory.join("versions")).len(), 2);
-    assert_eq!(fs::read(directory.join("engine.pid")).unwrap(), b"7");
-    assert_eq!(fs::read(directory.join(".tmp-AbCd12/f")).unwrap(), b"precious");
-
-    // One that was killed before it had a version.
-    let folder = tempfile::tempdir().unwrap();
-    write(folder.path().join("lock"), "");
-    write(folder.path().join("cache").join(link_name()), "fetched");
-    write(folder.path().join("cache/.tmp-AbCd12"), "half");
-    write(folder.path().join(".tmp-AbCd12/version/model/x"), "half");
-    fs::create_dir_all(folder.path().join("versions").join(VERSION)).unwrap();
-    pull(&mut open(&chain, folder.path()), None);
-    assert_eq!(shown(folder.path()), chain.whole(4));
+    pull(&mut open(&chain, folder.path()), Some(0));
+    fs::remove_file(folder.path().join(MARKER)).unwrap();
+    let before = tree(folder.path());
+    assert!(refused(&chain, folder.path()).message().contains(MARKER));
+    assert!(inspect_directory(folder.path()).is_err());
+    assert!(check_directory(folder.path(), &()).is_err());
+    assert_eq!(tree(folder.path()), before);
 }
 
 /// Puts what is not ours in and beside every place of ours. Gives all of it.
@@ -216,7 +186,7 @@ fn what_is_not_ours_stays() {
     assert_eq!(kept(), before);
     // Each of them is named once by each process.
     let remarks = notes.remarks();
-    let about = remarks.iter().filter(|remark| remark.contains("3.11") && remark.contains("stays")).count();
+    let about = remarks.iter().filter(|remark| remark.contains("3.11") && remark.contains("is kept")).count();
     assert_eq!(about, 1, "{remarks:#?}");
     // Of our own, only what is shown and what was before are there.
     let ours = tree(directory).into_keys().filter(|path| path.ends_with("held.json")).count();
@@ -294,7 +264,7 @@ fn a_directory_that_was_removed_is_made_anew() {
             subscriber.apply(prepared).unwrap();
         }
         assert_eq!(shown(&directory), chain.whole(4), "{what}");
-        assert!(what == "cache" || notes.remarks().iter().any(|remark| remark.contains("made anew")));
+        assert!(what == "cache" || notes.remarks().iter().any(|remark| remark.contains("recreat")));
     }
     // The new one is locked, too.
     refused(&chain, &directory);

@@ -105,7 +105,7 @@ fn a_version_without_any_of_them_is_refused() {
     let mut subscriber = open(&chain, folder.path(), &["c*"]);
     pull(&mut subscriber, Some(1));
     let error = subscriber.prepare(Some(2), &()).unwrap_err();
-    assert_eq!((error.class(), error.message()), (ErrorClass::Usage, "version 2 has no tensor that is wanted"));
+    assert_eq!((error.class(), error.message()), (ErrorClass::Usage, "version 2 has none of the selected tensors"));
     assert_eq!(shown(folder.path()), part(&chain, 1, &["c"]));
     // Later, there is one again.
     pull(&mut subscriber, Some(3));
@@ -243,7 +243,7 @@ fn changes_in_the_directory_are_noticed() {
     let mut subscriber = open(&chain, folder.path(), &["b"]);
     let notes = Notes::default();
     let prepared = subscriber.prepare(Some(1), &notes).unwrap().unwrap();
-    assert!(notes.remarks()[0].contains("\"b\" changed"), "{:?}", notes.remarks());
+    assert!(notes.remarks()[0].contains("\"b\" has changed"), "{:?}", notes.remarks());
     assert_eq!(subscriber.apply(prepared).unwrap().from, None);
     assert_eq!(shown(folder.path()), part(&chain, 1, &["b"]));
 }

@@ -6,6 +6,7 @@ pub(crate) mod foreign;
 pub(crate) mod models;
 pub(crate) mod proxy;
 pub(crate) mod s3;
+pub(crate) mod shards;
 pub(crate) mod tls;
 pub(crate) mod web;
 

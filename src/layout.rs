@@ -16,7 +16,7 @@ use crate::tensor::TensorInfo;
 pub const LAYOUT_KEY: &str = "deltachain.layout";
 
 /// What the name of a file of a layout ends in.
-pub(super) const FILE_SUFFIX: &str = ".safetensors";
+pub(crate) const FILE_SUFFIX: &str = ".safetensors";
 
 /// How a state is spread over safetensors files (SPEC section 12).
 ///
@@ -52,7 +52,7 @@ impl Layout {
     }
 
     /// Orders the files and checks their names. The error says what is wrong with them.
-    pub(super) fn new(mut files: Vec<LayoutFile>) -> Result<Self, String> {
+    pub(crate) fn new(mut files: Vec<LayoutFile>) -> Result<Self, String> {
         if files.is_empty() {
             return Err("the layout has no file".to_owned());
         }
@@ -69,7 +69,7 @@ impl Layout {
                 return Err(format!("the file name {name:?} {flaw}"));
             }
             if !folded.insert(fold_case(name)) {
-                return Err(format!("the file name {name:?} is there twice, regarding case or not"));
+                return Err(format!("duplicate file name {name:?} (compared with and without case)"));
             }
             for folder in iter::successors(Some(file.folder()), |folder| outer(folder)) {
                 let other = *folders.entry(fold_case(folder)).or_insert(folder);
@@ -192,14 +192,14 @@ impl Layout {
         let mut listed = BTreeSet::new();
         for name in self.files.iter().flat_map(|file| &file.tensors) {
             if !listed.insert(name.as_str()) {
-                return Err(format!("the layout lists the tensor {name:?} twice"));
+                return Err(format!("duplicate tensor {name:?} in the layout"));
             }
         }
         Ok(listed)
     }
 
     /// Checks that the files list each of these tensors exactly once, and no other. The error names one that is wrong.
-    pub(super) fn check_covers(&self, tensors: &[TensorInfo]) -> Result<(), String> {
+    pub(crate) fn check_covers(&self, tensors: &[TensorInfo]) -> Result<(), String> {
         let listed = self.listed()?;
         let wanted: BTreeSet<&str> = tensors.iter().map(TensorInfo::name).collect();
         if let Some(unknown) = listed.difference(&wanted).next() {

@@ -1,0 +1,91 @@
+//! The commit of a version, of the parts of all its shards.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use deltachain::chain::{FileReference, ObjectName, Parent, Route, check_folders, check_taken, union_of};
+use deltachain::tensor::Digest;
+use deltachain::{Error, Result};
+
+use crate::access::documents::usable_commit;
+use crate::access::store::Store;
+use crate::publishing::attempt::Attempt;
+use crate::publishing::options::PublishOptions;
+use crate::publishing::part::ShardPart;
+use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
+use crate::publishing::published::{Published, PublishedRoute};
+
+/// Checks that there is one part for each shard, and that all are for one version after one parent: these.
+pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
+    let first = parts.first().ok_or_else(|| Error::usage("there is no shard to commit"))?;
+    let of = first.of;
+    let aim = |part: &ShardPart| (part.version, part.parent, part.of);
+    if let Some(other) = parts.iter().find(|part| aim(part) != aim(first)) {
+        return Err(Error::usage(format!(
+            "shard {} of {of} was made for version {} after {}, but shard {} of {} for version {} after {}",
+            first.shard, first.version, first.parent, other.shard, other.of, other.version, other.parent
+        )));
+    }
+    let given: BTreeSet<usize> = parts.iter().map(|part| part.shard).collect();
+    if let Some(missing) = (0..of).find(|shard| !given.contains(shard)) {
+        return Err(Error::usage(format!("shard {missing} of {of} is missing")));
+    }
+    if parts.len() != of {
+        return Err(Error::usage(format!("{} parts were given for {of} shards", parts.len())));
+    }
+    Ok((first.version, first.parent))
+}
+
+/// Commits parts that were made to follow `parent` and whose files have been stored, one for each shard in order. `path` is
+/// what the path to the head costs, if it is known; `attempts` are those that stored the files.
+pub(crate) fn commit(
+    store: &Store,
+    parent: &Parent,
+    (path, attempts): (Option<PathBytes>, &[Attempt]),
+    parts: &[ShardPart],
+    options: &PublishOptions,
+) -> Result<Published> {
+    let state = union_of(parts.iter().map(|part| (part.table.tensors.as_slice(), &part.table.digests)))?;
+    let shards = parts.iter().map(ShardPart::state).collect();
+    let assets: Vec<_> = parts.iter().flat_map(|part| &part.assets).cloned().collect();
+    check_folders(&assets, parts.iter().flat_map(|part| &part.folders).map(String::as_str))?;
+    let routes = common_routes(parts);
+    let head = parent.head().map(|head| head.version);
+    let path = PathBytes::after(&routes, |from| {
+        if Some(from) == head {
+            return Ok(path);
+        }
+        Ok(usable_commit(store, from, &options.limits)?.as_ref().and_then(PathBytes::of))
+    })?;
+    let mut metadata = options.metadata.clone();
+    metadata.extend(path.map(|path| (PATH_BYTES_KEY.to_owned(), path.to_string())));
+    let mut commit = parent.next(state, shards, routes, assets, metadata)?;
+    commit.mark_direct(|route| parts.iter().zip(&route.files).all(|(part, file)| part.is_direct(*file)));
+    let bytes = commit.to_bytes()?;
+    let name = ObjectName::Commit(commit.version);
+    attempts.iter().try_for_each(Attempt::check)?;
+    if !store.put_if_absent(name, &bytes)? {
+        check_taken(commit.version, &bytes, store.get(name)?.as_deref())?;
+    }
+    Ok(Published {
+        version: commit.version,
+        state,
+        commit: Digest::of_bytes(&bytes),
+        shards: parts.iter().map(|part| part.table.digests.clone()).collect(),
+        routes: commit.routes.iter().map(PublishedRoute::of).collect(),
+        assets: commit.assets,
+        changed: parts.iter().map(|part| part.changed).fold(0, u64::saturating_add),
+        elements: parts.iter().map(|part| part.elements).fold(0, u64::saturating_add),
+        is_new: true,
+        unchanged_state: parent.head().is_some_and(|head| head.state == state),
+    })
+}
+
+/// The routes for which every shard has a link.
+fn common_routes(parts: &[ShardPart]) -> Vec<Route> {
+    let mut files: BTreeMap<Option<u64>, Vec<FileReference>> = BTreeMap::new();
+    for link in parts.iter().flat_map(|part| &part.links) {
+        files.entry(link.from).or_default().push(link.file);
+    }
+    let complete = files.into_iter().filter(|(_, files)| files.len() == parts.len());
+    complete.map(|(from, files)| Route { from, files }).collect()
+}

@@ -1,0 +1,64 @@
+//! States as callers give them: nothing, files, or mappings of tensors.
+
+use std::path::PathBuf;
+
+use deltachain::Result;
+use deltachain::files::{Layout, SafetensorsState};
+use deltachain::tensor::{MemoryState, State};
+use pyo3::prelude::*;
+
+use crate::tensors::Tensors;
+
+/// A state as the caller gives it.
+pub(crate) enum Given {
+    /// None: the state without tensors.
+    Nothing,
+    /// A safetensors file, or a directory of them.
+    Path(PathBuf),
+    /// A mapping.
+    Tensors(Tensors),
+}
+
+/// A state that can be read.
+pub(crate) enum Readable<'a> {
+    Nothing(MemoryState),
+    Files(SafetensorsState),
+    Tensors(&'a Tensors),
+}
+
+impl Given {
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if object.is_none() {
+            Ok(Self::Nothing)
+        } else if let Ok(path) = object.extract() {
+            Ok(Self::Path(path))
+        } else {
+            Ok(Self::Tensors(Tensors::of(object)?))
+        }
+    }
+
+    pub(crate) fn open(&self) -> Result<Readable<'_>> {
+        Ok(match self {
+            Self::Nothing => Readable::Nothing(MemoryState::new()),
+            Self::Path(path) => Readable::Files(SafetensorsState::open(path)?),
+            Self::Tensors(tensors) => Readable::Tensors(tensors),
+        })
+    }
+}
+
+impl Readable<'_> {
+    pub(crate) fn state(&self) -> &dyn State {
+        match self {
+            Self::Nothing(state) => state,
+            Self::Files(state) => state,
+            Self::Tensors(state) => *state,
+        }
+    }
+
+    pub(crate) fn layout(&self) -> Option<&Layout> {
+        match self {
+            Self::Files(files) => Some(files.layout()),
+            Self::Nothing(_) | Self::Tensors(_) => None,
+        }
+    }
+}
