@@ -101,9 +101,9 @@ fn the_header_is_that_of_the_table() {
     }
 }
 
-#[test]
-fn limits_are_those_of_the_table() {
-    let constants = BTreeMap::from([
+/// The maxima of the format, by the names of section 13.
+pub(crate) fn maxima() -> BTreeMap<&'static str, u64> {
+    BTreeMap::from([
         ("index raw length", limits::MAX_INDEX_BYTES),
         ("metadata entries", limits::MAX_METADATA_ENTRIES),
         ("metadata, bytes of keys and values together", limits::MAX_METADATA_BYTES),
@@ -117,7 +117,12 @@ fn limits_are_those_of_the_table() {
         ("document of a chain, bytes", limits::MAX_DOCUMENT_BYTES),
         ("assets of a commit", limits::MAX_ASSETS),
         ("asset, bytes", limits::MAX_ASSET_BYTES),
-    ]);
+    ])
+}
+
+#[test]
+fn limits_are_those_of_the_table() {
+    let constants = maxima();
     // What a reader takes without asking; of the others that is all that the format allows.
     let defaults = Limits::default();
     let defaults = BTreeMap::from([

@@ -10,6 +10,8 @@ use deltachain::tensor::{DescribedDtype, Digest, Dtype, PIECE_BYTES, TensorInfo}
 use deltachain::{Limits, RULES, Segment, StateTable, limits};
 use serde_json::Value;
 
+use crate::specification::maxima;
+
 fn read(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance").join(name);
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
@@ -87,25 +89,10 @@ fn constants_are_those_of_the_library() {
     let any = Dtype::Described(DescribedDtype::new("X", 8, 1, None).unwrap());
     assert_eq!(number(&described["code"]), u64::from(any.code()));
 
-    let known = BTreeMap::from([
-        ("index raw length", limits::MAX_INDEX_BYTES),
-        ("metadata entries", limits::MAX_METADATA_ENTRIES),
-        ("metadata, bytes of keys and values together", limits::MAX_METADATA_BYTES),
-        ("name, bytes", limits::MAX_NAME_BYTES),
-        ("dimensions", limits::MAX_DIMENSIONS),
-        ("tensor entries", limits::MAX_TENSORS),
-        ("segments", limits::MAX_SEGMENTS),
-        ("tensor, bytes", limits::MAX_TENSOR_BYTES),
-        ("segment, bytes of its pieces", limits::MAX_SEGMENT_BYTES),
-        ("segment, number of its pieces", limits::MAX_SEGMENT_PARTS),
-        ("document of a chain, bytes", limits::MAX_DOCUMENT_BYTES),
-        ("assets of a commit", limits::MAX_ASSETS),
-        ("asset, bytes", limits::MAX_ASSET_BYTES),
-    ]);
     let rows = constants["limits"].as_array().unwrap();
     let found: BTreeMap<&str, u64> =
         rows.iter().map(|row| (row["quantity"].as_str().unwrap(), number(&row["most"]))).collect();
-    assert_eq!(found, known);
+    assert_eq!(found, maxima());
 
     let rules: BTreeMap<String, String> = constants["rules"]
         .as_array()

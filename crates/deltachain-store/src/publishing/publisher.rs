@@ -1,6 +1,7 @@
 //! Publishing versions (SPEC section 20): links are made and stored, and a commit makes them a version.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 use std::time::SystemTime;
 
 use deltachain::Result;
@@ -34,21 +35,30 @@ pub struct Publisher {
     chain: Vec<u8>,
     /// The head as it was last seen.
     head: Option<u64>,
-    /// What this publisher published last.
-    last: Option<Last>,
+    /// What this publisher published last, with the digest of the commit.
+    last: Option<(Digest, Own)>,
     /// What it has stored and not committed yet.
     prepared: Option<Prepared>,
     /// What has been read to prune.
     documents: Documents,
 }
 
-/// The shards of a version that this publisher has made.
-#[derive(Debug)]
-struct Last {
-    commit: Digest,
+/// What is remembered of the parts of a version that this publisher has made.
+#[derive(Debug, Default)]
+struct Own {
+    /// Digests of each shard, by its number.
     shards: BTreeMap<usize, StateDigests>,
-    /// Those that its shards brought.
+    /// Those that the shards bring.
     assets: Vec<Asset>,
+}
+
+impl Own {
+    fn of(parts: &[ShardPart]) -> Self {
+        Self {
+            shards: parts.iter().map(|part| (part.shard, part.table.digests.clone())).collect(),
+            assets: parts.iter().flat_map(|part| &part.assets).cloned().collect(),
+        }
+    }
 }
 
 /// Shards whose links have been stored.
@@ -60,9 +70,7 @@ struct Prepared {
     attempt: Attempt,
     /// In each of the parts.
     session: u128,
-    shards: BTreeMap<usize, StateDigests>,
-    /// Those that its shards bring.
-    assets: Vec<Asset>,
+    own: Own,
 }
 
 impl Publisher {
@@ -115,14 +123,12 @@ impl Publisher {
         let path = self.path_to(&parent)?;
         let made = self.make((&parent, path), (0, model.into(), base), 1, self.options.if_changed, observer)?;
         let Made { part, attempt, work, is_head } = made;
-        let digests = part.table.digests.clone();
+        let own = Own::of(slice::from_ref(&part));
         if let (true, Some(head)) = (is_head, parent.head()) {
-            let shards = BTreeMap::from([(0, digests.clone())]);
-            self.last = Some(Last { commit: parent.digest(), shards, assets: part.assets });
-            return Ok(Published::head(head, parent.digest(), vec![digests], part.elements));
+            self.last = Some((parent.digest(), own));
+            return Ok(Published::head(head, parent.digest(), vec![part.table.digests], part.elements));
         }
-        let (session, shards, assets) = (part.session, BTreeMap::from([(0, digests)]), part.assets.clone());
-        self.prepared = Some(Prepared { parent, path, attempt, session, shards, assets });
+        self.prepared = Some(Prepared { parent, path, attempt, session: part.session, own });
         let published = self.commit(vec![part], BTreeMap::new(), observer)?;
         if let Some(mut work) = work {
             // The version has been published, even if the directory stays behind.
@@ -159,9 +165,7 @@ impl Publisher {
         let (attempt, session) = (attempt.unwrap_or_else(Attempt::begin), rand::random());
         let seconds = attempt.seconds();
         parts.iter_mut().for_each(|part| (part.session, part.seconds) = (session, seconds));
-        let shards = parts.iter().map(|part| (part.shard, part.table.digests.clone())).collect();
-        let assets = parts.iter().flat_map(|part| &part.assets).cloned().collect();
-        self.prepared = Some(Prepared { parent, path, attempt, session, shards, assets });
+        self.prepared = Some(Prepared { parent, path, attempt, session, own: Own::of(&parts) });
         Ok(parts)
     }
 
@@ -216,8 +220,7 @@ impl Publisher {
     /// Another process has committed what this one prepared last: that is the head.
     pub fn committed(&mut self, version: u64, commit: Digest) {
         self.head = Some(version);
-        let (shards, assets) = self.prepared.take().map(|own| (own.shards, own.assets)).unwrap_or_default();
-        self.last = Some(Last { commit, shards, assets });
+        self.last = Some((commit, self.prepared.take().map(|prepared| prepared.own).unwrap_or_default()));
     }
 
     /// What the next version follows.
@@ -249,9 +252,9 @@ impl Publisher {
         let files = model.files().filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
         let (layout, lent) = (model.layout()?, model.lent());
         let target = End { state: &lent, layout: layout.as_deref(), digests: None };
-        let last = self.last.as_ref().filter(|last| last.commit == parent.digest());
-        let digests = last.and_then(|last| last.shards.get(&shard));
-        let known_assets = last.map_or(&[][..], |last| &last.assets);
+        let last = self.last.as_ref().filter(|(commit, _)| *commit == parent.digest());
+        let digests = last.and_then(|(_, own)| own.shards.get(&shard));
+        let known_assets = last.map_or(&[][..], |(_, own)| &own.assets);
         Job { store, parent, path, target, files, shard, of, known_assets, if_changed, options, observer }
             .run(base, digests)
     }
