@@ -17,8 +17,8 @@ from typing import Any
 
 from . import _native
 from ._errors import ChainError, Error, InUseError, IoError, TimeoutError, UsageError, WrongBaseError
-from ._files import Patch, patch_of
-from ._host_copy import mapped, raw
+from ._files import Patch
+from ._host_copy import differences, mapped
 from ._native import rules
 from ._subscriber import Subscriber
 
@@ -29,9 +29,6 @@ _logger = logging.getLogger("deltachain")
 # Seconds between two looks at a directory that another process keeps, and at a chain that this one follows.
 _POLL_DIRECTORY = 0.1
 _POLL_CHAIN = 1.0
-
-# Bytes of tensors that are compared at once.
-_BATCH = 64 << 20
 
 
 @dataclass(slots=True)
@@ -118,7 +115,7 @@ class EngineCopy:
         """
         end = time.monotonic() + timeout
         with self._state:
-            self._wanted, self._stays, self._failure = number, True, None
+            self._wanted, self._stays, self._failure = number, self.keeps, None
             self._state.notify_all()
             try:
                 while True:
@@ -137,9 +134,9 @@ class EngineCopy:
                 raise
             finally:
                 self._wanted = None
+                self._state.notify_all()
         if digest is not None and ready.digest != digest:
-            with self._state:
-                self._stays = False
+            self.go_on()
             raise WrongBaseError(
                 f"WRONG_BASE: version {number} of the chain has the digest {ready.digest}, and {digest} was expected",
                 advice="see whether the update names this chain; nothing has been changed",
@@ -168,6 +165,7 @@ class EngineCopy:
         with self._state:
             self._held = self._ready = None
             self._stays = False
+            self._state.notify_all()
 
     def go_on(self) -> None:
         """All workers have taken the version: the copy may go ahead."""
@@ -199,12 +197,16 @@ class EngineCopy:
         said = None
         while True:
             with self._state:
+                self._state.wait_for(lambda: self._is_called() or not self._stays)
                 if self._stop:
                     return
-                wanted, stays = self._wanted, self._stays
+                wanted = self._wanted
             failure: Error | None = None
             try:
-                self._step(wanted, stays)
+                if wanted is None:
+                    self._go_ahead()
+                else:
+                    self._bring(wanted)
                 said = None
             except Error as error:
                 failure = error
@@ -218,26 +220,36 @@ class EngineCopy:
                 if wanted is not None and wanted == self._wanted:
                     self._failure = failure
                 self._state.notify_all()
-                if not self._stop and (self._wanted is None or self._wanted == wanted):
-                    is_waited_for = self._wanted is not None or not self.keeps
-                    self._state.wait(_POLL_DIRECTORY if is_waited_for else _POLL_CHAIN)
+                if not self._stop and self._wanted == wanted:
+                    self._state.wait(_POLL_DIRECTORY if failure is None else _POLL_CHAIN)
 
-    def _step(self, wanted: int | None, stays: bool) -> None:
-        """Has what is wanted, or what is newest, ready for this worker."""
-        subscriber = self._subscriber
-        if subscriber is not None and wanted is None and not stays:
-            update = subscriber.poll()
-            if update is not None:
+    def _is_called(self) -> bool:
+        """Whether the thread has something else to do than to go ahead."""
+        return self._stop or self._stays or self._wanted is not None
+
+    def _go_ahead(self) -> None:
+        """Has the newest version ready for this worker, again and again if this process keeps the directory."""
+        self._make_ready(self._find(None))
+        if self._subscriber is not None:
+            for update in self._subscriber.follow(stop=self._is_called, poll=_POLL_CHAIN, poll_longest=_POLL_CHAIN):
                 update.apply()
+                self._make_ready(self._find(None))
+
+    def _bring(self, wanted: int) -> None:
+        """Has this version ready for this worker. If another process keeps the directory, it may not be there yet."""
         found = self._find(wanted)
-        if found is None and subscriber is not None and wanted is not None:
-            update = subscriber._seek(wanted, None)
+        if found is None and self._subscriber is not None:
+            update = self._subscriber._poll(wanted, None)
             if update is None:
                 raise ChainError(
                     f"CHAIN: there is no version {wanted} in the chain", rule=rules.CHN_03, advice="see the update"
                 )
             update.apply()
             found = self._find(wanted)
+        self._make_ready(found)
+
+    def _make_ready(self, found: tuple[int, str, str] | None) -> None:
+        """Finds what changes for this worker."""
         if found is None:
             return
         number, digest, path = found
@@ -250,32 +262,17 @@ class EngineCopy:
         else:
             version = Version(number, digest, path, mapped(path, "torch"))
             if held is not None and self._wants_changes:
-                version.changes = _changes(held.tensors, path)
+                version.changes = list(differences(held.tensors, path, "torch", None))
         with self._state:
             if self._held is held:
                 self._ready = version
+            self._state.notify_all()
 
     def _find(self, wanted: int | None) -> tuple[int, str, str] | None:
         """Number, digest and directory of a version that is in the shared copy: the one wanted, or the current one.
         What is in `versions` is complete: it is renamed into place."""
         found = _native.find_version(self._directory, wanted)
         return None if found is None else (found[0], found[1], os.path.realpath(found[2]))
-
-
-def _changes(before: Mapping[str, Any], after: str) -> list[Patch]:
-    """What changes from tensors to the files of a version."""
-    patches: list[Patch] = []
-    batch: list[int] = []
-    size = 0
-    # Numbers count tensors by the order of their names' bytes.
-    tensors = sorted(raw(after).items(), key=lambda item: item[0].encode())
-    for number, (_, (_, _, data)) in enumerate(tensors):
-        batch.append(number)
-        size += data.nbytes
-        if size >= _BATCH or number + 1 == len(tensors):
-            patches += [patch_of(row, "torch") for row in _native.compare(before, after, batch, None)]
-            batch, size = [], 0
-    return patches
 
 
 def shared_memory_directory(chain: str) -> str:

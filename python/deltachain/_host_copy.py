@@ -15,9 +15,6 @@ from ._tensors import Tensor, shaped, usual_kind
 
 __all__ = ["HostCopy"]
 
-# Bytes of tensors that are compared at once.
-_BATCH = 64 << 20
-
 
 class HostCopy:
     """The directory that a `Subscriber(host_copy=...)` keeps, for other processes of the machine. Any number of them
@@ -133,16 +130,10 @@ def mapped(directory: str, kind: str) -> dict[str, Any]:
     return {name: shaped(kind, dtype, shape, data) for name, (dtype, shape, data) in raw(directory).items()}
 
 
-def differences(before: str | None, after: str, kind: str, threads: int | None) -> Iterator[Patch]:
-    """What changes between two versions in a directory, tensor by tensor."""
-    batch: list[int] = []
-    held = 0
-    # Numbers count tensors by the order of their names' bytes.
-    tensors = sorted(raw(after).items(), key=lambda item: item[0].encode())
-    for number, (_, (_, _, data)) in enumerate(tensors):
-        batch.append(number)
-        held += data.nbytes
-        if held >= _BATCH or len(batch) >= 4096 or number + 1 == len(tensors):
-            for row in _native.compare(before, after, batch, threads):
-                yield patch_of(row, kind)
-            batch, held = [], 0
+def differences(before: object, after: str, kind: str, threads: int | None) -> Iterator[Patch]:
+    """What changes from tensors, or a model's directory, to the model in another directory, tensor by tensor."""
+    number: int | None = 0
+    while number is not None:
+        rows, number = _native.compare(before, after, number, threads)
+        for row in rows:
+            yield patch_of(row, kind)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,16 +11,13 @@ from types import TracebackType
 from typing import Any
 
 from . import _native
-from ._errors import ChainError, Error, TimeoutError, TornError, UsageError
+from ._errors import TornError, UsageError
 from ._files import Patch, Progress, patch_of, taken
 from ._host_copy import differences, mapped
-from ._native import rules
 from ._store import Credentials, open_store
 from ._tensors import kind_of, name_of, shaped, usual_kind
 
 __all__ = ["Lag", "Subscriber", "Times", "Update"]
-
-_logger = logging.getLogger("deltachain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,18 +177,13 @@ class Subscriber:
                 has changed.
             Error: as for `prepare`.
         """
-        update = self._seek(None, timeout)
+        update = self._poll(None, timeout)
         return None if update is None or update._native is None else update
 
-    def _seek(self, version: int | None, timeout: float | None) -> Update | None:
-        """Looks once: prepares a version, or the head; None if there is no such version yet."""
-        try:
-            return Update(self, self._native.prepare(version, timeout, self._threads, self._progress))
-        except ChainError as error:
-            is_new = self.version is None
-            if (error.rule == rules.CHN_03 and (is_new or version is not None)) or (error.rule == rules.CHN_01 and is_new):
-                return None
-            raise
+    def _poll(self, version: int | None, timeout: float | None) -> Update | None:
+        """Polls once for a version, or the head; None if there is no such version yet."""
+        is_there, prepared = self._native.poll(version, timeout, self._threads, self._progress)
+        return Update(self, prepared) if is_there else None
 
     def prepare(self, version: int | None = None, *, timeout: float | None = None, poll: float = 0.5) -> Update:
         """Fetches and proves a version beside the one in use, which does not change.
@@ -213,16 +202,7 @@ class Subscriber:
             WrongBaseError: if the held version is not what the chain says; `advice` tells what to do.
             Error: if there is no good way to the version. What is held is kept.
         """
-        end = None if timeout is None else time.monotonic() + max(0.0, timeout)
-        while True:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            update = self.poll(timeout=left) if version is None else self._seek(version, left)
-            if update is not None:
-                return update
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError("the time is over, and there is no such version yet")
-            time.sleep(poll if left is None else min(poll, left))
+        return Update(self, self._native.prepare(version, timeout, poll, self._threads, self._progress))
 
     def follow(
         self,
@@ -245,28 +225,13 @@ class Subscriber:
         Raises:
             UsageError, TornError: trying again does not help.
         """
-        pause, said, refused = poll, None, None
-        while not _is_set(stop):
-            try:
-                update = self.poll()
-            except (UsageError, TornError):
-                raise
-            except Error as error:
-                update = None
-                if str(error) != said:
-                    said = str(error)
-                    _logger.warning("will retry: %s", said)
-            else:
-                said = None
-            if update is not None and update.version != refused:
-                pause = poll
-                yield update
-                refused = None if self.version == update.version else update.version
-                continue
-            if _waited(stop, pause * random.uniform(0.5, 1.0)):
-                return
-            refused = None
-            pause = min(pause * 2, poll_longest)
+        polling = _native.Polling(poll, poll_longest)
+        until = stop.is_set if isinstance(stop, threading.Event) else stop
+        refused = False
+        while prepared := self._native.next(polling, refused, until, self._threads, self._progress):
+            update = Update(self, prepared)
+            yield update
+            refused = self.version != update.version
 
     def verify(self) -> None:
         """Hashes the copy in memory and compares it with the version held.
@@ -425,22 +390,3 @@ def _shape_of(tensor: Any) -> tuple[int, ...]:
 
 def _dtype_of(tensor: Any) -> str:
     return name_of(tensor)
-
-
-def _is_set(stop: threading.Event | Callable[[], bool] | None) -> bool:
-    if stop is None:
-        return False
-    return stop.is_set() if isinstance(stop, threading.Event) else bool(stop())
-
-
-def _waited(stop: threading.Event | Callable[[], bool] | None, seconds: float) -> bool:
-    """Waits, in steps in which a function is asked; whether it is time to end."""
-    if isinstance(stop, threading.Event):
-        return stop.wait(seconds)
-    end = time.monotonic() + seconds
-    while not _is_set(stop):
-        left = end - time.monotonic()
-        if left <= 0:
-            return False
-        time.sleep(min(left, 0.1))
-    return True

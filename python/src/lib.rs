@@ -48,7 +48,7 @@ mod native {
     #[pymodule_export]
     use crate::store::{Stop, Store};
     #[pymodule_export]
-    use crate::subscriber::{Follower, Prepared};
+    use crate::subscriber::{Follower, Polling, Prepared};
 
     use std::ffi::OsString;
 

@@ -13,7 +13,7 @@ use crate::work::{How, run};
 /// A patch: the tensor's name, dtype and shape, numbers of lanes unless all are given, and their values.
 pub(crate) type Row = (String, String, Vec<u64>, Option<Buffer>, Buffer);
 
-/// How much of a set is copied at once.
+/// How much is copied, or compared, at once.
 const BYTES_AT_ONCE: usize = 64 << 20;
 const ROWS_AT_ONCE: usize = 4096;
 
@@ -168,27 +168,34 @@ fn joined(set: &PatchSet, info: &TensorInfo, runs: &[Run]) -> Result<Changes> {
     Ok(changes)
 }
 
-/// What differs between two states, of tensors of the new one by their numbers: for states that have been proven, such as two
-/// versions in a directory. Tensors that are not in the old one come whole.
+/// What differs between two states, of some tensors of the new one from number `begin` on, and the number to go on with, None
+/// at the end. For states that have been proven, such as two versions in a directory. Tensors that are not in the old one
+/// come whole.
 #[pyfunction]
 pub(crate) fn compare(
     py: Python<'_>,
     old: &Bound<'_, PyAny>,
     new: &Bound<'_, PyAny>,
-    numbers: Vec<usize>,
+    begin: usize,
     threads: Option<usize>,
-) -> PyResult<Vec<Row>> {
+) -> PyResult<(Vec<Row>, Option<usize>)> {
     let (old, new) = (Given::of(old)?, Given::of(new)?);
-    let rows = run(py, &How { threads, ..How::default() }, |_| {
+    let (rows, next) = run(py, &How { threads, ..How::default() }, |_| {
         let (old, new) = (old.open()?, new.open()?);
-        let found = numbers.par_iter().map(|&number| between(old.state(), new.state(), number));
+        let all = new.state().tensors();
+        let (mut end, mut bytes) = (begin, 0_u64);
+        while end < all.len() && end - begin < ROWS_AT_ONCE && bytes < BYTES_AT_ONCE as u64 {
+            bytes = bytes.saturating_add(all[end].bytes());
+            end += 1;
+        }
+        let found = (begin..end).into_par_iter().map(|number| between(old.state(), new.state(), number));
         let mut rows = Rows::default();
         for changes in found.collect::<Result<Vec<_>>>()? {
             rows.add(changes);
         }
-        Ok(rows)
+        Ok((rows, (end < all.len()).then_some(end)))
     })?;
-    Ok(rows.finish())
+    Ok((rows.finish(), next))
 }
 
 fn between(old: &dyn State, new: &dyn State, number: usize) -> Result<Changes> {

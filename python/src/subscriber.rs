@@ -1,6 +1,7 @@
 //! Following a chain: a copy of the model in memory, in a directory or in the caller's own tensors, and what changes in it.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,8 +11,8 @@ use deltachain::memory::{LentState, PatchSet};
 use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Lag, MemoryOptions, MemorySubscriber, Observer, OtherFiles, Phase, Prepared as PreparedFiles, PreparedPatches,
-    Stop, Subscriber, SubscriberOptions, Switched, Weights, lag,
+    Directory, FollowOptions, Follower as ChainFollower, FollowerOptions, Lag, Memory, Observer, OtherFiles, Phase,
+    Polling as ChainPolling, Prepared as PreparedFiles, PreparedPatches, Stop, Switched, Weights, lag,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -22,16 +23,27 @@ use crate::operations::rows;
 use crate::patches::{Row, Rows};
 use crate::store::Store;
 use crate::tensors::Lent;
-use crate::work::{How, OfProcess, run};
+use crate::work::{How, OfProcess, run, run_until};
 
 /// What is kept at a version.
 enum Copy {
     /// Memory of this process.
-    Memory(MemorySubscriber),
+    Memory(ChainFollower<Memory>),
     /// A directory, whose `current` is switched.
-    Directory(Subscriber),
+    Directory(ChainFollower<Directory>),
     /// Tensors of the caller's. Those that keep their memory are dropped last.
-    Into(MemorySubscriber<LentState<'static>>, #[expect(dead_code, reason = "keeps the memory")] Vec<Borrowed>),
+    Into(ChainFollower<Memory<LentState<'static>>>, #[expect(dead_code, reason = "keeps the memory")] Vec<Borrowed>),
+}
+
+/// The same for each kind of copy.
+macro_rules! of_each {
+    ($copy:expr, $follower:ident => $act:expr) => {
+        match $copy {
+            Copy::Memory($follower) => $act,
+            Copy::Directory($follower) => $act,
+            Copy::Into($follower, _) => $act,
+        }
+    };
 }
 
 /// A version that has been prepared.
@@ -42,12 +54,92 @@ enum Made {
     Into(PreparedPatches<LentState<'static>>),
 }
 
+impl From<PreparedPatches> for Made {
+    fn from(patches: PreparedPatches) -> Self {
+        Self::Memory(patches)
+    }
+}
+
+impl From<PreparedFiles> for Made {
+    fn from(files: PreparedFiles) -> Self {
+        Self::Directory(Some(files))
+    }
+}
+
+impl From<PreparedPatches<LentState<'static>>> for Made {
+    fn from(patches: PreparedPatches<LentState<'static>>) -> Self {
+        Self::Into(patches)
+    }
+}
+
+/// What a poll has found.
+enum Polled {
+    /// No such version yet, or no chain.
+    Missing,
+    Held,
+    New(Box<Prepared>),
+}
+
+impl Polled {
+    /// `told` gives the version and its state digest.
+    fn of<P: Into<Made>>(made: Option<P>, told: impl Fn(&P) -> (u64, Digest)) -> Self {
+        made.map_or(Self::Held, |made| {
+            let (version, digest) = told(&made);
+            let made = Mutex::new(OfProcess::new(made.into()));
+            Self::New(Box::new(Prepared { made, version, digest, told: Mutex::new(None) }))
+        })
+    }
+}
+
+/// How a chain is polled.
+#[pyclass(frozen, module = "deltachain._native")]
+pub(crate) struct Polling(Mutex<ChainPolling>);
+
+#[pymethods]
+impl Polling {
+    /// With the shortest and the longest pause, in seconds.
+    #[new]
+    fn new(poll: f64, poll_longest: f64) -> Self {
+        let (poll, longest) = (seconds(poll), seconds(poll_longest));
+        Self(Mutex::new(ChainPolling::new(&FollowOptions::default().poll(poll).poll_longest(longest.max(poll)))))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(no_pickle("what polls"))
+    }
+}
+
+impl Polling {
+    /// A poll of the head.
+    fn poll(&self, copy: &mut Copy, watch: &dyn Observer) -> Result<Polled> {
+        let mut polling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        of_each!(copy, follower => match polling.poll(follower, watch) {
+            Ok(made) => Ok(Polled::of(made, |made| (made.version(), made.state()))),
+            Err(error) if follower.is_missing(None, &error) => Ok(Polled::Missing),
+            Err(error) => {
+                // That it is to end is no failure.
+                watch.advance(Phase::Wait, 0)?;
+                polling.failed(follower, error).map(|_| Polled::Held)
+            }
+        })
+    }
+
+    /// Waits until the next poll. Whether the caller has ended that.
+    fn wait(&self, py: Python<'_>, how: &How) -> PyResult<bool> {
+        let waited = run_until(py, how, |watch| {
+            let mut polling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            polling.wait(watch, || Ok(ControlFlow::Continue(()))).map(drop)
+        })?;
+        Ok(waited.is_none())
+    }
+}
+
 /// Keeps a copy of a model at a version of a chain. One call at a time.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Follower {
     copy: Mutex<OfProcess<Copy>>,
     /// The caller's tensors, if they are to be the copy.
-    into: Option<Into>,
+    into: Option<Provided>,
     /// How often the copy has been switched.
     switches: AtomicU64,
     /// Whether a switch has begun and not come to its end.
@@ -58,11 +150,9 @@ pub(crate) struct Follower {
 }
 
 /// Tensors of the caller's, and how the chain is followed with them.
-struct Into {
+struct Provided {
     tensors: Py<PyAny>,
-    patterns: Option<Vec<String>>,
-    cache: Option<PathBuf>,
-    adopt: bool,
+    options: FollowerOptions,
 }
 
 /// A version that is ready.
@@ -98,15 +188,6 @@ fn hex(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Digest>> {
     text.map(parse).transpose()
 }
 
-fn memory_options(
-    tensors: Option<Vec<String>>,
-    cache: Option<PathBuf>,
-    rollback: Option<Digest>,
-    adopt: bool,
-) -> MemoryOptions {
-    MemoryOptions::default().tensors(tensors).cache(cache).allow_rollback(rollback).adopt(adopt)
-}
-
 #[pymethods]
 impl Follower {
     /// Keeps a copy in a directory if one is given, otherwise in memory: from the first version on in tensors of the caller's, if
@@ -125,18 +206,16 @@ impl Follower {
         into: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let rollback = hex(py, allow_rollback)?;
-        let into = into.map(|into| Into { tensors: into, patterns: tensors.clone(), cache: cache.clone(), adopt });
+        let others = if other_files { OtherFiles::Assets } else { OtherFiles::None };
+        let options = FollowerOptions::default().tensors(tensors).cache(cache).other_files(others).adopt(adopt);
+        let into = into.map(|into| Provided { tensors: into, options: options.clone() });
+        let options = options.allow_rollback(rollback);
         let stop = Stop::default();
         let chain = store.get().get(py)?.with_stop(stop.clone());
         let copy = run(py, &How { stop: Some(stop.clone()), ..How::default() }, |_| {
             Ok(match &directory {
-                Some(directory) => {
-                    let others = if other_files { OtherFiles::Assets } else { OtherFiles::None };
-                    let options = SubscriberOptions::default().tensors(tensors).other_files(others);
-                    let options = options.allow_rollback(rollback).adopt(adopt);
-                    Copy::Directory(Subscriber::open(chain, directory, options)?)
-                }
-                None => Copy::Memory(MemorySubscriber::open(chain, memory_options(tensors, cache, rollback, adopt))?),
+                Some(directory) => Copy::Directory(ChainFollower::in_directory(chain, directory, options)?),
+                None => Copy::Memory(ChainFollower::in_memory(chain, options)?),
             })
         })?;
         let (switches, is_torn) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -168,45 +247,71 @@ impl Follower {
         self.is_torn.load(Ordering::SeqCst)
     }
 
-    /// Fetches and proves a version, or the head. None if it is held already. A move to tensors of the caller's that was
-    /// interrupted comes first.
+    /// Polls once for a version, or the head: whether it is there, and what has been prepared unless it is held already.
     #[pyo3(signature = (version, timeout, threads, progress))]
-    fn prepare(
+    fn poll(
         &self,
         py: Python<'_>,
         version: Option<u64>,
         timeout: Option<f64>,
         threads: Option<usize>,
         progress: Option<Py<PyAny>>,
+    ) -> PyResult<(bool, Option<Prepared>)> {
+        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()), until: None };
+        Ok(match self.prepared(py, version, &how)? {
+            Polled::Missing => (false, None),
+            Polled::Held => (true, None),
+            Polled::New(prepared) => (true, Some(*prepared)),
+        })
+    }
+
+    /// Waits for a version, or for another one than the one held. None if the version is held already.
+    #[pyo3(signature = (version, timeout, poll, threads, progress))]
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        version: Option<u64>,
+        timeout: Option<f64>,
+        poll: f64,
+        threads: Option<usize>,
+        progress: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
-        let mut copy = free(py, &self.copy)?;
-        let copy = copy.get_mut(py)?;
-        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()) };
-        self.move_into(py, copy, &how)?;
-        let made = run(py, &how, |watch| {
-            let watch: &dyn Observer = watch;
-            Ok(match copy {
-                Copy::Memory(own) => {
-                    own.prepare(version, watch)?.map(|made| (made.version(), made.state(), Made::Memory(made)))
-                }
-                Copy::Into(lent, _) => {
-                    lent.prepare(version, watch)?.map(|made| (made.version(), made.state(), Made::Into(made)))
-                }
-                Copy::Directory(files) => files
-                    .prepare(version, watch)?
-                    .map(|made| (made.version(), made.state(), Made::Directory(Some(made)))),
-            })
-        })?;
-        if let (Some((_, _, Made::Memory(patches))), Some(into)) = (&made, &self.into) {
-            check_into(py, patches, &Lent::of(into.tensors.bind(py))?)?;
+        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()), until: None };
+        let polling = Polling::new(poll, poll);
+        loop {
+            match self.prepared(py, version, &how)? {
+                Polled::New(prepared) => return Ok(Some(*prepared)),
+                Polled::Held if version.is_some() => return Ok(None),
+                Polled::Held | Polled::Missing => polling.wait(py, &how)?,
+            };
         }
-        let prepared = |(version, digest, made)| Prepared {
-            made: Mutex::new(OfProcess::new(made)),
-            version,
-            digest,
-            told: Mutex::new(None),
-        };
-        Ok(made.map(prepared))
+    }
+
+    /// Waits for the next version, after a pause if `waits`; retries what fails. None once `until` returns something true.
+    #[pyo3(signature = (polling, waits, until, threads, progress))]
+    fn next(
+        &self,
+        py: Python<'_>,
+        polling: &Polling,
+        waits: bool,
+        until: Option<Py<PyAny>>,
+        threads: Option<usize>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Option<Prepared>> {
+        let how = How { threads, progress, deadline: None, stop: Some(self.fresh_stop()), until };
+        let mut waits = waits;
+        loop {
+            if waits && polling.wait(py, &how)? {
+                return Ok(None);
+            }
+            waits = true;
+            let polled = self.with_copy(py, &how, |copy, watch| polling.poll(copy, watch))?;
+            match polled {
+                None => return Ok(None),
+                Some(Polled::New(prepared)) => return self.checked(py, prepared).map(|prepared| Some(*prepared)),
+                Some(Polled::Held | Polled::Missing) => {}
+            }
+        }
     }
 
     /// Makes the copy hold the prepared version, also after that was interrupted. Returns bytes fetched, routes, and seconds of
@@ -243,11 +348,6 @@ impl Follower {
     fn lag(&self, py: Python<'_>, version: u64) -> PyResult<(u64, Option<f64>)> {
         let Lag { versions, seconds, .. } = self.store.get().ask(py, |store| Ok(lag(store, version)))?;
         Ok((versions, seconds))
-    }
-
-    /// Whether a version follows this one.
-    fn has_after(&self, py: Python<'_>, version: u64) -> PyResult<bool> {
-        self.store.get().ask(py, |store| store.has_commit_after(version))
     }
 
     /// Name, dtype and shape of the tensors in memory.
@@ -294,6 +394,42 @@ impl Follower {
 }
 
 impl Follower {
+    /// Works with the copy. A move to tensors of the caller's that was interrupted comes first. None if the caller has ended it.
+    fn with_copy<T: Send>(
+        &self,
+        py: Python<'_>,
+        how: &How,
+        work: impl FnOnce(&mut Copy, &dyn Observer) -> Result<T> + Send,
+    ) -> PyResult<Option<T>> {
+        let mut copy = free(py, &self.copy)?;
+        let copy = copy.get_mut(py)?;
+        self.move_into(py, copy, how)?;
+        run_until(py, how, |watch| work(copy, watch))
+    }
+
+    /// Prepares a version, or the head.
+    fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &How) -> PyResult<Polled> {
+        let polled = self.with_copy(py, how, |copy, watch| {
+            of_each!(copy, follower => match follower.prepare(version, watch) {
+                Ok(made) => Ok(Polled::of(made, |made| (made.version(), made.state()))),
+                Err(error) if follower.is_missing(version, &error) => Ok(Polled::Missing),
+                Err(error) => Err(error),
+            })
+        })?;
+        Ok(match polled {
+            Some(Polled::New(prepared)) => Polled::New(self.checked(py, prepared)?),
+            other => other.unwrap_or(Polled::Missing),
+        })
+    }
+
+    /// The caller must have the tensors of a first version.
+    fn checked(&self, py: Python<'_>, prepared: Box<Prepared>) -> PyResult<Box<Prepared>> {
+        if let (Made::Memory(patches), Some(into)) = (free(py, &prepared.made)?.get(py)?, &self.into) {
+            check_into(py, patches, &Lent::of(into.tensors.bind(py))?)?;
+        }
+        Ok(prepared)
+    }
+
     /// Switches the copy. What comes of it is noted before anything else can fail: Ctrl-C ends the waiting for a switch, not the
     /// switch.
     fn exchange(
@@ -343,7 +479,6 @@ impl Follower {
         let lent = Lent::of(into.tensors.bind(py))?;
         check_same(py, own.state().tensors(), &lent)?;
         let store = self.store.get().get(py)?.with_stop(self.stop.clone());
-        let options = memory_options(into.patterns.clone(), into.cache.clone(), None, into.adopt);
         let moved = run(py, how, |watch| {
             let (tensors, owners) = lent.into_parts();
             let mut tensors: BTreeMap<String, (TensorInfo, &'static mut [u8])> =
@@ -359,11 +494,12 @@ impl Follower {
                     taken.push((info, bytes));
                 }
                 let lent = LentState::new(taken)?;
-                let selected = into.patterns.is_some();
+                let selected = into.options.tensors.is_some();
                 weights.push(if selected { Weights::part(lent, table.clone()) } else { Weights::whole(lent) });
             }
             // They are hashed, so that nothing becomes a base but what has been written completely.
-            let subscriber = MemorySubscriber::with_weights(store, held.version, weights, options, watch)?;
+            let options = into.options.clone();
+            let subscriber = ChainFollower::with_weights(store, held.version, weights, options, watch)?;
             Ok((subscriber, owners))
         })?;
         *copy = Copy::Into(moved.0, moved.1);
@@ -425,6 +561,11 @@ fn check_same(py: Python<'_>, wanted: &[TensorInfo], lent: &Lent) -> PyResult<()
 
 fn foreign(py: Python<'_>) -> PyErr {
     usage(py, "this was prepared by another subscriber", None)
+}
+
+/// A pause; one that cannot be counted is the longest.
+fn seconds(pause: f64) -> Duration {
+    Duration::try_from_secs_f64(pause.max(0.0)).unwrap_or(Duration::MAX)
 }
 
 /// When the time is over; `None` also for a time that never is.

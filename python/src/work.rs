@@ -49,9 +49,15 @@ pub(crate) struct How {
     pub(crate) deadline: Option<Instant>,
     /// Ends what the work waits for in the store.
     pub(crate) stop: Option<Stop>,
+    /// Called often from the caller's thread, for [`run_until`]: the work ends when this returns something true.
+    pub(crate) until: Option<Py<PyAny>>,
 }
 
 impl How {
+    fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
+        self.until.as_ref().map_or(Ok(false), |until| until.bind(py).call0()?.is_truthy())
+    }
+
     fn stop(&self, watch: &Watch) {
         watch.stopped.store(true, Ordering::Relaxed);
         if let Some(stop) = &self.stop {
@@ -166,10 +172,22 @@ pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
+/// As [`run_until`], of work that nothing but its own end, Ctrl-C and the deadline ends.
+pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) -> Result<T> + Send) -> PyResult<T> {
+    run_until(py, how, work)?.ok_or_else(|| errors::usage(py, "stopped", None))
+}
+
 /// Does `work` in threads of this package. The calling thread waits without the interpreter's lock; it sees signals, so that Ctrl-C ends
 /// the work, and calls the caller's progress, whose exceptions end it too. Work that panics is an `InternalError`; what it was
-/// changing is the caller's to give up.
-pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) -> Result<T> + Send) -> PyResult<T> {
+/// changing is the caller's to give up. None if [`How::until`] has ended it.
+pub(crate) fn run_until<T: Send>(
+    py: Python<'_>,
+    how: &How,
+    work: impl FnOnce(&Watch) -> Result<T> + Send,
+) -> PyResult<Option<T>> {
+    if how.is_over(py)? {
+        return Ok(None);
+    }
     if gate::is_closed() {
         // Nobody would wait for the threads.
         return Err(errors::usage(py, "the interpreter is about to end", None));
@@ -178,6 +196,7 @@ pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) 
     let watch = Watch::new(how.deadline);
     let slot = Slot { result: Mutex::new(None), filled: Condvar::new() };
     let mut stopped: Option<PyErr> = None;
+    let mut is_over = false;
     let result = thread::scope(|scope| {
         let worker = thread::Builder::new().spawn_scoped(scope, || {
             let result = caught(|| pool.install(|| work(&watch)));
@@ -196,10 +215,11 @@ pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) 
             }
             if stopped.is_none() {
                 let looked = py.check_signals().and_then(|()| watch.tell(py, how.progress.as_ref()));
-                if let Err(error) = looked {
-                    how.stop(&watch);
-                    stopped = Some(error);
-                } else if watch.is_late() {
+                match looked.and_then(|()| how.is_over(py)) {
+                    Err(error) => stopped = Some(error),
+                    Ok(now) => is_over |= now,
+                }
+                if stopped.is_some() || is_over || watch.is_late() {
                     how.stop(&watch);
                 }
             }
@@ -211,7 +231,8 @@ pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) 
     let result = result.ok_or_else(|| errors::internal(py))?;
     watch.tell(py, how.progress.as_ref())?;
     match result {
-        Ok(result) => Ok(result),
+        Ok(result) => Ok(Some(result)),
+        Err(_) if is_over => Ok(None),
         Err(_) if watch.was_late.load(Ordering::Relaxed) => Err(errors::own(py, "TIMEOUT", "the time is over")),
         Err(error) => Err(errors::raised(py, &error)),
     }

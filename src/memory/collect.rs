@@ -99,7 +99,6 @@ impl PatchCollector {
             cursor: Cursor::default(),
             is_switched: false,
             is_settled: false,
-            marked: None,
         };
         let mut collector = Self { set, budget, new_bytes: 0 };
         collector.new_bytes = total_bytes(collector.new_tensors().map(|(_, info)| info));

@@ -1,7 +1,6 @@
 //! Exchanging values between a set and memory: what fails is found out before, and there is a way back from wherever it stops.
 
 use std::ops::Range;
-use std::sync::atomic::{Ordering, fence};
 
 use crate::codec::lane::{Lane, with_lane};
 use crate::error::{Error, Result};
@@ -15,8 +14,8 @@ impl PatchSet {
     ///
     /// # Errors
     /// USAGE if the memory holds other tensors than the base, by name, dtype or shape; if tensors come, go or change their
-    /// size, and the memory is [lent](super::LentState); if its mark says that somebody else has changed a part of it; if the set
-    /// has been [settled](Ready::settle).
+    /// size, and the memory is [lent](super::LentState); if the set has been
+    /// [settled](Ready::settle).
     pub fn fit<'m, M: StateMemory + ?Sized>(&'m mut self, memory: &'m mut M) -> Result<Ready<'m, M>> {
         if self.is_settled {
             return Err(Error::usage("the changes have been settled and cannot be rolled back"));
@@ -29,10 +28,6 @@ impl PatchSet {
             return Err(Error::usage(
                 "tensors were added, removed or resized; caller-provided memory cannot be resized",
             ));
-        }
-        let marked = memory.mark().map(|mark| mark.load(Ordering::Acquire)).filter(|mark| mark % 2 == 1);
-        if marked != self.marked {
-            return Err(Error::usage("an update of this memory was interrupted, so it holds no version"));
         }
         Ok(Ready { set: self, memory })
     }
@@ -49,12 +44,6 @@ pub struct Ready<'m, M: ?Sized> {
 }
 
 impl<M: StateMemory + ?Sized> Ready<'_, M> {
-    /// Sets the mark of the memory, which [`apply`](Self::apply) and [`undo`](Self::undo) take away when they are done. Not needed
-    /// before these, but where several memories hold one version together: all are marked before any is written.
-    pub fn begin(&mut self) {
-        self.set_mark();
-    }
-
     /// Makes the memory hold the target, also after an exchange that stopped half way. Nothing happens if it does
     /// already.
     pub fn apply(&mut self) {
@@ -65,10 +54,8 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
     /// then it holds neither state.
     pub fn exchange(&mut self, lanes: u64) -> bool {
         if self.set.is_switched {
-            self.clear_mark();
             return true;
         }
-        self.set_mark();
         // No memory has more lanes than a `usize` counts.
         let mut left = usize::try_from(lanes).unwrap_or(usize::MAX);
         while self.set.cursor.run < self.set.runs.len() {
@@ -85,7 +72,6 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
         let PatchSet { over, other, .. } = &mut *self.set;
         self.memory.switch(other, &mut shared(over).map(|(new, old)| (old, new)));
         self.set.is_switched = true;
-        self.clear_mark();
         true
     }
 
@@ -93,7 +79,6 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
     /// others may go on reading them. What has been exchanged already is not; the tensors that come whole go to the
     /// memory.
     pub fn settle(&mut self) {
-        self.set_mark();
         let Cursor { run: first, lane } = self.set.cursor;
         for run in first..self.set.runs.len() {
             let begin = if run == first { lane } else { 0 };
@@ -107,7 +92,6 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
 
     /// Makes the memory hold the base again, bit for bit, also after an exchange that stopped half way.
     pub fn undo(&mut self) {
-        self.set_mark();
         if self.set.is_switched {
             let PatchSet { over, other, .. } = &mut *self.set;
             self.memory.switch(other, &mut shared(over));
@@ -120,7 +104,6 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
             self.exchange_values(run, 0..self.set.lanes_of(run));
         }
         self.set.cursor = Cursor::default();
-        self.clear_mark();
     }
 
     /// Exchanges some lanes of a run.
@@ -170,23 +153,6 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
             RunKind::Whole => {
                 room[lane_bytes * (first + lanes.start)..][..values.len()].copy_from_slice(values);
             }
-        }
-    }
-
-    /// Before the first write.
-    fn set_mark(&mut self) {
-        if let (Some(mark), None) = (self.memory.mark(), self.set.marked) {
-            self.set.marked = Some(mark.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
-            // Nobody sees a write that follows without the mark.
-            fence(Ordering::Release);
-        }
-    }
-
-    /// After the last write.
-    fn clear_mark(&mut self) {
-        if let (Some(mark), Some(_)) = (self.memory.mark(), self.set.marked.take()) {
-            // A reader that sees an even mark sees all that has been written.
-            mark.fetch_add(1, Ordering::Release);
         }
     }
 }

@@ -30,8 +30,6 @@ pub struct PatchSet {
     pub(super) is_switched: bool,
     /// Whether there is no way back: the values are still the target's.
     pub(super) is_settled: bool,
-    /// The memory's mark while it is being changed.
-    pub(super) marked: Option<u32>,
 }
 
 /// How far an exchange has come: lanes of a run; all lanes before them are exchanged.

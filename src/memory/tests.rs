@@ -1,7 +1,5 @@
 //! Sets between random states, applied and undone in every way.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use proptest::prelude::*;
 
 use crate::error::{ErrorClass, Result};
@@ -209,15 +207,13 @@ proptest! {
         // All is as it was in the set, too.
         check_form(&set, &base, &target);
 
-        let mark = AtomicU32::new(6);
         let mut own = buffers(&base);
-        let mut memory = lend(&mut own).with_mark(&mark);
+        let mut memory = lend(&mut own);
         let is_structural = fates.iter().any(|(fate, ..)| !matches!(fate, Fate::Changed(_) | Fate::Reshaped(_)));
         if is_structural {
             prop_assert_eq!(set.fit(&mut memory).unwrap_err().class(), ErrorClass::Usage);
         } else {
             go_back_and_forth(&mut set, &mut memory, (stop, step), &|memory, is_target| {
-                assert_eq!(mark.load(Ordering::Relaxed) % 2, 0);
                 assert_eq!(MemoryState::copy_of(memory).unwrap(), if is_target { target.clone() } else { base.clone() });
             });
         }
@@ -366,29 +362,4 @@ fn what_does_not_belong_together_is_refused() {
     let info = |length: u64| TensorInfo::new("t", Dtype::U8, [length]).unwrap();
     assert!(LentState::new([(info(3), &mut [0; 4][..])]).is_err());
     assert!(LentState::new([(info(3), &mut [0; 3][..]), (info(3), &mut [0; 3][..])]).is_err());
-}
-
-#[test]
-fn the_mark_is_odd_while_memory_holds_no_version() {
-    let (base, target) = (one_tensor(vec![0; 400]), one_tensor(vec![1; 400]));
-    let mut set = set_between(&base, &target, 100, u64::MAX).unwrap();
-    let mut other = set_between(&base, &target, 100, u64::MAX).unwrap();
-    let mark = AtomicU32::new(u32::MAX - 1);
-    let mut own = buffers(&base);
-    let mut memory = lend(&mut own).with_mark(&mark);
-    let now = || mark.load(Ordering::Relaxed);
-    assert!(!set.fit(&mut memory).unwrap().exchange(7));
-    assert_eq!(now(), u32::MAX);
-    // Another set, or another process, does not touch it.
-    assert_eq!(other.fit(&mut memory).unwrap_err().class(), ErrorClass::Usage);
-    // The memory that this set is in the middle of is another one.
-    let still = AtomicU32::new(2);
-    let mut own_2 = buffers(&base);
-    assert!(set.fit(&mut lend(&mut own_2).with_mark(&still)).is_err());
-    set.fit(&mut memory).unwrap().apply();
-    assert_eq!(now(), 0);
-    set.fit(&mut memory).unwrap().undo();
-    assert_eq!(now(), 2);
-    other.fit(&mut memory).unwrap().apply();
-    assert_eq!((now(), own), (4, buffers(&target)));
 }

@@ -13,8 +13,8 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
-    Base, CompactOptions, FsckOptions, Keep, Observer, Phase, PublishOptions, Published, Publisher, Snapshots, Store,
-    StoreOptions, Subscriber, SubscriberOptions, compact, fsck, plan_prune, prune,
+    Base, CompactOptions, Directory, Follower, FollowerOptions, FsckOptions, Keep, Observer, Phase, PublishOptions,
+    Published, Publisher, Snapshots, Store, StoreOptions, compact, fsck, plan_prune, prune,
 };
 use deltachain_testkit::faulty::{Control, Fault, FaultyStore, hash};
 use deltachain_testkit::verify::{rebuild, shown};
@@ -110,7 +110,7 @@ struct World {
     /// What has been trained so far.
     state: MemoryState,
     versions: Vec<Version>,
-    subscriber: Option<Subscriber>,
+    subscriber: Option<Follower<Directory>>,
     switches: usize,
 }
 
@@ -210,9 +210,9 @@ impl World {
             self.subscriber = None;
         }
         let mut subscriber = self.subscriber.take().unwrap_or_else(|| {
-            let mut options = SubscriberOptions::default();
+            let mut options = FollowerOptions::default();
             options.cache_bytes = if keeps_links { 1 << 20 } else { 0 };
-            Subscriber::open(self.store.clone(), &self.directory(), options).expect("the disk does not fail")
+            Follower::in_directory(self.store.clone(), &self.directory(), options).expect("the disk does not fail")
         });
         let before = subscriber.held().map(|held| held.version);
         let prepared = subscriber.prepare(version, &self.watch());

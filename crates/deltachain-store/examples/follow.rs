@@ -5,9 +5,10 @@
 //! The model is in `DIRECTORY/current`, which is always one whole version.
 
 use std::error::Error;
+use std::ops::ControlFlow;
 use std::path::Path;
 
-use deltachain_store::{FollowOptions, Store, StoreOptions, Subscriber, SubscriberOptions, follow};
+use deltachain_store::{FollowEvent, FollowOptions, Follower, FollowerOptions, Store, StoreOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -23,13 +24,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// If the directory is not one that may be used.
 pub(crate) fn follow_until(chain: &str, directory: &Path, until: u64) -> Result<(), Box<dyn Error>> {
     let store = Store::open(chain, StoreOptions::default())?;
-    let mut subscriber = Subscriber::open(store, directory, SubscriberOptions::default())?;
+    let mut follower = Follower::in_directory(store, directory, FollowerOptions::default())?;
     let options = FollowOptions::default().until(Some(until));
-    // `&()` shows no progress. What fails is tried again.
-    follow(&mut subscriber, &options, &(), &mut |_, switched| {
-        // Here an engine would be told to load `switched.directory`.
-        println!("version {}, digest {}", switched.version, switched.state);
-        Ok(())
+    // `&()` shows no progress. What fails is retried.
+    follower.follow(&options, &(), &mut |_, event| {
+        if let FollowEvent::Switched(switched) = event {
+            // Here an engine would be told to load `switched.directory`.
+            println!("version {}, digest {}", switched.version, switched.state);
+        }
+        Ok(ControlFlow::Continue(()))
     })?;
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! ```
 //! use deltachain::files::SafetensorsState;
 //! use deltachain_store::{
-//!     Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init,
+//!     Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, init,
 //! };
 //!
 //! # fn main() -> deltachain::Result<()> {
@@ -20,10 +20,10 @@
 //! let published = publisher.publish(&SafetensorsState::open(&model)?, Base::Nothing, &())?;
 //!
 //! let directory = place.path().join("follower");
-//! let mut subscriber = Subscriber::open(store, &directory, SubscriberOptions::default())?;
-//! if let Some(prepared) = subscriber.prepare(None, &())? {
+//! let mut follower = Follower::in_directory(store, &directory, FollowerOptions::default())?;
+//! if let Some(prepared) = follower.prepare(None, &())? {
 //!     // Everything that can fail is done. Now `current` in the directory is switched.
-//!     let switched = subscriber.apply(prepared)?;
+//!     let switched = follower.apply(prepared)?;
 //!     assert_eq!((switched.version, switched.state), (0, published.state));
 //! }
 //! assert_eq!(std::fs::read(directory.join("current/model.safetensors")).unwrap(), std::fs::read(&model).unwrap());
@@ -52,11 +52,12 @@ pub use access::stop::Stop;
 pub use access::store::{Store, StoredObject};
 pub use directory::scratch::Scratch;
 pub use following::check::{DirectoryReport, check_directory};
+pub use following::directory::{Directory, Prepared};
 pub use following::directory_status::{DirectoryStatus, VersionHere, find_version, inspect_directory};
-pub use following::follow::{FollowEvent, FollowOptions, Follower, OnEvent, OnSwitch, follow, follow_events, lag};
-pub use following::memory::{MemoryOptions, MemorySubscriber, PreparedPatches, Weights};
+pub use following::follower::{Follower, FollowerOptions, Place};
+pub use following::memory::{Memory, PreparedPatches, Weights};
 pub use following::other_files::OtherFiles;
-pub use following::subscriber::{Prepared, Subscriber, SubscriberOptions};
+pub use following::polling::{FollowEvent, FollowOptions, OnEvent, Polling, lag};
 pub use following::switched::{HeldVersion, Lag, PhaseTimes, Switched};
 pub use maintenance::compact::{CompactOptions, Compacted, compact};
 pub use maintenance::fsck::{FsckOptions, FsckReport, fsck};

@@ -7,7 +7,7 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::MemoryState;
 use deltachain_bench::{Result, save};
 use deltachain_store::{
-    Base, PublishOptions, Publisher, Snapshots, Store, StoreOptions, Subscriber, SubscriberOptions, init,
+    Base, Follower, FollowerOptions, PublishOptions, Publisher, Snapshots, Store, StoreOptions, init,
 };
 use object_store::memory::InMemory;
 use rayon::ThreadPool;
@@ -52,7 +52,7 @@ impl Group<'_> {
         init(&store)?;
         let mut publisher = Publisher::open(store.clone(), PublishOptions::default())?;
         publisher.publish(&states[0], Base::Nothing, &())?;
-        let mut subscriber = Subscriber::open(store, &path("follower"), SubscriberOptions::default())?;
+        let mut subscriber = Follower::in_directory(store, &path("follower"), FollowerOptions::default())?;
         let mut follow = || {
             let prepared = subscriber.prepare(None, &())?.ok_or("nothing new")?;
             Result::Ok(subscriber.apply(prepared)?)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use deltachain::files::SafetensorsState;
 use deltachain_bench::simulation::{Outcome, REGIONS, Scene, simulate};
 use deltachain_bench::{Result, save, synthetic};
-use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init};
+use deltachain_store::{Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, init};
 use object_store::memory::InMemory;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
@@ -246,12 +246,12 @@ fn real_follower(objects: Arc<InMemory>, place: &Path, number: usize, start: Ins
     let directory = place.join(format!("follower-{number}"));
     // Versions repeat, and so do links, which would otherwise be kept.
     let options = || {
-        let mut options = SubscriberOptions::default();
+        let mut options = FollowerOptions::default();
         options.cache_bytes = 0;
         options
     };
     let open = |objects| {
-        Subscriber::open(Store::from_objects(objects, "chain", StoreOptions::default())?, &directory, options())
+        Follower::in_directory(Store::from_objects(objects, "chain", StoreOptions::default())?, &directory, options())
     };
     // Version 0 comes at full speed.
     let mut subscriber = open(objects.clone())?;

@@ -20,7 +20,7 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{MemoryState, State, StateDigests};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff};
 use deltachain_bench::{Result, output};
-use deltachain_store::{MemoryOptions, MemorySubscriber, Store, StoreOptions};
+use deltachain_store::{Follower, FollowerOptions, Store, StoreOptions};
 use serde_json::json;
 
 /// How a link is applied.
@@ -80,7 +80,7 @@ fn main() -> Result {
             }
             request if request.starts_with("follow ") => {
                 let store = Store::open(request.trim_start_matches("follow "), StoreOptions::default())?;
-                let mut subscriber = MemorySubscriber::open(store, MemoryOptions::default())?;
+                let mut subscriber = Follower::in_memory(store, FollowerOptions::default())?;
                 let mut first = subscriber.prepare(Some(0), &())?.ok_or("version 0 is held already")?;
                 subscriber.settle(&mut first)?;
                 let start = Instant::now();

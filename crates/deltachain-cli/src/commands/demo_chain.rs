@@ -2,6 +2,7 @@
 //! follows from the beginning, the other joins late. A version has a configuration beside its tensors.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,8 +12,8 @@ use anstyle::{AnsiColor, Style};
 use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, FollowOptions, Observer, Phase, PublishOptions, Published, Publisher, Store, StoreOptions, Subscriber,
-    SubscriberOptions, Switched, follow, init,
+    Base, FollowEvent, FollowOptions, Follower, FollowerOptions, Observer, Phase, PublishOptions, Published, Publisher,
+    Store, StoreOptions, Switched, init,
 };
 use serde_json::{Value, json};
 
@@ -47,10 +48,10 @@ impl ChainDemo {
         let url = chain.to_string_lossy().into_owned();
         let store = Store::create(&url, StoreOptions::default())?;
         init(&store)?;
-        let subscriber =
-            |name: &str| Subscriber::open(store.clone(), &directory.join(name), SubscriberOptions::default());
+        let follower =
+            |name: &str| Follower::in_directory(store.clone(), &directory.join(name), FollowerOptions::default());
         let last = (models.len() as u64).saturating_sub(1);
-        let mut early_subscriber = subscriber("early")?;
+        let mut early_follower = follower("early")?;
         let observer = Stoppable { watcher, stopped: AtomicBool::new(false) };
         let (published, early) = thread::scope(|scope| {
             let following = scope.spawn(|| {
@@ -59,10 +60,12 @@ impl ChainDemo {
                 options.poll_longest = options.poll;
                 options.until = Some(last);
                 let mut switches = Vec::new();
-                let followed = follow(&mut early_subscriber, &options, &observer, &mut |_, switched| {
-                    check(switched, &models[position(switched.version)?])?;
-                    switches.push(switched.clone());
-                    Ok(())
+                let followed = early_follower.follow(&options, &observer, &mut |_, event| {
+                    if let FollowEvent::Switched(switched) = event {
+                        check(&switched, &models[position(switched.version)?])?;
+                        switches.push(*switched);
+                    }
+                    Ok(ControlFlow::Continue(()))
                 });
                 followed.map(|()| switches)
             });
@@ -73,9 +76,9 @@ impl ChainDemo {
             let early = following.join().map_err(|_| failed("the follower's thread has failed"))?;
             Ok::<_, Error>((published?, early?))
         })?;
-        let mut late_subscriber = subscriber("late")?;
-        let prepared = late_subscriber.prepare(None, watcher)?.ok_or_else(|| failed("the chain has no version"))?;
-        let late = late_subscriber.apply(prepared)?;
+        let mut late_follower = follower("late")?;
+        let prepared = late_follower.prepare(None, watcher)?.ok_or_else(|| failed("the chain has no version"))?;
+        let late = late_follower.apply(prepared)?;
         check(&late, &models[position(late.version)?])?;
         let without_skips = |(published, _): &(Published, Duration)| {
             let steps = published.routes.iter().filter(|route| match route.from {

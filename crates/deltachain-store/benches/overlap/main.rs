@@ -20,7 +20,7 @@ use deltachain::Limits;
 use deltachain::chain::{Commit, FileReference, ObjectName};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState};
-use deltachain_store::{Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, init};
+use deltachain_store::{Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, init};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
@@ -112,10 +112,10 @@ fn follow(
     if model.exists() {
         std::fs::remove_dir_all(model)?;
     }
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     // The digests of version 0 are known.
     options.trust_directory = true;
-    let mut follower = Subscriber::open(first.clone(), model, options.clone())?;
+    let mut follower = Follower::in_directory(first.clone(), model, options.clone())?;
     let prepared = follower.prepare(Some(0), &())?.ok_or("version 0 is there")?;
     follower.apply(prepared)?;
     drop(follower);
@@ -123,7 +123,7 @@ fn follow(
         let name = format!("{}.dcf", link.digest);
         std::fs::copy(store.join("files").join(&name), model.join("cache").join(&name))?;
     }
-    let mut follower = Subscriber::open(then.clone(), model, options)?;
+    let mut follower = Follower::in_directory(then.clone(), model, options)?;
     let start = Instant::now();
     let prepared = follower.prepare(Some(1), &())?.ok_or("version 1 is there")?;
     let switched = follower.apply(prepared)?;

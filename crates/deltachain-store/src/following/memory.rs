@@ -2,82 +2,29 @@
 //! that it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use deltachain::chain::{Plan, check_held, check_union, union_of};
-use deltachain::files::{Layout, SafetensorsState};
+use deltachain::files::Layout;
 use deltachain::memory::{PatchSet, Ready, StateMemory};
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests, total_bytes};
-use deltachain::{Error, Limits, Result, StateTable};
+use deltachain::{Error, Result, StateTable};
 
 use crate::access::documents::commit_of;
 use crate::access::store::Store;
 use crate::directory::marker::Kind;
 use crate::directory::own::{check_outside, own};
 use crate::directory::scratch::Scratch;
+use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
 use crate::following::held::{Record, ShardRecord};
 use crate::following::joined::Joined;
 use crate::following::links::{Failure, Received};
-use crate::following::reach::{Consent, Destination, Reached, Reader};
+use crate::following::reach::{Destination, Reached, Reader};
 use crate::following::replay::rows;
 use crate::following::selection::Choice;
-use crate::following::shard::{Part, Shard};
+use crate::following::shard::Shard;
 use crate::following::switched::{HeldVersion, Switched, Trip};
 use crate::observer::{InPhase, Observer, Phase};
-
-/// How a subscriber in memory works.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct MemoryOptions {
-    /// What documents and links may make the subscriber allocate.
-    pub limits: Limits,
-    /// As [`SubscriberOptions::shards`](crate::SubscriberOptions::shards).
-    pub shards: Option<Vec<usize>>,
-    /// As [`SubscriberOptions::tensors`](crate::SubscriberOptions::tensors).
-    pub tensors: Option<Vec<String>>,
-    /// The directory where links are kept, which no other process may use meanwhile; a temporary one if `None`. One that
-    /// is not empty and that this did not make is refused (USAGE), and one in the chain's own directory.
-    pub cache: Option<PathBuf>,
-    /// Bytes of links that are kept there when they have been used.
-    pub cache_bytes: u64,
-    /// Bytes that a prepared version may take in addition to the memory that it changes. What takes more is refused as
-    /// USAGE. Without a bound, that is at most as much as the model itself. The first version, which comes from
-    /// nothing, is not bounded.
-    pub budget: u64,
-    /// As [`SubscriberOptions::allow_rollback`](crate::SubscriberOptions::allow_rollback).
-    pub allow_rollback: Option<Digest>,
-    /// As [`SubscriberOptions::adopt`](crate::SubscriberOptions::adopt).
-    pub adopt: bool,
-}
-
-impl Default for MemoryOptions {
-    fn default() -> Self {
-        Self {
-            limits: Limits::default(),
-            shards: None,
-            tensors: None,
-            cache: None,
-            cache_bytes: 1 << 30,
-            budget: u64::MAX,
-            allow_rollback: None,
-            adopt: false,
-        }
-    }
-}
-
-impl MemoryOptions {
-    deltachain::setters! {
-        limits: Limits,
-        shards: Option<Vec<usize>>,
-        tensors: Option<Vec<String>>,
-        cache: Option<PathBuf>,
-        cache_bytes: u64,
-        budget: u64,
-        allow_rollback: Option<Digest>,
-        adopt: bool,
-    }
-}
 
 /// Weights of one shard that are loaded already.
 #[derive(Debug)]
@@ -92,26 +39,25 @@ impl<M> Weights<M> {
         Self { memory, table: None }
     }
 
-    /// The tensors that are [taken](MemoryOptions::tensors) of the shard with this table. The whole table is needed to
+    /// The tensors that are [selected](FollowerOptions::tensors) of the shard with this table. The whole table is needed to
     /// check links.
     pub fn part(memory: M, table: StateTable) -> Self {
         Self { memory, table: Some(table) }
     }
 }
 
-/// Keeps memory at a version of a chain: its own, or [lent](deltachain::memory::LentState) by the caller.
+/// Memory at a version of a chain: its own, or [the caller's](deltachain::memory::LentState). A [`Follower`] keeps it.
 ///
 /// A version is prepared and proven beside the memory; no byte of the memory changes before the version is
-/// [applied](Self::apply). To apply takes as long as exchanging the values that differ, and can be undone. Nothing
+/// [applied](Follower::apply). To apply takes as long as exchanging the values that differ, and can be undone. Nothing
 /// records which version the memory holds: another process begins from nothing, from files, or from
-/// [weights](Self::with_weights) whose version it knows.
+/// [weights](Follower::with_weights) whose version it knows.
 ///
-/// Nobody but the subscriber may write to memory that is lent. Where other processes read it, let the memory of each shard have
-/// a mark of its own: all are odd before the first byte of any is written.
+/// Nobody but the follower may write to memory that is caller-provided.
 ///
 /// ```
 /// # use deltachain::tensor::{Dtype, MemoryState, State};
-/// # use deltachain_store::{Base, MemoryOptions, MemorySubscriber, PublishOptions, Publisher, Store, StoreOptions, init};
+/// # use deltachain_store::{Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, init};
 /// # fn main() -> deltachain::Result<()> {
 /// # let place = tempfile::tempdir().unwrap();
 /// # let store = Store::create(place.path().to_str().unwrap(), StoreOptions::default())?;
@@ -120,21 +66,20 @@ impl<M> Weights<M> {
 /// # std::fs::write(&model, b"\x38\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}   \x07").unwrap();
 /// # let files = deltachain::files::SafetensorsState::open(&model)?;
 /// # Publisher::open(store.clone(), PublishOptions::default())?.publish(&files, Base::Nothing, &())?;
-/// let mut subscriber = MemorySubscriber::open(store, MemoryOptions::default())?;
-/// if let Some(mut prepared) = subscriber.prepare(None, &())? {
+/// let mut follower = Follower::in_memory(store, FollowerOptions::default())?;
+/// if let Some(mut prepared) = follower.prepare(None, &())? {
 ///     // Everything that can fail is done.
-///     let switched = subscriber.apply(&mut prepared)?;
+///     let switched = follower.apply(&mut prepared)?;
 ///     assert_eq!(switched.version, 0);
 /// }
 /// let mut weight = [0];
-/// subscriber.state().read(0, 0, &mut weight)?;
+/// follower.state().read(0, 0, &mut weight)?;
 /// assert_eq!(weight, [7]);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct MemorySubscriber<M = MemoryState> {
-    reader: Reader,
+pub struct Memory<M = MemoryState> {
     budget: u64,
     held: Option<Record>,
     /// One for each shard held.
@@ -143,7 +88,7 @@ pub struct MemorySubscriber<M = MemoryState> {
     _scratch: Option<Scratch>,
 }
 
-/// A version that is ready to be exchanged with what the subscriber's memory holds. Once it has been, it is the way back.
+/// A version that is ready to be exchanged with what the memory holds. Once it has been, it is the way back.
 #[derive(Debug)]
 pub struct PreparedPatches<M = MemoryState> {
     public: HeldVersion<()>,
@@ -192,68 +137,102 @@ impl<M> PreparedPatches<M> {
     }
 }
 
-impl MemorySubscriber {
+impl Follower<Memory> {
     /// Begins with nothing, in memory of its own.
     ///
     /// # Errors
-    /// USAGE if no shard or tensor is wanted or a pattern is malformed; IO.
-    pub fn open(store: Store, options: MemoryOptions) -> Result<Self> {
-        Self::new(store, options)
-    }
-
-    /// Begins with safetensors files that hold this version: for each shard that is wanted, ascending by number, a file or a
-    /// directory. What is taken of them is read into memory.
-    ///
-    /// # Errors
-    /// As for [`with_weights`](Self::with_weights), and as for [`SafetensorsState::open`].
-    pub fn with_files(
-        store: Store,
-        version: u64,
-        files: &[impl AsRef<Path>],
-        options: MemoryOptions,
-        observer: &dyn Observer,
-    ) -> Result<Self> {
-        let mut subscriber = Self::new(store, options)?;
-        let load = |path| {
-            let files = SafetensorsState::open(path)?;
-            let Some(selection) = &subscriber.reader.choice.selection else {
-                return Ok(Weights::whole(MemoryState::copy_of(&files)?));
-            };
-            let table = StateTable::of(&files, &hashing(observer, [&files]))?;
-            let part = MemoryState::copy_of(&Part::of(&files, &table, Some(selection))?)?;
-            Ok(Weights::part(part, table))
-        };
-        let weights = files.iter().map(load).collect::<Result<_>>()?;
-        subscriber.begin(version, weights, observer)?;
-        Ok(subscriber)
+    /// USAGE if no shard or tensor is selected or a pattern is not valid; IO.
+    pub fn in_memory(store: Store, options: FollowerOptions) -> Result<Self> {
+        Memory::follower(store, options)
     }
 }
 
-impl<M: StateMemory> MemorySubscriber<M> {
-    /// Begins with weights that are loaded already, in memory that is handed over or lent: one for each shard that is wanted,
-    /// ascending by number. All of them are hashed, and compared with the commit of the version that they are said to be.
+impl<M: StateMemory> Follower<Memory<M>> {
+    /// Begins with weights that are loaded already, in memory that is handed over or caller-provided: one for each selected
+    /// shard, ascending by number. All of them are hashed, and compared with the commit of the version that they are said
+    /// to be.
     ///
     /// # Errors
     /// R-APP-01 (`WRONG_BASE`) if they are not the version's weights; R-CHN-01 to R-CHN-04, R-CHN-12 and the rules of
-    /// documents; USAGE if there are not as many as shards, if they do not have exactly the tensors that are taken, or
-    /// if a mark says that the memory is being changed; as for [`open`](MemorySubscriber::open).
+    /// documents; USAGE if there are not as many as shards, or if they do not have exactly the selected tensors; as for
+    /// [`in_memory`](Follower::in_memory).
     pub fn with_weights(
         store: Store,
         version: u64,
         weights: Vec<Weights<M>>,
-        options: MemoryOptions,
+        options: FollowerOptions,
         observer: &dyn Observer,
     ) -> Result<Self> {
-        let mut subscriber = Self::new(store, options)?;
-        subscriber.begin(version, weights, observer)?;
-        Ok(subscriber)
+        let mut follower = Memory::follower(store, options)?;
+        follower.place.begin(&follower.reader, version, weights, observer)?;
+        Ok(follower)
     }
 
-    fn new(store: Store, options: MemoryOptions) -> Result<Self> {
-        let MemoryOptions { limits, shards, tensors, cache, cache_bytes, budget, allow_rollback, adopt } = options;
-        let consent = Consent { rollback: allow_rollback, adopt };
-        let choice = Choice::new(shards, tensors)?;
-        let (cache, scratch) = match cache {
+    /// The table of each held shard, with the tensors that are not selected: another process can begin with it by
+    /// [`Weights::part`].
+    pub fn tables(&self) -> impl Iterator<Item = &StateTable> {
+        self.place.held.iter().flat_map(|record| record.shards.iter().map(|shard| &shard.table))
+    }
+
+    /// The memory of each shard held.
+    pub fn memories(&self) -> &[M] {
+        &self.place.memories
+    }
+
+    /// The tensors of all shards held.
+    pub fn state(&self) -> impl State {
+        Joined::new(&self.place.memories)
+    }
+
+    /// Exchanges the prepared values with the values that the memory holds. As long as it is kept, it can be
+    /// [undone](Self::undo).
+    ///
+    /// # Errors
+    /// USAGE if the memory is not at the version any more that this was prepared for. Nothing has changed then.
+    pub fn apply(&mut self, prepared: &mut PreparedPatches<M>) -> Result<Switched<()>> {
+        self.place.go(prepared, Way::Forth)
+    }
+
+    /// As [`apply`](Self::apply), but it cannot be undone: the prepared version keeps its values, which are only read. So
+    /// others may go on reading them.
+    ///
+    /// # Errors
+    /// As for [`apply`](Self::apply).
+    pub fn settle(&mut self, prepared: &mut PreparedPatches<M>) -> Result<Switched<()>> {
+        self.place.go(prepared, Way::Settle)
+    }
+
+    /// Makes the memory hold the version before again, bit for bit. What has been prepared can be applied again.
+    ///
+    /// # Errors
+    /// USAGE if the memory is not at the version that was prepared; otherwise as for [`apply`](Self::apply).
+    pub fn undo(&mut self, prepared: &mut PreparedPatches<M>) -> Result<()> {
+        self.place.exchange(prepared, Way::Back)
+    }
+
+    /// Hashes the memory and compares it with what the version held is.
+    ///
+    /// # Errors
+    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it; what the observer wants it to end with.
+    pub fn verify(&self, observer: &dyn Observer) -> Result<()> {
+        let Some(record) = &self.place.held else { return Ok(()) };
+        let hashing = hashing(observer, &self.place.memories);
+        let mut expected = vec![Digest::of_empty_state(); record.of];
+        for shard in &record.shards {
+            expected[shard.number] = shard.table.digests.state;
+        }
+        for (shard, memory) in record.shards.iter().zip(&self.place.memories) {
+            let found = found_table(&self.reader.choice, memory, Some(&shard.table), &hashing)?;
+            check_held(&expected, record.of, [(shard.number, found.digests.state)])?;
+        }
+        Ok(())
+    }
+}
+
+impl<M: StateMemory> Memory<M> {
+    fn follower(store: Store, mut options: FollowerOptions) -> Result<Follower<Self>> {
+        let choice = options.choice()?;
+        let (cache, scratch) = match options.cache.take() {
             Some(cache) => {
                 check_outside(&cache, store.directory().as_deref())?;
                 own(&cache, Kind::Cache)?;
@@ -264,22 +243,26 @@ impl<M: StateMemory> MemorySubscriber<M> {
                 (made.path().join("cache"), Some(made))
             }
         };
-        let reader = Reader::open(store, (cache, cache_bytes), choice, limits, consent)?;
-        Ok(Self { reader, budget, held: None, memories: Vec::new(), _scratch: scratch })
+        let reader = options.reader(store, cache, choice)?;
+        let place = Self { budget: options.budget, held: None, memories: Vec::new(), _scratch: scratch };
+        Ok(Follower { reader, place })
     }
 
     /// Takes weights that the caller says are those of a version.
-    fn begin(&mut self, version: u64, weights: Vec<Weights<M>>, observer: &dyn Observer) -> Result<()> {
-        let choice = &self.reader.choice;
-        let (held, commit) = commit_of(&self.reader.store, version, &self.reader.limits)?;
+    fn begin(
+        &mut self,
+        reader: &Reader,
+        version: u64,
+        weights: Vec<Weights<M>>,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        let choice = &reader.choice;
+        let (held, commit) = commit_of(&reader.store, version, &reader.limits)?;
         let of = commit.shards.len();
         let wanted = choice.shards(version, of)?;
         if weights.len() != wanted.len() {
             let message = format!("memory for {} shards was given, {} are selected", weights.len(), wanted.len());
             return Err(Error::usage(message));
-        }
-        if weights.iter().any(|weights| weights.memory.is_being_changed()) {
-            return Err(Error::usage("an update of this memory was interrupted, so it holds no version"));
         }
         let hashing = hashing(observer, weights.iter().map(|weights| &weights.memory));
         let mut shards = Vec::with_capacity(of);
@@ -302,42 +285,63 @@ impl<M: StateMemory> MemorySubscriber<M> {
         Ok(())
     }
 
-    /// The version that the memory holds.
-    pub fn held(&self) -> Option<HeldVersion<()>> {
+    fn go(&mut self, prepared: &mut PreparedPatches<M>, way: Way) -> Result<Switched<()>> {
+        let began = Instant::now();
+        self.exchange(prepared, way)?;
+        let mut trip = prepared.trip.clone();
+        trip.times.switch = began.elapsed();
+        Ok(Switched::new(prepared.base.map(|(version, _)| version), prepared.public.clone(), trip))
+    }
+
+    fn exchange(&mut self, prepared: &mut PreparedPatches<M>, way: Way) -> Result<()> {
+        let is_forth = way != Way::Back;
+        let own = prepared.public.commit;
+        let expected = if is_forth { prepared.base.map(|(_, commit)| commit) } else { Some(own) };
+        let held = self.held.as_ref().map(|record| record.commit);
+        if prepared.is_applied == is_forth || held != expected {
+            return Err(Error::usage("the memory is not at the version that this was prepared for"));
+        }
+        let PreparedPatches { sets, other, .. } = &mut *prepared;
+        let memories = match &mut other.memories {
+            Some(new) if is_forth => new,
+            _ => &mut self.memories,
+        };
+        let mut ready = fit(sets, memories)?;
+        ready.iter_mut().for_each(match way {
+            Way::Forth => Ready::apply,
+            Way::Settle => Ready::settle,
+            Way::Back => Ready::undo,
+        });
+        if let Some(memories) = &mut other.memories {
+            std::mem::swap(&mut self.memories, memories);
+        }
+        std::mem::swap(&mut self.held, &mut other.record);
+        prepared.is_applied = is_forth;
+        Ok(())
+    }
+}
+
+impl<M: StateMemory> Place for Memory<M> {
+    type Prepared = PreparedPatches<M>;
+    type At = ();
+
+    fn held(&self) -> Option<HeldVersion<()>> {
         self.held.as_ref().map(|record| HeldVersion::new(record, ()))
     }
 
-    /// The table of each held shard, with the tensors that are not taken: another process can begin with it by
-    /// [`Weights::part`].
-    pub fn tables(&self) -> impl Iterator<Item = &StateTable> {
-        self.held.iter().flat_map(|record| record.shards.iter().map(|shard| &shard.table))
+    fn is_there(&self) -> bool {
+        true
     }
 
-    /// The memory of each shard held.
-    pub fn memories(&self) -> &[M] {
-        &self.memories
-    }
-
-    /// The tensors of all shards held.
-    pub fn state(&self) -> impl State {
-        Joined::new(&self.memories)
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.reader.store
-    }
-
-    /// Fetches and proves a version, or the head, and prepares the changes. Everything that can fail happens here; the
-    /// memory stays as it is. `None` if it holds this version already.
-    ///
-    /// # Errors
-    /// The rules of SPEC section 19, if no path is left or the version does not have a wanted shard; USAGE if it does not
-    /// have any wanted tensor, if the changes take more than the [budget](MemoryOptions::budget), or if tensors or shards
-    /// come, go or change their size and the memory is lent; IO; the observer's error, if it stops the work.
-    pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<PreparedPatches<M>>> {
+    fn prepare(
+        &mut self,
+        reader: &Reader,
+        version: Option<u64>,
+        observer: &dyn Observer,
+    ) -> Result<Option<PreparedPatches<M>>> {
         let known = self.held.as_ref();
         let base = known.map(|known| (known.version, known.commit));
-        let Reached::Made(made, trip) = self.reader.prepare(version, known, self, observer)? else { return Ok(None) };
+        let Reached::Made(made, trip) = reader.prepare(version, known, self, observer)? else { return Ok(None) };
         let Made { record, memories, mut sets } = made;
         if memories.is_none() {
             fit(&mut sets, &mut self.memories)?;
@@ -352,86 +356,8 @@ impl<M: StateMemory> MemorySubscriber<M> {
         }))
     }
 
-    /// Exchanges the prepared values with the values that the memory holds. As long as it is kept, there is a way
-    /// [back](Self::undo).
-    ///
-    /// # Errors
-    /// USAGE if the memory is not at the version any more that this was prepared for, or its mark says that somebody
-    /// else is changing it. Nothing has changed then.
-    pub fn apply(&mut self, prepared: &mut PreparedPatches<M>) -> Result<Switched<()>> {
-        let began = Instant::now();
-        self.switch(prepared, Way::Forth)?;
-        let mut trip = prepared.trip.clone();
-        trip.times.switch = began.elapsed();
-        Ok(Switched::new(prepared.base.map(|(version, _)| version), prepared.public.clone(), trip))
-    }
-
-    /// As [`apply`](Self::apply), without a way back: the prepared version keeps its values, which are only read. So
-    /// others may go on reading them.
-    ///
-    /// # Errors
-    /// As for [`apply`](Self::apply).
-    pub fn settle(&mut self, prepared: &mut PreparedPatches<M>) -> Result<Switched<()>> {
-        let began = Instant::now();
-        self.switch(prepared, Way::Settle)?;
-        let mut trip = prepared.trip.clone();
-        trip.times.switch = began.elapsed();
-        Ok(Switched::new(prepared.base.map(|(version, _)| version), prepared.public.clone(), trip))
-    }
-
-    /// Makes the memory hold the version before again, bit for bit. What has been prepared can be applied again.
-    ///
-    /// # Errors
-    /// USAGE if the memory is not at the version that was prepared; otherwise as for [`apply`](Self::apply).
-    pub fn undo(&mut self, prepared: &mut PreparedPatches<M>) -> Result<()> {
-        self.switch(prepared, Way::Back)
-    }
-
-    fn switch(&mut self, prepared: &mut PreparedPatches<M>, way: Way) -> Result<()> {
-        let is_forth = way != Way::Back;
-        let own = prepared.public.commit;
-        let expected = if is_forth { prepared.base.map(|(_, commit)| commit) } else { Some(own) };
-        let held = self.held.as_ref().map(|record| record.commit);
-        if prepared.is_applied == is_forth || held != expected {
-            return Err(Error::usage("the memory is not at the version that this was prepared for"));
-        }
-        let PreparedPatches { sets, other, .. } = &mut *prepared;
-        let memories = match &mut other.memories {
-            Some(new) if is_forth => new,
-            _ => &mut self.memories,
-        };
-        let mut ready = fit(sets, memories)?;
-        // Those who read several together see that before anything changes in any of them.
-        ready.iter_mut().for_each(Ready::begin);
-        ready.iter_mut().for_each(match way {
-            Way::Forth => Ready::apply,
-            Way::Settle => Ready::settle,
-            Way::Back => Ready::undo,
-        });
-        if let Some(memories) = &mut other.memories {
-            std::mem::swap(&mut self.memories, memories);
-        }
-        std::mem::swap(&mut self.held, &mut other.record);
-        prepared.is_applied = is_forth;
-        Ok(())
-    }
-
-    /// Hashes the memory and compares it with what the version held is.
-    ///
-    /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it; what the observer wants it to end with.
-    pub fn verify(&self, observer: &dyn Observer) -> Result<()> {
-        let Some(record) = &self.held else { return Ok(()) };
-        let hashing = hashing(observer, &self.memories);
-        let mut expected = vec![Digest::of_empty_state(); record.of];
-        for shard in &record.shards {
-            expected[shard.number] = shard.table.digests.state;
-        }
-        for (shard, memory) in record.shards.iter().zip(&self.memories) {
-            let found = found_table(&self.reader.choice, memory, Some(&shard.table), &hashing)?;
-            check_held(&expected, record.of, [(shard.number, found.digests.state)])?;
-        }
-        Ok(())
+    fn switch(&mut self, mut prepared: PreparedPatches<M>) -> Result<Switched<()>> {
+        self.go(&mut prepared, Way::Forth)
     }
 }
 
@@ -443,7 +369,7 @@ pub(crate) struct Made<M> {
     sets: Vec<PatchSet>,
 }
 
-impl<M: StateMemory> Destination for MemorySubscriber<M> {
+impl<M: StateMemory> Destination for Memory<M> {
     type Made = Made<M>;
 
     fn held(&self) -> Option<&Record> {

@@ -19,7 +19,7 @@ pub enum OtherFiles {
     #[default]
     Assets,
     /// From this directory. They may become second names (hard links) for the same files, so replace them instead of
-    /// changing them. When they have been, the next [`prepare`](crate::Subscriber::prepare) takes the new ones, also
+    /// changing them. When they have been, the next [`prepare`](crate::Follower::prepare) takes the new ones, also
     /// for the version that is held. Those in folders are taken, too, but for what [`Listing`] leaves out and what cannot
     /// be read; the observer is told.
     Directory(PathBuf),

@@ -69,7 +69,7 @@ pub(crate) enum Reached<T> {
 
 /// What is needed to reach versions, wherever they go.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub struct Reader {
     pub(crate) store: Store,
     pub(crate) cache: Cache,
     pub(crate) choice: Choice,

@@ -1,4 +1,4 @@
-//! Versions built from the chain itself, to make links from them: in a directory kept as a subscriber keeps it.
+//! Versions built from the chain itself, to make links from them: in a directory kept as a follower keeps it.
 
 use std::path::Path;
 
@@ -9,8 +9,9 @@ use deltachain::{Error, Limits, Result};
 
 use crate::access::store::Store;
 use crate::directory::unfinished::UnfinishedDirectory;
+use crate::following::directory::Directory;
+use crate::following::follower::{Follower, FollowerOptions};
 use crate::following::other_files::OtherFiles;
-use crate::following::subscriber::{Subscriber, SubscriberOptions};
 use crate::observer::Observer;
 use crate::publishing::new_link::NewLink;
 
@@ -26,7 +27,7 @@ pub(crate) enum Place<'a> {
 /// A directory that holds a version, or one shard of it.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    subscriber: Subscriber,
+    follower: Follower<Directory>,
     state: Option<SafetensorsState>,
     /// If it is removed with everything in it when this is dropped.
     passing: Option<UnfinishedDirectory>,
@@ -46,9 +47,9 @@ impl Kept {
         let shards = (of > 1).then(|| vec![shard]);
         // Links are made from tensors alone.
         let other_files = OtherFiles::None;
-        let options = SubscriberOptions { limits: *limits, shards, other_files, ..SubscriberOptions::default() };
-        let subscriber = Subscriber::open(store.clone(), &directory, options)?;
-        Ok(Self { subscriber, state: None, passing })
+        let options = FollowerOptions { limits: *limits, shards, other_files, ..FollowerOptions::default() };
+        let follower = Follower::in_directory(store.clone(), &directory, options)?;
+        Ok(Self { follower, state: None, passing })
     }
 
     /// Brings the directory to a version. If the digest of its commit is known, a directory that is at the version already
@@ -59,11 +60,11 @@ impl Kept {
         commit: Option<Digest>,
         observer: &dyn Observer,
     ) -> Result<&SafetensorsState> {
-        let held = self.subscriber.held();
-        let is_there = held.is_some_and(|held| Some(held.commit) == commit);
+        let held = self.follower.held();
+        let is_there = held.as_ref().is_some_and(|held| Some(held.commit) == commit);
         if !is_there {
-            let (held, directory) = (held.map(|held| held.version), self.subscriber.directory().to_owned());
-            let prepared = self.subscriber.prepare(Some(version), observer).inspect_err(|error| {
+            let (held, directory) = (held.map(|held| held.version), self.follower.path().to_owned());
+            let prepared = self.follower.prepare(Some(version), observer).inspect_err(|error| {
                 if let Some(held) = held
                     && error.is_any(&[CHN_03, CHN_04, CHN_05, CHN_13])
                 {
@@ -71,13 +72,13 @@ impl Kept {
                 }
             });
             if let Some(prepared) = prepared? {
-                self.subscriber.apply(prepared)?;
+                self.follower.apply(prepared)?;
             }
         }
-        if self.subscriber.held().is_none_or(|held| held.version != version) {
+        if self.follower.held().is_none_or(|held| held.version != version) {
             return Err(Error::usage(format!("the directory does not hold version {version}")));
         }
-        Ok(self.state.insert(self.subscriber.open_files()?))
+        Ok(self.state.insert(self.follower.open_files()?))
     }
 
     /// The version that the directory was brought to last.
@@ -92,7 +93,7 @@ impl Kept {
 
     /// Keeps a link, so that it need not be fetched to bring the directory to the version that it leads to.
     pub(crate) fn remember(&mut self, link: &NewLink) -> Result<()> {
-        self.subscriber.remember(link.file.path(), &link.reference)
+        self.follower.remember(link.file.path(), &link.reference)
     }
 }
 

@@ -86,6 +86,6 @@ pub enum Base<'a> {
     Last(Model<'a>),
     /// In the chain: the head is built in [`PublishOptions::scratch`].
     Chain,
-    /// In a directory that the publisher keeps as a [`Subscriber`](crate::Subscriber) does, and brings to the head first.
+    /// In a directory that the publisher keeps as a [`Follower`](crate::Follower) does, and brings to the head first.
     Work(&'a Path),
 }

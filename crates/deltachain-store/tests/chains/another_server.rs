@@ -5,8 +5,8 @@ use std::env;
 
 use deltachain::files::SafetensorsState;
 use deltachain_store::{
-    Base, CompactOptions, FsckOptions, Keep, PublishOptions, Publisher, Store, StoreOptions, Subscriber,
-    SubscriberOptions, compact, doctor, fsck, init, plan_prune, prune,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher, Store, StoreOptions,
+    compact, doctor, fsck, init, plan_prune, prune,
 };
 
 use crate::support::models::Models;
@@ -44,7 +44,7 @@ fn a_chain_lives_at_another_server() {
     }
     compact(&store, &CompactOptions::new(scratch.path().join("compact")).snapshot(true), &()).unwrap();
     let directory = scratch.path().join("follower");
-    let mut follower = Subscriber::open(store.clone(), &directory, SubscriberOptions::default()).unwrap();
+    let mut follower = Follower::in_directory(store.clone(), &directory, FollowerOptions::default()).unwrap();
     for version in [1, VERSIONS - 1] {
         let prepared = follower.prepare(Some(version), &()).unwrap().unwrap();
         follower.apply(prepared).unwrap();
@@ -53,7 +53,7 @@ fn a_chain_lives_at_another_server() {
     let plan = plan_prune(&store, &Keep { last: 2, ..Keep::default() }).unwrap();
     prune(&store, &plan, &()).unwrap();
     let late = scratch.path().join("late");
-    let mut follower = Subscriber::open(store.clone(), &late, SubscriberOptions::default()).unwrap();
+    let mut follower = Follower::in_directory(store.clone(), &late, FollowerOptions::default()).unwrap();
     let prepared = follower.prepare(None, &()).unwrap().unwrap();
     follower.apply(prepared).unwrap();
     assert_eq!(shown(&late).as_ref(), Some(models.state(VERSIONS - 1)));

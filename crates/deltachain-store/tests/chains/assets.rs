@@ -10,8 +10,8 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, State};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
-    Base, FsckOptions, Keep, Observer, OtherFiles, Phase, PublishOptions, Published, Publisher, Store, StoreOptions,
-    Subscriber, SubscriberOptions, Switched, fsck, init, log, plan_prune, prune, show,
+    Base, Directory, Follower, FollowerOptions, FsckOptions, Keep, Observer, OtherFiles, Phase, PublishOptions,
+    Published, Publisher, Store, StoreOptions, Switched, fsck, init, log, plan_prune, prune, show,
 };
 use tempfile::TempDir;
 
@@ -81,10 +81,10 @@ impl Place {
         Publisher::open(self.store.clone(), options.clone())?.publish(model, Base::Chain, observer)
     }
 
-    fn open(&self, other_files: OtherFiles) -> Subscriber {
-        let mut options = SubscriberOptions::default();
+    fn open(&self, other_files: OtherFiles) -> Follower<Directory> {
+        let mut options = FollowerOptions::default();
         options.other_files = other_files;
-        Subscriber::open(self.store.clone(), &self.folder.path().join("follower"), options).unwrap()
+        Follower::in_directory(self.store.clone(), &self.folder.path().join("follower"), options).unwrap()
     }
 
     fn current(&self) -> PathBuf {
@@ -101,7 +101,7 @@ impl Place {
     }
 }
 
-fn pull(subscriber: &mut Subscriber, version: Option<u64>) -> Switched {
+fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> Switched {
     let prepared = subscriber.prepare(version, &()).unwrap().expect("something to do");
     subscriber.apply(prepared).unwrap()
 }
@@ -401,9 +401,10 @@ fn those_of_several_shards_are_those_of_the_first() {
     fs::write(place.object(config), &bytes).unwrap();
     assert_eq!(names(&commit().unwrap().assets), ["config.json"]);
     // A subscriber of one shard takes them too.
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     options.shards = Some(vec![1]);
     let directory = place.folder.path().join("half");
-    let directory = pull(&mut Subscriber::open(place.store.clone(), &directory, options).unwrap(), None).directory;
+    let directory =
+        pull(&mut Follower::in_directory(place.store.clone(), &directory, options).unwrap(), None).directory;
     assert_eq!(files(&directory)["config.json"], bytes);
 }

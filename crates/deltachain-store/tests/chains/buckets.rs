@@ -11,9 +11,7 @@ use std::thread;
 
 use deltachain::ErrorClass;
 use deltachain::files::SafetensorsState;
-use deltachain_store::{
-    Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, doctor, init,
-};
+use deltachain_store::{Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, doctor, init};
 
 use crate::support::child::{child, place};
 use crate::support::models::Models;
@@ -71,7 +69,7 @@ fn use_chain(open: impl Fn() -> Store) {
         before = Some(state);
     }
     let directory = scratch.path().join("follower");
-    let mut follower = Subscriber::open(open(), &directory, SubscriberOptions::default()).unwrap();
+    let mut follower = Follower::in_directory(open(), &directory, FollowerOptions::default()).unwrap();
     let prepared = follower.prepare(None, &()).unwrap().unwrap();
     follower.apply(prepared).unwrap();
     assert_eq!(shown(&directory).as_ref(), Some(models.state(1)));

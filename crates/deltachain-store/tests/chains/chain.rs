@@ -9,8 +9,10 @@ use deltachain::Limits;
 use deltachain::chain::{Commit, ObjectName};
 use deltachain::tensor::StateDigests;
 use deltachain_store::{
-    Base, FollowOptions, PublishOptions, Publisher, Store, Subscriber, SubscriberOptions, Switched, follow, init,
+    Base, Directory, FollowOptions, Follower, FollowerOptions, PublishOptions, Publisher, Store, Switched, init,
 };
+
+use crate::common::follow;
 
 use crate::support::models::Models;
 use crate::support::quick;
@@ -20,8 +22,8 @@ use crate::support::web::WebServer;
 
 const VERSIONS: u64 = 24;
 
-fn subscriber(store: &Store, directory: &Path) -> Subscriber {
-    Subscriber::open(store.clone(), directory, SubscriberOptions::default()).unwrap()
+fn subscriber(store: &Store, directory: &Path) -> Follower<Directory> {
+    Follower::in_directory(store.clone(), directory, FollowerOptions::default()).unwrap()
 }
 
 /// Follows until the head of a chain that has ended.
@@ -30,7 +32,7 @@ fn catch_up(store: &Store, directory: &Path, until: u64) -> Vec<Switched> {
     let mut options = FollowOptions::default();
     options.poll = Duration::from_millis(1);
     options.until = Some(until);
-    let mut note = |_: &Subscriber, switched: &Switched| {
+    let mut note = |_: &Follower<Directory>, switched: &Switched| {
         switches.push(switched.clone());
         Ok(())
     };
@@ -38,7 +40,7 @@ fn catch_up(store: &Store, directory: &Path, until: u64) -> Vec<Switched> {
     switches
 }
 
-fn step(follower: &mut Subscriber) -> Switched {
+fn step(follower: &mut Follower<Directory>) -> Switched {
     let prepared = follower.prepare(None, &()).unwrap().expect("a new version");
     follower.apply(prepared).unwrap()
 }

@@ -11,8 +11,8 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::MemoryState;
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, CompactOptions, FsckOptions, PublishOptions, Publisher, Snapshots, Store, Subscriber, SubscriberOptions,
-    compact, fsck, init,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, PublishOptions, Publisher, Snapshots, Store, compact,
+    fsck, init,
 };
 
 use object_store::local::LocalFileSystem;
@@ -54,10 +54,10 @@ fn chain(scratch: &Path) -> (Store, Models) {
 /// Brings a new reader to a version if one is given, then lets `damage` happen, and the reader go on to the head.
 fn read(store: &Store, held: Option<u64>, damage: impl FnOnce()) -> (Result<()>, Option<MemoryState>) {
     let directory = tempfile::tempdir().unwrap();
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     // No file is there already.
     options.cache_bytes = 0;
-    let mut reader = Subscriber::open(store.clone(), directory.path(), options).unwrap();
+    let mut reader = Follower::in_directory(store.clone(), directory.path(), options).unwrap();
     let mut go = |version| match reader.prepare(version, &())? {
         Some(prepared) => reader.apply(prepared).map(drop),
         None => Ok(()),

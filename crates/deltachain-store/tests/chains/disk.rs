@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 
 use deltachain::{Error, ErrorClass};
-use deltachain_store::{Base, PublishOptions, Publisher, Snapshots, Store, Subscriber, SubscriberOptions, init};
+use deltachain_store::{Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, Snapshots, Store, init};
 
 use crate::support::child::{child_with_short_files, place};
 use crate::support::foreign;
@@ -33,8 +33,8 @@ fn publish(place: &Path, version: u64) -> Result<(), Error> {
     Publisher::open(store(place), options)?.publish(&state, base, &()).map(drop)
 }
 
-fn follower(place: &Path) -> Subscriber {
-    Subscriber::open(store(place), &place.join("model"), SubscriberOptions::default()).unwrap()
+fn follower(place: &Path) -> Follower<Directory> {
+    Follower::in_directory(store(place), &place.join("model"), FollowerOptions::default()).unwrap()
 }
 
 fn advance(place: &Path) -> Result<(), Error> {
@@ -124,7 +124,7 @@ fn places_that_cannot_be_written_are_named() {
     let file = place.join("file");
     fs::write(&file, "").unwrap();
     for path in [file.join("below"), file.clone()] {
-        let error = Subscriber::open(store(place), &path, SubscriberOptions::default()).unwrap_err();
+        let error = Follower::in_directory(store(place), &path, FollowerOptions::default()).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Io, "{error:?}");
         assert!(error.file().is_some_and(|named| named.contains("file")), "{error:?}");
     }

@@ -10,8 +10,8 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::{Digest, StateDigests};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
-    Base, CompactOptions, FsckOptions, Keep, PublishOptions, Publisher, Store, Subscriber, SubscriberOptions, compact,
-    fsck, init, plan_prune, prune,
+    Base, CompactOptions, Directory, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher, Store,
+    compact, fsck, init, plan_prune, prune,
 };
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
@@ -59,12 +59,12 @@ fn storm(seed: u64) -> impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync + 'stat
     move |call| drawn(call).filter(|fault| *fault != Fault::Flip || call.path.contains("/files/"))
 }
 
-fn subscriber(store: &Store, directory: &Path) -> Result<Subscriber> {
-    Subscriber::open(store.clone(), directory, SubscriberOptions::default())
+fn subscriber(store: &Store, directory: &Path) -> Result<Follower<Directory>> {
+    Follower::in_directory(store.clone(), directory, FollowerOptions::default())
 }
 
 /// Brings a subscriber to the head; whether there was anything to do.
-fn advance(follower: &mut Subscriber) -> Result<bool> {
+fn advance(follower: &mut Follower<Directory>) -> Result<bool> {
     let Some(prepared) = follower.prepare(None, &())? else { return Ok(false) };
     follower.apply(prepared).map(|_| true)
 }

@@ -9,7 +9,7 @@ use deltachain::chain::ObjectName;
 use deltachain::files::{Layout, LayoutFile, SafetensorsState, StagedSafetensors};
 use deltachain::tensor::{MemoryState, State, StateWriter};
 use deltachain_store::{
-    Base, OtherFiles, PublishOptions, Published, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions,
+    Base, Directory, Follower, FollowerOptions, OtherFiles, PublishOptions, Published, Publisher, Store, StoreOptions,
     Switched, check_directory, init, inspect_directory,
 };
 use tempfile::TempDir;
@@ -108,8 +108,8 @@ impl Place {
         Publisher::open(self.store.clone(), PublishOptions::default())?.publish(model, Base::Chain, notes)
     }
 
-    fn open(&self) -> Subscriber {
-        Subscriber::open(self.store.clone(), &self.at("follower"), SubscriberOptions::default()).unwrap()
+    fn open(&self) -> Follower<Directory> {
+        Follower::in_directory(self.store.clone(), &self.at("follower"), FollowerOptions::default()).unwrap()
     }
 
     /// Names of the directories of versions.
@@ -119,7 +119,7 @@ impl Place {
     }
 }
 
-fn pull(subscriber: &mut Subscriber, version: Option<u64>) -> Switched {
+fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> Switched {
     let prepared = subscriber.prepare(version, &()).unwrap().expect("something to do");
     subscriber.apply(prepared).unwrap()
 }
@@ -158,8 +158,8 @@ fn a_pipeline_comes_back_byte_for_byte() {
     assert_eq!(check_directory(&place.at("follower"), &()).unwrap().tensors, 8);
 
     // Without the other files, and with them again, the tensors are not fetched.
-    let options = SubscriberOptions::default().other_files(OtherFiles::None);
-    let mut bare = Subscriber::open(place.store.clone(), &place.at("follower"), options).unwrap();
+    let options = FollowerOptions::default().other_files(OtherFiles::None);
+    let mut bare = Follower::in_directory(place.store.clone(), &place.at("follower"), options).unwrap();
     let switched = pull(&mut bare, None);
     assert_eq!((switched.routes, names(&switched.directory)), (vec![], models[3].model_files()));
     drop(bare);
@@ -224,7 +224,7 @@ fn checkpoints_and_chains_beside_the_model_are_not_published() {
         &model,
         &[("runs/now/events", "x"), (".git/config", "x"), ("store/chain.json", "{}"), ("store/files/f.dcf", "x")],
     );
-    drop(Subscriber::open(place.store.clone(), &model.join("follower"), SubscriberOptions::default()).unwrap());
+    drop(Follower::in_directory(place.store.clone(), &model.join("follower"), FollowerOptions::default()).unwrap());
     let notes = Notes::default();
     let published = place.publish_told(&SafetensorsState::open(&model).unwrap(), &notes).unwrap();
     assert_eq!(published.assets.iter().map(|asset| asset.name.as_str()).collect::<Vec<_>>(), ["runs/now/events"]);
@@ -290,8 +290,8 @@ fn an_asset_that_is_a_folder_of_the_model_is_refused() {
     assert_eq!(tree(&place.at("follower/current")), tree(&place.at("step 0")));
     // Who takes none is not concerned.
     drop(subscriber);
-    let options = SubscriberOptions::default().other_files(OtherFiles::None);
-    pull(&mut Subscriber::open(place.store.clone(), &place.at("follower"), options).unwrap(), None);
+    let options = FollowerOptions::default().other_files(OtherFiles::None);
+    pull(&mut Follower::in_directory(place.store.clone(), &place.at("follower"), options).unwrap(), None);
 }
 
 #[test]
@@ -314,8 +314,8 @@ fn folders_that_publishers_leave_out_are_followed_all_the_same() {
     let (folder, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(others.path(), &[("x/chain.json", "{}"), ("x/y/z", "")]);
     let open = || {
-        let options = SubscriberOptions::default().other_files(OtherFiles::Directory(others.path().to_owned()));
-        Subscriber::open(chain.store.clone(), folder.path(), options).unwrap()
+        let options = FollowerOptions::default().other_files(OtherFiles::Directory(others.path().to_owned()));
+        Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap()
     };
     pull(&mut open(), Some(0));
     let switched = pull(&mut open(), Some(1));

@@ -8,7 +8,7 @@ use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName, Route,
 use deltachain::files::LAYOUT_KEY;
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
 use deltachain::{DiffOptions, ErrorClass, Limits, diff};
-use deltachain_store::{Store, Subscriber, SubscriberOptions};
+use deltachain_store::{Follower, FollowerOptions, Store};
 
 use crate::support::quick;
 use crate::support::verify::shown;
@@ -221,7 +221,7 @@ fn no_file_of_a_layout_leads_out_of_the_directory() {
             let store = chain(versions, &layout);
             let place = tempfile::tempdir().unwrap();
             let directory = place.path().join("outer/model");
-            let mut follower = Subscriber::open(store, &directory, SubscriberOptions::default()).unwrap();
+            let mut follower = Follower::in_directory(store, &directory, FollowerOptions::default()).unwrap();
             if versions == 2 {
                 let prepared = follower.prepare(Some(0), &()).unwrap().unwrap();
                 follower.apply(prepared).unwrap();
@@ -239,7 +239,7 @@ fn no_file_of_a_layout_leads_out_of_the_directory() {
     for name in [&long[1..], "模型 é.safetensors"] {
         let place = tempfile::tempdir().unwrap();
         let store = chain(2, &one_file(name));
-        let mut follower = Subscriber::open(store, place.path(), SubscriberOptions::default()).unwrap();
+        let mut follower = Follower::in_directory(store, place.path(), FollowerOptions::default()).unwrap();
         let prepared = follower.prepare(None, &()).unwrap().unwrap();
         let switched = follower.apply(prepared).unwrap();
         assert!(switched.directory.join(name).is_file());

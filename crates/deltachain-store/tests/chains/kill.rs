@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use deltachain_store::{
-    Base, CompactOptions, FsckOptions, MemoryOptions, MemorySubscriber, PublishOptions, Publisher, Scratch, Store,
-    StoreOptions, Subscriber, SubscriberOptions, compact, fsck, init,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, PublishOptions, Publisher, Scratch, Store,
+    StoreOptions, compact, fsck, init,
 };
 
 use crate::support::child::{child, place};
@@ -70,7 +70,7 @@ fn publisher() {
 #[ignore = "a process that is killed"]
 fn follower() {
     let Some(place) = place() else { return };
-    let mut follower = Subscriber::open(store(&place), &place.join("model"), SubscriberOptions::default()).unwrap();
+    let mut follower = Follower::in_directory(store(&place), &place.join("model"), FollowerOptions::default()).unwrap();
     for _ in 0..STEPS {
         // Round and round: from the head it goes to the beginning.
         let next = follower.held().map_or(0, |held| (held.version + 1) % VERSIONS);
@@ -97,7 +97,7 @@ fn looker() {
         compact(&store, &CompactOptions::new(scratch.path()).snapshot(true), &()).unwrap();
         let report = fsck(&store, &FsckOptions::default().deep(Some(scratch.path().to_owned())), &()).unwrap();
         assert!(report.problems.is_empty(), "{:?}", report.problems);
-        let mut follower = MemorySubscriber::open(store.clone(), MemoryOptions::default()).unwrap();
+        let mut follower = Follower::in_memory(store.clone(), FollowerOptions::default()).unwrap();
         assert!(follower.prepare(None, &()).unwrap().is_some());
     }
 }
@@ -196,7 +196,7 @@ fn a_follower_that_is_killed_has_one_version() {
         let (store, mut models) = (store(place), self::models());
         init(&store).unwrap();
         (0..VERSIONS).for_each(|_| publish(&store, &mut models, place));
-        drop(Subscriber::open(store, &place.join("model"), SubscriberOptions::default()).unwrap());
+        drop(Follower::in_directory(store, &place.join("model"), FollowerOptions::default()).unwrap());
         foreign::put(&place.join("model"));
     };
     let mut before = VERSIONS - 1;
@@ -212,7 +212,7 @@ fn a_follower_that_is_killed_has_one_version() {
         assert!(needed.iter().all(|name| files.contains(name)), "{files:?}");
         assert_eq!(fs::read_to_string(model.join("current/tokenizer/version")).unwrap(), version.to_string());
         // The next follower agrees, and cleans up.
-        let mut follower = Subscriber::open(store(place), &model, SubscriberOptions::default()).unwrap();
+        let mut follower = Follower::in_directory(store(place), &model, FollowerOptions::default()).unwrap();
         assert_eq!(follower.held().map(|held| held.version), Some(version));
         assert!(follower.prepare(Some(version), &()).unwrap().is_none());
         let left = names(&model).into_iter().filter(|name| name.starts_with(".tmp-deltachain-")).count();

@@ -10,7 +10,7 @@ use deltachain::Result;
 use deltachain::chain::ObjectName;
 use deltachain::tensor::Digest;
 use deltachain_store::{
-    Base, FsckOptions, Keep, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, fsck, init,
+    Base, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher, Store, StoreOptions, fsck, init,
     plan_prune, prune,
 };
 
@@ -32,7 +32,7 @@ fn publish(store: &Store, models: &mut Models, version: u64) -> Result<(u64, Dig
 }
 
 fn advance(store: &Store, directory: &Path) -> Result<u64> {
-    let mut follower = Subscriber::open(store.clone(), directory, SubscriberOptions::default())?;
+    let mut follower = Follower::in_directory(store.clone(), directory, FollowerOptions::default())?;
     if let Some(prepared) = follower.prepare(None, &())? {
         follower.apply(prepared)?;
     }

@@ -11,9 +11,11 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
 use deltachain::{Error, Limits};
 use deltachain_store::{
-    Base, FollowOptions, Follower, MemoryOptions, MemorySubscriber, Observer, Phase, PublishOptions, Published,
-    Publisher, Snapshots, Store, Subscriber, SubscriberOptions, follow, init,
+    Base, FollowOptions, Follower, FollowerOptions, Observer, Phase, Place, PublishOptions, Published, Publisher,
+    Snapshots, Store, Weights, init,
 };
+
+use crate::common::follow;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStoreExt, PutPayload};
 use tempfile::TempDir;
@@ -293,7 +295,7 @@ impl Observer for Looks<'_> {
 }
 
 /// The requests of each of 41 looks.
-fn look(subscriber: &mut impl Follower, objects: &CountingStore) -> Vec<u64> {
+fn look(subscriber: &mut Follower<impl Place>, objects: &CountingStore) -> Vec<u64> {
     objects.requests();
     let options = FollowOptions::default().poll(Duration::from_micros(1)).poll_longest(Duration::from_micros(1));
     let looks = Looks { objects, requests: Mutex::default(), most: 41 };
@@ -313,7 +315,7 @@ fn a_look_that_finds_nothing_is_one_request_nearly_always() {
     let model = SafetensorsState::open(folder.path().join("model")).unwrap();
     Publisher::open(store.clone(), PublishOptions::default()).unwrap().publish(&model, Base::Nothing, &()).unwrap();
     let mut subscriber =
-        Subscriber::open(store, &folder.path().join("follower"), SubscriberOptions::default()).unwrap();
+        Follower::in_directory(store, &folder.path().join("follower"), FollowerOptions::default()).unwrap();
     let requests = look(&mut subscriber, &objects);
     let short: Vec<usize> = (0..requests.len()).filter(|&look| requests[look] == 1).collect();
     // The first look takes the version; every 20th lists the chain.
@@ -339,11 +341,15 @@ fn after_a_step_back_that_is_allowed_the_model_is_not_fetched_again() {
     let is_cheap = |requests: &[u64]| assert!(requests.iter().all(|&requests| requests <= 4), "{requests:?}");
 
     let directory = folder.path().join("follower");
-    let options = SubscriberOptions::default().allow_rollback(Some(commits[0]));
-    let mut subscriber = Subscriber::open(store.clone(), &directory, options.clone()).unwrap();
-    let in_memory = MemoryOptions::default().allow_rollback(Some(commits[0]));
-    let files = [&paths[1]];
-    let mut memory = MemorySubscriber::with_files(store.clone(), 1, &files, in_memory.clone(), &()).unwrap();
+    let options = FollowerOptions::default().allow_rollback(Some(commits[0]));
+    let mut subscriber = Follower::in_directory(store.clone(), &directory, options.clone()).unwrap();
+    let in_memory = FollowerOptions::default().allow_rollback(Some(commits[0]));
+    let in_memory = |version: u8| {
+        let state = MemoryState::copy_of(&SafetensorsState::open(&paths[usize::from(version)]).unwrap()).unwrap();
+        let weights = vec![Weights::whole(state)];
+        Follower::with_weights(store.clone(), version.into(), weights, in_memory.clone(), &()).unwrap()
+    };
+    let mut memory = in_memory(1);
     look(&mut subscriber, &objects);
     assert_eq!((subscriber.held().unwrap().version, memory.held().unwrap().version), (1, 1));
 
@@ -353,6 +359,6 @@ fn after_a_step_back_that_is_allowed_the_model_is_not_fetched_again() {
     assert_eq!((subscriber.held().unwrap().version, memory.held().unwrap().version), (0, 0));
     // Nor by other processes that begin with what these hold.
     drop(subscriber);
-    is_cheap(&look(&mut Subscriber::open(store.clone(), &directory, options).unwrap(), &objects));
-    is_cheap(&look(&mut MemorySubscriber::with_files(store, 0, &[&paths[0]], in_memory, &()).unwrap(), &objects));
+    is_cheap(&look(&mut Follower::in_directory(store.clone(), &directory, options).unwrap(), &objects));
+    is_cheap(&look(&mut in_memory(0), &objects));
 }

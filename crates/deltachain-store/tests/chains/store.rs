@@ -10,7 +10,7 @@ use std::time::Duration;
 use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName};
 use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, Limits, Result};
-use deltachain_store::{MemoryOptions, MemorySubscriber, Observer, Phase, Store, StoreOptions};
+use deltachain_store::{Follower, FollowerOptions, Observer, Phase, Store, StoreOptions};
 use object_store::ObjectStore;
 #[cfg(target_os = "linux")]
 use object_store::local::LocalFileSystem;
@@ -273,7 +273,7 @@ fn a_web_server_without_ranges_is_refused_at_once() {
     chain.add(state(&[("a", &[1, 2, 3])]), &[None]);
     let pull = |server: &WebServer| {
         let store = Store::open(&server.url(""), quick()).unwrap();
-        MemorySubscriber::open(store, MemoryOptions::default()).unwrap().prepare(None, &()).map(drop)
+        Follower::in_memory(store, FollowerOptions::default()).unwrap().prepare(None, &()).map(drop)
     };
     let (whole, ranges) = (WebServer::without_ranges(chain.folder.path()), WebServer::start(chain.folder.path()));
     pull(&ranges).unwrap();

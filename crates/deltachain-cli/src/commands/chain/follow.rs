@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, ErrorClass, Result};
-use deltachain_store::{FollowEvent, FollowOptions, HeldVersion, Observer, Phase, Switched, follow_events};
+use deltachain_store::{FollowEvent, FollowOptions, HeldVersion, Observer, Phase, Switched};
 use serde_json::{Value, json};
 
 use crate::chain_args::FollowArgs;
@@ -28,14 +28,13 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let watcher = Watcher::of_service(output);
-    let mut subscriber = open(args.chain.open()?, &args.directory)?;
+    let mut follower = open(args.chain.open()?, &args.directory)?;
     let mut operation = Operation::new(args, output, &watcher)?;
     let options = FollowOptions::default()
         .poll(Duration::from_secs_f64(args.poll))
         .poll_longest(Duration::from_secs_f64(args.poll_longest.max(args.poll)));
-    let result = follow_events(&mut subscriber, &options, &watcher, &mut |subscriber, event| {
-        operation.happened(subscriber.held(), event)
-    });
+    let result =
+        follower.follow(&options, &watcher, &mut |follower, event| operation.happened(follower.held().as_ref(), event));
     service::ends();
     operation.servers_end()?;
     match result {

@@ -1,7 +1,7 @@
 //! `pull`: brings a directory to a version of a chain. Also what `follow` shares with it.
 
 use deltachain::{Error, Result};
-use deltachain_store::{OtherFiles, Store, Subscriber, SubscriberOptions, Switched};
+use deltachain_store::{Directory, Follower, FollowerOptions, OtherFiles, Store, Switched};
 use serde_json::{Value, json};
 
 use crate::chain_args::{DirectoryArgs, PullArgs};
@@ -37,13 +37,13 @@ pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
     )
 }
 
-pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Subscriber> {
+pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Follower<Directory>> {
     let other_files = match &args.with_files {
         Some(directory) => OtherFiles::Directory(directory.clone()),
         None if args.no_assets => OtherFiles::None,
         None => OtherFiles::Assets,
     };
-    let options = SubscriberOptions::default()
+    let options = FollowerOptions::default()
         .limits(args.limits.limits())
         .shards(args.shards.clone())
         .tensors(args.tensors.clone())
@@ -52,7 +52,7 @@ pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Subscriber> {
         .other_files(other_files)
         .allow_rollback(args.allow_rollback)
         .adopt(args.adopt);
-    Subscriber::open(store, &args.directory, options)
+    Follower::in_directory(store, &args.directory, options)
 }
 
 pub(crate) fn describe(switched: &Switched) -> String {

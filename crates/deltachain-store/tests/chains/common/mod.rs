@@ -1,6 +1,7 @@
 //! Chains made by hand in a directory, for tests of readers.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName, Route,
 use deltachain::files::LAYOUT_KEY;
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, StateDigests};
 use deltachain::{DiffOptions, Error, diff};
-use deltachain_store::{Observer, Phase, Store, StoreOptions};
+use deltachain_store::{FollowEvent, FollowOptions, Follower, Observer, Phase, Place, Store, StoreOptions, Switched};
 use tempfile::TempDir;
 
 /// A state of these U8 tensors.
@@ -29,6 +30,21 @@ pub(crate) fn union(states: &[MemoryState]) -> MemoryState {
         all.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
     }
     all
+}
+
+/// Follows a chain; `on_switch` is called after each switch.
+pub(crate) fn follow<P: Place>(
+    follower: &mut Follower<P>,
+    options: &FollowOptions,
+    observer: &dyn Observer,
+    on_switch: &mut dyn FnMut(&Follower<P>, &Switched<P::At>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    follower.follow(options, observer, &mut |follower, event| {
+        if let FollowEvent::Switched(switched) = event {
+            on_switch(follower, &switched)?;
+        }
+        Ok(ControlFlow::Continue(()))
+    })
 }
 
 /// A chain in a directory.

@@ -13,8 +13,8 @@ use std::thread;
 use deltachain::tensor::MemoryState;
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, CompactOptions, FsckOptions, Keep, OtherFiles, PublishOptions, Publisher, Snapshots, Store, StoreOptions,
-    Subscriber, SubscriberOptions, compact, fsck, init, plan_prune, prune,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Keep, OtherFiles, PublishOptions, Publisher,
+    Snapshots, Store, StoreOptions, compact, fsck, init, plan_prune, prune,
 };
 use futures_util::{FutureExt, TryStreamExt};
 use object_store::path::Path;
@@ -114,8 +114,8 @@ impl Start {
             Work::Compact => compact_head(store),
             Work::Follow => {
                 let directory = tempfile::tempdir().unwrap();
-                let options = SubscriberOptions::default().other_files(OtherFiles::None);
-                let mut subscriber = Subscriber::open(store.clone(), directory.path(), options)?;
+                let options = FollowerOptions::default().other_files(OtherFiles::None);
+                let mut subscriber = Follower::in_directory(store.clone(), directory.path(), options)?;
                 let prepared = subscriber.prepare(None, &())?.expect("a version");
                 let at = usize::try_from(prepared.version()).unwrap();
                 let expected = deltachain::tensor::StateDigests::of(&self.states[at], &()).unwrap().state;

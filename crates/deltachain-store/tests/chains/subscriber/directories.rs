@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use deltachain::ErrorClass;
 use deltachain::chain::ObjectName;
 use deltachain::tensor::Digest;
-use deltachain_store::{
-    MemoryOptions, MemorySubscriber, Subscriber, SubscriberOptions, check_directory, inspect_directory,
-};
+use deltachain_store::{Follower, FollowerOptions, check_directory, inspect_directory};
 
 use super::{long_chain, names, open, pull, shown, version_directory};
 use crate::common::{Chain, Notes};
@@ -56,7 +54,7 @@ fn link(target: impl AsRef<Path>, path: impl AsRef<Path>) {
 }
 
 fn refused(chain: &Chain, directory: &Path) -> deltachain::Error {
-    let error = Subscriber::open(chain.store.clone(), directory, SubscriberOptions::default()).unwrap_err();
+    let error = Follower::in_directory(chain.store.clone(), directory, FollowerOptions::default()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage, "{error:?}");
     error
 }
@@ -87,9 +85,9 @@ fn a_directory_that_holds_anything_else_is_refused_and_not_touched() {
         }
         assert!(inspect_directory(folder.path()).is_err());
         // The same for a place where links are kept.
-        let mut options = MemoryOptions::default();
+        let mut options = FollowerOptions::default();
         options.cache = Some(folder.path().to_owned());
-        let error = MemorySubscriber::open(chain.store.clone(), options).unwrap_err();
+        let error = Follower::in_memory(chain.store.clone(), options).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Usage, "{error:?}");
         assert_eq!(tree(folder.path()), before, "{name}");
     }
@@ -158,10 +156,10 @@ fn what_is_not_ours_stays() {
     for name in ["f", "held.json", "model/model.safetensors", MARKER] {
         write(other.path().join(name), "elsewhere");
     }
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     // Nothing may stay in the cache that need not.
     options.cache_bytes = 0;
-    let open = || Subscriber::open(chain.store.clone(), directory, options.clone()).unwrap();
+    let open = || Follower::in_directory(chain.store.clone(), directory, options.clone()).unwrap();
     pull(&mut open(), Some(0));
     let foreign = put_foreign_things(directory, other.path());
     let kept = || {
@@ -323,12 +321,12 @@ fn the_directory_of_a_chain_is_not_a_place_for_models_or_caches() {
         inside.extend([outside.path().join("link"), outside.path().join("link/model")]);
     }
     for directory in inside {
-        let refused = Subscriber::open(chain.store.clone(), &directory, SubscriberOptions::default()).unwrap_err();
+        let refused = Follower::in_directory(chain.store.clone(), &directory, FollowerOptions::default()).unwrap_err();
         assert_eq!(refused.class(), ErrorClass::Usage, "{directory:?}");
         assert!(refused.message().contains("the chain's own directory"), "{directory:?}: {refused}");
         // The chain's own files have the names of those in a cache.
-        let options = MemoryOptions::default().cache(Some(directory.clone())).cache_bytes(0);
-        let refused = MemorySubscriber::open(chain.store.clone(), options).unwrap_err();
+        let options = FollowerOptions::default().cache(Some(directory.clone())).cache_bytes(0);
+        let refused = Follower::in_memory(chain.store.clone(), options).unwrap_err();
         assert!(refused.message().contains("the chain's own directory"), "{directory:?}: {refused}");
     }
     fs::remove_dir(own.join("empty")).unwrap();

@@ -6,11 +6,11 @@ use std::path::Path;
 use deltachain::chain::{ChainDocument, Commit, ObjectName};
 use deltachain::tensor::Digest;
 use deltachain_store::{
-    Base, PublishOptions, Publisher, Store, StoreOptions, Subscriber, SubscriberOptions, follow, inspect_directory,
+    Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, inspect_directory,
 };
 
 use super::{Mending, long_chain, open, pull, quick, shown};
-use crate::common::{Chain, Notes, state};
+use crate::common::{Chain, Notes, follow, state};
 
 /// Takes a commit out of the way, and gives back its bytes.
 fn take_away(chain: &Chain, version: u64) -> Vec<u8> {
@@ -24,13 +24,13 @@ fn commit_digest(chain: &Chain, version: u64) -> Digest {
     Digest::of_bytes(&fs::read(chain.path(ObjectName::Commit(version))).unwrap())
 }
 
-fn accepting(chain: &Chain, directory: &Path, commit: Digest) -> Subscriber {
-    let mut options = SubscriberOptions::default();
+fn accepting(chain: &Chain, directory: &Path, commit: Digest) -> Follower<Directory> {
+    let mut options = FollowerOptions::default();
     options.allow_rollback = Some(commit);
-    Subscriber::open(chain.store.clone(), directory, options).unwrap()
+    Follower::in_directory(chain.store.clone(), directory, options).unwrap()
 }
 
-fn refused(subscriber: &mut Subscriber, version: Option<u64>) -> Option<&'static str> {
+fn refused(subscriber: &mut Follower<Directory>, version: Option<u64>) -> Option<&'static str> {
     subscriber.prepare(version, &()).unwrap_err().rule()
 }
 
@@ -44,9 +44,9 @@ fn a_chain_that_has_gone_back_is_not_followed() {
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-14"));
     drop(subscriber);
     // Nor by a process that wants other tensors, or finds the files damaged.
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     options.tensors = Some(vec!["a".to_owned()]);
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-14"));
     drop(subscriber);
     let model = folder.path().join("current/model.safetensors");
@@ -132,7 +132,7 @@ fn a_chain_that_says_something_else_of_what_is_held_is_not_followed() {
     let empty = tempfile::tempdir().unwrap();
     let store = Store::open(empty.path().to_str().unwrap(), StoreOptions::default()).unwrap();
     let model = tempfile::tempdir().unwrap();
-    let mut subscriber = Subscriber::open(store, model.path(), SubscriberOptions::default()).unwrap();
+    let mut subscriber = Follower::in_directory(store, model.path(), FollowerOptions::default()).unwrap();
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-01"));
     fs::write(empty.path().join("chain.json"), ChainDocument::new(1).to_bytes().unwrap()).unwrap();
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-03"));
@@ -149,9 +149,9 @@ fn other_chain(versions: u8) -> Chain {
     other
 }
 
-fn adopting(chain: &Chain, directory: &Path) -> Subscriber {
-    let options = SubscriberOptions::default().adopt(true);
-    Subscriber::open(chain.store.clone(), directory, options).unwrap()
+fn adopting(chain: &Chain, directory: &Path) -> Follower<Directory> {
+    let options = FollowerOptions::default().adopt(true);
+    Follower::in_directory(chain.store.clone(), directory, options).unwrap()
 }
 
 #[test]

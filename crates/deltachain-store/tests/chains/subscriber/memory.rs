@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use deltachain::chain::ObjectName;
@@ -10,11 +9,9 @@ use deltachain::files::SafetensorsState;
 use deltachain::memory::{LentState, RunKind, StateMemory};
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, TensorInfo};
 use deltachain::{Error, ErrorClass, StateTable};
-use deltachain_store::{
-    FollowOptions, MemoryOptions, MemorySubscriber, Subscriber, SubscriberOptions, Weights, follow,
-};
+use deltachain_store::{FollowOptions, Follower, FollowerOptions, Memory, Weights};
 
-use crate::common::{Chain, Notes, state, union};
+use crate::common::{Chain, Notes, follow, state, union};
 
 fn noise(seed: u32) -> Vec<u8> {
     (seed..seed + 2000).map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2]).collect()
@@ -67,8 +64,8 @@ fn changing(of: usize) -> Chain {
     chain
 }
 
-fn options(tensors: Option<&[&str]>) -> MemoryOptions {
-    let mut options = MemoryOptions::default();
+fn options(tensors: Option<&[&str]>) -> FollowerOptions {
+    let mut options = FollowerOptions::default();
     options.tensors = tensors.map(|patterns| patterns.iter().map(|&pattern| pattern.to_owned()).collect());
     options
 }
@@ -104,55 +101,30 @@ fn lend(buffers: &mut Buffers) -> LentState<'_> {
     LentState::new(buffers.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap()
 }
 
-/// Buffers of all shards, with marks.
-fn lent<'a>(own: &'a mut [Buffers], marks: &'a [AtomicU32]) -> Vec<Weights<LentState<'a>>> {
-    own.iter_mut().zip(marks).map(|(own, mark)| Weights::whole(lend(own).with_mark(mark))).collect()
-}
-
 fn begin<M: StateMemory>(
     chain: &Chain,
     version: u64,
     weights: Vec<Weights<M>>,
-    options: MemoryOptions,
-) -> deltachain::Result<MemorySubscriber<M>> {
-    MemorySubscriber::with_weights(chain.store.clone(), version, weights, options, &())
+    options: FollowerOptions,
+) -> deltachain::Result<Follower<Memory<M>>> {
+    Follower::with_weights(chain.store.clone(), version, weights, options, &())
 }
 
-/// Files of a state.
-fn save(state: &MemoryState, path: &Path) -> PathBuf {
-    let entries: Vec<String> = state
-        .iter()
-        .scan(0, |end, (info, data)| {
-            let begin = *end;
-            *end += data.len();
-            let (name, dtype, shape) = (info.name(), info.dtype().name().to_owned(), info.shape());
-            Some(format!("{name:?}:{{\"dtype\":{dtype:?},\"shape\":{shape:?},\"data_offsets\":[{begin},{end}]}}"))
-        })
-        .collect();
-    let header = format!("{{{}}}", entries.join(","));
-    let header = format!("{header:width$}", width = header.len().next_multiple_of(8));
-    let mut file = (header.len() as u64).to_le_bytes().to_vec();
-    file.extend(header.into_bytes());
-    state.iter().for_each(|(_, data)| file.extend(data));
-    fs::write(path, file).unwrap();
-    path.to_owned()
-}
-
-fn copy(subscriber: &MemorySubscriber<impl StateMemory>) -> MemoryState {
+fn copy(subscriber: &Follower<Memory<impl StateMemory>>) -> MemoryState {
     MemoryState::copy_of(&subscriber.state()).unwrap()
 }
 
 /// Goes on to versions, as a directory does, and back and forth at each.
 fn go(
     chain: &Chain,
-    subscriber: &mut MemorySubscriber<impl StateMemory>,
+    subscriber: &mut Follower<Memory<impl StateMemory>>,
     tensors: Option<&[&str]>,
     versions: impl Iterator<Item = u64>,
 ) {
     let folder = tempfile::tempdir().unwrap();
-    let mut like = SubscriberOptions::default();
+    let mut like = FollowerOptions::default();
     like.tensors = options(tensors).tensors;
-    let mut directory = Subscriber::open(chain.store.clone(), folder.path(), like).unwrap();
+    let mut directory = Follower::in_directory(chain.store.clone(), folder.path(), like).unwrap();
     let mut pull = |version: u64| {
         let prepared = directory.prepare(Some(version), &()).unwrap().unwrap();
         let switched = directory.apply(prepared).unwrap();
@@ -190,14 +162,13 @@ fn go(
 
 #[test]
 fn memory_goes_where_a_directory_goes() {
-    let folder = tempfile::tempdir().unwrap();
     for (of, is_steady) in [(1, true), (2, true), (1, false), (2, false)] {
         let chain = if is_steady { steady(of) } else { changing(of) };
         for tensors in [None, Some(&["a", "b", "d"][..])] {
             let options = || options(tensors);
             for step in [1, 2, 4] {
                 let later = || (step..5).step_by(usize::try_from(step).unwrap());
-                let mut from_nothing = MemorySubscriber::open(chain.store.clone(), options()).unwrap();
+                let mut from_nothing = Follower::in_memory(chain.store.clone(), options()).unwrap();
                 assert_eq!(from_nothing.held(), None);
                 go(&chain, &mut from_nothing, tensors, (0..1).chain(later()));
                 // As another process can begin with it.
@@ -209,14 +180,6 @@ fn memory_goes_where_a_directory_goes() {
 
                 let mut from_weights = begin(&chain, 0, weights(&chain, 0, tensors), options()).unwrap();
                 go(&chain, &mut from_weights, tensors, later());
-
-                let shards = chain.versions[0].iter().enumerate();
-                let files: Vec<PathBuf> = shards
-                    .map(|(number, shard)| save(shard, &folder.path().join(format!("{number}.safetensors"))))
-                    .collect();
-                let store = chain.store.clone();
-                let mut from_files = MemorySubscriber::with_files(store, 0, &files, options(), &()).unwrap();
-                go(&chain, &mut from_files, tensors, later());
 
                 if is_steady {
                     let mut own: Vec<_> =
@@ -237,9 +200,9 @@ fn memory_goes_where_a_directory_goes() {
 #[test]
 fn some_shards_are_taken() {
     for chain in [steady(2), changing(2)] {
-        let mut options = MemoryOptions::default();
+        let mut options = FollowerOptions::default();
         options.shards = Some(vec![1]);
-        let mut subscriber = MemorySubscriber::open(chain.store.clone(), options.clone()).unwrap();
+        let mut subscriber = Follower::in_memory(chain.store.clone(), options.clone()).unwrap();
         for version in 0..5 {
             let mut prepared = subscriber.prepare(Some(version as u64), &()).unwrap().unwrap();
             subscriber.apply(&mut prepared).unwrap();
@@ -248,7 +211,7 @@ fn some_shards_are_taken() {
         let own = Weights::whole(chain.versions[1][1].clone());
         begin(&chain, 1, vec![own], options.clone()).unwrap();
         options.shards = Some(vec![2]);
-        let mut subscriber = MemorySubscriber::open(chain.store.clone(), options).unwrap();
+        let mut subscriber = Follower::in_memory(chain.store.clone(), options).unwrap();
         assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-17"));
     }
 }
@@ -256,7 +219,7 @@ fn some_shards_are_taken() {
 #[test]
 fn patches_are_shown() {
     let chain = steady(1);
-    let mut subscriber = MemorySubscriber::open(chain.store.clone(), options(None)).unwrap();
+    let mut subscriber = Follower::in_memory(chain.store.clone(), options(None)).unwrap();
     let mut first = subscriber.prepare(Some(0), &()).unwrap().unwrap();
     let [set] = first.patch_sets() else { panic!("one shard") };
     let whole: Vec<_> = set.whole_tensors().map(|(info, data)| (info.clone(), data.to_vec())).collect();
@@ -339,7 +302,7 @@ fn what_fails_leaves_everything_as_it_was() {
         // What takes too much.
         let mut short = options(None);
         short.budget = 1;
-        let mut subscriber = MemorySubscriber::open(chain.store.clone(), short).unwrap();
+        let mut subscriber = Follower::in_memory(chain.store.clone(), short).unwrap();
         let mut prepared = subscriber.prepare(Some(3), &()).unwrap().unwrap();
         subscriber.apply(&mut prepared).unwrap();
         let error = subscriber.prepare(None, &()).unwrap_err();
@@ -378,29 +341,6 @@ fn shards_come_and_go() {
     let mut subscriber = begin(&chain, 4, lent, options(None)).unwrap();
     assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Usage);
     assert_eq!(copy(&subscriber), chain.whole(4));
-}
-
-#[test]
-fn marks_are_minded() {
-    let chain = steady(2);
-    let marks = [AtomicU32::new(0), AtomicU32::new(6)];
-    let now = || marks.each_ref().map(|mark| mark.load(Ordering::Relaxed));
-    let mut own: Vec<_> = chain.versions[0].iter().map(buffers).collect();
-    marks[1].store(7, Ordering::Relaxed);
-    assert_eq!(begin(&chain, 0, lent(&mut own, &marks), options(None)).unwrap_err().class(), ErrorClass::Usage);
-    marks[1].store(6, Ordering::Relaxed);
-    let mut subscriber = begin(&chain, 0, lent(&mut own, &marks), options(None)).unwrap();
-    let mut prepared = subscriber.prepare(Some(1), &()).unwrap().unwrap();
-    assert_eq!(now(), [0, 6]);
-    marks[1].store(7, Ordering::Relaxed);
-    assert_eq!(subscriber.apply(&mut prepared).unwrap_err().class(), ErrorClass::Usage);
-    assert_eq!((copy(&subscriber), now()), (chain.whole(0), [0, 7]));
-    assert_eq!(subscriber.prepare(Some(2), &()).unwrap_err().class(), ErrorClass::Usage);
-    marks[1].store(6, Ordering::Relaxed);
-    subscriber.apply(&mut prepared).unwrap();
-    assert_eq!((copy(&subscriber), now()), (chain.whole(1), [2, 8]));
-    subscriber.undo(&mut prepared).unwrap();
-    assert_eq!((copy(&subscriber), now()), (chain.whole(0), [4, 10]));
 }
 
 #[test]
@@ -472,7 +412,7 @@ fn links_are_kept_where_the_caller_says() {
     let fetched = |cache: Option<PathBuf>| {
         let mut options = options(None);
         options.cache = cache;
-        let mut subscriber = MemorySubscriber::open(chain.store.clone(), options).unwrap();
+        let mut subscriber = Follower::in_memory(chain.store.clone(), options).unwrap();
         let mut prepared = subscriber.prepare(Some(0), &()).unwrap().unwrap();
         let switched = subscriber.apply(&mut prepared).unwrap();
         (switched.downloaded, switched.from_cache)
@@ -485,7 +425,7 @@ fn links_are_kept_where_the_caller_says() {
 #[test]
 fn a_chain_is_followed_as_it_grows() {
     let mut chain = changing(1);
-    let mut subscriber = MemorySubscriber::open(chain.store.clone(), options(None)).unwrap();
+    let mut subscriber = Follower::in_memory(chain.store.clone(), options(None)).unwrap();
     let mut follow_options = FollowOptions::default();
     (follow_options.poll, follow_options.until) = (Duration::ZERO, Some(6));
     let mut seen = Vec::new();

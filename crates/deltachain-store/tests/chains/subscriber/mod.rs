@@ -17,16 +17,16 @@ use deltachain::format::{HEADER_BYTES, Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader};
 use deltachain_store::{
-    FollowEvent, FollowOptions, Observer, OtherFiles, Subscriber, SubscriberOptions, Switched, follow, follow_events,
+    Directory, FollowEvent, FollowOptions, Follower, FollowerOptions, Observer, OtherFiles, Switched,
 };
 
-use crate::common::{Chain, Notes, state, union};
+use crate::common::{Chain, Notes, follow, state, union};
 
-fn open(chain: &Chain, directory: &Path) -> Subscriber {
-    Subscriber::open(chain.store.clone(), directory, SubscriberOptions::default()).unwrap()
+fn open(chain: &Chain, directory: &Path) -> Follower<Directory> {
+    Follower::in_directory(chain.store.clone(), directory, FollowerOptions::default()).unwrap()
 }
 
-fn pull(subscriber: &mut Subscriber, version: Option<u64>) -> Switched {
+fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> Switched {
     let prepared = subscriber.prepare(version, &()).unwrap().unwrap();
     subscriber.apply(prepared).unwrap()
 }
@@ -144,9 +144,9 @@ fn a_damaged_file_in_the_cache_is_fetched_again() {
 fn the_cache_is_kept_small() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     options.cache_bytes = chain.files(1, Some(0))[0].size;
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(0));
     assert_eq!(names(&folder.path().join("cache")), [""; 0]);
     pull(&mut subscriber, Some(1));
@@ -341,14 +341,14 @@ fn shards_stand_in_one_directory() {
     drop(subscriber);
 
     // Some of them only.
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     options.shards = Some(vec![1, 0, 1]);
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options.clone()).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let notes = Notes::default();
     assert!(subscriber.prepare(Some(3), &notes).unwrap().is_none(), "no shard of that version is missing");
     options.shards = Some(vec![1]);
     drop(subscriber);
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options.clone()).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let prepared = subscriber.prepare(Some(3), &notes).unwrap().unwrap();
     assert!(notes.remarks()[0].contains("other shards"), "{:?}", notes.remarks());
     let switched = subscriber.apply(prepared).unwrap();
@@ -366,7 +366,7 @@ fn shards_stand_in_one_directory() {
     drop(subscriber);
 
     options.shards = Some(vec![1, 2]);
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options.clone()).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let error = subscriber.prepare(None, &()).unwrap_err();
     assert_eq!(error.rule(), Some("R-CHN-17"));
     assert!(error.message().contains("shard 2"), "{error}");
@@ -374,7 +374,7 @@ fn shards_stand_in_one_directory() {
     assert_eq!(shown(folder.path()), union(&shards(3)[1..]));
     drop(subscriber);
     options.shards = Some(Vec::new());
-    assert!(Subscriber::open(chain.store.clone(), folder.path(), options).is_err());
+    assert!(Follower::in_directory(chain.store.clone(), folder.path(), options).is_err());
 }
 
 #[test]
@@ -439,9 +439,9 @@ fn other_files_come_from_a_directory() {
     let (folder, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(others.path().join("config.json"), "{}").unwrap();
     fs::write(others.path().join("pretrained.safetensors"), "not that").unwrap();
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     options.other_files = OtherFiles::Directory(others.path().to_owned());
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options.clone()).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let switched = pull(&mut subscriber, Some(0));
     assert_eq!(names(&switched.directory), ["config.json", "model.safetensors"]);
     fs::remove_file(others.path().join("config.json")).unwrap();
@@ -450,7 +450,7 @@ fn other_files_come_from_a_directory() {
     assert_eq!(files(&switched.directory)["config.json"], b"{\"a\":1}");
     drop(subscriber);
     // When it changes, it is taken for the version that is held, and so is what comes and goes.
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options.clone()).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     assert!(subscriber.prepare(Some(1), &()).unwrap().is_none());
     let replace = |text: &str| {
         fs::remove_file(others.path().join("config.json")).unwrap();
@@ -479,7 +479,7 @@ fn other_files_come_from_a_directory() {
     assert_eq!(names(&switched.directory), ["model.safetensors"]);
 
     options.other_files = OtherFiles::Directory(others.path().join("missing"));
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Io);
     assert_eq!(shown(folder.path()), chain.whole(2));
 }
@@ -489,7 +489,7 @@ fn a_second_process_is_refused() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     let subscriber = open(&chain, folder.path());
-    let error = Subscriber::open(chain.store.clone(), folder.path(), SubscriberOptions::default()).unwrap_err();
+    let error = Follower::in_directory(chain.store.clone(), folder.path(), FollowerOptions::default()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage);
     assert!(error.is_in_use(), "{error}");
     drop(subscriber);
@@ -602,9 +602,9 @@ fn a_directory_can_be_trusted() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(&path, bytes).unwrap();
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     options.trust_directory = true;
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     assert_eq!(pull(&mut subscriber, Some(4)).routes, [(Some(3), 4)]);
     assert_ne!(shown(folder.path()), chain.whole(4));
     drop(subscriber);
@@ -618,7 +618,7 @@ fn only_a_link_is_replaced() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("current")).unwrap();
-    let error = Subscriber::open(chain.store.clone(), folder.path(), SubscriberOptions::default()).unwrap_err();
+    let error = Follower::in_directory(chain.store.clone(), folder.path(), FollowerOptions::default()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage);
     assert!(error.file().unwrap().ends_with("current"));
 }
@@ -667,9 +667,9 @@ fn only_the_last_version_prepared_can_be_applied() {
 fn what_lies_below_is_listed_when_it_is_needed() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     options.cache_bytes = 0;
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(2));
     // No link leads on from 2, but one from 1, which has a snapshot that only its routes document knows.
     chain.set_routes(1, 1, vec![chain.make_route(1, None)]);
@@ -745,9 +745,9 @@ fn a_small_file_cannot_ask_for_a_large_state() {
     large.insert("zeros", Dtype::U8, &[1 << 20], vec![0; 1 << 20]).unwrap();
     chain.add(large, &[None]);
     let folder = tempfile::tempdir().unwrap();
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     options.limits.set_bytes = 1 << 19;
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Limit);
     drop(subscriber);
     pull(&mut open(&chain, folder.path()), None);
@@ -780,7 +780,7 @@ fn a_chain_is_followed_as_it_grows() {
     assert_eq!(seen, [(Some(0), 4), (Some(4), 5), (Some(5), 6)]);
     // A later version is there already, and the newest is version 7.
     let mut versions = Vec::new();
-    let mut note = |_: &Subscriber, switched: &Switched| {
+    let mut note = |_: &Follower<Directory>, switched: &Switched| {
         versions.push(switched.version);
         Ok(())
     };
@@ -796,21 +796,22 @@ fn a_directory_that_is_removed_is_made_anew_at_the_next_look() {
     let directory = folder.path().join("model");
     let mut subscriber = open(&chain, &directory);
     let (mut switches, mut looks) = (0, 0);
-    follow_events(&mut subscriber, &quick(None), &(), &mut |_, event| {
-        match event {
-            FollowEvent::Switched(_) => {
-                switches += 1;
-                if switches == 1 {
-                    fs::remove_dir_all(&directory).unwrap();
+    subscriber
+        .follow(&quick(None), &(), &mut |_, event| {
+            match event {
+                FollowEvent::Switched(_) => {
+                    switches += 1;
+                    if switches == 1 {
+                        fs::remove_dir_all(&directory).unwrap();
+                    }
                 }
+                FollowEvent::Newest => looks += 1,
+                _ => {}
             }
-            FollowEvent::Newest => looks += 1,
-            _ => {}
-        }
-        assert!(looks < 2, "it has not been noticed");
-        Ok(if switches == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    })
-    .unwrap();
+            assert!(looks < 2, "it has not been noticed");
+            Ok(if switches == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })
+        .unwrap();
     assert_eq!(shown(&directory), chain.whole(4));
 }
 
@@ -869,15 +870,15 @@ fn following_ends_when_it_is_to() {
     fs::remove_file(folder.path().join("current")).unwrap();
     drop(subscriber);
     let mut subscriber = open(&chain, folder.path());
-    let mut refuse = |_: &Subscriber, _: &Switched| Err(deltachain::Error::usage("enough"));
+    let mut refuse = |_: &Follower<Directory>, _: &Switched| Err(deltachain::Error::usage("enough"));
     let error = follow(&mut subscriber, &quick(None), &(), &mut refuse).unwrap_err();
     assert_eq!(error.message(), "enough");
     assert_eq!(shown(folder.path()), chain.whole(4));
     drop(subscriber);
     // By what trying again does not mend.
-    let mut options = SubscriberOptions::default();
+    let mut options = FollowerOptions::default();
     options.shards = Some(vec![1]);
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     let error = follow(&mut subscriber, &quick(None), &(), &mut |_, _| Ok(())).unwrap_err();
     assert_eq!(error.rule(), Some("R-CHN-17"));
 }

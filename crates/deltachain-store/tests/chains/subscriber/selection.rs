@@ -7,19 +7,19 @@ use deltachain::chain::{FileReference, Route};
 use deltachain::format::{HEADER_BYTES, Header, Index, Start, TensorEntry};
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests, TensorInfo};
 use deltachain::{ErrorClass, Limits, LinkReader};
-use deltachain_store::{Subscriber, SubscriberOptions};
+use deltachain_store::{Directory, Follower, FollowerOptions};
 
 use super::{files, long_chain, names, noise, pull, shown};
 use crate::common::{Chain, Notes, state, union};
 
-fn options(patterns: &[&str]) -> SubscriberOptions {
-    let mut options = SubscriberOptions::default();
+fn options(patterns: &[&str]) -> FollowerOptions {
+    let mut options = FollowerOptions::default();
     options.tensors = Some(patterns.iter().map(|&pattern| pattern.to_owned()).collect());
     options
 }
 
-fn open(chain: &Chain, directory: &Path, patterns: &[&str]) -> Subscriber {
-    Subscriber::open(chain.store.clone(), directory, options(patterns)).unwrap()
+fn open(chain: &Chain, directory: &Path, patterns: &[&str]) -> Follower<Directory> {
+    Follower::in_directory(chain.store.clone(), directory, options(patterns)).unwrap()
 }
 
 /// The tensors of a version with these names.
@@ -88,7 +88,7 @@ fn only_what_is_taken_is_fetched() {
     large_parts.part_bytes = snapshot;
     let store = deltachain_store::Store::open(chain.folder.path().to_str().unwrap(), large_parts).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut subscriber = Subscriber::open(store, folder.path(), options(&["b"])).unwrap();
+    let mut subscriber = Follower::in_directory(store, folder.path(), options(&["b"])).unwrap();
     assert_eq!(pull(&mut subscriber, Some(0)).downloaded, snapshot);
     drop(subscriber);
     // From the cache, too.
@@ -121,8 +121,8 @@ fn another_selection_is_made_anew() {
         [(Some(&["{a,b}"][..]), &["a", "b"][..]), (Some(&["d"]), &["d"]), (None, &["a", "b", "c", "d"])]
     {
         let notes = Notes::default();
-        let options = patterns.map_or_else(SubscriberOptions::default, options);
-        let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
+        let options = patterns.map_or_else(FollowerOptions::default, options);
+        let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
         let prepared = subscriber.prepare(None, &notes).unwrap().unwrap();
         assert!(notes.remarks()[0].contains("other shards or tensors"), "{:?}", notes.remarks());
         subscriber.apply(prepared).unwrap();
@@ -168,7 +168,7 @@ fn tensors_are_taken_from_some_shards() {
     drop(subscriber);
     let mut options = options(&["b", "d"]);
     options.shards = Some(vec![1]);
-    let mut subscriber = Subscriber::open(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(0));
     assert_eq!(pull(&mut subscriber, Some(1)).routes, [(Some(0), 1)]);
     assert_eq!(shown(folder.path()), part(&chain, 1, &["d"]));
@@ -253,7 +253,7 @@ fn patterns_are_looked_at_first() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     for patterns in [&[][..], &["[a"]] {
-        let refused = Subscriber::open(chain.store.clone(), folder.path(), options(patterns));
+        let refused = Follower::in_directory(chain.store.clone(), folder.path(), options(patterns));
         assert_eq!(refused.unwrap_err().class(), ErrorClass::Usage);
     }
 }
@@ -325,7 +325,7 @@ fn all_shards_are_together_the_state_whatever_is_taken_of_them() {
         // Of some shards nobody can tell.
         let mut options = options(&["b"]);
         options.shards = Some(vec![1]);
-        pull(&mut Subscriber::open(chain.store.clone(), folder.path(), options).unwrap(), Some(version));
+        pull(&mut Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap(), Some(version));
     }
 }
 

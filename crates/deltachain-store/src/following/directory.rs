@@ -1,96 +1,37 @@
 //! Bringing a directory to versions of a chain (SPEC section 19).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use deltachain::chain::{FileReference, Plan};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::Digest;
-use deltachain::{Error, Limits, Result};
+use deltachain::{Error, Result};
 
 use crate::access::store::Store;
 use crate::directory::own::{check_outside, sync_folders};
 use crate::following::assets::take_assets;
+use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
 use crate::following::held::Record;
 use crate::following::links::{Failure, Received};
 use crate::following::model_directory::{Current, ModelDirectory};
 use crate::following::other_files::{OtherFiles, failed_with, has_other_files, take_model, take_other_files};
-use crate::following::reach::{Consent, Destination, Reached, Reader};
+use crate::following::reach::{Destination, Reached, Reader};
 use crate::following::selection::Choice;
 use crate::following::shard::{HeldModel, Shard};
 use crate::following::switched::{HeldVersion, Switched, Trip};
 use crate::following::versions::open_model;
 use crate::observer::{Observer, Phase};
 
-/// How a subscriber works.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct SubscriberOptions {
-    /// What documents and links may make the subscriber allocate and write.
-    pub limits: Limits,
-    /// Numbers of the shards to take, counted from 0; all if `None`. That the shards are together the state that the commit
-    /// names, only a subscriber can check that takes all.
-    pub shards: Option<Vec<usize>>,
-    /// Patterns of the names of the tensors to take, such as `model.layers.{0,1}.*`; all if `None`. `?` stands for a
-    /// character, `*` for any number of them, `[a-f]` for one of these, `{a,b}` for either. Only what these tensors need is
-    /// fetched of a link that is longer than [`part_bytes`](crate::StoreOptions::part_bytes); what that means for the
-    /// checks, SPEC section 19 says.
-    pub tensors: Option<Vec<String>>,
-    /// Bytes of links that are kept when they have been used.
-    pub cache_bytes: u64,
-    /// Do not read the version in the directory at the start to check that it is unchanged.
-    pub trust_directory: bool,
-    /// Where the files come from that hold no tensors.
-    pub other_files: OtherFiles,
-    /// Digest of the bytes of a commit that may be reached although the chain has gone back below the held version, has
-    /// another commit for it (a store that was restored and then written to), or is another chain. Otherwise R-CHN-14,
-    /// R-CHN-04, R-CHN-05 or R-CHN-13 is reported, and the version held stays. This works once: when a version with
-    /// this commit has been held, which is recorded, the option has no further effect. If the chain has gone on from
-    /// this commit, which is one of the newest then, its version is reached first.
-    pub allow_rollback: Option<Digest>,
-    /// Whether the first version that is reached may be of another chain than the version held (R-CHN-13). From then on that
-    /// chain is the one that is followed. A chain of the same identity that has gone back is refused all the same.
-    pub adopt: bool,
-}
-
-impl Default for SubscriberOptions {
-    fn default() -> Self {
-        Self {
-            limits: Limits::default(),
-            shards: None,
-            tensors: None,
-            cache_bytes: 1 << 30,
-            trust_directory: false,
-            other_files: OtherFiles::default(),
-            allow_rollback: None,
-            adopt: false,
-        }
-    }
-}
-
-impl SubscriberOptions {
-    deltachain::setters! {
-        limits: Limits,
-        shards: Option<Vec<usize>>,
-        tensors: Option<Vec<String>>,
-        cache_bytes: u64,
-        trust_directory: bool,
-        other_files: OtherFiles,
-        allow_rollback: Option<Digest>,
-        adopt: bool,
-    }
-}
-
-/// Keeps a directory at a version of a chain.
+/// A directory at a version of a chain: a [`Follower`] keeps it.
 ///
 /// The model's files are in `DIR/current`, a symbolic link to the directory of a version. It is switched when a version
 /// is complete and on disk. Until then, and after any failure, it does not change. If you open several files, resolve
 /// the link first: the directory that it leads to stays until the version after the next is being built.
 #[derive(Debug)]
-pub struct Subscriber {
-    reader: Reader,
-    directory: ModelDirectory,
-    trust_directory: bool,
+pub struct Directory {
+    kept: ModelDirectory,
+    trust: bool,
     other_files: OtherFiles,
     /// What `current` leads to.
     held: Option<Known>,
@@ -115,8 +56,8 @@ enum Files {
     Useless,
 }
 
-/// A version that is complete in the subscriber's directory, and on disk. Nothing but the switch is left to do. Dropped, or
-/// followed by another [`Subscriber::prepare`], it is removed when that begins to write.
+/// A version that is complete in the directory, and on disk. Nothing but the switch is left to do. Dropped, or followed by
+/// another [`Follower::prepare`], it is removed when that begins to write.
 #[derive(Debug)]
 pub struct Prepared {
     made: Current,
@@ -140,85 +81,100 @@ impl Prepared {
     }
 }
 
-impl Subscriber {
+impl Follower<Directory> {
     /// Opens or makes a directory. No other process may be keeping it at the same time.
     ///
     /// The file `deltachain.directory` in it says that it is one of these. A directory that is missing or empty
-    /// becomes one. Any other is refused, and nothing in it is touched. Only what a subscriber has made is ever removed, and
+    /// becomes one. Any other is refused, and nothing in it is touched. Only what a follower has made is ever removed, and
     /// never through a symbolic link; what else lies there stays.
     ///
     /// # Errors
-    /// USAGE if the directory is not empty and not a subscriber's directory, if it lies in the chain's own directory,
-    /// if another process keeps it, if `current` in it is not a symbolic link or leads out of it, if no shard or tensor
-    /// is wanted, or if a pattern is not valid; IO.
-    pub fn open(store: Store, directory: &Path, options: SubscriberOptions) -> Result<Self> {
-        let SubscriberOptions { limits, shards, tensors, cache_bytes, trust_directory, other_files, .. } = options;
-        let consent = Consent { rollback: options.allow_rollback, adopt: options.adopt };
-        let choice = Choice::new(shards, tensors)?;
+    /// USAGE if the directory is not empty and not a managed one, if it lies in the chain's own directory, if another
+    /// process keeps it, if `current` in it is not a symbolic link or leads out of it, if no shard or tensor is selected,
+    /// or if a pattern is not valid; IO.
+    pub fn in_directory(store: Store, directory: &Path, options: FollowerOptions) -> Result<Self> {
+        let choice = options.choice()?;
         check_outside(directory, store.directory().as_deref())?;
-        let directory = ModelDirectory::open(directory)?;
-        let reader = Reader::open(store, (directory.cache(), cache_bytes), choice, limits, consent)?;
-        let (held, unusable) = match directory.current() {
+        let kept = ModelDirectory::open(directory)?;
+        let (held, unusable) = match kept.current() {
             Ok(current) => (current.map(|current| Known::new(current, Files::Unread)), None),
             Err(error) => (None, Some(error)),
         };
-        Ok(Self { reader, directory, trust_directory, other_files, held, unusable })
+        let reader = options.reader(store, kept.cache(), choice)?;
+        let FollowerOptions { trust_directory: trust, other_files, .. } = options;
+        Ok(Self { reader, place: Directory { kept, trust, other_files, held, unusable } })
     }
 
-    /// The version that the directory is at. The first [`prepare`](Self::prepare) finds out whether its files are
-    /// unchanged; if not, there is no held version from then on.
-    pub fn held(&self) -> Option<&HeldVersion> {
-        self.held.as_ref().filter(|known| known.files != Files::Useless).map(|known| &known.public)
+    /// Switches to a version that has been prepared. Nothing is read or downloaded.
+    ///
+    /// # Errors
+    /// USAGE if another one has been prepared since; IO. The directory is at either version then, and is complete.
+    pub fn apply(&mut self, prepared: Prepared) -> Result<Switched> {
+        self.place.switch(prepared)
     }
 
     /// The files of tensors of the version held.
     pub(crate) fn open_files(&self) -> Result<SafetensorsState> {
-        let known = self.held.as_ref().ok_or_else(|| Error::usage("the directory holds no version"))?;
+        let known = self.place.held.as_ref().ok_or_else(|| Error::usage("the directory holds no version"))?;
         open_model(&known.public.directory, &known.record)
     }
 
     /// The directory that was opened.
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.reader.store
+    pub(crate) fn path(&self) -> &Path {
+        self.place.kept.path()
     }
 
     /// Adds a link to the cache that is known to be this one, so that it need not be fetched.
     pub(crate) fn remember(&self, link: &Path, reference: &FileReference) -> Result<()> {
         self.reader.cache.add(link, reference)
     }
+}
 
-    /// Fetches, checks and builds a version, or the head. Everything that can fail happens here; `current` stays as it is.
-    /// `None` if the directory is at this version already.
-    ///
-    /// # Errors
-    /// The rules of SPEC section 19, if no path is left or the version does not have a wanted shard; USAGE if it does not
-    /// have any wanted tensor, or if its tensors cannot be written as safetensors; IO; the observer's error, if it stops
-    /// the work.
-    pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
+impl Place for Directory {
+    type Prepared = Prepared;
+    type At = PathBuf;
+
+    fn held(&self) -> Option<HeldVersion> {
+        self.held.as_ref().filter(|known| known.files != Files::Useless).map(|known| known.public.clone())
+    }
+
+    fn is_there(&self) -> bool {
+        self.held().is_none_or(|held| held.directory.is_dir())
+    }
+
+    fn prepare(&mut self, reader: &Reader, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
         self.find_directory(observer)?;
-        let model = self.open_held(observer)?;
+        let model = self.open_held(&reader.choice, observer)?;
         let known = self.held.as_ref().map(|known| &known.record);
         let held = model.as_ref();
-        let to = InDirectory { directory: &self.directory, other_files: &self.other_files, known, held };
-        match self.reader.prepare(version, known, &to, observer)? {
+        let to = InDirectory { directory: &self.kept, other_files: &self.other_files, known, held };
+        match reader.prepare(version, known, &to, observer)? {
             Reached::Made(made, trip) => Ok(Some(Prepared { made, trip })),
             Reached::Held => Ok(None),
         }
     }
 
+    fn switch(&mut self, prepared: Prepared) -> Result<Switched> {
+        let Prepared { made, mut trip } = prepared;
+        let began = Instant::now();
+        self.kept.switch(&made.model)?;
+        trip.times.switch = began.elapsed();
+        let from = self.held().map(|before| before.version);
+        let known = self.held.insert(Known::new(made, Files::Proven));
+        Ok(Switched::new(from, known.public.clone(), trip))
+    }
+}
+
+impl Directory {
     /// Makes the directory again if somebody has removed it.
     fn find_directory(&mut self, observer: &dyn Observer) -> Result<()> {
-        if self.directory.is_there() {
+        if self.kept.is_there() {
             return Ok(());
         }
-        let path = self.directory.path().to_owned();
+        let path = self.kept.path().to_owned();
         observer.remark(&format!("{:?} has been removed or replaced; recreating it", path.to_string_lossy()));
-        self.directory = ModelDirectory::open(&path)?;
-        match self.directory.current() {
+        self.kept = ModelDirectory::open(&path)?;
+        match self.kept.current() {
             Ok(Some(current)) => self.held = Some(Known::new(current, Files::Unread)),
             // What was held still counts.
             _ => self.held.iter_mut().for_each(|known| known.files = Files::Useless),
@@ -227,15 +183,15 @@ impl Subscriber {
     }
 
     /// The files of the held version, if they are unchanged. They are read when this is asked for the first time.
-    fn open_held(&mut self, observer: &dyn Observer) -> Result<Option<HeldModel>> {
+    fn open_held(&mut self, choice: &Choice, observer: &dyn Observer) -> Result<Option<HeldModel>> {
         if let Some(error) = self.unusable.take() {
             observer.remark(&format!("the contents of the directory are unusable and will be recreated: {error:#}"));
         }
         let Some(known) = self.held.as_mut().filter(|known| known.files != Files::Useless) else { return Ok(None) };
         let record = &known.record;
-        let Choice { numbers, selection } = &self.reader.choice;
-        let opened = if record.has_just(numbers.as_deref(), self.reader.choice.patterns()) {
-            let trust = self.trust_directory || known.files == Files::Proven;
+        let Choice { numbers, selection } = choice;
+        let opened = if record.has_just(numbers.as_deref(), choice.patterns()) {
+            let trust = self.trust || known.files == Files::Proven;
             HeldModel::open(&known.public.directory, record, selection.as_ref(), trust, observer)
         } else {
             Err(Error::usage("it has other shards or tensors than the selected ones"))
@@ -256,20 +212,6 @@ impl Subscriber {
                 Ok(None)
             }
         }
-    }
-
-    /// Switches to a version that has been prepared. Nothing is read or fetched.
-    ///
-    /// # Errors
-    /// USAGE if another one has been prepared since; IO. The directory is at either version then, and is complete.
-    pub fn apply(&mut self, prepared: Prepared) -> Result<Switched> {
-        let Prepared { made, mut trip } = prepared;
-        let began = Instant::now();
-        self.directory.switch(&made.model)?;
-        trip.times.switch = began.elapsed();
-        let from = self.held().map(|before| before.version);
-        let known = self.held.insert(Known::new(made, Files::Proven));
-        Ok(Switched::new(from, known.public.clone(), trip))
     }
 }
 

@@ -1,0 +1,162 @@
+//! A follower: what keeps a directory or memory at a version of a chain (SPEC section 19).
+
+use std::path::PathBuf;
+
+use deltachain::tensor::Digest;
+use deltachain::{Limits, Result};
+
+use crate::access::store::Store;
+use crate::following::other_files::OtherFiles;
+use crate::following::reach::{Consent, Reader};
+use crate::following::selection::Choice;
+use crate::following::switched::{HeldVersion, Switched};
+use crate::observer::Observer;
+
+/// How a follower works.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct FollowerOptions {
+    /// What documents and links may make the follower allocate and write.
+    pub limits: Limits,
+    /// Numbers of the selected shards, counted from 0; all if `None`. That the shards are together the state that the commit
+    /// names, only a follower of all shards can check.
+    pub shards: Option<Vec<usize>>,
+    /// Patterns of the names of the selected tensors, such as `model.layers.{0,1}.*`; all if `None`. `?` stands for a
+    /// character, `*` for any number of them, `[a-f]` for one of these, `{a,b}` for either. Only what these tensors need is
+    /// downloaded of a link that is longer than [`part_bytes`](crate::StoreOptions::part_bytes); what that means for the
+    /// checks, SPEC section 19 says.
+    pub tensors: Option<Vec<String>>,
+    /// Bytes of links that are kept when they have been used.
+    pub cache_bytes: u64,
+    /// Digest of the bytes of a commit to which a rollback is allowed: the chain may end below the held version, may have
+    /// another commit for it (a store that was restored and then written to), or may be another chain. Otherwise R-CHN-14,
+    /// R-CHN-04, R-CHN-05 or R-CHN-13 is reported, and the version held stays. This works once: when a version with
+    /// this commit has been held, which is recorded, the option has no further effect. If the chain has gone on from
+    /// this commit, which is one of the newest then, its version is reached first.
+    pub allow_rollback: Option<Digest>,
+    /// Whether the first version that is reached may be of another chain than the version held (R-CHN-13). From then on that
+    /// chain is the one that is followed. A rollback of the same chain is refused all the same.
+    pub adopt: bool,
+    /// In a directory: do not read its version at the start to check that it is unchanged.
+    pub trust_directory: bool,
+    /// In a directory: where the files come from that hold no tensors.
+    pub other_files: OtherFiles,
+    /// In memory: the directory where links are kept, which no other process may use meanwhile; a temporary one if `None`.
+    /// One that is not empty and that this did not make is refused (USAGE), and one in the chain's own directory.
+    pub cache: Option<PathBuf>,
+    /// In memory: bytes that a prepared version may take in addition to the memory that it changes. What takes more is
+    /// refused as USAGE. Without a bound, that is at most as much as the model itself. The first version, which comes from
+    /// nothing, is not bounded.
+    pub budget: u64,
+}
+
+impl Default for FollowerOptions {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            shards: None,
+            tensors: None,
+            cache_bytes: 1 << 30,
+            allow_rollback: None,
+            adopt: false,
+            trust_directory: false,
+            other_files: OtherFiles::default(),
+            cache: None,
+            budget: u64::MAX,
+        }
+    }
+}
+
+impl FollowerOptions {
+    deltachain::setters! {
+        limits: Limits,
+        shards: Option<Vec<usize>>,
+        tensors: Option<Vec<String>>,
+        cache_bytes: u64,
+        allow_rollback: Option<Digest>,
+        adopt: bool,
+        trust_directory: bool,
+        other_files: OtherFiles,
+        cache: Option<PathBuf>,
+        budget: u64,
+    }
+
+    /// The selection.
+    ///
+    /// # Errors
+    /// USAGE if no shard or tensor is selected, or a pattern is not valid.
+    pub(crate) fn choice(&self) -> Result<Choice> {
+        Choice::new(self.shards.clone(), self.tensors.clone())
+    }
+
+    /// What reaches versions, with links in the directory `cache`.
+    pub(crate) fn reader(&self, store: Store, cache: PathBuf, choice: Choice) -> Result<Reader> {
+        let consent = Consent { rollback: self.allow_rollback, adopt: self.adopt };
+        Reader::open(store, (cache, self.cache_bytes), choice, self.limits, consent)
+    }
+}
+
+/// Keeps a [`Directory`](crate::Directory) or [`Memory`](crate::Memory) at a version of a chain.
+#[derive(Debug)]
+pub struct Follower<P> {
+    pub(crate) reader: Reader,
+    pub(crate) place: P,
+}
+
+/// Where a follower keeps its version: a [`Directory`](crate::Directory) or [`Memory`](crate::Memory).
+pub trait Place: sealed::Place {}
+
+impl<P: sealed::Place> Place for P {}
+
+pub(crate) mod sealed {
+    use super::{HeldVersion, Observer, Reader, Result, Switched};
+
+    /// What differs between places. Nobody else can implement it.
+    pub trait Place {
+        /// A version that has been prepared.
+        type Prepared;
+        /// Where a version is, as [`Switched`] says it.
+        type At;
+
+        /// The version held.
+        fn held(&self) -> Option<HeldVersion<Self::At>>;
+
+        /// Whether the held version is still in its place; a quick look, without reading the files.
+        fn is_there(&self) -> bool;
+
+        /// As [`Follower::prepare`](super::Follower::prepare).
+        fn prepare(
+            &mut self,
+            reader: &Reader,
+            version: Option<u64>,
+            observer: &dyn Observer,
+        ) -> Result<Option<Self::Prepared>>;
+
+        /// Switches to a version that has been prepared.
+        fn switch(&mut self, prepared: Self::Prepared) -> Result<Switched<Self::At>>;
+    }
+}
+
+impl<P: Place> Follower<P> {
+    /// The version held. The first [`prepare`](Self::prepare) in a directory finds out whether its files are unchanged; if
+    /// not, there is no held version from then on.
+    pub fn held(&self) -> Option<HeldVersion<P::At>> {
+        self.place.held()
+    }
+
+    /// Downloads, proves and builds a version, or the head. Everything that can fail happens here; the version held stays
+    /// as it is. `None` if it is this version already.
+    ///
+    /// # Errors
+    /// The rules of SPEC section 19, if no path is left or the version does not have a selected shard; USAGE if it does not
+    /// have any selected tensor, if its tensors cannot be written as safetensors, if changes of memory take more than the
+    /// [budget](FollowerOptions::budget), or if tensors or shards come, go or change their size and the memory is
+    /// caller-provided; IO; the observer's error, if it stops the work.
+    pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<P::Prepared>> {
+        self.place.prepare(&self.reader, version, observer)
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.reader.store
+    }
+}

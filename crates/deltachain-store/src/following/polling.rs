@@ -1,0 +1,232 @@
+//! Staying at the newest version of a chain.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use deltachain::chain::ObjectName;
+use deltachain::rules::{CHN_01, CHN_03, CHN_17};
+use deltachain::{Error, ErrorClass, Result};
+
+use crate::access::store::Store;
+use crate::following::follower::{Follower, Place};
+use crate::following::switched::{Lag, Switched};
+use crate::observer::{InPhase, Observer, Phase};
+
+/// How often a waiting thread checks whether to go on waiting.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// After this many polls that only ask for the next commit, the chain is listed again: it may have new routes, or have
+/// lost versions.
+const SHORT_POLLS: u32 = 19;
+
+/// How a chain is followed.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct FollowOptions {
+    /// The shortest pause between two polls. While there is nothing new, pauses grow. Up to half of each is
+    /// taken off at random, so that many followers do not come at once.
+    pub poll: Duration,
+    /// The longest pause.
+    pub poll_longest: Duration,
+    /// End when this version, or a later one, has been reached.
+    pub until: Option<u64>,
+}
+
+impl Default for FollowOptions {
+    fn default() -> Self {
+        Self { poll: Duration::from_secs(2), poll_longest: Duration::from_secs(30), until: None }
+    }
+}
+
+impl FollowOptions {
+    deltachain::setters! {
+        poll: Duration,
+        poll_longest: Duration,
+        until: Option<u64>,
+    }
+}
+
+/// What happens while a chain is followed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FollowEvent<P = PathBuf> {
+    /// The follower is at another version than before.
+    Switched(Box<Switched<P>>),
+    /// A poll: the version held is the newest.
+    Newest,
+    /// A poll, or the way to a version, failed. The next poll is after a pause.
+    Failed(Error),
+    /// Nothing to do. Comes often between two polls, so that the caller can do work of its own.
+    Pause,
+}
+
+/// What is called at each event, with the follower. [`ControlFlow::Break`] ends the following, an error does too and is
+/// returned.
+pub type OnEvent<'a, P, A> = dyn FnMut(&Follower<P>, FollowEvent<A>) -> Result<ControlFlow<()>> + 'a;
+
+impl<P: Place> Follower<P> {
+    /// Brings the directory or memory to the newest version again and again. Several new versions are taken at once, by the
+    /// cheapest path.
+    ///
+    /// If something cannot be reached, is damaged or is missing, the observer is told, and it is retried after a pause:
+    /// somebody may repair it. Meanwhile the version held stays.
+    ///
+    /// # Errors
+    /// USAGE, and R-CHN-17 (`CHAIN`) if the version does not have a selected shard, because a retry does not help; the
+    /// error of `on_event`; the error of the observer. The observer is asked again after a failure, and must give its error
+    /// again.
+    pub fn follow(
+        &mut self,
+        options: &FollowOptions,
+        observer: &dyn Observer,
+        on_event: &mut OnEvent<'_, P, P::At>,
+    ) -> Result<()> {
+        let mut polling = Polling::new(options);
+        loop {
+            let polled = polling.poll(self, observer);
+            let switched = polled.and_then(|prepared| prepared.map(|made| self.place.switch(made)).transpose());
+            observer.advance(Phase::Wait, 0)?;
+            let mut behind = false;
+            let event = match switched {
+                Ok(Some(mut switched)) => {
+                    let lag = lag(self.store(), switched.version);
+                    switched.lag = Some(lag);
+                    behind = lag.versions > 0 && options.until.is_none_or(|until| switched.version < until);
+                    FollowEvent::Switched(Box::new(switched))
+                }
+                Ok(None) => FollowEvent::Newest,
+                Err(error) => FollowEvent::Failed(polling.failed(self, error)?),
+            };
+            if on_event(self, event)?.is_break() {
+                return Ok(());
+            }
+            if behind {
+                continue;
+            }
+            let held = self.held().map(|held| held.version);
+            let is_reached = options.until.is_some_and(|until| held >= Some(until));
+            if is_reached || polling.wait(observer, || on_event(self, FollowEvent::Pause))?.is_break() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, or no chain. One that has
+    /// lost versions is something else.
+    pub fn is_missing(&self, version: Option<u64>, error: &Error) -> bool {
+        let is_new = self.held().is_none();
+        error.is(&CHN_03) && (is_new || version.is_some()) || error.is(&CHN_01) && is_new
+    }
+}
+
+/// Polls a chain again and again, with pauses that grow while there is nothing new. [`Follower::follow`] does all of it;
+/// this is for callers who switch themselves.
+#[derive(Debug)]
+pub struct Polling {
+    options: FollowOptions,
+    /// The next pause.
+    pause: Duration,
+    /// How many polls only ask for the next commit.
+    short_polls: u32,
+    /// Why the last poll failed, and what the observer has been told of that. Once is enough, until a poll succeeds.
+    remark: Option<String>,
+    told: Option<String>,
+}
+
+impl Polling {
+    /// Begins with a poll of the whole chain.
+    pub fn new(options: &FollowOptions) -> Self {
+        Self { options: options.clone(), pause: options.poll, short_polls: 0, remark: None, told: None }
+    }
+
+    /// Polls once: prepares the head. `None` if it is held already.
+    ///
+    /// # Errors
+    /// As for [`Follower::prepare`]: ask [`failed`](Self::failed) whether to retry.
+    pub fn poll<P: Place>(
+        &mut self,
+        follower: &mut Follower<P>,
+        observer: &dyn Observer,
+    ) -> Result<Option<P::Prepared>> {
+        if self.short_polls > 0
+            && let Some(held) = follower.held().filter(|_| follower.place.is_there())
+            && is_at_the_end(follower.store(), held.version)
+        {
+            self.short_polls -= 1;
+            return Ok(None);
+        }
+        let prepared = follower.prepare(None, observer);
+        self.short_polls = if prepared.is_ok() { SHORT_POLLS } else { 0 };
+        let prepared = prepared?;
+        if prepared.is_some() {
+            self.pause = self.options.poll;
+        }
+        (self.remark, self.told) = (None, None);
+        Ok(prepared)
+    }
+
+    /// After a failure. Gives the error back if a retry may help; the observer is told of it at the next pause.
+    ///
+    /// # Errors
+    /// The error itself: USAGE, or R-CHN-17.
+    pub fn failed<P: Place>(&mut self, follower: &Follower<P>, error: Error) -> Result<Error> {
+        if error.class() == ErrorClass::Usage || error.is(&CHN_17) {
+            return Err(error);
+        }
+        // A chain without versions is not a failure.
+        let is_empty = error.is(&CHN_03) && follower.is_missing(None, &error);
+        let text = if is_empty { "the chain has no version yet".to_owned() } else { format!("will retry: {error:#}") };
+        self.remark = Some(text);
+        Ok(error)
+    }
+
+    /// Waits until the next poll. `meanwhile` is called often, and ends the waiting by [`ControlFlow::Break`].
+    ///
+    /// # Errors
+    /// Those of the observer and of `meanwhile`.
+    pub fn wait(
+        &mut self,
+        observer: &dyn Observer,
+        mut meanwhile: impl FnMut() -> Result<ControlFlow<()>>,
+    ) -> Result<ControlFlow<()>> {
+        if self.told != self.remark {
+            self.remark.iter().for_each(|text| observer.remark(text));
+            self.told.clone_from(&self.remark);
+        }
+        let pause = self.pause.mul_f64(rand::random_range(0.5..1.0));
+        self.pause = self.pause.saturating_mul(2).min(self.options.poll_longest);
+        let began = Instant::now();
+        let _waiting = InPhase::begin(observer, Phase::Wait, 0);
+        loop {
+            observer.advance(Phase::Wait, 0)?;
+            if meanwhile()?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            let left = pause.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Ok(ControlFlow::Continue(()));
+            }
+            thread::sleep(left.min(PATIENCE));
+        }
+    }
+}
+
+/// Whether no version follows. What cannot be found out, a whole poll will tell.
+fn is_at_the_end(store: &Store, version: u64) -> bool {
+    matches!(store.has_commit_after(version), Ok(false))
+}
+
+/// How far a version is behind. Nothing depends on it, so that what cannot be found out is left open.
+pub fn lag(store: &Store, version: u64) -> Lag {
+    let head = store.listing(version).ok().and_then(|listing| listing.head());
+    // A web server that does not know says 1970.
+    let stored = store.find(ObjectName::Commit(version)).ok().flatten().map(|commit| commit.stored);
+    let stored = stored.filter(|time| *time > UNIX_EPOCH);
+    Lag {
+        versions: head.map_or(0, |head| head.saturating_sub(version)),
+        // Clocks differ and jump: what would be negative is 0.
+        seconds: stored.map(|time| time.elapsed().unwrap_or_default().as_secs_f64()),
+    }
+}
