@@ -100,12 +100,7 @@ impl Store {
 
     /// Begins a chain, unless there is one: whether it was begun now.
     fn init(&self, py: Python<'_>) -> PyResult<bool> {
-        self.ask(py, |store| {
-            if store.get(deltachain::chain::ObjectName::Chain)?.is_some() {
-                return Ok(false);
-            }
-            begun(store)
-        })
+        self.ask(py, |store| Ok(deltachain_store::init(store)?.is_some()))
     }
 
     fn __reduce__(&self) -> PyResult<()> {
@@ -134,16 +129,5 @@ impl CredentialSource for Callable {
         });
         let asked = asked.ok_or_else(|| Error::usage("the interpreter is about to end"))?;
         asked.map_err(|error| Error::io("asking for credentials", std::io::Error::other(error.to_string())))
-    }
-}
-
-/// Begins a chain; not if another process was faster.
-fn begun(store: &ChainStore) -> Result<bool> {
-    match deltachain_store::init(store) {
-        Ok(_) => Ok(true),
-        Err(error) => match store.get(deltachain::chain::ObjectName::Chain) {
-            Ok(Some(_)) => Ok(false),
-            Ok(None) | Err(Error { .. }) => Err(error),
-        },
     }
 }

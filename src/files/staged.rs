@@ -128,7 +128,7 @@ impl StagedSafetensors {
     }
 
     /// Names of the files of the base's directory that [`commit`](Self::commit) copies, which no link covers.
-    pub fn copied_files(&self) -> Vec<String> {
+    pub(crate) fn copied_files(&self) -> Vec<String> {
         self.other_files.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     }
 

@@ -82,7 +82,7 @@ impl Coding {
     }
 
     /// Names of the streams that a segment has, in order (SPEC section 7).
-    pub fn stream_names(self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn stream_names(self) -> impl Iterator<Item = &'static str> {
         let positions = if self.is_sparse() { &POSITIONS[..] } else { &[] };
         let values = if self.values == Values::RelativeSmall { &SMALL[..] } else { &PLANES[..self.lane_bytes] };
         std::iter::once("table").chain(positions.iter().chain(values).copied())

@@ -67,11 +67,6 @@ impl PatchSet {
         &self.table
     }
 
-    /// The tensors of the base.
-    pub fn base_tensors(&self) -> &[TensorInfo] {
-        &self.base
-    }
-
     /// The base's tensor that a tensor of the target is laid over, by its number: it has the same name, dtype and byte length.
     /// `None` if the tensor is new.
     pub fn over(&self, tensor: usize) -> Option<usize> {

@@ -37,7 +37,7 @@ impl Digest {
     }
 
     /// Digest of a tensor from those of all its pieces, in order.
-    pub fn of_pieces(pieces: &[Self]) -> Self {
+    pub(crate) fn of_pieces(pieces: &[Self]) -> Self {
         match pieces {
             [] => Self::of_bytes(&[]),
             [whole] => *whole,

@@ -478,7 +478,8 @@ pub(crate) struct PruneArgs {
 /// Check a chain: every document, every file, and that each version can be reached
 ///
 /// If URL is a directory of `follow` or `pull`, all of its files are read: tensors and cached links are compared with
-/// their digests, other files with their recorded lengths. The directory may be in use. All options are ignored then.
+/// their digests, other files with their recorded lengths. The directory may be in use. --deep is refused then:
+/// there is nothing deeper.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -14,7 +14,7 @@ use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
     Base, CompactOptions, Directory, Follower, FollowerOptions, FsckOptions, Keep, Observer, Phase, PublishOptions,
-    Published, Publisher, Snapshots, Store, StoreOptions, compact, fsck, plan_prune, prune,
+    Published, Publisher, RawObjects, Snapshots, Store, StoreOptions, compact, fsck, plan_prune, prune,
 };
 use deltachain_testkit::faulty::{Control, Fault, FaultyStore, hash};
 use deltachain_testkit::verify::{rebuild, shown};
@@ -298,7 +298,7 @@ impl World {
         if !self.versions.is_empty() {
             self.pull(None, false, true);
             self.check(None);
-            let held = self.subscriber.as_ref().and_then(|subscriber| subscriber.held()).map(|held| held.version);
+            let held = self.subscriber.as_ref().and_then(Follower::held).map(|held| held.version);
             assert_eq!(held, Some(self.versions.len() as u64 - 1), "the head cannot be reached");
         }
         for (number, version) in (0..).zip(&self.versions) {

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// If a checkpoint cannot be read, or the store refuses.
 pub(crate) fn publish(chain: &str, checkpoints: &[String]) -> Result<(), Box<dyn Error>> {
     let store = Store::create(chain, StoreOptions::default())?;
-    let _ = init(&store); // refused if there is a chain already, which is fine
+    init(&store)?; // `None` if there is a chain already, which is fine
     let mut publisher = Publisher::open(store, PublishOptions::default())?;
     for checkpoint in checkpoints {
         // What changes is found by comparing with the version before, built from the chain. A trainer that still has the

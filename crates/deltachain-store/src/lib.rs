@@ -48,6 +48,8 @@ pub use access::doctor::{Finding, doctor};
 pub use access::documents::init;
 pub use access::options::StoreOptions;
 pub use access::partial::Partial;
+#[cfg(feature = "raw")]
+pub use access::raw::RawObjects;
 pub use access::stop::Stop;
 pub use access::store::{Store, StoredObject};
 pub use directory::scratch::Scratch;

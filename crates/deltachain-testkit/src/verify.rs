@@ -8,7 +8,7 @@ use deltachain::chain::{
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Limits, LinkReader, Result, apply};
-use deltachain_store::Store;
+use deltachain_store::{RawObjects, Store};
 
 /// Builds a version, or the head, of a chain of one shard, from nothing, on the cheapest path.
 ///

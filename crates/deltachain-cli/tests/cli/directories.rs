@@ -189,6 +189,7 @@ fn a_pipeline_is_published_and_pulled() {
         assert_eq!(files_of(&folder, current), files_of(&folder, step));
     }
     folder.run(&["fsck", "served"]).good();
+    folder.refused(&["fsck", "served", "--deep"], "USAGE", None);
     folder.run(&["fsck", "chain"]).good();
     folder.run(&["pull", "chain", "text alone", "--tensors", "text/*", "--no-assets"]).good();
     let only = folder.json(&["digest", "text alone/current", "--tensors"]);

@@ -20,7 +20,9 @@ use deltachain::Limits;
 use deltachain::chain::{Commit, FileReference, ObjectName};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState};
-use deltachain_store::{Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, init};
+use deltachain_store::{
+    Base, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, StoreOptions, init,
+};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;

@@ -14,22 +14,24 @@ use crate::access::url::check_links;
 /// newer one has been stored.
 const ATTEMPTS: u32 = 5;
 
-/// Begins a chain, with an identifier chosen at random.
+/// Begins a chain, with an identifier chosen at random. `None` if there is a chain already.
 ///
 /// # Errors
-/// USAGE if there is a chain already, if the store can only be read, or if it is a directory of a file system without hard
+/// USAGE if the store can only be read, or if it is a directory of a file system without hard
 /// links; IO.
-pub fn init(store: &Store) -> Result<ChainDocument> {
+pub fn init(store: &Store) -> Result<Option<ChainDocument>> {
+    if store.get(ObjectName::Chain)?.is_some() {
+        return Ok(None);
+    }
     if let Some(directory) = store.directory() {
         check_links(&directory)?;
     }
     let document = ChainDocument::new(rand::random());
     let bytes = document.to_bytes()?;
     // The attempt that took the name may have been this one.
-    if store.put_if_absent(ObjectName::Chain, &bytes)? || store.get(ObjectName::Chain)?.as_ref() == Some(&bytes) {
-        return Ok(document);
-    }
-    Err(Error::usage("there is a chain already").in_file(store.to_string()))
+    let is_own =
+        store.put_if_absent(ObjectName::Chain, &bytes)? || store.get(ObjectName::Chain)?.as_ref() == Some(&bytes);
+    Ok(is_own.then_some(document))
 }
 
 /// What the next version follows. `chain` is the content of the chain document; `known` is a version that has a commit, or

@@ -16,6 +16,8 @@ pub(crate) mod pace;
 pub(crate) mod partial;
 #[cfg(feature = "s3")]
 pub(crate) mod provider;
+#[cfg(feature = "raw")]
+pub(crate) mod raw;
 pub(crate) mod read;
 pub(crate) mod refusal;
 #[cfg(feature = "servers")]

@@ -138,7 +138,7 @@ impl Store {
     }
 
     /// Whether the store can list. One that cannot is a web server; it shows the head, but no routes documents.
-    pub fn can_list(&self) -> bool {
+    pub(crate) fn can_list(&self) -> bool {
         self.kind.can_list
     }
 
@@ -147,7 +147,7 @@ impl Store {
     ///
     /// # Errors
     /// IO.
-    pub fn get(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn get(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
         self.block_on(self.get_document(name))
     }
 
@@ -155,7 +155,7 @@ impl Store {
     ///
     /// # Errors
     /// As for [`get`](Self::get).
-    pub fn get_all(&self, names: &[ObjectName]) -> Result<Vec<(ObjectName, Option<Vec<u8>>)>> {
+    pub(crate) fn get_all(&self, names: &[ObjectName]) -> Result<Vec<(ObjectName, Option<Vec<u8>>)>> {
         let fetched = stream::iter(names.to_vec()).map(async |name| Ok((name, self.get_document(name).await?)));
         self.block_on(fetched.buffer_unordered(self.options.parallel).try_collect())
     }
@@ -238,7 +238,7 @@ impl Store {
     ///
     /// # Errors
     /// IO; USAGE if the store cannot list.
-    pub fn objects(&self) -> Result<Vec<StoredObject>> {
+    pub(crate) fn objects(&self) -> Result<Vec<StoredObject>> {
         if !self.kind.can_list {
             return Err(Error::usage("this store cannot be listed").in_file(&self.name));
         }
@@ -252,7 +252,7 @@ impl Store {
     ///
     /// # Errors
     /// IO.
-    pub fn listing(&self, from: u64) -> Result<Listing> {
+    pub(crate) fn listing(&self, from: u64) -> Result<Listing> {
         if !self.kind.can_list {
             let head = self.find_head(from)?;
             return Ok(Listing::new(head.map(|head| ObjectName::Commit(head).to_string())));
@@ -274,7 +274,7 @@ impl Store {
     ///
     /// # Errors
     /// IO.
-    pub fn has_commit_after(&self, version: u64) -> Result<bool> {
+    pub(crate) fn has_commit_after(&self, version: u64) -> Result<bool> {
         let Some(next) = version.checked_add(1) else { return Ok(false) };
         self.has_commit(next)
     }
@@ -376,7 +376,7 @@ impl Store {
     ///
     /// # Errors
     /// IO.
-    pub fn find(&self, name: ObjectName) -> Result<Option<StoredObject>> {
+    pub(crate) fn find(&self, name: ObjectName) -> Result<Option<StoredObject>> {
         let path = self.path(name);
         let head = self.retry(async || match self.objects.head(&path).await {
             Err(StoreError::NotFound { .. }) => Ok(None),
@@ -392,7 +392,7 @@ impl Store {
     ///
     /// # Errors
     /// IO; USAGE if the store can only be read.
-    pub fn put_if_absent(&self, name: ObjectName, content: &[u8]) -> Result<bool> {
+    pub(crate) fn put_if_absent(&self, name: ObjectName, content: &[u8]) -> Result<bool> {
         self.check_is_written()?;
         let (path, payload) = (self.path(name), PutPayload::from(content.to_vec()));
         let put = self.retry(async || {
@@ -417,7 +417,7 @@ impl Store {
     ///
     /// # Errors
     /// IO; what the observer wants it to end with; USAGE if the store can only be read.
-    pub fn upload(&self, file: &FilePath, name: ObjectName, size: u64, observer: &dyn Observer) -> Result<()> {
+    pub(crate) fn upload(&self, file: &FilePath, name: ObjectName, size: u64, observer: &dyn Observer) -> Result<()> {
         self.check_is_written()?;
         let source = FileSource::open(file)?;
         let part_bytes = self.options.part_bytes.max(LEAST_PART).max(size.div_ceil(MOST_PARTS));
@@ -502,7 +502,7 @@ impl Store {
     ///
     /// # Errors
     /// IO; USAGE if the store can only be read.
-    pub fn delete(&self, names: &[ObjectName]) -> Result<()> {
+    pub(crate) fn delete(&self, names: &[ObjectName]) -> Result<()> {
         self.check_is_written()?;
         let deletions = stream::iter(names.to_vec()).map(async |name| {
             self.remove(&self.path(name)).await.map_err(|error| self.failed("removing", error, Some(name)))

@@ -11,7 +11,7 @@ use deltachain::tensor::{Digest, MemoryState, State};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
     Base, Directory, Follower, FollowerOptions, FsckOptions, Keep, Observer, OtherFiles, Phase, PublishOptions,
-    Published, Publisher, Store, StoreOptions, Switched, fsck, init, log, plan_prune, prune, show,
+    Published, Publisher, RawObjects, Store, StoreOptions, Switched, fsck, init, log, plan_prune, prune, show,
 };
 use tempfile::TempDir;
 

@@ -11,7 +11,9 @@ use std::thread;
 
 use deltachain::ErrorClass;
 use deltachain::files::SafetensorsState;
-use deltachain_store::{Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, doctor, init};
+use deltachain_store::{
+    Base, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, StoreOptions, doctor, init,
+};
 
 use crate::support::child::{child, place};
 use crate::support::models::Models;

@@ -9,7 +9,8 @@ use deltachain::Limits;
 use deltachain::chain::{Commit, ObjectName};
 use deltachain::tensor::StateDigests;
 use deltachain_store::{
-    Base, Directory, FollowOptions, Follower, FollowerOptions, PublishOptions, Publisher, Store, Switched, init,
+    Base, Directory, FollowOptions, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, Switched,
+    init,
 };
 
 use crate::common::follow;

@@ -11,8 +11,8 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::MemoryState;
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, PublishOptions, Publisher, Snapshots, Store, compact,
-    fsck, init,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, PublishOptions, Publisher, RawObjects, Snapshots,
+    Store, compact, fsck, init,
 };
 
 use object_store::local::LocalFileSystem;

@@ -10,8 +10,8 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::{Digest, StateDigests};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
-    Base, CompactOptions, Directory, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher, Store,
-    compact, fsck, init, plan_prune, prune,
+    Base, CompactOptions, Directory, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher,
+    RawObjects, Store, compact, fsck, init, plan_prune, prune,
 };
 use object_store::ObjectStore;
 use object_store::memory::InMemory;

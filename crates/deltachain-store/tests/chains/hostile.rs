@@ -8,7 +8,7 @@ use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName, Route,
 use deltachain::files::LAYOUT_KEY;
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
 use deltachain::{DiffOptions, ErrorClass, Limits, diff};
-use deltachain_store::{Follower, FollowerOptions, Store};
+use deltachain_store::{Follower, FollowerOptions, RawObjects, Store};
 
 use crate::support::quick;
 use crate::support::verify::shown;

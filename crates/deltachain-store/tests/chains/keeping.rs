@@ -9,7 +9,9 @@ use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
 use deltachain::format::Index;
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, StateDigests, StateWriter, TensorInfo};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Result};
-use deltachain_store::{Base, Model, Observer, Phase, PublishOptions, Published, Publisher, Snapshots, Store, init};
+use deltachain_store::{
+    Base, Model, Observer, Phase, PublishOptions, Published, Publisher, RawObjects, Snapshots, Store, init,
+};
 use object_store::memory::InMemory;
 
 use crate::support::faulty::{Control, Fault, FaultyStore, Operation};

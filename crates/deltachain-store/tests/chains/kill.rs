@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, PublishOptions, Publisher, Scratch, Store,
-    StoreOptions, compact, fsck, init,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, PublishOptions, Publisher, RawObjects, Scratch,
+    Store, StoreOptions, compact, fsck, init,
 };
 
 use crate::support::child::{child, place};

@@ -11,8 +11,8 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Result};
 use deltachain_store::{
-    Base, CompactOptions, Compacted, FsckOptions, FsckReport, Keep, PrunePlan, PublishOptions, Publisher, Snapshots,
-    Store, compact, fsck, init, log, plan_prune, prune, show,
+    Base, CompactOptions, Compacted, FsckOptions, FsckReport, Keep, PrunePlan, PublishOptions, Publisher, RawObjects,
+    Snapshots, Store, compact, fsck, init, log, plan_prune, prune, show,
 };
 use futures_util::{FutureExt, TryStreamExt};
 use object_store::memory::InMemory;

@@ -10,8 +10,8 @@ use deltachain::Result;
 use deltachain::chain::ObjectName;
 use deltachain::tensor::Digest;
 use deltachain_store::{
-    Base, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher, Store, StoreOptions, fsck, init,
-    plan_prune, prune,
+    Base, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher, RawObjects, Store, StoreOptions,
+    fsck, init, plan_prune, prune,
 };
 
 use crate::support::models::Models;

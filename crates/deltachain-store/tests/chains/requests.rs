@@ -12,7 +12,7 @@ use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
 use deltachain::{Error, Limits};
 use deltachain_store::{
     Base, FollowOptions, Follower, FollowerOptions, Observer, Phase, Place, PublishOptions, Published, Publisher,
-    Snapshots, Store, Weights, init,
+    RawObjects, Snapshots, Store, Weights, init,
 };
 
 use crate::common::follow;
@@ -56,7 +56,7 @@ impl Chain {
         save(&state, &folder.path().join("model"), false);
         let objects = CountingStore::new();
         let store = Store::from_objects(Arc::clone(&objects) as _, "prefix", quick()).unwrap();
-        let parent = Digest::of_bytes(&init(&store).unwrap().to_bytes().unwrap());
+        let parent = Digest::of_bytes(&init(&store).unwrap().unwrap().to_bytes().unwrap());
         let digest = StateDigests::of(&state, &()).unwrap().state;
         let state = SafetensorsState::open(folder.path().join("model")).unwrap();
         Self { objects, store, state, digest, versions: 0, parent, _folder: folder }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName};
 use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, Limits, Result};
-use deltachain_store::{Follower, FollowerOptions, Observer, Phase, Store, StoreOptions};
+use deltachain_store::{Follower, FollowerOptions, Observer, Phase, RawObjects, Store, StoreOptions};
 use object_store::ObjectStore;
 #[cfg(target_os = "linux")]
 use object_store::local::LocalFileSystem;

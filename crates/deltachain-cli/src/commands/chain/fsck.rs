@@ -1,6 +1,6 @@
 //! `fsck`: checks a chain. The program fails if there is a problem.
 
-use deltachain::Result;
+use deltachain::{Error, Result};
 use deltachain_store::{FsckOptions, Scratch, fsck};
 use serde_json::json;
 
@@ -14,6 +14,10 @@ use crate::watcher::Watcher;
 
 pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
     if let Some(directory) = directory_of(&args.chain.url) {
+        if args.deep {
+            let text = "--deep is for chains; of this directory all files are read anyway";
+            return Err(Error::usage(text).in_file(directory));
+        }
         return fsck_directory::run(&directory, output);
     }
     let store = args.chain.open()?;

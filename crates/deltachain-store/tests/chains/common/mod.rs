@@ -11,7 +11,9 @@ use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName, Route,
 use deltachain::files::LAYOUT_KEY;
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, StateDigests};
 use deltachain::{DiffOptions, Error, diff};
-use deltachain_store::{FollowEvent, FollowOptions, Follower, Observer, Phase, Place, Store, StoreOptions, Switched};
+use deltachain_store::{
+    FollowEvent, FollowOptions, Follower, Observer, Phase, Place, RawObjects, Store, StoreOptions, Switched,
+};
 use tempfile::TempDir;
 
 /// A state of these U8 tensors.
@@ -32,12 +34,14 @@ pub(crate) fn union(states: &[MemoryState]) -> MemoryState {
     all
 }
 
+type OnSwitch<'a, P, A> = dyn FnMut(&Follower<P>, &Switched<A>) -> Result<(), Error> + 'a;
+
 /// Follows a chain; `on_switch` is called after each switch.
 pub(crate) fn follow<P: Place>(
     follower: &mut Follower<P>,
     options: &FollowOptions,
     observer: &dyn Observer,
-    on_switch: &mut dyn FnMut(&Follower<P>, &Switched<P::At>) -> Result<(), Error>,
+    on_switch: &mut OnSwitch<'_, P, P::At>,
 ) -> Result<(), Error> {
     follower.follow(options, observer, &mut |follower, event| {
         if let FollowEvent::Switched(switched) = event {

@@ -6,7 +6,8 @@ use std::path::Path;
 use deltachain::chain::{ChainDocument, Commit, ObjectName};
 use deltachain::tensor::Digest;
 use deltachain_store::{
-    Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, inspect_directory,
+    Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, StoreOptions,
+    inspect_directory,
 };
 
 use super::{Mending, long_chain, open, pull, quick, shown};
