@@ -36,7 +36,9 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
 
 mod access;
+mod assets;
 mod directory;
+mod fetching;
 mod following;
 mod maintenance;
 mod observer;
@@ -52,15 +54,15 @@ pub use access::partial::Partial;
 pub use access::raw::RawObjects;
 pub use access::stop::Stop;
 pub use access::store::{Store, StoredObject};
+pub use assets::other_files::OtherFiles;
 pub use directory::scratch::Scratch;
-pub use following::check::{DirectoryReport, check_directory};
+pub use directory::status::{DirectoryStatus, VersionHere, find_version, inspect_directory};
 pub use following::directory::{Directory, Prepared};
-pub use following::directory_status::{DirectoryStatus, VersionHere, find_version, inspect_directory};
 pub use following::follower::{Follower, FollowerOptions, Place};
 pub use following::memory::{Memory, PreparedPatches, Weights};
-pub use following::other_files::OtherFiles;
 pub use following::polling::{FollowEvent, FollowOptions, OnEvent, Polling, lag};
 pub use following::switched::{HeldVersion, Lag, PhaseTimes, Switched};
+pub use maintenance::check_directory::{DirectoryReport, check_directory};
 pub use maintenance::compact::{CompactOptions, Compacted, compact};
 pub use maintenance::fsck::{FsckOptions, FsckReport, fsck};
 pub use maintenance::log::{LogEntry, log, show};

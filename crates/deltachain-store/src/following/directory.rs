@@ -9,18 +9,18 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
 use crate::access::store::Store;
+use crate::assets::in_store::take_assets;
+use crate::assets::other_files::{OtherFiles, failed_with, has_other_files, take_model, take_other_files};
+use crate::directory::model_directory::{Current, ModelDirectory};
 use crate::directory::own::{check_outside, sync_folders};
-use crate::following::assets::take_assets;
+use crate::directory::record::Record;
+use crate::directory::versions::open_model;
+use crate::fetching::links::{Failure, Received};
 use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
-use crate::following::held::Record;
-use crate::following::links::{Failure, Received};
-use crate::following::model_directory::{Current, ModelDirectory};
-use crate::following::other_files::{OtherFiles, failed_with, has_other_files, take_model, take_other_files};
 use crate::following::reach::{Destination, Reached, Reader};
 use crate::following::selection::Choice;
 use crate::following::shard::{HeldModel, Shard};
 use crate::following::switched::{HeldVersion, Switched, Trip};
-use crate::following::versions::open_model;
 use crate::observer::{Observer, Phase};
 
 /// A directory at a version of a chain: a [`Follower`] keeps it.

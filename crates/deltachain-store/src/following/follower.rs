@@ -6,7 +6,7 @@ use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 
 use crate::access::store::Store;
-use crate::following::other_files::OtherFiles;
+use crate::assets::other_files::OtherFiles;
 use crate::following::reach::{Consent, Reader};
 use crate::following::selection::Choice;
 use crate::following::switched::{HeldVersion, Switched};

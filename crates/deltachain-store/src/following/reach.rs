@@ -12,9 +12,9 @@ use deltachain::{Error, Limits, Result};
 
 use crate::access::read;
 use crate::access::store::Store;
-use crate::following::cache::Cache;
-use crate::following::held::{Record, ShardRecord};
-use crate::following::links::{Failure, Links, Received};
+use crate::directory::record::{Record, ShardRecord};
+use crate::fetching::cache::Cache;
+use crate::fetching::links::{Failure, Links, Received};
 use crate::following::replay::{Following, Pushed, Trouble};
 use crate::following::selection::Choice;
 use crate::following::shard::Shard;

@@ -6,9 +6,9 @@ use deltachain::memory::{PatchSet, StateMemory};
 use deltachain::tensor::{StateDigests, TensorInfo, total_bytes};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
+use crate::directory::record::ShardRecord;
 use crate::directory::room::check_room;
-use crate::following::held::ShardRecord;
-use crate::following::links::{Failure, Link, Links, Received};
+use crate::fetching::links::{Failure, Link, Links, Received};
 use crate::following::selection::Selection;
 use crate::following::shard::{HeldModel, PartWriter, Shard};
 use crate::observer::{InPhase, Observer, Phase};

@@ -7,9 +7,9 @@ use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, TensorInfo, total_bytes};
 use deltachain::{Error, Result, StateTable};
 
-use crate::following::held::{Record, ShardRecord};
+use crate::directory::record::{Record, ShardRecord};
+use crate::directory::versions::open_model;
 use crate::following::selection::Selection;
-use crate::following::versions::open_model;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// One shard.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use deltachain::tensor::Digest;
 
-use crate::following::held::Record;
-use crate::following::links::Received;
+use crate::directory::record::Record;
+use crate::fetching::links::Received;
 
 /// The version that a subscriber is at.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,6 @@
-//! What is done to a chain beside publishing and following: looking, checking, compacting, pruning.
+//! What is done to a chain beside publishing and following: looking, checking, compacting, pruning; and checking a directory.
 
+pub(crate) mod check_directory;
 pub(crate) mod compact;
 pub(crate) mod fsck;
 pub(crate) mod log;

@@ -10,9 +10,9 @@ use deltachain::{DiffReport, Error, Result, StateTable};
 
 use crate::access::documents;
 use crate::access::store::Store;
+use crate::assets::in_store::store_assets;
+use crate::assets::other_files::list;
 use crate::directory::scratch::Scratch;
-use crate::following::assets::store_assets;
-use crate::following::other_files::list;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::attempt::Attempt;
 use crate::publishing::kept::{Kept, Place};

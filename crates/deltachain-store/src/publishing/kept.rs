@@ -8,10 +8,10 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::Store;
+use crate::assets::other_files::OtherFiles;
 use crate::directory::unfinished::UnfinishedDirectory;
 use crate::following::directory::Directory;
 use crate::following::follower::{Follower, FollowerOptions};
-use crate::following::other_files::OtherFiles;
 use crate::observer::Observer;
 use crate::publishing::new_link::NewLink;
 

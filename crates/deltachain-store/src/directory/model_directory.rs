@@ -25,9 +25,9 @@ use crate::directory::lock::{LOCK, open_lock};
 use crate::directory::marker::Kind;
 use crate::directory::names::{is_version, make_real_directory, version_names};
 use crate::directory::own::{own, sync_directory};
+use crate::directory::record::Record;
 use crate::directory::unfinished::{self, UnfinishedDirectory};
-use crate::following::held::Record;
-use crate::following::versions::{self, MODEL, RECORD, files_of, record_of};
+use crate::directory::versions::{self, MODEL, RECORD, files_of, record_of};
 use crate::observer::Observer;
 
 const CURRENT: &str = "current";

@@ -14,9 +14,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::access::store::{Store, StoredObject};
 use crate::access::whole::read_whole;
+use crate::assets::other_files::{failed_with, list, second_name};
 use crate::directory::names::make_place;
 use crate::directory::unfinished;
-use crate::following::other_files::{failed_with, list, second_name};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Stores the other files of a model directory and its folders, and gives them as a commit names them, ascending by

@@ -10,9 +10,9 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
 use crate::directory::marker::Kind;
+use crate::directory::model_directory::{Current, VERSIONS, current_in, target_of_current, time_of_switch};
 use crate::directory::names::is_real_directory;
-use crate::following::model_directory::{Current, VERSIONS, current_in, target_of_current, time_of_switch};
-use crate::following::versions::{MODEL, files_of, record_if_there};
+use crate::directory::versions::{MODEL, files_of, record_if_there};
 
 /// The version that a subscriber's directory shows.
 #[derive(Debug, Clone, PartialEq, Eq)]

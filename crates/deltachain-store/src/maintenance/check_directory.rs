@@ -10,12 +10,12 @@ use deltachain::tensor::{Digest, State, StateDigests, total_bytes};
 use deltachain::{Error, Result};
 
 use crate::directory::marker::Kind;
+use crate::directory::model_directory::current_in;
 use crate::directory::names::{is_link, is_real_directory, is_real_file, is_version};
-use crate::following::held::Record;
-use crate::following::model_directory::current_in;
+use crate::directory::record::Record;
+use crate::directory::versions::{MODEL, files_of, open_model, record_of};
 use crate::following::selection::Selection;
 use crate::following::shard::Part;
-use crate::following::versions::{MODEL, files_of, open_model, record_of};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// What has been found in a subscriber's directory.

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::access::store::Store;
 use crate::access::whole::read_whole;
-use crate::following::cache::Cache;
+use crate::fetching::cache::Cache;
 use crate::observer::{Observer, Phase};
 
 /// A link is fetched in about this many parts, so that decoding begins long before all of it is there.

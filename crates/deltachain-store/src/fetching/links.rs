@@ -8,9 +8,9 @@ use deltachain::rules::{CHN_09, CHN_10};
 use deltachain::{Error, FileSource, Result, Source};
 
 use crate::access::store::Store;
-use crate::following::cache::Cache;
-use crate::following::download::Download;
-use crate::following::ranges::Ranges;
+use crate::fetching::cache::Cache;
+use crate::fetching::download::Download;
+use crate::fetching::ranges::Ranges;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Links that are fetched at the same time.

@@ -202,7 +202,7 @@ mod tests {
         fs::write(to.join("model.safetensors"), "weights").unwrap();
         let remarks = Remarks::default();
         take_other_files(&from, &to, &remarks).unwrap();
-        let found = crate::following::versions::files_of(&to).unwrap().into_keys().map(|name| {
+        let found = crate::directory::versions::files_of(&to).unwrap().into_keys().map(|name| {
             let text = fs::read_to_string(to.join(&name)).unwrap();
             (name, text)
         });

@@ -16,8 +16,8 @@ use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
 
 use crate::directory::names::{is_real_directory, is_real_file};
+use crate::directory::record::Record;
 use crate::directory::unfinished::remove_empty;
-use crate::following::held::Record;
 
 /// The name of a version's model.
 pub(crate) const MODEL: &str = "model";

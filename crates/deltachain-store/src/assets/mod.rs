@@ -1,0 +1,4 @@
+//! Files of a version that hold no tensors: which they are, storing them, downloading them.
+
+pub(crate) mod in_store;
+pub(crate) mod other_files;
