@@ -3,6 +3,7 @@
 //! itself is for people (CONTRIBUTING.md).
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::python::Python;
@@ -25,7 +26,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         [option] if option == "--dry-run" => dry_run(),
         [option] if option == "--record" => LIBRARIES.iter().try_for_each(|name| {
             let listed = interface(name)?;
-            Ok(fs::write(root()?.join(recorded(name)), listed)?)
+            Ok(fs::write(recorded(name)?, listed)?)
         }),
         _ => Err(format!("the arguments are {ARGUMENTS}").into()),
     }
@@ -38,7 +39,7 @@ fn dry_run() -> Result {
     steps.run("Rust packages build from what is in them", || package(&["--locked"]));
     for name in LIBRARIES {
         steps.run(&format!("public interface of {name}"), || {
-            if interface(name)? == fs::read_to_string(root()?.join(recorded(name)))? {
+            if interface(name)? == fs::read_to_string(recorded(name)?)? {
                 return Ok(());
             }
             Err("it is not the recorded one: see what `cargo xtask release --record` changes".into())
@@ -106,12 +107,9 @@ fn is_clean() -> Result {
     if status.status.success() && text.is_empty() { Ok(()) } else { Err(text.into()) }
 }
 
-/// Where the interface of a library is recorded, relative to the root.
-fn recorded(name: &str) -> String {
-    match name {
-        "deltachain" => "public-api.txt".to_owned(),
-        other => format!("crates/{other}/public-api.txt"),
-    }
+/// Where the interface of a library is recorded.
+fn recorded(name: &str) -> Result<PathBuf> {
+    Ok(root()?.join(format!("xtask/public-api/{name}.txt")))
 }
 
 /// The public items of a library, a line each. Needs a nightly toolchain.
