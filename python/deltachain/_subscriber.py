@@ -192,7 +192,8 @@ class Subscriber:
             return Update(self, self._native.prepare(version, timeout, self._threads, self._progress))
         except ChainError as error:
             is_new = self.version is None
-            if (error.rule == rules.CHN_03 and (is_new or version is not None)) or (error.rule == rules.CHN_01 and is_new):
+            no_version = error.rule == rules.CHN_03 and (is_new or version is not None)
+            if no_version or (error.rule == rules.CHN_01 and is_new):
                 return None
             raise
 
