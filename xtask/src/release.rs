@@ -6,10 +6,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use clap::Args;
+
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::tools::installed;
-use crate::workspace::{cargo, root};
+use crate::workspace::{build_runner, cargo, root};
 use crate::{Result, conformance, wheel};
 
 /// The crates that are published, each after those that it needs.
@@ -19,17 +21,22 @@ const LIBRARIES: [&str; 3] = ["deltachain", "deltachain-exchange", "deltachain-s
 /// The version of cargo-public-api that lists interfaces.
 const PUBLIC_API: &str = "0.52.0";
 
-pub(crate) const ARGUMENTS: &str = "--dry-run | --record";
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Arguments {
+    /// Versions agree, packages build from what is in them, the public interface is as recorded, tests pass
+    #[arg(long)]
+    dry_run: bool,
+    /// Record the public interface
+    #[arg(long)]
+    record: bool,
+}
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    match arguments {
-        [option] if option == "--dry-run" => dry_run(),
-        [option] if option == "--record" => LIBRARIES.iter().try_for_each(|name| {
-            let listed = interface(name)?;
-            Ok(fs::write(recorded(name)?, listed)?)
-        }),
-        _ => Err(format!("the arguments are {ARGUMENTS}").into()),
+pub(crate) fn run(arguments: &Arguments) -> Result {
+    if arguments.record {
+        return LIBRARIES.iter().try_for_each(|name| Ok(fs::write(recorded(name)?, interface(name)?)?));
     }
+    dry_run()
 }
 
 fn dry_run() -> Result {
@@ -46,10 +53,8 @@ fn dry_run() -> Result {
         });
     }
     // `cargo xtask test` tries what `cargo test` builds.
-    let runner = steps.run("conformance runner", conformance::build_runner);
-    if runner {
-        steps.run("conformance of the Rust library", conformance::of_the_library);
-    }
+    let runner = steps.run("conformance runner", build_runner);
+    conformance::add_library(&mut steps, runner);
     wheel::add_steps(&mut steps, runner);
     steps.run("description of the Python wheel", || {
         let wheel = wheel::build_for_this_machine()?;
