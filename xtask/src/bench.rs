@@ -47,7 +47,8 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "mebibytes")]
     long: bool,
     /// Sizes of the synthetic states in MiB, comma-separated
-    #[arg(long, default_value = SIZES, value_delimiter = ',', value_name = "N,N,...", value_parser = value_parser!(u64).range(1..))]
+    #[arg(long, default_value = SIZES, value_delimiter = ',', value_name = "N,N,...")]
+    #[arg(value_parser = value_parser!(u64).range(1..))]
     mebibytes: Vec<u64>,
     /// Real checkpoints; the excerpts in the repository if it is not given
     directory: Option<PathBuf>,

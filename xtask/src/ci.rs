@@ -1,5 +1,5 @@
-//! `cargo xtask ci`: everything that has to pass before a change is merged: lint, tests, and what proves the conformance kit
-//! and this repository itself.
+//! `cargo xtask ci`: everything that has to pass before a change is merged: lint, tests, and what proves the conformance
+//! kit and this repository itself.
 
 use crate::python::Python;
 use crate::steps::{Lane, Steps};
