@@ -24,7 +24,7 @@ pub(crate) enum Profile {
 impl Profile {
     /// Lets this task and what it calls use these programs.
     pub(crate) fn choose(self) {
-        // A task chooses at its beginning. `cargo xtask ci` runs several, of which one chooses.
+        // A task chooses at its beginning.
         PROFILE.get_or_init(|| self);
     }
 
