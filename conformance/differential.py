@@ -289,7 +289,7 @@ class Differential:
         if rng.random() < 0.3:
             self.count("chain of documents")
             chain.mkdir(parents=True)
-            versions, shards = chains.of_documents_alone(rng, chain)
+            versions, _shards = chains.of_documents_alone(rng, chain)
             held = rng.choice([None, chains.record(rng, chain, versions, 1)])
             requests = [chains.about(rng, chain, versions, held) for _ in range(3)]
         else:

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "python"))
-from deltachain_py import link, safetensors  # noqa: E402
-from deltachain_py.errors import DcfError, Limits  # noqa: E402
-from deltachain_py.model import state_digest  # noqa: E402
+from deltachain_py import link, safetensors
+from deltachain_py.errors import DcfError, Limits
+from deltachain_py.model import state_digest
 
 HELLO = {"testee": "example", "protocol": 2, "operations": ["check", "apply"], "without": ["layout"]}
 

@@ -80,8 +80,8 @@ class Run:
         (folder / "entry_points.txt").write_text(entry_points)
 
     def child(self, *arguments: object, out: Path | None = None, python: Path | None = None) -> Any:
-        """Runs a program beside this file, by another Python if one is given; what it has written to `out`. What it said
-        is in a file of the same name."""
+        """Runs a program beside this file, by another Python if one is given; what it has written to `out`. What it
+        said is in a file of the same name."""
         words = [str(word) for word in arguments]
         print("engines:", *words, flush=True)
         log = (out or self.work / "child").with_suffix(".log")

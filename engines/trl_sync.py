@@ -1,9 +1,10 @@
-"""AsyncGRPOTrainer of TRL, which brings a real server of vLLM to its weights with each sync. `run.py` starts this, in the
-environment of the trainers; `ENGINES_PYTHON` names the one that has vLLM."""
+"""AsyncGRPOTrainer of TRL, which brings a real server of vLLM to its weights with each sync. `run.py` starts this, in
+the environment of the trainers; `ENGINES_PYTHON` names the one that has vLLM."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import sys
@@ -12,13 +13,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python" / "tests" / "engines"))
 
-import test_trl  # noqa: E402
-import torch  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
-from server import Server, fresh  # noqa: E402
-from small_model import write_checkpoint  # noqa: E402
-
-from deltachain.trl import WeightTransfer  # noqa: E402
+import test_trl
+import torch
+from deltachain.trl import WeightTransfer
+from safetensors.torch import save_file
+from server import Server, fresh
+from small_model import write_checkpoint
 
 
 def proof(folder: Path) -> list[list[Any]]:
@@ -45,7 +45,7 @@ def proof(folder: Path) -> list[list[Any]]:
     for number, (shown, said) in enumerate(answers):
         good = shown == str(number) and said == fresh(folder, number, plain=False)
         rows.append([f"version {number}", good, f"the server says it has {shown}, and answers like a fresh one"])
-    changed = all(one[1] != other[1] for one, other in zip(answers, answers[1:], strict=False))
+    changed = all(one[1] != other[1] for one, other in itertools.pairwise(answers))
     rows.append(["answers change with each sync", changed and len(answers) == 4, f"{len(answers)} syncs"])
     return rows
 

@@ -2,9 +2,9 @@
 
     python fuzz/verdicts.py FOLDER...
 
-takes links (any bytes) from the folders, a number of each verdict at most, the shortest first, and writes one line per link:
-VALID or class and rule of *check* (SPEC.md section 10), and the link in hexadecimal. Links that are in verdicts.txt
-already stay. Needs the packages of conformance/python/requirements.txt.
+takes links (any bytes) from the folders, a number of each verdict at most, the shortest first, and writes one line per
+link: VALID or class and rule of *check* (SPEC.md section 10), and the link in hexadecimal. Links that are in
+verdicts.txt already stay. Needs the packages of conformance/python/requirements.txt.
 """
 import sys
 from collections import defaultdict
@@ -36,7 +36,8 @@ def main():
         links = {bytes.fromhex(line.rsplit(" ", 1)[1]) for line in OUT.read_text().splitlines() if line[0] != "#"}
     kept = set(links)
     for folder in sys.argv[1:]:
-        links |= {path.read_bytes() for path in Path(folder).rglob("*") if path.is_file() and path.stat().st_size <= MOST_BYTES}
+        files = (path for path in Path(folder).rglob("*") if path.is_file() and path.stat().st_size <= MOST_BYTES)
+        links |= {path.read_bytes() for path in files}
     by_verdict = defaultdict(list)
     for data in sorted(links, key=lambda data: (data not in kept, len(data), data)):
         name = verdict(data)
@@ -44,7 +45,8 @@ def main():
         if data in kept or len(chosen) < (VALID if name == "VALID" else PER_VERDICT):
             chosen.append(data)
     lines = [f"{name} {data.hex()}" for name, chosen in sorted(by_verdict.items()) for data in chosen]
-    OUT.write_text("# Verdicts of the Python reader on links; made by fuzz/verdicts.py.\n" + "".join(f"{line}\n" for line in lines))
+    head = "# Verdicts of the Python reader on links; made by fuzz/verdicts.py.\n"
+    OUT.write_text(head + "".join(f"{line}\n" for line in lines))
     print(f"{len(lines)} links, {len(by_verdict)} verdicts")
 
 

@@ -87,7 +87,8 @@ def write(path, metadata, tensors):
 
 def manifest():
     """One line for each excerpt, as `sha256sum` writes it."""
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(HERE.glob("*.safetensors"))]
+    files = sorted(HERE.glob("*.safetensors"))
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     return "".join(lines)
 
 

@@ -10,7 +10,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-
 from checkpoint import Tensor, parse, write
 
 
@@ -292,7 +291,7 @@ class SlimeXor(Layout):
                 "version": "000001", "base_version": "000000", "delta_encoding": type(self).__name__,
                 "compression_format": "zstd", "checksum_format": "xxh3-128",
             },
-            "weight_map": {name: "model-00001-of-00001.safetensors" for name in coded},
+            "weight_map": dict.fromkeys(coded, "model-00001-of-00001.safetensors"),
         }
         text = json.dumps(index).encode()
         return len(text).to_bytes(8, "little") + text + file

@@ -23,7 +23,7 @@ def label(across: float, down: float, name: str, boxes: list, low: float, high: 
         ):
             begin = x if anchor == "start" else x - width
             box = (begin, y - 9, begin + width, y + 2)
-            covered = sum(box[0] < r and l < box[2] and box[1] < b and t < box[3] for l, t, r, b in boxes)
+            covered = sum(box[0] < r and x0 < box[2] and box[1] < b and t < box[3] for x0, t, r, b in boxes)
             covered += 10 * (begin < low or begin + width > high)
             if best is None or covered < best[0]:
                 best = covered, (anchor, x, y), box
@@ -75,9 +75,13 @@ def panel(run: dict, way: str, left: float) -> str:
 
 def plot(run: dict) -> str:
     threads = f"{run['threads']} thread{'s' if run['threads'] > 1 else ''}"
-    title = f"{run['pair']}, {run['data'] / 1e6:.0f} MB, {threads}: size of the delta in % of the model (smaller is lower), against speed"
+    title = (
+        f"{run['pair']}, {run['data'] / 1e6:.0f} MB, {threads}: "
+        "size of the delta in % of the model (smaller is lower), against speed"
+    )
     return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH} {HEIGHT}" font-family="sans-serif" font-size="10">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="10">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{MARGIN}" y="20" font-size="12">{escape(title)}</text>',
         panel(run, "encode", 0),

@@ -59,7 +59,8 @@ def comparison(run: dict) -> list[str]:
         if own is None:
             continue
         times = [statistics.median(row[way]) / statistics.median(own[way]) for way in ("encode", "decode")]
-        cells = [run["pair"], str(run["threads"]), name, ours, f"{row['bytes'] / own['bytes']:.2f}", *(f"{x:.2f}" for x in times)]
+        size = f"{row['bytes'] / own['bytes']:.2f}"
+        cells = [run["pair"], str(run["threads"]), name, ours, size, *(f"{x:.2f}" for x in times)]
         others = IN_PLACE if row["kind"] == "in process" else [None, None]
         for other in [*others, UNCHECKED if row["checks"] == "none" else None]:
             held = run["rows"].get(other)
@@ -74,7 +75,8 @@ def comparison(run: dict) -> list[str]:
 def summary(runs: list[dict]) -> str:
     head = [
         "| pair | threads | rival | held against | its size / ours | its encode time / ours | its decode time / ours "
-        "| decode / compact in place | decode / direct in place | decode, without checks on both sides | where it is ahead |",
+        "| decode / compact in place | decode / direct in place | decode, without checks on both sides "
+        "| where it is ahead |",
         "|---|---:|---|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     return "\n".join(head + [line for run in runs for line in comparison(run)])
@@ -87,8 +89,8 @@ def report(runs: list[dict], command: str, machine: str, date: datetime.date, ro
         "MB/s are 10^6 bytes of the model's data per second. Every result was compared with the target, bit for bit. "
         "[README.md](README.md) says how this is measured.",
         "## Held against each other",
-        "Above 1: the rival is larger, or slower. In place: ours proves the result before it changes the only copy of the base; "
-        "\"where it is ahead\" is of ours with a second copy.",
+        "Above 1: the rival is larger, or slower. In place: ours proves the result before it changes the only copy of "
+        "the base; \"where it is ahead\" is of ours with a second copy.",
         summary(runs),
     ]
     for run in runs:

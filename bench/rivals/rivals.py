@@ -5,9 +5,9 @@
 The pairs come from the files `NAME_stepNUMBER.safetensors` of each folder: for each name the first step with the next
 one, and with the last one. The plot shows the first pair.
 
-Started by `cargo xtask rivals`. Methods inside a process run in workers that stay alive; commands run on files in memory.
-In each round every method encodes and decodes once; the order turns by one from round to round. A first round does not
-count. With one thread, a method's process and all that it starts may use only one core.
+Started by `cargo xtask rivals`. Methods inside a process run in workers that stay alive; commands run on files in
+memory. In each round every method encodes and decodes once; the order turns by one from round to round. A first round
+does not count. With one thread, a method's process and all that it starts may use only one core.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from pathlib import Path
 
 import plot
 import report
-from methods import METHODS
 from checkpoint import map_file, parse
+from methods import METHODS
 
 HERE = Path(__file__).parent
 # The project's own methods of its worker: what they are called, and what their times contain.
@@ -37,9 +37,11 @@ OWN = {
     "direct": ("deltachain direct", f"{HASHED}, of the target (decode)"),
     "known": ("deltachain compact, base digests known", "BLAKE3 of the target, both ways"),
     "compact-in-place": (
-        "deltachain compact, prepared and patched in place", f"{HASHED}, of the target before anything changes (decode)"),
+        "deltachain compact, prepared and patched in place",
+        f"{HASHED}, of the target before anything changes (decode)"),
     "direct-in-place": (
-        "deltachain direct, prepared and patched in place", f"{HASHED}, of the target before anything changes (decode)"),
+        "deltachain direct, prepared and patched in place",
+        f"{HASHED}, of the target before anything changes (decode)"),
     "patches": ("deltachain direct, patched in place", f"{HASHED}, CRC-32 of the link only (decode)"),
 }
 
@@ -51,7 +53,8 @@ def limit(threads: int):
 
 def environment(threads: int) -> dict[str, str]:
     names = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"]
-    return os.environ | dict.fromkeys(names, str(threads)) | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "ignore"}
+    quiet = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "ignore"}
+    return os.environ | dict.fromkeys(names, str(threads)) | quiet
 
 
 class Failed(Exception):
@@ -176,8 +179,10 @@ def methods(options, base: Path, target: Path, threads: int, folder: Path):
         yield name, lambda method=method, name=name, checks=checks: InProcess(
             [options.worker, method, *common], name, checks, threads, errors)
     tool = [options.tool, "--quiet", "--threads", str(threads)]
-    command = lambda name, checks, encode, decode: (
-        name, lambda: Command(name, checks, threads, folder, target, encode, decode))
+
+    def command(name, checks, encode, decode):
+        return name, lambda: Command(name, checks, threads, folder, target, encode, decode)
+
     yield command(
         "deltachain compact, tool", "BLAKE3 of base and target, both ways",
         [*tool, "diff", base, target, "-o", "BLOB"], [*tool, "apply", "--base", base, "BLOB", "-o", "RESULT"])
@@ -193,7 +198,9 @@ def methods(options, base: Path, target: Path, threads: int, folder: Path):
             f"zstd -{level} --patch-from", "XXH64 of the target, both ways",
             [*zstd, f"-{level}", target, "-o", "BLOB"], [*zstd, "-d", "--long=31", "BLOB", "-o", "RESULT"])
     xdelta = ["xdelta3", "-f", "-B", str(max(base.stat().st_size, 1 << 20)), "-s", base]
-    yield command("xdelta3", "Adler-32 by window, both ways", [*xdelta, "-e", target, "BLOB"], [*xdelta, "-d", "BLOB", "RESULT"])
+    yield command(
+        "xdelta3", "Adler-32 by window, both ways",
+        [*xdelta, "-e", target, "BLOB"], [*xdelta, "-d", "BLOB", "RESULT"])
 
 
 def measure(options, name: str, base: Path, target: Path, threads: int, folder: Path) -> dict:

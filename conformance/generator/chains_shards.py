@@ -136,7 +136,7 @@ def members_of_other_parts():
         file = link(*states, Plan(SPARSE, SMALL, parameters=parameters, widths=(1, 1), thresholds=[1]))
         segment = file.segments[0]
         if id == "bitmap":  # all lanes of b are said to be in context 0, where nothing else tells
-            increments, counts = segment.table.parts[1]
+            _increments, counts = segment.table.parts[1]
             segment.table.parts[1] = ([256], counts)
         else:
             segment.set_raw("gap high", segment.streams["gap high"].raw[:-1] + b"\7")

@@ -49,7 +49,7 @@ def sha256(data):
 def pretty(value, depth=0, room=LINE):
     """JSON, one line for each thing that fits in one."""
     line = json.dumps(value)
-    if depth > 2 and len(line) + depth <= room or not isinstance(value, (dict, list)) or not value:
+    if (depth > 2 and len(line) + depth <= room) or not isinstance(value, (dict, list)) or not value:
         return line
     inside = "\n" + " " * (depth + 1)
     if isinstance(value, dict):

@@ -185,12 +185,12 @@ def other_faults():
 @makes_vectors
 def thresholds():
     file = copy_of("described-float-small")
-    increments, counts = file.segments[0].table.parts[0]
+    _increments, counts = file.segments[0].table.parts[0]
     file.segments[0].table.parts[0] = ([65], counts)
     yield refused("segment/threshold-described", file, "R-SEG-07", "a threshold of 65 with six exponent bits",
                   "described-float-small", "7.1", apply=None)
     file = copy_of("described-bits-128-planes")
-    increments, counts = file.segments[0].table.parts[0]
+    _increments, counts = file.segments[0].table.parts[0]
     file.segments[0].table.parts[0] = ([2], counts)
     yield refused("segment/threshold-described-bits-128", file, "R-SEG-07", "threshold 2 where there are no exponent bits",
                   "described-bits-128-planes", "7.1", apply=None)

@@ -157,7 +157,7 @@ def thresholds():
                   "contexts-no-exponent-1", table(parts=[([2], [8, 0])]))
 
     def of_second_part(segment):
-        increments, counts = segment.table.parts[1]
+        _increments, counts = segment.table.parts[1]
         segment.table.parts[1] = ([33], counts)
     yield spoiled("threshold-other-dtype", "R-SEG-07", "a threshold of 33 for F16 next to parts of BF16",
                   "parts-dtypes-planes", of_second_part)

@@ -219,5 +219,5 @@ def header(known):
               "static const struct deltachain_rule deltachain_rules[] = {"]
     lines += [f'    {{"{rule["id"]}", "{rule["section"]}", DELTACHAIN_{rule["class"]}}},' for rule in known["rules"]
               if rule["class"] != "writer"]
-    assert DESCRIBED == known["described"]["code"]
+    assert known["described"]["code"] == DESCRIBED
     return "\n".join([*lines, "};", "", "#endif", ""])

@@ -140,6 +140,6 @@ def damage_text(rng, text):
         old, new = rng.choice(SPELLINGS)
         parts = text.decode("utf-8", "surrogatepass").split(old)
         at = rng.randrange(len(parts))
-        joined = old.join(parts[:at]) + (new if 0 < at else "") + old.join(parts[at:])
+        joined = old.join(parts[:at]) + (new if at > 0 else "") + old.join(parts[at:])
         return joined.encode("utf-8", "surrogatepass")
     return damage_bytes(rng, text)

@@ -63,7 +63,8 @@ def main():
             total = sum(min(len(frame), length) for frame, length in stored)
             frames = [frame for frame, length in stored if len(frame) < length]
             one, two = (1e3 * decompressed(frames, threads) for threads in (1, 2))
-            print(f"  {name:18} {total:>10} bytes  {len(frames):>4} frames  {one:6.1f} ms  {two:6.1f} ms with two threads")
+            shown = f"{one:6.1f} ms  {two:6.1f} ms with two threads"
+            print(f"  {name:18} {total:>10} bytes  {len(frames):>4} frames  {shown}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python gpu_smoke.py [--mib 1024] [--versions 3]
 
-Needs torch. Without a GPU the same is done on the CPU, and every line is marked so: the tensors are then read piece by piece by a
-function, as those of a GPU are, but nothing crosses a bus.
+Needs torch. Without a GPU the same is done on the CPU, and every line is marked so: the tensors are then read piece by
+piece by a function, as those of a GPU are, but nothing crosses a bus.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def main() -> None:
     torch.manual_seed(0)
     lanes = (options.mib << 20) // 2 // TENSORS
     shape = (lanes // 64, 64)
-    model = {f"layers.{number}.weight": (torch.randn(shape, device=device) / 50).bfloat16() for number in range(TENSORS)}
+    random = ((torch.randn(shape, device=device) / 50).bfloat16() for _ in range(TENSORS))
+    model = {f"layers.{number}.weight": tensor for number, tensor in enumerate(random)}
     held: dict[str, torch.Tensor] = {}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -92,9 +93,9 @@ def main() -> None:
                 same = torch.equal(tensor.view(torch.int16), held[name].view(torch.int16))
                 assert same, f"{name} differs at version {version}"
             print(
-                f"{mark}: version {version}, {published.bytes / (1 << 20):.1f} MiB: copied from the device in {taking:.3f} s, "
-                f"link made and stored in {storing:.3f} s, prepared in {preparing:.3f} s, {elements} elements loaded in "
-                f"{pause:.3f} s, equal bit for bit"
+                f"{mark}: version {version}, {published.bytes / (1 << 20):.1f} MiB: copied from the device in "
+                f"{taking:.3f} s, link made and stored in {storing:.3f} s, prepared in {preparing:.3f} s, {elements} "
+                f"elements loaded in {pause:.3f} s, equal bit for bit"
             )
 
 

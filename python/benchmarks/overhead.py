@@ -1,11 +1,11 @@
-"""What the binding costs: `diff` and `apply` of tensors in memory, and `prepare` of a chain's next version for a copy in memory,
-through Python and in Rust, on the same pair.
+"""What the binding costs: `diff` and `apply` of tensors in memory, and `prepare` of a chain's next version for a copy
+in memory, through Python and in Rust, on the same pair.
 
     cargo build --release -p deltachain-bench --bin worker
     python python/benchmarks/overhead.py --worker target/release/worker [--mib 512] [--threads 2] [--tensors 64]
 
-Makes a pair of BF16 states of which 1 % of the lanes differ, in a temporary directory. Each side holds both in memory and takes
-turns with the other; medians of five rounds are printed. Both hash the base in `apply`, and make a new state.
+Makes a pair of BF16 states of which 1 % of the lanes differ, in a temporary directory. Each side holds both in memory
+and takes turns with the other; medians of five rounds are printed. Both hash the base in `apply`, and make a new state.
 """
 
 from __future__ import annotations

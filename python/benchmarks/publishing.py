@@ -24,7 +24,7 @@ import numpy
 import deltachain as dc
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from stalling_store import StallingStore  # noqa: E402
+from stalling_store import StallingStore
 
 MIB = 1 << 20
 
@@ -110,19 +110,21 @@ def stall(seconds: float, folder: Path) -> None:
 
     # Each link is one upload, without parts.
     model = Model(8 * MIB, 16)
-    with StallingStore() as store:
-        with dc.Publisher("s3://bucket/run", storage_options=store.storage_options, stall=4 * seconds) as pub:
-            pub.publish(model.stream())
-            model.step()
-            before = steps(seconds / 2)
-            store.stall = seconds
-            began = time.perf_counter()
-            taken, job = timed(lambda: pub.publish_async(model.stream()))
-            beside = steps(seconds / 2)
-            assert not job.done(), "the store has not stalled"
-            made = job.result()
-            took = time.perf_counter() - began
-            after = steps(seconds / 2)
+    with (
+        StallingStore() as store,
+        dc.Publisher("s3://bucket/run", storage_options=store.storage_options, stall=4 * seconds) as pub,
+    ):
+        pub.publish(model.stream())
+        model.step()
+        before = steps(seconds / 2)
+        store.stall = seconds
+        began = time.perf_counter()
+        taken, job = timed(lambda: pub.publish_async(model.stream()))
+        beside = steps(seconds / 2)
+        assert not job.done(), "the store has not stalled"
+        made = job.result()
+        took = time.perf_counter() - began
+        after = steps(seconds / 2)
     for name, times in (("before", before), ("while an upload stalls", beside), ("after", after)):
         print(f"{name}: {len(times)} steps, median {1000 * statistics.median(times):.2f} ms")
     print(f"publish_async returned after {1000 * taken:.0f} ms; version {made.version} was there after {took:.0f} s")

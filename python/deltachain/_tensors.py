@@ -125,7 +125,7 @@ def zeros(kind: str, dtype: str, shape: list[int]) -> Any:
         return numpy.zeros(shape, dtype=numpy_dtype(dtype))
     if kind == "deltachain":
         tensor = Tensor(dtype, shape, b"")
-        # Pages of zeros that come when they are written, by the threads that write them. Small ones are not worth a page.
+        # Pages of zeros that come when they are written, by the threads that write them. Small ones need no page.
         tensor.data = bytearray(tensor.nbytes) if tensor.nbytes < 1 << 20 else mmap.mmap(-1, tensor.nbytes)
         return tensor
     raise ValueError(f"kind must be 'torch', 'numpy' or 'deltachain', not {kind!r}")

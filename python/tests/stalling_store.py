@@ -1,5 +1,5 @@
-"""A small server that speaks enough of S3 for one chain, in memory, and that can be made to stand still while links go or
-come."""
+"""A small server that speaks enough of S3 for one chain, in memory, and that can be made to stand still while links go
+or come."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from deltachain import _native
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 DTYPES = {
-    "BOOL": "bool", "U8": "u1", "I8": "i1", "U16": "u2", "I16": "i2", "F16": "f2", "I32": "i4", "U32": "u4", "F32": "f4",
-    "F64": "f8", "I64": "i8", "U64": "u8", "C64": "c8", "BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn,
-    "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    "BOOL": "bool", "U8": "u1", "I8": "i1", "U16": "u2", "I16": "i2", "F16": "f2", "I32": "i4", "U32": "u4",
+    "F32": "f4", "F64": "f8", "I64": "i8", "U64": "u8", "C64": "c8", "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E8M0": ml_dtypes.float8_e8m0fnu,
 }  # fmt: skip
 
 

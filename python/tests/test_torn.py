@@ -42,7 +42,7 @@ def drawn_versions() -> list[Weights]:
     state = {name: numpy.zeros(shape, DTYPES[dtype]) for name, (dtype, shape) in SHAPES.items()}
     versions: list[Weights] = []
     for number in range(VERSIONS):
-        for name, array in state.items():
+        for array in state.values():
             flat = array.reshape(-1).view(numpy.uint8)
             share = 1.0 if number == 0 else draw.choice([0.0, 0.03, 0.03, 1.0]) if number != 4 else 0.0
             for lane in range(array.size):

@@ -7,18 +7,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::{Args, value_parser};
 use serde_json::Value;
 
 use crate::Result;
 use crate::memory::{self, CatchUp};
 use crate::steps::execute;
-use crate::workspace::{build_tool, cargo, root, target};
-
-pub(crate) const ARGUMENTS: &str = "[--long] [--mebibytes N,N,...] [DIRECTORY]";
+use crate::workspace::{build_tool, cargo, checkpoints, root, target, typed};
 
 /// Sizes in MiB whose growth is looked at. The long ones need 11 GiB of memory.
 const SIZES: &str = "64,256,1024";
-const LONG_SIZES: &str = "64,256,1024,4096,8192";
+const LONG_SIZES: [u64; 5] = [64, 256, 1024, 4096, 8192];
 
 /// What the rows are.
 const WORDS: &str = "\
@@ -42,57 +41,38 @@ const CATCH_UP_PERCENT: f64 = 0.35;
 /// Size in MiB of the file that the tool applies several links to.
 const CATCH_UP_MEBIBYTES: u64 = 128;
 
-struct Options {
-    sizes: String,
-    /// Where real checkpoints are; the excerpts in the repository if it is not given.
-    folder: Option<PathBuf>,
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Synthetic states of up to 8 GiB, which need 11 GiB of memory
+    #[arg(long, conflicts_with = "mebibytes")]
+    long: bool,
+    /// Sizes of the synthetic states in MiB, comma-separated
+    #[arg(long, default_value = SIZES, value_delimiter = ',', value_name = "N,N,...")]
+    #[arg(value_parser = value_parser!(u64).range(1..))]
+    mebibytes: Vec<u64>,
+    /// Real checkpoints; the excerpts in the repository if it is not given
+    directory: Option<PathBuf>,
 }
 
-fn parse(arguments: &[String]) -> Result<Options> {
-    let mut options = Options { sizes: SIZES.to_owned(), folder: None };
-    let mut arguments = arguments.iter();
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--long" => LONG_SIZES.clone_into(&mut options.sizes),
-            "--mebibytes" => {
-                let sizes = arguments.next().ok_or("--mebibytes needs sizes")?;
-                if sizes.split(',').any(|size| !size.parse().is_ok_and(|size: u64| size > 0)) {
-                    return Err(format!("--mebibytes {sizes}: not sizes above 0 with commas between them").into());
-                }
-                options.sizes.clone_from(sizes);
-            }
-            folder if !folder.starts_with('-') && options.folder.is_none() => options.folder = Some(folder.into()),
-            _ => return Err(format!("unexpected argument `{argument}`; the arguments are {ARGUMENTS}").into()),
-        }
-    }
-    Ok(options)
-}
-
-pub(crate) fn run(arguments: &[String]) -> Result {
-    let options = parse(arguments)?;
+pub(crate) fn run(arguments: &Arguments) -> Result {
     let notes = target()?.join("bench-notes");
     // From another run; its figures must not mix with the new ones.
     if notes.exists() {
         fs::remove_dir_all(&notes)?;
     }
-    let real = match &options.folder {
-        Some(folder) => fs::canonicalize(folder).map_err(|error| format!("{}: {error}", folder.display()))?,
-        None => root()?.join("testdata"),
-    };
+    let real = checkpoints(arguments.directory.as_deref())?;
+    let sizes = if arguments.long { &LONG_SIZES[..] } else { &arguments.mebibytes };
+    let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
     let mut bench = cargo(&["bench", "--package", "deltachain-bench", "--bench", "kernels", "--bench", "operations"])?;
     bench.env("CRITERION_HOME", &notes).env("DELTACHAIN_BENCH_REAL", &real);
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     build_tool()?;
     let catch_up = memory::catch_up(CATCH_UP_MEBIBYTES)?;
-    execute(bench.env("DELTACHAIN_BENCH_MEBIBYTES", &options.sizes))?;
+    execute(bench.env("DELTACHAIN_BENCH_MEBIBYTES", sizes.join(",")))?;
     let measured = Measured { figures: read(&notes)?, catch_up };
 
-    let mut typed = vec!["cargo xtask bench".to_owned()];
-    typed.extend(arguments.iter().map(|argument| {
-        let is_folder = options.folder.as_deref() == Some(Path::new(argument));
-        if is_folder { "DIRECTORY".to_owned() } else { argument.clone() }
-    }));
-    let report = report(&measured, &typed.join(" "), load.split(' ').next().unwrap_or_default());
+    let typed = typed(arguments.directory.as_deref());
+    let report = report(&measured, &typed, load.split(' ').next().unwrap_or_default());
     println!("\n{report}");
     Ok(fs::write(root()?.join("BENCHMARKS.md"), report)?)
 }
@@ -469,16 +449,5 @@ mod tests {
         let rows = |time| vec![figure("diff compact, base digests known, 1 thread", 1.0, time)];
         let figures = [("64 MiB, 1 %".to_owned(), rows(1.0)), ("256 MiB, 1 %".to_owned(), rows(4.0))];
         assert!(growth(&figures.into()).contains("| 256 MiB | 4.000 s, 1.00 |"));
-    }
-
-    #[test]
-    fn arguments_are_checked() {
-        let parse = |text: &str| parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-        assert_eq!(parse("--long").unwrap().sizes, LONG_SIZES);
-        let options = parse("data --mebibytes 64,128").unwrap();
-        assert_eq!((options.sizes.as_str(), options.folder), ("64,128", Some("data".into())));
-        for wrong in ["--mebibytes", "--mebibytes 1,x", "--mebibytes 0", "a b", "--quick"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -9,10 +9,10 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 
+use crate::Result;
 use crate::python::Python;
 use crate::steps::execute;
-use crate::workspace::{host, root, target};
-use crate::{Result, conformance, no_arguments};
+use crate::workspace::{build_runner, host, root, runner, target};
 
 /// Files and folders of the repository, and where they stand in the bundle.
 const CONTENT: [(&str, &str); 19] = [
@@ -39,9 +39,8 @@ const CONTENT: [(&str, &str); 19] = [
 ];
 
 /// `cargo xtask bundle`
-pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
-    conformance::build_runner()?;
+pub(crate) fn run() -> Result {
+    build_runner()?;
     let bundle = write()?;
     println!("{} ({} bytes)", bundle.display(), fs::metadata(&bundle)?.len());
     Ok(())
@@ -49,7 +48,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 
 /// Writes the bundle of the runner that was built, and returns its path.
 fn write() -> Result<PathBuf> {
-    let runner = conformance::runner()?;
+    let runner = runner()?;
     let version = Command::new(&runner).arg("--version").output()?;
     let version = String::from_utf8(version.stdout)?;
     let version = version.split_whitespace().last().ok_or("the runner does not say its version")?;
@@ -108,7 +107,7 @@ pub(crate) fn check(python: &Python) -> Result {
     tar::Archive::new(unpacked.as_slice()).unpack(&folder)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let inside = folder.path().join(name.trim_end_matches(".tar.gz"));
-    let runner = conformance::runner()?;
+    let runner = runner()?;
     let mut command = Command::new(inside.join(runner.file_name().ok_or("the runner has no name")?));
     let testee = format!("'{}' '{}'", python.path().display(), inside.join("example_testee.py").display());
     // Elsewhere, and without --vectors: the runner finds those beside it.

@@ -2,16 +2,11 @@
 
 use crate::steps::{Steps, execute};
 use crate::workspace::cargo;
-use crate::{Result, directions, no_arguments};
+use crate::{Result, lint};
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
+pub(crate) fn run() -> Result {
     let mut steps = Steps::default();
-    steps.run("format", || execute(&mut cargo(&["fmt", "--all", "--check"])?));
-    steps.run("directions of dependencies", directions::check);
-    steps.run("clippy", || {
-        execute(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?)
-    });
+    lint::add_rust_steps(&mut steps);
     // All that the library promises, and the published vectors.
     steps.run("tests of the library", || {
         execute(&mut cargo(&["test", "--package", "deltachain", "--lib", "--test", "suite", "--quiet"])?)

@@ -1,13 +1,41 @@
-//! `cargo xtask ci`: everything that has to pass before a change is merged.
+//! `cargo xtask ci`: everything that has to pass before a change is merged: lint, tests, and what proves the conformance
+//! kit and this repository itself.
 
-use crate::{Result, lint, no_arguments, test};
+use crate::python::Python;
+use crate::steps::{Lane, Steps};
+use crate::workspace::Profile;
+use crate::{Result, conformance, endurance, js, lint, memory, node, test, wheel};
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
-    // Both run, so that one round shows everything.
-    let (linted, tested) = (lint::run(&[]), test::run(&[]));
-    match (linted, tested) {
-        (Ok(()), result) | (result, Ok(())) => result,
-        (Err(lint), Err(test)) => Err(format!("lint: {lint}; test: {test}").into()),
+pub(crate) fn run() -> Result {
+    Profile::Tests.choose();
+    let mut steps = Steps::default();
+    let installed = node::install(&mut steps);
+    lint::add_steps(&mut steps, installed);
+    let built = test::rust_tests(&mut steps, "--workspace", "");
+    steps.run("another server", endurance::another_server);
+
+    let python = steps.get("Python environment", Python::install);
+    let python = python.as_ref();
+    // Most of these keep one processor busy. The longest begin.
+    let mut lanes: Vec<Lane<'_>> = vec![Box::new(move |steps| wheel::add_steps(steps, built))];
+    lanes.extend(conformance::lanes(built, python));
+    lanes.push(Box::new(move |steps| js::add_all_steps(steps, installed, built, python)));
+    lanes.push(Box::new(move |steps| tool_steps(steps, built, python)));
+    steps.side_by_side(lanes);
+    steps.finish()
+}
+
+/// The Python reader, and how much memory the tool takes.
+fn tool_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
+    match python {
+        Some(python) => {
+            steps.run("Python reader", || python.run("conformance/python", &["-m", "unittest"]));
+        }
+        None => steps.skip("Python reader", "no Python environment"),
+    }
+    if built && cfg!(target_os = "linux") {
+        steps.run("memory", memory::short);
+    } else {
+        steps.skip("memory", if built { "only on Linux" } else { "no tool" });
     }
 }

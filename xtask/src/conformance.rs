@@ -2,29 +2,21 @@
 //! itself: does its generator make these vectors, and do they notice a reader that leaves out a rule or is wrong?
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::Command;
 
 use crate::python::Python;
 use crate::steps::{Lane, Steps, execute};
-use crate::workspace::{build, cargo, program, root, target};
-use crate::{Result, bundle, js, no_arguments};
-
-pub(crate) const ARGUMENTS: &str = "[--long]";
+use crate::workspace::{build_runner, cargo, root, runner, target};
+use crate::{Result, bundle, node};
 
 /// `cargo xtask conformance`
-pub(crate) fn run(arguments: &[String]) -> Result {
-    let long = match arguments {
-        [] => false,
-        [only] if only == "--long" => true,
-        _ => return Err(format!("the arguments are {ARGUMENTS}").into()),
-    };
+pub(crate) fn run(long: bool) -> Result {
     let mut steps = Steps::default();
     let python = steps.get("Python environment", Python::install);
     let built = steps.run("runner", build_runner);
     steps.side_by_side(lanes(built, python.as_ref()));
     if let (true, true, Some(python)) = (long, built, &python) {
-        if js::install(&mut steps) {
+        if node::install(&mut steps) {
             steps.run("wrong JavaScript readers", || wrong_testees(python, &["--reader", "javascript"]));
         }
         steps.run("wrong libraries", || wrong_testees(python, &["--reader", "rust"]));
@@ -33,20 +25,14 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 }
 
 /// `cargo xtask vectors`
-pub(crate) fn write_vectors(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
+pub(crate) fn write_vectors() -> Result {
     build_runner()?;
     rules(&[])?;
     Python::install()?.run("conformance", &["-m", "generator"])?;
     adequacy(&[])
 }
 
-/// Builds the runner.
-pub(crate) fn build_runner() -> Result {
-    build("deltachain-conformance")
-}
-
-/// All steps of the kit, for this task and for `cargo xtask test`. They need the runner.
+/// All steps of the kit, for this task and for `cargo xtask ci`. They need the runner.
 pub(crate) fn lanes(built: bool, python: Option<&Python>) -> Vec<Lane<'_>> {
     vec![
         Box::new(move |steps| add_steps(steps, built, python)),
@@ -57,11 +43,10 @@ pub(crate) fn lanes(built: bool, python: Option<&Python>) -> Vec<Lane<'_>> {
 }
 
 fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
+    add_library(steps, built);
     if built {
-        steps.run("conformance of the Rust library", of_the_library);
         steps.run("rules.json has the rules of SPEC.md", || rules(&["--check"]));
     } else {
-        steps.skip("conformance of the Rust library", "no runner");
         steps.skip("rules.json has the rules of SPEC.md", "no runner");
     }
     match python {
@@ -96,9 +81,13 @@ pub(crate) fn wrong_testees(python: &Python, options: &[&str]) -> Result {
     python.run("conformance", &arguments)
 }
 
-/// The library's own testee, which is a part of the runner.
-pub(crate) fn of_the_library() -> Result {
-    measure(&[&quoted(&runner()?), "testee"])
+/// The suite against the library, by its own testee, which is a part of the runner.
+pub(crate) fn add_library(steps: &mut Steps, built: bool) {
+    if built {
+        steps.run("conformance of the Rust library", || measure(&[&quoted(&runner()?), "testee"]));
+    } else {
+        steps.skip("conformance of the Rust library", "no runner");
+    }
 }
 
 /// Writes the rules of SPEC.md for programs.
@@ -124,11 +113,6 @@ fn adequacy(options: &[&str]) -> Result {
     let mut command = cargo(&["run", "--package", "deltachain-conformance", "--", "adequacy"])?;
     command.env("RUSTFLAGS", "--cfg=deltachain_rule_switch").env("CARGO_TARGET_DIR", target()?.join("rule-switch"));
     execute(command.args(options))
-}
-
-/// The runner that [`build_runner`] makes.
-pub(crate) fn runner() -> Result<PathBuf> {
-    program("deltachain-conformance")
 }
 
 /// A path as one word of a testee's command line.

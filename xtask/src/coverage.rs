@@ -10,9 +10,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::Result;
 use crate::steps::execute;
 use crate::workspace::{cargo, root, target};
-use crate::{Result, no_arguments};
 
 /// Least share of the lines of each module that the tests must reach, in percent.
 const LEAST: usize = 95;
@@ -21,8 +21,7 @@ const MODULES: [&str; 2] = ["src/codec/", "src/format/"];
 const TESTS: &[&str] =
     &["--package", "deltachain", "--package", "deltachain-fuzz", "--lib", "--test", "suite", "--test", "replay"];
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
+pub(crate) fn run() -> Result {
     let tools = llvm_tools()?;
     let folder = target()?.join("coverage");
     let profiles = folder.join("profiles");

@@ -2,16 +2,15 @@
 
 use std::process::Command;
 
+use crate::Result;
 use crate::steps::{Steps, execute};
 use crate::tools::installed;
 use crate::workspace::root;
-use crate::{Result, no_arguments};
 
 /// The version of cargo-deny that is installed.
 const CARGO_DENY: &str = "0.20.2";
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
+pub(crate) fn run() -> Result {
     let (program, root) = (installed("cargo-deny", CARGO_DENY)?, root()?);
     let mut steps = Steps::default();
     // The fuzzers are a workspace of their own.

@@ -4,23 +4,16 @@
 
 use std::ffi::OsString;
 
-use crate::conformance::{build_runner, runner};
+use crate::Result;
+use crate::node;
 use crate::python::Python;
 use crate::steps::{Steps, execute};
-use crate::workspace::{build_tool, cargo, tool};
-use crate::{Result, js};
-
-pub(crate) const ARGUMENTS: &str = "[--long]";
+use crate::workspace::{build_runner, build_tool, cargo, runner, tool};
 
 /// Frames of a long run; the test says how many a short one has.
 const LONG_FRAMES: &str = "1000000";
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    let long = match arguments {
-        [] => false,
-        [only] if only == "--long" => true,
-        _ => return Err(format!("the arguments are {ARGUMENTS}").into()),
-    };
+pub(crate) fn run(long: bool) -> Result {
     let mut steps = Steps::default();
     steps.run("frames", || {
         let mut test = cargo(&["test", "--package", "deltachain-fuzz", "--test", "frames", "--", "--nocapture"])?;
@@ -34,7 +27,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         build_runner()
     });
     let python = steps.get("Python environment", Python::install);
-    let javascript = js::install(&mut steps);
+    let javascript = node::install(&mut steps);
     add_interop(&mut steps, built, python.as_ref(), javascript, long);
     steps.finish()
 }
@@ -54,7 +47,7 @@ fn interop(python: &Python, javascript: bool, long: bool) -> Result {
     let mut arguments: Vec<OsString> =
         vec!["interop.py".into(), "--runner".into(), runner()?.into(), "--tool".into(), tool()?.into()];
     if javascript {
-        arguments.extend(["--javascript".into(), js::testee()?.into()]);
+        arguments.extend(["--javascript".into(), node::testee()?.into()]);
     }
     if long {
         arguments.push("--long".into());

@@ -1,88 +1,55 @@
 //! Which file may use which: dependencies point one way (ARCHITECTURE.md).
 //!
-//! The lower modules of the library have a list of what they may use, and no files of a crate use each other in a circle.
-//! Tests may use anything.
+//! The lower modules of the library have a list of what they may use, and no files or folders of a crate use each other in
+//! a circle. Tests may use anything. import-linter finds circles in the Python package, oxlint in the JavaScript reader.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::Value;
 
 use crate::Result;
 use crate::sources::{Crate, Module};
-use crate::workspace::root;
+use crate::workspace::{cargo, root};
 
-/// A module and the paths of its own crate that it may use.
+/// A module of the library and the paths of its own crate that it may use.
 struct Layer {
     module: &'static str,
-    /// Paths below `crate`; everything below them is allowed too.
-    may_use: &'static [&'static str],
+    /// Paths below `crate`, with spaces between them; everything below them is allowed too.
+    may_use: &'static str,
     /// Whether it may use what reaches outside the program.
     outside: bool,
 }
 
-const LAYERS: &[Layer] = &[
+const LAYERS: [Layer; 6] = [
     Layer {
         module: "format",
-        may_use: &[
-            "error",
-            "format",
-            "limits",
-            "rules",
-            "tensor::DescribedDtype",
-            "tensor::Digest",
-            "tensor::Dtype",
-            "tensor::PIECE_BYTES",
-            "tensor::TensorInfo",
-            "varint",
-        ],
+        may_use: "error format limits rules tensor::DescribedDtype tensor::Digest tensor::Dtype tensor::PIECE_BYTES \
+                  tensor::TensorInfo varint",
         outside: false,
     },
     Layer {
         module: "codec",
-        may_use: &["codec", "error", "format", "limits", "rules", "tensor::Dtype", "tensor::PIECE_BYTES", "varint"],
+        may_use: "codec error format limits rules tensor::Dtype tensor::PIECE_BYTES varint",
         outside: false,
     },
-    Layer { module: "tensor", may_use: &["error", "limits", "progress", "rules", "tensor", "varint"], outside: false },
+    Layer { module: "tensor", may_use: "error limits progress rules tensor varint", outside: false },
     Layer {
         module: "files",
-        may_use: &[
-            "codec::piece::Profile",
-            "diff",
-            "error",
-            "files",
-            "json",
-            "layout",
-            "limits",
-            "link::LinkReader",
-            "plain_name",
-            "progress",
-            "replay::Replay",
-            "rules",
-            "setters",
-            "source",
-            "table",
-            "tensor",
-        ],
+        may_use: "codec::piece::Profile diff error files json layout limits link::LinkReader plain_name progress \
+                  replay::Replay rules setters source table tensor",
         outside: true,
     },
     Layer {
         module: "memory",
-        may_use: &["codec::changes", "codec::lane", "error", "memory", "progress", "rules", "table", "tensor"],
+        may_use: "codec::changes codec::lane error memory progress rules table tensor",
         outside: false,
     },
     Layer {
         module: "chain",
-        may_use: &[
-            "chain",
-            "error",
-            "format::Header",
-            "json",
-            "limits",
-            "plain_name",
-            "rules",
-            "tensor::Digest",
-            "tensor::StateDigests",
-            "tensor::TensorInfo",
-        ],
+        may_use: "chain error format::Header json limits plain_name rules tensor::Digest tensor::StateDigests \
+                  tensor::TensorInfo",
         outside: false,
     },
 ];
@@ -100,9 +67,6 @@ const OUTSIDE: &[&str] = &[
     "std::time",
     "tempfile",
 ];
-
-/// The crates in which circles are looked for, by their root files.
-const ROOTS: &[&str] = &["src/lib.rs", "crates/deltachain-store/src/lib.rs", "crates/deltachain-cli/src/lib.rs"];
 
 /// Files or folders, without `.rs`, that may use each other.
 struct Circle {
@@ -123,21 +87,17 @@ const CIRCLES: &[Circle] = &[
     },
 ];
 
-/// Checks the sources of the library, the store and the tool.
+/// Checks the sources of all crates.
 pub(crate) fn check() -> Result {
     let root = root()?;
-    let mut flaws = Vec::new();
-    let mut modules = 0;
-    let mut circles = Vec::new();
-    for file in ROOTS {
-        let read = Crate::read(&root.join(file))?;
+    let (mut flaws, mut circles, mut modules) = (BTreeSet::new(), Vec::new(), 0);
+    for file in roots()? {
+        let read = Crate::read(&file)?;
         modules += read.modules.len();
         circles.extend(Graph::of(&read, true).circles());
         circles.extend(Graph::of(&read, false).circles());
-        if *file == ROOTS[0] {
-            for layer in LAYERS {
-                flaws.extend(flaws_of(layer, &read));
-            }
+        if file == root.join("src/lib.rs") {
+            flaws.extend(LAYERS.iter().flat_map(|layer| flaws_of(layer, &read)));
         }
     }
     flaws.extend(flaws_of_circles(&circles, CIRCLES, &root));
@@ -150,6 +110,16 @@ pub(crate) fn check() -> Result {
     } else {
         Err(format!("{} uses against the directions in ARCHITECTURE.md", flaws.len()).into())
     }
+}
+
+/// The root files of the libraries and programs of all crates.
+fn roots() -> Result<Vec<PathBuf>> {
+    let output = cargo(&["metadata", "--no-deps", "--format-version", "1"])?.stderr(Stdio::inherit()).output()?;
+    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|package| package["targets"].as_array().into_iter().flatten());
+    let built = targets.filter(|target| ["lib", "bin", "cdylib"].iter().any(|kind| target["kind"][0] == *kind));
+    Ok(built.filter_map(|target| target["src_path"].as_str().map(PathBuf::from)).collect())
 }
 
 /// What the modules of this layer use although they must not.
@@ -165,7 +135,7 @@ fn flaws_of(layer: &Layer, read: &Crate) -> Vec<String> {
             let full = read.full_path(number, &found.path).join("::");
             let is_below = |start: &str| full == start || full.starts_with(&format!("{start}::"));
             let allowed = if is_below("crate") {
-                layer.may_use.iter().any(|may| is_below(&format!("crate::{may}")))
+                layer.may_use.split_whitespace().any(|may| is_below(&format!("crate::{may}")))
             } else {
                 layer.outside || !OUTSIDE.iter().any(|outside| is_below(outside))
             };
@@ -183,7 +153,7 @@ fn flaws_of(layer: &Layer, read: &Crate) -> Vec<String> {
 /// Files or folders of a crate, each with the ones that it uses and the place of a use.
 struct Graph(BTreeMap<PathBuf, BTreeMap<PathBuf, String>>);
 
-/// Files or folders that all use each other in the end, and in words a shortest way round.
+/// Files or folders that all use each other in the end, and in words how.
 struct FoundCircle {
     members: BTreeSet<PathBuf>,
     shown: String,
@@ -213,46 +183,27 @@ impl Graph {
     }
 
     fn circles(&self) -> Vec<FoundCircle> {
-        let mut circles: Vec<FoundCircle> = Vec::new();
-        for member in self.0.keys() {
-            if circles.iter().any(|circle| circle.members.contains(member)) {
-                continue;
-            }
-            let uses_it = |other: &&PathBuf| self.ways(other).contains_key(member);
-            let members: BTreeSet<_> = self.ways(member).into_keys().filter(uses_it).cloned().collect();
-            if let Some(way) = members.iter().map(|member| self.way_round(member)).min_by_key(Vec::len) {
-                circles.push(FoundCircle { members, shown: format!("a circle: {}", way.join(", ")) });
-            }
-        }
-        circles
+        let reached: BTreeMap<_, _> = self.0.keys().map(|member| (member, self.reached(member))).collect();
+        let around = |member| reached[member].iter().copied().filter(|other| reached[other].contains(member)).collect();
+        let circles: BTreeSet<BTreeSet<&PathBuf>> = self.0.keys().map(around).collect();
+        let found = circles.into_iter().filter(|members| !members.is_empty()).map(|members| {
+            let all_uses =
+                members.iter().flat_map(|&member| &self.0[member]).filter(|(used, _)| members.contains(used));
+            let uses = all_uses.map(|(used, place)| format!("\n    {place} uses {}", used.display()));
+            let shown = format!("a circle:{}", uses.collect::<String>());
+            FoundCircle { members: members.into_iter().cloned().collect(), shown }
+        });
+        found.collect()
     }
 
-    /// What this member uses in the end, each with the one before it on a shortest way there.
-    fn ways<'a>(&'a self, member: &'a PathBuf) -> BTreeMap<&'a PathBuf, &'a PathBuf> {
-        let mut ways = BTreeMap::new();
-        let mut waiting = VecDeque::from([member]);
-        while let Some(at) = waiting.pop_front() {
-            for next in self.0[at].keys() {
-                ways.entry(next).or_insert_with(|| {
-                    waiting.push_back(next);
-                    at
-                });
-            }
+    /// What this member uses in the end.
+    fn reached<'a>(&'a self, member: &'a PathBuf) -> BTreeSet<&'a PathBuf> {
+        let mut reached = BTreeSet::new();
+        let mut waiting = vec![member];
+        while let Some(at) = waiting.pop() {
+            waiting.extend(self.0[at].keys().filter(|next| reached.insert(*next)));
         }
-        ways
-    }
-
-    /// The uses of a shortest circle through a member.
-    fn way_round(&self, member: &PathBuf) -> Vec<String> {
-        let ways = self.ways(member);
-        let mut uses = Vec::new();
-        let mut at = member;
-        while uses.is_empty() || at != member {
-            let before = ways[at];
-            uses.insert(0, format!("{} uses {}", self.0[before][at], at.display()));
-            at = before;
-        }
-        uses
+        reached
     }
 }
 
@@ -272,7 +223,7 @@ mod tests {
     use super::*;
     use crate::sources::tests::crate_of;
 
-    const LAYER: Layer = Layer { module: "a", may_use: &["a", "b::C"], outside: false };
+    const LAYER: Layer = Layer { module: "a", may_use: "a b::C", outside: false };
 
     fn flaws(text: &str) -> Vec<String> {
         let files = [("lib.rs", "mod a; mod b;"), ("a.rs", "mod x;"), ("a/x.rs", text), ("b.rs", "")];
@@ -331,6 +282,6 @@ mod tests {
         assert_eq!(allowing(&["a", "b"]), 0);
         assert_eq!(allowing(&["a", "b", "c"]), 2);
         let shown = found[0].shown.replace(&format!("{}/", root.display()), "");
-        assert_eq!(shown, "a circle: a.rs:1 uses b, b.rs:1 uses a");
+        assert_eq!(shown, "a circle:\n    a.rs:1 uses b\n    b.rs:1 uses a");
     }
 }

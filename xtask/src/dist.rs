@@ -4,10 +4,10 @@
 use std::fs;
 use std::process::Command;
 
+use crate::Result;
 use crate::release::version;
 use crate::steps::execute;
 use crate::workspace::{cargo, root, target};
-use crate::{Result, no_arguments};
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
@@ -17,8 +17,7 @@ const MOST_BYTES: u64 = 17 << 20;
 /// What lies beside the program, relative to the root.
 const BESIDE: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
+pub(crate) fn run() -> Result {
     if Command::new("musl-gcc").arg("--version").output().is_err() {
         return Err("please install a C compiler for musl (Debian's package musl-tools)".into());
     }

@@ -1,11 +1,14 @@
 //! `cargo xtask endurance`: long runs of the store under kills, faults, bad networks and other writers, and of the bridge to
-//! inference servers; and the store at another server than the one of the tests. `cargo xtask test` does the same for short.
+//! inference servers; and the store at another server than the one of the tests. `cargo xtask ci` does the same for short.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 
 use crate::Result;
 use crate::python::Python;
@@ -35,17 +38,18 @@ const REQUIREMENTS: [&str; 1] = ["crates/deltachain-store/tests/requirements.txt
 const LOOKS: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(100);
 
-pub(crate) const ARGUMENTS: &str = "[TEST...]";
-
 /// The test that needs a server.
 const ANOTHER_SERVER: &str = "another_server";
 
-pub(crate) fn run(chosen: &[String]) -> Result {
-    let names: Vec<&str> = LONG.iter().map(|(_, test, _)| *test).chain([ANOTHER_SERVER]).collect();
-    if let Some(unknown) = chosen.iter().find(|name| !names.contains(&name.as_str())) {
-        return Err(format!("there is no test `{unknown}`; there are {}", names.join(", ")).into());
-    }
-    let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name);
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The tests to run; all of them if none is given
+    #[arg(value_parser = PossibleValuesParser::new(LONG.iter().map(|(_, test, _)| *test).chain([ANOTHER_SERVER])))]
+    tests: Vec<String>,
+}
+
+pub(crate) fn run(Arguments { tests }: &Arguments) -> Result {
+    let is_chosen = |name: &str| tests.is_empty() || tests.iter().any(|chosen| chosen == name);
     let mut steps = Steps::default();
     for (program, test, settings) in LONG.iter().filter(|(_, test, _)| is_chosen(test)) {
         steps.run(test, || execute(module(program, test)?.envs(settings.iter().copied())));

@@ -6,14 +6,7 @@ use crate::steps::execute;
 use crate::workspace::{root, target};
 use crate::{Result, trainers, wheel};
 
-pub(crate) const ARGUMENTS: &str = "[--short]";
-
-pub(crate) fn run(arguments: &[String]) -> Result {
-    let short = match arguments {
-        [] => false,
-        [option] if option == "--short" => true,
-        _ => return Err(format!("the arguments are {ARGUMENTS}").into()),
-    };
+pub(crate) fn run(short: bool) -> Result {
     let wheel = wheel::build_for_this_machine()?;
     let mut python = Command::new("python3");
     python.arg("engines/run.py").arg("--wheel").arg(&wheel).arg("--work").arg(target()?.join("engines"));

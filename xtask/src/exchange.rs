@@ -4,22 +4,23 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 
+use clap::Args;
+
 use crate::Result;
 use crate::python::Python;
 use crate::workspace::{build_tool, root, tool};
 
 const PROOF: &str = "crates/deltachain-exchange/proof";
 
-pub(crate) const ARGUMENTS: &str = "[DIRECTORY]";
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Pairs `NAME_step0.safetensors` and `NAME_step1.safetensors`, which are tried too
+    directory: Option<PathBuf>,
+}
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    let folder = match arguments {
-        [] => None,
-        [folder] if !folder.starts_with('-') => Some(PathBuf::from(folder)),
-        _ => return Err(format!("the arguments are {ARGUMENTS}").into()),
-    };
+pub(crate) fn run(Arguments { directory }: &Arguments) -> Result {
     let mut states = Vec::new();
-    for entry in folder.iter().map(fs::read_dir).collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten() {
+    for entry in directory.iter().map(fs::read_dir).collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten() {
         let path = fs::canonicalize(entry?.path())?;
         if path.to_string_lossy().ends_with("_step0.safetensors") {
             states.push(path);

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use clap::{Args, value_parser};
+
 use crate::Result;
 use crate::steps::{execute, show};
 use crate::tools::installed;
 use crate::workspace::{cargo, host, root, target};
-
-pub(crate) const ARGUMENTS: &str = "[TARGET...] [--seconds N] | --seeds | --regressions";
 
 /// The version of cargo-fuzz that is installed.
 const CARGO_FUZZ: &str = "0.13.2";
@@ -23,46 +23,28 @@ const MAX_BYTES: u32 = 2048;
 /// The same for chains, which hold several links.
 const MAX_CHAIN_BYTES: u32 = 4096;
 
-#[derive(Debug, PartialEq, Eq)]
-enum Task {
-    /// These targets, or all of them, for this many seconds each.
-    Run {
-        targets: Vec<String>,
-        seconds: u64,
-    },
-    Seeds,
-    Regressions,
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The fuzzers to run; all of them if none is given
+    targets: Vec<String>,
+    /// How long each of them runs
+    #[arg(long, default_value_t = 60, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Only collect their seeds
+    #[arg(long, exclusive = true)]
+    seeds: bool,
+    /// Only replay what is known
+    #[arg(long, exclusive = true)]
+    regressions: bool,
 }
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    match parse(arguments)? {
-        Task::Seeds => collect_seeds(),
-        Task::Regressions => Fuzzers::build()?.run_all(&[], &["-runs=0"]),
-        Task::Run { targets, seconds } => Fuzzers::build()?.run_all(&targets, &[&format!("-max_total_time={seconds}")]),
+pub(crate) fn run(arguments: &Arguments) -> Result {
+    let Arguments { targets, seconds, seeds, regressions } = arguments;
+    if *seeds {
+        return collect_seeds();
     }
-}
-
-fn parse(arguments: &[String]) -> Result<Task> {
-    match arguments {
-        [only] if only == "--seeds" => return Ok(Task::Seeds),
-        [only] if only == "--regressions" => return Ok(Task::Regressions),
-        _ => {}
-    }
-    let (mut targets, mut seconds) = (Vec::new(), 60);
-    let mut arguments = arguments.iter();
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--seconds" => {
-                let number = arguments.next().and_then(|number| number.parse().ok()).filter(|&number| number > 0);
-                seconds = number.ok_or("--seconds needs a number from 1 on")?;
-            }
-            _ if argument.starts_with('-') => {
-                return Err(format!("unexpected argument `{argument}`; the arguments are {ARGUMENTS}").into());
-            }
-            name => targets.push(name.to_owned()),
-        }
-    }
-    Ok(Task::Run { targets, seconds })
+    let bound = if *regressions { "-runs=0".to_owned() } else { format!("-max_total_time={seconds}") };
+    Fuzzers::build()?.run_all(targets, &[&bound])
 }
 
 /// Writes the seeds into `fuzz/corpus`, where fuzzers add their inputs.
@@ -187,18 +169,6 @@ fn nightly_host() -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn arguments_are_checked() {
-        let parse = |text: &str| parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-        assert_eq!(parse("--seeds").unwrap(), Task::Seeds);
-        assert_eq!(parse("--regressions").unwrap(), Task::Regressions);
-        assert_eq!(parse("").unwrap(), Task::Run { targets: Vec::new(), seconds: 60 });
-        assert_eq!(parse("link --seconds 5").unwrap(), Task::Run { targets: vec!["link".to_owned()], seconds: 5 });
-        for wrong in ["--seconds", "--seconds 0", "--second 3", "--seeds link"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn executions_are_found() {

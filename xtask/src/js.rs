@@ -7,15 +7,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::conformance::{build_runner, measure_part, quoted, wrong_testees};
+use crate::Result;
+use crate::conformance::{measure_part, quoted, wrong_testees};
 use crate::differential::add_interop;
+use crate::node::{self, folder, testee};
 use crate::python::Python;
 use crate::steps::{Steps, execute};
-use crate::workspace::{build_tool, root, target, tool};
-use crate::{Result, no_arguments};
+use crate::workspace::{build_runner, build_tool, root, target, tool};
 
-/// Oldest version of Node that the package supports.
-const NODE: u32 = 20;
 /// What the npm package has beside sources and types.
 const PACKED: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "package.json"];
 /// How many mistakes are tried in a test: all of them take minutes.
@@ -24,70 +23,61 @@ const SOME_MISTAKES: u32 = 40;
 const BROWSER: &str = "/usr/bin/chromium";
 
 /// `cargo xtask js`
-pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
+pub(crate) fn run() -> Result {
     let mut steps = Steps::default();
     let built = steps.run("release build", || {
         build_tool()?;
         build_runner()
     });
     let python = steps.get("Python environment", Python::install);
-    add_steps(&mut steps, built, python.as_ref());
+    let installed = node::install(&mut steps);
+    add_all_steps(&mut steps, installed, built, python.as_ref());
     steps.finish()
 }
 
-/// All steps of the JavaScript reader, for this task and for `cargo xtask test`. Some need the tool and the runner.
-pub(crate) fn add_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
-    let installed = install(steps);
-    if installed {
-        add_own_steps(steps, built, python);
-    }
-    add_interop(steps, built, python, installed, false);
-}
-
-/// Installs the reader's packages. Returns whether it can be used.
-pub(crate) fn install(steps: &mut Steps) -> bool {
-    if !has_node() {
-        steps.skip("JavaScript reader", "no Node of version 20 or later");
-        return false;
-    }
-    steps.run("JavaScript packages", || in_js("npm", &["ci", "--ignore-scripts", "--no-audit", "--no-fund"]))
-}
-
-fn add_own_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
-    steps.run("JavaScript types", || in_js("npm", &["run", "types"]));
-    steps.run("JavaScript tests", || in_js("npm", &["test"]));
-    steps.run("files of the npm package", check_package);
-    steps.run("inspector: the built page is up to date", || in_js("node", &["inspector/build.mjs", "--check"]));
-    if !built {
-        steps.skip("conformance of the JavaScript reader", "no runner");
-        steps.skip("inspector in a browser", "no tool");
+/// What tells whether the reader works. `installed`: whether its packages are there. The vectors need the runner.
+pub(crate) fn add_steps(steps: &mut Steps, installed: bool, built: bool) {
+    if !installed {
         return;
     }
-    let browser = std::env::var_os("DELTACHAIN_BROWSER").map_or_else(|| PathBuf::from(BROWSER), PathBuf::from);
-    if browser.exists() {
-        steps.run("inspector in a browser", test_page);
-    } else {
-        steps.skip(
-            "inspector in a browser",
-            "no /usr/bin/chromium, and DELTACHAIN_BROWSER names no browser that is there",
-        );
-    }
-    steps.run("conformance of the JavaScript reader", || {
+    steps.run("JavaScript types", || node::run("npm", &["run", "types"]));
+    steps.run("JavaScript tests", || node::run("npm", &["test"]));
+    if built {
         // It writes no links, so it does not claim `encode`.
-        measure_part(&["node", &quoted(&testee()?)], &[])
-    });
-    steps.run("inspect of the JavaScript reader", || {
-        in_js("node", &[OsStr::new("tests/inspect.mjs"), tool()?.as_os_str()])
-    });
-    match python {
-        Some(python) => {
-            steps.run("some wrong JavaScript readers", || {
-                wrong_testees(python, &["--reader", "javascript", "--some", &SOME_MISTAKES.to_string()])
-            });
-        }
-        None => steps.skip("some wrong JavaScript readers", "no Python environment"),
+        steps.run("conformance of the JavaScript reader", || measure_part(&["node", &quoted(&testee()?)], &[]));
+    } else {
+        steps.skip("conformance of the JavaScript reader", "no runner");
     }
+}
+
+/// That, and what is compared with the reader or made of it. Some need the tool and the runner.
+pub(crate) fn add_all_steps(steps: &mut Steps, installed: bool, built: bool, python: Option<&Python>) {
+    add_steps(steps, installed, built);
+    if installed {
+        steps.run("files of the npm package", check_package);
+        steps.run("inspector: the built page is up to date", || node::run("node", &["inspector/build.mjs", "--check"]));
+    }
+    if installed && built {
+        let browser = std::env::var_os("DELTACHAIN_BROWSER").map_or_else(|| PathBuf::from(BROWSER), PathBuf::from);
+        if browser.exists() {
+            steps.run("inspector in a browser", test_page);
+        } else {
+            let reason = "no /usr/bin/chromium, and DELTACHAIN_BROWSER names no browser that is there";
+            steps.skip("inspector in a browser", reason);
+        }
+        steps.run("inspect of the JavaScript reader", || {
+            node::run("node", &[OsStr::new("tests/inspect.mjs"), tool()?.as_os_str()])
+        });
+        match python {
+            Some(python) => {
+                steps.run("some wrong JavaScript readers", || {
+                    wrong_testees(python, &["--reader", "javascript", "--some", &SOME_MISTAKES.to_string()])
+                });
+            }
+            None => steps.skip("some wrong JavaScript readers", "no Python environment"),
+        }
+    }
+    add_interop(steps, built, python, installed, false);
 }
 
 /// The page in a browser. Pictures of it are kept in `target/inspector`.
@@ -118,26 +108,4 @@ fn check_package() -> Result {
         }
     }
     Ok(())
-}
-
-/// Whether there is a Node that is new enough, with npm.
-fn has_node() -> bool {
-    let output = |program| Command::new(program).arg("--version").stderr(Stdio::null()).output();
-    let Ok(node) = output("node") else { return false };
-    let version = String::from_utf8_lossy(&node.stdout).trim().trim_start_matches('v').to_owned();
-    let major = version.split('.').next().and_then(|major| major.parse().ok());
-    major.is_some_and(|major: u32| major >= NODE) && output("npm").is_ok_and(|npm| npm.status.success())
-}
-
-/// The reader behind the protocol of the conformance kit.
-pub(crate) fn testee() -> Result<PathBuf> {
-    Ok(folder()?.join("testee.mjs"))
-}
-
-fn folder() -> Result<PathBuf> {
-    Ok(root()?.join("js"))
-}
-
-fn in_js<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result {
-    execute(Command::new(program).args(arguments).current_dir(folder()?))
 }

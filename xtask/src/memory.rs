@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::{Args, value_parser};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -19,8 +20,6 @@ use crate::Result;
 use crate::steps::{say, show};
 use crate::synthetic::{Change, write_pair};
 use crate::workspace::{build_tool, target, tool};
-
-pub(crate) const ARGUMENTS: &str = "[--mebibytes N] [--threads T] [--dense]";
 
 /// The bound in MiB: this much, and this much for each thread. The first holds 64 MiB of segments that wait until the
 /// index is known (more of them wait in a file). The second holds the pieces of both states, 32 MiB for a group, and
@@ -35,46 +34,37 @@ fn bound(change: Change) -> (u64, u64) {
 /// Time between two looks at the child.
 const PERIOD: Duration = Duration::from_millis(2);
 
-struct Options {
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Size of the synthetic files in MiB
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = value_parser!(u64).range(1..1 << 24))]
     mebibytes: u64,
-    threads: u64,
-    change: Change,
+    /// Threads of the tool; as many as there are processors if it is not given
+    #[arg(long, value_name = "T", value_parser = value_parser!(u64).range(1..1 << 24))]
+    threads: Option<u64>,
+    /// Change every element, not 1 %
+    #[arg(long)]
+    dense: bool,
 }
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    let options = parse(arguments)?;
+/// `cargo xtask memory`
+pub(crate) fn run(arguments: &Arguments) -> Result {
     build_tool()?;
-    measure(&options)
+    let threads = arguments.threads.map_or_else(processors, Ok)?;
+    measure(arguments.mebibytes, threads, if arguments.dense { Change::Dense } else { Change::Sparse })
 }
 
 /// A run that is short and still tells whether memory grows with the model: each file is more than twice the bound.
 pub(crate) fn short() -> Result {
-    measure(&Options { mebibytes: 512, threads: 1, change: Change::Sparse })
+    measure(512, 1, Change::Sparse)
 }
 
-fn parse(arguments: &[String]) -> Result<Options> {
-    let threads = thread::available_parallelism()?.get() as u64;
-    let mut options = Options { mebibytes: 512, threads, change: Change::Sparse };
-    let mut arguments = arguments.iter();
-    while let Some(argument) = arguments.next() {
-        let mut number = || -> Result<u64> {
-            let value = arguments.next().ok_or_else(|| format!("{argument} needs a number"))?;
-            let number = value.parse().ok().filter(|&number| (1..1 << 24).contains(&number));
-            Ok(number.ok_or_else(|| format!("{argument} {value}: not a number from 1 to 2^24 - 1"))?)
-        };
-        match argument.as_str() {
-            "--mebibytes" => options.mebibytes = number()?,
-            "--threads" => options.threads = number()?,
-            "--dense" => options.change = Change::Dense,
-            _ => return Err(format!("unexpected argument `{argument}`; the arguments are {ARGUMENTS}").into()),
-        }
-    }
-    Ok(options)
+fn processors() -> Result<u64> {
+    Ok(thread::available_parallelism()?.get() as u64)
 }
 
 /// Makes the files, runs the tool on them, prints its memory and time, and compares the memory with the bound.
-fn measure(options: &Options) -> Result {
-    let Options { mebibytes, threads, change } = *options;
+fn measure(mebibytes: u64, threads: u64, change: Change) -> Result {
     let files = Files::write(mebibytes, threads, change)?;
     let (fixed, per_thread) = bound(change);
     let bound = fixed + threads * per_thread;
@@ -112,7 +102,7 @@ impl CatchUp {
 
 /// Lets the built tool apply 1, 4, 16 and 64 links in one pass to a file of this many MiB.
 pub(crate) fn catch_up(mebibytes: u64) -> Result<Vec<CatchUp>> {
-    let files = Files::write(mebibytes, thread::available_parallelism()?.get() as u64, Change::Sparse)?;
+    let files = Files::write(mebibytes, processors()?, Change::Sparse)?;
     files.diff(true)?;
     files.diff(false)?;
     let model = fs::metadata(files.path("base.safetensors"))?.len();
@@ -247,15 +237,5 @@ mod tests {
         let status = "Name:\tdeltachain\nVmPeak:\t  300 kB\nVmHWM:\t  123456 kB\nVmRSS:\t 5 kB\n";
         assert_eq!(high_water_mark(status), Some(123_456));
         assert_eq!(high_water_mark("Name:\tzombie\n"), None);
-    }
-
-    #[test]
-    fn arguments_are_checked() {
-        let parse = |text: &str| parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-        let options = parse("--dense --mebibytes 7 --threads 3").unwrap();
-        assert_eq!((options.mebibytes, options.threads, options.change), (7, 3, Change::Dense));
-        for wrong in ["--mebibytes", "--mebibytes x", "--mebibytes 0", "--threads -1", "--mebibites 3"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -10,19 +10,12 @@ use crate::steps::show;
 use crate::tools::installed;
 use crate::workspace::{root, target};
 
-pub(crate) const ARGUMENTS: &str = "[--shard K/N]";
-
 /// The version of cargo-mutants that is installed.
 const CARGO_MUTANTS: &str = "27.1.0";
 /// Least share of the mutants of each module that the tests must notice, in percent.
 const LEAST: usize = 90;
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    let shard = match arguments {
-        [] => None,
-        [option, shard] if option == "--shard" => Some(shard),
-        _ => return Err(format!("the arguments are {ARGUMENTS}").into()),
-    };
+pub(crate) fn run(shard: Option<&str>) -> Result {
     let (program, out) = (installed("cargo-mutants", CARGO_MUTANTS)?, target()?);
     let mut mutants = Command::new(program);
     mutants.args(["mutants", "--package", "deltachain", "--output"]).arg(&out).current_dir(root()?);

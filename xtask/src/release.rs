@@ -3,12 +3,15 @@
 //! itself is for people (CONTRIBUTING.md).
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
+
+use clap::Args;
 
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::tools::installed;
-use crate::workspace::{cargo, root};
+use crate::workspace::{build_runner, cargo, root};
 use crate::{Result, conformance, wheel};
 
 /// The crates that are published, each after those that it needs.
@@ -18,17 +21,22 @@ const LIBRARIES: [&str; 3] = ["deltachain", "deltachain-exchange", "deltachain-s
 /// The version of cargo-public-api that lists interfaces.
 const PUBLIC_API: &str = "0.52.0";
 
-pub(crate) const ARGUMENTS: &str = "--dry-run | --record";
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Arguments {
+    /// Versions agree, packages build from what is in them, the public interface is as recorded, tests pass
+    #[arg(long)]
+    dry_run: bool,
+    /// Record the public interface
+    #[arg(long)]
+    record: bool,
+}
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    match arguments {
-        [option] if option == "--dry-run" => dry_run(),
-        [option] if option == "--record" => LIBRARIES.iter().try_for_each(|name| {
-            let listed = interface(name)?;
-            Ok(fs::write(root()?.join(recorded(name)), listed)?)
-        }),
-        _ => Err(format!("the arguments are {ARGUMENTS}").into()),
+pub(crate) fn run(arguments: &Arguments) -> Result {
+    if arguments.record {
+        return LIBRARIES.iter().try_for_each(|name| Ok(fs::write(recorded(name)?, interface(name)?)?));
     }
+    dry_run()
 }
 
 fn dry_run() -> Result {
@@ -38,17 +46,15 @@ fn dry_run() -> Result {
     steps.run("Rust packages build from what is in them", || package(&["--locked"]));
     for name in LIBRARIES {
         steps.run(&format!("public interface of {name}"), || {
-            if interface(name)? == fs::read_to_string(root()?.join(recorded(name)))? {
+            if interface(name)? == fs::read_to_string(recorded(name)?)? {
                 return Ok(());
             }
             Err("it is not the recorded one: see what `cargo xtask release --record` changes".into())
         });
     }
     // `cargo xtask test` tries what `cargo test` builds.
-    let runner = steps.run("conformance runner", conformance::build_runner);
-    if runner {
-        steps.run("conformance of the Rust library", conformance::of_the_library);
-    }
+    let runner = steps.run("conformance runner", build_runner);
+    conformance::add_library(&mut steps, runner);
     wheel::add_steps(&mut steps, runner);
     steps.run("description of the Python wheel", || {
         let wheel = wheel::build_for_this_machine()?;
@@ -106,12 +112,9 @@ fn is_clean() -> Result {
     if status.status.success() && text.is_empty() { Ok(()) } else { Err(text.into()) }
 }
 
-/// Where the interface of a library is recorded, relative to the root.
-fn recorded(name: &str) -> String {
-    match name {
-        "deltachain" => "public-api.txt".to_owned(),
-        other => format!("crates/{other}/public-api.txt"),
-    }
+/// Where the interface of a library is recorded.
+fn recorded(name: &str) -> Result<PathBuf> {
+    Ok(root()?.join(format!("xtask/public-api/{name}.txt")))
 }
 
 /// The public items of a library, a line each. Needs a nightly toolchain.

@@ -1,40 +1,34 @@
-//! `cargo xtask test`: every test, also of the Python reader, the JavaScript reader and the conformance kit.
+//! `cargo xtask test`: what tells whether a build can be trusted: the tests of what users get, and the vectors against it.
+//! What proves the conformance kit and this repository is part of `cargo xtask ci`.
 
-use crate::python::Python;
-use crate::steps::{Lane, Steps, execute};
+use crate::steps::{Steps, execute};
 use crate::workspace::{Profile, cargo};
-use crate::{Result, conformance, endurance, js, memory, no_arguments, wheel};
+use crate::{Result, conformance, js, node, wheel};
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
-    let mut steps = Steps::default();
+/// The crates that users get.
+const CRATES: &str =
+    "--package deltachain --package deltachain-exchange --package deltachain-store --package deltachain-cli";
+
+pub(crate) fn run() -> Result {
     Profile::Tests.choose();
-    let built = steps.run("build", || execute(&mut cargo(&["test", "--workspace", "--no-run"])?));
-    steps.run("Rust tests", || execute(&mut cargo(&["test", "--workspace"])?));
-    steps.run("another server", endurance::another_server);
-
-    let python = steps.get("Python environment", Python::install);
-    let python = python.as_ref();
-    // Most of these keep one processor busy. The longest begin.
-    let mut lanes: Vec<Lane<'_>> = vec![Box::new(move |steps| wheel::add_steps(steps, built))];
-    lanes.extend(conformance::lanes(built, python));
-    lanes.push(Box::new(move |steps| js::add_steps(steps, built, python)));
-    lanes.push(Box::new(move |steps| tool_steps(steps, built, python)));
-    steps.side_by_side(lanes);
+    let mut steps = Steps::default();
+    // Together with the runner, so that what both need is built once.
+    let built = rust_tests(&mut steps, CRATES, "--package deltachain-conformance");
+    steps.side_by_side(vec![
+        Box::new(move |steps| wheel::add_steps(steps, built)),
+        Box::new(move |steps| {
+            let installed = node::install(steps);
+            js::add_steps(steps, installed, built);
+        }),
+        Box::new(move |steps| conformance::add_library(steps, built)),
+    ]);
     steps.finish()
 }
 
-/// The Python reader, and how much memory the tool takes.
-fn tool_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
-    match python {
-        Some(python) => {
-            steps.run("Python reader", || python.run("conformance/python", &["-m", "unittest"]));
-        }
-        None => steps.skip("Python reader", "no Python environment"),
-    }
-    if built && cfg!(target_os = "linux") {
-        steps.run("memory", memory::short);
-    } else {
-        steps.skip("memory", if built { "only on Linux" } else { "no tool" });
-    }
+/// Builds the tests of these crates, and others beside them, and runs the former. Returns whether all could be built.
+pub(crate) fn rust_tests(steps: &mut Steps, crates: &str, others: &str) -> bool {
+    let test = |options: &str| execute(cargo(&["test"])?.args(options.split_whitespace()));
+    let built = steps.run("build", || test(&format!("{crates} {others} --no-run")));
+    steps.run("Rust tests", || test(crates));
+    built
 }

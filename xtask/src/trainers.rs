@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::workspace::Profile;
-use crate::{Result, no_arguments, wheel};
+use crate::{Result, wheel};
 
 const REQUIREMENTS: [&str; 2] = ["python/requirements-test.txt", "python/tests/engines/requirements.txt"];
 /// It requires an older transformers than TRL is tried with, so it is installed without its dependencies.
@@ -16,8 +16,7 @@ const VERL: &str = "verl==0.9.1";
 /// What needs torch.
 const TESTS: [&str; 4] = ["engines", "test_torch.py", "test_ranks.py", "test_publisher.py"];
 
-pub(crate) fn run(arguments: &[String]) -> Result {
-    no_arguments(arguments)?;
+pub(crate) fn run() -> Result {
     Profile::Tests.choose();
     let mut steps = Steps::default();
     let wheel = steps.get("wheel", wheel::build_for_this_machine);

@@ -8,8 +8,8 @@ use std::process::Command;
 use crate::conformance::quoted;
 use crate::python::Python;
 use crate::steps::{Steps, execute, say};
-use crate::workspace::{Profile, root, target};
-use crate::{Result, conformance, no_arguments};
+use crate::workspace::{Profile, build_runner, root, target};
+use crate::{Result, conformance};
 
 /// What builds wheels, and what tests them.
 const BUILD: [&str; 1] = ["python/requirements-build.txt"];
@@ -29,16 +29,10 @@ enum For {
 }
 
 /// `cargo xtask wheel [--manylinux]`
-pub(crate) fn run(arguments: &[String]) -> Result {
-    let systems = match arguments {
-        [option] if option == "--manylinux" => For::Manylinux,
-        _ => {
-            no_arguments(arguments)?;
-            For::This
-        }
-    };
+pub(crate) fn run(manylinux: bool) -> Result {
+    let systems = if manylinux { For::Manylinux } else { For::This };
     let mut steps = Steps::default();
-    let runner = steps.run("conformance runner", conformance::build_runner);
+    let runner = steps.run("conformance runner", build_runner);
     steps_for(systems, &mut steps, runner);
     steps.finish()
 }

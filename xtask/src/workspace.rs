@@ -2,7 +2,8 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -23,7 +24,7 @@ pub(crate) enum Profile {
 impl Profile {
     /// Lets this task and what it calls use these programs.
     pub(crate) fn choose(self) {
-        // A task chooses at its beginning. `cargo xtask ci` runs several, of which one chooses.
+        // A task chooses at its beginning.
         PROFILE.get_or_init(|| self);
     }
 
@@ -54,6 +55,21 @@ pub(crate) fn target() -> Result<PathBuf> {
     Ok(root()?.join(named))
 }
 
+/// Where real checkpoints are: this folder, or the excerpts in the repository.
+pub(crate) fn checkpoints(folder: Option<&Path>) -> Result<PathBuf> {
+    match folder {
+        Some(folder) => Ok(fs::canonicalize(folder).map_err(|error| format!("{}: {error}", folder.display()))?),
+        None => Ok(root()?.join("testdata")),
+    }
+}
+
+/// What was typed to start this task, without the name of that folder.
+pub(crate) fn typed(folder: Option<&Path>) -> String {
+    let is_folder = |word: &String| folder == Some(Path::new(word));
+    let words = env::args().skip(1).map(|word| if is_folder(&word) { "DIRECTORY".to_owned() } else { word });
+    ["cargo xtask".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+}
+
 /// A Cargo command that runs in the root.
 pub(crate) fn cargo(arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
@@ -70,7 +86,7 @@ pub(crate) fn host(rustc: &mut Command) -> Result<String> {
 }
 
 /// Builds programs of a package, unless `cargo test --workspace` has.
-pub(crate) fn build(package: &str) -> Result {
+fn build(package: &str) -> Result {
     match Profile::chosen() {
         Profile::Tests => Ok(()),
         Profile::Release => execute(&mut cargo(&["build", "--release", "--package", package])?),
@@ -87,8 +103,18 @@ pub(crate) fn tool() -> Result<PathBuf> {
     program("deltachain")
 }
 
+/// Builds the runner of the conformance kit.
+pub(crate) fn build_runner() -> Result {
+    build("deltachain-conformance")
+}
+
+/// The runner that [`build_runner`] makes.
+pub(crate) fn runner() -> Result<PathBuf> {
+    program("deltachain-conformance")
+}
+
 /// A program of the workspace that was built.
-pub(crate) fn program(name: &str) -> Result<PathBuf> {
+fn program(name: &str) -> Result<PathBuf> {
     let folder = match Profile::chosen() {
         Profile::Tests => "debug",
         Profile::Release => "release",

@@ -6,7 +6,7 @@ from deltachain_py import link as dcf
 from deltachain_py.errors import DcfError, Limits
 from deltachain_py.header import MAGIC
 from deltachain_py.index import PATCH, Coding, Index, SegmentEntry, TensorEntry
-from deltachain_py.model import BY_NAME, DTYPES, Tensor, elements, state_digest
+from deltachain_py.model import BY_NAME, DTYPES, Tensor, state_digest
 from deltachain_py.primitives import crc32
 from deltachain_py.segment import encode_segment
 
@@ -45,12 +45,12 @@ def header(base, target, index_stored=0, index_raw=0, segments=0, index_crc=0, m
     return raw + crc32(raw).to_bytes(4, "little")
 
 
-def make(index, body=b"", base={}, target={}, stored_index=None, **fields):
+def make(index, body=b"", base=None, target=None, stored_index=None, **fields):
     """A file with right CRCs from an Index (or its raw bytes) and the bytes of the segments."""
     raw = index.encode() if isinstance(index, Index) else bytes(index)
     stored = raw if stored_index is None else stored_index
-    base = base if isinstance(base, bytes) else state_digest(base)
-    target = target if isinstance(target, bytes) else state_digest(target)
+    base = base if isinstance(base, bytes) else state_digest(base or {})
+    target = target if isinstance(target, bytes) else state_digest(target or {})
     values = dict(index_stored=len(stored), index_raw=len(raw), segments=len(body), index_crc=crc32(stored)) | fields
     return header(base, target, **values) + stored + body
 

@@ -223,9 +223,9 @@ class Chains(ChainCase):
 
     def test_lost_objects_and_publishing_again(self):
         self.chain([None], [0], [1])
-        with self.assertRaises(Exception):
+        with self.assertRaises(AssertionError):
             publish(self.store, self.states[2], {1: self.states[1]})  # not the parent
-        names = [name for name in (COMMIT.format(2), self.file(2, 1))]
+        names = [COMMIT.format(2), self.file(2, 1)]
         self.remove(names[0])  # the newest object is lost
         self.there(1)
         self.refused("R-CHN-14", held=self.held(2))
@@ -453,7 +453,7 @@ class RandomDamage(ChainCase):
             version, held = rng.randrange(5), rng.choice([None, *range(5)])
             floor = max([0, *(v + 1 for v in bad if v <= version), *(v + 1 for v in forks if v < version)])
             checked = range(min(held, version), max(held, version) + 1) if held is not None else ()
-            final = any(v in bad or v in forks and (v == held or v + 1 in checked) for v in checked)
+            final = any(v in bad or (v in forks and (v == held or v + 1 in checked)) for v in checked)
             there = floor <= version and not final and any(floor <= start for start in self.paths(version, held))
             verdicts[there] += 1
             reader = Reader(self.store, None if held is None else self.held(held))

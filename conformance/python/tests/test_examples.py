@@ -53,7 +53,10 @@ class Examples(unittest.TestCase):
         self.assertEqual({k: bytes(v).hex() for k, v in streams.items()},
                          {"bitmap": "", "gap low": "11", "gap high": "0100ff", "gap escape": "12"})
         table = SimpleNamespace(contexts=1, positions=[2], counts=[[3]])
-        take = lambda name, needed=None, limit=None: bytes(streams[name])
+
+        def take(name, needed=None, limit=None):
+            return bytes(streams[name])
+
         self.assertEqual(codings.decode_positions(take, table, [SimpleNamespace(lanes=1101)], ""), [[[5, 6, 1100]]])
 
     def test_absolute(self):  # section 8.2

@@ -60,8 +60,8 @@ class Layout(unittest.TestCase):
         good = text(("v/a.safetensors", None, ["v/x", "v/y"]), ("w/a.safetensors", None, ["w/x"]))
         layout.parse(good, names)
         layout.parse(text(("v/a.safetensors", None, None)), {"v/": 0, "v/x": 0})
-        for one in (good.replace("w/a", "W/a"), good.replace("w/", "V/"), good.replace("w/a", "w/b/a"), good.replace("w/a", "con/a"),
-                    text(("v/a.safetensors", None, None))):
+        for one in (good.replace("w/a", "W/a"), good.replace("w/", "V/"), good.replace("w/a", "w/b/a"),
+                    good.replace("w/a", "con/a"), text(("v/a.safetensors", None, None))):
             self.assertEqual(rule_of(layout.parse, one, names), "R-LAY-01", one)
 
     def test_order(self):

@@ -200,7 +200,7 @@ class PseudoCode(unittest.TestCase):
             if not literal.remembered:  # final: the first one is reported
                 self.assertEqual((failure.error_class, failure.rule), (expected["class"], expected["rule"]))
             return
-        if expected.get("rule") in ("R-CHN-12", "R-CHN-15", "R-CHN-16", "R-LIM-04", "R-LIM-08"):  # steps 6 and 7; limits
+        if expected.get("rule") in ("R-CHN-12", "R-CHN-15", "R-CHN-16", "R-LIM-04", "R-LIM-08"):  # steps 6, 7; limits
             return
         self.assertNotIn("class", expected, expected)
         self.assertEqual(version, expected["version"])

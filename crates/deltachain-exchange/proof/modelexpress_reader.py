@@ -1,5 +1,5 @@
-"""Three steps, exported in slime's layout, read by the reader of ModelExpress, which servers of vLLM and SGLang use: its checkpoint
-has to be the last step bit for bit, and damage has to be noticed.
+"""Three steps, exported in slime's layout, read by the reader of ModelExpress, which servers of vLLM and SGLang use:
+its checkpoint has to be the last step bit for bit, and damage has to be noticed.
 
     python modelexpress_reader.py TOOL TESTDATA
 

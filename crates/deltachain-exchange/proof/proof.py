@@ -1,9 +1,10 @@
-"""The proof of the exchange, with the real packages: they decode what the tool exports, and the tool imports what they make.
+"""The proof of the exchange, with the real packages: they decode what the tool exports, and the tool imports what they
+make.
 
-For each pair of states and each layout: the tool exports a link and the package (or, where a layout has none, the writer
-of bench/rivals/methods.py) gives the target back bit for bit; the package encodes the pair, the tool imports that, applies
-its own link, and the result is the target bit for bit. Prints bytes and times. Arguments: the tool, and files
-NAME_step0.safetensors, each with a NAME_step1.safetensors beside it; without files, generated states alone.
+For each pair of states and each layout: the tool exports a link and the package (or, where a layout has none, the
+writer of bench/rivals/methods.py) gives the target back bit for bit; the package encodes the pair, the tool imports
+that, applies its own link, and the result is the target bit for bit. Prints bytes and times. Arguments: the tool, and
+files NAME_step0.safetensors, each with a NAME_step1.safetensors beside it; without files, generated states alone.
 """
 
 import json
@@ -37,9 +38,11 @@ SHARD = "model-00001-of-00001.safetensors"
 
 
 def generated(seed: int) -> tuple[bytes, bytes]:
-    """A pair of BF16 states: scalars, empty tensors, odd lengths, NaN payloads, signed zeros, dense and idle tensors."""
+    """A pair of BF16 states: scalars, empty tensors, odd lengths, NaN payloads, signed zeros, dense, idle tensors."""
     random = np.random.default_rng(seed)
-    shapes = {"scalar": [], "empty": [2, 0], "one": [1], "odd": [3, 333], "idle": [17], "dense": [257], "large": [900, 1001]}
+    shapes = {
+        "scalar": [], "empty": [2, 0], "one": [1], "odd": [3, 333], "idle": [17], "dense": [257], "large": [900, 1001],
+    }
     pair = [{}, {}]
     for name, shape in shapes.items():
         count = int(np.prod(shape, dtype=np.int64))
@@ -81,7 +84,8 @@ class Proof:
                 refused = subprocess.run(
                     [self.tool, "export", "--to", layout, "--base", old, link, "-o", here / "no"], capture_output=True
                 )
-                assert refused.returncode == 2 and b"BF16 only" in refused.stderr and not (here / "no").exists(), refused
+                assert refused.returncode == 2 and b"BF16 only" in refused.stderr, refused
+                assert not (here / "no").exists(), refused
                 print(f"  {layout} {encoding}: refused, as it carries BF16 only")
                 continue
             rival = kind(memoryview(base), memoryview(target), 2)

@@ -10,9 +10,8 @@ use deltachain::tensor::{Digest, MemoryState, State, StateDigests};
 use deltachain::{Error, Limits, LinkReader, Result, apply};
 
 use crate::archive::{ACCEPTED, Archive, FORKED, MOVED, Store};
-use crate::memory::peak_of;
+use crate::memory::{peak_of, single_threaded};
 use crate::raw::{limits, refused_by_rule};
-use crate::single_threaded;
 
 /// Any bytes as each kind of document: refused by a rule, or written again as they were.
 pub fn document(data: &[u8]) {

@@ -10,8 +10,7 @@ use deltachain::tensor::{Dtype, MemoryState, State};
 use deltachain_exchange::{Reader, Step, Writer, arc2, pulsept1, slime, trl};
 use tempfile::TempDir;
 
-use crate::memory::peak_of;
-use crate::single_threaded;
+use crate::memory::{peak_of, single_threaded};
 
 const INDEX: &str = "model.safetensors.index.json";
 const SHARD: &str = "model-00001-of-00001.safetensors";

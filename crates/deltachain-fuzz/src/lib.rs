@@ -57,13 +57,3 @@ pub const TARGETS: &[Target] = &[
     Target { name: "store", run: store },
     Target { name: "trl", run: trl },
 ];
-
-/// From now on the library works in the thread that calls this, which is the only one to run targets: that is faster for
-/// small inputs, and memory is counted without others taking part.
-fn single_threaded() {
-    static POOL: std::sync::Once = std::sync::Once::new();
-    POOL.call_once(|| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread();
-        pool.build_global().expect("no thread pool has been used before");
-    });
-}

@@ -13,9 +13,8 @@ use deltachain::tensor::{DescribedDtype, Dtype, State, TensorInfo};
 use deltachain::{ErrorClass, Limits, LinkReader, Result, Segment, Source};
 use tempfile::NamedTempFile;
 
-use crate::memory::peak_of;
+use crate::memory::{peak_of, single_threaded};
 use crate::seal::{Parts, Stream, streams};
-use crate::single_threaded;
 
 /// Limits for the readers of raw targets: low, so that memory that is allocated for nothing shows.
 pub(crate) fn limits() -> Limits {

@@ -10,9 +10,9 @@ use deltachain::tensor::{
 };
 use deltachain::{Limits, LinkReader, Patch, Replay, Result, StateTable};
 
+use crate::memory::single_threaded;
 use crate::raw::{limits, refused_by_rule};
 use crate::seal::{Parts, Stream, join_streams, streams};
-use crate::single_threaded;
 use crate::states::BASES;
 
 /// Bytes that one mutation may add to a part of a link.

@@ -84,7 +84,7 @@ pub fn check_counts(seeds: &[Seed]) -> Result<(), String> {
 /// # Errors
 /// Those of reading files.
 pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
-    crate::single_threaded();
+    crate::memory::single_threaded();
     let mut seeds = Seeds(Vec::new());
     for path in files_below(&root.join("conformance/vectors/documents"))? {
         let origin = path.strip_prefix(root).unwrap_or(&path).display().to_string();

@@ -4,9 +4,9 @@ use arbitrary::{Arbitrary, Unstructured};
 use deltachain::tensor::MemoryState;
 use deltachain::{Error, Limits, LinkReader, Profile, Replay, Result, StateTable};
 
+use crate::memory::single_threaded;
 use crate::raw::refused_by_rule;
 use crate::seal::Parts;
-use crate::single_threaded;
 use crate::states::{Start, Step, link};
 
 /// Up to six links in a row.

@@ -21,7 +21,7 @@ use deltachain_testkit::verify::{rebuild, shown};
 use object_store::memory::InMemory;
 use tempfile::TempDir;
 
-use crate::single_threaded;
+use crate::memory::single_threaded;
 use crate::states::{Start, Step};
 use crate::structured::{folder, write};
 

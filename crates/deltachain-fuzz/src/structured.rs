@@ -8,9 +8,9 @@ use deltachain::tensor::{MemoryState, State, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader, Profile, Replay, Result, StateTable, squash as join};
 use tempfile::TempDir;
 
+use crate::memory::single_threaded;
 use crate::raw::{limits, refused_by_rule};
 use crate::reseal::{all_ways, room};
-use crate::single_threaded;
 use crate::states::{BASES, FILE_BASES, Start, Step, link};
 
 /// Any state, and any that follows it.
