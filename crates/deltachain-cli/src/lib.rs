@@ -9,7 +9,7 @@
 mod args;
 mod chain_args;
 mod commands;
-mod engines;
+mod engine_args;
 #[cfg(feature = "exchange")]
 mod exchange_args;
 mod exit;

@@ -8,16 +8,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, ErrorClass, Result};
+use deltachain_engines::{self as engines, Fleet, News, Target};
 use deltachain_store::{FollowEvent, FollowOptions, HeldVersion, Observer, Phase, Switched, follow_events};
 use serde_json::{Value, json};
 
 use crate::chain_args::FollowArgs;
 use crate::commands::chain::pull::{as_json, describe, open};
-use crate::engines::fleet::{self, Fleet, News};
 use crate::interrupt;
 use crate::operation::command::{Commander, Outcome, Wanted};
 use crate::operation::metrics::{Metrics, serve};
-use crate::operation::records::{At, Failure, FollowStatus, Records};
+use crate::operation::records::{At, Failure, FollowStatus, Records, ServersWriter};
 use crate::operation::service;
 use crate::operation::time::Time;
 use crate::output::{Output, printable, printable_path};
@@ -89,7 +89,15 @@ impl<'a> Operation<'a> {
         }
         let poll = Duration::from_secs_f64(args.poll);
         let fleet = match args.engine.engine {
-            Some(kind) => Some(Fleet::start(&args.engine, kind, &args.chain.url, &records, poll)?),
+            Some(kind) => {
+                let engine = args.engine.engine(kind, &args.chain.url, records.directory(), poll)?;
+                // What cannot be read is as nothing: then each server is brought to its version once more.
+                let before = records.servers().ok().flatten().filter(|before| before.engine == kind.name());
+                let before = before.into_iter().flat_map(|before| before.servers).map(|before| before.server);
+                let writer = ServersWriter::new(&records, kind.name());
+                let before: Vec<_> = before.collect();
+                Some(Fleet::start(engine, args.engine.servers()?, &before, Box::new(writer), poll)?)
+            }
             None => {
                 records.write_servers(None)?;
                 None
@@ -139,7 +147,7 @@ impl<'a> Operation<'a> {
             let is_reached = self.args.until.is_some_and(|until| held.version >= until);
             if is_reached
                 && self.commander.as_ref().is_none_or(|commander| commander.has_succeeded(held))
-                && self.fleet.as_ref().is_none_or(|fleet| fleet.has(held))
+                && self.fleet.as_ref().is_none_or(|fleet| fleet.has())
             {
                 return Ok(ControlFlow::Break(()));
             }
@@ -276,9 +284,12 @@ impl<'a> Operation<'a> {
     /// Tells the servers which version is wanted, and what happened to them.
     fn bring_servers(&mut self, held: &HeldVersion) -> Result<()> {
         let Some(fleet) = &self.fleet else { return Ok(()) };
-        fleet.bring_to(held)?;
+        let commit = held.commit.to_string();
+        if !fleet.wants(&commit) {
+            fleet.bring_to(Target::new(held.version, held.state.to_string(), commit, &held.directory)?);
+        }
         // The next version but one takes the place of files that a server still reads.
-        while fleet.is_at_an_older_version() || self.args.once && !fleet.has_been_tried(held) {
+        while fleet.is_at_an_older_version() || self.args.once && !fleet.has_been_tried() {
             self.watcher.advance(Phase::Wait, 0)?;
             thread::sleep(PATIENCE);
         }
@@ -291,8 +302,8 @@ impl<'a> Operation<'a> {
         self.complain(unwritten);
         for news in news {
             match news.outcome {
-                fleet::Outcome::Has(paused) => self.metrics.server_has(&news.server, news.version, paused),
-                fleet::Outcome::Failed { .. } => self.metrics.server_failed(&news.server),
+                engines::Outcome::Has(paused) => self.metrics.server_has(&news.server, news.version, paused),
+                engines::Outcome::Failed { .. } => self.metrics.server_failed(&news.server),
             }
             self.tell_of_server(&news)?;
         }
@@ -310,7 +321,7 @@ impl<'a> Operation<'a> {
             "seconds": took.as_secs_f64(),
         });
         match outcome {
-            fleet::Outcome::Has(paused) => self.watcher.suspend(|| {
+            engines::Outcome::Has(paused) => self.watcher.suspend(|| {
                 let stood = paused.map(|time| format!(", paused for {:.2} s", time.as_secs_f64())).unwrap_or_default();
                 self.output.summary(
                     || format!("server {} has version {version}{stood}\n  time   {time}", printable(server)),
@@ -321,14 +332,14 @@ impl<'a> Operation<'a> {
                     },
                 )
             }),
-            fleet::Outcome::Failed { text, stays_paused, pause } if self.output.is_json() => {
+            engines::Outcome::Failed { text, stays_paused, pause } if self.output.is_json() => {
                 json["result"] = "failed".into();
                 json["message"] = text.as_str().into();
                 json["stays_paused"] = (*stays_paused).into();
                 json["again_seconds"] = pause.as_secs_f64().into();
                 self.output.summary(String::new, || json)
             }
-            fleet::Outcome::Failed { text, stays_paused, pause } => {
+            engines::Outcome::Failed { text, stays_paused, pause } => {
                 let paused = if *stays_paused { "; it stays paused" } else { "" };
                 let again = format!("; retrying in {:.1} s", pause.as_secs_f64());
                 self.watcher.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
@@ -349,7 +360,7 @@ impl<'a> Operation<'a> {
             let text = commander.status(Some(held), false).last_failure.unwrap_or_default();
             return Err(Error::io("running the command of --exec", io::Error::other(text)));
         }
-        if let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.has(held)) {
+        if let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.has()) {
             let text = fleet.failure().unwrap_or_default();
             return Err(Error::io("updating the servers", io::Error::other(text)));
         }
