@@ -36,6 +36,16 @@ pub(crate) fn own(py: Python<'_>, name: &str, message: &str) -> PyErr {
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
+/// What was waited for is not there in time.
+pub(crate) fn late(py: Python<'_>, message: &str, file: &str) -> PyErr {
+    let made = (|| {
+        let fields = PyDict::new(py);
+        fields.set_item("file", file)?;
+        class(py, "TIMEOUT")?.call((message,), Some(&fields))
+    })();
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
 /// Something has panicked; what, Rust has written to stderr.
 pub(crate) fn internal(py: Python<'_>) -> PyErr {
     own(py, "INTERNAL", "deltachain has a bug: please report it, with what stands in stderr")

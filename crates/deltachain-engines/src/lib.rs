@@ -1,5 +1,5 @@
 //! What is asked of inference servers so that they get a version of a chain: servers of vLLM with the Python package's
-//! backend, servers of SGLang, and LoRA adapters in vLLM. Which request follows which, and what follows from a failure, is
+//! backend, servers of SGLang, and adapters in vLLM. Which request follows which, and what follows from a failure, is
 //! written in docs/integrations.md.
 //!
 //! [`Fleet`] keeps servers at the version that is wanted, for followers. [`Servers`] brings servers of vLLM to a version

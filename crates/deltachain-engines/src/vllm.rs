@@ -72,7 +72,7 @@ impl Vllm {
         let workers = answer["results"].as_array().map(Vec::as_slice).unwrap_or_default();
         if let Some(owner) = workers.first().and_then(|first| first["owner"].as_str()) {
             let left = workers[0]["owner_seconds"].as_f64().unwrap_or_default();
-            let text = format!("another follower, {owner}, updates it for {} s more", left.ceil());
+            let text = format!("another process, {owner}, updates it for {} s more", left.ceil());
             return Ok(Claim::Refused(
                 server.failed(WORKERS, text),
                 Duration::try_from_secs_f64(left).unwrap_or_default(),
