@@ -32,7 +32,8 @@ def follow_engine(
     docs/integrations.md says what happens to the servers, also when one fails.
 
     Args:
-        chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`. Credentials come from the environment.
+        chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`. Credentials come from the
+            environment.
         directory: where to keep the model.
         engine: `"vllm"`, `"sglang"` or `"vllm-lora"`.
         servers: where the servers are, such as `"http://127.0.0.1:8000"`.

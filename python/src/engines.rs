@@ -8,7 +8,7 @@ use deltachain_engines::{Failure, Servers as EngineServers};
 use deltachain_store::{Observer, Stop};
 use pyo3::prelude::*;
 
-use crate::errors::{late, no_pickle, raised, usage};
+use crate::errors::{no_pickle, own, raised, usage};
 use crate::work::{How, OfProcess, Watch, run_apart};
 
 /// Servers of vLLM that a trainer brings to each version, all at the same time.
@@ -89,7 +89,7 @@ impl Servers {
 fn exception(py: Python<'_>, failure: &Failure) -> PyErr {
     let error = &failure.error;
     match (failure.is_late, error.source(), error.file()) {
-        (true, Some(source), Some(url)) => late(py, &format!("{url} does not answer: {source}"), url),
+        (true, Some(source), Some(url)) => own(py, "TIMEOUT", &format!("{url} does not answer: {source}"), Some(url)),
         _ => raised(py, error),
     }
 }

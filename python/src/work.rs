@@ -245,7 +245,7 @@ pub(crate) fn run_apart<T: Send>(
     watch.tell(py, how.progress.as_ref(), on_event)?;
     match result {
         Ok(result) => Ok(result),
-        Err(_) if watch.was_late.load(Ordering::Relaxed) => Err(errors::own(py, "TIMEOUT", "the time is over")),
+        Err(_) if watch.was_late.load(Ordering::Relaxed) => Err(errors::own(py, "TIMEOUT", "the time is over", None)),
         Err(error) => Err(errors::raised(py, &error)),
     }
 }
@@ -314,7 +314,7 @@ impl<T> OfProcess<T> {
             return Ok(());
         }
         let message = "this was opened before a fork: open it anew in the child, or start processes by spawn";
-        Err(errors::own(py, "FORKED", message))
+        Err(errors::own(py, "FORKED", message, None))
     }
 }
 

@@ -9,7 +9,7 @@ use deltachain::{Error, Result};
 
 use crate::engine::Trouble;
 use crate::server::{Ask, Server, parse_url};
-use crate::vllm::{Claim, Vllm, resume};
+use crate::vllm::{Denied, Vllm, resume};
 
 /// The pause between two questions to a server that does not answer yet.
 const POLL: Duration = Duration::from_millis(500);
@@ -43,6 +43,12 @@ pub struct Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self { error, is_late: false, stays_paused: false }
+    }
+}
+
+impl From<Denied> for Failure {
+    fn from(denied: Denied) -> Self {
+        denied.error.into()
     }
 }
 
@@ -85,9 +91,12 @@ impl Servers {
                 wait(POLL, None)?;
             }
             // Another process may be one that was killed, such as this trainer before it was started again.
-            if let Claim::Refused(error, left) = self.vllm.claim(server)? {
-                wait(left, Some(&error))?;
-                self.claim(server)?;
+            match self.vllm.claim(server) {
+                Err(Denied { error, left: Some(left) }) => {
+                    wait(left, Some(&error))?;
+                    self.vllm.claim(server)?;
+                }
+                claimed => claimed?,
             }
             Ok(self.vllm.init(server)?)
         })
@@ -102,7 +111,7 @@ impl Servers {
         let updated = self.all(|Seat { server, is_paused }| {
             is_paused.store(false, Ordering::Relaxed);
             // Nothing else is asked of a server that another process brings.
-            self.claim(server)?;
+            self.vllm.claim(server)?;
             self.vllm.update(server, version, state)?;
             is_paused.store(true, Ordering::Relaxed);
             Ok(())
@@ -134,13 +143,6 @@ impl Servers {
             self.vllm.give_up(server);
             Ok(())
         }));
-    }
-
-    fn claim(&self, server: &Server) -> Result<()> {
-        match self.vllm.claim(server)? {
-            Claim::Granted(_) => Ok(()),
-            Claim::Refused(error, _) => Err(error),
-        }
     }
 
     /// Does a step with all servers at the same time.

@@ -29,13 +29,18 @@ pub(crate) struct Vllm {
     lease: Duration,
 }
 
-/// The answer to a process that wants to bring a server.
+/// Why this process may not bring a server to a version.
 #[derive(Debug)]
-pub(crate) enum Claim {
-    /// It brings the server from now on, whose workers hold this.
-    Granted(Held),
-    /// Another one does, and may for this time.
-    Refused(Error, Duration),
+pub(crate) struct Denied {
+    pub(crate) error: Error,
+    /// Another process does, and may for this time.
+    pub(crate) left: Option<Duration>,
+}
+
+impl From<Error> for Denied {
+    fn from(error: Error) -> Self {
+        Self { error, left: None }
+    }
 }
 
 impl Engine {
@@ -62,49 +67,34 @@ impl Vllm {
         Ok(Self { init, follower, lease: LEASE.max(poll.saturating_mul(2)) })
     }
 
-    /// Asks the workers what they hold, and tells them that this process brings the server for this time.
+    /// What all workers hold. They are told that this process brings the server, for this time.
     ///
     /// # Errors
-    /// IO.
-    fn ask(&self, server: &Server, lease: Duration, ask: Ask) -> Result<Claim> {
+    /// IO, also if another one brings it.
+    fn ask(&self, server: &Server, lease: Duration, ask: Ask) -> Result<Held, Denied> {
         let told = json!({ "follower": self.follower, "lease": lease.as_secs().to_string() });
         let answer = server.post(WORKERS, &json!({ "method": "deltachain_state", "kwargs": told }), ask)?;
         let workers = answer["results"].as_array().map(Vec::as_slice).unwrap_or_default();
         if let Some(owner) = workers.first().and_then(|first| first["owner"].as_str()) {
             let left = workers[0]["owner_seconds"].as_f64().unwrap_or_default();
             let text = format!("another process, {owner}, updates it for {} s more", left.ceil());
-            return Ok(Claim::Refused(
-                server.failed(WORKERS, text),
-                Duration::try_from_secs_f64(left).unwrap_or_default(),
-            ));
+            let left = Duration::try_from_secs_f64(left).unwrap_or_default();
+            return Err(Denied { error: server.failed(WORKERS, text), left: Some(left) });
         }
         let held: Option<Vec<Held>> = workers.iter().map(held_by).collect();
         match held.as_deref() {
-            Some([first, others @ ..]) if others.iter().all(|other| other == first) => {
-                Ok(Claim::Granted(first.clone()))
-            }
-            Some([_, ..]) => Ok(Claim::Granted(Held::Torn)),
-            _ => Err(server.failed(WORKERS, "its workers do not report their version")),
+            Some([first, others @ ..]) if others.iter().all(|other| other == first) => Ok(first.clone()),
+            Some([_, ..]) => Ok(Held::Torn),
+            _ => Err(server.failed(WORKERS, "its workers do not report their version").into()),
         }
     }
 
-    /// This process wants to bring the server.
-    ///
-    /// # Errors
-    /// IO.
-    pub(crate) fn claim(&self, server: &Server) -> Result<Claim> {
-        self.ask(server, self.lease, Ask::Change)
-    }
-
-    /// What all workers hold, of a server that this process brings.
+    /// This process wants to bring the server to a version.
     ///
     /// # Errors
     /// IO, also if another one brings it.
-    fn held(&self, server: &Server) -> Result<Held> {
-        match self.ask(server, self.lease, Ask::Question)? {
-            Claim::Granted(held) => Ok(held),
-            Claim::Refused(error, _) => Err(error),
-        }
+    pub(crate) fn claim(&self, server: &Server) -> Result<(), Denied> {
+        self.ask(server, self.lease, Ask::Change).map(drop)
     }
 
     /// Tells the backend where the chain is.
@@ -144,7 +134,7 @@ impl Vllm {
     fn go_on(&self, server: &Server, said: &str) -> Seen {
         // If this fails too, the workers are asked all the same.
         drop(end_update(server, Ask::Question));
-        let held = self.held(server).unwrap_or(Held::Torn);
+        let held = self.ask(server, self.lease, Ask::Question).unwrap_or(Held::Torn);
         let name = match &held {
             Held::Torn => return Seen::TORN,
             Held::Version(version, state) => name_of(*version, state),
@@ -164,7 +154,7 @@ impl Vllm {
 
 impl Client for Vllm {
     fn look(&self, server: &Server, target: &Target, _: bool) -> Result<Found> {
-        let held = self.held(server)?;
+        let held = self.ask(server, self.lease, Ask::Question).map_err(|denied| denied.error)?;
         let said = what_it_says(server, Ask::Question)?;
         let paused = server.get("/is_paused", Ask::Question)?["is_paused"].as_bool();
         let is_paused = paused.ok_or_else(|| server.failed("/is_paused", "it does not say that"))?;

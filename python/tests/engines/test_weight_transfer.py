@@ -311,6 +311,19 @@ def test_a_server_that_another_process_brings_versions_is_left_alone(tmp_path: P
     transfer.destroy()
 
 
+@pytest.mark.parametrize("path", ["/collective_rpc deltachain_state", "/init_weight_transfer_engine"])
+def test_a_server_that_refuses_before_training_is_left_alone(tmp_path: Path, server: StandIn, path: str) -> None:
+    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
+    server.fails_once = {path}
+    with pytest.raises(dc.IoError, match="the engine says why"):
+        transfer.init_weight_transfer()
+    begin = ["/collective_rpc deltachain_state", "/init_weight_transfer_engine"]
+    assert [call for call, _ in server.taken()] == begin[: begin.index(path) + 1]
+    sync(transfer, 0)
+    assert (server.version[:2], server.is_paused) == ("0@", False)
+    transfer.destroy()
+
+
 def test_a_server_that_was_started_again_is_told_of_the_chain_again(tmp_path: Path, server: StandIn) -> None:
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
     transfer.init_weight_transfer()
