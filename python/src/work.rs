@@ -96,15 +96,12 @@ impl Watch {
 
     /// Waits for this time, or until it is to be given up.
     pub(crate) fn wait(&self, time: Duration) -> Result<()> {
-        let end = Instant::now() + time;
-        loop {
+        let began = Instant::now();
+        while began.elapsed() < time {
             self.advance(Phase::Wait, 0)?;
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            thread::sleep(left.min(LOOK));
+            thread::sleep(time.saturating_sub(began.elapsed()).min(LOOK));
         }
+        Ok(())
     }
 
     /// Tells the caller about news.
@@ -197,7 +194,8 @@ pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) 
     run_apart(py, how, None, |watch| pool.install(|| work(watch)))
 }
 
-/// The same in a thread that is none of the pool's: for work that mostly waits. The calling thread gives `on_event` its events.
+/// The same in a thread that is none of the pool's: for work that mostly waits. `on_event` gets its events from the
+/// calling thread.
 pub(crate) fn run_apart<T: Send>(
     py: Python<'_>,
     how: &How,

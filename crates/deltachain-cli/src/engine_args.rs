@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use deltachain::{Error, Result};
-use deltachain_engines::{Engine, Server, parse_name, parse_url};
+use deltachain_engines::{Engine, Server, as_text, parse_name, parse_url};
 use serde_json::json;
 
 use crate::shared_args::{SERVERS, parse_seconds};
@@ -91,8 +91,7 @@ impl EngineArgs {
         match kind {
             EngineKind::Vllm => {
                 // Another process may have another working directory.
-                let chain =
-                    if url.contains("://") { url.to_owned() } else { as_text(&absolute(Path::new(url))?)?.to_owned() };
+                let chain = if url.contains("://") { url.to_owned() } else { as_text(&absolute(Path::new(url))?)? };
                 let init = json!({ "chain": chain, "host_copy": as_text(&directory)?, "mode": self.update.name() });
                 let follower = format!("{}:{}", host(), as_text(&directory)?);
                 Engine::vllm(&init.to_string(), follower, poll)
@@ -139,9 +138,4 @@ fn host() -> String {
 fn absolute(path: &Path) -> Result<PathBuf> {
     let found = path.canonicalize();
     found.map_err(|error| Error::io("looking for", error).in_file(path))
-}
-
-/// A path for JSON.
-fn as_text(path: &Path) -> Result<&str> {
-    path.to_str().ok_or_else(|| Error::usage("the name is not UTF-8, so servers cannot be given it").in_file(path))
 }

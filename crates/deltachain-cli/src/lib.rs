@@ -57,10 +57,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     code
 }
 
-/// `follow` for a program that does other things as well: with the arguments of `deltachain follow`, in the calling thread
-/// and threads that end with it. It prints nothing on standard output, installs no handler for Ctrl-C, and tells systemd
-/// nothing. `observer` ends it by an error, and `stop` what it waits for in the store; servers that are being changed are
-/// waited for. Events are given to `on_event` as JSON, such as `deltachain follow --json` prints.
+/// `follow` for a program that does other things as well: with the arguments of `deltachain follow`, in threads that
+/// end with it. It prints nothing on standard output, installs no handler for Ctrl-C, and tells systemd nothing.
+/// `observer` ends it by an error, and `stop` what it waits for in the store; servers that are being changed are waited
+/// for. Events are given to `on_event` as JSON, such as `deltachain follow --json` prints.
 ///
 /// # Errors
 /// What `deltachain follow` would end with, and the observer's with `--once`.

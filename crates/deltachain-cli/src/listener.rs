@@ -1,4 +1,5 @@
-//! Who hears what `follow` does, and ends it: the user of the tool, or a program that has called [`follow`](crate::follow).
+//! Who hears what `follow` does, and ends it: the user of the tool, or a program that has called
+//! [`follow`](crate::follow).
 
 use deltachain::Result;
 use deltachain_store::{Observer, Phase};

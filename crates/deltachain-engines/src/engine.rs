@@ -55,8 +55,11 @@ pub fn name_of(version: u64, state: &str) -> String {
     format!("{version}@{}", state.get(..STATE_DIGITS).unwrap_or(state))
 }
 
-/// A path for JSON.
-pub(crate) fn as_text(path: &Path) -> Result<String> {
+/// A path as servers can be given it.
+///
+/// # Errors
+/// USAGE if it is not UTF-8.
+pub fn as_text(path: &Path) -> Result<String> {
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| Error::usage("the name is not UTF-8, so servers cannot be given it").in_file(path))
 }

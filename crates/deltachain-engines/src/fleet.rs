@@ -1,5 +1,5 @@
-//! Servers that follow a chain: a thread for each brings it to the version that is wanted, and looks whether it still has
-//! it. A server that fails holds up no other.
+//! Servers that follow a chain: a thread for each brings it to the version that is wanted, and looks whether it still
+//! has it. A server that fails holds up no other.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -119,8 +119,8 @@ struct Seat {
 }
 
 impl Fleet {
-    /// Starts the threads, which wait for a version. `before` is what was written down last; `poll` the pause between two
-    /// looks at a server, and the first one after a failure.
+    /// Starts the threads, which wait for a version. `before` is what was written down last; `poll` the pause between
+    /// two looks at a server, and the first one after a failure.
     ///
     /// # Errors
     /// IO.

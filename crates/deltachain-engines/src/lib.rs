@@ -2,8 +2,8 @@
 //! backend, servers of SGLang, and adapters in vLLM. Which request follows which, and what follows from a failure, is
 //! written in docs/integrations.md.
 //!
-//! [`Fleet`] keeps servers at the version that is wanted, for followers. [`Servers`] brings servers of vLLM to a version
-//! when a trainer says so, and leaves them paused until it says that they may go on.
+//! [`Fleet`] keeps servers at the version that is wanted, for followers. [`Servers`] brings servers of vLLM to a
+//! version when a trainer says so, and leaves them paused until it says that they may go on.
 //!
 //! ```text
 //! fleet.rs    a thread for each server: tries until the server has the version, and looks whether it still has it
@@ -24,7 +24,7 @@ mod servers;
 mod sglang;
 mod vllm;
 
-pub use engine::{Engine, Target, name_of};
+pub use engine::{Engine, Target, as_text, name_of};
 pub use fleet::{Fleet, News, Outcome, Records, ServerState};
 pub use lora::parse_name;
 pub use server::{Server, parse_url};

@@ -1,5 +1,5 @@
-//! Servers of vLLM that a trainer brings to each version: all of them at the same time, and they stay paused until it says
-//! that they may go on.
+//! Servers of vLLM that a trainer brings to each version: all of them at the same time, and they stay paused until it
+//! says that they may go on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,6 +10,9 @@ use deltachain::{Error, Result};
 use crate::engine::Trouble;
 use crate::server::{Ask, Server, parse_url};
 use crate::vllm::{Denied, Vllm, resume};
+
+/// No timeout is longer.
+const LONGEST: Duration = Duration::from_hours(24);
 
 /// The pause between two questions to a server that does not answer yet.
 const POLL: Duration = Duration::from_millis(500);
@@ -61,12 +64,13 @@ impl From<Trouble> for Failure {
 
 impl Servers {
     /// Servers at these URLs, whose backend is told this JSON object: the chain, and what docs/integrations.md says of
-    /// `init_info`. `name` is what this process calls itself; `timeout` for each request, and for a server to answer at
-    /// first. Asks nothing of them yet.
+    /// `init_info`. `name` is what this process calls itself; `timeout` is that of each request, of a day at most, and
+    /// of a server that does not answer at first. Asks nothing of them yet.
     ///
     /// # Errors
     /// USAGE; IO if this machine cannot make connections.
     pub fn new(urls: &[String], backend: &str, name: String, timeout: Duration) -> Result<Self> {
+        let timeout = timeout.min(LONGEST);
         let seat = |url: &String| {
             let url = parse_url(url).map_err(|text| Error::usage(format!("{url}: {text}")))?;
             Ok(Seat { server: Server::new(&url, None, timeout)?, is_paused: AtomicBool::new(false) })
@@ -83,9 +87,9 @@ impl Servers {
     /// Those of servers that are not there in time, refuse, or belong to another process after it was waited for.
     pub fn begin(&self, wait: &(dyn Fn(Duration, Option<&Error>) -> Result<()> + Sync)) -> Result<(), Vec<Failure>> {
         self.all(|Seat { server, .. }| {
-            let end = Instant::now() + self.timeout;
+            let began = Instant::now();
             while let Err(error) = server.get("/health", Ask::Question) {
-                if Instant::now() >= end {
+                if began.elapsed() >= self.timeout {
                     return Err(Failure { is_late: true, ..error.into() });
                 }
                 wait(POLL, None)?;

@@ -44,9 +44,9 @@ impl From<Error> for Denied {
 }
 
 impl Engine {
-    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object: the chain, the directory
-    /// that this process keeps, and the mode. `follower` is what this process calls itself, such as `HOST:DIR`. Servers
-    /// are looked at every `poll`.
+    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object: the chain, the
+    /// directory that this process keeps, and the mode. `follower` is what this process calls itself, such as
+    /// `HOST:DIR`. Servers are looked at every `poll`.
     ///
     /// # Errors
     /// USAGE if the backend cannot be told this.
