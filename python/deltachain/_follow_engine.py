@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
-from ._errors import CLASSES, Error, IoError
+from . import _native
 
 __all__ = ["follow_engine"]
 
@@ -30,8 +26,8 @@ def follow_engine(
     options: Sequence[str] = (),
     on_event: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
-    """Keeps a directory at the newest version of a chain and brings inference servers to it, in a process of its own,
-    until this call is interrupted.
+    """Keeps a directory at the newest version of a chain and brings inference servers to it, until this call is
+    interrupted. Servers that are being changed are waited for, so that they do not stay paused.
 
     docs/integrations.md says what happens to the servers, also when one fails.
 
@@ -45,6 +41,7 @@ def follow_engine(
         once: look once, bring the servers to the version if they do not have it, and return.
         options: other options of `deltachain follow`, such as `["--server-timeout", "120"]`.
         on_event: called with each event, a dict as `deltachain follow --json` prints it. Without it, events are logged.
+            What it raises ends the call.
 
     Raises:
         UsageError: if an argument is wrong.
@@ -52,45 +49,14 @@ def follow_engine(
         Error: with `once`, if the chain is at fault.
     """
     urls = [servers] if isinstance(servers, str) else list(servers)
-    command = [sys.executable, "-m", "deltachain", "follow", os.fspath(chain), os.fspath(directory), "--json"]
-    command += ["--engine", engine, *(word for url in urls for word in ("--server", url))]
-    command += [] if until is None else ["--until", str(until)]
-    command += ["--once"] if once else []
-    failure: dict[str, Any] | None = None
-    last = ""
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, encoding="utf-8")
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            last = line.strip()
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if "error" in event:
-                failure = event["error"]
-            elif on_event is not None:
-                on_event(event)
-            else:
-                _logger.info("%s", last)
-        code = process.wait()
-    except BaseException:
-        # A server that is being changed is waited for, so that it does not stay paused.
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        process.wait()
-        raise
-    finally:
-        process.stdout.close()
-    if failure is not None:
-        raise _error(failure)
-    if code != 0:
-        raise IoError(f"IO: `deltachain follow` ended with {code}: {last}")
+    arguments = ["--engine", engine, *(word for url in urls for word in ("--server", url))]
+    arguments += [] if until is None else ["--until", str(until)]
+    arguments += ["--once"] if once else []
 
+    def happened(event: str) -> None:
+        if on_event is None:
+            _logger.info("%s", event)
+        else:
+            on_event(json.loads(event))
 
-def _error(told: dict[str, Any]) -> Error:
-    """The error that the tool has told of."""
-    rule, message = told.get("rule"), told.get("message", "")
-    text = f"{told['class']}{f' {rule}' if rule else ''}: {message}"
-    fields: dict[str, Any] = {key: told.get(key) for key in ("rule", "section", "offset", "tensor", "file")}
-    return CLASSES[told["class"]](text, advice=told.get("advice") or "", **fields)
+    _native.follow([os.fspath(chain), os.fspath(directory), *arguments, *options], happened)

@@ -9,16 +9,18 @@ TRL's other trainers take `deltachain.transformers.PublishCallback`.
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from . import _native
 from ._errors import TimeoutError, UsageError
 from ._host_copy import HostCopy, raw
 from ._like import Like
 from ._publisher import Published, Publisher
-from ._servers import Server, all_of, update
 from ._tensors import shaped
 
 __all__ = ["WeightTransfer"]
@@ -91,8 +93,9 @@ class WeightTransfer:
         self._wait = wait
         self._host_copies = [os.fspath(copy) for copy in host_copies]
         chain = self._url if "://" in self._url else os.path.abspath(self._url)
-        told = {"chain": chain, "host_copy": None, "mode": "auto", **(backend or {})}
-        self._servers = [Server(server, told, timeout) for server in servers]
+        self._backend = json.dumps({"chain": chain, "host_copy": None, "mode": "auto", **(backend or {})})
+        self._urls = list(servers)
+        self._servers: _native.Servers | None = None
         self._timeout = timeout
         self._frozen_from_like = frozen_from_like
         self._settings = publisher
@@ -131,8 +134,8 @@ class WeightTransfer:
             return
         published = job.result()
         self._stage(published.version)
-        if self._servers:
-            update(self._servers, published.version, published.digest)
+        if self._servers is not None:
+            self._servers.update(published.version, published.digest)
 
     def resume(self) -> None:
         """With `wait="applied"`, lets the servers go on. Otherwise nothing.
@@ -140,7 +143,8 @@ class WeightTransfer:
         Raises:
             IoError: if a server does not.
         """
-        all_of(self._servers, Server.resume)
+        if self._servers is not None:
+            self._servers.resume()
 
     def destroy(self) -> None:
         """Waits for what is under way.
@@ -154,14 +158,20 @@ class WeightTransfer:
                 publisher.close()
             finally:
                 self._last = publisher.last
-                all_of(self._servers, Server.end)
+                servers, self._servers = self._servers, None
+                if servers is not None:
+                    servers.end()
 
     def _opened(self) -> Publisher:
         # TRL does not begin again if the same trainer trains twice.
         if self._publisher is None:
             publisher = Publisher(self._url, like=self._like, **self._settings)
             try:
-                all_of(self._servers, Server.begin)
+                if self._urls:
+                    name = f"{socket.gethostname()}:process {os.getpid()}"
+                    servers = _native.Servers(self._urls, self._backend, name, self._timeout)
+                    servers.begin()
+                    self._servers = servers
             except BaseException:
                 publisher.close()
                 raise

@@ -31,14 +31,18 @@ fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
 }
 
 /// An exception of a class that only this package has.
-pub(crate) fn own(py: Python<'_>, name: &str, message: &str) -> PyErr {
-    let made = class(py, name).and_then(|class| class.call1((message,)));
+pub(crate) fn own(py: Python<'_>, name: &str, message: &str, file: Option<&str>) -> PyErr {
+    let made = (|| {
+        let fields = PyDict::new(py);
+        fields.set_item("file", file)?;
+        class(py, name)?.call((message,), Some(&fields))
+    })();
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
 /// Something has panicked; what, Rust has written to stderr.
 pub(crate) fn internal(py: Python<'_>) -> PyErr {
-    own(py, "INTERNAL", "deltachain has a bug: please report it, with what stands in stderr")
+    own(py, "INTERNAL", "deltachain has a bug: please report it, with what stands in stderr", None)
 }
 
 /// The caller erred: a value that makes no sense, of the tensor that is named.

@@ -11,6 +11,7 @@
 #[cfg(target_os = "linux")]
 mod allocator;
 mod directory;
+mod engines;
 mod errors;
 mod gate;
 mod given;
@@ -31,6 +32,8 @@ use pyo3::prelude::*;
 mod native {
     #[pymodule_export]
     use crate::directory::find_version;
+    #[pymodule_export]
+    use crate::engines::{Servers, follow};
     #[pymodule_export]
     use crate::gate::{forked, leave};
     #[pymodule_export]

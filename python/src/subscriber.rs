@@ -23,7 +23,7 @@ use crate::operations::rows;
 use crate::patches::{Row, Rows};
 use crate::store::Store;
 use crate::tensors::Lent;
-use crate::work::{How, OfProcess, run, run_until};
+use crate::work::{How, OfProcess, run, run_apart, run_until};
 
 /// What is kept at a version.
 enum Copy {
@@ -126,7 +126,7 @@ impl Polling {
 
     /// Waits until the next poll. Whether the caller has ended that.
     fn wait(&self, py: Python<'_>, how: &How) -> PyResult<bool> {
-        let waited = run_until(py, how, |watch| {
+        let waited = run_apart(py, how, None, |watch| {
             let mut polling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             polling.wait(watch, || Ok(ControlFlow::Continue(()))).map(drop)
         })?;

@@ -74,13 +74,14 @@ pub(crate) struct Watch {
     was_late: AtomicBool,
     counts: [(AtomicU64, AtomicU64); PHASES.len()],
     remarks: Mutex<Vec<String>>,
+    events: Mutex<Vec<String>>,
 }
 
 impl Watch {
     fn new(deadline: Option<Instant>) -> Self {
         let counts = std::array::from_fn(|_| (AtomicU64::new(0), AtomicU64::new(0)));
         let (stopped, was_late) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { stopped, deadline, was_late, counts, remarks: Mutex::new(Vec::new()) }
+        Self { stopped, deadline, was_late, counts, remarks: Mutex::default(), events: Mutex::default() }
     }
 
     /// The same for functions that do one kind of work.
@@ -94,8 +95,27 @@ impl Watch {
         self.was_late.fetch_or(is_late, Ordering::Relaxed) || is_late
     }
 
+    /// Something has happened: for the caller's `on_event`.
+    pub(crate) fn event(&self, event: &str) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event.to_owned());
+    }
+
+    /// Waits for this time, or until it is to be given up.
+    pub(crate) fn wait(&self, time: Duration) -> Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            self.advance(Phase::Wait, 0)?;
+            thread::sleep(time.saturating_sub(began.elapsed()).min(LOOK));
+        }
+        Ok(())
+    }
+
     /// Tells the caller about news.
-    fn tell(&self, py: Python<'_>, progress: Option<&Py<PyAny>>) -> PyResult<()> {
+    fn tell(&self, py: Python<'_>, progress: Option<&Py<PyAny>>, on_event: Option<&Py<PyAny>>) -> PyResult<()> {
+        let events = std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(on_event) = on_event {
+            events.into_iter().try_for_each(|event| on_event.call1(py, (event,)).map(drop))?;
+        }
         let remarks = std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner));
         if !remarks.is_empty() {
             let logger = py.import("logging")?.call_method1("getLogger", ("deltachain",))?;
@@ -185,6 +205,18 @@ pub(crate) fn run_until<T: Send>(
     how: &How,
     work: impl FnOnce(&Watch) -> Result<T> + Send,
 ) -> PyResult<Option<T>> {
+    let pool = pool(py, how.threads)?;
+    run_apart(py, how, None, |watch| pool.install(|| work(watch)))
+}
+
+/// The same in a thread that is none of the pool's: for work that mostly waits. `on_event` gets its events from the
+/// calling thread.
+pub(crate) fn run_apart<T: Send>(
+    py: Python<'_>,
+    how: &How,
+    on_event: Option<&Py<PyAny>>,
+    work: impl FnOnce(&Watch) -> Result<T> + Send,
+) -> PyResult<Option<T>> {
     if how.is_over(py)? {
         return Ok(None);
     }
@@ -192,14 +224,13 @@ pub(crate) fn run_until<T: Send>(
         // Nobody would wait for the threads.
         return Err(errors::usage(py, "the interpreter is about to end", None));
     }
-    let pool = pool(py, how.threads)?;
     let watch = Watch::new(how.deadline);
     let slot = Slot { result: Mutex::new(None), filled: Condvar::new() };
     let mut stopped: Option<PyErr> = None;
     let mut is_over = false;
     let result = thread::scope(|scope| {
         let worker = thread::Builder::new().spawn_scoped(scope, || {
-            let result = caught(|| pool.install(|| work(&watch)));
+            let result = caught(|| work(&watch));
             *slot.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             slot.filled.notify_all();
         });
@@ -214,7 +245,7 @@ pub(crate) fn run_until<T: Send>(
                 return result;
             }
             if stopped.is_none() {
-                let looked = py.check_signals().and_then(|()| watch.tell(py, how.progress.as_ref()));
+                let looked = py.check_signals().and_then(|()| watch.tell(py, how.progress.as_ref(), on_event));
                 match looked.and_then(|()| how.is_over(py)) {
                     Err(error) => stopped = Some(error),
                     Ok(now) => is_over |= now,
@@ -229,11 +260,11 @@ pub(crate) fn run_until<T: Send>(
         return Err(error);
     }
     let result = result.ok_or_else(|| errors::internal(py))?;
-    watch.tell(py, how.progress.as_ref())?;
+    watch.tell(py, how.progress.as_ref(), on_event)?;
     match result {
         Ok(result) => Ok(Some(result)),
         Err(_) if is_over => Ok(None),
-        Err(_) if watch.was_late.load(Ordering::Relaxed) => Err(errors::own(py, "TIMEOUT", "the time is over")),
+        Err(_) if watch.was_late.load(Ordering::Relaxed) => Err(errors::own(py, "TIMEOUT", "the time is over", None)),
         Err(error) => Err(errors::raised(py, &error)),
     }
 }
@@ -302,7 +333,7 @@ impl<T> OfProcess<T> {
             return Ok(());
         }
         let message = "this was opened before a fork: open it anew in the child, or start processes by spawn";
-        Err(errors::own(py, "FORKED", message))
+        Err(errors::own(py, "FORKED", message, None))
     }
 }
 

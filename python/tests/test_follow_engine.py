@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from conftest import Chain, model
@@ -24,6 +27,7 @@ class Server(ThreadingHTTPServer):
         self.calls: list[tuple[str, Any]] = []
         self.info: dict[str, str] = {}
         self.refuses = False
+        self.seen: Callable[[str], None] = lambda path: None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -35,6 +39,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.calls.append((self.path, body))
+        self.server.seen(self.path)
         refused = self.server.refuses and self.path == "/update_weights_from_disk"
         if self.path == "/update_weights_from_disk" and not refused:
             self.server.info = {"model_path": body["model_path"], "weight_version": body["weight_version"]}
@@ -65,7 +70,9 @@ def chain(tmp_path: Path) -> Chain:
     return chain
 
 
-def test_servers_are_brought_to_a_version(chain: Chain, server: Server, tmp_path: Path) -> None:
+def test_servers_are_brought_to_a_version(
+    chain: Chain, server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     events: list[dict[str, Any]] = []
     directory = tmp_path / "the model"
     dc.follow_engine(
@@ -78,6 +85,9 @@ def test_servers_are_brought_to_a_version(chain: Chain, server: Server, tmp_path
     assert server.calls[1][1]["model_path"] == str((directory / "current").resolve())
     (updated,) = [event for event in events if event["event"] == "server"]
     assert (updated["server"], updated["version"], updated["result"]) == (server.url, 1, "updated")
+    assert [event["event"] for event in events if event["event"] != "server"] == ["switched"]
+    # What the tool prints belongs to the caller here.
+    assert capfd.readouterr() == ("", "")
 
 
 def test_what_fails_is_an_error_of_its_class(chain: Chain, server: Server, tmp_path: Path) -> None:
@@ -87,6 +97,9 @@ def test_what_fails_is_an_error_of_its_class(chain: Chain, server: Server, tmp_p
     assert server.calls[-1][0] == "/update_weights_from_disk", "it stays paused"
     with pytest.raises(dc.UsageError, match="engine"):
         dc.follow_engine(chain.url, tmp_path / "model", engine="steam", servers=[server.url], once=True)
+    with pytest.raises(dc.UsageError) as raised:
+        dc.follow_engine(tmp_path / "nowhere", tmp_path / "model", engine="sglang", servers=[server.url], once=True)
+    assert "nowhere" in str(raised.value.file)
 
 
 def test_an_error_in_on_event_ends_it(chain: Chain, server: Server, tmp_path: Path) -> None:
@@ -95,3 +108,45 @@ def test_an_error_in_on_event_ends_it(chain: Chain, server: Server, tmp_path: Pa
 
     with pytest.raises(RuntimeError):
         dc.follow_engine(chain.url, tmp_path / "model", engine="sglang", servers=server.url, on_event=fail)
+
+
+def test_ctrl_c_ends_it_when_the_servers_go_on(chain: Chain, server: Server, tmp_path: Path) -> None:
+    is_interrupted = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        is_interrupted.set()
+        raise KeyboardInterrupt
+
+    def seen(path: str) -> None:
+        if path == "/update_weights_from_disk":
+            signal.raise_signal(signal.SIGINT)
+            assert is_interrupted.wait(60)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    server.seen = seen
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            dc.follow_engine(chain.url, tmp_path / "model", engine="sglang", servers=server.url)
+        assert signal.getsignal(signal.SIGINT) is interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert server.calls[-1][0] == "/continue_generation"
+    # It has not failed, and the directory is free.
+    status = json.loads((tmp_path / "model" / "status.json").read_text())
+    assert (status["failing"], status["last_error"]) == (False, None)
+    dc.follow_engine(chain.url, tmp_path / "model", engine="sglang", servers=server.url, once=True)
+
+
+def test_nothing_shows_metrics_any_more_when_it_has_ended(chain: Chain, server: Server, tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    port = "0"
+    for _ in range(2):
+        dc.follow_engine(
+            chain.url, tmp_path / "model", engine="sglang", servers=server.url, until=1,
+            options=["--poll", "0.01", "--metrics", port], on_event=events.append,
+        )  # fmt: skip
+        # The second one gets the port of the first.
+        (text,) = {event["text"] for event in events if event["event"] == "remark"}
+        port = str(urlsplit(text.rpartition(" ")[2]).port)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port)))

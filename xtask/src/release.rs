@@ -15,8 +15,9 @@ use crate::workspace::{build_runner, cargo, root};
 use crate::{Result, conformance, wheel};
 
 /// The crates that are published, each after those that it needs.
-const CRATES: [&str; 4] = ["deltachain", "deltachain-exchange", "deltachain-store", "deltachain-cli"];
-/// Those whose public interface is recorded. The other ones are a program, and read by it alone.
+const CRATES: [&str; 5] =
+    ["deltachain", "deltachain-exchange", "deltachain-store", "deltachain-engines", "deltachain-cli"];
+/// Those whose public interface is recorded. The other ones are a program, and what it and the Python package use.
 const LIBRARIES: [&str; 3] = ["deltachain", "deltachain-exchange", "deltachain-store"];
 /// The version of cargo-public-api that lists interfaces.
 const PUBLIC_API: &str = "0.52.0";

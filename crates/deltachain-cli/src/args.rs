@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use deltachain::Error;
 
 use crate::chain_args::{
     CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
@@ -259,13 +260,32 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
         // A caller that asked for JSON gets it even if the rest of the line makes no sense.
         let json = error.use_stderr() && arguments.iter().any(|argument| argument == "--json");
         if json {
-            failure::report_usage_as_json(error.render().to_string().trim_end());
+            failure::report_as_json(&usage_error(&error));
         } else {
             // Help that cannot be written because nobody reads it any more is not a failure.
             let _ = error.print();
         }
         u8::try_from(error.exit_code()).unwrap_or(exit::FAILURE)
     })
+}
+
+/// Parses the options of `follow`.
+///
+/// # Errors
+/// USAGE, also where help is asked for.
+pub(crate) fn parse_follow(arguments: impl IntoIterator<Item = OsString>) -> Result<(Global, FollowArgs), Error> {
+    let words = ["deltachain", "follow"].map(OsString::from).into_iter().chain(arguments);
+    let cli = Cli::try_parse_from(words).map_err(|error| usage_error(&error))?;
+    match cli.command {
+        Command::Follow(args) => Ok((cli.global, args)),
+        _ => Err(Error::usage("these are not arguments of `follow`")),
+    }
+}
+
+/// A command line that makes no sense.
+fn usage_error(error: &clap::Error) -> Error {
+    let text = error.render().to_string();
+    Error::usage(text.trim_end().trim_start_matches("error: "))
 }
 
 #[cfg(test)]

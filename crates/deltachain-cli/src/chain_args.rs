@@ -11,7 +11,7 @@ use deltachain::Result;
 use deltachain::tensor::Digest;
 use deltachain_store::{Snapshots, Store, StoreOptions};
 
-use crate::engines::args::EngineArgs;
+use crate::engine_args::EngineArgs;
 use crate::operation::health::MaxLag;
 use crate::operation::metrics::parse_address;
 use crate::shared_args::{LimitArgs, ProfileArg, STORE_OPTIONS, parse_note, parse_seconds, parse_size};

@@ -18,8 +18,7 @@ const USAGE_EXIT_CODE: u8 = 2;
 /// Shows the error that ended the program, and gives the code to exit with.
 pub(crate) fn report(error: &Error, output: Output) -> u8 {
     if output.is_json() {
-        // If standard output is gone there is nobody left to tell.
-        let _ = print_json(&json!({ "error": describe(error) }));
+        report_as_json(error);
     } else if interrupt::happened() {
         let _ = writeln!(anstream::stderr(), "interrupted; nothing is left behind");
     } else {
@@ -34,11 +33,10 @@ pub(crate) fn report(error: &Error, output: Output) -> u8 {
     }
 }
 
-/// Shows a command line that makes no sense to those who asked for JSON.
-pub(crate) fn report_usage_as_json(message: &str) {
-    let message = message.strip_prefix("error: ").unwrap_or(message);
-    let error = Error::usage(message);
-    let _ = print_json(&json!({ "error": describe(&error) }));
+/// Shows an error to those who asked for JSON.
+pub(crate) fn report_as_json(error: &Error) {
+    // If standard output is gone there is nobody left to tell.
+    let _ = print_json(&json!({ "error": describe(error) }));
 }
 
 /// The error as a JSON object; unknown members are null.

@@ -9,13 +9,14 @@
 mod args;
 mod chain_args;
 mod commands;
-mod engines;
+mod engine_args;
 #[cfg(feature = "exchange")]
 mod exchange_args;
 mod exit;
 mod failure;
 mod inputs;
 mod interrupt;
+mod listener;
 mod numbers;
 mod operation;
 mod other_files;
@@ -29,9 +30,12 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use deltachain::{Error, Result};
+use deltachain_store::{Observer, Stop};
+use rayon::ThreadPoolBuilder;
 
 use crate::args::{Cli, Command};
 use crate::commands::chain;
+use crate::listener::Listener;
 use crate::output::Output;
 
 /// Runs the tool with these arguments and returns the exit code. The first argument is the program's name. It prints to
@@ -53,10 +57,33 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     code
 }
 
+/// `follow` for a program that does other things as well: with the arguments of `deltachain follow`, in threads that
+/// end with it. It prints nothing on standard output, installs no handler for Ctrl-C, and tells systemd nothing.
+/// `observer` ends it by an error, and `stop` what it waits for in the store; servers that are being changed are waited
+/// for. Events are given to `on_event` as JSON, such as `deltachain follow --json` prints.
+///
+/// # Errors
+/// What `deltachain follow` would end with, and the observer's with `--once`.
+pub fn follow(
+    arguments: impl IntoIterator<Item = OsString>,
+    observer: &dyn Observer,
+    stop: Stop,
+    on_event: &(dyn Fn(&str) + Sync),
+) -> Result<()> {
+    let (global, args) = args::parse_follow(arguments)?;
+    // Threads of its own: it occupies one of them all the time, and others may use the pool of the process.
+    let pool = ThreadPoolBuilder::new().num_threads(global.threads.unwrap_or(0)).build();
+    let pool = pool.map_err(|error| Error::usage(format!("threads: {error}")))?;
+    pool.install(|| {
+        let store = args.chain.open()?.with_stop(stop);
+        chain::follow::follow(&args, store, &Listener::Program(observer, on_event))
+    })
+}
+
 fn run(cli: &Cli, output: Output) -> Result<u8> {
     interrupt::install()?;
     if let Some(threads) = cli.global.threads {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+        let pool = ThreadPoolBuilder::new().num_threads(threads).build_global();
         pool.map_err(|error| Error::usage(format!("{threads} threads: {error}")))?;
     }
     match &cli.command {

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use deltachain::{Progress, Result};
 use deltachain_store::{Observer, Phase};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::interrupt;
 use crate::operation::service::Watchdog;
@@ -42,6 +42,11 @@ impl Watcher {
     }
 }
 
+/// A remark of work without end.
+pub(crate) fn remark_as_json(text: &str) -> Value {
+    json!({ "event": "remark", "text": text, "time": Time::now().to_string() })
+}
+
 fn name(phase: Phase) -> Option<&'static str> {
     match phase {
         Phase::Hash => Some("hashing"),
@@ -76,11 +81,10 @@ impl Observer for Watcher {
     fn remark(&self, text: &str) {
         if self.output.is_json() {
             // Nothing depends on a remark.
-            let mut event = json!({ "event": "remark", "text": text });
-            if self.watchdog.is_some() {
-                event["time"] = Time::now().to_string().into();
-            }
-            let _ = print_json(&event);
+            let _ = print_json(&match self.watchdog {
+                Some(_) => remark_as_json(text),
+                None => json!({ "event": "remark", "text": text }),
+            });
         } else {
             let time = self.watchdog.as_ref().map_or_else(String::new, |_| format!("{} ", Time::now()));
             self.meters.suspend(|| self.output.remark(&format!("{time}note: {}", printable(text))));

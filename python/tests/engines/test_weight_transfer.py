@@ -162,7 +162,7 @@ def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: St
     for one in both:
         told = {"init_info": {"chain": str(url), "host_copy": None, "mode": "sparse"}}
         (state, call), *rest = one.taken()
-        assert (state, call["kwargs"]["lease"]) == ("/collective_rpc deltachain_state", "90.0")
+        assert (state, call["kwargs"]["lease"]) == ("/collective_rpc deltachain_state", "90")
         assert rest == [("/init_weight_transfer_engine", told)]
     paused_at: list[int | None] = []
 
@@ -188,15 +188,15 @@ def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: St
             assert bodies["/update_weight_version"] == {"new_version": "changing"}
             assert (one.version, one.holds, one.is_paused) == (name, (step, digest), True)
         transfer.resume()
-        assert [one.taken() for one in both] == [[("/resume", None)]] * 2
+        assert [one.taken() for one in both] == [[("/resume", {})]] * 2
     # They stood still when there was something to take, and not before.
     assert paused_at == [0, 1]
     transfer.destroy()
     assert_version(url, None, 1)
 
 
-@pytest.mark.parametrize("path", UPDATE[2:])
-def test_a_server_that_fails_and_holds_a_whole_version_goes_on_with_it(
+@pytest.mark.parametrize("path", [*UPDATE, "/resume"])
+def test_what_follows_from_a_request_that_fails(
     tmp_path: Path, server: StandIn, other: StandIn, path: str
 ) -> None:
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url, other.url], timeout=60)
@@ -209,11 +209,15 @@ def test_a_server_that_fails_and_holds_a_whole_version_goes_on_with_it(
         sync(transfer, 1)
     assert raised.value.file == server.url
     assert path.split("?")[0].split()[0] in str(raised.value)
-    # What it holds is asked of it, and it says so itself. After a finish that failed, that is the new version.
-    is_loaded = path == "/finish_weight_update"
-    assert [call for call, _ in server.taken()] == [*UPDATE[: UPDATE.index(path) + 1], *RECOVERY]
+    # What it holds is asked of it once it was to change, and it says so itself. After a finish that failed, that is the
+    # new version. One that is not told to go on stays paused.
+    calls = [*UPDATE, "/resume"]
+    recovery = RECOVERY if path in UPDATE[2:] else []
+    is_loaded, is_paused = path in ("/finish_weight_update", "/resume"), path == "/resume"
+    assert [call for call, _ in server.taken()] == [*calls[: calls.index(path) + 1], *recovery]
     assert (server.version == first, server.version == other.version) == (not is_loaded, is_loaded)
-    assert (server.is_paused, other.is_paused) == (False, False)
+    assert (server.is_paused, other.is_paused) == (is_paused, False)
+    assert any("stays paused" in note for note in getattr(raised.value, "__notes__", ())) == is_paused
     sync(transfer, 2)
     assert server.version == other.version and server.version.startswith("2@")
     transfer.destroy()
@@ -250,10 +254,11 @@ def test_a_server_that_cannot_be_paused_is_not_touched(tmp_path: Path, server: S
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url, other.url], timeout=60)
     transfer.init_weight_transfer()
     server.fails, other.fails = {"/pause?mode=keep"}, {"/pause?mode=keep"}
-    with pytest.raises(dc.IoError, match="refused /pause") as raised:
+    with pytest.raises(dc.IoError, match="/pause: refused") as raised:
         sync(transfer, 0)
     # The error of one, and what the other said.
-    assert {raised.value.file} | {note.split()[1] for note in raised.value.__notes__} == {server.url, other.url}
+    told = (str(raised.value), *raised.value.__notes__)
+    assert [sum(one.url in text for text in told) for one in (server, other)] == [1, 1]
     assert [(one.version, one.holds, one.is_paused) for one in (server, other)] == [("default", "other", False)] * 2
     transfer.destroy()
 
@@ -280,7 +285,7 @@ def test_a_request_is_repeated_when_its_connection_breaks(tmp_path: Path, server
     assert (server.is_paused, server.version[:2], server.breaks) == (False, "0@", set())
     # Not those that may have been done: the workers are asked what came of them.
     server.breaks = {"/update_weights"}
-    with pytest.raises(dc.IoError, match="does not answer /update_weights"):
+    with pytest.raises(dc.IoError, match="asking the server for /update_weights"):
         sync(transfer, 1)
     assert (server.is_paused, server.version[:2]) == (False, "0@")
     sync(transfer, 2)
@@ -290,7 +295,7 @@ def test_a_request_is_repeated_when_its_connection_breaks(tmp_path: Path, server
 def test_a_server_that_another_process_brings_versions_is_left_alone(tmp_path: Path, server: StandIn) -> None:
     server.owner = "gpu-7:/dev/shm/run7"
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
-    with pytest.raises(dc.IoError, match="gpu-7:/dev/shm/run7 brings") as raised:
+    with pytest.raises(dc.IoError, match="gpu-7:/dev/shm/run7, updates it") as raised:
         transfer.init_weight_transfer()
     assert raised.value.retryable
     # It was killed, and is not seen again.
@@ -299,10 +304,23 @@ def test_a_server_that_another_process_brings_versions_is_left_alone(tmp_path: P
     server.owner_asks = None
     held = (server.version, server.holds)
     server.owner, _ = "gpu-7:/dev/shm/run7", server.taken()
-    with pytest.raises(dc.IoError, match="gpu-7:/dev/shm/run7 brings"):
+    with pytest.raises(dc.IoError, match="gpu-7:/dev/shm/run7, updates it"):
         sync(transfer, 1)
     assert [path for path, _ in server.taken()] == UPDATE[:1]
     assert ((server.version, server.holds), server.is_paused) == (held, False)
+    transfer.destroy()
+
+
+@pytest.mark.parametrize("path", ["/collective_rpc deltachain_state", "/init_weight_transfer_engine"])
+def test_a_server_that_refuses_before_training_is_left_alone(tmp_path: Path, server: StandIn, path: str) -> None:
+    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
+    server.fails_once = {path}
+    with pytest.raises(dc.IoError, match="the engine says why"):
+        transfer.init_weight_transfer()
+    begin = ["/collective_rpc deltachain_state", "/init_weight_transfer_engine"]
+    assert [call for call, _ in server.taken()] == begin[: begin.index(path) + 1]
+    sync(transfer, 0)
+    assert (server.version[:2], server.is_paused) == ("0@", False)
     transfer.destroy()
 
 

@@ -10,7 +10,6 @@ use deltachain::Result;
 use deltachain::tensor::Digest;
 use deltachain_store::HeldVersion;
 
-use crate::interrupt;
 use crate::operation::records::{CommandStatus, Ran, Records};
 use crate::operation::time::Time;
 
@@ -98,9 +97,9 @@ impl Commander {
         }
     }
 
-    /// Runs the command once. `meanwhile` is called often.
-    pub(crate) fn run(&mut self, held: &HeldVersion, meanwhile: &mut dyn FnMut()) -> Outcome {
-        let outcome = self.attempt(held, meanwhile);
+    /// Runs the command once. `is_stopped` is called often: whether the program is to end.
+    pub(crate) fn run(&mut self, held: &HeldVersion, is_stopped: &dyn Fn() -> bool) -> Outcome {
+        let outcome = self.attempt(held, is_stopped);
         match &outcome {
             Outcome::Succeeded => {
                 let (commit, command) = (held.commit.to_string(), self.digest.clone());
@@ -138,7 +137,7 @@ impl Commander {
         self.tries.as_ref().map(|tries| tries.pause)
     }
 
-    fn attempt(&self, held: &HeldVersion, meanwhile: &mut dyn FnMut()) -> Outcome {
+    fn attempt(&self, held: &HeldVersion, is_stopped: &dyn Fn() -> bool) -> Outcome {
         let before = self.ran.as_ref().map_or_else(String::new, |ran| ran.version.to_string());
         let mut shell = shell(&self.wanted.command);
         shell
@@ -167,8 +166,7 @@ impl Commander {
                 Ok(None) => {}
                 Err(error) => return Outcome::Failed(format!("it cannot be waited for: {error}")),
             }
-            meanwhile();
-            if interrupt::happened() {
+            if is_stopped() {
                 running.end();
                 return Outcome::Interrupted;
             }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use deltachain::{Error, ErrorClass, Result};
+use deltachain_engines::ServerState;
 use deltachain_store::{DirectoryStatus, inspect_directory};
 
 use crate::operation::records::{CommandStatus, FollowStatus, Ran, Records, ServerRecord};
@@ -106,7 +107,7 @@ impl Health {
 
     fn of_servers(&self) -> Vec<String> {
         let problem = |server: &ServerRecord| {
-            let ServerRecord { url, version, changing, failures, last_failure, paused, .. } = server;
+            let ServerState { url, version, changing, failures, last_failure, paused, .. } = &server.server;
             let paused = if *paused { "; it is paused" } else { "" };
             let text = last_failure.as_deref().unwrap_or_default();
             match failures {

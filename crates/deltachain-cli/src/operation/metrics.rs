@@ -3,8 +3,8 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
@@ -170,20 +170,41 @@ fn number(version: Option<u64>) -> i64 {
     version.map_or(-1, |version| i64::try_from(version).unwrap_or(i64::MAX))
 }
 
-/// Answers at this address from now on, as long as the program runs. Returns the address, with the port that the system
-/// has chosen if 0 was asked for.
+/// Answers until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// With the port that the system has chosen if 0 was asked for.
+    pub(crate) address: SocketAddr,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        // The thread waits for a connection. If none can be made, it ends with the program.
+        if TcpStream::connect_timeout(&self.address, ASKING).is_ok() {
+            self.thread.take().map(JoinHandle::join);
+        }
+    }
+}
+
+/// Answers at this address from now on.
 ///
 /// # Errors
 /// USAGE if the address cannot be had.
-pub(crate) fn serve(address: SocketAddr, metrics: &Metrics) -> Result<SocketAddr> {
+pub(crate) fn serve(address: SocketAddr, metrics: &Metrics) -> Result<Server> {
     let refused = |error| Error::usage(format!("--metrics {address}: {error}"));
     let listener = TcpListener::bind(address).map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
     let registry = Arc::new(metrics.registry());
+    let ends = Arc::new(AtomicBool::new(false));
+    let is_end = Arc::clone(&ends);
     let answering = move || {
         // One after the other: nobody can make the program hold many connections.
         for connection in listener.incoming() {
             match connection {
+                _ if is_end.load(Ordering::Relaxed) => return,
                 // A client that has gone away needs no answer.
                 Ok(connection) => drop(answer(connection, &registry)),
                 // No more files can be open, perhaps: not at once again.
@@ -191,8 +212,8 @@ pub(crate) fn serve(address: SocketAddr, metrics: &Metrics) -> Result<SocketAddr
             }
         }
     };
-    thread::Builder::new().name("metrics".to_owned()).spawn(answering).map_err(refused)?;
-    Ok(address)
+    let thread = thread::Builder::new().name("metrics".to_owned()).spawn(answering).map_err(refused)?;
+    Ok(Server { address, ends, thread: Some(thread) })
 }
 
 fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
@@ -267,7 +288,8 @@ mod tests {
     #[test]
     fn numbers_are_shown_and_questions_are_bounded() {
         let metrics = Metrics::default();
-        let address = serve(parse_address("0").unwrap(), &metrics).unwrap();
+        let server = serve(parse_address("0").unwrap(), &metrics).unwrap();
+        let address = server.address;
         assert!(address.ip().is_loopback());
         let time = Time::now();
         let status = FollowStatus {
@@ -299,6 +321,8 @@ mod tests {
         let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(3 * LONGEST_QUESTION));
         assert_eq!(ask(address, &long), "");
         assert!(serve(address, &metrics).is_err(), "the port is taken");
+        drop(server);
+        assert_eq!(serve(address, &metrics).unwrap().address, address);
     }
 
     #[test]

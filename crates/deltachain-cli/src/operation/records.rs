@@ -12,11 +12,13 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
+use deltachain_engines::ServerState;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -127,31 +129,45 @@ pub(crate) struct ServersRecord {
     pub(crate) servers: Vec<ServerRecord>,
 }
 
-/// A server, and the version that it has.
+/// A server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ServerRecord {
-    pub(crate) url: String,
-    /// The version that it had at the last look; nothing if none, or if it is not known which.
-    pub(crate) version: Option<u64>,
-    /// State digest of the version that it was last seen to have.
-    pub(crate) state: Option<String>,
-    /// Since when it is known to have that version.
+    #[serde(flatten)]
+    pub(crate) server: ServerState,
+    /// Since when it is known to have its version.
     pub(crate) since: Option<Time>,
-    /// It is being changed, or was when it was last heard of: it may hold parts of two versions.
-    pub(crate) changing: bool,
-    /// It has been paused, and not told to go on.
-    pub(crate) paused: bool,
-    /// How often it has failed since it last had the version that was wanted.
-    pub(crate) failures: u64,
-    pub(crate) last_failure: Option<String>,
 }
 
-impl ServerRecord {
-    /// Whether it serves this version, with this state digest.
-    pub(crate) fn has(&self, version: u64, state: &str) -> bool {
-        let has = (self.version, self.state.as_deref()) == (Some(version), Some(state));
-        has && !self.changing && !self.paused
+/// Writes `servers.json` for one engine.
+#[derive(Debug)]
+pub(crate) struct ServersWriter {
+    records: Records,
+    engine: String,
+    /// What was written last.
+    last: Mutex<Vec<ServerRecord>>,
+}
+
+impl ServersWriter {
+    pub(crate) fn new(records: &Records, engine: &str) -> Self {
+        Self { records: records.clone(), engine: engine.to_owned(), last: Mutex::default() }
+    }
+}
+
+impl deltachain_engines::Records for ServersWriter {
+    fn write(&self, servers: &[ServerState]) -> Result<()> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = |server: &ServerState| {
+            let has = |other: &ServerState| {
+                (&other.url, other.version, &other.state) == (&server.url, server.version, &server.state)
+            };
+            let before = last.iter().find(|before| has(&before.server)).and_then(|before| before.since);
+            let since = server.version.map(|_| before.unwrap_or_else(Time::now));
+            ServerRecord { server: server.clone(), since }
+        };
+        *last = servers.iter().map(record).collect();
+        let record = ServersRecord { engine: self.engine.clone(), servers: last.clone() };
+        self.records.write_servers(Some(&record))
     }
 }
 

@@ -2,6 +2,9 @@
 //! connections, and what others do to the server.
 #![cfg(unix)]
 
+use std::time::Duration;
+
+use deltachain_engines::Servers;
 use serde_json::{Value, json};
 
 use crate::engines::stand_in::{self, Engine, Fate, Model};
@@ -123,33 +126,192 @@ fn weights_that_somebody_has_changed_are_brought_back() {
     assert!(serves(&server, &folder));
 }
 
+/// Who brings a server of vLLM to a version: `deltachain follow`, or a trainer.
+enum Face {
+    Follower(Folder),
+    Trainer(Servers),
+}
+
+impl Face {
+    /// Both, each with a server that has version 0.
+    fn both() -> [(Self, Engine); 2] {
+        let servers = [Engine::start(), Engine::start()];
+        let trainer = Servers::new(&[servers[1].url.clone()], "{}", "trainer".to_owned(), Duration::from_mins(1));
+        let trainer = trainer.unwrap();
+        trainer.begin(&|_, _| panic!("there is nothing to wait for")).unwrap();
+        let faces = [Self::Follower(Folder::new()), Self::Trainer(trainer)];
+        if let Self::Follower(folder) = &faces[0] {
+            folder.run(&["init", "chain"]).good();
+        }
+        for (face, server) in faces.iter().zip(&servers) {
+            face.publish(0);
+            assert_eq!(face.bring(server, 0), None);
+            server.names();
+        }
+        let [follower, trainer] = faces;
+        let [first, second] = servers;
+        [(follower, first), (trainer, second)]
+    }
+
+    fn publish(&self, version: u8) {
+        if let Self::Follower(folder) = self {
+            publish(folder, version);
+        }
+    }
+
+    /// Brings a server to a version. If that fails: why, and whether the server stays paused.
+    fn bring(&self, server: &Engine, version: u8) -> Option<(String, bool)> {
+        match self {
+            Self::Follower(folder) => {
+                let ran = once(folder, "vllm", server);
+                (ran.code != Some(0)).then(|| {
+                    let failed = failure(&ran);
+                    (failed["message"].to_string(), failed["stays_paused"] == true)
+                })
+            }
+            Self::Trainer(servers) => {
+                let digest = format!("{version:064}");
+                let brought = servers.update(version.into(), &digest).and_then(|()| servers.resume());
+                brought.err().map(|failures| (format!("{:#}", failures[0].error), failures[0].stays_paused))
+            }
+        }
+    }
+}
+
+/// What a server of vLLM is told after a failure, besides being asked what it holds.
+const RECOVERY: [&str; 3] = ["deltachain_end_update", "/update_weight_version", "/resume"];
+
+/// What it serves then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Serves {
+    Before,
+    New,
+    /// It stays paused.
+    Nothing,
+}
+
+/// The table in docs/integrations.md, "What is asked of a server of vLLM".
+const RULES: [(&str, &[&str], Serves); 10] = [
+    ("deltachain_state", &[], Serves::Before),
+    ("/weight_info", &[], Serves::Before),
+    ("/init_weight_transfer_engine", &RECOVERY, Serves::Before),
+    ("/pause?mode=keep", &RECOVERY, Serves::Before),
+    ("deltachain_end_update", &RECOVERY, Serves::Before),
+    ("/update_weight_version", &RECOVERY, Serves::Before),
+    ("/start_weight_update", &RECOVERY, Serves::Before),
+    ("/update_weights", &RECOVERY, Serves::Before),
+    ("/finish_weight_update", &RECOVERY, Serves::New),
+    ("/resume", &[], Serves::Nothing),
+];
+
+/// Brings a server to version 1, which fails, and then once more.
+fn fails(face: &Face, server: &Engine, failed: &str, told: &[&str], serves: Serves) {
+    let before = server.state().process.workers[0].clone();
+    face.publish(1);
+    let (text, stays_paused) = face.bring(server, 1).unwrap();
+    assert!(text.contains("as the test said"), "{text}");
+    let sent = VLLM.iter().position(|name| *name == failed).map_or(0, |at| at + 1);
+    assert_eq!(server.names(), [&VLLM[..sent], told].concat(), "{failed}");
+    let held = server.state().process.workers[0].clone();
+    let paused = server.state().process.paused;
+    assert_eq!((paused, stays_paused), (serves == Serves::Nothing, paused), "{failed}");
+    match serves {
+        Serves::Before => assert_eq!(held, before, "{failed}"),
+        Serves::New => assert!(matches!(held, Model::Version(1, _)), "{failed}"),
+        Serves::Nothing => {}
+    }
+    if let (false, Model::Version(version, state)) = (paused, held) {
+        assert_eq!(server.state().process.weight_version, name(version, &json!(state)), "{failed}");
+        if let (Face::Follower(folder), false) = (face, told.is_empty()) {
+            let (code, found) = status(folder);
+            assert!(code == Some(1) && found["problems"][0].as_str().unwrap().contains(&server.url), "{found}");
+            assert_eq!(
+                (&found["servers"][0]["version"], &found["servers"][0]["state"]),
+                (&json!(version), &json!(state))
+            );
+        }
+    }
+    assert_eq!(face.bring(server, 1), None, "{failed}");
+    let process = &server.state().process;
+    let [Model::Version(1, state), other] = &process.workers else { panic!("{failed}: {:?}", process.workers) };
+    assert_eq!((&process.workers[0], process.paused, process.session), (other, false, None), "{failed}");
+    assert_eq!(process.weight_version, name(1, &json!(state)), "{failed}");
+}
+
 // E3
 #[test]
-fn a_server_that_refuses_goes_on_with_what_it_has() {
-    for refused in &VLLM[..7] {
+fn what_follows_from_a_request_that_fails() {
+    for (failed, told, serves) in RULES {
+        for (face, server) in Face::both() {
+            server.befalls(failed, Fate::Refused);
+            fails(&face, &server, failed, told, serves);
+        }
+    }
+}
+
+#[test]
+fn what_follows_from_a_recovery_that_fails() {
+    // How often it has been sent before, what the server is told, and what it serves.
+    let rules: [(&str, usize, &[&str], Serves); 4] = [
+        ("deltachain_end_update", 1, &RECOVERY, Serves::Before),
+        ("deltachain_state", 1, &RECOVERY[..1], Serves::Nothing),
+        ("/update_weight_version", 1, &RECOVERY[..2], Serves::Nothing),
+        ("/resume", 0, &RECOVERY, Serves::Nothing),
+    ];
+    for (failed, times, told, serves) in rules {
+        for (face, server) in Face::both() {
+            server.befalls("/update_weights", Fate::Refused);
+            (0..times).for_each(|_| server.befalls(failed, Fate::Fine));
+            server.befalls(failed, Fate::Refused);
+            fails(&face, &server, "/update_weights", told, serves);
+        }
+    }
+}
+
+#[test]
+fn what_is_torn_stays_paused_until_it_is_whole() {
+    for (face, server) in Face::both() {
+        server.befalls("/update_weights", Fate::Torn);
+        fails(&face, &server, "/update_weights", &RECOVERY[..1], Serves::Nothing);
+    }
+}
+
+/// The table in docs/integrations.md, "What is asked of SGLang, and for adapters": what fails, what the server is told
+/// then, and whether it stays paused.
+#[test]
+fn what_follows_from_a_request_to_other_engines_that_fails() {
+    let rules: [(&str, &[&str], &[&str], bool); 8] = [
+        ("sglang", &["/model_info"], &[], false),
+        ("sglang", &["/pause_generation"], &["/continue_generation"], false),
+        ("sglang", &["/pause_generation", "/continue_generation"], &["/continue_generation"], true),
+        ("sglang", &["/update_weights_from_disk"], &[], true),
+        ("sglang", &["/continue_generation"], &[], true),
+        ("vllm-lora", &["/v1/models"], &[], false),
+        ("vllm-lora", &["/v1/load_lora_adapter"], &[], false),
+        ("vllm-lora", &["/v1/unload_lora_adapter"], &[], false),
+    ];
+    for (engine, failed, told, stays_paused) in rules {
         let folder = chain(1);
         let server = Engine::start();
-        until(&folder, "vllm", "0", &[&server]).good();
-        let before = status(&folder).1["state"].clone();
-        publish(&folder, 1);
-        server.befalls(refused, Fate::Refused);
-        let ran = once(&folder, "vllm", &server);
-        let failed = failure(&ran);
-        assert_eq!(failed["stays_paused"], false, "{refused}: {ran:?}");
-        assert!(failed["message"].as_str().unwrap().contains("as the test said"), "{failed}");
-        let (code, found) = status(&folder);
-        assert!(code == Some(1) && found["problems"][0].as_str().unwrap().contains(&server.url), "{found}");
-        // Its workers have taken the version before `/finish_weight_update` was refused.
-        let (version, state) = if *refused == VLLM[6] { (1, &found["state"]) } else { (0, &before) };
-        assert_eq!(found["servers"][0]["version"], version, "{refused}: {found}");
-        assert_eq!(found["servers"][0]["state"], *state, "{refused}: {found}");
-        {
-            let process = &server.state().process;
-            assert_eq!(process.weight_version, name(version, state), "{refused}");
-            assert!(!process.paused, "{refused}");
+        // The adapters of versions 0 and 1 stay loaded, and that of version 0 is unloaded for version 2.
+        for version in 1..3 {
+            once(&folder, engine, &server).good();
+            publish(&folder, version);
         }
-        once(&folder, "vllm", &server).good();
-        assert!(serves(&server, &folder), "{refused}");
+        server.names();
+        failed.iter().for_each(|name| server.befalls(name, Fate::Refused));
+        let ran = failure(&once(&folder, engine, &server));
+        assert!(ran["message"].as_str().unwrap().contains("as the test said"), "{ran}");
+        assert_eq!(ran["stays_paused"], stays_paused, "{engine} {failed:?}");
+        let calls = server.names();
+        let after = calls.iter().rposition(|name| *name == failed[0]).map_or(0, |at| at + 1);
+        assert_eq!(calls[after..], *told, "{engine} {failed:?}: {calls:?}");
+        assert_eq!(server.state().process.paused, stays_paused && failed.len() == 1, "{engine} {failed:?}");
+        once(&folder, engine, &server).good();
+        assert!(!server.state().process.paused, "{engine} {failed:?}");
+        let adapters: Vec<_> = server.state().process.adapters.keys().cloned().collect();
+        let expected: &[&str] = if engine == "sglang" { &[] } else { &["model@1", "model@2"] };
+        assert_eq!(adapters, expected, "{failed:?}");
     }
 }
 
@@ -222,32 +384,35 @@ fn it_says_that_it_is_changing_while_it_loads() {
 #[test]
 fn a_connection_that_breaks_is_made_again() {
     for broken in ["/weight_info", "/is_paused", "deltachain_state"].iter().chain(&VLLM) {
-        let folder = chain(1);
-        let server = Engine::start();
-        server.befalls(broken, Fate::Broken);
-        let ran = once(&folder, "vllm", &server);
-        let may_be_repeated = !["/start_weight_update", "/update_weights", "/finish_weight_update"].contains(broken);
-        assert_eq!(ran.code == Some(0), may_be_repeated, "{broken}: {ran:?}");
-        let calls = server.names();
-        let times = calls.iter().filter(|name| name == broken).count();
-        assert!(times <= if may_be_repeated { 2 } else { 1 }, "{broken}: {calls:?}");
-        // It is whole, whether it has done what it was asked or not.
-        assert!(!server.state().process.paused, "{broken}");
-        once(&folder, "vllm", &server).good();
-        assert!(serves(&server, &folder), "{broken}");
+        for (face, server) in Face::both() {
+            server.befalls(broken, Fate::Broken);
+            face.publish(1);
+            let failed = face.bring(&server, 1);
+            let once = ["/start_weight_update", "/update_weights", "/finish_weight_update"];
+            let may_be_repeated = !once.contains(broken);
+            assert_eq!(failed.is_none(), may_be_repeated, "{broken}: {failed:?}");
+            let calls = server.names();
+            let times = calls.iter().filter(|name| name == broken).count();
+            assert!(times <= if may_be_repeated { 2 } else { 1 }, "{broken}: {calls:?}");
+            // It is whole, whether it has done what it was asked or not.
+            assert!(!server.state().process.paused, "{broken}");
+            assert_eq!(face.bring(&server, 1), None, "{broken}");
+        }
     }
 }
 
 #[test]
 fn a_server_that_dies_in_an_update_is_brought_to_it_all_the_same() {
     for called in VLLM {
-        let folder = chain(1);
-        let server = Engine::start();
-        server.befalls(called, Fate::Dies);
-        // It may have died before anything was lost.
-        once(&folder, "vllm", &server);
-        once(&folder, "vllm", &server).good();
-        assert!(serves(&server, &folder), "{called}");
+        for (face, server) in Face::both() {
+            server.befalls(called, Fate::Dies);
+            face.publish(1);
+            // It may have died before anything was lost.
+            face.bring(&server, 1);
+            assert_eq!(face.bring(&server, 1), None, "{called}");
+            let process = &server.state().process;
+            assert!(matches!(process.workers[0], Model::Version(1, _)) && !process.paused, "{called}");
+        }
     }
 }
 

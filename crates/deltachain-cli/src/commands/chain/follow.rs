@@ -8,16 +8,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, ErrorClass, Result};
-use deltachain_store::{FollowEvent, FollowOptions, HeldVersion, Observer, Phase, Switched};
+use deltachain_engines::{self as engines, Fleet, News, Target};
+use deltachain_store::{FollowEvent, FollowOptions, HeldVersion, Observer, Phase, Store, Switched};
 use serde_json::{Value, json};
 
 use crate::chain_args::FollowArgs;
 use crate::commands::chain::pull::{as_json, describe, open};
-use crate::engines::fleet::{self, Fleet, News};
-use crate::interrupt;
+use crate::listener::Listener;
 use crate::operation::command::{Commander, Outcome, Wanted};
-use crate::operation::metrics::{Metrics, serve};
-use crate::operation::records::{At, Failure, FollowStatus, Records};
+use crate::operation::metrics::{self, Metrics};
+use crate::operation::records::{At, Failure, FollowStatus, Records, ServersWriter};
 use crate::operation::service;
 use crate::operation::time::Time;
 use crate::output::{Output, printable, printable_path};
@@ -28,18 +28,23 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let watcher = Watcher::of_service(output);
-    let mut follower = open(args.chain.open()?, &args.directory)?;
-    let mut operation = Operation::new(args, output, &watcher)?;
+    follow(args, args.chain.open()?, &Listener::Tool(output, &watcher))
+}
+
+/// Follows the chain in this store until the listener ends it, or the arguments do.
+pub(crate) fn follow(args: &FollowArgs, store: Store, listener: &Listener<'_>) -> Result<()> {
+    let mut follower = open(store, &args.directory)?;
+    let mut operation = Operation::new(args, listener)?;
     let options = FollowOptions::default()
         .poll(Duration::from_secs_f64(args.poll))
         .poll_longest(Duration::from_secs_f64(args.poll_longest.max(args.poll)));
     let result =
-        follower.follow(&options, &watcher, &mut |follower, event| operation.happened(follower.held().as_ref(), event));
-    service::ends();
+        follower.follow(&options, listener, &mut |follower, event| operation.happened(follower.held().as_ref(), event));
+    listener.service(service::ends);
     operation.servers_end()?;
     match result {
         // An interrupt is the normal end of following.
-        Err(error) if interrupt::happened() => {
+        Err(error) if listener.is_stopped() => {
             if args.once {
                 Err(error)
             } else {
@@ -57,13 +62,14 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
 /// What is done besides keeping the directory at the newest version.
 struct Operation<'a> {
     args: &'a FollowArgs,
-    output: Output,
-    watcher: &'a Watcher,
+    listener: &'a Listener<'a>,
     records: Records,
     status: FollowStatus,
     commander: Option<Commander>,
     fleet: Option<Fleet>,
     metrics: Metrics,
+    /// Shows them, as long as this process follows.
+    _metrics_server: Option<metrics::Server>,
     is_ready: bool,
     /// Why the last record could not be written.
     unwritten: Option<String>,
@@ -72,23 +78,31 @@ struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    fn new(args: &'a FollowArgs, output: Output, watcher: &'a Watcher) -> Result<Self> {
+    fn new(args: &'a FollowArgs, listener: &'a Listener<'a>) -> Result<Self> {
         let records = Records::in_directory(&args.directory.directory);
         let wanted = args.exec.command.as_ref().map(|command| Wanted {
             command: command.clone(),
             timeout: args.exec.exec_timeout.map(Duration::from_secs_f64),
             pause: Duration::from_secs_f64(args.poll),
-            to_stderr: output.is_json(),
+            to_stderr: listener.takes_json(),
         });
         let commander = wanted.map(|wanted| Commander::new(wanted, &records));
         let metrics = Metrics::default();
-        if let Some(address) = args.metrics {
-            let address = serve(address, &metrics)?;
-            watcher.remark(&format!("metrics are at http://{address}/metrics"));
+        let metrics_server = args.metrics.map(|address| metrics::serve(address, &metrics)).transpose()?;
+        if let Some(server) = &metrics_server {
+            listener.remark(&format!("metrics are at http://{}/metrics", server.address));
         }
         let poll = Duration::from_secs_f64(args.poll);
         let fleet = match args.engine.engine {
-            Some(kind) => Some(Fleet::start(&args.engine, kind, &args.chain.url, &records, poll)?),
+            Some(kind) => {
+                let engine = args.engine.engine(kind, &args.chain.url, records.directory(), poll)?;
+                // What cannot be read is as nothing: then each server is brought to its version once more.
+                let before = records.servers().ok().flatten().filter(|before| before.engine == kind.name());
+                let before = before.into_iter().flat_map(|before| before.servers).map(|before| before.server);
+                let writer = ServersWriter::new(&records, kind.name());
+                let before: Vec<_> = before.collect();
+                Some(Fleet::start(engine, args.engine.servers()?, &before, Box::new(writer), poll)?)
+            }
             None => {
                 records.write_servers(None)?;
                 None
@@ -104,7 +118,19 @@ impl<'a> Operation<'a> {
         };
         let lock = records.lock();
         let (is_ready, unwritten) = (false, None);
-        Ok(Self { args, output, watcher, records, status, commander, fleet, metrics, is_ready, unwritten, lock })
+        Ok(Self {
+            args,
+            listener,
+            records,
+            status,
+            commander,
+            fleet,
+            metrics,
+            _metrics_server: metrics_server,
+            is_ready,
+            unwritten,
+            lock,
+        })
     }
 
     /// Does what an event asks for.
@@ -127,7 +153,7 @@ impl<'a> Operation<'a> {
         }
         if let Some(held) = held {
             if !self.is_ready {
-                service::is_ready(held.version);
+                self.listener.service(|| service::is_ready(held.version));
                 self.is_ready = true;
             }
             self.run_command(held)?;
@@ -138,7 +164,7 @@ impl<'a> Operation<'a> {
             let is_reached = self.args.until.is_some_and(|until| held.version >= until);
             if is_reached
                 && self.commander.as_ref().is_none_or(|commander| commander.has_succeeded(held))
-                && self.fleet.as_ref().is_none_or(|fleet| fleet.has(held))
+                && self.fleet.as_ref().is_none_or(Fleet::has)
             {
                 return Ok(ControlFlow::Break(()));
             }
@@ -156,25 +182,23 @@ impl<'a> Operation<'a> {
         self.status.stored = stored;
         self.metrics.switched(switched);
         self.metrics.command_is_new();
-        service::says(&format!("at version {}", switched.version));
+        self.listener.service(|| service::says(&format!("at version {}", switched.version)));
         self.found(switched.version, switched.version.saturating_add(lag.versions));
         let went_back = switched.from.filter(|from| *from > switched.version);
         if let Some(from) = went_back {
-            self.watcher.remark(&format!("the chain was rolled back: from version {from} to {}", switched.version));
+            self.listener.remark(&format!("the chain was rolled back: from version {from} to {}", switched.version));
         }
         let event = if went_back.is_some() { "rolled-back" } else { "switched" };
         let time = Time::now();
-        self.watcher.suspend(|| {
-            self.output.summary(
-                || format!("{}\n  time   {time}", describe_with_lag(switched)),
-                || {
-                    let mut json = as_json(switched);
-                    json["event"] = event.into();
-                    json["time"] = time.to_string().into();
-                    json
-                },
-            )
-        })
+        self.listener.event(
+            || format!("{}\n  time   {time}", describe_with_lag(switched)),
+            || {
+                let mut json = as_json(switched);
+                json["event"] = event.into();
+                json["time"] = time.to_string().into();
+                json
+            },
+        )
     }
 
     /// A look found nothing new.
@@ -184,7 +208,7 @@ impl<'a> Operation<'a> {
         if !self.args.once {
             return Ok(());
         }
-        self.output.summary(
+        self.listener.event(
             || format!("version {} is in {} already", held.version, printable_path(&held.directory)),
             || newest_as_json(held),
         )
@@ -207,7 +231,7 @@ impl<'a> Operation<'a> {
         self.status.failing = true;
         self.status.last_look = Some(Time::now());
         self.status.last_error = Some(Failure::of(error));
-        service::says(&format!("will retry: {error:#}"));
+        self.listener.service(|| service::says(&format!("will retry: {error:#}")));
         self.write(held.map(|held| held.version));
     }
 
@@ -234,7 +258,7 @@ impl<'a> Operation<'a> {
     fn complain(&mut self, unwritten: Option<String>) {
         // Once is enough. The model is what counts.
         if unwritten != self.unwritten {
-            unwritten.iter().for_each(|text| self.watcher.remark(text));
+            unwritten.iter().for_each(|text| self.listener.remark(text));
             self.unwritten = unwritten;
         }
     }
@@ -249,16 +273,16 @@ impl<'a> Operation<'a> {
         let Some(commander) = &mut self.commander else { return Ok(()) };
         let began = Instant::now();
         // An interruption is seen by the command itself.
-        let outcome = commander.run(held, &mut || drop(self.watcher.advance(Phase::Wait, 0)));
+        let outcome = commander.run(held, &|| self.listener.is_stopped());
         self.status.command = Some(commander.status(Some(held), false));
         let pause = commander.pause().unwrap_or_default();
         if outcome == Outcome::Succeeded {
             // It has succeeded all the same.
-            commander.record().unwrap_or_else(|error| self.watcher.remark(&format!("{error:#}")));
+            commander.record().unwrap_or_else(|error| self.listener.remark(&format!("{error:#}")));
         }
         self.write_status();
         let (result, text) = match outcome {
-            Outcome::Interrupted => return interrupt::check(),
+            Outcome::Interrupted => return self.listener.advance(Phase::Wait, 0),
             Outcome::Succeeded => ("succeeded", None),
             Outcome::Failed(text) => ("failed", Some(text)),
             Outcome::TimedOut(text) => ("timed-out", Some(text)),
@@ -267,7 +291,7 @@ impl<'a> Operation<'a> {
         if let Some(text) = text {
             let again =
                 if self.args.once { String::new() } else { format!("; retrying in {:.1} s", pause.as_secs_f64()) };
-            self.watcher.remark(&format!("the command of --exec for version {}: {text}{again}", held.version));
+            self.listener.remark(&format!("the command of --exec for version {}: {text}{again}", held.version));
         }
         Ok(())
     }
@@ -275,10 +299,13 @@ impl<'a> Operation<'a> {
     /// Tells the servers which version is wanted, and what happened to them.
     fn bring_servers(&mut self, held: &HeldVersion) -> Result<()> {
         let Some(fleet) = &self.fleet else { return Ok(()) };
-        fleet.bring_to(held)?;
+        let commit = held.commit.to_string();
+        if !fleet.wants(&commit) {
+            fleet.bring_to(Target::new(held.version, held.state.to_string(), commit, &held.directory)?);
+        }
         // The next version but one takes the place of files that a server still reads.
-        while fleet.is_at_an_older_version() || self.args.once && !fleet.has_been_tried(held) {
-            self.watcher.advance(Phase::Wait, 0)?;
+        while fleet.is_at_an_older_version() || self.args.once && !fleet.has_been_tried() {
+            self.listener.advance(Phase::Wait, 0)?;
             thread::sleep(PATIENCE);
         }
         self.tell_of_servers()
@@ -290,8 +317,8 @@ impl<'a> Operation<'a> {
         self.complain(unwritten);
         for news in news {
             match news.outcome {
-                fleet::Outcome::Has(paused) => self.metrics.server_has(&news.server, news.version, paused),
-                fleet::Outcome::Failed { .. } => self.metrics.server_failed(&news.server),
+                engines::Outcome::Has(paused) => self.metrics.server_has(&news.server, news.version, paused),
+                engines::Outcome::Failed { .. } => self.metrics.server_failed(&news.server),
             }
             self.tell_of_server(&news)?;
         }
@@ -309,9 +336,9 @@ impl<'a> Operation<'a> {
             "seconds": took.as_secs_f64(),
         });
         match outcome {
-            fleet::Outcome::Has(paused) => self.watcher.suspend(|| {
+            engines::Outcome::Has(paused) => {
                 let stood = paused.map(|time| format!(", paused for {:.2} s", time.as_secs_f64())).unwrap_or_default();
-                self.output.summary(
+                self.listener.event(
                     || format!("server {} has version {version}{stood}\n  time   {time}", printable(server)),
                     || {
                         json["result"] = "updated".into();
@@ -319,18 +346,18 @@ impl<'a> Operation<'a> {
                         json
                     },
                 )
-            }),
-            fleet::Outcome::Failed { text, stays_paused, pause } if self.output.is_json() => {
+            }
+            engines::Outcome::Failed { text, stays_paused, pause } if self.listener.takes_json() => {
                 json["result"] = "failed".into();
                 json["message"] = text.as_str().into();
                 json["stays_paused"] = (*stays_paused).into();
                 json["again_seconds"] = pause.as_secs_f64().into();
-                self.output.summary(String::new, || json)
+                self.listener.event(String::new, || json)
             }
-            fleet::Outcome::Failed { text, stays_paused, pause } => {
+            engines::Outcome::Failed { text, stays_paused, pause } => {
                 let paused = if *stays_paused { "; it stays paused" } else { "" };
                 let again = format!("; retrying in {:.1} s", pause.as_secs_f64());
-                self.watcher.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
+                self.listener.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
                 Ok(())
             }
         }
@@ -348,7 +375,7 @@ impl<'a> Operation<'a> {
             let text = commander.status(Some(held), false).last_failure.unwrap_or_default();
             return Err(Error::io("running the command of --exec", io::Error::other(text)));
         }
-        if let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.has(held)) {
+        if let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.has()) {
             let text = fleet.failure().unwrap_or_default();
             return Err(Error::io("updating the servers", io::Error::other(text)));
         }

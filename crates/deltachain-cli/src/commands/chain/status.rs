@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use deltachain::Result;
+use deltachain_engines::{ServerState, name_of};
 use deltachain_store::DirectoryStatus;
 use serde_json::{Value, json};
 
 use crate::chain_args::StatusArgs;
-use crate::engines::name_of;
 use crate::exit;
 use crate::operation::health::{CommandHealth, Health};
 use crate::operation::records::{At, Failure, ServerRecord};
@@ -74,7 +74,7 @@ fn command_as_text(command: &CommandHealth) -> String {
 }
 
 fn server_as_text(server: &ServerRecord) -> String {
-    let ServerRecord { url, version, state, since, changing, paused, .. } = server;
+    let ServerRecord { server: ServerState { url, version, state, changing, paused, .. }, since } = server;
     let name = version.map(|version| name_of(version, state.as_deref().unwrap_or_default()));
     let has = name.map_or_else(|| "no version known".to_owned(), |name| format!("version {name}"));
     let since = since.filter(|_| version.is_some()).map(|time| format!(", since {time}")).unwrap_or_default();

@@ -45,6 +45,8 @@ pub(crate) struct State {
 /// What a call may meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
+    /// Nothing befalls it: for a call before the one that is meant.
+    Fine,
     /// It is refused, and does nothing.
     Refused,
     /// It does nothing, and is never answered.
@@ -233,6 +235,7 @@ impl State {
             // entrypoints/rl/online/api_router.py
             "/weight_info" => return Ok(json!({ "weight_version": process.weight_version })),
             "/is_paused" => return Ok(json!({ "is_paused": process.paused })),
+            "/health" => {}
             "/pause?mode=keep" | "/pause_generation" => process.paused = true,
             // Also in the middle of an update: it is not asked whether the model is whole.
             "/resume" | "/continue_generation" => {

@@ -21,9 +21,20 @@ const ANSWER_BYTES: u64 = 4 << 20;
 /// Characters of a refusal that an error quotes.
 const QUOTED: usize = 500;
 
+/// How a server is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// For something that costs it nothing: it is given up after some seconds.
+    Question,
+    /// For a change, or as a part of one, that may be asked for twice: it is sent once more if its connection breaks.
+    Change,
+    /// For a change that must not be asked for twice.
+    Once,
+}
+
 /// An inference server.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     /// Without a slash at its end.
     url: String,
     client: Client,
@@ -34,9 +45,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// A server at a URL of [`parse_url`], with a token for it, and a timeout for each request that changes something.
+    ///
     /// # Errors
     /// IO if this machine cannot make connections.
-    pub(crate) fn new(url: &str, token: Option<String>, timeout: Duration) -> Result<Self> {
+    pub fn new(url: &str, token: Option<String>, timeout: Duration) -> Result<Self> {
         // Clients ask the process for its cryptography. If the store has chosen one before, that stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Servers are near: no proxy, which is for buckets. Nobody sends a token somewhere else. No connection is used
@@ -57,50 +70,31 @@ impl Server {
         &self.url
     }
 
-    /// Asks for something that costs the server nothing.
-    ///
-    /// # Errors
-    /// IO if it does not answer in some seconds, or refuses.
-    pub(crate) fn get(&self, path: &str) -> Result<Value> {
-        self.ask(path, None, self.timeout.min(QUESTION), true)
-    }
-
-    /// The same, of what is asked with a body.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
-    pub(crate) fn question(&self, path: &str, body: &Value) -> Result<Value> {
-        self.ask(path, Some(body), self.timeout.min(QUESTION), true)
-    }
-
-    /// Asks for a change that may be asked for twice: it is sent once more if its connection breaks.
-    ///
     /// # Errors
     /// IO if it does not answer in time, or refuses.
-    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Value> {
-        self.ask(path, Some(body), self.timeout, true)
+    pub(crate) fn get(&self, path: &str, ask: Ask) -> Result<Value> {
+        self.ask(path, None, ask)
     }
 
-    /// Asks for a change that must not be asked for twice.
-    ///
     /// # Errors
-    /// As [`post`](Self::post).
-    pub(crate) fn post_once(&self, path: &str, body: &Value) -> Result<Value> {
-        self.ask(path, Some(body), self.timeout, false)
+    /// As [`get`](Self::get).
+    pub(crate) fn post(&self, path: &str, body: &Value, ask: Ask) -> Result<Value> {
+        self.ask(path, Some(body), ask)
     }
 
     /// What it answers; nothing if that is no JSON.
-    fn ask(&self, path: &str, body: Option<&Value>, timeout: Duration, may_repeat: bool) -> Result<Value> {
+    fn ask(&self, path: &str, body: Option<&Value>, ask: Ask) -> Result<Value> {
         let url = format!("{}{path}", self.url);
-        let ask = || {
+        let timeout = if ask == Ask::Question { self.timeout.min(QUESTION) } else { self.timeout };
+        let send = || {
             let request = match body {
                 None => self.client.get(&url),
                 Some(body) => self.client.post(&url).header(CONTENT_TYPE, "application/json").body(body.to_string()),
             };
             read(self.token.iter().fold(request, RequestBuilder::bearer_auth).timeout(timeout))
         };
-        let answer = match ask() {
-            Err(error) if may_repeat && !is_timeout(&error) => ask(),
+        let answer = match send() {
+            Err(error) if ask != Ask::Once && !is_timeout(&error) => send(),
             answer => answer,
         };
         let (status, bytes) = answer.map_err(|error| self.failed(path, cause(&error)))?;
@@ -144,8 +138,11 @@ fn cause(error: &io::Error) -> String {
     cause.to_string()
 }
 
-/// `http://HOST:PORT`, also with a path.
-pub(crate) fn parse_url(text: &str) -> Result<String, String> {
+/// `http://HOST:PORT`, also with a path; without a slash at the end.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn parse_url(text: &str) -> Result<String, String> {
     let url = Url::parse(text).map_err(|error| format!("{error}; a server is given as http://HOST:PORT"))?;
     let is_good = matches!(url.scheme(), "http" | "https") && url.has_host();
     if !is_good || url.query().is_some() || url.fragment().is_some() {

@@ -7,17 +7,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use deltachain::{Error, Result};
+use deltachain_engines::{Engine, Server, as_text, parse_name, parse_url};
 use serde_json::json;
 
-use crate::engines::lora::{Lora, parse_name};
-use crate::engines::server::{Server, parse_url};
-use crate::engines::sglang::Sglang;
-use crate::engines::vllm::Vllm;
-use crate::engines::{Engine, as_text};
 use crate::shared_args::{SERVERS, parse_seconds};
-
-/// How long a follower that is not seen any more keeps others from its servers of vLLM.
-const LEASE: Duration = Duration::from_secs(90);
 
 /// Servers that are brought to each version.
 #[derive(Debug, Args)]
@@ -79,7 +72,7 @@ impl UpdateMode {
 }
 
 impl EngineKind {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
             Self::Sglang => "sglang",
@@ -93,40 +86,33 @@ impl EngineArgs {
     ///
     /// # Errors
     /// USAGE.
-    pub(super) fn engine(
-        &self,
-        kind: EngineKind,
-        url: &str,
-        directory: &Path,
-        poll: Duration,
-    ) -> Result<Box<dyn Engine>> {
+    pub(crate) fn engine(&self, kind: EngineKind, url: &str, directory: &Path, poll: Duration) -> Result<Engine> {
         let directory = absolute(directory)?;
-        Ok(match kind {
+        match kind {
             EngineKind::Vllm => {
                 // Another process may have another working directory.
                 let chain = if url.contains("://") { url.to_owned() } else { as_text(&absolute(Path::new(url))?)? };
                 let init = json!({ "chain": chain, "host_copy": as_text(&directory)?, "mode": self.update.name() });
                 let follower = format!("{}:{}", host(), as_text(&directory)?);
-                // Between two looks there is a pause, and it takes a moment.
-                Box::new(Vllm { init, follower, lease: LEASE.max(poll.saturating_mul(2)) })
+                Engine::vllm(&init.to_string(), follower, poll)
             }
-            EngineKind::Sglang => Box::new(Sglang),
+            EngineKind::Sglang => Ok(Engine::sglang()),
             EngineKind::VllmLora => {
                 let name = match &self.adapter {
                     Some(name) => name.clone(),
                     None => parse_name(&directory.file_name().unwrap_or_default().to_string_lossy())
                         .map_err(|_| Error::usage("DIR's name is not a valid adapter name; use --adapter"))?,
                 };
-                Box::new(Lora::new(name, self.keep_adapters, &directory, self.servers.len()))
+                Ok(Engine::lora(name, self.keep_adapters, &directory, self.servers.len()))
             }
-        })
+        }
     }
 
     /// The servers.
     ///
     /// # Errors
     /// USAGE if one is named twice, or the token is not there.
-    pub(super) fn servers(&self) -> Result<Vec<Server>> {
+    pub(crate) fn servers(&self) -> Result<Vec<Server>> {
         if let Some((_, url)) = self.servers.iter().enumerate().find(|(at, url)| self.servers[..*at].contains(*url)) {
             return Err(Error::usage(format!("duplicate --server {url}")));
         }

@@ -14,15 +14,15 @@ use deltachain::{Error, Result};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::engines::server::Server;
-use crate::engines::{Engine, Found, Target, Trouble, as_text, text};
+use crate::engine::{Client, Engine, Found, Target, Trouble, as_text, text};
+use crate::server::{Ask, Server};
 
 /// Digits of a commit's digest that stand in the name of a copy.
 const COMMIT_DIGITS: usize = 12;
 
 /// The adapters of one chain in servers of vLLM.
 #[derive(Debug)]
-pub(super) struct Lora {
+struct Lora {
     name: String,
     /// How many older versions stay.
     keep: usize,
@@ -37,8 +37,16 @@ pub(super) struct Lora {
 /// What a server has of this chain: for each version the path that it was read from.
 type Loaded = BTreeMap<u64, String>;
 
+impl Engine {
+    /// vLLM whose adapters are the versions of a chain that `directory`, an absolute path, follows. They are called
+    /// `NAME@VERSION`, with a name of [`parse_name`]; `keep` older ones stay loaded. There are so many servers.
+    pub fn lora(name: String, keep: usize, directory: &Path, servers: usize) -> Self {
+        Self(Box::new(Lora::new(name, keep, directory, servers)))
+    }
+}
+
 impl Lora {
-    pub(super) fn new(name: String, keep: usize, directory: &Path, servers: usize) -> Self {
+    fn new(name: String, keep: usize, directory: &Path, servers: usize) -> Self {
         Self { name, keep, copies: directory.join("adapters"), servers, in_use: Mutex::default() }
     }
 
@@ -59,7 +67,7 @@ impl Lora {
     }
 
     fn loaded(&self, server: &Server) -> Result<Loaded> {
-        let models = server.get("/v1/models")?;
+        let models = server.get("/v1/models", Ask::Question)?;
         let Some(models) = models["data"].as_array() else {
             return Err(server.failed("/v1/models", "it does not list its models"));
         };
@@ -77,7 +85,7 @@ impl Lora {
     }
 
     fn unload(&self, server: &Server, version: u64) -> Result<()> {
-        server.post_once("/v1/unload_lora_adapter", &json!({ "lora_name": self.adapter(version) })).map(drop)
+        server.post("/v1/unload_lora_adapter", &json!({ "lora_name": self.adapter(version) }), Ask::Once).map(drop)
     }
 
     /// Makes the copy of a version, unless it is there.
@@ -125,7 +133,7 @@ impl Lora {
     }
 }
 
-impl Engine for Lora {
+impl Client for Lora {
     fn look(&self, server: &Server, target: &Target, is_known: bool) -> Result<Found> {
         let loaded = self.loaded(server)?;
         let is_there = loaded.get(&target.version).is_some_and(|root| Path::new(root) == self.copy_of(target));
@@ -142,7 +150,7 @@ impl Engine for Lora {
                 self.unload(server, target.version)?;
             }
             let adapter = json!({ "lora_name": self.adapter(target.version), "lora_path": path });
-            server.post_once("/v1/load_lora_adapter", &adapter)?;
+            server.post("/v1/load_lora_adapter", &adapter, Ask::Once)?;
             loaded.insert(target.version, path);
         }
         for version in self.surplus(&loaded, target) {
@@ -170,7 +178,10 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// The name of an adapter: part of the name of a file, and of `NAME@VERSION`.
-pub(super) fn parse_name(text: &str) -> Result<String, String> {
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn parse_name(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.starts_with('.') || !text.chars().all(is_plain) {
         return Err("a name of letters, digits, '-', '_' and '.'".to_owned());

@@ -1,55 +1,90 @@
-//! The servers of `follow --engine`: a thread for each brings it to the version that is wanted, and looks whether it still has
-//! it. A server that fails holds up no other.
+//! Servers that follow a chain: a thread for each brings it to the version that is wanted, and looks whether it still
+//! has it. A server that fails holds up no other.
 
+use std::fmt::Debug;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
-use deltachain_store::HeldVersion;
+use serde::{Deserialize, Serialize};
 
-use crate::engines::args::{EngineArgs, EngineKind};
-use crate::engines::server::Server;
-use crate::engines::{Engine, Found, Held, Seen, Target, Trouble};
-use crate::operation::records::{Records, ServerRecord, ServersRecord};
-use crate::operation::time::Time;
-use crate::output::printable;
+use crate::engine::{Client, Engine, Found, Held, Seen, Target, Trouble};
+use crate::server::Server;
 
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
+/// A server, and the version that it has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerState {
+    /// Where it is.
+    pub url: String,
+    /// The version that it had at the last look; nothing if none, or if it is not known which.
+    pub version: Option<u64>,
+    /// State digest of the version that it was last seen to have.
+    pub state: Option<String>,
+    /// It is being changed, or was when it was last heard of: it may hold parts of two versions.
+    pub changing: bool,
+    /// It has been paused, and not told to go on.
+    pub paused: bool,
+    /// How often it has failed since it last had the version that was wanted.
+    pub failures: u64,
+    /// Why it failed last.
+    pub last_failure: Option<String>,
+}
+
+/// Where it is written down how the servers are, for a process that comes later.
+pub trait Records: Debug + Send + Sync {
+    /// Writes it down, also before a server is changed.
+    ///
+    /// # Errors
+    /// Whatever prevents it. Servers are brought to versions all the same.
+    fn write(&self, servers: &[ServerState]) -> Result<()>;
+}
+
 /// What has happened to a server.
 #[derive(Debug, Clone)]
-pub(crate) struct News {
-    pub(crate) server: String,
-    pub(crate) version: u64,
+pub struct News {
+    /// Where it is.
+    pub server: String,
+    /// The version that it was to have.
+    pub version: u64,
     /// How long all of it took.
-    pub(crate) took: Duration,
-    pub(crate) outcome: Outcome,
+    pub took: Duration,
+    /// How the try ended.
+    pub outcome: Outcome,
 }
 
 /// How a try ended.
 #[derive(Debug, Clone)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The server has the version, and stood still for this time, if it did.
     Has(Option<Duration>),
     /// It is tried again after a pause.
-    Failed { text: String, stays_paused: bool, pause: Duration },
+    Failed {
+        /// Why.
+        text: String,
+        /// Whether it stays paused until then.
+        stays_paused: bool,
+        /// How long the pause is.
+        pause: Duration,
+    },
 }
 
 /// All servers, each with its thread.
 #[derive(Debug)]
-pub(crate) struct Fleet {
+pub struct Fleet {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    engine: Box<dyn Engine>,
-    kind: EngineKind,
+    client: Box<dyn Client>,
     servers: Vec<Server>,
-    records: Records,
+    records: Box<dyn Records>,
     /// The pause between two looks, and the first one after a failure.
     poll: Duration,
     state: Mutex<State>,
@@ -69,7 +104,7 @@ struct State {
 /// What is known of a server.
 #[derive(Debug, Default)]
 struct Seat {
-    record: ServerRecord,
+    record: ServerState,
     /// The commit of the version that it is being brought to.
     busy: Option<String>,
     /// The commit of the version that was tried last.
@@ -84,31 +119,27 @@ struct Seat {
 }
 
 impl Fleet {
-    /// Starts the threads, which wait for a version.
+    /// Starts the threads, which wait for a version. `before` is what was written down last; `poll` the pause between
+    /// two looks at a server, and the first one after a failure.
     ///
     /// # Errors
-    /// USAGE, IO.
-    pub(crate) fn start(
-        args: &EngineArgs,
-        kind: EngineKind,
-        chain: &str,
-        records: &Records,
+    /// IO.
+    pub fn start(
+        engine: Engine,
+        servers: Vec<Server>,
+        before: &[ServerState],
+        records: Box<dyn Records>,
         poll: Duration,
     ) -> Result<Self> {
-        let engine = args.engine(kind, chain, records.directory(), poll)?;
-        let servers = args.servers()?;
-        // What cannot be read is as nothing: then each server is brought to its version once more.
-        let before = records.servers().ok().flatten().filter(|before| before.engine == kind.name()).unwrap_or_default();
         let seats = servers.iter().map(|server| {
-            let record = before.servers.iter().find(|record| record.url == server.url()).cloned();
+            let record = before.iter().find(|record| record.url == server.url()).cloned();
             // What has happened to it meanwhile, the first look will see.
-            let record = ServerRecord { url: server.url().to_owned(), version: None, ..record.unwrap_or_default() };
+            let record = ServerState { url: server.url().to_owned(), version: None, ..record.unwrap_or_default() };
             Seat { record, ..Seat::default() }
         });
         let state = State { target: None, stop: false, seats: seats.collect(), news: Vec::new(), unwritten: None };
-        let records = records.clone();
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        let shared = Arc::new(Shared { engine, kind, servers, records, poll, state, changed });
+        let shared = Arc::new(Shared { client: engine.0, servers, records, poll, state, changed });
         shared.write(&mut shared.lock());
         let mut fleet = Self { shared, threads: Vec::new() };
         for at in 0..fleet.shared.servers.len() {
@@ -120,61 +151,76 @@ impl Fleet {
     }
 
     /// From now on this version is wanted.
-    ///
-    /// # Errors
-    /// Those of [`Target::of`].
-    pub(crate) fn bring_to(&self, held: &HeldVersion) -> Result<()> {
-        let mut state = self.shared.lock();
-        if state.target.as_ref().is_none_or(|target| !target.is(held)) {
-            state.target = Some(Target::of(held)?);
-            self.shared.changed.notify_all();
-        }
-        Ok(())
+    pub fn bring_to(&self, target: Target) {
+        self.shared.lock().target = Some(target);
+        self.shared.changed.notify_all();
+    }
+
+    /// Whether the version of this commit is wanted.
+    pub fn wants(&self, commit: &str) -> bool {
+        self.shared.lock().wants(commit)
     }
 
     /// Whether a server is being brought to a version that is not wanted any more. Its files must stay until then.
-    pub(crate) fn is_at_an_older_version(&self) -> bool {
+    pub fn is_at_an_older_version(&self) -> bool {
         let state = self.shared.lock();
-        let wanted = state.target.as_ref().map(|target| &target.commit);
-        state.seats.iter().any(|seat| seat.busy.is_some() && seat.busy.as_ref() != wanted)
+        state.seats.iter().any(|seat| seat.busy.as_ref().is_some_and(|busy| !state.wants(busy)))
     }
 
-    /// Whether each server has been tried with this version, and is at rest.
-    pub(crate) fn has_been_tried(&self, held: &HeldVersion) -> bool {
-        let commit = Some(held.commit.to_string());
-        self.shared.lock().seats.iter().all(|seat| seat.tried == commit && seat.busy.is_none())
+    /// Whether each server has been tried with the version that is wanted, and is at rest.
+    pub fn has_been_tried(&self) -> bool {
+        self.shared.lock().has_been_tried()
     }
 
-    /// Whether each server has this version.
-    pub(crate) fn has(&self, held: &HeldVersion) -> bool {
-        let state = held.state.to_string();
-        let has = |seat: &Seat| seat.record.has(held.version, &state) && seat.record.failures == 0;
-        self.has_been_tried(held) && self.shared.lock().seats.iter().all(has)
+    /// Whether each server has the version that is wanted.
+    pub fn has(&self) -> bool {
+        let state = self.shared.lock();
+        let has = |seat: &Seat| state.target.as_ref().is_some_and(|target| seat.record.serves(target));
+        state.has_been_tried() && state.seats.iter().all(has)
     }
 
     /// What has happened since the last call.
-    pub(crate) fn news(&self) -> Vec<News> {
+    pub fn news(&self) -> Vec<News> {
         std::mem::take(&mut self.shared.lock().news)
     }
 
     /// Why it cannot be written down how the servers are.
-    pub(crate) fn unwritten(&self) -> Option<String> {
+    pub fn unwritten(&self) -> Option<String> {
         self.shared.lock().unwritten.clone()
     }
 
     /// The last failure of the first server that does not have what is wanted.
-    pub(crate) fn failure(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<String> {
         let state = self.shared.lock();
         let failed = state.seats.iter().find(|seat| seat.record.failures > 0)?;
         failed.record.last_failure.clone()
     }
 
     /// Ends all threads. A server that is being changed is waited for, so that none stays paused for this.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         self.shared.lock().stop = true;
         self.shared.changed.notify_all();
         // A thread that has panicked has said so.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+impl State {
+    fn wants(&self, commit: &str) -> bool {
+        self.target.as_ref().is_some_and(|target| target.commit == commit)
+    }
+
+    fn has_been_tried(&self) -> bool {
+        let is_tried = |seat: &Seat| seat.busy.is_none() && seat.tried.as_ref().is_some_and(|tried| self.wants(tried));
+        self.seats.iter().all(is_tried)
+    }
+}
+
+impl ServerState {
+    /// Whether it serves this version, and has not failed since.
+    fn serves(&self, target: &Target) -> bool {
+        let has = (self.version, self.state.as_ref()) == (Some(target.version), Some(&target.state));
+        has && !self.changing && !self.paused && self.failures == 0
     }
 }
 
@@ -197,7 +243,7 @@ impl Shared {
             has_looked = true;
         }
         if has_looked {
-            self.engine.leave(&self.servers[at]);
+            self.client.leave(&self.servers[at]);
         }
     }
 
@@ -226,7 +272,7 @@ impl Shared {
     fn look(&self, at: usize, target: &Target) {
         let began = Instant::now();
         let server = &self.servers[at];
-        let found = self.engine.look(server, target, self.is_known_to_have(at, target));
+        let found = self.client.look(server, target, self.is_known_to_have(at, target));
         let mut state = self.lock();
         if state.stop || state.target.as_ref() != Some(target) {
             return;
@@ -244,7 +290,7 @@ impl Shared {
                 // If this process is killed, the next one knows, and so does `status`.
                 self.write(&mut state);
                 drop(state);
-                let brought = self.engine.bring(server, target);
+                let brought = self.client.bring(server, target);
                 state = self.lock();
                 let seat = &mut state.seats[at];
                 (seat.busy, seat.record.changing) = (None, changing);
@@ -277,9 +323,8 @@ impl Shared {
     }
 
     fn write(&self, state: &mut State) {
-        let servers = state.seats.iter().map(|seat| seat.record.clone()).collect();
-        let record = ServersRecord { engine: self.kind.name().to_owned(), servers };
-        state.unwritten = self.records.write_servers(Some(&record)).err().map(|error| printable(&format!("{error:#}")));
+        let servers: Vec<_> = state.seats.iter().map(|seat| seat.record.clone()).collect();
+        state.unwritten = self.records.write(&servers).err().map(|error| format!("{error:#}"));
     }
 }
 
@@ -325,11 +370,7 @@ impl Seat {
             Held::Version(version, state) => (Some(*version), Some(state.clone())),
             Held::Other | Held::Torn => (None, None),
         };
-        let record = &mut self.record;
-        if (record.version, &record.state) != (version, &state) {
-            record.since = version.map(|_| Time::now());
-        }
-        (record.version, record.state) = (version, state);
-        (record.changing, record.paused) = (seen.held == Held::Torn, seen.is_paused);
+        let (changing, paused) = (seen.held == Held::Torn, seen.is_paused);
+        self.record = ServerState { version, state, changing, paused, ..std::mem::take(&mut self.record) };
     }
 }

@@ -5,16 +5,23 @@ use std::time::{Duration, Instant};
 use deltachain::Result;
 use serde_json::json;
 
-use crate::engines::server::Server;
-use crate::engines::{Engine, Found, Seen, Target, Trouble, text};
+use crate::engine::{Client, Engine, Found, Seen, Target, Trouble, text};
+use crate::server::{Ask, Server};
 
 /// A server of SGLang.
 #[derive(Debug)]
-pub(super) struct Sglang;
+struct Sglang;
 
-impl Engine for Sglang {
+impl Engine {
+    /// SGLang.
+    pub fn sglang() -> Self {
+        Self(Box::new(Sglang))
+    }
+}
+
+impl Client for Sglang {
     fn look(&self, server: &Server, target: &Target, is_known: bool) -> Result<Found> {
-        let info = server.get("/model_info")?;
+        let info = server.get("/model_info", Ask::Question)?;
         let says = text(&info, "weight_version") == target.name() && text(&info, "model_path") == target.directory;
         Ok(Found { is_wanted: is_known && says, seen: None })
     }
@@ -22,8 +29,8 @@ impl Engine for Sglang {
     fn bring(&self, server: &Server, target: &Target) -> Result<Option<Duration>, Trouble> {
         let began = Instant::now();
         // Requests wait, and what was computed with the old weights is computed again.
-        if let Err(error) = server.post("/pause_generation", &json!({ "mode": "retract" })) {
-            let resumed = server.post("/continue_generation", &json!({}));
+        if let Err(error) = server.post("/pause_generation", &json!({ "mode": "retract" }), Ask::Change) {
+            let resumed = server.post("/continue_generation", &json!({}), Ask::Change);
             return Err(Trouble { error, left: resumed.is_err().then_some(Seen::TORN) });
         }
         let update = json!({
@@ -32,10 +39,10 @@ impl Engine for Sglang {
             "weight_version": target.name(),
             "flush_cache": true,
         });
-        let updated = server.post_once("/update_weights_from_disk", &update);
+        let updated = server.post("/update_weights_from_disk", &update, Ask::Once);
         // SGLang says that it takes back what it has loaded, but reads the same files for that.
         updated
-            .and_then(|_| server.post("/continue_generation", &json!({})))
+            .and_then(|_| server.post("/continue_generation", &json!({}), Ask::Change))
             .map_err(|error| Trouble { error, left: Some(Seen::TORN) })?;
         Ok(Some(began.elapsed()))
     }

@@ -1,0 +1,31 @@
+//! What is asked of inference servers so that they get a version of a chain: servers of vLLM with the Python package's
+//! backend, servers of SGLang, and adapters in vLLM. Which request follows which, and what follows from a failure, is
+//! written in docs/integrations.md.
+//!
+//! [`Fleet`] keeps servers at the version that is wanted, for followers. [`Servers`] brings servers of vLLM to a
+//! version when a trainer says so, and leaves them paused until it says that they may go on.
+//!
+//! ```text
+//! fleet.rs    a thread for each server: tries until the server has the version, and looks whether it still has it
+//! servers.rs  all servers at once, when a trainer says so
+//! engine.rs   what an engine is
+//! vllm.rs, sglang.rs, lora.rs   what is asked of a server, in which order
+//! server.rs   requests to one server
+//! ```
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod engine;
+mod fleet;
+mod lora;
+mod server;
+mod servers;
+mod sglang;
+mod vllm;
+
+pub use engine::{Engine, Target, as_text, name_of};
+pub use fleet::{Fleet, News, Outcome, Records, ServerState};
+pub use lora::parse_name;
+pub use server::{Server, parse_url};
+pub use servers::{Failure, Servers};

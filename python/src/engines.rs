@@ -1,0 +1,106 @@
+//! Inference servers: those of vLLM that a trainer brings to each version, and those of `deltachain follow --engine`.
+
+use std::error::Error as _;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use deltachain_engines::{Failure, Servers as EngineServers};
+use deltachain_store::{Observer, Stop};
+use pyo3::prelude::*;
+
+use crate::errors::{no_pickle, own, raised, usage};
+use crate::work::{How, OfProcess, Watch, run_apart};
+
+/// Servers of vLLM that a trainer brings to each version, all at the same time.
+#[pyclass(frozen, module = "deltachain._native")]
+pub(crate) struct Servers(OfProcess<EngineServers>);
+
+impl Servers {
+    /// Does something with all servers. The first failure is raised, with those of the others as notes.
+    fn with_all(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&EngineServers, &Watch) -> Result<(), Vec<Failure>> + Send,
+    ) -> PyResult<()> {
+        let servers = self.0.get(py)?;
+        let done = run_apart(py, &How::default(), None, |watch| Ok(act(servers, watch)))?;
+        let Some(Err(failures)) = done else { return Ok(()) };
+        let notes = |failure: &Failure, is_first: bool| {
+            let url = failure.error.file().unwrap_or_default();
+            let text = (!is_first).then(|| format!("{:#}", failure.error));
+            let paused = failure.stays_paused.then(|| format!("{url} stays paused until an update succeeds"));
+            text.into_iter().chain(paused)
+        };
+        let notes: Vec<String> =
+            failures.iter().enumerate().flat_map(|(at, failure)| notes(failure, at == 0)).collect();
+        let Some(first) = failures.first() else { return Ok(()) };
+        let error = exception(py, first);
+        for note in notes {
+            error.value(py).call_method1("add_note", (note,))?;
+        }
+        Err(error)
+    }
+}
+
+#[pymethods]
+impl Servers {
+    /// Servers at these URLs; the settings for their backend are JSON, `name` is what this process calls itself.
+    #[new]
+    fn new(py: Python<'_>, urls: Vec<String>, backend: String, name: String, timeout: f64) -> PyResult<Self> {
+        let timeout = Duration::try_from_secs_f64(timeout);
+        let timeout = timeout.map_err(|error| usage(py, format!("timeout: {error}"), None))?;
+        let servers = EngineServers::new(&urls, &backend, name, timeout);
+        Ok(Self(OfProcess::new(servers.map_err(|error| raised(py, &error))?)))
+    }
+
+    /// Waits until they answer, and tells their backends where the chain is.
+    fn begin(&self, py: Python<'_>) -> PyResult<()> {
+        self.with_all(py, |servers, watch| {
+            servers.begin(&|time, reason| {
+                reason.iter().for_each(|error| watch.remark(&format!("{error:#}; waiting")));
+                watch.wait(time)
+            })
+        })
+    }
+
+    /// Brings them to a version; they are paused afterwards.
+    fn update(&self, py: Python<'_>, version: u64, digest: String) -> PyResult<()> {
+        self.with_all(py, |servers, _| servers.update(version, &digest))
+    }
+
+    /// Lets those go on that have been brought to a version.
+    fn resume(&self, py: Python<'_>) -> PyResult<()> {
+        self.with_all(py, |servers, _| servers.resume())
+    }
+
+    /// Other processes may bring them versions.
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        self.with_all(py, |servers, _| {
+            servers.end();
+            Ok(())
+        })
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(no_pickle("servers"))
+    }
+}
+
+fn exception(py: Python<'_>, failure: &Failure) -> PyErr {
+    let error = &failure.error;
+    match (failure.is_late, error.source(), error.file()) {
+        (true, Some(source), Some(url)) => own(py, "TIMEOUT", &format!("{url} does not answer: {source}"), Some(url)),
+        _ => raised(py, error),
+    }
+}
+
+/// `deltachain follow` in this process, with these arguments. `on_event` gets its events, as JSON.
+#[pyfunction]
+pub(crate) fn follow(py: Python<'_>, arguments: Vec<OsString>, on_event: Py<PyAny>) -> PyResult<()> {
+    let stop = Stop::default();
+    let how = How { stop: Some(stop.clone()), ..How::default() };
+    run_apart(py, &how, Some(&on_event), |watch| {
+        deltachain_cli::follow(arguments, watch, stop, &|event| watch.event(event))
+    })
+    .map(drop)
+}
