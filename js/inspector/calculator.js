@@ -1,10 +1,10 @@
-/** What a version costs: the arithmetic of SCALING.md, with its measured constants. */
+/** What a version costs: the arithmetic of docs/scaling.md, with its measured constants. */
 import { at, make } from './dom.js';
 import { seconds, size, times } from './words.js';
 
 /** A link to a BF16 model in which 1 % changed, as a share of the model. */
 const LINK_AT_ONE_PERCENT = 0.0041;
-/** Bytes of the model per second and core: BENCHMARKS.md, with digests of base and result. */
+/** Bytes of the model per second and core: docs/benchmarks.md, with digests of base and result. */
 const DIFF = 1.68e9;
 const APPLY = 2.17e9;
 /** Cores, and bytes per second of memory; each byte of the model takes three bytes of memory traffic. */

@@ -80,8 +80,8 @@ test('bins of differences are ascending and have two sides', () => {
   assert.deepEqual([BINS[0], BINS[21]], ['< −512', '> +512']);
 });
 
-test('the calculator agrees with the table of SCALING.md', async () => {
-  const text = await readFile(new URL('../../SCALING.md', import.meta.url), 'utf8');
+test('the calculator agrees with the table of docs/scaling.md', async () => {
+  const text = await readFile(new URL('../../docs/scaling.md', import.meta.url), 'utf8');
   const rows = [...text.matchAll(/^\| (7B|70B|1T) \| \d+ GB \| ([\d.]+) GB \| 1 \| ([\d.]+) s \| ([\d.]+) s \| [\d.]+ s \| ([\d.]+) s \|$/gm)];
   assert.equal(rows.length, 3);
   const parameters = { '7B': 7e9, '70B': 70e9, '1T': 1e12 };

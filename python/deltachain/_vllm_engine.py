@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 # vLLM's own logger, so that servers show what it says.
 _logger = init_logger("vllm.deltachain")
 
-# Versions of vLLM that the checks in `engines/` have been run with.
+# Versions of vLLM that the checks in `e2e/vllm` have been run with.
 _TESTED = ("0.32.",)
 
 # Set to 1, untested versions of vLLM and untested loaders in sparse mode are taken.

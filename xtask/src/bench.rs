@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: runs the benchmarks of `crates/deltachain-bench` and makes `BENCHMARKS.md` of what criterion
+//! `cargo xtask bench`: runs the benchmarks of `crates/deltachain-bench` and makes `docs/benchmarks.md` of what criterion
 //! has noted.
 
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result {
     let typed = typed(arguments.directory.as_deref());
     let report = report(&measured, &typed, load.split(' ').next().unwrap_or_default());
     println!("\n{report}");
-    Ok(fs::write(root()?.join("BENCHMARKS.md"), report)?)
+    Ok(fs::write(root()?.join("docs/benchmarks.md"), report)?)
 }
 
 /// What criterion has noted of one function.

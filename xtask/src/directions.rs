@@ -1,4 +1,4 @@
-//! Which file may use which: dependencies point one way (ARCHITECTURE.md).
+//! Which file may use which: dependencies point one way (docs/architecture.md).
 //!
 //! The lower modules of the library have a list of what they may use, and no files or folders of a crate use each other in
 //! a circle. Tests may use anything. import-linter finds circles in the Python package, oxlint in the JavaScript reader.
@@ -108,7 +108,7 @@ pub(crate) fn check() -> Result {
         println!("{modules} modules use what they may");
         Ok(())
     } else {
-        Err(format!("{} uses against the directions in ARCHITECTURE.md", flaws.len()).into())
+        Err(format!("{} uses against the directions in docs/architecture.md", flaws.len()).into())
     }
 }
 

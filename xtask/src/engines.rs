@@ -1,4 +1,4 @@
-//! `cargo xtask engines [--short]`: the Python package with real engines, in an environment of their own (`engines/run.py`).
+//! `cargo xtask engines [--short]`: the Python package with real engines, in an environment of their own (`e2e/vllm/run.py`).
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::{Result, trainers, wheel};
 pub(crate) fn run(short: bool) -> Result {
     let wheel = wheel::build_for_this_machine()?;
     let mut python = Command::new("python3");
-    python.arg("engines/run.py").arg("--wheel").arg(&wheel).arg("--work").arg(target()?.join("engines"));
+    python.arg("e2e/vllm/run.py").arg("--wheel").arg(&wheel).arg("--work").arg(target()?.join("engines"));
     if short {
         python.arg("--short");
     } else {

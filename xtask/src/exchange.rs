@@ -1,4 +1,4 @@
-//! `cargo xtask exchange`: imports and exports against the real packages of other systems (`crates/deltachain-exchange/proof`).
+//! `cargo xtask exchange`: imports and exports against the real packages of other systems (`e2e/exchange`).
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::Result;
 use crate::python::Python;
 use crate::workspace::{build_tool, root, tool};
 
-const PROOF: &str = "crates/deltachain-exchange/proof";
+const PROOF: &str = "e2e/exchange";
 
 #[derive(Args)]
 pub(crate) struct Arguments {

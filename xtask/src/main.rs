@@ -86,7 +86,7 @@ enum Task {
     Endurance(endurance::Arguments),
     /// How much memory the tool needs to make and to apply links; fails if that is above its bound
     Memory(memory::Arguments),
-    /// Time kernels and whole operations; writes BENCHMARKS.md
+    /// Time kernels and whole operations; writes docs/benchmarks.md
     Bench(bench::Arguments),
     /// Compare with other tools on the same pairs of checkpoints; writes bench/rivals/RESULTS.md and rivals.svg
     Rivals(rivals::Arguments),

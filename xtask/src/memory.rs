@@ -23,7 +23,7 @@ use crate::workspace::{build_tool, target, tool};
 
 /// The bound in MiB: this much, and this much for each thread. The first holds 64 MiB of segments that wait until the
 /// index is known (more of them wait in a file). The second holds the pieces of both states, 32 MiB for a group, and
-/// their coded form. ARCHITECTURE.md has measurements.
+/// their coded form. docs/architecture.md has measurements.
 fn bound(change: Change) -> (u64, u64) {
     match change {
         Change::Sparse => (128, 64),

@@ -335,7 +335,7 @@ async function memory(browser) {
   return Math.max(...peaks);
 }
 
-test('the calculator says what SCALING.md says', { skip }, async (t) => {
+test('the calculator says what docs/scaling.md says', { skip }, async (t) => {
   const { page, problems } = await openPage(t);
   await page.goto(PAGE);
   await page.locator('#c-result .headline').waitFor();

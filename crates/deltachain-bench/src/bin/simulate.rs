@@ -1,6 +1,6 @@
 //! One publisher and many followers in four regions, simulated: `simulate [NAME=VALUE ...]`; `simulate check` holds the
 //! simulation against a real publisher and real followers of a store that is slowed down. Without values: the table of
-//! followers in `SCALING.md`; `simulate cost DIFF APPLY` prints the table of costs.
+//! followers in `docs/scaling.md`; `simulate cost DIFF APPLY` prints the table of costs.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench/rivals"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench/rivals"))
 
 import methods
 from checkpoint import Tensor, parse, write

@@ -1,7 +1,7 @@
 """Runs the proofs with the real vLLM, in an environment of its own, and writes what came of them into
 docs/integrations.md. `cargo xtask engines` starts it.
 
-    python3 engines/run.py --wheel WHEEL --work DIR [--short]
+    python3 e2e/vllm/run.py --wheel WHEEL --work DIR [--short]
 
 The environment takes about 6 GB of disk, and the models 7 GB while it runs. vLLM takes up to half a minute for each
 start on two cores, so all of it takes about half an hour. Cargo builds the S3 server. `--short` makes the proof in
@@ -23,7 +23,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 VLLM = "0.32.0"
 S3S = "0.14.1"
-DOCUMENT = HERE.parent / "docs" / "integrations.md"
+DOCUMENT = HERE.parents[1] / "docs" / "integrations.md"
 
 Row = list[Any]
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python" / "tests" / "engines"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "tests" / "engines"))
 
 import test_trl
 import torch

@@ -197,7 +197,7 @@ def table(published: list[tuple[float, Any]], found: dict[str, dict[int, Any]], 
         f"link has {last.bytes / 1e6:.2f} MB, {share:.2%} of the model. **Computed** from that share, not run: for "
         f"1 TB a link has {terabyte / 1e9:.1f} GB, which a line of 10 Gbit/s carries in {terabyte * 8 / 1e10:.0f} s "
         f"and one of 1 Gbit/s in {terabyte * 8 / 1e9:.0f} s. Building overlaps with that and depends on cores and "
-        "disks: [SCALING.md](../SCALING.md) has measured it.",
+        "disks: [scaling.md](scaling.md) has measured it.",
     ]
     return lines
 
