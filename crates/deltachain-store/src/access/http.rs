@@ -17,7 +17,7 @@ use tokio::time::timeout_at;
 
 use crate::access::answer::{Answer, too_late};
 use crate::access::options::StoreOptions;
-use crate::access::pace::{Buffered, Rate, Upload, Welcome};
+use crate::access::pace::{Buffered, Rate, RetryAfter, Upload};
 use crate::access::refusal::Refusal;
 use crate::access::sender::sender;
 
@@ -33,7 +33,7 @@ const REFUSAL_BYTES: usize = 16 << 10;
 pub(crate) struct Connector {
     options: Arc<StoreOptions>,
     rate: Option<Arc<Rate>>,
-    welcome: Arc<Welcome>,
+    earliest: Arc<RetryAfter>,
     buffered: Arc<Buffered>,
 }
 
@@ -42,7 +42,12 @@ impl Connector {
         // Clients ask the process for its cryptography. If the program has chosen one before, that stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let rate = options.max_rate.map(|rate| Arc::new(Rate::new(rate)));
-        Self { options: Arc::new(options.clone()), rate, welcome: Arc::new(Welcome::new()), buffered: Arc::default() }
+        Self {
+            options: Arc::new(options.clone()),
+            rate,
+            earliest: Arc::new(RetryAfter::new()),
+            buffered: Arc::default(),
+        }
     }
 
     fn watch(&self, inner: HttpClient, uploads: HttpClient) -> HttpClient {
@@ -89,8 +94,8 @@ impl HttpService for Watched {
 
 impl Watched {
     async fn once(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let Connector { options, rate, welcome, buffered } = &self.shared;
-        welcome.wait().await;
+        let Connector { options, rate, earliest, buffered } = &self.shared;
+        earliest.wait().await;
         let length = request.body().content_length();
         if let Some(rate) = rate.as_ref().filter(|_| length > 0) {
             tokio::time::sleep_until(rate.take(length as u64).0).await;
@@ -120,7 +125,7 @@ impl Watched {
         if matches!(head.status.as_u16(), 429 | 503) {
             let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
             if let Some(retry_after) = header(http::header::RETRY_AFTER) {
-                welcome.not_before(retry_after, header(http::header::DATE));
+                earliest.not_before(retry_after, header(http::header::DATE));
             }
         }
         if range.is_some() && head.status == http::StatusCode::OK {

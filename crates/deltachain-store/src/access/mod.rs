@@ -6,6 +6,7 @@ pub(crate) mod clock;
 pub(crate) mod credentials;
 pub(crate) mod doctor;
 pub(crate) mod documents;
+pub(crate) mod head;
 #[cfg(feature = "servers")]
 pub(crate) mod http;
 pub(crate) mod legible;
@@ -28,5 +29,6 @@ pub(crate) mod stop;
 pub(crate) mod store;
 pub(crate) mod stored_link;
 pub(crate) mod table;
+pub(crate) mod upload;
 pub(crate) mod url;
 pub(crate) mod whole;

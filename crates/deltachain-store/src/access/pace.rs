@@ -41,11 +41,11 @@ impl Rate {
     }
 }
 
-/// Until when a server that was too busy wants no requests.
+/// The earliest time for the next request, from a server's `Retry-After`.
 #[derive(Debug)]
-pub(crate) struct Welcome(Mutex<Instant>);
+pub(crate) struct RetryAfter(Mutex<Instant>);
 
-impl Welcome {
+impl RetryAfter {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(Instant::now()))
     }

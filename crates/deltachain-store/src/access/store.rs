@@ -7,13 +7,13 @@ use std::fs;
 use std::future::Future;
 use std::io;
 use std::iter;
-use std::path::{Path as FilePath, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use deltachain::chain::{Listing, ObjectName};
-use deltachain::{Error, FileSource, Result, Source};
-use futures_util::future::{try_join, try_join_all};
+use deltachain::chain::ObjectName;
+use deltachain::{Error, Result};
+use futures_util::future::try_join;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
@@ -28,21 +28,10 @@ use crate::access::options::StoreOptions;
 use crate::access::refusal::Refusal;
 use crate::access::stop::Stop;
 use crate::access::url::{directory_of, open_url};
-use crate::observer::{Observer, Phase};
 
 /// A document is read up to here: one byte more than all readers take, so that a longer one is noticed. What limits allow
 /// beyond that does not come from a store, which is not trusted and may have any number of such documents.
 const DOCUMENT_BYTES: u64 = (1 << 24) + 1;
-
-/// Names that a store lists at once, as a rule. Some list more.
-const PAGE: u64 = 1000;
-
-/// S3 takes no more parts of one object, and none shorter but the last.
-const MOST_PARTS: u64 = 10_000;
-const LEAST_PART: u64 = 5 << 20;
-
-/// How long a server may take to forget the parts of an upload that has failed, at most.
-const ABORT: Duration = Duration::from_secs(5);
 
 /// A store that holds one chain. Clones share connections and threads.
 ///
@@ -51,9 +40,9 @@ const ABORT: Duration = Duration::from_secs(5);
 pub struct Store {
     pub(super) objects: Arc<dyn ObjectStore>,
     pub(super) prefix: Path,
-    kind: Kind,
+    pub(super) kind: Kind,
     name: String,
-    options: Arc<StoreOptions>,
+    pub(super) options: Arc<StoreOptions>,
     /// One permit for each request of a range that may be under way; those who wait are served in turn.
     ranges: Arc<Semaphore>,
     runtime: Arc<Runtime>,
@@ -210,7 +199,7 @@ impl Store {
         Err(Error::io("reading", io::Error::other("the content differs at each read")).in_file(name.to_string()))
     }
 
-    async fn get_once(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
+    pub(super) async fn get_once(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
         let path = self.path(name);
         let got = self.retry(async || {
             // Not a range: a document may be shorter than the range, and then some stores refuse.
@@ -247,83 +236,13 @@ impl Store {
         Ok(objects)
     }
 
-    /// The commits and routes documents of all versions from this one on. If the store cannot list, the head alone; and that
-    /// only if this version has a commit.
-    ///
-    /// # Errors
-    /// IO.
-    pub(crate) fn listing(&self, from: u64) -> Result<Listing> {
-        if !self.kind.can_list {
-            let head = self.find_head(from)?;
-            return Ok(Listing::new(head.map(|head| ObjectName::Commit(head).to_string())));
-        }
-        let before = from.checked_sub(1);
-        let commit = before.map(ObjectName::Commit);
-        // No generation is higher.
-        let routes = before.map(|version| ObjectName::Routes { version, generation: 9_999_999_999 });
-        let lists = [("commits", commit), ("routes", routes)];
-        let lists = self.block_on(async {
-            let lists = lists.map(|(folder, after)| self.list(Some(folder), after, usize::MAX));
-            try_join_all(lists).await
-        })?;
-        Ok(Listing::new(lists.iter().flatten().map(|object| object.name.to_string())))
-    }
-
-    /// Whether the version after this one has a commit: the cheapest way to see whether there is anything new, by one request.
-    /// That there is none proves nothing: versions may have been lost, or the chain begun again.
-    ///
-    /// # Errors
-    /// IO.
-    pub(crate) fn has_commit_after(&self, version: u64) -> Result<bool> {
-        let Some(next) = version.checked_add(1) else { return Ok(false) };
-        self.has_commit(next)
-    }
-
-    /// The head: the highest version that has a commit. `known` has one, or had one: the search begins there. However many
-    /// versions there are, few pages are listed: one from `known` on, and about ten for 100,000 versions more.
-    ///
-    /// # Errors
-    /// IO.
-    pub(crate) fn head(&self, known: Option<u64>) -> Result<Option<u64>> {
-        if !self.kind.can_list {
-            return self.find_head(known.unwrap_or(0));
-        }
-        let before = known.and_then(|known| known.checked_sub(1));
-        let mut found = self.page_of_commits(before)?;
-        if found.is_none() && before.is_some() {
-            found = self.page_of_commits(None)?;
-        }
-        let Some((mut low, mut is_all)) = found else { return Ok(None) };
-        // The head is not below `low`, and not above `high`.
-        let (mut high, mut stride) = (u64::MAX, 8 * PAGE);
-        while !is_all && low < high {
-            // A page in the middle, or far beyond all pages so far.
-            let probe = low.saturating_add(stride.min((high - low).saturating_sub(PAGE) / 2));
-            match self.page_of_commits(Some(probe))? {
-                Some(found) => (low, is_all) = found,
-                None => high = probe,
-            }
-            stride = stride.saturating_mul(16);
-        }
-        Ok(Some(low))
-    }
-
-    /// A version that has a commit and comes after this one, and whether it is the last. `None` if there is no such version. Stores
-    /// may list in any order.
-    fn page_of_commits(&self, after: Option<u64>) -> Result<Option<(u64, bool)>> {
-        let after = after.map(ObjectName::Commit);
-        let most = usize::try_from(PAGE).unwrap_or(usize::MAX);
-        let commits = self.block_on(self.list(Some("commits"), after, most))?;
-        let is_all = commits.len() < most;
-        let versions = commits.iter().filter_map(|object| match object.name {
-            ObjectName::Commit(version) => Some(version),
-            _ => None,
-        });
-        Ok(versions.max().map(|version| (version, is_all)))
-    }
-
     /// At most `most` of the chain's objects in one of its folders, after a name.
-    async fn list(&self, folder: Option<&str>, after: Option<ObjectName>, most: usize) -> Result<Vec<StoredObject>> {
+    pub(super) async fn list(
+        &self,
+        folder: Option<&str>,
+        after: Option<ObjectName>,
+        most: usize,
+    ) -> Result<Vec<StoredObject>> {
         let prefix = folder.map_or_else(|| self.prefix.clone(), |folder| self.prefix.clone().join(folder));
         let listed = self.retry(async || {
             let metas = match after {
@@ -345,31 +264,6 @@ impl Store {
             name.push_str(part.as_ref());
         }
         Some(StoredObject { name: ObjectName::parse(&name)?, size: meta.size, stored: meta.last_modified.into() })
-    }
-
-    /// Whether a version has a commit, whatever its content. A web server answers to nothing else but a GET for sure.
-    fn has_commit(&self, version: u64) -> Result<bool> {
-        Ok(self.block_on(self.get_once(ObjectName::Commit(version)))?.is_some())
-    }
-
-    /// The head of a chain that cannot be listed: the last version before the first gap. `known` has a commit, or is 0.
-    fn find_head(&self, known: u64) -> Result<Option<u64>> {
-        if !self.has_commit(known)? {
-            return Ok(None);
-        }
-        let (mut low, mut stride) = (known, 1);
-        while self.has_commit(low + stride)? {
-            low += stride;
-            stride *= 2;
-        }
-        // `low` exists, `low + stride` does not.
-        while stride > 1 {
-            stride /= 2;
-            if self.has_commit(low + stride)? {
-                low += stride;
-            }
-        }
-        Ok(Some(low))
     }
 
     /// One of the chain's objects as a list would show it; `None` if it is not there.
@@ -411,82 +305,6 @@ impl Store {
             }
         });
         self.block_on(put).map_err(|error| self.failed("storing", error, Some(name)))
-    }
-
-    /// Stores a file of this size under a name by an ordinary put, in parts side by side if it is long.
-    ///
-    /// # Errors
-    /// IO; what the observer wants it to end with; USAGE if the store can only be read.
-    pub(crate) fn upload(&self, file: &FilePath, name: ObjectName, size: u64, observer: &dyn Observer) -> Result<()> {
-        self.check_is_written()?;
-        let source = FileSource::open(file)?;
-        let part_bytes = self.options.part_bytes.max(LEAST_PART).max(size.div_ceil(MOST_PARTS));
-        let read = |offset: u64| -> Result<PutPayload> {
-            let length = part_bytes.min(size - offset);
-            let mut part = vec![0; usize::try_from(length).map_err(|_| Error::usage("the part is too long"))?];
-            source.read_at(offset, &mut part)?;
-            Ok(part.into())
-        };
-        let path = self.path(name);
-        if size <= part_bytes {
-            let payload = read(0)?;
-            let put = self.retry(async || self.objects.put(&path, payload.clone()).await.map(drop));
-            self.block_on(put).map_err(|error| self.failed("storing", error, Some(name)))?;
-            return observer.advance(Phase::Upload, size);
-        }
-        let mut attempt = 1;
-        loop {
-            let uploaded = self.block_on(self.upload_parts(&path, (size, part_bytes), &read, observer));
-            match uploaded {
-                Err(PartError::Store(error)) if attempt < self.options.attempts && self.may_pass(&error) => {
-                    self.block_on(self.pause(attempt)).map_err(|error| self.failed("storing", error, Some(name)))?;
-                    attempt += 1;
-                }
-                Err(PartError::Store(error) | PartError::Part(error)) => {
-                    return Err(self.failed("storing", error, Some(name)));
-                }
-                Err(PartError::Other(error)) => return Err(error),
-                Ok(()) => return Ok(()),
-            }
-        }
-    }
-
-    async fn upload_parts(
-        &self,
-        path: &Path,
-        (size, part_bytes): (u64, u64),
-        read: &dyn Fn(u64) -> Result<PutPayload>,
-        observer: &dyn Observer,
-    ) -> Result<(), PartError> {
-        let mut upload = self.in_time(self.objects.put_multipart(path)).await?;
-        let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX);
-        // A part that a server did not take has used up its attempts.
-        let of_part = |error| if self.kind.is_watched { PartError::Part(error) } else { PartError::Store(error) };
-        let parts = async {
-            let mut waiting = stream::FuturesUnordered::new();
-            for offset in (0..size).step_by(part_bytes) {
-                let payload = read(offset)?;
-                let length = payload.content_length() as u64;
-                let put = upload.put_part(payload);
-                waiting.push(async move { self.in_time(put).await.map(|()| length).map_err(of_part) });
-                while waiting.len() >= self.options.parallel {
-                    if let Some(done) = waiting.next().await {
-                        observer.advance(Phase::Upload, done?)?;
-                    }
-                }
-            }
-            while let Some(done) = waiting.next().await {
-                observer.advance(Phase::Upload, done?)?;
-            }
-            Ok(())
-        };
-        if let Err(error) = parts.await {
-            // What is left of it is the store's to clean up; a failure to abort changes nothing for the chain.
-            let _ = tokio::time::timeout(self.options.timeout.min(ABORT), upload.abort()).await;
-            return Err(error);
-        }
-        self.in_time(upload.complete()).await?;
-        Ok(())
     }
 
     /// Removes an object, if it is there.
@@ -548,7 +366,7 @@ impl Store {
         self.runtime.block_on(future)
     }
 
-    fn path(&self, name: ObjectName) -> Path {
+    pub(super) fn path(&self, name: ObjectName) -> Path {
         // Names of a chain have no character that must be escaped.
         name.to_string().split('/').fold(self.prefix.clone(), Path::join)
     }
@@ -571,12 +389,12 @@ impl Store {
     }
 
     /// Whether it is worth while to try again after this.
-    fn may_pass(&self, error: &StoreError) -> bool {
+    pub(super) fn may_pass(&self, error: &StoreError) -> bool {
         may_pass(error) && !self.stop.is_stopped()
     }
 
     /// The time to wait after an attempt.
-    async fn pause(&self, attempt: u32) -> Result<(), StoreError> {
+    pub(super) async fn pause(&self, attempt: u32) -> Result<(), StoreError> {
         let pause = async {
             tokio::time::sleep(self.options.pause_after(attempt)).await;
             Ok(())
@@ -584,7 +402,10 @@ impl Store {
         self.stop.unless(pause).await
     }
 
-    async fn in_time<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    pub(super) async fn in_time<T>(
+        &self,
+        operation: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         let operation = self.stop.unless(operation);
         // Who talks to the server gives up when nothing moves any more.
         if self.kind.is_watched {
@@ -642,26 +463,6 @@ impl fmt::Debug for Store {
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
-    }
-}
-
-/// Why the upload of parts failed.
-enum PartError {
-    Store(StoreError),
-    /// A part could not be stored, and there is no use in beginning again.
-    Part(StoreError),
-    Other(Error),
-}
-
-impl From<StoreError> for PartError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<Error> for PartError {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
     }
 }
 

@@ -1,0 +1,112 @@
+//! Which versions a chain has: all, or its head, found by few requests however many there are.
+
+use deltachain::Result;
+use deltachain::chain::{Listing, ObjectName};
+use futures_util::future::try_join_all;
+
+use crate::access::store::Store;
+
+/// Names that a store lists at once, as a rule. Some list more.
+const PAGE: u64 = 1000;
+
+impl Store {
+    /// The commits and routes documents of all versions from this one on. If the store cannot list, the head alone; and that
+    /// only if this version has a commit.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn listing(&self, from: u64) -> Result<Listing> {
+        if !self.kind.can_list {
+            let head = self.find_head(from)?;
+            return Ok(Listing::new(head.map(|head| ObjectName::Commit(head).to_string())));
+        }
+        let before = from.checked_sub(1);
+        let commit = before.map(ObjectName::Commit);
+        // No generation is higher.
+        let routes = before.map(|version| ObjectName::Routes { version, generation: 9_999_999_999 });
+        let lists = [("commits", commit), ("routes", routes)];
+        let lists = self.block_on(async {
+            let lists = lists.map(|(folder, after)| self.list(Some(folder), after, usize::MAX));
+            try_join_all(lists).await
+        })?;
+        Ok(Listing::new(lists.iter().flatten().map(|object| object.name.to_string())))
+    }
+
+    /// Whether the version after this one has a commit: the cheapest way to see whether there is anything new, by one request.
+    /// That there is none proves nothing: versions may have been lost, or the chain begun again.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn has_commit_after(&self, version: u64) -> Result<bool> {
+        let Some(next) = version.checked_add(1) else { return Ok(false) };
+        self.has_commit(next)
+    }
+
+    /// The head: the highest version that has a commit. `known` has one, or had one: the search begins there. However many
+    /// versions there are, few pages are listed: one from `known` on, and about ten for 100,000 versions more.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn head(&self, known: Option<u64>) -> Result<Option<u64>> {
+        if !self.kind.can_list {
+            return self.find_head(known.unwrap_or(0));
+        }
+        let before = known.and_then(|known| known.checked_sub(1));
+        let mut found = self.page_of_commits(before)?;
+        if found.is_none() && before.is_some() {
+            found = self.page_of_commits(None)?;
+        }
+        let Some((mut low, mut is_all)) = found else { return Ok(None) };
+        // The head is not below `low`, and not above `high`.
+        let (mut high, mut stride) = (u64::MAX, 8 * PAGE);
+        while !is_all && low < high {
+            // A page in the middle, or far beyond all pages so far.
+            let probe = low.saturating_add(stride.min((high - low).saturating_sub(PAGE) / 2));
+            match self.page_of_commits(Some(probe))? {
+                Some(found) => (low, is_all) = found,
+                None => high = probe,
+            }
+            stride = stride.saturating_mul(16);
+        }
+        Ok(Some(low))
+    }
+
+    /// A version that has a commit and comes after this one, and whether it is the last. `None` if there is no such version. Stores
+    /// may list in any order.
+    fn page_of_commits(&self, after: Option<u64>) -> Result<Option<(u64, bool)>> {
+        let after = after.map(ObjectName::Commit);
+        let most = usize::try_from(PAGE).unwrap_or(usize::MAX);
+        let commits = self.block_on(self.list(Some("commits"), after, most))?;
+        let is_all = commits.len() < most;
+        let versions = commits.iter().filter_map(|object| match object.name {
+            ObjectName::Commit(version) => Some(version),
+            _ => None,
+        });
+        Ok(versions.max().map(|version| (version, is_all)))
+    }
+
+    /// Whether a version has a commit, whatever its content. A web server answers to nothing else but a GET for sure.
+    fn has_commit(&self, version: u64) -> Result<bool> {
+        Ok(self.block_on(self.get_once(ObjectName::Commit(version)))?.is_some())
+    }
+
+    /// The head of a chain that cannot be listed: the last version before the first gap. `known` has a commit, or is 0.
+    fn find_head(&self, known: u64) -> Result<Option<u64>> {
+        if !self.has_commit(known)? {
+            return Ok(None);
+        }
+        let (mut low, mut stride) = (known, 1);
+        while self.has_commit(low + stride)? {
+            low += stride;
+            stride *= 2;
+        }
+        // `low` exists, `low + stride` does not.
+        while stride > 1 {
+            stride /= 2;
+            if self.has_commit(low + stride)? {
+                low += stride;
+            }
+        }
+        Ok(Some(low))
+    }
+}
