@@ -76,7 +76,7 @@ pub struct Switched<D = PathBuf> {
     pub written: u64,
     /// How long it took.
     pub times: PhaseTimes,
-    /// How far it was behind. `None` unless [`follow`](crate::follow()) has found out.
+    /// How far it was behind. `None` unless [`Follower::follow`](crate::Follower::follow) has found out.
     pub lag: Option<Lag>,
 }
 
