@@ -20,6 +20,7 @@ const ATTEMPTS: u32 = 5;
 /// USAGE if the store can only be read, or if it is a directory of a file system without hard
 /// links; IO.
 pub fn init(store: &Store) -> Result<Option<ChainDocument>> {
+    store.check_is_written()?;
     if store.get(ObjectName::Chain)?.is_some() {
         return Ok(None);
     }
