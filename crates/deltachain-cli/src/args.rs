@@ -12,7 +12,6 @@ use crate::chain_args::{
 };
 #[cfg(feature = "exchange")]
 use crate::exchange_args::{ExportArgs, ImportArgs};
-use crate::exit;
 use crate::failure;
 use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
 
@@ -265,7 +264,7 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
             // Help that cannot be written because nobody reads it any more is not a failure.
             let _ = error.print();
         }
-        u8::try_from(error.exit_code()).unwrap_or(exit::FAILURE)
+        u8::try_from(error.exit_code()).unwrap_or(failure::FAILURE)
     })
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use deltachain::{Error, Result};
 use deltachain_engines::{Engine, Server, as_text, parse_name, parse_url};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::shared_args::{SERVERS, parse_seconds};
@@ -54,21 +55,12 @@ pub(crate) enum EngineKind {
 }
 
 /// How vLLM loads a version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum UpdateMode {
     Auto,
     Sparse,
     Reload,
-}
-
-impl UpdateMode {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Sparse => "sparse",
-            Self::Reload => "reload",
-        }
-    }
 }
 
 impl EngineKind {
@@ -92,7 +84,7 @@ impl EngineArgs {
             EngineKind::Vllm => {
                 // Another process may have another working directory.
                 let chain = if url.contains("://") { url.to_owned() } else { as_text(&absolute(Path::new(url))?)? };
-                let init = json!({ "chain": chain, "host_copy": as_text(&directory)?, "mode": self.update.name() });
+                let init = json!({ "chain": chain, "host_copy": as_text(&directory)?, "mode": self.update });
                 let follower = format!("{}:{}", host(), as_text(&directory)?);
                 Engine::vllm(&init.to_string(), follower, poll)
             }

@@ -12,7 +12,6 @@ mod commands;
 mod engine_args;
 #[cfg(feature = "exchange")]
 mod exchange_args;
-mod exit;
 mod failure;
 mod inputs;
 mod interrupt;
@@ -112,5 +111,5 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         Command::Fsck(args) => return chain::fsck::run(args, output),
         Command::Doctor(args) => return chain::doctor::run(args, output),
     }?;
-    Ok(exit::SUCCESS)
+    Ok(failure::SUCCESS)
 }

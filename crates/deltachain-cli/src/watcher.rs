@@ -4,18 +4,20 @@ use std::sync::{Mutex, PoisonError};
 
 use deltachain::{Progress, Result};
 use deltachain_store::{Observer, Phase};
+use indicatif::{MultiProgress, ProgressBar};
 use serde_json::{Value, json};
 
 use crate::interrupt;
 use crate::operation::service::Watchdog;
 use crate::operation::time::Time;
 use crate::output::{Output, print_json, printable};
-use crate::progress::{Meter, Meters};
+use crate::progress::Meter;
 
 /// Shows work on a chain. Also the place where Ctrl-C takes effect.
 pub(crate) struct Watcher {
     output: Output,
-    meters: Meters,
+    /// Progress bars below each other.
+    bars: MultiProgress,
     under_way: Mutex<Vec<(Phase, Meter)>>,
     /// For work without end: it is told that the work goes on, and remarks show the time.
     watchdog: Option<Watchdog>,
@@ -23,7 +25,8 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     pub(crate) fn new(output: Output) -> Self {
-        Self { output, meters: output.meters(), under_way: Mutex::default(), watchdog: None }
+        let bars = MultiProgress::with_draw_target(output.target());
+        Self { output, bars, under_way: Mutex::default(), watchdog: None }
     }
 
     /// For work without end.
@@ -33,7 +36,7 @@ impl Watcher {
 
     /// Prints something that the bars must not disturb.
     pub(crate) fn suspend<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.meters.suspend(act)
+        self.bars.suspend(act)
     }
 
     fn with_meter<T>(&self, phase: Phase, look: impl FnOnce(Option<&Meter>) -> T) -> T {
@@ -64,7 +67,7 @@ impl Observer for Watcher {
         let Some(name) = name(phase) else { return };
         let known = self.with_meter(phase, |meter| meter.map(|meter| meter.expect(bytes)).is_some());
         if !known {
-            let meter = self.meters.add(name, bytes);
+            let meter = Meter::new(self.bars.add(ProgressBar::new(bytes)), name);
             self.under_way.lock().unwrap_or_else(PoisonError::into_inner).push((phase, meter));
         }
     }
@@ -87,7 +90,7 @@ impl Observer for Watcher {
             });
         } else {
             let time = self.watchdog.as_ref().map_or_else(String::new, |_| format!("{} ", Time::now()));
-            self.meters.suspend(|| self.output.remark(&format!("{time}note: {}", printable(text))));
+            self.bars.suspend(|| self.output.remark(&format!("{time}note: {}", printable(text))));
         }
     }
 }

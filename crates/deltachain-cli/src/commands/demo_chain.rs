@@ -17,6 +17,7 @@ use deltachain_store::{
 };
 use serde_json::{Value, json};
 
+use crate::commands::chain::log::origin;
 use crate::commands::chain::publish;
 use crate::commands::chain::pull::as_json;
 use crate::numbers::{grouped, time};
@@ -106,10 +107,8 @@ impl ChainDemo {
             .published
             .iter()
             .map(|(published, took)| {
-                let routes = published.routes.iter().map(|route| {
-                    let from = route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"));
-                    format!("{from} ({})", grouped(route.bytes))
-                });
+                let routes = published.routes.iter();
+                let routes = routes.map(|route| format!("{} ({})", origin(route.from), grouped(route.bytes)));
                 let switch = self.early.iter().find(|switched| switched.version == published.version);
                 // Several versions at once are taken as one.
                 let (fetched, built, exact) = switch.map_or_else(
