@@ -109,13 +109,8 @@ impl Store {
 }
 
 /// A function of Python's that returns credentials.
+#[derive(Debug)]
 struct Callable(Py<PyAny>);
-
-impl std::fmt::Debug for Callable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Callable")
-    }
-}
 
 impl CredentialSource for Callable {
     fn credentials(&self) -> Result<Credentials> {

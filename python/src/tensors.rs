@@ -1,5 +1,5 @@
-//! Tensors of Python as states of the library, without copies: of torch, of numpy, of anything with the buffer protocol, and
-//! `deltachain.Tensor`, which can be of any dtype and can be read piece by piece.
+//! Tensors of Python as states of the library, without copies: of torch, of numpy, of anything with the buffer
+//! protocol, and `deltachain.Tensor`, which can be of any dtype and can be read piece by piece.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,8 +20,8 @@ use crate::memory::Borrowed;
 pub(crate) enum Bytes {
     /// In memory that is read where it is.
     Here(Borrowed),
-    /// Somewhere else, such as a device: an object that is called with an offset and a length in bytes and returns an object with
-    /// the buffer protocol.
+    /// Somewhere else, such as a device: an object that is called with an offset and a length in bytes and returns an
+    /// object with the buffer protocol.
     Elsewhere(Py<PyAny>),
 }
 
@@ -186,8 +186,8 @@ impl<'py> Finder<'py> {
     }
 }
 
-/// The dtype with a name of torch, of numpy or of `ml_dtypes`. Numpy names an order of bytes, such as `>f4`, only if it is
-/// not the machine's.
+/// The dtype with a name of torch, of numpy or of `ml_dtypes`. Numpy names an order of bytes, such as `>f4`, only if it
+/// is not the machine's.
 fn known(name: &str) -> Option<Dtype> {
     Some(match name {
         "bool" => Dtype::BOOL,
@@ -271,7 +271,8 @@ impl Tensors {
     /// From a mapping, or from an object with `keys()` and `get_tensor()`, such as an open file of safetensors.
     ///
     /// # Errors
-    /// `TypeError` if it is neither, or a name is not a string, or an object is not a tensor; USAGE if a tensor cannot be taken, which says why.
+    /// `TypeError` if it is neither, or a name is not a string, or an object is not a tensor; USAGE if a tensor cannot
+    /// be taken, which says why.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(Self::sorted(found(object, false)?))
     }
