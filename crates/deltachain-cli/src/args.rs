@@ -230,8 +230,7 @@ pub(crate) struct SquashArgs {
 ///
 /// Makes links between four consecutive checkpoints of a real model (excerpts, included in this program), applies them,
 /// compares the results byte for byte, and tries a wrong base and a damaged link. Then publishes them as the versions
-/// of
-/// a chain in a directory, with one follower from the start and one that joins late.
+/// of a chain in a directory, with one follower from the start and one that joins late.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Keep the files in this directory, which must be new or empty

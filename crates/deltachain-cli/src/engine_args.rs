@@ -19,8 +19,7 @@ pub(crate) struct EngineArgs {
     /// Update the servers of --server to each version: they pause, load it, confirm it, and resume
     ///
     /// A server that fails or was restarted is retried, with a backoff of up to a minute, until it has the newest
-    /// version.
-    /// One that may hold parts of two versions stays paused until then. See docs/integrations.md.
+    /// version. One that may hold parts of two versions stays paused until then. See docs/integrations.md.
     #[arg(long, requires = "servers", conflicts_with_all = ["command", "shards", "tensors"], help_heading = SERVERS)]
     pub(crate) engine: Option<EngineKind>,
     /// Address of a server, such as http://127.0.0.1:8000; repeatable

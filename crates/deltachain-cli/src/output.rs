@@ -106,7 +106,8 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
-/// A name as it may be shown on a terminal: what could move the cursor or hide itself is escaped. Quotes can do neither.
+/// A name as it may be shown on a terminal: what could move the cursor or hide itself is escaped. Quotes can do
+/// neither.
 pub(crate) fn printable(name: &str) -> String {
     name.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }

@@ -20,7 +20,8 @@ use crate::output::{Output, printable_path};
 use crate::table::{Align, layout};
 use crate::watcher::Watcher;
 
-/// The excerpt: testdata/README.md says where it comes from. `data` has symbolic links, so that packages have the files.
+/// The excerpt: testdata/README.md says where it comes from. `data` has symbolic links, so that packages have the
+/// files.
 const STEPS: [&[u8]; 4] = [
     include_bytes!("../../data/rl3e6_step0.safetensors"),
     include_bytes!("../../data/rl3e6_step1.safetensors"),

@@ -1,5 +1,5 @@
-//! `inspect --html`: a page for browsers with a link inside. The page is `js/inspector/index.html`, which `npm run page`
-//! builds; it opens on what stands between two marks, as base64.
+//! `inspect --html`: a page for browsers with a link inside. The page is `js/inspector/index.html`, which `npm run
+//! page` builds; it opens on what stands between two marks, as base64.
 
 use std::io::Write;
 use std::path::Path;

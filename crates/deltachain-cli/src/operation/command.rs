@@ -1,5 +1,5 @@
-//! The command of `follow --exec`: run for each version until it succeeds, ended when it takes too long or nobody wants it
-//! any more.
+//! The command of `follow --exec`: run for each version until it succeeds, ended when it takes too long or nobody wants
+//! it any more.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
