@@ -14,7 +14,7 @@ use deltachain_store::{Snapshots, Store, StoreOptions};
 use crate::engine_args::EngineArgs;
 use crate::operation::health::MaxLag;
 use crate::operation::metrics::parse_address;
-use crate::shared_args::{LimitArgs, ProfileArg, STORE_OPTIONS, parse_note, parse_seconds, parse_size};
+use crate::shared_args::{LimitArgs, ProfileArg, STORE_OPTIONS, parse_note, parse_pair, parse_seconds, parse_size};
 
 /// The chain and how to talk to the store that it is in.
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ pub(crate) struct StoreArgs {
     ///
     /// Prefer the usual environment variables for credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
     /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and so on.
-    #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = parse_setting, help_heading = STORE_OPTIONS)]
+    #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = parse_pair, help_heading = STORE_OPTIONS)]
     pub(crate) settings: Vec<(String, String)>,
     /// Abort a request after this many seconds without progress. Slow transfers are not affected
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = parse_seconds, help_heading = STORE_OPTIONS)]
@@ -493,11 +493,6 @@ pub(crate) struct FsckArgs {
     pub(crate) scratch: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
-}
-
-fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("missing =")?;
-    Ok((key.to_owned(), value.to_owned()))
 }
 
 fn parse_shard(text: &str) -> Result<(usize, usize), String> {

@@ -74,9 +74,6 @@ impl EngineKind {
 
 impl EngineArgs {
     /// What is asked of servers, of a chain at `url` that `directory` follows. They are looked at every `poll`.
-    ///
-    /// # Errors
-    /// USAGE.
     pub(crate) fn engine(&self, kind: EngineKind, url: &str, directory: &Path, poll: Duration) -> Result<Engine> {
         let directory = absolute(directory)?;
         match kind {

@@ -45,6 +45,11 @@ impl Watcher {
     }
 }
 
+/// Shows work on a chain. The bars are gone when it returns.
+pub(crate) fn watched<T>(output: Output, work: impl FnOnce(&Watcher) -> T) -> T {
+    work(&Watcher::new(output))
+}
+
 /// A remark of work without end.
 pub(crate) fn remark_as_json(text: &str) -> Value {
     json!({ "event": "remark", "text": text, "time": Time::now().to_string() })

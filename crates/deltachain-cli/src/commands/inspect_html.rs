@@ -38,9 +38,6 @@ pub(crate) fn check(link: &OpenedLink, page: &Path, force: bool) -> Result<()> {
 }
 
 /// Writes the page, and says so.
-///
-/// # Errors
-/// IO; USAGE as [`check`].
 pub(crate) fn write(link: &OpenedLink, page: &Path, force: bool, output: Output) -> Result<()> {
     let total = link.reader.header().file_length();
     let meter = output.meter("writing", total);

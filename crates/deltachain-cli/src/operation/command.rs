@@ -125,9 +125,6 @@ impl Commander {
     }
 
     /// Writes down for which version the command has succeeded, so that it is not run again after a restart.
-    ///
-    /// # Errors
-    /// IO.
     pub(crate) fn record(&self) -> Result<()> {
         self.ran.iter().try_for_each(|ran| self.records.write_ran(ran))
     }

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::chain_args::CompactArgs;
 use crate::commands::chain::publish::{route_as_text, routes_as_json};
 use crate::output::{Output, printable};
-use crate::watcher::Watcher;
+use crate::watcher::watched;
 
 pub(crate) fn run(args: &CompactArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
@@ -18,9 +18,7 @@ pub(crate) fn run(args: &CompactArgs, output: Output) -> Result<()> {
         .snapshot(args.snapshot)
         .profile(args.profile.into())
         .limits(args.limits.limits());
-    let watcher = Watcher::new(output);
-    let compacted = compact(&store, &options, &watcher)?;
-    drop(watcher);
+    let compacted = watched(output, |watcher| compact(&store, &options, watcher))?;
     output.summary(
         || {
             let mut lines =

@@ -310,10 +310,7 @@ impl<'a> Operation<'a> {
         let Some(fleet) = &self.fleet else { return Ok(()) };
         let (news, unwritten) = (fleet.news(), fleet.unwritten());
         self.complain(unwritten);
-        for news in news {
-            self.tell_of_server(&news)?;
-        }
-        Ok(())
+        news.iter().try_for_each(|news| self.tell_of_server(news))
     }
 
     fn tell_of_server(&self, news: &News) -> Result<()> {

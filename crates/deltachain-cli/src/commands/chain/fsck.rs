@@ -10,7 +10,7 @@ use crate::chain_args::FsckArgs;
 use crate::failure::{FAILURE, SUCCESS, describe};
 use crate::numbers::{counted, grouped};
 use crate::output::{Output, printable, printable_path};
-use crate::watcher::Watcher;
+use crate::watcher::watched;
 
 pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
     if let Some(directory) = directory_of(&args.chain.url) {
@@ -24,9 +24,7 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
     let place = if args.deep { Some(Scratch::new(args.scratch.as_deref())?) } else { None };
     let deep = place.as_ref().map(|place| place.path().to_owned());
     let options = FsckOptions::default().deep(deep).limits(args.limits.limits());
-    let watcher = Watcher::new(output);
-    let report = fsck(&store, &options, &watcher)?;
-    drop(watcher);
+    let report = watched(output, |watcher| fsck(&store, &options, watcher))?;
     output.result(
         || {
             let mut lines: Vec<String> =
@@ -83,9 +81,7 @@ fn directory_of(url: &str) -> Option<PathBuf> {
 }
 
 fn run_directory(directory: &Path, output: Output) -> Result<u8> {
-    let watcher = Watcher::new(output);
-    let report = check_directory(directory, &watcher)?;
-    drop(watcher);
+    let report = watched(output, |watcher| check_directory(directory, watcher))?;
     output.result(
         || {
             let mut lines: Vec<String> =

@@ -17,10 +17,9 @@ use crate::inputs::{open_state, refuse_existing};
 use crate::numbers::{counted, grouped, percent};
 use crate::other_files::list;
 use crate::output::{Output, printable, printable_path};
-use crate::watcher::Watcher;
+use crate::watcher::watched;
 
 pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
-    let watcher = Watcher::new(output);
     let store = args.chain.open()?;
     let state = open_state(&args.state)?;
     let options = PublishOptions::default()
@@ -43,15 +42,16 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     };
     if let (Some((shard, of)), Some(path)) = (args.shard, &args.part) {
         refuse_existing(path, false)?;
-        let parts = Publisher::open(store, options)?.prepare([(shard, (&state).into(), base)], of, &watcher)?;
+        let mut publisher = Publisher::open(store, options)?;
+        let parts = watched(output, |watcher| publisher.prepare([(shard, (&state).into(), base)], of, watcher))?;
         parts.iter().try_for_each(|part| write_part(path, part))?;
         return output.summary(
             || format!("shard {shard} of {of} is stored; commit it with {}", printable_path(path)),
             || json!({ "url": args.chain.url, "shard": shard, "of": of, "part": path.to_string_lossy() }),
         );
     }
-    let published = Publisher::open(store, options)?.publish(&state, base, &watcher)?;
-    drop(watcher);
+    let mut publisher = Publisher::open(store, options)?;
+    let published = watched(output, |watcher| publisher.publish(&state, base, watcher))?;
     output.summary(|| describe(&args.chain.url, &published), || as_json(&args.chain.url, &published))
 }
 

@@ -7,17 +7,12 @@ use serde_json::{Value, json};
 use crate::chain_args::{DirectoryArgs, PullArgs};
 use crate::numbers::{grouped, time};
 use crate::output::{Output, printable_path};
-use crate::watcher::Watcher;
+use crate::watcher::watched;
 
 pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
-    let watcher = Watcher::new(output);
     let mut subscriber = open(args.chain.open()?, &args.directory)?;
-    let switched = match subscriber.prepare(args.version, &watcher)? {
-        Some(prepared) => Some(subscriber.apply(prepared)?),
-        None => None,
-    };
-    drop(watcher);
-    if let Some(switched) = switched {
+    if let Some(prepared) = watched(output, |watcher| subscriber.prepare(args.version, watcher))? {
+        let switched = subscriber.apply(prepared)?;
         return output.summary(|| describe(&switched), || as_json(&switched));
     }
     let held = subscriber.held().ok_or_else(|| Error::usage("the directory holds no version"))?;
