@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use crate::errors::{no_pickle, usage};
 use crate::operations::{Info, profile_named, rows};
 use crate::store::{Stop, Store};
-use crate::tensors::{Bytes, Finder, checked};
+use crate::tensors::{Bytes, Finder};
 use crate::work::{How, OfProcess, Watch, pool, run};
 
 /// From this many bytes on, several threads copy a tensor; each copies this many bytes at a time.
@@ -126,7 +126,7 @@ impl Snapshot {
         let mut finder = Finder::new(py)?;
         let mut copies = Vec::with_capacity(rows.len());
         for (shard, name, tensor, expected) in rows {
-            let (info, bytes) = checked(py, &name, finder.find(&name, &tensor, false)?)?;
+            let (info, bytes) = finder.find(&name, &tensor, false)?;
             if let Some((dtype, shape)) = &expected
                 && (info.dtype().name(), info.shape()) != (dtype, shape)
             {
@@ -153,7 +153,7 @@ impl Snapshot {
     /// Whether the copy of a tensor has these dtype, shape and bytes.
     fn is_same(&self, py: Python<'_>, shard: usize, name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
         let Some((own, data)) = self.shards.get(&shard).and_then(|tensors| tensors.get(name)) else { return Ok(false) };
-        let (info, bytes) = checked(py, name, Finder::new(py)?.find(name, tensor, false)?)?;
+        let (info, bytes) = Finder::new(py)?.find(name, tensor, false)?;
         if (info.dtype(), info.shape()) != (own.dtype(), own.shape()) {
             return Ok(false);
         }

@@ -16,7 +16,6 @@ use deltachain_store::{
     Polling as ChainPolling, Prepared as PreparedFiles, PreparedPatches, Stop, Switched, Weights, lag,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use crate::errors::{no_pickle, usage};
 use crate::memory::{Borrowed, Buffer, Kept};
@@ -158,7 +157,7 @@ pub(crate) struct Prepared {
 }
 
 /// What is told of a switch.
-#[derive(Clone)]
+#[derive(Clone, IntoPyObject)]
 struct Told {
     downloaded: u64,
     routes: Vec<(Option<u64>, u64)>,
@@ -305,13 +304,13 @@ impl Follower {
 
     /// Makes the copy hold the prepared version, also after that was interrupted. Returns bytes fetched, routes, and
     /// seconds of each phase.
-    fn switch<'py>(
+    fn switch(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         prepared: &Prepared,
         threads: Option<usize>,
         progress: Option<Py<PyAny>>,
-    ) -> PyResult<Bound<'py, PyDict>> {
+    ) -> PyResult<Told> {
         let mut copy = free(py, &self.copy)?;
         let mut made = free(py, &prepared.made)?;
         if prepared.told().is_none() {
@@ -325,12 +324,7 @@ impl Follower {
         }
         let how = How { threads, progress, stop: Some(self.fresh_stop()), ..How::default() };
         self.move_into(py, copy.get_mut(py)?, &how)?;
-        let told = prepared.told().ok_or_else(|| foreign(py))?;
-        let fields = PyDict::new(py);
-        fields.set_item("downloaded", told.downloaded)?;
-        fields.set_item("routes", told.routes)?;
-        fields.set_item("times", told.times.to_vec())?;
-        Ok(fields)
+        prepared.told().ok_or_else(|| usage(py, "this was prepared by another subscriber", None))
     }
 
     /// How far a version is behind the head: versions, and seconds since its commit was stored, if the store tells.
@@ -548,10 +542,6 @@ fn check_same(py: Python<'_>, wanted: &[TensorInfo], lent: &Lent) -> PyResult<()
     let more = if wrong.len() > 10 { format!(", and {} more", wrong.len() - 10) } else { String::new() };
     wrong.truncate(10);
     Err(usage(py, format!("the tensors are not those of the chain: {}{more}", wrong.join(", ")), None))
-}
-
-fn foreign(py: Python<'_>) -> PyErr {
-    usage(py, "this was prepared by another subscriber", None)
 }
 
 /// A pause; one that cannot be counted is the longest.
