@@ -1,6 +1,7 @@
 //! What a user sees of work on a chain: a progress bar for each kind of work under way, and remarks.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deltachain::{Progress, Result};
 use deltachain_store::{Observer, Phase};
@@ -18,7 +19,7 @@ pub(crate) struct Watcher {
     output: Output,
     /// Progress bars below each other.
     bars: MultiProgress,
-    under_way: Mutex<Vec<(Phase, Meter)>>,
+    under_way: Mutex<HashMap<Phase, Meter>>,
     /// For work without end: it is told that the work goes on, and remarks show the time.
     watchdog: Option<Watchdog>,
 }
@@ -39,9 +40,8 @@ impl Watcher {
         self.bars.suspend(act)
     }
 
-    fn with_meter<T>(&self, phase: Phase, look: impl FnOnce(Option<&Meter>) -> T) -> T {
-        let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        look(under_way.iter().find(|(other, _)| *other == phase).map(|(_, meter)| meter))
+    fn under_way(&self) -> MutexGuard<'_, HashMap<Phase, Meter>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -70,20 +70,17 @@ fn name(phase: Phase) -> Option<&'static str> {
 impl Observer for Watcher {
     fn begin(&self, phase: Phase, bytes: u64) {
         let Some(name) = name(phase) else { return };
-        let known = self.with_meter(phase, |meter| meter.map(|meter| meter.expect(bytes)).is_some());
-        if !known {
-            let meter = Meter::new(self.bars.add(ProgressBar::new(bytes)), name);
-            self.under_way.lock().unwrap_or_else(PoisonError::into_inner).push((phase, meter));
-        }
+        let new = || Meter::new(self.bars.add(ProgressBar::new(bytes)), name);
+        self.under_way().entry(phase).and_modify(|meter| meter.expect(bytes)).or_insert_with(new);
     }
 
     fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
         self.watchdog.iter().for_each(Watchdog::is_alive);
-        self.with_meter(phase, |meter| meter.map_or_else(interrupt::check, |meter| meter.advance(bytes)))
+        self.under_way().get(&phase).map_or_else(interrupt::check, |meter| meter.advance(bytes))
     }
 
     fn end(&self, phase: Phase) {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != phase);
+        self.under_way().remove(&phase);
     }
 
     fn remark(&self, text: &str) {
