@@ -1,6 +1,6 @@
-//! Where the package's memory comes from. The allocator of glibc keeps long pieces that are freed, for each thread that ever freed
-//! one; this package lives for days in processes that need the memory themselves, so it asks the system for long pieces and gives them
-//! back at once.
+//! Where the package's memory comes from. The allocator of glibc keeps long pieces that are freed, for each thread that
+//! ever freed one; this package lives for days in processes that need the memory themselves, so it asks the system for
+//! long pieces and gives them back at once.
 #![allow(unsafe_code, reason = "an allocator is unsafe code by its nature; the reason stands at each block")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -31,8 +31,8 @@ fn long(bytes: usize) -> *mut u8 {
     mapped.map_or(ptr::null_mut(), <*mut _>::cast)
 }
 
-// SAFETY: Whether a piece is long follows from its layout, which callers hand in again when they free it, so that each goes back to
-// where it came from. A mapping has all of its bytes, aligned to a page, and belongs to nobody else.
+// SAFETY: Whether a piece is long follows from its layout, which callers hand in again when they free it, so that each
+// goes back to where it came from. A mapping has all of its bytes, aligned to a page, and belongs to nobody else.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_long(layout) {

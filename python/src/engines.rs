@@ -25,18 +25,17 @@ impl Servers {
         let servers = self.0.get(py)?;
         let done = run_apart(py, &How::default(), None, |watch| Ok(act(servers, watch)))?;
         let Some(Err(failures)) = done else { return Ok(()) };
-        let notes = |failure: &Failure, is_first: bool| {
-            let url = failure.error.file().unwrap_or_default();
-            let text = (!is_first).then(|| format!("{:#}", failure.error));
-            let paused = failure.stays_paused.then(|| format!("{url} stays paused until an update succeeds"));
-            text.into_iter().chain(paused)
-        };
-        let notes: Vec<String> =
-            failures.iter().enumerate().flat_map(|(at, failure)| notes(failure, at == 0)).collect();
         let Some(first) = failures.first() else { return Ok(()) };
         let error = exception(py, first);
-        for note in notes {
-            error.value(py).call_method1("add_note", (note,))?;
+        let note = |text: String| error.value(py).call_method1("add_note", (text,)).map(drop);
+        for (at, failure) in failures.iter().enumerate() {
+            if at > 0 {
+                note(format!("{:#}", failure.error))?;
+            }
+            if failure.stays_paused {
+                let url = failure.error.file().unwrap_or_default();
+                note(format!("{url} stays paused until an update succeeds"))?;
+            }
         }
         Err(error)
     }

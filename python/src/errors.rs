@@ -24,7 +24,8 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(class.call((format!("{error:#}"),), Some(&fields))?))
 }
 
-/// The exception class for an error class of SPEC section 11, or for `IN_USE`, `TIMEOUT`, `TORN`, `FORKED` and `INTERNAL`.
+/// The exception class for an error class of SPEC section 11, or for `IN_USE`, `TIMEOUT`, `TORN`, `FORKED` and
+/// `INTERNAL`.
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
     let classes = py.import("deltachain._errors")?.getattr("CLASSES")?;
     Ok(classes.get_item(name)?.cast_into::<PyType>()?)
@@ -32,10 +33,14 @@ fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
 
 /// An exception of a class that only this package has.
 pub(crate) fn own(py: Python<'_>, name: &str, message: &str, file: Option<&str>) -> PyErr {
+    with_field(py, name, message, ("file", file))
+}
+
+fn with_field(py: Python<'_>, name: &str, text: &str, (field, value): (&str, Option<&str>)) -> PyErr {
     let made = (|| {
         let fields = PyDict::new(py);
-        fields.set_item("file", file)?;
-        class(py, name)?.call((message,), Some(&fields))
+        fields.set_item(field, value)?;
+        class(py, name)?.call((text,), Some(&fields))
     })();
     made.map_or_else(|error| error, PyErr::from_value)
 }
@@ -47,15 +52,9 @@ pub(crate) fn internal(py: Python<'_>) -> PyErr {
 
 /// The caller erred: a value that makes no sense, of the tensor that is named.
 pub(crate) fn usage(py: Python<'_>, message: impl Into<String>, tensor: Option<&str>) -> PyErr {
-    let message = message.into();
-    let made = (|| {
-        let fields = PyDict::new(py);
-        fields.set_item("tensor", tensor)?;
-        let text =
-            tensor.map_or_else(|| format!("USAGE: {message}"), |name| format!("USAGE: {message} (tensor {name:?})"));
-        class(py, ErrorClass::Usage.name())?.call((text,), Some(&fields))
-    })();
-    made.map_or_else(|error| error, PyErr::from_value)
+    let place = tensor.map(|name| format!(" (tensor {name:?})")).unwrap_or_default();
+    let text = format!("USAGE: {}{place}", message.into());
+    with_field(py, ErrorClass::Usage.name(), &text, ("tensor", tensor))
 }
 
 /// Handles do not leave their process.

@@ -1,5 +1,5 @@
-//! `deltachain._native`: the library and the store library for Python. What users see is in `deltachain/*.py`, which gives it
-//! names, documentation and types; here are the functions that it calls.
+//! `deltachain._native`: the library and the store library for Python. What users see is in `deltachain/*.py`, which
+//! gives it names, documentation and types; here are the functions that it calls.
 
 #![allow(
     clippy::needless_pass_by_value,

@@ -125,15 +125,6 @@ impl Link {
         Ok(fields)
     }
 
-    /// Coding and stored length of each segment.
-    fn segments(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, usize, u64)>> {
-        let link = self.opened(py)?;
-        let row = |entry: &deltachain::format::SegmentEntry| {
-            (entry.coding.describe(), entry.coding.lane_bytes, entry.stored_length)
-        };
-        Ok(link.index().segments.iter().map(row).collect())
-    }
-
     /// Name, operation, dtype, shape and digest of each tensor that it lists.
     fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Entry>> {
         let link = self.opened(py)?;

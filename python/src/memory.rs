@@ -1,4 +1,5 @@
-//! Memory that Python and this library share: bytes of Python's objects without copies, and bytes of ours as buffers of Python.
+//! Memory that Python and this library share: bytes of Python's objects without copies, and bytes of ours as buffers of
+//! Python.
 //!
 //! With the allocator the only file with unsafe code. What it relies on is said at each block.
 #![allow(unsafe_code, reason = "memory of Python's objects is reached by pointers; the reason stands at each block")]
@@ -26,8 +27,8 @@ enum Owner {
     Object(#[expect(dead_code, reason = "held until the bytes are no longer needed")] Py<PyAny>),
 }
 
-// SAFETY: `pointer` is an address of memory that the owner keeps, valid in every thread. The owners may be dropped in any
-// thread: PyO3 attaches to the interpreter first, or puts it off.
+// SAFETY: `pointer` is an address of memory that the owner keeps, valid in every thread. The owners may be dropped in
+// any thread: PyO3 attaches to the interpreter first, or puts it off.
 unsafe impl Send for Borrowed {}
 // SAFETY: as above; shared references only read.
 unsafe impl Sync for Borrowed {}
@@ -44,35 +45,36 @@ impl Borrowed {
 
     /// The bytes. The documentation of the package forbids to write to them during a call.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the owner keeps `length` bytes there, or there are none and the pointer is dangling. They are plain bytes,
-        // which have no invalid values.
+        // SAFETY: the owner keeps `length` bytes there, or there are none and the pointer is dangling. They are plain
+        // bytes, which have no invalid values.
         unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.length) }
     }
 
-    /// The bytes, to be written for as long as the value that this is handed over with lives. The caller has asked that the object
-    /// may be written to.
+    /// The bytes, to be written for as long as the value that this is handed over with lives. The caller has asked that
+    /// the object may be written to.
     pub(crate) fn into_lent(self) -> (Self, &'static mut [u8]) {
-        // SAFETY: as for `bytes`. The slice is valid as long as the owner lives, and both callers keep the two together and drop
-        // the slice first: see `Lent` in tensors.rs. Nobody else in this library has a reference, since `self` is taken.
+        // SAFETY: as for `bytes`. The slice is valid as long as the owner lives, and both callers keep the two together
+        // and drop the slice first: see `Lent` in tensors.rs. Nobody else in this library has a reference, since `self`
+        // is taken.
         let bytes = unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) };
         (self, bytes)
     }
 }
 
-/// The bytes at an address that the object itself has given: `data_ptr()` of a tensor of torch, the array interface of numpy. The
-/// caller has asked whether it is contiguous, on the CPU, and as long as this; then the libraries say that its bytes are there as
-/// long as it lives.
+/// The bytes at an address that the object itself has given: `data_ptr()` of a tensor of torch, the array interface of
+/// numpy. The caller has asked whether it is contiguous, on the CPU, and as long as this; then the libraries say that
+/// its bytes are there as long as it lives.
 pub(crate) fn held_at(owner: &Bound<'_, PyAny>, address: usize, length: usize) -> Borrowed {
     let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut(address)).filter(|_| length > 0);
     let owner = Owner::Object(owner.clone().unbind());
     Borrowed { pointer: pointer.unwrap_or(NonNull::dangling()), length, _owner: owner }
 }
 
-/// Numbers or bytes that have been copied for Python, shown through the buffer protocol: `memoryview`, `numpy.frombuffer` and
-/// `torch.frombuffer` take them without another copy.
+/// Numbers or bytes that have been copied for Python, shown through the buffer protocol: `memoryview`,
+/// `numpy.frombuffer` and `torch.frombuffer` take them without another copy.
 ///
-/// The view is one-dimensional, contiguous and read-only, unless it is [writable](Self::writable). This library reads the memory
-/// no more, so whatever Python does to it stays there.
+/// The view is one-dimensional, contiguous and read-only, unless it is [writable](Self::writable). This library reads
+/// the memory no more, so whatever Python does to it stays there.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Buffer {
     kept: Arc<Kept>,
@@ -125,7 +127,8 @@ impl Buffer {
         if view.is_null() {
             return Err(PyBufferError::new_err("there is no view to fill"));
         }
-        // SAFETY: `view` points to a structure of the caller's; nothing holds an object yet, as for any failure from here on.
+        // SAFETY: `view` points to a structure of the caller's; nothing holds an object yet, as for any failure from
+        // here on.
         unsafe { (*view).obj = std::ptr::null_mut() };
         let Self { kept, is_writable } = slf.get();
         if flags & ffi::PyBUF_WRITABLE != 0 && !is_writable {
@@ -137,9 +140,9 @@ impl Buffer {
         let shape = Box::new([isize::try_from(items).map_err(wrong)?, isize::try_from(width).map_err(wrong)?]);
         // Shape and stride, freed by `__releasebuffer__`.
         let shape = Box::into_raw(shape).cast::<isize>();
-        // SAFETY: `view` points to a structure of the caller's. All fields are set: the memory stays where it is as long as the
-        // object lives, which `obj` holds; `shape` has two numbers, of which the second is the stride; `format` is
-        // static.
+        // SAFETY: `view` points to a structure of the caller's. All fields are set: the memory stays where it is as
+        // long as the object lives, which `obj` holds; `shape` has two numbers, of which the second is the stride;
+        // `format` is static.
         unsafe {
             (*view).buf = pointer.cast_mut();
             (*view).len = length;
@@ -159,7 +162,8 @@ impl Buffer {
     /// # Safety
     /// `view` is one that `__getbuffer__` has filled.
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
-        // SAFETY: `internal` is the box of two numbers that `__getbuffer__` has leaked; Python calls this once for each.
+        // SAFETY: `internal` is the box of two numbers that `__getbuffer__` has leaked; Python calls this once for
+        // each.
         drop(unsafe { Box::from_raw((*view).internal.cast::<[isize; 2]>()) });
     }
 

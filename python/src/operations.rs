@@ -43,7 +43,6 @@ fn report<'py>(py: Python<'py>, made: &DiffReport) -> PyResult<Bound<'py, PyDict
 
 /// `diff` between paths, to a path: with the layout, as the tool does it. A snapshot if there is no base.
 #[pyfunction]
-#[pyo3(signature = (base, target, out, profile, metadata, replace, threads, progress))]
 pub(crate) fn diff_files<'py>(
     py: Python<'py>,
     base: Option<PathBuf>,
@@ -69,7 +68,6 @@ pub(crate) fn diff_files<'py>(
 
 /// `diff` between states of any kind: a link in memory, or a file if there is a path.
 #[pyfunction]
-#[pyo3(signature = (base, target, out, profile, metadata, replace, threads, progress))]
 pub(crate) fn diff_states<'py>(
     py: Python<'py>,
     base: &Bound<'py, PyAny>,
@@ -139,7 +137,6 @@ pub(crate) fn apply_files(
 
 /// `squash` from paths to a path, as the tool does it.
 #[pyfunction]
-#[pyo3(signature = (base, links, out, profile, metadata, replace, threads, progress))]
 pub(crate) fn squash_files<'py>(
     py: Python<'py>,
     base: PathBuf,
@@ -160,8 +157,10 @@ pub(crate) fn squash_files<'py>(
     report(py, &made)
 }
 
-/// Name, dtype and shape of tensors, for Python.
-pub(crate) fn rows<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Vec<(String, String, Vec<u64>)> {
+/// Name, dtype and shape of a tensor, for Python.
+pub(crate) type Info = (String, String, Vec<u64>);
+
+pub(crate) fn rows<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Vec<Info> {
     let row = |info: &TensorInfo| (info.name().to_owned(), info.dtype().name().to_owned(), info.shape().to_vec());
     tensors.into_iter().map(row).collect()
 }
@@ -224,13 +223,12 @@ fn pushed(table: StateTable, links: &[Opened]) -> Result<Replay<'_, LinkSource>>
 
 /// The state digest of a state of any kind, and name, dtype, shape and digest of its tensors.
 #[pyfunction]
-#[expect(clippy::type_complexity, reason = "a row is what Python takes apart")]
 pub(crate) fn digest<'py>(
     py: Python<'py>,
     state: &Bound<'py, PyAny>,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<(String, Vec<((String, String, Vec<u64>), String)>)> {
+) -> PyResult<(String, Vec<(Info, String)>)> {
     let state = Given::of(state)?;
     let table = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let state = state.open()?;

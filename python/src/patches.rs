@@ -99,8 +99,8 @@ impl Rows {
         self.push(&info, lanes, values.into());
     }
 
-    /// Adds patches of a set until there are [enough](Self::is_full): first for tensors that change within, then for tensors that
-    /// come whole. As many as `passed` says are passed over before.
+    /// Adds patches of a set until there are [enough](Self::is_full): first for tensors that change within, then for
+    /// tensors that come whole. As many as `passed` says are passed over before.
     pub(crate) fn add_set(&mut self, set: &PatchSet, passed: &mut usize) -> Result<()> {
         let mut is_next = |rows: &Self| {
             let is_next = *passed == 0 && !rows.is_full();
@@ -168,9 +168,9 @@ fn joined(set: &PatchSet, info: &TensorInfo, runs: &[Run]) -> Result<Changes> {
     Ok(changes)
 }
 
-/// What differs between two states, of some tensors of the new one from number `begin` on, and the number to go on with, None
-/// at the end. For states that have been proven, such as two versions in a directory. Tensors that are not in the old one
-/// come whole.
+/// What differs between two states, of some tensors of the new one from number `begin` on, and the number to go on
+/// with, None at the end. For states that have been proven, such as two versions in a directory. Tensors that are not
+/// in the old one come whole.
 #[pyfunction]
 pub(crate) fn compare(
     py: Python<'_>,

@@ -18,9 +18,9 @@ use pyo3::types::PyDict;
 use rayon::prelude::*;
 
 use crate::errors::{no_pickle, usage};
-use crate::operations::profile_named;
+use crate::operations::{Info, profile_named, rows};
 use crate::store::{Stop, Store};
-use crate::tensors::{Bytes, Finder, checked};
+use crate::tensors::{Bytes, Finder};
 use crate::work::{How, OfProcess, Watch, pool, run};
 
 /// From this many bytes on, several threads copy a tensor; each copies this many bytes at a time.
@@ -31,9 +31,6 @@ const STRETCH: usize = 16 << 20;
 
 /// A tensor to be copied.
 type Row<'py> = (usize, String, Bound<'py, PyAny>, Option<(String, Vec<u64>)>);
-
-/// Names, dtypes and shapes of a checkpoint's tensors, ascending by name.
-type Rows = Vec<(String, String, Vec<u64>)>;
 
 /// The checkpoint whose form the versions get.
 #[pyclass(frozen, module = "deltachain._native")]
@@ -49,9 +46,9 @@ impl Checkpoint {
         Ok(Self { files: run(py, &How::default(), |_| SafetensorsState::open(&path))? })
     }
 
-    fn tensors(&self) -> Rows {
-        let row = |info: &TensorInfo| (info.name().to_owned(), info.dtype().name().to_owned(), info.shape().to_vec());
-        self.files.tensors().iter().map(row).collect()
+    /// Ascending by name.
+    fn tensors(&self) -> Vec<Info> {
+        rows(self.files.tensors())
     }
 
     /// Where the data of each tensor are, in the same order: a file, and the offset of their first byte in it.
@@ -63,7 +60,8 @@ impl Checkpoint {
         (0..self.files.tensors().len()).map(place).collect()
     }
 
-    /// The `__metadata__` of the files, as one; keys and values have the folder of their file before them, like tensors.
+    /// The `__metadata__` of the files, as one; keys and values have the folder of their file before them, like
+    /// tensors.
     fn metadata(&self) -> BTreeMap<String, String> {
         let notes = self.files.layout().files().iter().flat_map(|file| {
             let named = |text: &str| format!("{}{text}", file.folder());
@@ -122,13 +120,13 @@ pub(crate) struct Snapshot {
 
 #[pymethods]
 impl Snapshot {
-    /// Copies tensors, each instead of one of the same name if there is one. Rows have the number of the shard, name, tensor, and the dtype
-    /// and shape that it is expected to have, if any.
+    /// Copies tensors, each instead of one of the same name if there is one. Rows have the number of the shard, name,
+    /// tensor, and the dtype and shape that it is expected to have, if any.
     fn add(&mut self, py: Python<'_>, rows: Vec<Row<'_>>) -> PyResult<()> {
         let mut finder = Finder::new(py)?;
         let mut copies = Vec::with_capacity(rows.len());
         for (shard, name, tensor, expected) in rows {
-            let (info, bytes) = checked(py, &name, finder.find(&name, &tensor, false)?)?;
+            let (info, bytes) = finder.find(&name, &tensor, false)?;
             if let Some((dtype, shape)) = &expected
                 && (info.dtype().name(), info.shape()) != (dtype, shape)
             {
@@ -155,7 +153,7 @@ impl Snapshot {
     /// Whether the copy of a tensor has these dtype, shape and bytes.
     fn is_same(&self, py: Python<'_>, shard: usize, name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
         let Some((own, data)) = self.shards.get(&shard).and_then(|tensors| tensors.get(name)) else { return Ok(false) };
-        let (info, bytes) = checked(py, name, Finder::new(py)?.find(name, tensor, false)?)?;
+        let (info, bytes) = Finder::new(py)?.find(name, tensor, false)?;
         if (info.dtype(), info.shape()) != (own.dtype(), own.shape()) {
             return Ok(false);
         }
@@ -245,7 +243,6 @@ pub(crate) struct Publisher {
 #[pymethods]
 impl Publisher {
     #[new]
-    #[pyo3(signature = (store, like, profile, snapshots, skips, assets, max_changed, keep_last, scratch))]
     fn new(
         py: Python<'_>,
         store: &Bound<'_, Store>,

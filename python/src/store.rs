@@ -13,10 +13,7 @@ use crate::work::{How, OfProcess, run};
 
 /// A directory or a bucket that holds a chain. It belongs to the process that opened it.
 #[pyclass(frozen, module = "deltachain._native")]
-pub(crate) struct Store {
-    store: OfProcess<ChainStore>,
-    url: String,
-}
+pub(crate) struct Store(OfProcess<ChainStore>);
 
 /// Ends the waiting of one piece of work, from another thread.
 #[pyclass(frozen, module = "deltachain._native")]
@@ -58,7 +55,7 @@ impl Store {
     /// # Errors
     /// `ForkedError` in another process than the one that opened it.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<ChainStore> {
-        self.store.get(py).cloned()
+        self.0.get(py).cloned()
     }
 }
 
@@ -90,12 +87,7 @@ impl Store {
         let store = run(py, &How::default(), |_| {
             if create { ChainStore::create(&url, options) } else { ChainStore::open(&url, options) }
         })?;
-        Ok(Self { store: OfProcess::new(store), url })
-    }
-
-    #[getter]
-    fn url(&self) -> &str {
-        &self.url
+        Ok(Self(OfProcess::new(store)))
     }
 
     /// Begins a chain, unless there is one: whether it was begun now.
@@ -109,13 +101,8 @@ impl Store {
 }
 
 /// A function of Python's that returns credentials.
+#[derive(Debug)]
 struct Callable(Py<PyAny>);
-
-impl std::fmt::Debug for Callable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Callable")
-    }
-}
 
 impl CredentialSource for Callable {
     fn credentials(&self) -> Result<Credentials> {

@@ -1,4 +1,5 @@
-//! Following a chain: a copy of the model in memory, in a directory or in the caller's own tensors, and what changes in it.
+//! Following a chain: a copy of the model in memory, in a directory or in the caller's own tensors, and what changes in
+//! it.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -15,11 +16,10 @@ use deltachain_store::{
     Polling as ChainPolling, Prepared as PreparedFiles, PreparedPatches, Stop, Switched, Weights, lag,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use crate::errors::{no_pickle, usage};
 use crate::memory::{Borrowed, Buffer, Kept};
-use crate::operations::rows;
+use crate::operations::{Info, rows};
 use crate::patches::{Row, Rows};
 use crate::store::Store;
 use crate::tensors::Lent;
@@ -35,13 +35,22 @@ enum Copy {
     Into(ChainFollower<Memory<LentState<'static>>>, #[expect(dead_code, reason = "keeps the memory")] Vec<Borrowed>),
 }
 
-/// The same for each kind of copy.
+/// The same for each kind of copy, and what makes a [`Made`] of what it has prepared.
 macro_rules! of_each {
-    ($copy:expr, $follower:ident => $act:expr) => {
+    ($copy:expr, $follower:ident, $wrap:ident => $act:expr) => {
         match $copy {
-            Copy::Memory($follower) => $act,
-            Copy::Directory($follower) => $act,
-            Copy::Into($follower, _) => $act,
+            Copy::Memory($follower) => {
+                let $wrap = Made::Memory;
+                $act
+            }
+            Copy::Directory($follower) => {
+                let $wrap = |files| Made::Directory(Some(files));
+                $act
+            }
+            Copy::Into($follower, _) => {
+                let $wrap = Made::Into;
+                $act
+            }
         }
     };
 }
@@ -54,24 +63,6 @@ enum Made {
     Into(PreparedPatches<LentState<'static>>),
 }
 
-impl From<PreparedPatches> for Made {
-    fn from(patches: PreparedPatches) -> Self {
-        Self::Memory(patches)
-    }
-}
-
-impl From<PreparedFiles> for Made {
-    fn from(files: PreparedFiles) -> Self {
-        Self::Directory(Some(files))
-    }
-}
-
-impl From<PreparedPatches<LentState<'static>>> for Made {
-    fn from(patches: PreparedPatches<LentState<'static>>) -> Self {
-        Self::Into(patches)
-    }
-}
-
 /// What a poll has found.
 enum Polled {
     /// No such version yet, or no chain.
@@ -81,11 +72,10 @@ enum Polled {
 }
 
 impl Polled {
-    /// `told` gives the version and its state digest.
-    fn of<P: Into<Made>>(made: Option<P>, told: impl Fn(&P) -> (u64, Digest)) -> Self {
-        made.map_or(Self::Held, |made| {
-            let (version, digest) = told(&made);
-            let made = Mutex::new(OfProcess::new(made.into()));
+    /// From what has been prepared, with the version and its state digest.
+    fn of(made: Option<(u64, Digest, Made)>) -> Self {
+        made.map_or(Self::Held, |(version, digest, made)| {
+            let made = Mutex::new(OfProcess::new(made));
             Self::New(Box::new(Prepared { made, version, digest, told: Mutex::new(None) }))
         })
     }
@@ -113,8 +103,8 @@ impl Polling {
     /// A poll of the head.
     fn poll(&self, copy: &mut Copy, watch: &dyn Observer) -> Result<Polled> {
         let mut polling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        of_each!(copy, follower => match polling.poll(follower, watch) {
-            Ok(made) => Ok(Polled::of(made, |made| (made.version(), made.state()))),
+        of_each!(copy, follower, wrap => match polling.poll(follower, watch) {
+            Ok(made) => Ok(Polled::of(made.map(|made| (made.version(), made.state(), wrap(made))))),
             Err(error) if follower.is_missing(None, &error) => Ok(Polled::Missing),
             Err(error) => {
                 // That it is to end is no failure.
@@ -167,7 +157,7 @@ pub(crate) struct Prepared {
 }
 
 /// What is told of a switch.
-#[derive(Clone)]
+#[derive(Clone, IntoPyObject)]
 struct Told {
     downloaded: u64,
     routes: Vec<(Option<u64>, u64)>,
@@ -190,10 +180,9 @@ fn hex(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Digest>> {
 
 #[pymethods]
 impl Follower {
-    /// Keeps a copy in a directory if one is given, otherwise in memory: from the first version on in tensors of the caller's, if
-    /// they are given, which are overwritten.
+    /// Keeps a copy in a directory if one is given, otherwise in memory: from the first version on in tensors of the
+    /// caller's, if they are given, which are overwritten.
     #[new]
-    #[pyo3(signature = (store, directory, tensors, cache, other_files, allow_rollback, adopt, into))]
     fn new(
         py: Python<'_>,
         store: Py<Store>,
@@ -247,8 +236,8 @@ impl Follower {
         self.is_torn.load(Ordering::SeqCst)
     }
 
-    /// Polls once for a version, or the head: whether it is there, and what has been prepared unless it is held already.
-    #[pyo3(signature = (version, timeout, threads, progress))]
+    /// Polls once for a version, or the head: whether it is there, and what has been prepared unless it is held
+    /// already.
     fn poll(
         &self,
         py: Python<'_>,
@@ -266,7 +255,6 @@ impl Follower {
     }
 
     /// Waits for a version, or for another one than the one held. None if the version is held already.
-    #[pyo3(signature = (version, timeout, poll, threads, progress))]
     fn prepare(
         &self,
         py: Python<'_>,
@@ -287,8 +275,8 @@ impl Follower {
         }
     }
 
-    /// Waits for the next version, after a pause if `waits`; retries what fails. None once `until` returns something true.
-    #[pyo3(signature = (polling, waits, until, threads, progress))]
+    /// Waits for the next version, after a pause if `waits`; retries what fails. None once `until` returns something
+    /// true.
     fn next(
         &self,
         py: Python<'_>,
@@ -314,15 +302,15 @@ impl Follower {
         }
     }
 
-    /// Makes the copy hold the prepared version, also after that was interrupted. Returns bytes fetched, routes, and seconds of
-    /// each phase.
-    fn switch<'py>(
+    /// Makes the copy hold the prepared version, also after that was interrupted. Returns bytes fetched, routes, and
+    /// seconds of each phase.
+    fn switch(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         prepared: &Prepared,
         threads: Option<usize>,
         progress: Option<Py<PyAny>>,
-    ) -> PyResult<Bound<'py, PyDict>> {
+    ) -> PyResult<Told> {
         let mut copy = free(py, &self.copy)?;
         let mut made = free(py, &prepared.made)?;
         if prepared.told().is_none() {
@@ -336,12 +324,7 @@ impl Follower {
         }
         let how = How { threads, progress, stop: Some(self.fresh_stop()), ..How::default() };
         self.move_into(py, copy.get_mut(py)?, &how)?;
-        let told = prepared.told().ok_or_else(|| foreign(py))?;
-        let fields = PyDict::new(py);
-        fields.set_item("downloaded", told.downloaded)?;
-        fields.set_item("routes", told.routes)?;
-        fields.set_item("times", told.times.to_vec())?;
-        Ok(fields)
+        prepared.told().ok_or_else(|| usage(py, "this was prepared by another subscriber", None))
     }
 
     /// How far a version is behind the head: versions, and seconds since its commit was stored, if the store tells.
@@ -351,7 +334,7 @@ impl Follower {
     }
 
     /// Name, dtype and shape of the tensors in memory.
-    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<(String, String, Vec<u64>)>> {
+    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Info>> {
         let copy = free(py, &self.copy)?;
         Ok(match copy.get(py)? {
             Copy::Memory(subscriber) => rows(subscriber.state().tensors()),
@@ -394,7 +377,8 @@ impl Follower {
 }
 
 impl Follower {
-    /// Works with the copy. A move to tensors of the caller's that was interrupted comes first. None if the caller has ended it.
+    /// Works with the copy. A move to tensors of the caller's that was interrupted comes first. None if the caller has
+    /// ended it.
     fn with_copy<T: Send>(
         &self,
         py: Python<'_>,
@@ -410,8 +394,8 @@ impl Follower {
     /// Prepares a version, or the head.
     fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &How) -> PyResult<Polled> {
         let polled = self.with_copy(py, how, |copy, watch| {
-            of_each!(copy, follower => match follower.prepare(version, watch) {
-                Ok(made) => Ok(Polled::of(made, |made| (made.version(), made.state()))),
+            of_each!(copy, follower, wrap => match follower.prepare(version, watch) {
+                Ok(made) => Ok(Polled::of(made.map(|made| (made.version(), made.state(), wrap(made))))),
                 Err(error) if follower.is_missing(version, &error) => Ok(Polled::Missing),
                 Err(error) => Err(error),
             })
@@ -430,8 +414,8 @@ impl Follower {
         Ok(prepared)
     }
 
-    /// Switches the copy. What comes of it is noted before anything else can fail: Ctrl-C ends the waiting for a switch, not the
-    /// switch.
+    /// Switches the copy. What comes of it is noted before anything else can fail: Ctrl-C ends the waiting for a
+    /// switch, not the switch.
     fn exchange(
         &self,
         py: Python<'_>,
@@ -456,7 +440,8 @@ impl Follower {
                 _ => Err(Error::usage("this was prepared by another subscriber")),
             };
             is_half_done.store(false, Ordering::SeqCst);
-            // In memory an error comes before anything is changed; in a directory, `current` may lead to either version then.
+            // In memory an error comes before anything is changed; in a directory, `current` may lead to either version
+            // then.
             let is_torn = if told.is_err() { was_torn || !is_in_place } else { self.is_to_move(copy) };
             self.is_torn.store(is_torn, Ordering::SeqCst);
             let told = told?;
@@ -471,8 +456,8 @@ impl Follower {
         self.into.is_some() && matches!(copy, Copy::Memory(_))
     }
 
-    /// Hands the version held over from own memory to the caller's tensors, which then are the copy. Nothing happens if there
-    /// are none, or nothing is held, or they are the copy.
+    /// Hands the version held over from own memory to the caller's tensors, which then are the copy. Nothing happens if
+    /// there are none, or nothing is held, or they are the copy.
     fn move_into(&self, py: Python<'_>, copy: &mut Copy, how: &How) -> PyResult<()> {
         let (Some(into), Copy::Memory(own)) = (&self.into, &*copy) else { return Ok(()) };
         let Some(held) = own.held() else { return Ok(()) };
@@ -559,10 +544,6 @@ fn check_same(py: Python<'_>, wanted: &[TensorInfo], lent: &Lent) -> PyResult<()
     Err(usage(py, format!("the tensors are not those of the chain: {}{more}", wrong.join(", ")), None))
 }
 
-fn foreign(py: Python<'_>) -> PyErr {
-    usage(py, "this was prepared by another subscriber", None)
-}
-
 /// A pause; one that cannot be counted is the longest.
 fn seconds(pause: f64) -> Duration {
     Duration::try_from_secs_f64(pause.max(0.0)).unwrap_or(Duration::MAX)
@@ -617,7 +598,8 @@ impl Prepared {
         self.told().is_some()
     }
 
-    /// Patches from number `begin` on, some at a time: one for each tensor that changes, in the order of shards and names.
+    /// Patches from number `begin` on, some at a time: one for each tensor that changes, in the order of shards and
+    /// names.
     fn patches(&self, py: Python<'_>, begin: usize) -> PyResult<Vec<Row>> {
         let guard = free(py, &self.made)?;
         let made = guard.get(py)?;

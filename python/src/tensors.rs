@@ -1,5 +1,5 @@
-//! Tensors of Python as states of the library, without copies: of torch, of numpy, of anything with the buffer protocol, and
-//! `deltachain.Tensor`, which can be of any dtype and can be read piece by piece.
+//! Tensors of Python as states of the library, without copies: of torch, of numpy, of anything with the buffer
+//! protocol, and `deltachain.Tensor`, which can be of any dtype and can be read piece by piece.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,8 +20,8 @@ use crate::memory::Borrowed;
 pub(crate) enum Bytes {
     /// In memory that is read where it is.
     Here(Borrowed),
-    /// Somewhere else, such as a device: an object that is called with an offset and a length in bytes and returns an object with
-    /// the buffer protocol.
+    /// Somewhere else, such as a device: an object that is called with an offset and a length in bytes and returns an
+    /// object with the buffer protocol.
     Elsewhere(Py<PyAny>),
 }
 
@@ -50,10 +50,10 @@ fn stretch(bytes: &Borrowed, range: Range<u64>) -> Option<&[u8]> {
 }
 
 /// One tensor: its description and its bytes.
-pub(crate) struct Found {
-    pub(crate) dtype: Dtype,
-    pub(crate) shape: Vec<u64>,
-    pub(crate) bytes: Bytes,
+struct Found {
+    dtype: Dtype,
+    shape: Vec<u64>,
+    bytes: Bytes,
 }
 
 /// Finds out what objects are. One for many tensors: names that are the same for all are looked up once.
@@ -81,11 +81,16 @@ impl<'py> Finder<'py> {
         })
     }
 
-    /// What an object is. `writable` asks for one that can be written to.
-    pub(crate) fn find(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Found> {
+    /// What an object is, if its length is what dtype and shape say. `writable` asks for one that can be written to.
+    pub(crate) fn find(
+        &mut self,
+        name: &str,
+        object: &Bound<'py, PyAny>,
+        writable: bool,
+    ) -> PyResult<(TensorInfo, Bytes)> {
         let is_a =
             |class: &Option<Bound<'py, PyAny>>| class.as_ref().map_or(Ok(false), |class| object.is_instance(class));
-        if is_a(&self.torch)? {
+        let found = if is_a(&self.torch)? {
             self.of_torch(name, object)
         } else if is_a(&self.numpy)? {
             self.of_numpy(name, object, writable)
@@ -93,7 +98,8 @@ impl<'py> Finder<'py> {
             self.own(name, object, writable)
         } else {
             of_buffer(name, object, writable)
-        }
+        };
+        checked(object.py(), name, found?)
     }
 
     fn of_torch(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Found> {
@@ -186,8 +192,8 @@ impl<'py> Finder<'py> {
     }
 }
 
-/// The dtype with a name of torch, of numpy or of `ml_dtypes`. Numpy names an order of bytes, such as `>f4`, only if it is
-/// not the machine's.
+/// The dtype with a name of torch, of numpy or of `ml_dtypes`. Numpy names an order of bytes, such as `>f4`, only if it
+/// is not the machine's.
 fn known(name: &str) -> Option<Dtype> {
     Some(match name {
         "bool" => Dtype::BOOL,
@@ -271,19 +277,15 @@ impl Tensors {
     /// From a mapping, or from an object with `keys()` and `get_tensor()`, such as an open file of safetensors.
     ///
     /// # Errors
-    /// `TypeError` if it is neither, or a name is not a string, or an object is not a tensor; USAGE if a tensor cannot be taken, which says why.
+    /// `TypeError` if it is neither, or a name is not a string, or an object is not a tensor; USAGE if a tensor cannot
+    /// be taken, which says why.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(Self::sorted(found(object, false)?))
-    }
-
-    fn sorted(mut found: Vec<(TensorInfo, Bytes)>) -> Self {
-        found.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
-        let (infos, bytes) = found.into_iter().unzip();
-        Self { infos, bytes }
+        let (infos, bytes) = found(object, false)?.into_iter().unzip();
+        Ok(Self { infos, bytes })
     }
 }
 
-/// Name, dtype, shape and bytes of all tensors, in the order of the mapping.
+/// Name, dtype, shape and bytes of all tensors, ascending by name.
 fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(TensorInfo, Bytes)>> {
     let py = object.py();
     let mut finder = Finder::new(py)?;
@@ -293,8 +295,7 @@ fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(Tenso
         let name = name
             .to_cow()
             .or_else(|_| Err(usage(py, format!("the name {} is not Unicode text", name.repr()?), None)))?;
-        let found = finder.find(&name, value, writable)?;
-        all.push(checked(py, &name, found)?);
+        all.push(finder.find(&name, value, writable)?);
         Ok(())
     };
     if let Ok(mapping) = object.cast::<PyDict>() {
@@ -316,11 +317,12 @@ fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(Tenso
         let kind = object.get_type();
         return Err(PyTypeError::new_err(format!("a state is a path or a mapping from names to tensors, not {kind}")));
     }
+    all.sort_by(|(left, _): &(TensorInfo, Bytes), (right, _)| left.name().cmp(right.name()));
     Ok(all)
 }
 
 /// What a tensor is, if its length is what dtype and shape say.
-pub(crate) fn checked(py: Python<'_>, name: &str, found: Found) -> PyResult<(TensorInfo, Bytes)> {
+fn checked(py: Python<'_>, name: &str, found: Found) -> PyResult<(TensorInfo, Bytes)> {
     let Found { dtype, shape, bytes } = found;
     let info = TensorInfo::new(name, dtype, shape.as_slice());
     let length = match &bytes {
@@ -388,7 +390,6 @@ impl Lent {
             let text = format!("the tensor shares memory with {first:?}: give each tensor once");
             return Err(usage(py, text, Some(second)));
         }
-        lent.tensors.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
         Ok(lent)
     }
 

@@ -1,11 +1,11 @@
-//! Long work: other threads do it while the caller's thread waits without the interpreter's lock, shows progress and sees
-//! Ctrl-C.
+//! Long work: other threads do it while the caller's thread waits without the interpreter's lock, shows progress and
+//! sees Ctrl-C.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -170,24 +170,8 @@ impl Progress for InPhase<'_> {
     }
 }
 
-/// What the work comes to; nothing if it has panicked.
-type Outcome<T> = Option<Result<T>>;
-
-/// Hands the outcome from the thread of the work to the waiting one.
-struct Slot<T> {
-    result: Mutex<Option<Outcome<T>>>,
-    filled: Condvar,
-}
-
-impl<T> Slot<T> {
-    fn wait(&self) -> Option<Outcome<T>> {
-        let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.filled.wait_timeout_while(result, LOOK, |result| result.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.take()
-    }
-}
-
-/// Does `work`, which must not panic; nothing if it does. Python would get an exception that `except Exception` does not catch.
+/// Does `work`, which must not panic; nothing if it does. Python would get an exception that `except Exception` does
+/// not catch.
 pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
@@ -197,9 +181,9 @@ pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) 
     run_until(py, how, work)?.ok_or_else(|| errors::usage(py, "stopped", None))
 }
 
-/// Does `work` in threads of this package. The calling thread waits without the interpreter's lock; it sees signals, so that Ctrl-C ends
-/// the work, and calls the caller's progress, whose exceptions end it too. Work that panics is an `InternalError`; what it was
-/// changing is the caller's to give up. None if [`How::until`] has ended it.
+/// Does `work` in threads of this package. The calling thread waits without the interpreter's lock; it sees signals, so
+/// that Ctrl-C ends the work, and calls the caller's progress, whose exceptions end it too. Work that panics is an
+/// `InternalError`; what it was changing is the caller's to give up. None if [`How::until`] has ended it.
 pub(crate) fn run_until<T: Send>(
     py: Python<'_>,
     how: &How,
@@ -225,14 +209,14 @@ pub(crate) fn run_apart<T: Send>(
         return Err(errors::usage(py, "the interpreter is about to end", None));
     }
     let watch = Watch::new(how.deadline);
-    let slot = Slot { result: Mutex::new(None), filled: Condvar::new() };
+    let (sender, receiver) = mpsc::channel();
+    let receiver = Mutex::new(receiver);
     let mut stopped: Option<PyErr> = None;
     let mut is_over = false;
     let result = thread::scope(|scope| {
         let worker = thread::Builder::new().spawn_scoped(scope, || {
-            let result = caught(|| work(&watch));
-            *slot.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            slot.filled.notify_all();
+            // The receiver lives as long as this thread.
+            let _ = sender.send(caught(|| work(&watch)));
         });
         if let Err(error) = worker {
             stopped = Some(errors::usage(py, format!("threads: {error}"), None));
@@ -240,8 +224,11 @@ pub(crate) fn run_apart<T: Send>(
         }
         loop {
             // Inside until the next wait: this thread is about to take the interpreter's lock.
-            let (result, _inside) = py.detach(|| (slot.wait(), gate::enter_or_wait()));
-            if let Some(result) = result {
+            let (result, _inside) = py.detach(|| {
+                let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
+                (receiver.recv_timeout(LOOK), gate::enter_or_wait())
+            });
+            if let Ok(result) = result {
                 return result;
             }
             if stopped.is_none() {
@@ -269,8 +256,8 @@ pub(crate) fn run_apart<T: Send>(
     }
 }
 
-/// Pools by their number of threads, and the process that they belong to. They stay: threads that come and go leave memory
-/// behind that the allocator keeps for each.
+/// Pools by their number of threads, and the process that they belong to. They stay: threads that come and go leave
+/// memory behind that the allocator keeps for each.
 type Pools = BTreeMap<Option<usize>, Arc<ThreadPool>>;
 static POOLS: Mutex<Option<(u32, Pools)>> = Mutex::new(None);
 

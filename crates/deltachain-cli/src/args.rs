@@ -12,7 +12,6 @@ use crate::chain_args::{
 };
 #[cfg(feature = "exchange")]
 use crate::exchange_args::{ExportArgs, ImportArgs};
-use crate::exit;
 use crate::failure;
 use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
 
@@ -231,8 +230,7 @@ pub(crate) struct SquashArgs {
 ///
 /// Makes links between four consecutive checkpoints of a real model (excerpts, included in this program), applies them,
 /// compares the results byte for byte, and tries a wrong base and a damaged link. Then publishes them as the versions
-/// of
-/// a chain in a directory, with one follower from the start and one that joins late.
+/// of a chain in a directory, with one follower from the start and one that joins late.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Keep the files in this directory, which must be new or empty
@@ -265,7 +263,7 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
             // Help that cannot be written because nobody reads it any more is not a failure.
             let _ = error.print();
         }
-        u8::try_from(error.exit_code()).unwrap_or(exit::FAILURE)
+        u8::try_from(error.exit_code()).unwrap_or(failure::FAILURE)
     })
 }
 

@@ -14,7 +14,7 @@ use deltachain_store::{Snapshots, Store, StoreOptions};
 use crate::engine_args::EngineArgs;
 use crate::operation::health::MaxLag;
 use crate::operation::metrics::parse_address;
-use crate::shared_args::{LimitArgs, ProfileArg, STORE_OPTIONS, parse_note, parse_seconds, parse_size};
+use crate::shared_args::{LimitArgs, ProfileArg, STORE_OPTIONS, parse_note, parse_pair, parse_seconds, parse_size};
 
 /// The chain and how to talk to the store that it is in.
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ pub(crate) struct StoreArgs {
     ///
     /// Prefer the usual environment variables for credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
     /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and so on.
-    #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = parse_setting, help_heading = STORE_OPTIONS)]
+    #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = parse_pair, help_heading = STORE_OPTIONS)]
     pub(crate) settings: Vec<(String, String)>,
     /// Abort a request after this many seconds without progress. Slow transfers are not affected
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = parse_seconds, help_heading = STORE_OPTIONS)]
@@ -142,8 +142,7 @@ pub(crate) struct PublishArgs {
     /// Directory for temporary files [default: the system's]
     ///
     /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a killed run are removed by
-    /// the
-    /// next one.
+    /// the next one.
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
     /// Publish shard I of N, counted from 0; `commit` makes the version
@@ -261,8 +260,7 @@ pub(crate) struct DirectoryArgs {
     /// complete
     ///
     /// DIR must be new, empty, or already managed by deltachain (it contains deltachain.directory). Any other directory
-    /// is
-    /// refused and left untouched. Other files in a managed DIR are kept.
+    /// is refused and left untouched. Other files in a managed DIR are kept.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// Select only these shards, counted from 0; comma-separated
@@ -280,8 +278,7 @@ pub(crate) struct DirectoryArgs {
     /// Accept the version whose commit has this digest, once, even if the chain was rolled back or has forked
     ///
     /// Once DIR has held the version, which is recorded there, the option has no further effect: a later rollback is
-    /// refused
-    /// again.
+    /// refused again.
     #[arg(long, value_name = "COMMIT", value_parser = parse_digest)]
     pub(crate) allow_rollback: Option<Digest>,
     /// If the chain is another one than the one that DIR followed, follow it from now on
@@ -329,8 +326,7 @@ pub(crate) struct PullArgs {
 ///
 /// Like `pull`, repeated. Several new versions are taken in one step, on the cheapest path. Errors (damage, unreachable
 /// store, rollback) are retried; the directory keeps its version. Progress is recorded in DIR/status.json, which
-/// `status`
-/// shows. docs/operating.md explains how to run it as a service.
+/// `status` shows. docs/operating.md explains how to run it as a service.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -388,8 +384,7 @@ pub(crate) struct ExecArgs {
 /// Show the status of a follower's directory, for people and for health checks
 ///
 /// Reads only the records in DIR, not the chain or the model's files, and takes no lock. What it reports of the chain
-/// is
-/// what `follow` saw at its last poll.
+/// is what `follow` saw at its last poll.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -438,8 +433,7 @@ pub(crate) struct CompactArgs {
     /// Directory for temporary files, with space for two states [default: the system's]
     ///
     /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a killed run are removed by
-    /// the
-    /// next one.
+    /// the next one.
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
     #[command(flatten)]
@@ -450,9 +444,8 @@ pub(crate) struct CompactArgs {
 ///
 /// The head is always kept, and so is everything that the kept versions are built from. Unreferenced files are deleted
 /// once they have been stored and withdrawn for more than 24 hours. Run it daily: each run deletes what the previous
-/// one
-/// withdrew. Assets are kept. Version numbers are kept: a reader that asks for a pruned version gets an error that says
-/// so. Publishers and followers need not stop. Do not run two prunes at once.
+/// one withdrew. Assets are kept. Version numbers are kept: a reader that asks for a pruned version gets an error that
+/// says so. Publishers and followers need not stop. Do not run two prunes at once.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -495,17 +488,11 @@ pub(crate) struct FsckArgs {
     /// Directory for temporary files [default: the system's]
     ///
     /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a killed run are removed by
-    /// the
-    /// next one.
+    /// the next one.
     #[arg(long, value_name = "DIR", requires = "deep")]
     pub(crate) scratch: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
-}
-
-fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("missing =")?;
-    Ok((key.to_owned(), value.to_owned()))
 }
 
 fn parse_shard(text: &str) -> Result<(usize, usize), String> {

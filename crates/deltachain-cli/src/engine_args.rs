@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use deltachain::{Error, Result};
 use deltachain_engines::{Engine, Server, as_text, parse_name, parse_url};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::shared_args::{SERVERS, parse_seconds};
@@ -18,8 +19,7 @@ pub(crate) struct EngineArgs {
     /// Update the servers of --server to each version: they pause, load it, confirm it, and resume
     ///
     /// A server that fails or was restarted is retried, with a backoff of up to a minute, until it has the newest
-    /// version.
-    /// One that may hold parts of two versions stays paused until then. See docs/integrations.md.
+    /// version. One that may hold parts of two versions stays paused until then. See docs/integrations.md.
     #[arg(long, requires = "servers", conflicts_with_all = ["command", "shards", "tensors"], help_heading = SERVERS)]
     pub(crate) engine: Option<EngineKind>,
     /// Address of a server, such as http://127.0.0.1:8000; repeatable
@@ -54,21 +54,12 @@ pub(crate) enum EngineKind {
 }
 
 /// How vLLM loads a version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum UpdateMode {
     Auto,
     Sparse,
     Reload,
-}
-
-impl UpdateMode {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Sparse => "sparse",
-            Self::Reload => "reload",
-        }
-    }
 }
 
 impl EngineKind {
@@ -83,16 +74,13 @@ impl EngineKind {
 
 impl EngineArgs {
     /// What is asked of servers, of a chain at `url` that `directory` follows. They are looked at every `poll`.
-    ///
-    /// # Errors
-    /// USAGE.
     pub(crate) fn engine(&self, kind: EngineKind, url: &str, directory: &Path, poll: Duration) -> Result<Engine> {
         let directory = absolute(directory)?;
         match kind {
             EngineKind::Vllm => {
                 // Another process may have another working directory.
                 let chain = if url.contains("://") { url.to_owned() } else { as_text(&absolute(Path::new(url))?)? };
-                let init = json!({ "chain": chain, "host_copy": as_text(&directory)?, "mode": self.update.name() });
+                let init = json!({ "chain": chain, "host_copy": as_text(&directory)?, "mode": self.update });
                 let follower = format!("{}:{}", host(), as_text(&directory)?);
                 Engine::vllm(&init.to_string(), follower, poll)
             }

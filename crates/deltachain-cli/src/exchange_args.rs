@@ -72,8 +72,7 @@ pub(crate) enum ChecksumArg {
 /// Make links from the deltas of another system
 ///
 /// Each delta is applied to the previous state, the result is compared with all checksums of the delta, and a link to
-/// it
-/// is made. What the layout cannot prove is reported.
+/// it is made. What the layout cannot prove is reported.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

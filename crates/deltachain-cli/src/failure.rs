@@ -9,10 +9,13 @@ use deltachain::rules::{CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, 
 use deltachain::{Error, ErrorClass};
 use serde_json::{Value, json};
 
-use crate::exit;
 use crate::interrupt;
 use crate::output::{Output, print_json, printable, printable_path};
 
+/// Exit code: good.
+pub(crate) const SUCCESS: u8 = 0;
+/// Refused or failed.
+pub(crate) const FAILURE: u8 = 1;
 const USAGE_EXIT_CODE: u8 = 2;
 
 /// Shows the error that ended the program, and gives the code to exit with.
@@ -29,7 +32,7 @@ pub(crate) fn report(error: &Error, output: Output) -> u8 {
     } else if error.class() == ErrorClass::Usage {
         USAGE_EXIT_CODE
     } else {
-        exit::FAILURE
+        FAILURE
     }
 }
 

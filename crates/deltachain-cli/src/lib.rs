@@ -1,5 +1,5 @@
-//! The `deltachain` tool as a function: makes, applies, joins, checks and shows links, and publishes and follows chains of them
-//! (SPEC.md of the library).
+//! The `deltachain` tool as a function: makes, applies, joins, checks and shows links, and publishes and follows chains
+//! of them (SPEC.md of the library).
 //!
 //! Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
@@ -12,7 +12,6 @@ mod commands;
 mod engine_args;
 #[cfg(feature = "exchange")]
 mod exchange_args;
-mod exit;
 mod failure;
 mod inputs;
 mod interrupt;
@@ -51,8 +50,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(code) => code,
         Err(error) => failure::report(&error, output),
     };
-    // A Rust program would flush at its end, but the caller of this function may end in another way. If nobody reads the
-    // output, that is not a failure.
+    // A Rust program would flush at its end, but the caller of this function may end in another way. If nobody reads
+    // the output, that is not a failure.
     let _ = std::io::stdout().flush();
     code
 }
@@ -112,5 +111,5 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         Command::Fsck(args) => return chain::fsck::run(args, output),
         Command::Doctor(args) => return chain::doctor::run(args, output),
     }?;
-    Ok(exit::SUCCESS)
+    Ok(failure::SUCCESS)
 }

@@ -3,17 +3,11 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
+use indicatif::HumanCount;
+
 /// `1234567` as `1,234,567`.
 pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number).to_string()
 }
 
 /// `part / whole`; `None` if there is no whole.

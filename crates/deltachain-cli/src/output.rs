@@ -5,9 +5,10 @@ use std::path::Path;
 
 use clap::ColorChoice;
 use deltachain::{Error, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::Value;
 
-use crate::progress::{Meter, Meters};
+use crate::progress::Meter;
 use crate::shared_args::Global;
 
 /// How to print for the user.
@@ -60,12 +61,12 @@ impl Output {
 
     /// Begins to show the progress of work on `total` bytes.
     pub(crate) fn meter(self, what: &'static str, total: u64) -> Meter {
-        Meter::new(what, total, self.bars)
+        Meter::new(ProgressBar::with_draw_target(Some(total), self.target()), what)
     }
 
-    /// A place for progress bars below each other.
-    pub(crate) fn meters(self) -> Meters {
-        Meters::new(self.bars)
+    /// Where progress bars are drawn.
+    pub(crate) fn target(self) -> ProgressDrawTarget {
+        if self.bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
     }
 }
 
@@ -105,7 +106,8 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
-/// A name as it may be shown on a terminal: what could move the cursor or hide itself is escaped. Quotes can do neither.
+/// A name as it may be shown on a terminal: what could move the cursor or hide itself is escaped. Quotes can do
+/// neither.
 pub(crate) fn printable(name: &str) -> String {
     name.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }

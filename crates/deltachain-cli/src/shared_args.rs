@@ -1,5 +1,6 @@
 //! Options that several commands share, and the values that options take.
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ColorChoice, ValueEnum};
 use deltachain::{Limits, Profile};
 
@@ -19,7 +20,7 @@ pub(crate) struct Global {
     #[arg(long, short, global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) quiet: bool,
     /// Number of threads [default: one per processor]
-    #[arg(long, global = true, value_name = "N", value_parser = parse_threads, help_heading = GLOBAL_OPTIONS)]
+    #[arg(long, global = true, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_THREADS), help_heading = GLOBAL_OPTIONS)]
     pub(crate) threads: Option<usize>,
     /// When to use colours
     #[arg(long, global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto, help_heading = GLOBAL_OPTIONS)]
@@ -27,14 +28,7 @@ pub(crate) struct Global {
 }
 
 /// More threads than this only take time to start and memory.
-const MOST_THREADS: usize = 1024;
-
-fn parse_threads(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(threads @ 1..=MOST_THREADS) => Ok(threads),
-        _ => Err(format!("must be a number from 1 to {MOST_THREADS}")),
-    }
-}
+const MOST_THREADS: u64 = 1024;
 
 /// How values are coded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -88,12 +82,17 @@ impl LimitArgs {
     }
 }
 
-pub(crate) fn parse_note(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("missing =")?;
-    if key.starts_with("deltachain.") {
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+pub(crate) fn parse_note(text: &str) -> Result<(String, String), String> {
+    let note = parse_pair(text)?;
+    if note.0.starts_with("deltachain.") {
         return Err("keys that begin with deltachain. are reserved".to_owned());
     }
-    Ok((key.to_owned(), value.to_owned()))
+    Ok(note)
 }
 
 /// A number of bytes: `1000`, `64K`, `2G`; the letters are powers of 1024.

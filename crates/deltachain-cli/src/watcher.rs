@@ -1,29 +1,33 @@
 //! What a user sees of work on a chain: a progress bar for each kind of work under way, and remarks.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deltachain::{Progress, Result};
 use deltachain_store::{Observer, Phase};
+use indicatif::{MultiProgress, ProgressBar};
 use serde_json::{Value, json};
 
 use crate::interrupt;
 use crate::operation::service::Watchdog;
 use crate::operation::time::Time;
 use crate::output::{Output, print_json, printable};
-use crate::progress::{Meter, Meters};
+use crate::progress::Meter;
 
 /// Shows work on a chain. Also the place where Ctrl-C takes effect.
 pub(crate) struct Watcher {
     output: Output,
-    meters: Meters,
-    under_way: Mutex<Vec<(Phase, Meter)>>,
+    /// Progress bars below each other.
+    bars: MultiProgress,
+    under_way: Mutex<HashMap<Phase, Meter>>,
     /// For work without end: it is told that the work goes on, and remarks show the time.
     watchdog: Option<Watchdog>,
 }
 
 impl Watcher {
     pub(crate) fn new(output: Output) -> Self {
-        Self { output, meters: output.meters(), under_way: Mutex::default(), watchdog: None }
+        let bars = MultiProgress::with_draw_target(output.target());
+        Self { output, bars, under_way: Mutex::default(), watchdog: None }
     }
 
     /// For work without end.
@@ -33,13 +37,17 @@ impl Watcher {
 
     /// Prints something that the bars must not disturb.
     pub(crate) fn suspend<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.meters.suspend(act)
+        self.bars.suspend(act)
     }
 
-    fn with_meter<T>(&self, phase: Phase, look: impl FnOnce(Option<&Meter>) -> T) -> T {
-        let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        look(under_way.iter().find(|(other, _)| *other == phase).map(|(_, meter)| meter))
+    fn under_way(&self) -> MutexGuard<'_, HashMap<Phase, Meter>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Shows work on a chain. The bars are gone when it returns.
+pub(crate) fn watched<T>(output: Output, work: impl FnOnce(&Watcher) -> T) -> T {
+    work(&Watcher::new(output))
 }
 
 /// A remark of work without end.
@@ -62,20 +70,17 @@ fn name(phase: Phase) -> Option<&'static str> {
 impl Observer for Watcher {
     fn begin(&self, phase: Phase, bytes: u64) {
         let Some(name) = name(phase) else { return };
-        let known = self.with_meter(phase, |meter| meter.map(|meter| meter.expect(bytes)).is_some());
-        if !known {
-            let meter = self.meters.add(name, bytes);
-            self.under_way.lock().unwrap_or_else(PoisonError::into_inner).push((phase, meter));
-        }
+        let new = || Meter::new(self.bars.add(ProgressBar::new(bytes)), name);
+        self.under_way().entry(phase).and_modify(|meter| meter.expect(bytes)).or_insert_with(new);
     }
 
     fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
         self.watchdog.iter().for_each(Watchdog::is_alive);
-        self.with_meter(phase, |meter| meter.map_or_else(interrupt::check, |meter| meter.advance(bytes)))
+        self.under_way().get(&phase).map_or_else(interrupt::check, |meter| meter.advance(bytes))
     }
 
     fn end(&self, phase: Phase) {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != phase);
+        self.under_way().remove(&phase);
     }
 
     fn remark(&self, text: &str) {
@@ -87,7 +92,7 @@ impl Observer for Watcher {
             });
         } else {
             let time = self.watchdog.as_ref().map_or_else(String::new, |_| format!("{} ", Time::now()));
-            self.meters.suspend(|| self.output.remark(&format!("{time}note: {}", printable(text))));
+            self.bars.suspend(|| self.output.remark(&format!("{time}note: {}", printable(text))));
         }
     }
 }

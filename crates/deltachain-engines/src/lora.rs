@@ -1,7 +1,8 @@
-//! Adapters for vLLM: each version is an adapter of its own, `NAME@VERSION`. Requests that name an older one are served until
-//! it is unloaded; nothing is paused.
+//! Adapters for vLLM: each version is an adapter of its own, `NAME@VERSION`. Requests that name an older one are served
+//! until it is unloaded; nothing is paused.
 //!
-//! vLLM may read an adapter again at any time, so each has a copy of its own in `DIR/adapters` as long as a server has it.
+//! vLLM may read an adapter again at any time, so each has a copy of its own in `DIR/adapters` as long as a server has
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

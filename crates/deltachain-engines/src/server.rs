@@ -76,8 +76,6 @@ impl Server {
         self.ask(path, None, ask)
     }
 
-    /// # Errors
-    /// As [`get`](Self::get).
     pub(crate) fn post(&self, path: &str, body: &Value, ask: Ask) -> Result<Value> {
         self.ask(path, Some(body), ask)
     }

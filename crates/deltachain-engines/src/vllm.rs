@@ -68,9 +68,6 @@ impl Vllm {
     }
 
     /// What all workers hold. They are told that this process brings the server, for this time.
-    ///
-    /// # Errors
-    /// IO, also if another one brings it.
     fn ask(&self, server: &Server, lease: Duration, ask: Ask) -> Result<Held, Denied> {
         let told = json!({ "follower": self.follower, "lease": lease.as_secs().to_string() });
         let answer = server.post(WORKERS, &json!({ "method": "deltachain_state", "kwargs": told }), ask)?;
@@ -90,17 +87,11 @@ impl Vllm {
     }
 
     /// This process wants to bring the server to a version.
-    ///
-    /// # Errors
-    /// IO, also if another one brings it.
     pub(crate) fn claim(&self, server: &Server) -> Result<(), Denied> {
         self.ask(server, self.lease, Ask::Change).map(drop)
     }
 
     /// Tells the backend where the chain is.
-    ///
-    /// # Errors
-    /// IO.
     pub(crate) fn init(&self, server: &Server) -> Result<()> {
         server.post("/init_weight_transfer_engine", &json!({ "init_info": self.init }), Ask::Change).map(drop)
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::args::DemoArgs;
-use crate::commands::demo_chain::ChainDemo;
+use crate::commands::demo_chain::{ChainDemo, failed, read};
 use crate::commands::verify::with_base;
 use crate::inputs::{OpenedLink, open_state};
 use crate::numbers::{bits_each, decimal, grouped, percent, ratio, time};
@@ -20,7 +20,8 @@ use crate::output::{Output, printable_path};
 use crate::table::{Align, layout};
 use crate::watcher::Watcher;
 
-/// The excerpt: testdata/README.md says where it comes from. `data` has symbolic links, so that packages have the files.
+/// The excerpt: testdata/README.md says where it comes from. `data` has symbolic links, so that packages have the
+/// files.
 const STEPS: [&[u8]; 4] = [
     include_bytes!("../../data/rl3e6_step0.safetensors"),
     include_bytes!("../../data/rl3e6_step1.safetensors"),
@@ -40,37 +41,24 @@ again, byte for byte. Fixed costs weigh more in an excerpt this small than in a 
 elements change in a step depends on learning rate and number format.";
 
 pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
-    let place = Place::prepare(args.keep.as_deref())?;
-    let demo = Demo::run(place.path(), output)?;
+    let (directory, _temporary) = prepare(args.keep.as_deref())?;
+    let demo = Demo::run(&directory, output)?;
     output.result(|| demo.as_text(args.keep.as_deref()), || demo.as_json())
 }
 
-/// A directory for the demo's files.
-enum Place {
-    Temporary(TempDir),
-    Kept(PathBuf),
-}
-
-impl Place {
-    fn prepare(keep: Option<&Path>) -> Result<Self> {
-        let Some(path) = keep else {
-            let directory = tempfile::Builder::new().prefix("deltachain-demo-").tempdir();
-            return directory.map(Self::Temporary).map_err(|error| Error::io("creating a temporary directory", error));
-        };
-        fs::create_dir_all(path).map_err(|error| Error::io("creating", error).in_file(path))?;
-        let mut entries = fs::read_dir(path).map_err(|error| Error::io("reading", error).in_file(path))?;
-        if entries.next().is_some() {
-            return Err(Error::usage("the directory is not empty").in_file(path));
-        }
-        Ok(Self::Kept(path.to_owned()))
+/// The directory for the demo's files, and what removes a temporary one in the end.
+fn prepare(keep: Option<&Path>) -> Result<(PathBuf, Option<TempDir>)> {
+    let Some(path) = keep else {
+        let directory = tempfile::Builder::new().prefix("deltachain-demo-").tempdir();
+        let directory = directory.map_err(|error| Error::io("creating a temporary directory", error))?;
+        return Ok((directory.path().to_owned(), Some(directory)));
+    };
+    fs::create_dir_all(path).map_err(|error| Error::io("creating", error).in_file(path))?;
+    let mut entries = fs::read_dir(path).map_err(|error| Error::io("reading", error).in_file(path))?;
+    if entries.next().is_some() {
+        return Err(Error::usage("the directory is not empty").in_file(path));
     }
-
-    fn path(&self) -> &Path {
-        match self {
-            Self::Temporary(directory) => directory.path(),
-            Self::Kept(path) => path,
-        }
-    }
+    Ok((path.to_owned(), None))
 }
 
 /// A link of the demo with its figures.
@@ -293,12 +281,4 @@ fn refused<T>(what: &'static str, result: Result<T>) -> Result<Refusal> {
         Err(error) if error.rule().is_some() => Ok(Refusal { what, error }),
         Err(error) => Err(error),
     }
-}
-
-fn failed(what: &str) -> Error {
-    Error::io("the demo failed", std::io::Error::other(what))
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|error| Error::io("reading", error).in_file(path))
 }

@@ -12,14 +12,16 @@ use anstyle::{AnsiColor, Style};
 use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, FollowEvent, FollowOptions, Follower, FollowerOptions, Observer, Phase, PublishOptions, Published, Publisher,
-    Store, StoreOptions, Switched, init,
+    Base, FollowEvent, FollowOptions, Follower, FollowerOptions, PublishOptions, Published, Publisher, Store,
+    StoreOptions, Switched, init,
 };
 use serde_json::{Value, json};
 
+use crate::commands::chain::log::origin;
 use crate::commands::chain::publish;
 use crate::commands::chain::pull::as_json;
 use crate::numbers::{grouped, time};
+use crate::output::Output;
 use crate::table::{Align, layout};
 use crate::watcher::Watcher;
 
@@ -52,15 +54,18 @@ impl ChainDemo {
             |name: &str| Follower::in_directory(store.clone(), &directory.join(name), FollowerOptions::default());
         let last = (models.len() as u64).saturating_sub(1);
         let mut early_follower = follower("early")?;
-        let observer = Stoppable { watcher, stopped: AtomicBool::new(false) };
+        // Without remarks: that there is no version yet is not worth knowing here, and the result tells the rest.
+        let silent = Watcher::new(Output::silent());
+        let has_failed = AtomicBool::new(false);
         let (published, early) = thread::scope(|scope| {
             let following = scope.spawn(|| {
-                let mut options = FollowOptions::default();
-                options.poll = Duration::from_millis(5);
-                options.poll_longest = options.poll;
-                options.until = Some(last);
+                let poll = Duration::from_millis(5);
+                let options = FollowOptions::default().poll(poll).poll_longest(poll).until(Some(last));
                 let mut switches = Vec::new();
-                let followed = early_follower.follow(&options, &observer, &mut |_, event| {
+                let followed = early_follower.follow(&options, &silent, &mut |_, event| {
+                    if has_failed.load(Ordering::Relaxed) {
+                        return Ok(ControlFlow::Break(()));
+                    }
                     if let FollowEvent::Switched(switched) = event {
                         check(&switched, &models[position(switched.version)?])?;
                         switches.push(*switched);
@@ -70,9 +75,7 @@ impl ChainDemo {
                 followed.map(|()| switches)
             });
             let published = publish_all(&store, &models, watcher);
-            if published.is_err() {
-                observer.stopped.store(true, Ordering::Relaxed);
-            }
+            has_failed.store(published.is_err(), Ordering::Relaxed);
             let early = following.join().map_err(|_| failed("the follower's thread has failed"))?;
             Ok::<_, Error>((published?, early?))
         })?;
@@ -104,10 +107,8 @@ impl ChainDemo {
             .published
             .iter()
             .map(|(published, took)| {
-                let routes = published.routes.iter().map(|route| {
-                    let from = route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"));
-                    format!("{from} ({})", grouped(route.bytes))
-                });
+                let routes = published.routes.iter();
+                let routes = routes.map(|route| format!("{} ({})", origin(route.from), grouped(route.bytes)));
                 let switch = self.early.iter().find(|switched| switched.version == published.version);
                 // Several versions at once are taken as one.
                 let (fetched, built, exact) = switch.map_or_else(
@@ -140,34 +141,6 @@ impl ChainDemo {
     }
 }
 
-/// Lets the follower end when there is nothing to wait for any more.
-struct Stoppable<'a> {
-    watcher: &'a Watcher,
-    stopped: AtomicBool,
-}
-
-impl Observer for Stoppable<'_> {
-    fn begin(&self, phase: Phase, bytes: u64) {
-        self.watcher.begin(phase, bytes);
-    }
-
-    fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
-        if self.stopped.load(Ordering::Relaxed) {
-            Err(failed("nothing is published"))
-        } else {
-            self.watcher.advance(phase, bytes)
-        }
-    }
-
-    fn end(&self, phase: Phase) {
-        self.watcher.end(phase);
-    }
-
-    fn remark(&self, _text: &str) {
-        // That there is no version yet, which is not worth knowing here. The result tells the rest.
-    }
-}
-
 /// Makes a model directory of a state's file.
 fn model(directory: &Path, step: usize, state: &Path) -> Result<PathBuf> {
     let model = directory.join(format!("model{step}"));
@@ -179,9 +152,7 @@ fn model(directory: &Path, step: usize, state: &Path) -> Result<PathBuf> {
 }
 
 fn publish_all(store: &Store, models: &[PathBuf], watcher: &Watcher) -> Result<Vec<(Published, Duration)>> {
-    let mut options = PublishOptions::default();
-    options.skips = vec![SKIP];
-    let mut publisher = Publisher::open(store.clone(), options)?;
+    let mut publisher = Publisher::open(store.clone(), PublishOptions::default().skips(vec![SKIP]))?;
     let mut published = Vec::new();
     let mut before: Option<SafetensorsState> = None;
     for model in models {
@@ -196,7 +167,6 @@ fn publish_all(store: &Store, models: &[PathBuf], watcher: &Watcher) -> Result<V
 
 /// Compares the follower's files with the published ones, byte for byte.
 fn check(switched: &Switched, published: &Path) -> Result<()> {
-    let read = |path: &Path| fs::read(path).map_err(|error| Error::io("reading", error).in_file(path));
     for file in [WEIGHTS, CONFIGURATION] {
         if read(&switched.directory.join(file))? != read(&published.join(file))? {
             return Err(failed("a follower's file is not the one that was published"));
@@ -209,6 +179,10 @@ fn position(version: u64) -> Result<usize> {
     usize::try_from(version).map_err(|_| failed("an unknown version was followed"))
 }
 
-fn failed(what: &str) -> Error {
+pub(super) fn failed(what: &str) -> Error {
     Error::io("the demo failed", std::io::Error::other(what))
+}
+
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|error| Error::io("reading", error).in_file(path))
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use deltachain::Result;
 use deltachain::format::{HEADER_BYTES, Start, TensorEntry, VERSION};
 use rayon::prelude::*;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
 }
 
 /// What the link does to a tensor.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Serialize)]
 struct Row<'a> {
     name: &'a str,
     operation: &'static str,
@@ -65,35 +66,30 @@ struct Row<'a> {
     contexts: usize,
 }
 
-/// What a segment adds to one of its tensors.
-struct PartFigures {
-    entry: usize,
-    coded: u64,
-    bytes: u64,
-    contexts: usize,
-    coding: &'static str,
+impl Row<'_> {
+    fn add(&mut self, part: &Row<'_>) {
+        self.lanes = self.lanes.saturating_add(part.lanes);
+        self.coded = self.coded.saturating_add(part.coded);
+        self.bytes = self.bytes.saturating_add(part.bytes);
+        self.contexts = self.contexts.max(part.contexts);
+        self.codings.extend(&part.codings);
+    }
 }
 
 fn rows(link: &OpenedLink, output: Output) -> Result<Vec<Row<'_>>> {
     let index = link.reader.index();
     let mut rows: Vec<Row<'_>> = index.tensors.iter().map(start_row).collect();
     let meter = output.meter("reading", link.reader.header().segments_length);
-    let figures: Vec<Vec<PartFigures>> = (0..index.segments.len())
+    let parts: Vec<Vec<(usize, Row<'_>)>> = (0..index.segments.len())
         .into_par_iter()
         .map(|number| {
-            let figures = segment_figures(link, number)?;
+            let parts = segment_parts(link, number)?;
             deltachain::Progress::advance(&meter, index.segments[number].stored_length)?;
-            Ok(figures)
+            Ok(parts)
         })
         .collect::<Result<_>>()?;
     interrupt::check()?;
-    for part in figures.into_iter().flatten() {
-        let row = &mut rows[part.entry];
-        row.coded += part.coded;
-        row.bytes += part.bytes;
-        row.contexts = row.contexts.max(part.contexts);
-        row.codings.insert(part.coding);
-    }
+    parts.iter().flatten().for_each(|(entry, part)| rows[*entry].add(part));
     Ok(rows)
 }
 
@@ -114,27 +110,24 @@ fn start_row(entry: &TensorEntry) -> Row<'_> {
     }
 }
 
-fn segment_figures(link: &OpenedLink, number: usize) -> Result<Vec<PartFigures>> {
+/// What a segment adds to its tensors, by their number in the index.
+fn segment_parts(link: &OpenedLink, number: usize) -> Result<Vec<(usize, Row<'_>)>> {
     let segment = link.reader.segment(number)?;
     let parts = link.reader.parts(number);
     let entry = link.reader.index().segments[number];
     let coded: Vec<u64> = (0..parts.len()).map(|part| segment.coded_lanes(part)).collect();
     let bytes = share_out(entry.stored_length, &coded);
-    let figures = parts.iter().zip(coded).zip(bytes).map(|((part, coded), bytes)| PartFigures {
-        entry: part.entry,
-        coded,
-        bytes,
-        contexts: segment.table().contexts,
-        coding: entry.coding.describe(),
+    let rows = parts.iter().zip(coded).zip(bytes).map(|((part, coded), bytes)| {
+        let (contexts, codings) = (segment.table().contexts, [entry.coding.describe()].into());
+        (part.entry, Row { coded, bytes, codings, contexts, ..Row::default() })
     });
-    Ok(figures.collect())
+    Ok(rows.collect())
 }
 
-/// Sums over all rows: lanes, coded lanes, bytes.
-fn totals(rows: &[Row<'_>]) -> (u64, u64, u64) {
-    rows.iter().fold((0, 0, 0), |(lanes, coded, bytes), row| {
-        (row.lanes.saturating_add(lanes), row.coded.saturating_add(coded), row.bytes.saturating_add(bytes))
-    })
+fn total(rows: &[Row<'_>]) -> Row<'static> {
+    let mut total = Row::default();
+    rows.iter().for_each(|row| total.add(row));
+    total
 }
 
 fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
@@ -196,6 +189,7 @@ fn table(rows: &[Row<'_>]) -> String {
     let mut cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
+            let codings: Vec<&str> = row.codings.iter().copied().collect();
             vec![
                 row.operation.to_owned(),
                 row.dtype.as_deref().unwrap_or("-").to_owned(),
@@ -205,12 +199,12 @@ fn table(rows: &[Row<'_>]) -> String {
                 grouped(row.bytes),
                 decimal(bits_each(row.bytes, row.coded)),
                 if row.contexts == 0 { "-".to_owned() } else { row.contexts.to_string() },
-                if row.codings.is_empty() { "-".to_owned() } else { codings(row).join(", ") },
+                if row.codings.is_empty() { "-".to_owned() } else { codings.join(", ") },
                 printable(row.name),
             ]
         })
         .collect();
-    let (lanes, coded, bytes) = totals(rows);
+    let Row { lanes, coded, bytes, .. } = total(rows);
     cells.push(vec![
         "total".to_owned(),
         String::new(),
@@ -228,25 +222,13 @@ fn table(rows: &[Row<'_>]) -> String {
 
 fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {
     let header = link.reader.header();
-    let (lanes, coded, bytes) = totals(rows);
-    let tensors: Vec<Value> = rows
-        .iter()
-        .map(|row| {
-            json!({
-                "name": row.name,
-                "operation": row.operation,
-                "dtype": row.dtype,
-                "shape": row.shape,
-                "lanes": row.lanes,
-                "coded": row.coded,
-                "share": ratio(row.coded, row.lanes),
-                "bytes": row.bytes,
-                "bits_per_coded": bits_each(row.bytes, row.coded),
-                "contexts": row.contexts,
-                "codings": codings(row),
-            })
-        })
-        .collect();
+    let Row { lanes, coded, bytes, .. } = total(rows);
+    let tensor = |row: &Row<'_>| {
+        let mut tensor = json!(row);
+        tensor["share"] = ratio(row.coded, row.lanes).into();
+        tensor["bits_per_coded"] = bits_each(row.bytes, row.coded).into();
+        tensor
+    };
     json!({
         "link": link.path.to_string_lossy(),
         "version": VERSION,
@@ -262,17 +244,13 @@ fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {
         "extension_bytes": header.extension_length,
         "segments": link.reader.index().segments.len(),
         "metadata": link.reader.index().metadata,
-        "tensors": tensors,
+        "tensors": rows.iter().map(tensor).collect::<Vec<_>>(),
         "total": { "lanes": lanes, "coded": coded, "bytes": bytes },
     })
 }
 
 fn is_snapshot(link: &OpenedLink) -> bool {
     link.reader.header().base == deltachain::tensor::Digest::of_empty_state()
-}
-
-fn codings(row: &Row<'_>) -> Vec<&'static str> {
-    row.codings.iter().copied().collect()
 }
 
 /// `384x384`, or `scalar`.

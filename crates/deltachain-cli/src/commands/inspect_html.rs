@@ -1,5 +1,5 @@
-//! `inspect --html`: a page for browsers with a link inside. The page is `js/inspector/index.html`, which `npm run page`
-//! builds; it opens on what stands between two marks, as base64.
+//! `inspect --html`: a page for browsers with a link inside. The page is `js/inspector/index.html`, which `npm run
+//! page` builds; it opens on what stands between two marks, as base64.
 
 use std::io::Write;
 use std::path::Path;
@@ -38,9 +38,6 @@ pub(crate) fn check(link: &OpenedLink, page: &Path, force: bool) -> Result<()> {
 }
 
 /// Writes the page, and says so.
-///
-/// # Errors
-/// IO; USAGE as [`check`].
 pub(crate) fn write(link: &OpenedLink, page: &Path, force: bool, output: Output) -> Result<()> {
     let total = link.reader.header().file_length();
     let meter = output.meter("writing", total);

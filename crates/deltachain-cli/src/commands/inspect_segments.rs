@@ -1,7 +1,7 @@
 //! `inspect --segments`: each segment as it is coded (SPEC sections 7 and 8), for people who write a reader or look for
 //! a fault in one.
 
-use deltachain::format::{Coding, HEADER_BYTES, PositionCoding, Positions, Table, Values};
+use deltachain::format::{HEADER_BYTES, PositionCoding, Positions, SegmentEntry, Table, Values};
 use deltachain::{Result, StreamLengths};
 use rayon::prelude::*;
 use serde_json::{Value, json};
@@ -20,9 +20,7 @@ const FIRST: usize = 4;
 pub(crate) struct Shown<'a> {
     /// Where it stands in the file.
     offset: u64,
-    coding: Coding,
-    stored: u64,
-    crc: u32,
+    entry: SegmentEntry,
     table: Table,
     streams: Vec<StreamLengths>,
     parts: Vec<ShownPart<'a>>,
@@ -59,7 +57,7 @@ pub(crate) fn read(link: &OpenedLink, output: Output) -> Result<Vec<Shown<'_>>> 
     let offsets: Vec<u64> = offsets.collect();
     let read = |(number, offset): (usize, u64)| {
         let shown = shown(link, number, offset)?;
-        deltachain::Progress::advance(&meter, shown.stored)?;
+        deltachain::Progress::advance(&meter, shown.entry.stored_length)?;
         Ok(shown)
     };
     let shown = offsets.into_par_iter().enumerate().map(read).collect::<Result<_>>()?;
@@ -85,9 +83,7 @@ fn shown(link: &OpenedLink, number: usize, offset: u64) -> Result<Shown<'_>> {
     });
     Ok(Shown {
         offset,
-        coding: entry.coding,
-        stored: entry.stored_length,
-        crc: entry.crc,
+        entry,
         parts: parts.collect(),
         streams: segment.streams().collect(),
         table: segment.table().clone(),
@@ -115,14 +111,14 @@ pub(crate) fn as_json(segments: &[Shown<'_>]) -> Value {
 
 impl Shown<'_> {
     fn text(&self, number: usize) -> String {
-        let Self { coding, stored, offset, crc, table, .. } = self;
+        let Self { entry: SegmentEntry { coding, stored_length, crc }, offset, table, .. } = self;
         let title = format!(
             "segment {number}  {}, lanes of {}, {}, {}; {} bytes from {} on, CRC {crc:08x}",
             coding.describe(),
             counted(coding.lane_bytes, "byte", "bytes"),
             counted(table.contexts, "context", "contexts"),
             counted(self.parts.len(), "part", "parts"),
-            grouped(*stored),
+            grouped(*stored_length),
             grouped(*offset),
         );
         let streams: Vec<Vec<String>> = self
@@ -209,13 +205,13 @@ impl Shown<'_> {
 
     /// The signed difference, if values are relative.
     fn difference(&self, value: u64) -> Option<i64> {
-        let unused = 64 - 8 * self.coding.lane_bytes;
-        self.coding.is_relative().then_some((value << unused).cast_signed() >> unused)
+        let unused = 64 - 8 * self.entry.coding.lane_bytes;
+        self.entry.coding.is_relative().then_some((value << unused).cast_signed() >> unused)
     }
 
     /// The new lane.
     fn bits(&self, value: u64) -> String {
-        format!("{value:0digits$X}", digits = 2 * self.coding.lane_bytes)
+        format!("{value:0digits$X}", digits = 2 * self.entry.coding.lane_bytes)
     }
 
     fn json(&self) -> Value {
@@ -232,14 +228,14 @@ impl Shown<'_> {
         let parts = self.parts.iter().enumerate().map(|(place, part)| self.part_json(place, part));
         json!({
             "offset": self.offset,
-            "bytes": self.stored,
-            "crc": format!("{:08x}", self.crc),
-            "lane_bytes": self.coding.lane_bytes,
-            "positions": match self.coding.positions {
+            "bytes": self.entry.stored_length,
+            "crc": format!("{:08x}", self.entry.crc),
+            "lane_bytes": self.entry.coding.lane_bytes,
+            "positions": match self.entry.coding.positions {
                 Positions::Dense => "dense",
                 Positions::Sparse => "sparse",
             },
-            "values": match self.coding.values {
+            "values": match self.entry.coding.values {
                 Values::Absolute => "absolute",
                 Values::RelativePlanes => "relative planes",
                 Values::RelativeSmall => "relative small",

@@ -1,5 +1,5 @@
-//! The command of `follow --exec`: run for each version until it succeeds, ended when it takes too long or nobody wants it
-//! any more.
+//! The command of `follow --exec`: run for each version until it succeeds, ended when it takes too long or nobody wants
+//! it any more.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -125,9 +125,6 @@ impl Commander {
     }
 
     /// Writes down for which version the command has succeeded, so that it is not run again after a restart.
-    ///
-    /// # Errors
-    /// IO.
     pub(crate) fn record(&self) -> Result<()> {
         self.ran.iter().try_for_each(|ran| self.records.write_ran(ran))
     }
@@ -154,24 +151,24 @@ impl Commander {
         if self.wanted.to_stderr {
             shell.stdout(io::stderr());
         }
-        let mut running = match Running::start(&mut shell) {
+        let mut running = match start(&mut shell) {
             Ok(running) => running,
             Err(error) => return Outcome::Failed(format!("it could not be run: {error}")),
         };
         let began = Instant::now();
         loop {
-            match running.child.try_wait() {
+            match running.try_wait() {
                 Ok(Some(status)) if status.success() => return Outcome::Succeeded,
                 Ok(Some(status)) => return Outcome::Failed(format!("it ended with {status}")),
                 Ok(None) => {}
                 Err(error) => return Outcome::Failed(format!("it cannot be waited for: {error}")),
             }
             if is_stopped() {
-                running.end();
+                end(&mut running);
                 return Outcome::Interrupted;
             }
             if let Some(timeout) = self.wanted.timeout.filter(|timeout| began.elapsed() >= *timeout) {
-                running.end();
+                end(&mut running);
                 return Outcome::TimedOut(format!(
                     "timeout: it did not end within {} s and was ended",
                     timeout.as_secs_f64()
@@ -183,59 +180,41 @@ impl Commander {
 }
 
 fn shell(command: &str) -> Command {
-    let mut shell = if cfg!(windows) {
-        let mut shell = Command::new("cmd");
-        shell.arg("/C");
-        shell
-    } else {
-        let mut shell = Command::new("/bin/sh");
-        shell.arg("-c");
-        shell
-    };
-    shell.arg(command);
+    let (program, option) = if cfg!(windows) { ("cmd", "/C") } else { ("/bin/sh", "-c") };
+    let mut shell = Command::new(program);
+    shell.args([option, command]);
     shell
 }
 
-/// A command that runs, with all processes that it starts, where the system has groups of processes.
-struct Running {
-    child: Child,
+/// Starts a command in a group of its own, with all processes that it starts, where the system has groups of processes.
+fn start(command: &mut Command) -> io::Result<Child> {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    command.spawn()
 }
 
+/// Asks all processes of the group to end, and after a while ends them by force.
 #[cfg(unix)]
-impl Running {
-    fn start(command: &mut Command) -> io::Result<Self> {
-        use std::os::unix::process::CommandExt;
-        Ok(Self { child: command.process_group(0).spawn()? })
+fn end(child: &mut Child) {
+    use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+    let group = Pid::from_child(child);
+    // An error says that there is nobody any more.
+    let mut left = kill_process_group(group, Signal::TERM).is_ok();
+    let began = Instant::now();
+    while left && began.elapsed() < GRACE {
+        // The shell is in the group until it has been waited for.
+        let _ = child.try_wait();
+        left = test_kill_process_group(group).is_ok();
+        thread::sleep(PATIENCE);
     }
-
-    /// Asks all processes of the group to end, and after a while ends them by force.
-    fn end(&mut self) {
-        use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
-        let group = Pid::from_child(&self.child);
-        // An error says that there is nobody any more.
-        let mut left = kill_process_group(group, Signal::TERM).is_ok();
-        let began = Instant::now();
-        while left && began.elapsed() < GRACE {
-            // The shell is in the group until it has been waited for.
-            let _ = self.child.try_wait();
-            left = test_kill_process_group(group).is_ok();
-            thread::sleep(PATIENCE);
-        }
-        if left {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        let _ = self.child.wait();
+    if left {
+        let _ = kill_process_group(group, Signal::KILL);
     }
+    let _ = child.wait();
 }
 
 #[cfg(not(unix))]
-impl Running {
-    fn start(command: &mut Command) -> io::Result<Self> {
-        Ok(Self { child: command.spawn()? })
-    }
-
-    fn end(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
 }

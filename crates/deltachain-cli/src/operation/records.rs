@@ -201,9 +201,6 @@ impl Records {
     }
 
     /// The version for which the command has succeeded.
-    ///
-    /// # Errors
-    /// As [`status`](Self::status).
     pub(crate) fn ran(&self) -> Result<Option<Ran>> {
         self.read(RAN)
     }
@@ -213,17 +210,11 @@ impl Records {
     }
 
     /// The servers that are brought to each version. `None` if there are none.
-    ///
-    /// # Errors
-    /// As [`status`](Self::status).
     pub(crate) fn servers(&self) -> Result<Option<ServersRecord>> {
         self.read(SERVERS)
     }
 
     /// Writes down how the servers are, or that there are none.
-    ///
-    /// # Errors
-    /// IO.
     pub(crate) fn write_servers(&self, servers: Option<&ServersRecord>) -> Result<()> {
         match servers {
             Some(servers) => self.write(SERVERS, servers, true),

@@ -7,14 +7,13 @@ use crate::chain_args::CommitArgs;
 use crate::commands::chain::publish::{as_json, describe, read_part};
 use crate::commands::diff::notes;
 use crate::output::Output;
-use crate::watcher::Watcher;
+use crate::watcher::watched;
 
 pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
     let parts = args.parts.iter().map(|path| read_part(path)).collect::<Result<Vec<ShardPart>>>()?;
     let notes = notes(&args.notes)?;
-    let watcher = Watcher::new(output);
-    let published = Publisher::open(store, PublishOptions::default())?.commit(parts, notes, &watcher)?;
-    drop(watcher);
+    let mut publisher = Publisher::open(store, PublishOptions::default())?;
+    let published = watched(output, |watcher| publisher.commit(parts, notes, watcher))?;
     output.summary(|| describe(&args.chain.url, &published), || as_json(&args.chain.url, &published))
 }

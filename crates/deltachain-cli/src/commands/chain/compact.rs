@@ -5,9 +5,9 @@ use deltachain_store::{CompactOptions, Scratch, compact};
 use serde_json::json;
 
 use crate::chain_args::CompactArgs;
-use crate::numbers::grouped;
+use crate::commands::chain::publish::{route_as_text, routes_as_json};
 use crate::output::{Output, printable};
-use crate::watcher::Watcher;
+use crate::watcher::watched;
 
 pub(crate) fn run(args: &CompactArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
@@ -18,22 +18,17 @@ pub(crate) fn run(args: &CompactArgs, output: Output) -> Result<()> {
         .snapshot(args.snapshot)
         .profile(args.profile.into())
         .limits(args.limits.limits());
-    let watcher = Watcher::new(output);
-    let compacted = compact(&store, &options, &watcher)?;
-    drop(watcher);
+    let compacted = watched(output, |watcher| compact(&store, &options, watcher))?;
     output.summary(
         || {
             let mut lines =
                 vec![format!("version {} of {} has new routes", compacted.version, printable(&args.chain.url))];
-            for route in &compacted.routes {
-                let from = route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"));
-                lines.push(format!("  {from:<12} {} bytes", grouped(route.bytes)));
-            }
+            lines.extend(compacted.routes.iter().map(route_as_text));
             lines.join("\n")
         },
         || {
-            let routes = compacted.routes.iter().map(|route| json!({ "from": route.from, "bytes": route.bytes }));
-            json!({ "url": args.chain.url, "version": compacted.version, "routes": routes.collect::<Vec<_>>() })
+            let routes = routes_as_json(&compacted.routes);
+            json!({ "url": args.chain.url, "version": compacted.version, "routes": routes })
         },
     )
 }

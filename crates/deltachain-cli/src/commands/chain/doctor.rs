@@ -1,11 +1,12 @@
-//! `doctor`: tries whether a place can do what chains and followers need. The program fails if something needed is missing.
+//! `doctor`: tries whether a place can do what chains and followers need. The program fails if something needed is
+//! missing.
 
 use deltachain::Result;
 use deltachain_store::{Finding, doctor};
 use serde_json::json;
 
 use crate::chain_args::DoctorArgs;
-use crate::exit;
+use crate::failure::{FAILURE, SUCCESS};
 use crate::numbers::counted;
 use crate::output::{Output, printable};
 
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &DoctorArgs, output: Output) -> Result<u8> {
             json!({ "url": args.chain.url, "missing": missing, "findings": findings.collect::<Vec<_>>() })
         },
     )?;
-    Ok(if missing == 0 { exit::SUCCESS } else { exit::FAILURE })
+    Ok(if missing == 0 { SUCCESS } else { FAILURE })
 }
 
 fn line(finding: &Finding) -> String {

@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_engines::{self as engines, Fleet, News, Target};
 use deltachain_store::{FollowEvent, FollowOptions, HeldVersion, Observer, Phase, Store, Switched};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::chain_args::FollowArgs;
-use crate::commands::chain::pull::{as_json, describe, open};
+use crate::commands::chain::pull::{as_json, describe, describe_held, held_as_json, open};
 use crate::listener::Listener;
 use crate::operation::command::{Commander, Outcome, Wanted};
 use crate::operation::metrics::{self, Metrics};
 use crate::operation::records::{At, Failure, FollowStatus, Records, ServersWriter};
 use crate::operation::service;
 use crate::operation::time::Time;
-use crate::output::{Output, printable, printable_path};
+use crate::output::{Output, printable};
 use crate::watcher::Watcher;
 
 /// How often servers that are waited for are looked at.
@@ -42,21 +42,13 @@ pub(crate) fn follow(args: &FollowArgs, store: Store, listener: &Listener<'_>) -
         follower.follow(&options, listener, &mut |follower, event| operation.happened(follower.held().as_ref(), event));
     listener.service(service::ends);
     operation.servers_end()?;
-    match result {
-        // An interrupt is the normal end of following.
-        Err(error) if listener.is_stopped() => {
-            if args.once {
-                Err(error)
-            } else {
-                Ok(())
-            }
-        }
-        Err(error) => {
-            operation.ends_with(&error);
-            Err(error)
-        }
-        Ok(()) => Ok(()),
+    let Err(error) = result else { return Ok(()) };
+    if !listener.is_stopped() {
+        operation.ends_with(&error);
+        return Err(error);
     }
+    // An interrupt is the normal end of following.
+    if args.once { Err(error) } else { Ok(()) }
 }
 
 /// What is done besides keeping the directory at the newest version.
@@ -116,20 +108,18 @@ impl<'a> Operation<'a> {
             command: commander.as_ref().map(|commander| commander.status(None, false)),
             ..before
         };
-        let lock = records.lock();
-        let (is_ready, unwritten) = (false, None);
         Ok(Self {
             args,
             listener,
+            lock: records.lock(),
             records,
             status,
             commander,
             fleet,
             metrics,
             _metrics_server: metrics_server,
-            is_ready,
-            unwritten,
-            lock,
+            is_ready: false,
+            unwritten: None,
         })
     }
 
@@ -209,8 +199,13 @@ impl<'a> Operation<'a> {
             return Ok(());
         }
         self.listener.event(
-            || format!("version {} is in {} already", held.version, printable_path(&held.directory)),
-            || newest_as_json(held),
+            || describe_held(held),
+            || {
+                let mut json = held_as_json(held);
+                json["event"] = "newest".into();
+                json["time"] = Time::now().to_string().into();
+                json
+            },
         )
     }
 
@@ -315,14 +310,7 @@ impl<'a> Operation<'a> {
         let Some(fleet) = &self.fleet else { return Ok(()) };
         let (news, unwritten) = (fleet.news(), fleet.unwritten());
         self.complain(unwritten);
-        for news in news {
-            match news.outcome {
-                engines::Outcome::Has(paused) => self.metrics.server_has(&news.server, news.version, paused),
-                engines::Outcome::Failed { .. } => self.metrics.server_failed(&news.server),
-            }
-            self.tell_of_server(&news)?;
-        }
-        Ok(())
+        news.iter().try_for_each(|news| self.tell_of_server(news))
     }
 
     fn tell_of_server(&self, news: &News) -> Result<()> {
@@ -335,32 +323,30 @@ impl<'a> Operation<'a> {
             "version": version,
             "seconds": took.as_secs_f64(),
         });
-        match outcome {
+        let text = match outcome {
             engines::Outcome::Has(paused) => {
+                self.metrics.server_has(server, *version, *paused);
+                json["result"] = "updated".into();
+                json["paused_seconds"] = paused.map(|time| time.as_secs_f64()).into();
                 let stood = paused.map(|time| format!(", paused for {:.2} s", time.as_secs_f64())).unwrap_or_default();
-                self.listener.event(
-                    || format!("server {} has version {version}{stood}\n  time   {time}", printable(server)),
-                    || {
-                        json["result"] = "updated".into();
-                        json["paused_seconds"] = paused.map(|time| time.as_secs_f64()).into();
-                        json
-                    },
-                )
+                format!("server {} has version {version}{stood}\n  time   {time}", printable(server))
             }
-            engines::Outcome::Failed { text, stays_paused, pause } if self.listener.takes_json() => {
+            engines::Outcome::Failed { text, stays_paused, pause } => {
+                self.metrics.server_failed(server);
+                if !self.listener.takes_json() {
+                    let paused = if *stays_paused { "; it stays paused" } else { "" };
+                    let again = format!("; retrying in {:.1} s", pause.as_secs_f64());
+                    self.listener.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
+                    return Ok(());
+                }
                 json["result"] = "failed".into();
                 json["message"] = text.as_str().into();
                 json["stays_paused"] = (*stays_paused).into();
                 json["again_seconds"] = pause.as_secs_f64().into();
-                self.listener.event(String::new, || json)
+                String::new()
             }
-            engines::Outcome::Failed { text, stays_paused, pause } => {
-                let paused = if *stays_paused { "; it stays paused" } else { "" };
-                let again = format!("; retrying in {:.1} s", pause.as_secs_f64());
-                self.listener.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
-                Ok(())
-            }
-        }
+        };
+        self.listener.event(|| text, || json)
     }
 
     /// Waits for servers that are being changed, and says what became of them.
@@ -391,15 +377,4 @@ fn describe_with_lag(switched: &Switched) -> String {
         (versions, _) => format!("{versions} behind the newest"),
     };
     format!("{}\n  lag    {behind}", describe(switched))
-}
-
-fn newest_as_json(held: &HeldVersion) -> Value {
-    json!({
-        "event": "newest",
-        "time": Time::now().to_string(),
-        "version": held.version,
-        "state": held.state.to_string(),
-        "commit": held.commit.to_string(),
-        "directory": held.directory.to_string_lossy(),
-    })
 }

@@ -1,16 +1,16 @@
-//! `fsck`: checks a chain. The program fails if there is a problem.
+//! `fsck`: checks a chain, or reads all of a follower's directory. The program fails if there is a problem.
+
+use std::path::{Path, PathBuf};
 
 use deltachain::{Error, Result};
-use deltachain_store::{FsckOptions, Scratch, fsck};
+use deltachain_store::{FsckOptions, Scratch, check_directory, fsck};
 use serde_json::json;
 
 use crate::chain_args::FsckArgs;
-use crate::commands::chain::fsck_directory::{self, directory_of};
-use crate::exit;
-use crate::failure::describe;
+use crate::failure::{FAILURE, SUCCESS, describe};
 use crate::numbers::{counted, grouped};
-use crate::output::{Output, printable};
-use crate::watcher::Watcher;
+use crate::output::{Output, printable, printable_path};
+use crate::watcher::watched;
 
 pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
     if let Some(directory) = directory_of(&args.chain.url) {
@@ -18,15 +18,13 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
             let text = "--deep is for chains; of this directory all files are read anyway";
             return Err(Error::usage(text).in_file(directory));
         }
-        return fsck_directory::run(&directory, output);
+        return run_directory(&directory, output);
     }
     let store = args.chain.open()?;
     let place = if args.deep { Some(Scratch::new(args.scratch.as_deref())?) } else { None };
     let deep = place.as_ref().map(|place| place.path().to_owned());
     let options = FsckOptions::default().deep(deep).limits(args.limits.limits());
-    let watcher = Watcher::new(output);
-    let report = fsck(&store, &options, &watcher)?;
-    drop(watcher);
+    let report = watched(output, |watcher| fsck(&store, &options, watcher))?;
     output.result(
         || {
             let mut lines: Vec<String> =
@@ -72,5 +70,47 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
             })
         },
     )?;
-    Ok(if report.problems.is_empty() { exit::SUCCESS } else { exit::FAILURE })
+    Ok(if report.problems.is_empty() { SUCCESS } else { FAILURE })
+}
+
+/// The directory, if the argument names a follower's directory: one that holds a model, and no chain.
+fn directory_of(url: &str) -> Option<PathBuf> {
+    let path = Path::new(url);
+    let is_kept = path.join("deltachain.directory").is_file();
+    (is_kept && !path.join("chain.json").exists()).then(|| path.to_owned())
+}
+
+fn run_directory(directory: &Path, output: Output) -> Result<u8> {
+    let report = watched(output, |watcher| check_directory(directory, watcher))?;
+    output.result(
+        || {
+            let mut lines: Vec<String> =
+                report.problems.iter().map(|problem| printable(&format!("{problem:#}"))).collect();
+            lines.push(format!(
+                "{}: {}; {}, {} ({} bytes) read; {} in the cache ({} bytes); {}",
+                printable_path(directory),
+                report.current.map_or_else(|| "no version".to_owned(), |current| format!("at version {current}")),
+                counted(report.versions, "version", "versions"),
+                counted(report.tensors, "tensor", "tensors"),
+                grouped(report.bytes),
+                counted(report.cached, "link", "links"),
+                grouped(report.cached_bytes),
+                counted(report.problems.len(), "problem", "problems"),
+            ));
+            lines.join("\n")
+        },
+        || {
+            json!({
+                "directory": directory.to_string_lossy(),
+                "version": report.current,
+                "versions": report.versions,
+                "tensors": report.tensors,
+                "bytes": report.bytes,
+                "cached": report.cached,
+                "cached_bytes": report.cached_bytes,
+                "problems": report.problems.iter().map(describe).collect::<Vec<_>>(),
+            })
+        },
+    )?;
+    Ok(if report.problems.is_empty() { SUCCESS } else { FAILURE })
 }

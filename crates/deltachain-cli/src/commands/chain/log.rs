@@ -61,12 +61,17 @@ fn shortened(text: &str) -> String {
 }
 
 fn routes(entry: &LogEntry) -> String {
-    let routes = entry.routes.iter().map(|route| {
-        let from = route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"));
-        format!("{from} ({})", grouped(u64::try_from(route.bytes()).unwrap_or(u64::MAX)))
-    });
+    let routes = entry
+        .routes
+        .iter()
+        .map(|route| format!("{} ({})", origin(route.from), grouped(u64::try_from(route.bytes()).unwrap_or(u64::MAX))));
     let routes: Vec<String> = routes.collect();
     if routes.is_empty() { "pruned".to_owned() } else { routes.join(", ") }
+}
+
+/// What a route starts from.
+pub(crate) fn origin(from: Option<u64>) -> String {
+    from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"))
 }
 
 pub(crate) fn entry_as_json(entry: &LogEntry) -> Value {

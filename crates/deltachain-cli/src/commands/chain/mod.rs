@@ -5,7 +5,6 @@ pub(crate) mod compact;
 pub(crate) mod doctor;
 pub(crate) mod follow;
 pub(crate) mod fsck;
-pub(crate) mod fsck_directory;
 pub(crate) mod init;
 pub(crate) mod log;
 pub(crate) mod prune;

@@ -9,16 +9,14 @@ use serde_json::json;
 use crate::chain_args::PruneArgs;
 use crate::numbers::{counted, grouped};
 use crate::output::{Output, printable};
-use crate::watcher::Watcher;
+use crate::watcher::watched;
 
 pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
     let keep =
         Keep { last: args.keep_last.get(), every: args.keep_every.map(NonZeroU64::get), versions: args.keep.clone() };
-    let watcher = Watcher::new(output);
     let plan = plan_prune(&store, &keep)?;
-    let done = if args.dry_run { None } else { Some(prune(&store, &plan, &watcher)?) };
-    drop(watcher);
+    let done = if args.dry_run { None } else { Some(watched(output, |watcher| prune(&store, &plan, watcher))?) };
     // The plan, or what was done.
     let (removed, young) = done.as_ref().map_or((&plan.removed, &plan.young), |done| (&done.removed, &done.young));
     let partials = done.as_ref().map_or(&plan.partials, |done| &done.partials);

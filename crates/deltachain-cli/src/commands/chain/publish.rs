@@ -7,20 +7,19 @@ use std::path::Path;
 
 use deltachain::files::OutputFile;
 use deltachain::{Error, Result};
-use deltachain_store::{Base, PublishOptions, Published, Publisher, ShardPart};
+use deltachain_store::{Base, PublishOptions, Published, PublishedRoute, Publisher, ShardPart};
 use serde_json::{Value, json};
 
 use crate::chain_args::PublishArgs;
-use crate::commands::chain::log::assets_as_json;
+use crate::commands::chain::log::{assets_as_json, origin};
 use crate::commands::diff::notes;
 use crate::inputs::{open_state, refuse_existing};
 use crate::numbers::{counted, grouped, percent};
 use crate::other_files::list;
 use crate::output::{Output, printable, printable_path};
-use crate::watcher::Watcher;
+use crate::watcher::watched;
 
 pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
-    let watcher = Watcher::new(output);
     let store = args.chain.open()?;
     let state = open_state(&args.state)?;
     let options = PublishOptions::default()
@@ -43,15 +42,16 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     };
     if let (Some((shard, of)), Some(path)) = (args.shard, &args.part) {
         refuse_existing(path, false)?;
-        let parts = Publisher::open(store, options)?.prepare([(shard, (&state).into(), base)], of, &watcher)?;
+        let mut publisher = Publisher::open(store, options)?;
+        let parts = watched(output, |watcher| publisher.prepare([(shard, (&state).into(), base)], of, watcher))?;
         parts.iter().try_for_each(|part| write_part(path, part))?;
         return output.summary(
             || format!("shard {shard} of {of} is stored; commit it with {}", printable_path(path)),
             || json!({ "url": args.chain.url, "shard": shard, "of": of, "part": path.to_string_lossy() }),
         );
     }
-    let published = Publisher::open(store, options)?.publish(&state, base, &watcher)?;
-    drop(watcher);
+    let mut publisher = Publisher::open(store, options)?;
+    let published = watched(output, |watcher| publisher.publish(&state, base, watcher))?;
     output.summary(|| describe(&args.chain.url, &published), || as_json(&args.chain.url, &published))
 }
 
@@ -80,10 +80,7 @@ pub(crate) fn describe(url: &str, published: &Published) -> String {
         counted(usize::try_from(*elements).unwrap_or(usize::MAX), "element", "elements"),
         percent(*changed, *elements),
     )];
-    for route in &published.routes {
-        let from = route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"));
-        lines.push(format!("  {from:<12} {} bytes", grouped(route.bytes)));
-    }
+    lines.extend(published.routes.iter().map(route_as_text));
     let unchanged = if published.unchanged_state { ", as it was" } else { "" };
     lines.push(format!("  state        {state}{unchanged}"));
     if !published.assets.is_empty() {
@@ -93,8 +90,16 @@ pub(crate) fn describe(url: &str, published: &Published) -> String {
     lines.join("\n")
 }
 
+/// A new route, on a line of its own.
+pub(crate) fn route_as_text(route: &PublishedRoute) -> String {
+    format!("  {:<12} {} bytes", origin(route.from), grouped(route.bytes))
+}
+
+pub(crate) fn routes_as_json(routes: &[PublishedRoute]) -> Value {
+    routes.iter().map(|route| json!({ "from": route.from, "bytes": route.bytes })).collect()
+}
+
 pub(crate) fn as_json(url: &str, published: &Published) -> Value {
-    let routes = published.routes.iter().map(|route| json!({ "from": route.from, "bytes": route.bytes }));
     json!({
         "url": url,
         "version": published.version,
@@ -104,7 +109,7 @@ pub(crate) fn as_json(url: &str, published: &Published) -> Value {
         "commit": published.commit.to_string(),
         "changed": published.changed,
         "elements": published.elements,
-        "routes": routes.collect::<Vec<_>>(),
+        "routes": routes_as_json(&published.routes),
         "assets": assets_as_json(&published.assets),
     })
 }

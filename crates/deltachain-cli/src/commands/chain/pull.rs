@@ -1,40 +1,43 @@
 //! `pull`: brings a directory to a version of a chain. Also what `follow` shares with it.
 
 use deltachain::{Error, Result};
-use deltachain_store::{Directory, Follower, FollowerOptions, OtherFiles, Store, Switched};
+use deltachain_store::{Directory, Follower, FollowerOptions, HeldVersion, OtherFiles, Store, Switched};
 use serde_json::{Value, json};
 
 use crate::chain_args::{DirectoryArgs, PullArgs};
 use crate::numbers::{grouped, time};
 use crate::output::{Output, printable_path};
-use crate::watcher::Watcher;
+use crate::watcher::watched;
 
 pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
-    let watcher = Watcher::new(output);
     let mut subscriber = open(args.chain.open()?, &args.directory)?;
-    let switched = match subscriber.prepare(args.version, &watcher)? {
-        Some(prepared) => Some(subscriber.apply(prepared)?),
-        None => None,
-    };
-    drop(watcher);
-    if let Some(switched) = switched {
+    if let Some(prepared) = watched(output, |watcher| subscriber.prepare(args.version, watcher))? {
+        let switched = subscriber.apply(prepared)?;
         return output.summary(|| describe(&switched), || as_json(&switched));
     }
     let held = subscriber.held().ok_or_else(|| Error::usage("the directory holds no version"))?;
     output.summary(
-        || format!("version {} is in {} already", held.version, printable_path(&held.directory)),
+        || describe_held(&held),
         || {
-            json!({
-                "version": held.version,
-                "from": held.version,
-                "state": held.state.to_string(),
-                "commit": held.commit.to_string(),
-                "directory": held.directory.to_string_lossy(),
-                "downloaded": 0,
-                "written": 0,
-            })
+            let mut json = held_as_json(&held);
+            json["from"] = held.version.into();
+            (json["downloaded"], json["written"]) = (0.into(), 0.into());
+            json
         },
     )
+}
+
+pub(crate) fn describe_held(held: &HeldVersion) -> String {
+    format!("version {} is in {} already", held.version, printable_path(&held.directory))
+}
+
+pub(crate) fn held_as_json(held: &HeldVersion) -> Value {
+    json!({
+        "version": held.version,
+        "state": held.state.to_string(),
+        "commit": held.commit.to_string(),
+        "directory": held.directory.to_string_lossy(),
+    })
 }
 
 pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Follower<Directory>> {

@@ -4,7 +4,7 @@ use deltachain::Result;
 use deltachain_store::LogEntry;
 
 use crate::chain_args::ShowArgs;
-use crate::commands::chain::log::entry_as_json;
+use crate::commands::chain::log::{entry_as_json, origin};
 use crate::numbers::{date, grouped};
 use crate::output::{Output, printable};
 
@@ -28,7 +28,7 @@ fn as_text(entry: &LogEntry) -> String {
         lines.push("routes   none: it has been pruned".to_owned());
     }
     for route in &entry.routes {
-        lines.push(route.from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}")));
+        lines.push(origin(route.from));
         let files = route.files.iter().map(|file| format!("  {}  {} bytes", file.name(), grouped(file.size)));
         lines.extend(files);
     }

@@ -8,7 +8,7 @@ use deltachain_store::DirectoryStatus;
 use serde_json::{Value, json};
 
 use crate::chain_args::StatusArgs;
-use crate::exit;
+use crate::failure::{FAILURE, SUCCESS};
 use crate::operation::health::{CommandHealth, Health};
 use crate::operation::records::{At, Failure, ServerRecord};
 use crate::operation::time::Time;
@@ -17,7 +17,7 @@ use crate::output::{Output, printable, printable_path};
 pub(crate) fn run(args: &StatusArgs, output: Output) -> Result<u8> {
     let health = Health::of(&args.directory, args.max_lag)?;
     output.result(|| as_text(&health), || as_json(&health))?;
-    Ok(if health.is_healthy() { exit::SUCCESS } else { exit::FAILURE })
+    Ok(if health.is_healthy() { SUCCESS } else { FAILURE })
 }
 
 /// When the commit of the version held was stored.
