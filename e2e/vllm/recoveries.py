@@ -177,7 +177,7 @@ def proof(folder: Path) -> list[list[Any]]:
             server.ask("POST", "/start_weight_update", {})
             info = {"update_info": {"version": 0, "digest": first.digest}}
             said = refused(lambda: server.ask("POST", "/update_weights", info))
-            rows.append(["an update by hand while it is followed", "brings this server" in said, said[:200]])
+            rows.append(["an update by hand while it is followed", "updates this server" in said, said[:200]])
             command = [sys.executable, "-m", "deltachain", "follow", chain, second, "--engine", "vllm", "--once"]
             ran = subprocess.run([*command, "--server", server.url], capture_output=True, text=True)
             said = ran.stdout + ran.stderr

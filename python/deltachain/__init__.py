@@ -6,7 +6,7 @@
     new_state_dict = dc.apply(old_state_dict, [link])       # bit for bit, or an error
     with dc.open("1.dcf") as link: print(link.header)
 
-You need to install nothing else. Tensors of torch and numpy are taken as they are, without copies.
+There are no dependencies. Tensors of torch and numpy are read without copies.
 """
 
 import atexit as _atexit
@@ -39,7 +39,7 @@ __all__ = [  # noqa: PLE0604
     *_subscriber_all,
 ]
 
-# Threads of this package must not meet an interpreter that has ended.
+# Threads of this package must not run after the interpreter has ended.
 _atexit.register(_native.leave)
 if hasattr(_os, "register_at_fork"):
     _os.register_at_fork(after_in_child=_native.forked)

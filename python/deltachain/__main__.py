@@ -6,7 +6,7 @@ from . import _native
 
 
 def main() -> int:
-    """Runs the tool with the arguments of this process, and gives its exit code."""
+    """Runs the tool with the arguments of this process and returns its exit code."""
     return _native.main(["deltachain", *sys.argv[1:]])
 
 

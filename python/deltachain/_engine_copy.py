@@ -1,5 +1,5 @@
-"""The copy of a model that the workers of inference engines on one machine share: one process keeps it and goes ahead
-while the engines still serve an older version, the others read its files."""
+"""The copy of a model that inference workers on one machine share. One process manages it and prepares new versions
+while the engines still serve an older one; the others read its files."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = ["EngineCopy", "Version", "shared_memory_directory"]
 
 _logger = logging.getLogger("deltachain")
 
-# Seconds between two looks at a directory that another process keeps, and at a chain that this one follows.
+# Seconds between polls of a directory that another process manages, and of a chain that this process follows.
 _POLL_DIRECTORY = 0.1
 _POLL_CHAIN = 1.0
 
 
 @dataclass(slots=True)
 class Version:
-    """A version whose files are on this machine, proven.
+    """A version whose files are on this machine and verified.
 
     Attributes:
-        number: which one.
+        number: its number.
         digest: its state digest.
         path: the directory of its files.
-        tensors: views of its files, which stay good when the files are removed.
-        changes: what changes from the version that the engine has; None if that is not known, or not wanted.
+        tensors: views of its files, which stay valid after the files are removed.
+        changes: the changes from the version that the engine has; None if unknown, or not wanted.
     """
 
     number: int
@@ -51,14 +51,14 @@ class Version:
 
 
 class EngineCopy:
-    """What one worker of an engine has of the shared copy. A thread goes ahead: it brings the copy to the newest
-    version (if this process keeps it) and finds what changes for this worker.
+    """One worker's use of the shared copy. A thread works ahead: it updates the copy to the newest version (if this
+    process manages it) and finds the changes for this worker.
 
     Args:
         chain: the chain.
-        directory: the shared copy. The first process that asks for it keeps it; the others read it.
-        changes: whether to find what changes, or only to have the files.
-        remove: whether to remove the directory at the end, if this process keeps it.
+        directory: the shared copy. The first process that opens it manages it; the others read it.
+        changes: whether to find the changes between versions.
+        remove: whether to remove the directory at the end, if this process manages it.
     """
 
     def __init__(self, chain: str, directory: str, *, changes: bool, remove: bool = False) -> None:
@@ -85,7 +85,7 @@ class EngineCopy:
 
     @property
     def keeps(self) -> bool:
-        """Whether this process keeps the directory."""
+        """Whether this process manages the directory."""
         return self._subscriber is not None
 
     @property
@@ -95,7 +95,7 @@ class EngineCopy:
 
     @property
     def held(self) -> Version | None:
-        """The version that this worker's engine has; None if it is not known."""
+        """The version that this worker's engine has; None if unknown."""
         return self._held
 
     @property
@@ -105,13 +105,13 @@ class EngineCopy:
         return None if ready is None else ready.number
 
     def take(self, number: int, digest: str | None, timeout: float) -> Version:
-        """Waits until a version is on this machine, and until it is known what changes.
+        """Waits until a version and its changes are ready on this machine.
 
         Raises:
-            WrongBaseError: if the version is not the one of this digest.
+            WrongBaseError: if the version has another digest.
             ChainError: if there is no such version.
             TimeoutError: if it takes too long.
-            Error: if it cannot be built. The files that are there stay.
+            Error: if it cannot be built. Existing files stay.
         """
         end = time.monotonic() + timeout
         with self._state:
@@ -123,7 +123,7 @@ class EngineCopy:
                     if ready is not None and ready.number == number:
                         break
                     if self._failure is not None:
-                        # It has been tried again inside, and the engine is paused.
+                        # The subscriber has retried already, and the engine is paused.
                         raise self._failure
                     left = end - time.monotonic()
                     if left <= 0:
@@ -138,22 +138,22 @@ class EngineCopy:
         if digest is not None and ready.digest != digest:
             self.go_on()
             raise WrongBaseError(
-                f"WRONG_BASE: version {number} of the chain has the digest {ready.digest}, and {digest} was expected",
-                advice="see whether the update names this chain; nothing has been changed",
+                f"WRONG_BASE: version {number} of the chain has the digest {ready.digest}, but {digest} was expected",
+                advice="check that the update is for this chain; nothing has changed",
             )
         return ready
 
     def _late(self, number: int, timeout: float) -> Error:
         if self.keeps:
-            return TimeoutError(f"version {number} was not here after {timeout:.0f} s")
+            return TimeoutError(f"version {number} was not ready after {timeout:.0f} s")
         return TimeoutError(
-            f"{self._directory} is kept by another process and was not at version {number} after {timeout:.0f} s: see "
-            "why that process does not go on",
+            f"{self._directory} is managed by another process and was not at version {number} after {timeout:.0f} s: "
+            "check that process",
             file=self._directory,
         )
 
     def taken(self, version: Version) -> None:
-        """The engine has this version now: the thread finds what changes from it."""
+        """The engine has this version now: the thread finds changes from it."""
         with self._state:
             version.changes = None
             self._held = version
@@ -161,14 +161,14 @@ class EngineCopy:
                 self._ready = None
 
     def lost(self) -> None:
-        """What the engine has is not known any more: the next version is taken as a whole."""
+        """The engine's version is unknown: the next version is loaded as a whole."""
         with self._state:
             self._held = self._ready = None
             self._stays = False
             self._state.notify_all()
 
     def go_on(self) -> None:
-        """All workers have taken the version: the copy may go ahead."""
+        """All workers have loaded the version: the copy may be updated again."""
         with self._state:
             self._stays = False
             self._state.notify_all()
@@ -182,7 +182,7 @@ class EngineCopy:
         if self._subscriber is None:
             return
         if self._remove:
-            # Renamed first, while it is locked: nobody finds half of it.
+            # Renamed first, while it is locked, so that no process finds half of it.
             gone = tempfile.mkdtemp(prefix="deltachain-removed-", dir=os.path.dirname(self._directory))
             try:
                 os.rename(self._directory, os.path.join(gone, "copy"))
@@ -206,13 +206,13 @@ class EngineCopy:
                 if wanted is None:
                     self._go_ahead()
                 else:
-                    self._bring(wanted)
+                    self._reach(wanted)
                 said = None
             except Error as error:
                 failure = error
             except OSError as error:
-                # Files that were removed while they were looked at: the next look finds newer ones.
-                _logger.info("looked at again: %s", error)
+                # Files were removed while they were read: the next poll finds newer ones.
+                _logger.info("will retry: %s", error)
             if failure is not None and str(failure) != said:
                 said = str(failure)
                 _logger.warning("%s", said)
@@ -224,32 +224,32 @@ class EngineCopy:
                     self._state.wait(_POLL_DIRECTORY if failure is None else _POLL_CHAIN)
 
     def _is_called(self) -> bool:
-        """Whether the thread has something else to do than to go ahead."""
+        """Whether the thread has to stop working ahead."""
         return self._stop or self._stays or self._wanted is not None
 
     def _go_ahead(self) -> None:
-        """Has the newest version ready for this worker, again and again if this process keeps the directory."""
+        """Prepares the newest version for this worker, repeatedly if this process manages the directory."""
         self._make_ready(self._find(None))
         if self._subscriber is not None:
             for update in self._subscriber.follow(stop=self._is_called, poll=_POLL_CHAIN, poll_longest=_POLL_CHAIN):
                 update.apply()
                 self._make_ready(self._find(None))
 
-    def _bring(self, wanted: int) -> None:
-        """Has this version ready for this worker. If another process keeps the directory, it may not be there yet."""
+    def _reach(self, wanted: int) -> None:
+        """Prepares this version for this worker. If another process manages the directory, it may not exist yet."""
         found = self._find(wanted)
         if found is None and self._subscriber is not None:
             update = self._subscriber._poll(wanted, None)
             if update is None:
                 raise ChainError(
-                    f"CHAIN: there is no version {wanted} in the chain", rule=rules.CHN_03, advice="see the update"
+                    f"CHAIN: there is no version {wanted} in the chain", rule=rules.CHN_03, advice="check the update"
                 )
             update.apply()
             found = self._find(wanted)
         self._make_ready(found)
 
     def _make_ready(self, found: tuple[int, str, str] | None) -> None:
-        """Finds what changes for this worker."""
+        """Finds the changes for this worker."""
         if found is None:
             return
         number, digest, path = found
@@ -269,19 +269,19 @@ class EngineCopy:
             self._state.notify_all()
 
     def _find(self, wanted: int | None) -> tuple[int, str, str] | None:
-        """Number, digest and directory of a version that is in the shared copy: the one wanted, or the current one.
-        What is in `versions` is complete: it is renamed into place."""
+        """Number, digest and directory of a version in the shared copy: the one wanted, or the current one. Versions
+        are renamed into `versions`, so they are complete."""
         found = _native.find_version(self._directory, wanted)
         return None if found is None else (found[0], found[1], os.path.realpath(found[2]))
 
 
 def shared_memory_directory(chain: str) -> str:
-    """Where the shared copy of a chain is if nobody says it: in the memory of the machine, one for each user."""
+    """The default directory of a chain's shared copy: in the machine's memory, one per user."""
     root = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
     name = hashlib.sha256(os.fsencode(chain)).hexdigest()[:16]
     path = os.path.join(root, f"deltachain-{os.getuid()}-{name}")
     os.makedirs(path, mode=0o700, exist_ok=True)
     if os.lstat(path).st_uid != os.getuid():
-        # Everybody may write there.
-        raise UsageError(f"USAGE: this directory is another user's (file {path})", file=path)
+        # All users may write there.
+        raise UsageError(f"USAGE: the directory belongs to another user (file {path})", file=path)
     return path

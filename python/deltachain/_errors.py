@@ -28,19 +28,19 @@ __all__ = [
 
 
 class Error(Exception):
-    """Why something was refused or failed. What you hold has not changed.
+    """A refusal or a failure. Your data has not changed.
 
-    `str(error)` is one line for people: class, rule, message, place. Programs ask the class and the attributes.
+    `str(error)` is one line for people: class, rule, message, place. Programs use the class and the attributes.
 
     Attributes:
-        rule: the rule of SPEC.md that was broken, such as `"R-APP-01"`; None if it is not about a rule.
+        rule: the rule of SPEC.md that was broken, such as `"R-APP-01"`, if any.
         section: the part of the link that has the fault: `"header"`, `"index"` or `"segment 3"`.
         offset: bytes from the beginning of the file to the fault.
         tensor: the tensor concerned.
         file: the file or object concerned.
         link: of several links, the number of the one with the fault, counted from 0.
-        advice: what you can do about it, in one phrase; empty where the message says it.
-        retryable: whether the same call may succeed later, although you change nothing.
+        advice: what to do, in one phrase; empty if the message says it.
+        retryable: whether a retry of the same call may succeed.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Error(Exception):
         return str(self.args[0]) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors travel between processes; the arguments with names would be lost.
+        # Errors are pickled between processes; by default, keyword arguments would be lost.
         return (_restored, (type(self), self.args, self.__dict__))
 
 
@@ -85,11 +85,11 @@ class NotDcfError(Error):
 
 
 class TruncatedError(Error):
-    """The file ends early: fetch it again."""
+    """The file ends early: download it again."""
 
 
 class CorruptError(Error):
-    """A checksum does not match: fetch it again."""
+    """A checksum does not match: download it again."""
 
 
 class MalformedError(Error):
@@ -97,7 +97,7 @@ class MalformedError(Error):
 
 
 class NonCanonicalError(Error):
-    """A value is written in another than its one form: the program that wrote the file has a bug."""
+    """A value is not in canonical form: the program that wrote the file has a bug."""
 
 
 class UnsupportedError(Error):
@@ -109,15 +109,15 @@ class LimitError(Error):
 
 
 class WrongBaseError(Error):
-    """The link, or the chain, belongs to other weights than those that you have."""
+    """The link, or the chain, is for other weights than yours."""
 
 
 class StateMismatchError(Error):
-    """The result is not what the link promises. Do not use it."""
+    """The result does not match the link's digest. Do not use it."""
 
 
 class ChainError(Error):
-    """The chain lacks something, forks, or does not lead where it should."""
+    """The chain is incomplete, forked or rolled back, or is not the expected one."""
 
 
 class IoError(Error, OSError):
@@ -125,7 +125,7 @@ class IoError(Error, OSError):
 
 
 class UsageError(Error, ValueError):
-    """The caller asked for something that cannot be."""
+    """An argument is invalid, or the call is not possible now."""
 
 
 class InUseError(UsageError):
@@ -133,14 +133,14 @@ class InUseError(UsageError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """The time that was given is over. What was under way has been given up; nothing has changed."""
+    """The timeout is over. The work was aborted; nothing has changed."""
 
     def __init__(self, message: str = "", *, retryable: bool = True, **fields: Any) -> None:
         super().__init__(message, retryable=retryable, **fields)
 
 
 class TornError(Error):
-    """What was being patched holds parts of two versions. Load all of it: `update.full()`."""
+    """The patched engine or tensors hold parts of two versions. Load all tensors: `update.full()`."""
 
 
 class ForkedError(Error):
@@ -148,7 +148,7 @@ class ForkedError(Error):
 
 
 class InternalError(Error):
-    """deltachain has a bug. What was being changed is given up: open it anew."""
+    """deltachain has a bug. The object is unusable: open a new one."""
 
 
 CLASSES: dict[str, type[Error]] = {

@@ -1,4 +1,5 @@
-"""Links: made from two states, applied to one, opened and read. A state is a path, or a mapping of names to tensors."""
+"""Links: made from two states, applied to a base, opened and read. A state is a path, or a mapping of names to
+tensors."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ _BATCH = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class DiffReport:
-    """What a link holds, in figures."""
+    """Figures of a link."""
 
     base: str
     """State digest of the base: 64 hexadecimal digits."""
@@ -55,25 +56,25 @@ class DiffReport:
     elements: int
     """Lanes of the target. A lane is an element, or a byte of a packed dtype."""
     changed: int
-    """Lanes that differ from the base's, or are new."""
+    """Lanes that differ from the base, or are new."""
     tensors: int
     """Tensors that the link lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyReport:
-    """What has been built in files."""
+    """Figures of an apply to files."""
 
     base: str
     """State digest of the base."""
     target: str
-    """State digest of what has been built."""
+    """State digest of the result."""
     target_bytes: int
     """Bytes of its tensors."""
     written: int
     """Bytes that were written to disk."""
     copied: list[str]
-    """Names of the files that were copied from the base's directory."""
+    """Names of files copied from the base's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class LinkTensor:
-    """What a link does to a tensor."""
+    """A tensor in a link's index."""
 
     name: str
     operation: Literal["patch", "set", "remove"]
@@ -106,27 +107,27 @@ class LinkTensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patch:
-    """What changes in a tensor. There is one for each tensor that changes.
+    """The changes of one tensor.
 
-    `indices` and `values` are of the library that the caller uses: torch, numpy, or buffers (`memoryview` and
-    `deltachain.Tensor`) where it uses neither. They are copies, which stay as they are as long as you hold them, and
-    read-only. torch has no read-only tensors: you can write to those, and nothing else changes.
+    `indices` and `values` are tensors of the caller's library: torch, numpy, or buffers (`memoryview` and
+    `deltachain.Tensor`) if it uses neither. They are read-only copies that you can keep. torch has no read-only
+    tensors: writing to those changes only the copy.
     """
 
     name: str
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
     dtype: str
-    """As in safetensors: `"BF16"`."""
+    """Its name in safetensors, such as `"BF16"`."""
     indices: Any
-    """Which lanes: strictly ascending numbers in the flattened tensor, int32, or int64 if it has more than 2^31.
-    None if all of them are given. A lane is an element, or a byte of a packed dtype (F4, F6)."""
+    """Changed lanes: strictly ascending numbers in the flattened tensor, int32, or int64 if it has more than 2^31.
+    None means all lanes. A lane is an element, or a byte of a packed dtype (F4, F6)."""
     values: Any
-    """The new values: one for each index, or, if there are none, the tensor in its shape."""
+    """The new values: one for each index, or the whole tensor if `indices` is None."""
 
     @property
     def count(self) -> int:
-        """Lanes that are given."""
+        """Number of lanes in the patch."""
         width = 1 if self.dtype in PACKED else Tensor(self.dtype, (), b"").nbytes
         data = self.values.data if isinstance(self.values, Tensor) else self.values
         nbytes = getattr(data, "nbytes", None)
@@ -135,7 +136,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class StateDigest:
-    """What a state is: its digest (SPEC.md section 3), and dtype, shape and digest of each tensor."""
+    """A state's digest (SPEC.md section 3), and dtype, shape and digest of each tensor."""
 
     digest: str
     tensors: dict[str, tuple[str, tuple[int, ...], str]]
@@ -145,7 +146,7 @@ class StateDigest:
 
 
 def patch_of(row: tuple[str, str, list[int], Any, Any], kind: str) -> Patch:
-    """A patch as the caller's library shows it."""
+    """A patch with tensors of the caller's library."""
     name, dtype, shape, lanes, values = row
     tensor_shape = tuple(shape)
     if lanes is None:
@@ -170,22 +171,22 @@ def patch_of(row: tuple[str, str, list[int], Any, Any], kind: str) -> Patch:
 
 @contextmanager
 def taken(patches: Iterator[Patch]) -> Iterator[Iterator[Patch]]:
-    """Gives patches to a block, which has to take all of them.
+    """Gives patches to a block, which must read all of them.
 
     Raises:
-        TornError: if it has not.
+        TornError: if it did not.
     """
     yield patches
     left = next(patches, None)
     if left is not None:
-        raise TornError(f"the block has ended before it took all patches, the next is of {left.name!r}: use full()")
+        raise TornError(f"the block ended before it read all patches, the next is of {left.name!r}: use full()")
 
 
 class Link:
     """A link: the file that turns one state, the base, into another one, the target. Made by `open` and `diff`.
 
-    Header and index have been read and checked. Close it, or use it with `with`, if you do not want to wait until
-    Python does. A link cannot be pickled; `bytes(link)` can.
+    Header and index have been read and checked. Use `with` or `close()` to free it early. A link cannot be pickled;
+    `bytes(link)` can.
     """
 
     __slots__ = ("_native", "report")
@@ -193,7 +194,7 @@ class Link:
     def __init__(self, native: _native.Link, report: DiffReport | None = None) -> None:
         self._native = native
         self.report = report
-        """What it holds, in figures, if `diff` has just made it."""
+        """Its figures, if `diff` made it."""
 
     def __enter__(self) -> Link:
         return self
@@ -204,7 +205,7 @@ class Link:
         self.close()
 
     def close(self) -> None:
-        """Gives up the file or the memory."""
+        """Closes the file or frees the memory."""
         self._native.close()
 
     def __repr__(self) -> str:
@@ -217,11 +218,11 @@ class Link:
         return bytes(self._native.to_bytes())
 
     def __reduce__(self) -> Any:
-        raise TypeError("links of deltachain cannot be pickled: send bytes(link), or open them where they are used")
+        raise TypeError("links cannot be pickled: send bytes(link), or open them where they are used")
 
     @property
     def path(self) -> str | None:
-        """The path that it was opened by."""
+        """The path that it was opened from."""
         path = self._native.path
         return None if path is None else os.fspath(path)
 
@@ -237,7 +238,7 @@ class Link:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Free text that the link carries: step, run."""
+        """Free text in the link, such as step and run."""
         return self._native.metadata
 
     @property
@@ -252,17 +253,17 @@ class Link:
 
     @property
     def index(self) -> list[LinkTensor]:
-        """The tensors that the link lists, by name. Others are as in the base."""
+        """The tensors that the link changes, by name. Others are as in the base."""
         return [
             LinkTensor(name, operation, dtype, tuple(shape), digest)
             for name, operation, dtype, shape, digest in self._native.tensors()
         ]
 
     def verify(self, *, threads: int | None = None, progress: Progress | None = None) -> None:
-        """Reads, decodes and checks every segment. That the target comes out can only be seen with the base: `apply`.
+        """Reads, decodes and checks every segment. Only `apply` verifies the target, because that needs the base.
 
         Raises:
-            Error: of the first check that fails.
+            Error: if a check fails.
         """
         self._native.verify(threads, progress)
 
@@ -273,18 +274,18 @@ class Link:
         *,
         kind: str | None = None,
     ) -> Iterator[Patch]:
-        """What the link changes, tensor by tensor, by name. Tensors that it removes are not among them: see `index`.
+        """The link's changes, tensor by tensor, by name. Removed tensors are not included: see `index`.
 
-        The base is not checked, and the result is not proven: `apply` and `Subscriber` do that.
+        Neither base nor result is verified: `apply` and `Subscriber` do that.
 
         Args:
-            base: the state that the link starts from. Links that are not direct need it.
-            names: only these tensors; names, or a function that says which. Only the parts of the file that they need
-                are read.
+            base: the base of the link. Links that are not direct need it.
+            names: only these tensors: names, or a function that selects them. Only the parts of the file that they
+                need are read.
             kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of indices and values. By default, as the base's.
 
         Raises:
-            UsageError: if a base is needed, or does not have the tensor.
+            UsageError: if the base is needed and missing, or does not have the tensor.
         """
         native = self._native
         wanted = names if callable(names) else None if names is None else set(names).__contains__
@@ -305,12 +306,12 @@ class Link:
                 yield patch_of(row, usual)
 
     def save(self, path: Path, *, replace: bool = False) -> None:
-        """Writes the link to a file, which appears when it is complete and on disk."""
+        """Writes the link to a file, atomically."""
         _native.write_file(os.fspath(path), self._native, replace)
 
 
 def open(link: Path | bytes | bytearray | memoryview) -> Link:
-    """Opens a link: a path, or the bytes themselves, which are copied. Reads and checks its header and index.
+    """Opens a link from a path, or from bytes, which are copied. Reads and checks its header and index.
 
     Raises:
         Error: the class and rule of the first of steps 1 to 6 of SPEC.md section 10 that fails; IoError.
@@ -357,26 +358,26 @@ def diff(
 ) -> Link | DiffReport:
     """Makes the link from one state to another.
 
-    Each state is a safetensors file, a directory of them, or a mapping from names to tensors: of torch (on the CPU;
-    those on a device are read piece by piece), of numpy, of anything with the buffer protocol, or
-    `deltachain.Tensor`. Tensors are not copied: do not write to them during the call.
+    Each state is a safetensors file, a directory of them, or a mapping from names to tensors: of torch (those on a
+    device are read piece by piece), numpy, anything with the buffer protocol, or `deltachain.Tensor`. Tensors are not
+    copied: do not write to them during the call.
 
     Args:
-        base: the state that the link starts from; None for a link from nothing, a snapshot.
+        base: the state that the link is applied to; None for a snapshot.
         target: the state that it leads to.
-        out: the file to write. Without it, the link stays in memory.
+        out: the file to write. By default, the link stays in memory.
         profile: `"compact"` for the smallest file, `"direct"` for patches that can be read without the base.
         metadata: free text in the link.
         replace: whether a file at `out` may be replaced.
-        threads: as many as there are processors, by default.
+        threads: number of threads; by default, as many as processors.
         progress: called as `progress(phase, done, total)` about twenty times a second, in bytes. An exception from it
             ends the work.
 
     Returns:
-        The link, or, if it was written to a file, its figures.
+        The link, or its figures if it was written to a file.
 
     Raises:
-        UsageError: if a tensor cannot be taken (the message names it); if `out` exists.
+        UsageError: if a tensor is not usable (the message names it), or `out` exists.
         IoError: if files cannot be read or written.
 
     >>> import deltachain as dc
@@ -402,7 +403,7 @@ def diff(
 
 
 def snapshot(state: State, out: Path | None = None, **options: Any) -> Link | DiffReport:
-    """Makes a link that needs no base: a state as a whole. All else as for `diff`."""
+    """Makes a link that needs no base. Options are those of `diff`."""
     return diff(None, state, out, **options)
 
 
@@ -438,21 +439,21 @@ def apply(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any] | ApplyReport:
-    """Applies links one after another, in one pass, and proves the result bit for bit.
+    """Applies links one after another, in one pass, and verifies the result.
 
     Args:
-        base: the state to start from, as for `diff`; None for links that begin with a snapshot.
+        base: the state that the first link is applied to, as for `diff`; None if that link is a snapshot.
         links: open links, or paths.
-        out: the file or directory to write; then the base must be None or a path. Without it, new tensors are made.
+        out: the file or directory to write; then the base must be None or a path. By default, new tensors are made.
         kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of new tensors. By default, as the base's.
         replace: whether an existing `out` may be replaced.
         threads, progress: as for `diff`.
 
     Returns:
-        A mapping from names to new tensors, or, if files were written, figures.
+        A mapping from names to new tensors, or figures if files were written.
 
     Raises:
-        WrongBaseError: if the links do not belong to this base. Nothing has been written.
+        WrongBaseError: if the links are for another base. Nothing has been written.
         Error: if a link has another fault; `.link` is its number.
     """
     given = [links] if isinstance(links, Link | str | os.PathLike) else list(links)
@@ -468,7 +469,7 @@ def apply(
         paths = []
         for number, link in enumerate(given):
             if isinstance(link, Link):
-                # Those in memory are files as long as this takes.
+                # Links in memory become temporary files.
                 path = link.path or os.path.join(folder, str(number))
                 if link.path is None:
                     link.save(path)
@@ -490,8 +491,7 @@ def squash(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> DiffReport:
-    """Joins links that follow one another into one. The base is at hand, as a file or a directory; all else as for
-    `diff`."""
+    """Joins consecutive links into one. The base is a file or a directory; options are those of `diff`."""
     paths = [os.fspath(link) for link in links]
     made = _native.squash_files(
         os.fspath(base), paths, os.fspath(out), profile, dict(metadata or {}), replace, threads, progress
@@ -500,7 +500,7 @@ def squash(
 
 
 def digest(state: State, *, threads: int | None = None, progress: Progress | None = None) -> StateDigest:
-    """What a state is: the digest that links and chains know it by. All of it is read.
+    """The digest that identifies a state in links and chains. Reads the whole state.
 
     >>> import deltachain as dc
     >>> str(dc.digest({}))[:12]

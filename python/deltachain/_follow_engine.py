@@ -1,4 +1,4 @@
-"""Inference servers that are brought to each version of a chain: `deltachain follow --engine`, from Python."""
+"""Updates inference servers to each version of a chain: `deltachain follow --engine`, from Python."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ def follow_engine(
     options: Sequence[str] = (),
     on_event: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
-    """Keeps a directory at the newest version of a chain and brings inference servers to it, until this call is
-    interrupted. Servers that are being changed are waited for, so that they do not stay paused.
+    """Keeps a directory and inference servers at the newest version of a chain, until this call is interrupted. It then
+    waits for running updates, so that no server stays paused.
 
-    docs/integrations.md says what happens to the servers, also when one fails.
+    docs/integrations.md describes the updates and their failures.
 
     Args:
         chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`. Credentials come from the
             environment.
         directory: where to keep the model.
         engine: `"vllm"`, `"sglang"` or `"vllm-lora"`.
-        servers: where the servers are, such as `"http://127.0.0.1:8000"`.
-        until: return when this version, or a later one, has been reached and all servers have it.
-        once: look once, bring the servers to the version if they do not have it, and return.
+        servers: addresses of the servers, such as `"http://127.0.0.1:8000"`.
+        until: return when the directory and all servers have this version or a later one.
+        once: poll once, update the servers that do not have the version, and return.
         options: other options of `deltachain follow`, such as `["--server-timeout", "120"]`.
-        on_event: called with each event, a dict as `deltachain follow --json` prints it. Without it, events are logged.
-            What it raises ends the call.
+        on_event: called with each event, a dict as `deltachain follow --json` prints it. By default, events are logged.
+            An exception from it ends the call.
 
     Raises:
-        UsageError: if an argument is wrong.
-        IoError: with `once`, if a server was not brought to the version, or the store cannot be reached.
-        Error: with `once`, if the chain is at fault.
+        UsageError: if an argument is invalid.
+        IoError: with `once`, if a server was not updated, or the store cannot be reached.
+        Error: with `once`, if the chain has a fault.
     """
     urls = [servers] if isinstance(servers, str) else list(servers)
     arguments = ["--engine", engine, *(word for url in urls for word in ("--server", url))]

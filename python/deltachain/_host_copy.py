@@ -1,4 +1,4 @@
-"""A model's directory that another process keeps: views of its files, and what changes between versions."""
+"""A directory that another process keeps at a chain's version: views of its files, and changes between versions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["HostCopy"]
 
 
 class HostCopy:
-    """The directory that a `Subscriber(host_copy=...)` keeps, for other processes of the machine. Any number of them
-    can look at it; none of them writes to it.
+    """The directory of a `Subscriber(host_copy=...)`, for other processes of the machine. Any number of them can read
+    it.
 
     ```python
     copy = dc.HostCopy("models/run7")
@@ -33,7 +33,7 @@ class HostCopy:
         kind: as for `Subscriber`.
 
     Attributes:
-        held: the directory of the version that this process is at; None before `full()`.
+        held: the directory of the version that this process holds; None before `full()`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, kind: str | None = None) -> None:
@@ -42,40 +42,40 @@ class HostCopy:
         self.held: str | None = None
         self._torn = False
         if not os.path.isdir(self._path):
-            raise UsageError(f"USAGE: there is no such directory (file {self._path})", file=self._path)
+            raise UsageError(f"USAGE: no such directory (file {self._path})", file=self._path)
 
     @property
     def current(self) -> str | None:
-        """The directory of the version that is shown now; None if there is none yet."""
+        """The directory of the current version; None if there is none yet."""
         link = os.path.join(self._path, "current")
         return os.path.realpath(link) if os.path.islink(link) else None
 
     @property
     def version(self) -> int | None:
-        """The number of the version that is shown now; None if there is none yet."""
+        """The number of the current version; None if there is none yet."""
         found = _native.find_version(self._path, None)
         return None if found is None else found[0]
 
     @property
     def is_behind(self) -> bool:
-        """Whether another version is shown than the one that this process is at."""
+        """Whether the current version is another one than the held version."""
         return self.current != self.held
 
     @property
     def torn(self) -> bool:
-        """Whether this process may hold parts of two versions, as for `Subscriber.torn`: use `full()`."""
+        """Whether this process may hold parts of two versions, as in `Subscriber.torn`: use `full()`."""
         return self._torn
 
     def tensors(self) -> Mapping[str, Any]:
-        """The tensors of the version that is shown: views of files that are mapped, which all processes share. They
-        are read-only; a process that writes to one of torch gets its own copy of that page."""
+        """The tensors of the current version: views of mapped files, which all processes share. They are read-only; a
+        process that writes to one of torch gets its own copy of that page."""
         current = self.current
         if current is None:
             raise UsageError(f"USAGE: the directory holds no version yet (file {self._path})", file=self._path)
         return mapped(current, self._kind)
 
     def full(self) -> Iterator[Patch]:
-        """Every tensor of the version that is shown. When all have been taken, this process is at that version."""
+        """Every tensor of the current version. When all have been read, this process holds that version."""
         current = self.current
         if current is None:
             raise UsageError(f"USAGE: the directory holds no version yet (file {self._path})", file=self._path)
@@ -87,20 +87,20 @@ class HostCopy:
 
     @contextmanager
     def applying(self, *, threads: int | None = None) -> Iterator[Iterator[Patch]]:
-        """What changes from the version that this process is at to the one that is shown; see `Update.applying`.
+        """The changes from the held version to the current one; see `Update.applying`.
 
         Raises:
-            TornError: if this process is torn, or the version that it is at is gone; at the end, if the block has not
-                taken all patches.
+            TornError: if this process is torn, or the held version's files were removed; at the end, if the block has
+                not read all patches.
             UsageError: before `full()`.
         """
         if self._torn:
-            raise TornError("an update ended half way: load all with full()")
+            raise TornError("an update was interrupted: load all tensors with full()")
         if self.held is None:
-            raise UsageError("USAGE: load all with full() first")
+            raise UsageError("USAGE: load all tensors with full() first")
         current = self.current
         if current is None or not os.path.isdir(self.held):
-            raise TornError("the version that this process is at is gone: load all with full()")
+            raise TornError("the files of the held version were removed: load all tensors with full()")
         self._torn = True
         with taken(differences(self.held, current, self._kind, threads)) as patches:
             yield patches
@@ -109,8 +109,8 @@ class HostCopy:
 
 
 def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
-    """Dtype, shape and bytes of the tensors of a model that has been proven, by name: a directory, or one file. The
-    bytes are views of mapped files."""
+    """Dtype, shape and bytes of the tensors of a verified model, by name: a directory, or one file. The bytes are views
+    of mapped files."""
     checkpoint = _native.Checkpoint(path)
     files: dict[str, memoryview] = {}
     found: dict[str, tuple[str, tuple[int, ...], memoryview]] = {}
@@ -126,12 +126,12 @@ def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
 
 
 def mapped(directory: str, kind: str) -> dict[str, Any]:
-    """The tensors of a model as the library that is asked for."""
+    """The tensors of a model, as tensors of the library `kind`."""
     return {name: shaped(kind, dtype, shape, data) for name, (dtype, shape, data) in raw(directory).items()}
 
 
 def differences(before: object, after: str, kind: str, threads: int | None) -> Iterator[Patch]:
-    """What changes from tensors, or a model's directory, to the model in another directory, tensor by tensor."""
+    """The changes from tensors, or a model's directory, to the model in another directory, tensor by tensor."""
     number: int | None = 0
     while number is not None:
         rows, number = _native.compare(before, after, number, threads)

@@ -1,5 +1,4 @@
-"""What a published version takes from a checkpoint: names, dtypes, shapes, tied tensors; and how a trainer's tensors
-are converted to it."""
+"""Converts a trainer's tensors to the names, dtypes, shapes and tied tensors of a reference checkpoint."""
 
 from __future__ import annotations
 
@@ -14,18 +13,17 @@ from ._tensors import Tensor, kind_of, numpy_dtype, torch_dtype
 
 __all__ = ["Like", "Taking", "known", "pairs"]
 
-# What wrappers of modules put into names: torch.compile, FSDP, activation checkpoints, adapters of PEFT.
+# Parts that wrappers add to names: torch.compile, FSDP, activation checkpoints, adapters of PEFT.
 _INSIDE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer"}
 _BEFORE = ("module.", "base_model.model.")
 
-# Ends of names under which models that tie their embeddings have the same tensor. Checkpoints have one of them, or
-# both.
+# Suffixes of tied embeddings: different names for the same tensor. Checkpoints have one of them, or both.
 _TIED = ("lm_head.weight", "embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_out.weight")
 
-# Dtypes that stand for the same numbers with another precision.
+# Dtypes that differ only in precision.
 _FLOATS = {"F64", "F32", "F16", "BF16"}
 
-# Names that an error lists.
+# Maximum of names in an error message.
 _LISTED = 20
 
 
@@ -39,14 +37,14 @@ class Expected(NamedTuple):
 
 
 class Like:
-    """A checkpoint whose form each published version gets.
+    """A reference checkpoint: published versions take its names, dtypes and file layout.
 
     Args:
-        path: a safetensors file, or a directory with one or more of them. Tensors of a file in a folder have the
-            folder before their names, such as `vae/encoder.conv_in.weight`.
+        path: a safetensors file, or a directory with one or more of them. Names of tensors in folders begin with the
+            folder, such as `vae/encoder.conv_in.weight`.
 
     Raises:
-        UsageError: if that is not a checkpoint.
+        UsageError: if the path is not a checkpoint.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -56,10 +54,10 @@ class Like:
         for name, dtype, shape in checkpoint.tensors():
             self.tensors[name] = Expected(dtype, tuple(shape), Tensor(dtype, tuple(shape), b"").nbytes)
         self.ties: dict[str, str] = {}
-        """Names that the checkpoint leaves out, and the tensor that each is the same as."""
+        """Names that the checkpoint leaves out, and the tensor that each is tied to."""
         self.twins: dict[str, list[str]] = {}
-        """For tensors of the checkpoint, others of it that are the same in a model that ties them."""
-        # `safetensors.torch.save_model` notes which names it left out, and for which others.
+        """For tensors of the checkpoint, its other tensors that are tied to them."""
+        # `safetensors.torch.save_model` records the names that it left out, and the tensors that they are tied to.
         for name, kept in checkpoint.metadata().items():
             if kept in self.tensors and name not in self.tensors:
                 self.ties[name] = kept
@@ -85,18 +83,18 @@ class Like:
             for end in _TIED:
                 if not kept.endswith(end):
                     self.ties[end] = kept
-                    # lm_head.weight is there, model.embed_tokens.weight is not.
+                    # The checkpoint has lm_head.weight, but not model.embed_tokens.weight.
                     for before in ("model.", "transformer.", "model.language_model."):
                         self.ties[before + end] = kept
 
     def places(self, name: str) -> list[str]:
-        """The tensors of the checkpoint that a trainer's tensor of this name may become."""
+        """The tensors of the checkpoint that a trainer's tensor of this name may be written to."""
         name = self.bare(name)
         name = self.ties.get(name, name)
         return [name, *self.twins.get(name, ())]
 
     def bare(self, name: str) -> str:
-        """A name without what wrappers have added, if the checkpoint does not have it as it is."""
+        """A name without the parts that wrappers added, unless the checkpoint has it unchanged."""
         if name in self.tensors or name in self.ties:
             return name
         name = ".".join(part for part in name.split(".") if part not in _INSIDE)
@@ -109,7 +107,7 @@ class Like:
 
 
 def known(weights: Any) -> Mapping[Any, Any] | None:
-    """What a trainer publishes, if it is known before it is read: a mapping, or the state of a module of torch."""
+    """The weights as a mapping, if they are a mapping or a module of torch; None for a stream."""
     if isinstance(weights, Mapping):
         return weights
     if hasattr(weights, "state_dict") and hasattr(weights, "named_parameters"):
@@ -119,11 +117,11 @@ def known(weights: Any) -> Mapping[Any, Any] | None:
 
 
 def pairs(weights: Any) -> Iterator[tuple[str, Any]]:
-    """Names and tensors of what a trainer publishes: a mapping, a module of torch, an open file of safetensors, or a
-    stream of pairs.
+    """Names and tensors of a trainer's weights: a mapping, a module of torch, an open safetensors file, or a stream of
+    pairs.
 
     Raises:
-        TypeError: if it is none of these.
+        TypeError: for any other type.
     """
     mapping = known(weights)
     if mapping is not None:
@@ -133,7 +131,7 @@ def pairs(weights: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(weights, Iterable) and not isinstance(weights, str | bytes | os.PathLike):
         return iter(weights)
     raise TypeError(
-        f"weights are a mapping from names to tensors, or (name, tensor) pairs, not {type(weights).__name__}"
+        f"weights must be a mapping from names to tensors, or (name, tensor) pairs, not {type(weights).__name__}"
     )
 
 
@@ -141,14 +139,13 @@ Transform = Callable[[str, Any], Any]
 
 
 class Taking:
-    """The names and tensors of one version, as they come. All ranks see all names; each has the tensors of its own
-    shards copied.
+    """Collects the tensors of one version. All ranks see all names; each copies only the tensors of its own shards.
 
     Args:
-        like: the checkpoint; without one, tensors are taken as they are.
+        like: the checkpoint; without one, tensors are not converted.
         transform: converts each tensor.
         keep: called with name, tensor and its expected form, to copy it.
-        same: called with name and tensor: whether the copy equals it. True where the copy is another rank's.
+        same: called with name and tensor: whether the copy equals it. True if another rank has the copy.
     """
 
     def __init__(
@@ -163,15 +160,15 @@ class Taking:
         self._keep = keep
         self._same = same
         self._seen: set[str] = set()
-        # Copied under this name from a tensor that the model ties to it: it may yet come itself.
+        # Copied under this name from a tied tensor: the tensor itself may still come.
         self._stand_ins: dict[str, str] = {}
         self._twins: set[str] = set()
         self._unknown: list[str] = []
 
     def add(self, name: Any, value: Any) -> None:
-        """Takes a tensor as it comes from the trainer; None if only other ranks need it."""
+        """Adds a tensor of the trainer; None if only other ranks need it."""
         if not isinstance(name, str):
-            raise TypeError(f"names of tensors must be strings, not {type(name).__name__}")
+            raise TypeError(f"tensor names must be strings, not {type(name).__name__}")
         plain = name if self._like is None else self._like.bare(name)
         if self._transform is None:
             self._put(plain, value, name)
@@ -209,7 +206,7 @@ class Taking:
         self._seen.add(name)
 
     def _tied(self, name: str, kept: str, value: Any) -> None:
-        """A tensor that the checkpoint has under another name."""
+        """Adds a tensor that the checkpoint has under another name."""
         assert self._like is not None
         if kept in self._seen or kept in self._stand_ins:
             self._check(name, kept, value)
@@ -220,15 +217,15 @@ class Taking:
     def _check(self, name: str, kept: str, value: Any) -> None:
         if not self._same(kept, value):
             raise UsageError(
-                f"USAGE: the checkpoint has one tensor for {name!r} and {kept!r}, and they differ (tensor {name!r})",
+                f"USAGE: {name!r} and {kept!r} are tied in the checkpoint, but they differ (tensor {name!r})",
                 tensor=name,
             )
 
     def finish(self) -> None:
-        """Checks that all have come.
+        """Checks that no tensor is missing.
 
         Raises:
-            UsageError: with the names that are missing, or too many.
+            UsageError: with the missing and unexpected names.
         """
         if self._like is None:
             return
@@ -238,9 +235,9 @@ class Taking:
         if missing:
             flaws.append(f"{len(missing)} missing: {_listed(missing)}")
         if self._unknown:
-            flaws.append(f"{len(self._unknown)} too many: {_listed(self._unknown)}")
+            flaws.append(f"{len(self._unknown)} unexpected: {_listed(self._unknown)}")
         if flaws:
-            raise UsageError(f"USAGE: not the tensors of {self._like.path}: {'; '.join(flaws)}")
+            raise UsageError(f"USAGE: the tensors do not match {self._like.path}: {'; '.join(flaws)}")
 
 
 def _listed(names: list[str]) -> str:
@@ -249,7 +246,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _made(name: str, result: Any) -> Iterator[tuple[str, Any]]:
-    """What a transform returned: nothing, a tensor, a mapping, or pairs."""
+    """The names and tensors that a transform returned: None, a tensor, a mapping, or pairs."""
     if result is None:
         return iter(())
     if kind_of(result) != "deltachain" or isinstance(result, Tensor | bytes | bytearray | memoryview):
@@ -258,7 +255,7 @@ def _made(name: str, result: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _fitted(name: str, value: Any, expected: Expected) -> Any:
-    """The tensor with the dtype that the checkpoint has. Its shape is checked when it is copied."""
+    """The tensor in the checkpoint's dtype. Its shape is checked when it is copied."""
     if value is None:
         return None
     kind = kind_of(value)
@@ -282,8 +279,8 @@ def _fitted(name: str, value: Any, expected: Expected) -> Any:
 def _check_cast(name: str, dtype: str, is_float: bool, expected: Expected) -> None:
     if not is_float or expected.dtype not in _FLOATS or "float8" in dtype or "float4" in dtype:
         raise UsageError(
-            f"USAGE: the checkpoint has {expected.dtype}, this is {dtype}: give transform= a function that converts "
-            f"it (tensor {name!r})",
+            f"USAGE: the checkpoint has {expected.dtype}, this is {dtype}: convert it with transform= "
+            f"(tensor {name!r})",
             tensor=name,
         )
 
@@ -301,7 +298,7 @@ _numpy_dtypes: dict[str, Any] = {}
 
 
 def _numpy_dtype(name: str) -> Any:
-    """None if numpy does not have the dtype; then nothing is converted."""
+    """None if numpy does not have the dtype; then the tensor is not converted."""
     if name not in _numpy_dtypes:
         try:
             _numpy_dtypes[name] = numpy_dtype(name)
@@ -311,7 +308,7 @@ def _numpy_dtype(name: str) -> Any:
 
 
 def _settled(value: Any) -> Any:
-    """The tensor in one row of memory."""
+    """The tensor, contiguous."""
     kind = kind_of(value)
     if kind == "torch":
         value = value.detach()

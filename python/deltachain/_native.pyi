@@ -54,7 +54,7 @@ class Link:
 
 @final
 class Checkpoint:
-    """What is published is like this: names, dtypes and shapes of tensors."""
+    """A reference checkpoint: names, dtypes and shapes of tensors."""
 
     def __new__(cls, path: _Path, /) -> Checkpoint: ...
     def tensors(self) -> list[_Info]: ...
@@ -106,7 +106,7 @@ class Publisher:
 
 @final
 class Stop:
-    """Ends the waiting of one piece of work for the store, from another thread."""
+    """Ends another thread's waiting for the store."""
 
     def __new__(cls) -> Stop: ...
     def stop(self) -> None: ...
@@ -129,7 +129,7 @@ class Store:
 
 @final
 class Prepared:
-    """A version that has been fetched and proven."""
+    """A version that has been downloaded and verified."""
 
     @property
     def version(self) -> int: ...
@@ -239,7 +239,7 @@ def compare(
 ) -> tuple[list[_Row], int | None]: ...
 @final
 class Servers:
-    """Servers of vLLM that a trainer brings to each version."""
+    """Servers of vLLM that a trainer updates to each version."""
 
     def __new__(cls, urls: list[str], backend: str, name: str, timeout: float) -> Servers: ...
     def begin(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Publishing from a training run: versions are added to a chain while training goes on."""
+"""Publishing from a training run: adds versions to a chain while training continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["PublishTimes", "Published", "Publisher"]
 
 _logger = logging.getLogger("deltachain")
 
-# Tensors that are copied at once, and their bytes.
+# Maximum of tensors, and of bytes, per batch of copies.
 _AT_ONCE = 256
 _HELD = 32 << 20
 
@@ -37,13 +37,13 @@ class PublishTimes:
     """Seconds that the steps took."""
 
     wait: float
-    """For the version before, which the trainer stood still for."""
+    """Waiting for the previous version; training is stopped."""
     snapshot: float
-    """Copying the tensors, which the trainer stood still for too."""
+    """Copying the tensors; training is stopped."""
     store: float
     """Making and storing links."""
     commit: float
-    """Making them a version."""
+    """Creating the commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +52,22 @@ class Published:
 
     version: int
     digest: str
-    """Its state digest, 64 hexadecimal digits: what `Update.digest` says where it is followed."""
+    """Its state digest, 64 hexadecimal digits, as in `Update.digest`."""
     commit: str
     """Digest of its commit."""
     bytes: int
     """Bytes of its links, all shards and routes together."""
     changed: int
-    """Elements that differ from the version before, or are new."""
+    """Elements that differ from the previous version, or are new."""
     elements: int
     """Elements of all tensors."""
     snapshot: bool
-    """Whether there is a route from nothing, for those who join late."""
+    """Whether the version has a snapshot, for late joiners."""
     times: PublishTimes
 
 
 class _Job(Future[Published]):
-    """A publish under way. Whether somebody has asked for its outcome decides whether it is raised again later."""
+    """A running publish. If the caller never asks for its outcome, the next call raises its error."""
 
     def __init__(self, call: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Job(Future[Published]):
         return error
 
     def cancel(self) -> bool:
-        """Asks the work to end. What has become a version stays one."""
+        """Asks the work to stop. A version that is already committed stays."""
         self.is_cancelled = True
         self.stop()
         return False
@@ -100,60 +100,59 @@ class _Job(Future[Published]):
 
 
 class Publisher:
-    """Adds versions to a chain. It begins the chain if there is none.
+    """Adds versions to a chain. Creates the chain if there is none.
 
         with dc.Publisher("s3://bucket/run7", like="base/", group=dist.group.WORLD) as pub:
             for step, batch in enumerate(data):
                 train(batch)
                 job = pub.publish_async(model.state_dict(), metadata={"step": step})
 
-    At the end of the block it waits for the version that is being published, and raises the error of a failure.
+    At the end of the block it waits for the running publish, and raises its error if it fails.
 
     Args:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`.
-        like: a checkpoint in safetensors, a file or a directory. Versions get its names, shapes, dtypes and division
-            into files, and its other files (configuration, tokenizer). Each tensor of another floating-point dtype is
-            cast to the checkpoint's dtype. Prefixes of wrappers are removed from names (`_orig_mod.`, `module.`,
-            `base_model.model.`). Of tied tensors, those that the checkpoint has are written. Without `like`, tensors
-            are taken as they are.
-        group: the processes that publish together: a process group of torch.distributed, or an object as
-            `deltachain.Group` describes. Each process makes the same calls. Needs `like`. Without it, this process
-            alone.
-        rank_timeout: with a group, seconds without a sign of life after which ranks do not go on waiting for one that
-            is silent (stopped, or its interpreter held) while a version is stored. They give that version up, with a
-            retryable `IoError`; once all are back, versions are published again. The first step of each call is
-            waited for without a limit, as in every collective, unless the version before was given up like this. A
-            rank whose process ends is noticed at once, and the others cannot go on without it.
+        like: a reference checkpoint in safetensors, a file or a directory. Versions take its names, shapes, dtypes and
+            file layout, and its assets (configuration, tokenizer). Each tensor of another floating-point dtype is cast
+            to the checkpoint's dtype. Prefixes of wrappers are removed from names (`_orig_mod.`, `module.`,
+            `base_model.model.`). Tied tensors are written as in the checkpoint. Without `like`, tensors are not
+            converted.
+        group: the processes that publish together: a process group of torch.distributed, or a `deltachain.Group`.
+            Each process makes the same calls. Needs `like`. By default, this process alone.
+        rank_timeout: with a group, the maximum seconds to wait for a silent rank (stopped, or its interpreter blocked)
+            while a version is stored. After that, all ranks abort the version with a retryable `IoError`; once the
+            rank is back, publishing works again. The first step of each call has no timeout, as in every collective,
+            unless the previous version was aborted like this. If a rank's process ends, the others notice at once and
+            cannot continue.
         keep_last: prune from time to time, and keep this many of the newest versions.
         transform: called with the name (without wrappers) and the tensor, before names and dtypes are compared with
             `like`; returns a tensor, pairs of names and tensors, a mapping, or None to leave it out. With a group,
             each rank calls it for all tensors. For trainers whose checkpoint is quantised.
-        shards: the number of shards of the chain, if this begins it. By default 1 for a single process, otherwise a
-            multiple of 24. It limits how many processes can share the work later, and it never changes.
-        threads: threads that compare and compress; as many as there are processors, by default.
+        shards: the number of shards of a new chain. By default 1 for a single process, otherwise a multiple of 24. It
+            limits how many processes can share the work later, and it never changes.
+        threads: threads that compare and compress; by default, as many as processors.
         profile: `"compact"`, the smallest links, or `"direct"`, whose values can be used without the base.
-        snapshots: when a version also gets a snapshot (a link from nothing) for late joiners. A float: when they
-            would read more than this many times the last snapshot. An int: every this many versions. None: never
-            (version 0 always has one).
+        snapshots: when a version also gets a snapshot for late joiners. A float: when they would read more than this
+            many times the size of the last snapshot. An int: every this many versions. None: never (version 0 always
+            has one).
         skips: for each of these distances, a version whose number is a multiple of it also gets a link from the
             version that is this distance older.
-        other_files: whether the other files of `like` are published.
-        max_changed: the share of elements, from 0 to 1, that may differ from the version before: a guard against
-            mistakes.
+        other_files: whether to publish the assets of `like`.
+        max_changed: the maximum share of elements, from 0 to 1, that may differ from the previous version: a guard
+            against mistakes.
         scratch: a directory for links that wait to be stored, and for the head that is built after a restart.
         progress: called as `progress(phase, done, total)`, in bytes, from another thread. An exception from it ends
             the publish.
-        storage_options, credentials, stall, attempts, max_rate: how to talk to the store, as in `open_store`.
+        storage_options, credentials, stall, attempts, max_rate: settings of the store, as in `open_store`.
 
-    Memory: beside the model, a copy of the version published last, and one of the version that is being published;
+    Memory: beside the model, one copy of the last published version, and one of the version that is being published;
         with a group, only this rank's shards of both. Each copy is on the CPU, as large as `like` on disk.
 
-    A publisher belongs to the process that made it, and is used by one thread at a time. It may be killed at any time;
+    A publisher belongs to the process that made it. Only one thread may use it at a time. It may be killed at any time;
     the next one continues where the chain ends.
 
     Raises:
         UsageError: if `like` is not a checkpoint, or settings are missing.
-        IoError: if the chain can neither be read nor begun.
+        IoError: if the chain can neither be read nor created.
     """
 
     def __init__(
@@ -186,13 +185,13 @@ class Publisher:
         self._thread: threading.Thread | None = None
         self._native: Any = None
         self._lock = threading.Lock()
-        # How many times other ranks were called, and in which call the version was made that is the last one.
+        # The number of collective calls, and the call that made the last version.
         self._calls = self._made_in = 0
         if not rank_timeout > 0:
             raise UsageError("USAGE: rank_timeout must be more than 0")
         self._ranks = Ranks(_group_of(group), rank_timeout)
         if like is None and (self._ranks.size > 1 or (shards or 1) > 1):
-            raise UsageError("USAGE: several ranks or shards need like=, from which they know who has which tensors")
+            raise UsageError("USAGE: several ranks or shards need like= to assign tensors to shards")
         if shards is not None and shards < 1:
             raise UsageError("USAGE: shards must be 1 or more")
         if keep_last is not None and keep_last < 1:
@@ -238,7 +237,7 @@ class Publisher:
             self._all(opened)
         if self._like is not None:
             forms = {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in self._like.tensors.items()}
-            ties = {name: f"the same as {kept!r}" for name, kept in self._like.ties.items()}
+            ties = {name: f"tied to {kept!r}" for name, kept in self._like.ties.items()}
             self._ranks.same("like=", forms | ties)
         _open.add(self)
 
@@ -254,24 +253,24 @@ class Publisher:
         try:
             self.close()
         except Exception as other:
-            # What ended the block is what its caller has to know.
-            _logger.error("publishing failed, too: %s", other)
+            # The exception that ended the block is the one to raise.
+            _logger.error("publishing also failed: %s", other)
 
     def __repr__(self) -> str:
         return f"<deltachain.Publisher {self._url}>"
 
     def __reduce__(self) -> Any:
-        raise TypeError("publishers of deltachain cannot be pickled: open them in the process that uses them")
+        raise TypeError("publishers cannot be pickled: open them in the process that uses them")
 
     @property
     def last(self) -> Published | None:
-        """What this publisher has published last."""
+        """The last version that this publisher has published."""
         return self._seen
 
     @property
     def head(self) -> int | None:
-        """The number of the chain's newest version; None if there is none yet. Waits for what is under way, then asks
-        the store."""
+        """The number of the chain's newest version; None if there is none yet. Waits for the running publish, then
+        asks the store."""
         with self._used():
             self._join()
             if self._native is None:
@@ -280,7 +279,7 @@ class Publisher:
             return None if head is None else int(head[0])
 
     def publish(self, weights: Any, *, metadata: Mapping[str, Any] | None = None) -> Published:
-        """Publishes a version and waits until everybody can see it. As `publish_async(...).result()`; Ctrl-C ends it.
+        """Publishes a version and waits until it is committed. Like `publish_async(...).result()`; Ctrl-C ends it.
 
         >>> import tempfile, deltachain as dc
         >>> with dc.Publisher(tempfile.mkdtemp()) as pub:
@@ -292,7 +291,7 @@ class Publisher:
             try:
                 return self._begin(weights, metadata).result()
             except KeyboardInterrupt:
-                # Maybe it came when the work had just begun.
+                # The interrupt may have come when the work had just begun.
                 job = self._job
                 if job is not None and job is not before:
                     job.cancel()
@@ -301,27 +300,27 @@ class Publisher:
                 raise
 
     def publish_async(self, weights: Any, *, metadata: Mapping[str, Any] | None = None) -> Future[Published]:
-        """Copies the tensors and returns. Other threads do the rest, and training may go on and change the tensors.
+        """Copies the tensors and returns. Other threads do the rest, while training may change the tensors.
 
         Args:
-            weights: a mapping from names to tensors, a module of torch, or a stream of (name, tensor) pairs; of a
-                stream, one tensor is held at a time. Tensors may be on a device. With a group, each rank gives the
-                same names, dtypes and shapes, a stream in the same order, too; that is compared before anything is
-                gathered. Tensors that are spread over the ranks (DTensor) are gathered one at a time; others must be
-                whole.
-            metadata: notes in the commit: names and texts, such as the step.
+            weights: a mapping from names to tensors, a module of torch, or a stream of (name, tensor) pairs, of which
+                one is held at a time. Tensors may be on a device. With a group, each rank gives the same names, dtypes
+                and shapes, and streams in the same order; this is checked before any tensor is gathered. Tensors
+                sharded over the ranks (DTensor) are gathered one at a time; others must be whole.
+            metadata: names and texts for the commit, such as the step.
 
         Returns:
-            A future of the version. `cancel()` asks the work to end; then `result()` raises `CancelledError`, unless
+            A future of the version. `cancel()` asks the work to stop; then `result()` raises `CancelledError`, unless
             the version was already published.
 
-        Only one version is published at a time. The call waits for the one before, so training waits if it is faster
-        than the store. An earlier failure that was not asked for is raised here, before the tensors are read.
+        Only one version is published at a time: the call waits for the previous one, so training waits if it is faster
+        than the store. If an earlier publish failed and nobody checked its future, that error is raised here, before
+        the tensors are read.
 
         Raises:
-            UsageError: if names are missing or too many, a tensor does not fit, or ranks do not give the same; the
-                chain stays as it is. A stream is read to its end before that, on all ranks, since others may be
-                waiting for it. Whatever one rank raises, all raise.
+            UsageError: if names are missing or unexpected, a tensor does not fit, or ranks differ; the chain does not
+                change. A stream is first read to its end on all ranks, since others may be waiting for it. An error
+                on one rank is raised on all.
         """
         with self._used():
             return self._begin(weights, metadata)
@@ -342,12 +341,12 @@ class Publisher:
         return job
 
     def wait(self) -> None:
-        """Waits for what is under way, and raises what failed unless it has been asked for."""
+        """Waits for the running publish, and raises its error unless its future has been checked."""
         with self._used():
             self._settle("wait()")
 
     def close(self) -> None:
-        """As `wait`; then gives up copies and connections. Closing twice is not an error."""
+        """Like `wait`; then frees copies and connections. Closing twice is not an error."""
         with self._used():
             _open.discard(self)
             if self._native is None:
@@ -361,10 +360,10 @@ class Publisher:
 
     @contextmanager
     def _used(self) -> Iterator[None]:
-        """By this thread."""
+        """Locks the publisher for this thread."""
         self._check()
         if not self._lock.acquire(blocking=False):
-            raise UsageError("USAGE: another thread is using it")
+            raise UsageError("USAGE: another thread is using the publisher")
         try:
             yield
         finally:
@@ -373,7 +372,7 @@ class Publisher:
     def _check(self) -> None:
         if os.getpid() != self._process:
             raise ForkedError(
-                "this publisher was opened before a fork: open one in the child, or start processes by spawn"
+                "this publisher was opened before a fork: open one in the child, or start processes with spawn"
             )
 
     def _join(self) -> None:
@@ -382,10 +381,10 @@ class Publisher:
             self._thread = None
 
     def _settle(self, call: str) -> None:
-        """Begins a call: waits for the job before; all ranks learn of what nobody has heard yet on one of them."""
+        """Begins a call: waits for the previous job; all ranks raise its error if a rank has not seen it yet."""
         if self._native is None:
             raise UsageError("USAGE: the publisher has been closed")
-        # A call that is interrupted here counts, too.
+        # A call that is interrupted here also counts.
         self._calls += 1
         error = self._outcome()
         self._ranks.wait()
@@ -393,13 +392,13 @@ class Publisher:
         self._ranks.begin(self._calls, f"{call} after {made}", error)
 
     def _outcome(self) -> BaseException | None:
-        """Waits for the job before: its error, unless that has been heard."""
+        """Waits for the previous job. Returns its error, unless the caller has seen it."""
         self._join()
         job, self._job = self._job, None
         return None if job is None or job.is_heard else job.exception()
 
     def _all(self, step: Callable[[], None] | None) -> None:
-        """Does a step, and raises if it fails on any rank."""
+        """Runs a step, and raises if it fails on any rank."""
         error: BaseException | None = None
         try:
             if step is not None:
@@ -409,7 +408,7 @@ class Publisher:
         self._ranks.agree(error)
 
     def _divide(self) -> None:
-        """The division into shards: that of the head, or the one that the chain begins with."""
+        """Assigns tensors to shards, as many as the head has, or as a new chain begins with."""
         number = self._of
         error: BaseException | None = None
         try:
@@ -422,22 +421,20 @@ class Publisher:
         if of == self._of:
             return
         if of > 1 and self._like is None:
-            raise UsageError(
-                f"USAGE: the chain has {of} shards: give like=, from which is known which tensors each has"
-            )
+            raise UsageError(f"USAGE: the chain has {of} shards: give like=, to assign tensors to shards")
         if self._like is not None:
             sizes = {name: expected.nbytes for name, expected in self._like.tensors.items()}
             self._places = divide(sizes, of) if of > 1 else {}
         self._of = of
 
     def _take(self, weights: Any, metadata: Mapping[str, Any] | None) -> tuple[Any, dict[str, str]]:
-        """Copies this rank's part of the tensors, and the notes. A stream is read to its end, whatever happens."""
+        """Copies this rank's tensors and the metadata. A stream is always read to its end."""
         self._divide()
         snapshot = self._native.snapshot()
         rank, size = self._ranks.rank, self._ranks.size
         places = self._places
 
-        # Tensors of a mapping stay as they are meanwhile, those of a stream until it goes on.
+        # Tensors of a mapping are valid throughout, those of a stream until the next one.
         at_once = _AT_ONCE if isinstance(weights, Mapping) else 1
         rows: list[Any] = []
         held = 0
@@ -469,7 +466,7 @@ class Publisher:
             noted = {str(key): str(value) for key, value in (metadata or {}).items()}
             for name, value in self._ranks.agreed(weights):
                 try:
-                    # All ranks do this together, so that it goes on after an error.
+                    # All ranks do this together, so it continues after an error.
                     value = self._ranks.whole(value, self._owners(name))
                     if error is None:
                         taking.add(name, value)
@@ -492,7 +489,7 @@ class Publisher:
         if self._ranks.size == 1:
             return {0}
         if self._like is None or self._transform is not None or not isinstance(name, str):
-            # What becomes of it, and where that belongs, is known when it has been transformed.
+            # The shard is known only after the transform.
             return set(range(self._ranks.size))
         places = [self._places[place] for place in self._like.places(name) if place in self._places]
         return {place % self._ranks.size for place in places}
@@ -516,7 +513,7 @@ class Publisher:
             if self._progress is not None:
                 self._progress(phase, done, total)
             if job.is_stopped:
-                raise CancelledError("it was asked to end")
+                raise CancelledError("the publish was cancelled")
 
         def store() -> bytes:
             commits = ranks.rank == 0
@@ -527,7 +524,7 @@ class Publisher:
             if ranks.rank != 0:
                 return b""
             if job.is_stopped:
-                raise CancelledError("it was asked to end")
+                raise CancelledError("the publish was cancelled")
             return json.dumps(native.commit(parts, metadata, job.ends_waiting)).encode()
 
         began = time.monotonic()
@@ -537,11 +534,11 @@ class Publisher:
             ended = time.monotonic()
             told = json.loads(ranks.together(commit, lambda: None)[0])
         except BaseException as error:
-            # What was given up and still goes on forgets itself when it begins anew.
+            # Aborted work that is still running is forgotten when the next publish starts.
             if not ranks.is_busy:
                 native.forget()
             if job.is_cancelled and isinstance(error, IoError):
-                raise CancelledError("it was asked to end") from error
+                raise CancelledError("the publish was cancelled") from error
             raise
         if ranks.rank != 0:
             native.committed(told["version"], told["commit"])
@@ -557,7 +554,7 @@ def _group_of(group: Any) -> Group:
     if type(group).__module__.startswith("torch."):
         return TorchGroup(group)
     raise TypeError(
-        f"group= is a process group of torch.distributed, or a deltachain.Group, not {type(group).__name__}"
+        f"group= must be a process group of torch.distributed, or a deltachain.Group, not {type(group).__name__}"
     )
 
 
@@ -566,10 +563,10 @@ _open: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
 @atexit.register
 def _at_exit() -> None:
-    # Threads have been waited for; nobody will ask any more.
+    # All threads have ended, and no caller will check the futures.
     for publisher in list(_open):
         job = publisher._job
         if job is not None and publisher._process == os.getpid() and job.done() and not job.is_heard:
             error = job.exception()
             if error is not None:
-                _logger.error("%r ended with a version that was not published: %s", publisher, error)
+                _logger.error("%r ended, and its last version was not published: %s", publisher, error)

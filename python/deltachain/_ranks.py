@@ -1,4 +1,4 @@
-"""The processes of one training run: who has which shards, and how they agree."""
+"""The processes of one training run: which rank has which shards, and how ranks agree."""
 
 from __future__ import annotations
 
@@ -23,34 +23,33 @@ __all__ = ["Alone", "Group", "Ranks", "TorchGroup", "divide", "usual_shards"]
 
 _logger = logging.getLogger("deltachain")
 
-# Seconds between two signs of life.
+# Seconds between heartbeats.
 _BEAT = 1.0
 
-# Seconds of silence after which that is logged, again and again.
+# Seconds of silence between log messages about it.
 _REMARK = 25.0
 
-# Bytes of a message that travel with its length. What is longer needs a second step.
+# Bytes of a message that are sent with its length. Longer messages need a second step.
 _AT_FIRST = 248
 
-_UNKNOWN = "this version is given up; it may have been published all the same"
+_UNKNOWN = "this version was aborted, but it may have been published"
 
 
 class Group(Protocol):
-    """Processes that publish one chain together. A process group of torch becomes one; others can be given to
-    `Publisher(group=)`."""
+    """Processes that publish one chain together. `Publisher(group=)` takes one, or a process group of torch."""
 
     rank: int
     """Number of this process."""
     size: int
-    """How many there are."""
+    """Number of processes."""
 
     def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
         """Gives each process the messages of all, by rank. Called in the same order by all, by one thread at a time.
 
         Raises:
-            TimeoutError: if a process takes longer than `timeout` seconds. The exchange goes on, and the message
-                counts: the next call waits for the same exchange and gives its result; its own message is not sent.
-            Exception: if a process is gone. Nothing can be exchanged any more.
+            TimeoutError: if a process takes longer than `timeout` seconds. The exchange continues with this message:
+                the next call waits for it and returns its result; the next call's own message is not sent.
+            Exception: if a process has ended. No further exchange is possible.
         """
         ...
 
@@ -67,8 +66,7 @@ class Alone:
 
 
 class TorchGroup:
-    """The processes of a group of torch.distributed. A group of our own over the same processes, with gloo, carries
-    the messages."""
+    """The processes of a group of torch.distributed. Messages use a separate gloo group of the same processes."""
 
     def __init__(self, group: Any) -> None:
         import torch.distributed as dist
@@ -76,10 +74,10 @@ class TorchGroup:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.members: list[int] = dist.get_process_group_ranks(group)
-        # Who dies is noticed at once, since its connections end. Work that reaches this limit ends them, too.
+        # A dead process is noticed at once, since its connections end. Work that reaches this limit ends them too.
         limit = timedelta(days=7)
         self._group = dist.new_group(self.members, backend="gloo", timeout=limit, use_local_synchronization=True)
-        # What is being exchanged, and the one or two steps that have begun.
+        # The message that is being exchanged, and the one or two steps that have begun.
         self._message = b""
         self._steps: list[tuple[list[Any], Any]] = []
 
@@ -114,10 +112,10 @@ class TorchGroup:
             if until == math.inf:
                 work.wait()
             else:
-                # Zero would be no limit.
+                # Zero would mean no timeout.
                 work.wait(timedelta(seconds=max(until - time.monotonic(), 0.001)))
         except RuntimeError as error:
-            # Work that is not waited for any more goes on.
+            # After a timeout the work continues.
             if not work.is_completed():
                 raise TimeoutError("another rank is silent") from error
             work.wait()
@@ -125,15 +123,15 @@ class TorchGroup:
 
 
 class Ranks:
-    """What the processes of a group do together.
+    """Collective operations of the processes of a group.
 
-    Each process makes the same calls of its publisher, and counts them. Each message carries that number, so what
-    belongs to a call that another rank has given up is never mixed with a later one: who sees a higher number gives
-    its call up, and who sees a lower one says its message again until all have come.
+    Each process makes the same calls of its publisher, and counts them. Each message carries the call's number, so
+    messages of an aborted call are never mixed with those of a later one: a rank that sees a higher number aborts its
+    call, and a rank that sees a lower one repeats its message until all have the same number.
 
     Args:
         group: the processes.
-        limit: seconds without a sign of life after which others do not go on waiting.
+        limit: maximum seconds to wait for a rank without a heartbeat.
     """
 
     def __init__(self, group: Group, limit: float) -> None:
@@ -142,20 +140,20 @@ class Ranks:
         self._members = getattr(group, "members", None)
         self._limit = limit
         self._call = 0
-        # Why nothing more is said in this call, and whether that is so in all calls.
+        # The error that ended this call, and whether it ends all later calls too.
         self._over: BaseException | None = None
         self._is_broken = False
-        # Whether an exchange has not ended, and whether the last one took too long.
+        # Whether an exchange is unfinished, and whether the last one timed out.
         self._is_open = self._is_late = False
         self._worker: threading.Thread | None = None
 
     def begin(self, call: int, what: str, error: BaseException | None) -> None:
-        """The first that the ranks say in a call.
+        """The first exchange of a call.
 
         Args:
             call: its number.
-            what: which it is, and after what. If others do something else, ranks have lost each other for good.
-            error: of the call before, if it has not been raised yet.
+            what: its name and history. If ranks differ here, they are out of step for good.
+            error: the error of the previous call, if it has not been raised yet.
         """
         self._call = call
         if not self._is_broken:
@@ -168,16 +166,16 @@ class Ranks:
                 UsageError(
                     f"USAGE: all ranks must make the same calls: rank 0 calls {calls[0].decode()}, and rank {other} "
                     f"{calls[other].decode()}",
-                    advice="start the run again",
+                    advice="restart the run",
                 )
             )
 
     def exchange(self, message: bytes, timeout: float | None = None) -> list[bytes]:
-        """Gives each rank the messages of all. Without a timeout there is none, as in every collective; after a rank
-        was silent for too long, there is.
+        """Gives each rank the messages of all. By default there is no timeout, as in every collective, except after a
+        rank was silent for too long.
 
         Raises:
-            IoError: if a rank is gone; or, `retryable`, if this call has been given up, by this rank or by others.
+            IoError: if a rank has ended; or, `retryable`, if this rank or another one has aborted this call.
         """
         if self.size == 1:
             return [message]
@@ -187,18 +185,18 @@ class Ranks:
             timeout = self._limit
         while True:
             if self._is_open:
-                # The answers to what was said before that came to nothing.
+                # Finishes the exchange that timed out before.
                 self._met(b"", timeout)
             texts = self._met(self._call.to_bytes(8, "little") + message, timeout)
             calls = [int.from_bytes(text[:8], "little") for text in texts]
             if max(calls) > self._call:
-                raise self._ended(IoError(f"IO: other ranks have not waited for this one: {_UNKNOWN}", retryable=True))
+                raise self._ended(IoError(f"IO: other ranks did not wait for this one: {_UNKNOWN}", retryable=True))
             if min(calls) == self._call:
                 self._is_late = False
                 return [text[8:] for text in texts]
 
     def _met(self, text: bytes, timeout: float | None) -> list[bytes]:
-        # Counted, since time in which this process itself stood still is not the silence of others.
+        # Counted in pauses, since time in which this process was stopped is not silence of the others.
         pause = _BEAT if timeout is None else min(_BEAT, timeout)
         waited = remarked = 0.0
         self._is_open = True
@@ -216,19 +214,19 @@ class Ranks:
                     _logger.warning("waiting for another rank: silent for %d s", waited)
             except Exception as error:
                 self._is_broken = True
-                raise self._ended(IoError(f"IO: a rank is gone: {error}", advice="start the run again")) from error
+                raise self._ended(IoError(f"IO: a rank has ended: {error}", advice="restart the run")) from error
             else:
                 self._is_open = False
                 return texts
 
     def _ended(self, error: BaseException) -> BaseException:
-        """Other ranks raise, too: nothing more is said in this call."""
+        """Records that this call is over: the other ranks raise too."""
         self._over = self._over or error
         return error
 
     def agree(self, error: BaseException | None = None, word: bytes = b"", timeout: float | None = None) -> list[bytes]:
-        """Gives the words of all. Raises on all ranks if there is an error on any rank: the own error, or that of the
-        lowest rank with one."""
+        """Returns the words of all ranks. If any rank has an error, all raise: their own error, or that of the lowest
+        rank with one."""
         try:
             told = self.exchange(b"!" + noted(error) if error else b" " + word, timeout)
         except Exception:
@@ -243,15 +241,15 @@ class Ranks:
         return [word[1:] for word in told]
 
     def same(self, what: str, forms: Mapping[str, str], error: BaseException | None = None) -> bool:
-        """Whether all ranks have these in the same order.
+        """Checks that all ranks have the same names and forms. Returns whether their order is the same too.
 
         Args:
-            what: what that is.
-            forms: what each name is.
-            error: if there is one on this rank: as `agree`.
+            what: the subject, for the error message.
+            forms: a text for each name.
+            error: this rank's error, as for `agree`.
 
         Raises:
-            UsageError: on all ranks, if they do not have the same, with the first difference.
+            UsageError: on all ranks, with the first difference.
         """
         if self.size == 1:
             return True
@@ -266,16 +264,16 @@ class Ranks:
         found = [forms.get(name, "missing") for forms in lists]
         other = next(rank for rank, form in enumerate(found) if form != found[0])
         text = f"{name!r} is {found[0]} on rank 0 and {found[other]} on rank {other}"
-        raise self._ended(UsageError(f"USAGE: ranks do not have the same {what}: {text}", tensor=name))
+        raise self._ended(UsageError(f"USAGE: all ranks must have the same {what}: {text}", tensor=name))
 
     def agreed(self, weights: Any) -> Iterator[tuple[Any, Any]]:
-        """Names and tensors of what a trainer publishes. All ranks get the same names in the same order, and know that
-        before they gather anything. A mapping is compared at once (and asked twice for each tensor), a stream tensor by
-        tensor.
+        """Names and tensors of a trainer's weights. Before any tensor is gathered, all ranks check that they have the
+        same names in the same order. A mapping is compared as a whole (each tensor is looked up twice), a stream tensor
+        by tensor.
 
         Raises:
-            Exception: on all ranks, if they differ or one of them fails. A stream is read to its end before that: what
-                makes it may gather from other ranks, too.
+            Exception: on all ranks, if they differ or one of them fails. A stream is read to its end first, because
+                producing it may involve collectives.
         """
         if self.size == 1:
             yield from pairs(weights)
@@ -303,7 +301,7 @@ class Ranks:
     def _stream(self, stream: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         while True:
             error: BaseException | None = None
-            pair, line = None, "nothing more"
+            pair, line = None, "no more tensors"
             try:
                 for name, value in stream:
                     pair, line = (name, value), f"{name!r}, {_form(value)}"
@@ -325,12 +323,12 @@ class Ranks:
             yield pair
 
     def whole(self, value: Any, owners: set[int]) -> Any:
-        """A tensor that is spread over the processes (DTensor), gathered from them: all of them call this, for the
-        same tensor. Other tensors are given back.
+        """Gathers a tensor that is sharded over the processes (DTensor): all of them call this, for the same tensor.
+        Other tensors are returned unchanged.
 
         Args:
             value: the tensor.
-            owners: the ranks that need it. The others get None where that saves the way.
+            owners: the ranks that need it. Others get None if that saves a transfer.
         """
         if not hasattr(value, "full_tensor"):
             return value
@@ -344,8 +342,8 @@ class Ranks:
         if group is None or not are_rows or len(owners) != 1 or dist.get_process_group_ranks(group) != self._members:
             return value.full_tensor()
         (owner,) = owners
-        # As FSDP2 divides rows: as many for each rank, fewer or none for the last ones. Their bytes travel, since not
-        # every backend carries every dtype.
+        # FSDP2 gives each rank the same number of rows, and the last ones fewer or none. They are sent as bytes, since
+        # not every backend supports every dtype.
         local = value.to_local().contiguous().reshape(-1).view(torch.uint8)
         row_bytes = math.prod(value.shape[1:]) * value.element_size()
         rows = local.new_zeros(-(-value.shape[0] // self.size) * row_bytes)
@@ -357,8 +355,8 @@ class Ranks:
         return torch.cat(parts)[: value.shape[0] * row_bytes].view(value.dtype).reshape(value.shape)
 
     def together(self, work: Callable[[], bytes], stop: Callable[[], None]) -> list[bytes]:
-        """Lets each rank work, however long it takes, and gives the results of all. Every second they tell each other
-        that they live. `stop` is called if another rank has failed, to end the work early."""
+        """Runs work on each rank, however long it takes, and returns the results of all. The ranks exchange a heartbeat
+        every second. `stop` is called if another rank has failed, to end the work early."""
         if self.size == 1:
             return [work()]
         result: list[Any] = [b"", None]
@@ -379,7 +377,7 @@ class Ranks:
             self._watch(done, result)
         except BaseException:
             stop()
-            # What is on its way to a store that does not answer may take longer: see `wait`.
+            # Requests to a store that does not answer may take longer: see `wait`.
             worker.join(5)
             raise
         worker.join()
@@ -387,11 +385,11 @@ class Ranks:
 
     @property
     def is_busy(self) -> bool:
-        """Whether work that was given up goes on."""
+        """Whether aborted work is still running."""
         return self._worker is not None and self._worker.is_alive()
 
     def wait(self) -> None:
-        """Waits for work that was given up because another rank failed."""
+        """Waits for work that was aborted because another rank failed."""
         if self._worker is not None:
             self._worker.join()
 
@@ -401,13 +399,13 @@ class Ranks:
             has_ended = done.wait(pause)
             pause = min(2 * pause, _BEAT)
             own = result[1] if has_ended else None
-            # Done, or at work.
+            # `+` is done, empty is still working.
             if all(self.agree(own, b"+" if has_ended else b"", self._limit)):
                 return
 
 
 def _form(value: Any) -> str:
-    """What of a tensor must be the same on all ranks."""
+    """The properties of a tensor that must be the same on all ranks."""
     if not hasattr(value, "dtype"):
         return type(value).__name__
     text = f"{name_of(value)} {list(value.shape)}"
@@ -418,7 +416,7 @@ def _form(value: Any) -> str:
 
 
 def noted(error: BaseException | None) -> bytes:
-    """An error for other ranks."""
+    """An error as a message to other ranks."""
     if error is None:
         return b""
     name = next((name for name, kind in CLASSES.items() if type(error) is kind), "")
@@ -428,14 +426,14 @@ def noted(error: BaseException | None) -> bytes:
 
 
 def heard(rank: int, note: bytes) -> Error:
-    """The error of another rank."""
+    """The error in a message of another rank."""
     name, rule, retryable, text = note.decode().split("\n", 3)
     return CLASSES.get(name, Error)(f"rank {rank} failed: {text}", rule=rule or None, retryable=bool(retryable))
 
 
 def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:
-    """The shard of each tensor. It depends only on names and bytes, so every process gets the same result, whatever
-    their number: from the largest on, each tensor goes to the shard with the fewest bytes."""
+    """The shard of each tensor. It depends only on names and sizes, not on the number of processes: from the largest
+    on, each tensor goes to the shard with the fewest bytes."""
     loads = [(0, shard) for shard in range(shards)]
     place: dict[str, int] = {}
     for name, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
@@ -446,5 +444,5 @@ def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:
 
 
 def usual_shards(ranks: int) -> int:
-    """The number of shards of a chain that begins with this many processes: a number with many divisors."""
+    """The number of shards of a new chain with this many processes: a number with many divisors."""
     return 1 if ranks == 1 else -(-ranks // 24) * 24

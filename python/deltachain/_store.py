@@ -1,4 +1,4 @@
-"""Where a chain is, and how to get there."""
+"""Opens the store of a chain."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ def open_store(
     attempts: int | None = None,
     max_rate: int | None = None,
 ) -> _native.Store:
-    """Opens the store of a chain, without a request to it.
+    """Opens the store of a chain. Sends no request.
 
     Args:
-        url: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, or `http(s)://`, which can only be read.
-        storage_options: settings of the kind of store, by the names that obstore and pandas know: `{"region":
-            "eu-central-1"}`, `endpoint`, `access_key_id`. They come before the environment (`AWS_*`, `GOOGLE_*`,
-            `AZURE_*`).
+        url: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, or `http(s)://` (read-only).
+        storage_options: settings of the store, by their names in obstore and pandas: `{"region": "eu-central-1"}`,
+            `endpoint`, `access_key_id`. They override the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
         credentials: for S3, a function without arguments that returns `access_key_id`, `secret_access_key`, `token`
             (or None) and `expires_at` (an aware datetime, or None for never). Called when credentials are needed and
             shortly before they expire, from another thread.
-        create: make the directory if there is none.
-        stall: seconds without a byte in either direction after which an attempt is given up (60).
-        attempts: how often an operation is tried if its failure may pass (8).
-        max_rate: bytes per second of all requests together.
+        create: create the directory if there is none.
+        stall: abort an attempt after this many seconds without a byte in either direction (60).
+        attempts: maximum attempts per operation, if its failure is retryable (8).
+        max_rate: rate limit in bytes per second, for all requests together.
     """
     settings = [(str(key), _text(value)) for key, value in (storage_options or {}).items()]
     return _native.Store(os.fspath(url), settings, credentials, create, stall, attempts, max_rate)

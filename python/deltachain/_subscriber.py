@@ -1,4 +1,4 @@
-"""Following a chain: versions are fetched and proven beside the version in use, then exchanged with it."""
+"""Following a chain: downloads and verifies versions beside the version in use, then switches to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Lag:
     versions: int
     """Versions between it and the head."""
     seconds: float | None
-    """Since its commit was stored, as far as the clocks agree; None if the store does not tell."""
+    """Since its commit was stored, as far as the clocks agree; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,47 +37,46 @@ class Times:
     plan: float
     """Listing and reading documents."""
     download: float
-    """Until the last byte came."""
+    """Until the last byte arrived."""
     build: float
-    """Until everything was decoded, proven, and on disk or prepared beside the memory."""
+    """Until everything was decoded, verified, and on disk or prepared beside the memory."""
     switch: float
-    """The switch."""
+    """Switching to the version."""
 
 
 class Subscriber:
-    """Keeps a copy of a model at versions of a chain, and tells what changes from one to the next.
+    """Keeps a copy of a model at versions of a chain, and gives the changes between them.
 
     Args:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
-        host_copy: a directory on disk that is kept at the version; its files are in `HOST_COPY/current`, a symbolic
-            link that is switched. It survives the process, and every process of the machine can read it (`HostCopy`);
-            one keeps it.
-        into: tensors of your own that are the copy: a mapping as for `diff`, on the CPU; nobody else may write to
-            them. The first version overwrites them, later versions change them in place, each time only when all is
-            proven. While the first version is fetched, it takes the model's memory a second time. Without `host_copy`
-            and `into`, the copy is in memory of this package.
-        tensors: patterns of names: only these tensors are taken. `*`, `?`, `[ab]`, `{a,b}`.
-        cache: a directory for links that have been fetched; no other process may use it. With `host_copy` the cache
-            is in that directory.
-        other_files: with `host_copy`, whether to take the chain's other files, such as config.json and tokenizers.
-        allow_rollback: digest of a commit that may be reached although the chain has gone back.
-        adopt: whether the first version may be of another chain than the one held.
-        kind: `"torch"`, `"numpy"` or `"deltachain"`: what patches are made of. By default torch if it is imported,
-            otherwise numpy if that is.
-        threads: threads that decode and hash; as many as there are processors, by default.
+        host_copy: a directory for the copy; its files are in `HOST_COPY/current`, a symbolic link that is switched. It
+            survives the process. One process manages it, every process of the machine can read it (`HostCopy`).
+        into: your own tensors as the copy: a mapping as for `diff`, on the CPU; no other code may write to them. The
+            first version overwrites them, later versions change them in place, each only after it is verified.
+            Preparing the first version takes the model's memory a second time. Without `host_copy` and `into`, the
+            copy is in memory of this package.
+        tensors: patterns of names, to select tensors. `*`, `?`, `[ab]`, `{a,b}`.
+        cache: a directory for downloaded links; no other process may use it. With `host_copy` the cache is in that
+            directory.
+        other_files: with `host_copy`, whether to download the chain's assets, such as config.json and tokenizers.
+        allow_rollback: digest of a commit that the subscriber may roll back to.
+        adopt: whether the first version may be of another chain than the held version.
+        kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of tensors in patches. By default torch if it is
+            imported, otherwise numpy if that is.
+        threads: threads that decode and hash; by default, as many as processors.
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the work.
-        storage_options: settings of the kind of store, by the names that obstore knows: `{"region": "eu-central-1"}`,
-            `endpoint`, `access_key_id`. They come before the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
+        storage_options: settings of the store, by their names in obstore: `{"region": "eu-central-1"}`, `endpoint`,
+            `access_key_id`. They override the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
         credentials: for S3, a function that returns `access_key_id`, `secret_access_key`, `token` (or None) and
             `expires_at` (an aware datetime, or None). Called from another thread, again shortly before they expire.
-        stall: seconds without a byte in either direction after which a request is given up (60).
-        attempts: how often an operation is tried if its failure may pass (8).
-        max_rate: bytes per second of all requests together.
+        stall: abort a request after this many seconds without a byte in either direction (60).
+        attempts: maximum attempts per operation, if its failure is retryable (8).
+        max_rate: rate limit in bytes per second, for all requests together.
 
-    A subscriber belongs to the process that made it, and is used by one thread at a time.
+    A subscriber belongs to the process that made it. Only one thread may use it at a time.
 
     Raises:
-        UsageError: if the directory does not exist, another process keeps it, or settings are missing.
+        UsageError: if the directory does not exist or is in use by another process, or settings are missing.
     """
 
     def __init__(
@@ -103,9 +102,9 @@ class Subscriber:
         if host_copy is not None and into is not None:
             raise UsageError("USAGE: give host_copy= or into=, not both")
         if host_copy is not None and cache is not None:
-            raise UsageError("USAGE: a host copy keeps its own cache")
+            raise UsageError("USAGE: host_copy= has its own cache: omit cache=")
         if isinstance(tensors, str):
-            raise TypeError("tensors= is a list of patterns")
+            raise TypeError("tensors= must be a list of patterns")
         store = open_store(
             url,
             storage_options=storage_options,
@@ -122,7 +121,7 @@ class Subscriber:
         self._kind = kind or (kind_of(next(iter(into.values()))) if into else usual_kind())
         self._threads = threads
         self._progress = progress
-        # Whether what is patched by hand may hold parts of two versions.
+        # Whether the caller's engine may hold parts of two versions.
         self._is_engine_torn = False
         self._url = os.fspath(url)
 
@@ -138,43 +137,43 @@ class Subscriber:
         return f"<deltachain.Subscriber {self._url}>"
 
     def __reduce__(self) -> Any:
-        raise TypeError("subscribers of deltachain cannot be pickled: open them in the process that uses them")
+        raise TypeError("subscribers cannot be pickled: open them in the process that uses them")
 
     def close(self) -> None:
-        """Gives up the copy in memory, connections and the lock of a directory."""
+        """Frees the copy in memory, connections and the lock of a directory."""
         self._native.close()
 
     @property
     def version(self) -> int | None:
-        """The version held; None before the first one."""
+        """The held version; None before the first one."""
         held = self._native.held()
         return None if held is None else held[0]
 
     @property
     def digest(self) -> str | None:
-        """State digest of the version held."""
+        """State digest of the held version."""
         held = self._native.held()
         return None if held is None else held[1]
 
     @property
     def path(self) -> str | None:
-        """The directory of the files of the version held, if there is a host copy: what `current` leads to. It stays
-        until the version after the next is being built."""
+        """With a host copy, the directory of the held version's files: the target of `current`. It stays until the
+        version after the next is being built."""
         held = self._native.held()
         return None if held is None or held[2] is None else os.fspath(held[2])
 
     @property
     def torn(self) -> bool:
-        """Whether your engine, or the tensors of `into=`, may hold parts of two versions: an `applying()`, `full()`
-        or `apply()` has begun and not come to its end. `full()` repairs that, of any update."""
+        """Whether your engine, or the tensors of `into=`, may hold parts of two versions, because an `applying()`,
+        `full()` or `apply()` was interrupted. `full()` of any update repairs that."""
         return self._is_engine_torn or self._native.is_torn
 
     def poll(self, *, timeout: float | None = None) -> Update | None:
-        """Looks once: prepares the head, or gives None if it is held already, or there is no version or no chain yet.
+        """Polls once: prepares the head; returns None if it is held already, or there is no version or no chain yet.
 
         Raises:
-            TimeoutError: if it takes longer than `timeout` seconds; with 0, if there is anything to wait for. Nothing
-                has changed.
+            TimeoutError: if it takes longer than `timeout` seconds; with 0, if it would have to wait. Nothing has
+                changed.
             Error: as for `prepare`.
         """
         update = self._poll(None, timeout)
@@ -186,21 +185,21 @@ class Subscriber:
         return Update(self, prepared) if is_there else None
 
     def prepare(self, version: int | None = None, *, timeout: float | None = None, poll: float = 0.5) -> Update:
-        """Fetches and proves a version beside the one in use, which does not change.
+        """Downloads and verifies a version beside the one in use, which does not change.
 
         Args:
-            version: which one; by default the head, and if that is held already, the next one as soon as it exists.
-            timeout: seconds after which to give up, also if the store does not answer or there is no chain yet; with 0
-                it looks once. By default there is no limit.
-            poll: seconds between two looks while there is nothing new.
+            version: its number; by default the head, or if that is held already, the next one as soon as it exists.
+            timeout: maximum seconds to wait, also for a store that does not answer or a chain that does not exist yet;
+                with 0 it polls once. By default there is no limit.
+            poll: seconds between polls while there is no new version.
 
         Returns:
-            What is ready to be applied. If `version` is held already, it changes nothing.
+            An update that is ready to be applied. If `version` is held already, it changes nothing.
 
         Raises:
-            TimeoutError: if the version does not exist, or is not here, in time. Nothing has changed.
-            WrongBaseError: if the held version is not what the chain says; `advice` tells what to do.
-            Error: if there is no good way to the version. What is held is kept.
+            TimeoutError: if the version does not exist, or is not ready, in time. Nothing has changed.
+            WrongBaseError: if the held version does not match the chain; `advice` says what to do.
+            Error: if the version cannot be built. The held version stays.
         """
         return Update(self, self._native.prepare(version, timeout, poll, self._threads, self._progress))
 
@@ -211,19 +210,18 @@ class Subscriber:
         poll: float = 2.0,
         poll_longest: float = 30.0,
     ) -> Iterator[Update]:
-        """Gives each new version when it is ready, until `stop`. Several new versions are taken at once.
+        """Yields each new version when it is ready, until `stop`. If several are new, it yields only the newest.
 
-        Apply each before you ask for the next; one that you do not apply comes again after a pause. If something
-        cannot be reached, is damaged or is missing, that is logged (`logging.getLogger("deltachain")`) and tried
-        again; the held version stays.
+        Apply each before you ask for the next; one that you do not apply comes again after a pause. Unreachable,
+        damaged or missing files are logged (`logging.getLogger("deltachain")`) and retried; the held version stays.
 
         Args:
-            stop: an event, or a function that says whether to end.
-            poll: seconds between two looks at first; they grow while there is nothing new.
-            poll_longest: the longest pause.
+            stop: an event, or a function that returns whether to stop.
+            poll: seconds between polls at first; they grow while there is no new version.
+            poll_longest: the maximum of these seconds.
 
         Raises:
-            UsageError, TornError: trying again does not help.
+            UsageError, TornError: a retry would not help.
         """
         polling = _native.Polling(poll, poll_longest)
         until = stop.is_set if isinstance(stop, threading.Event) else stop
@@ -234,16 +232,15 @@ class Subscriber:
             refused = self.version != update.version
 
     def verify(self) -> None:
-        """Hashes the copy in memory and compares it with the version held.
+        """Hashes the copy in memory and compares it with the held version.
 
         Raises:
-            WrongBaseError: if somebody has written to it.
+            WrongBaseError: if other code has written to it.
         """
         self._native.verify(self._threads, self._progress)
 
     def state(self) -> Iterator[tuple[str, Any]]:
-        """Names and tensors of the version held, one at a time: copies, if it is in memory; views of its files, if
-        it is on disk."""
+        """Names and tensors of the held version, one at a time: copies from memory, or views of files on disk."""
         if self._on_disk:
             path = self.path
             if path is not None:
@@ -254,16 +251,16 @@ class Subscriber:
 
 
 class Update:
-    """A version that has been fetched and proven, and waits to be applied. The version in use has not changed.
+    """A version that has been downloaded and verified, and is ready to be applied. The version in use has not changed.
 
     Attributes:
         version: its number.
         digest: its state digest: 64 hexadecimal digits.
         base: the version held when this was prepared; None if there was none.
-        lag: how far it is behind the head of the chain. Asked for when it is read.
+        lag: how far it is behind the head of the chain. Reading it asks the store.
         times: seconds of each phase; None until it has been applied.
-        downloaded: bytes of links and other files that were fetched; None until it has been applied.
-        routes: the routes taken: pairs of the version that each comes from, or None, and the one that it leads to.
+        downloaded: bytes of links and assets that were downloaded; None until it has been applied.
+        routes: the routes used: pairs of the version that each starts from, or None, and the one that it leads to.
     """
 
     def __init__(self, subscriber: Subscriber, native: _native.Prepared | None) -> None:
@@ -273,7 +270,7 @@ class Update:
         self.base: int | None = None if held is None else held[0]
         self.version: int = native.version if native is not None else held[0]  # type: ignore[index]
         self.digest: str = native.digest if native is not None else held[1]  # type: ignore[index]
-        # How often the copy had been switched.
+        # The number of switches so far.
         self._switches = subscriber._native.switches
         self._before = subscriber.path
         self._after = None if native is None else native.directory()
@@ -285,7 +282,7 @@ class Update:
         return f"<deltachain.Update to version {self.version}, {self.digest[:12]}>"
 
     def __reduce__(self) -> Any:
-        raise TypeError("updates of deltachain cannot be pickled: use them in the process that prepared them")
+        raise TypeError("updates cannot be pickled: use them in the process that prepared them")
 
     @property
     def lag(self) -> Lag:
@@ -293,8 +290,8 @@ class Update:
         return Lag(versions, seconds)
 
     def patches(self) -> Iterator[Patch]:
-        """What changes from the version held to this one: a patch for each tensor that changes. For a first version,
-        that is every tensor. Tensors that the new version does not have any more are not among them.
+        """The changes from the held version to this one: a patch for each tensor that changes. For a first version,
+        that is every tensor. Removed tensors are not included.
 
         Raises:
             UsageError: if the update has been applied.
@@ -318,19 +315,19 @@ class Update:
     def applying(self) -> Iterator[Iterator[Patch]]:
         """Patches your engine, then switches the copy.
 
-        In the block, load the patches (`Patch`) that it gives: all of them. When the block ends, the copy becomes
-        this version. From the beginning of the block until then the subscriber is *torn*: your engine may hold parts
-        of two versions. It stays so if the block or the switch ends with an exception, or the block has not taken all
-        patches. `full()` is the way on then.
+        In the block, load all patches (`Patch`) that it gives. When the block ends, the copy switches to this version.
+        From the beginning of the block until then the subscriber is *torn*: your engine may hold parts of two versions.
+        It stays torn if the block or the switch ends with an exception, or the block has not read all patches. Then
+        use `full()`.
 
         Raises:
-            TornError: if the subscriber is torn; at the end, if the block has not taken all patches.
-            UsageError: if something else has been applied since this was prepared.
+            TornError: if the subscriber is torn; at the end, if the block has not read all patches.
+            UsageError: if another update has been applied since this was prepared.
         """
         subscriber = self._subscriber
         self._check()
         if subscriber.torn:
-            raise TornError("an update ended half way: load all with update.full()")
+            raise TornError("an update was interrupted: load all tensors with update.full()")
         subscriber._is_engine_torn = True
         with taken(self.patches()) as patches:
             yield patches
@@ -339,8 +336,8 @@ class Update:
 
     @contextmanager
     def full(self) -> Iterator[Iterator[Patch]]:
-        """As `applying()`, but switches the copy first, and gives every tensor of the version as a whole: `indices` is
-        None. What was torn is whole again when the block has taken all and ends."""
+        """Like `applying()`, but switches the copy first, and gives every tensor of the version as a whole: `indices`
+        is None. When the block has read all and ends, the subscriber is not torn any more."""
         subscriber = self._subscriber
         self._check()
         subscriber._is_engine_torn = True
@@ -351,11 +348,11 @@ class Update:
         subscriber._is_engine_torn = False
 
     def apply(self) -> None:
-        """Switches the copy, without telling what changes: for engines that read the files of a host copy, or whose
-        tensors are the copy (`into=`). If it is interrupted, call it again, or go on with another update.
+        """Switches the copy without giving patches: for engines that read the files of a host copy, or whose tensors
+        are the copy (`into=`). If it is interrupted, call it again, or continue with another update.
 
         Raises:
-            UsageError: if something else has been applied since this was prepared.
+            UsageError: if another update has been applied since this was prepared.
         """
         self._check()
         if self._native is None:
@@ -367,21 +364,19 @@ class Update:
         self.routes = fields["routes"]
 
     def _check(self) -> None:
-        """Refuses what is not for the version held any more, before anything is touched."""
+        """Refuses an outdated update before anything changes."""
         native = self._subscriber._native
         native.held()
         is_applied = self._native is not None and self._native.is_applied
         if native.switches != self._switches + is_applied:
-            raise UsageError("USAGE: something else has been applied since this was prepared: prepare again")
+            raise UsageError("USAGE: another update has been applied since this was prepared: prepare again")
         if self._after is not None and not is_applied and not os.path.isdir(self._after):
-            raise UsageError("USAGE: something else has been prepared since: prepare again")
+            raise UsageError("USAGE: another update has been prepared since: prepare again")
 
     def _check_unapplied(self, native: _native.Prepared) -> None:
         self._check()
         if native.is_applied:
-            raise UsageError(
-                "USAGE: the update has been applied: read patches before that, in `with update.applying()`"
-            )
+            raise UsageError("USAGE: the update has been applied: read patches before, in `with update.applying()`")
 
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:

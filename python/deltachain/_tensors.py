@@ -1,4 +1,4 @@
-"""Tensors: the class of this package for those of any dtype, and new tensors of the caller's own kind."""
+"""Tensors: this package's class, which supports any dtype, and new tensors of the caller's library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BITS = {
     "C64": 64, "F64": 64, "I64": 64, "U64": 64,
 }  # fmt: skip
 
-# Several elements share a byte, and a lane is a byte.
+# Dtypes of which several elements share a byte. Their lanes are bytes.
 PACKED = frozenset({"F4", "F6_E2M3", "F6_E3M2"})
 
 # Names of torch and numpy (with ml_dtypes), which are the same except for F4.
@@ -30,16 +30,16 @@ _NAMES = {
 
 
 class Tensor:
-    """A tensor of any dtype of the format, as raw bytes: also where no library knows the dtype.
+    """A tensor of any dtype of the format, as raw bytes, even if no library supports the dtype.
 
     Args:
         dtype: its name in safetensors, such as `"BF16"` or `"F8_E4M3"`.
         shape: the dimensions, outermost first; empty for a scalar.
         data: the bytes, row-major and little-endian: an object with the buffer protocol, which is not copied. To
-            publish or compare a tensor that is not in this memory: a function of an offset and a length in bytes that
-            returns such an object with just these bytes. It is called from other threads, for up to 16 MiB at a time.
+            publish or compare a tensor in other memory: a function of an offset and a length in bytes that returns such
+            an object with these bytes. It is called from other threads, for up to 16 MiB at a time.
 
-    `memoryview(tensor.data)` shows the bytes.
+    `memoryview(tensor.data)` gives the bytes.
 
     >>> Tensor("BF16", (2,), b"\\x80\\x3f\\x00\\x80")  # 1 and -0
     Tensor('BF16', (2,))
@@ -54,7 +54,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Length of the data in bytes, as dtype and shape give it."""
+        """Length of the data in bytes, from dtype and shape."""
         bits = _BITS[self.dtype]
         for dimension in self.shape:
             bits *= dimension
@@ -75,34 +75,32 @@ def kind_of(value: Any) -> str:
 
 
 def numpy_dtype(name: str) -> Any:
-    """The dtype of numpy for one of the format; that of `ml_dtypes` where numpy has none."""
+    """The numpy dtype for a dtype of the format; from `ml_dtypes` if numpy has none."""
     import numpy
 
     if name not in _NAMES:
-        raise TypeError(f"numpy has no dtype {name}: ask for kind='deltachain'")
+        raise TypeError(f"numpy has no dtype {name}: use kind='deltachain'")
     if name == "BF16" or name.startswith("F8_"):
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError(
-                f"numpy has {name} with ml_dtypes only: install that, or ask for kind='deltachain'"
-            ) from None
+            raise TypeError(f"numpy needs ml_dtypes for {name}: install it, or use kind='deltachain'") from None
         return numpy.dtype(getattr(ml_dtypes, _NAMES[name]))
     return numpy.dtype(_NAMES[name])
 
 
 def torch_dtype(name: str) -> Any:
-    """The dtype of torch for one of the format."""
+    """The torch dtype for a dtype of the format."""
     import torch
 
     dtype = getattr(torch, _NAMES.get(name, "float4_e2m1fn_x2" if name == "F4" else ""), None)
     if dtype is None:
-        raise TypeError(f"torch has no dtype {name}: ask for kind='deltachain'")
+        raise TypeError(f"torch has no dtype {name}: use kind='deltachain'")
     return dtype
 
 
 def name_of(value: Any) -> str:
-    """The name in the format of a tensor's dtype."""
+    """The format's name of a tensor's dtype."""
     if isinstance(value, Tensor):
         return value.dtype
     text = str(value.dtype).removeprefix("torch.")
@@ -125,14 +123,14 @@ def zeros(kind: str, dtype: str, shape: list[int]) -> Any:
         return numpy.zeros(shape, dtype=numpy_dtype(dtype))
     if kind == "deltachain":
         tensor = Tensor(dtype, shape, b"")
-        # Pages of zeros that come when they are written, by the threads that write them. Small ones need no page.
+        # Large tensors get zero pages lazily, from the threads that write them.
         tensor.data = bytearray(tensor.nbytes) if tensor.nbytes < 1 << 20 else mmap.mmap(-1, tensor.nbytes)
         return tensor
     raise ValueError(f"kind must be 'torch', 'numpy' or 'deltachain', not {kind!r}")
 
 
 def allocator(base: Any, kind: str | None) -> Callable[[list[tuple[str, str, list[int]]]], dict[str, Any]]:
-    """Makes tensors of `kind`; by default, of the kind that those of `base` are."""
+    """Makes tensors of `kind`; by default, of the same kind as in `base`."""
     like: Mapping[str, Any] = base if isinstance(base, Mapping) else {}
     usual = kind or (kind_of(next(iter(like.values()))) if like else "deltachain")
 
@@ -146,7 +144,7 @@ def allocator(base: Any, kind: str | None) -> Callable[[list[tuple[str, str, lis
 
 
 def shaped(kind: str, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> Any:
-    """A tensor of `kind` over bytes that are there, without a copy: read-only, unless it is one of torch."""
+    """A tensor of `kind` over existing bytes, without a copy: read-only, except in torch."""
     if kind == "torch":
         import torch
 
@@ -164,10 +162,10 @@ def shaped(kind: str, dtype: str, shape: tuple[int, ...] | list[int], data: Any)
 
 
 def writable(data: Any) -> Any:
-    """The same bytes, as torch wants them."""
+    """The same bytes as a writable buffer, which torch needs."""
     return data.writable() if isinstance(data, _native.Buffer) else data
 
 
 def usual_kind() -> str:
-    """What patches are made of if nobody says it."""
+    """The default kind of patches."""
     return "torch" if "torch" in sys.modules else "numpy" if "numpy" in sys.modules else "deltachain"

@@ -1,4 +1,4 @@
-"""What vLLM's workers call when weights change: waits for a version, compares its digest, loads it."""
+"""The backend that vLLM's workers call to update weights: waits for a version, compares its digest, loads it."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ __all__ = ["DeltachainInitInfo", "DeltachainUpdateInfo", "DeltachainWeightTransf
 
 _Result = TypeVar("_Result")
 
-# vLLM's own logger, so that servers show what it says.
+# vLLM's own logger, so that servers show its messages.
 _logger = init_logger("vllm.deltachain")
 
-# Versions of vLLM that the checks in `e2e/vllm` have been run with.
+# Versions of vLLM tested in `e2e/vllm`.
 _TESTED = ("0.32.",)
 
-# Set to 1, untested versions of vLLM and untested loaders in sparse mode are taken.
+# If set to 1, untested versions of vLLM, and untested loaders in sparse mode, are allowed.
 _ALLOW_UNTESTED = "DELTACHAIN_ALLOW_UNTESTED"
 
-# Architectures whose loaders have been seen to take sparse patches exactly.
+# Architectures whose loaders are tested to load sparse patches exactly.
 _SPARSE = frozenset({"Qwen3ForCausalLM"})
 
-# Ways to guess tokens ahead that have no weights of their own.
+# Methods of speculative decoding without weights of their own.
 _WITHOUT_WEIGHTS = frozenset({None, "ngram", "ngram_gpu", "suffix"})
 
 _MODES = ("auto", "sparse", "reload")
 _KV = ("recompute", "keep")
 
-# Here and not in the plugin, so that only workers with this backend have them.
+# Here and not in the plugin, so that only workers with this backend have the methods.
 add_to(WorkerBase)
 
 
 @dataclass
 class DeltachainInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """What a server is told once.
+    """Settings that a server gets once.
 
     Attributes:
         chain: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
-        host_copy: the directory of the copy that all workers of a machine share. If a process keeps it (`deltachain
-            follow`), all workers read it; otherwise the first worker keeps it. None: a directory in the machine's
-            memory, `/dev/shm`, which the first worker keeps.
-        mode: `"sparse"`: what changes is patched in place. `"reload"`: the whole version is loaded layer by layer.
+        host_copy: the directory of the copy that all workers of a machine share. If another process manages it
+            (`deltachain follow`), all workers read it; otherwise the first worker manages it. None: a directory in the
+            machine's memory, `/dev/shm`, which the first worker manages.
+        mode: `"sparse"`: changes are patched in place. `"reload"`: the whole version is loaded layer by layer.
             `"auto"`: sparse where that is known to be exact, otherwise reload.
-        kv: `"recompute"`: the caller pauses with `mode=keep`, which drops what has been computed with older weights.
-            `"keep"`: the caller keeps it (`clear_cache=false`), and answers may be made of two versions.
-        timeout: seconds that an update waits until the version is on the machine.
+        kv: `"recompute"`: the caller pauses with `mode=keep`, which drops caches of older weights. `"keep"`: the caller
+            keeps them (`clear_cache=false`), and answers may mix two versions.
+        timeout: maximum seconds that an update waits for the version.
     """
 
     chain: str
@@ -79,12 +79,12 @@ class DeltachainInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
 
 @dataclass
 class DeltachainUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """Which version comes.
+    """The version to load.
 
     Attributes:
         version: its number.
-        digest: its state digest, 64 hexadecimal digits; None: whatever the chain says.
-        follower: who brings it, as `deltachain_state` was told; None: somebody who has not asked.
+        digest: its state digest, 64 hexadecimal digits; None accepts the chain's.
+        follower: the caller's name in `deltachain_state`; None if it did not call that.
     """
 
     version: int
@@ -95,10 +95,10 @@ class DeltachainUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
 class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, DeltachainUpdateInfo]):  # type: ignore[misc]
     """The backend, one in each worker.
 
-    All work is in `receive_weights`, so that nothing is half done between vLLM's calls: a version that is refused
-    leaves the model as it was. If loading fails after the model was touched, the worker does not know what it has:
-    the update fails, `finish_weight_update` refuses to name a version, and the next update loads all. So does the
-    update after somebody else has changed the weights, by a reload or a reset.
+    All work is in `receive_weights`, so no work is unfinished between vLLM's calls: a refused version leaves the model
+    unchanged. If loading fails after the model was changed, the worker's version is unknown: the update fails,
+    `finish_weight_update` refuses to name a version, and the next update loads all tensors. It also does that after
+    other code has changed the weights, by a reload or a reset.
     """
 
     init_info_cls = DeltachainInitInfo
@@ -113,32 +113,31 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         speculative = vllm_config.speculative_config
         if speculative is not None and speculative.method not in _WITHOUT_WEIGHTS:
             raise UnsupportedError(
-                f"the backend deltachain does not update draft models ({speculative.method}): they would stay at the "
+                f"the backend deltachain cannot update draft models ({speculative.method}): they would stay at the "
                 "version that the server started with"
             )
         if self.model_config.enable_sleep_mode:
             raise UnsupportedError(
-                "the backend deltachain does not know whether weights have been discarded: start the server without "
-                "--enable-sleep-mode"
+                "the backend deltachain cannot detect discarded weights: start the server without --enable-sleep-mode"
             )
         self._workers = _workers(vllm_config.parallel_config)
         self._copy: EngineCopy | None = None
         self._info: DeltachainInitInfo | None = None
         self._is_sparse = False
-        # Worker 0 decides who brings the server.
+        # Worker 0 decides which follower updates the server.
         self._lease = Lease() if vllm_config.parallel_config.rank == 0 else None
         self._is_torn = False
-        # What the model holds, and how it looked then; None: what the server was started with, or nobody knows.
+        # The model's version and its fingerprint; None if unknown, or the server's initial weights.
         self._holds: tuple[int, str, Fingerprint] | None = None
         self._received: int | None = None
         self.times: dict[str, float] = {}
 
     def init_transfer_engine(self, init_info: DeltachainInitInfo) -> None:
-        """Looks at the chain, and begins to go ahead.
+        """Opens the chain, and begins to prepare versions.
 
         Raises:
-            UsageError: if the settings are not possible.
-            UnsupportedError: if this server cannot be updated so.
+            UsageError: if a setting is invalid.
+            UnsupportedError: if this server cannot be updated with these settings.
             Error: if there is no chain.
         """
         try:
@@ -150,33 +149,33 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
 
     def _open(self, init_info: DeltachainInitInfo) -> None:
         if init_info.mode not in _MODES:
-            raise UsageError(f"USAGE: mode is one of {', '.join(_MODES)}, not {init_info.mode!r}")
+            raise UsageError(f"USAGE: mode must be one of {', '.join(_MODES)}, not {init_info.mode!r}")
         if init_info.kv not in _KV:
-            raise UsageError(f"USAGE: kv is one of {', '.join(_KV)}, not {init_info.kv!r}")
+            raise UsageError(f"USAGE: kv must be one of {', '.join(_KV)}, not {init_info.kv!r}")
         if self.vllm_config.kv_transfer_config is not None and init_info.kv != "keep":
             raise UnsupportedError(
-                "a KV connector may keep blocks of older weights beyond an update: start the server without it, or say "
+                "a KV connector may keep blocks of older weights after an update: start the server without it, or use "
                 "kv=keep"
             )
         if self._copy is not None and init_info == self._info:
             return
         if self.device.type == "cpu" and self.model_config.quantization is not None and self._packed_experts():
-            raise UnsupportedError("quantised experts on CPUs have not been tested, and vLLM packs them only once")
+            raise UnsupportedError("quantised experts on CPUs are untested, and vLLM packs them only once")
         reason = self._why_not_sparse(init_info.mode)
         if reason is not None and init_info.mode == "sparse":
             raise UnsupportedError(f"sparse updates are not possible: {reason}")
         is_sparse = reason is None and init_info.mode != "reload"
         directory = init_info.host_copy or shared_memory_directory(init_info.chain)
-        # Before another one is opened: it may be of the same directory.
+        # Closes the old copy first: the new one may use the same directory.
         self.shutdown()
         copy = EngineCopy(init_info.chain, directory, changes=is_sparse, remove=init_info.host_copy is None)
         self._copy, self._info, self._is_sparse = copy, init_info, is_sparse
         _logger.info(
-            "deltachain: follows %s in %s, which %s; updates are %s%s",
+            "deltachain: follows %s in %s, managed by %s; updates are %s%s",
             init_info.chain,
             directory,
-            "this worker keeps" if copy.keeps else "another process keeps",
-            "sparse" if is_sparse else "whole reloads",
+            "this worker" if copy.keeps else "another process",
+            "sparse" if is_sparse else "full reloads",
             "" if reason is None or init_info.mode == "reload" else f", since {reason}",
         )
 
@@ -197,11 +196,11 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             return "on CPUs a reload takes less time"
         architectures = set(self.model_config.architectures or [])
         if not architectures <= _SPARSE and not (mode == "sparse" and _allows_untested()):
-            return f"the loader of {', '.join(sorted(architectures))} has not been tested with patches"
+            return f"the loader of {', '.join(sorted(architectures))} is untested with patches"
         return None
 
     def state(self, follower: str, lease: float) -> dict[str, Any]:
-        """What this worker's model holds, and whether this follower may bring versions: docs/integrations.md."""
+        """The version of this worker's model, and whether this follower may update it: docs/integrations.md."""
         other = None if self._lease is None else self._lease.ask(follower, lease)
         owner, seconds = other or (None, None)
         held = self._held()
@@ -210,28 +209,28 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         return {"state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds}
 
     def _held(self) -> tuple[int, str] | None:
-        """Number and digest of the version that the model holds, unless it is torn or somebody has changed it."""
+        """Number and digest of the model's version; None if it is torn or was changed by other code."""
         if self._is_torn or self._holds is None:
             return None
         number, digest, fingerprint = self._holds
         if fingerprint.fits(self.model):
             return number, digest
-        _logger.warning("deltachain: somebody has changed the weights of version %d: the next is loaded whole", number)
+        _logger.warning("deltachain: the weights of version %d were changed: the next update loads all", number)
         self._forget()
         return None
 
     def _forget(self) -> None:
-        """It is not known what the model holds."""
+        """Records that the model's version is unknown."""
         self._holds = None
         if self._copy is not None:
             self._copy.lost()
 
     def start_weight_update(self) -> None:
-        """Nothing has to be prepared."""
+        """Begins an update."""
         self._received = None
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """As vLLM's own, but for CPUs, which torch made for GPUs cannot wait for."""
+        """Like vLLM's own, except that CPUs are not synchronized: torch built for GPUs cannot do that."""
         self.receive_weights(self.parse_update_info(update_info))
         if self.device.type != "cpu":
             torch.accelerator.synchronize()
@@ -241,12 +240,12 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
 
         Raises:
             UsageError: before `init_transfer_engine`, and for draft models.
-            WrongBaseError, ChainError, TimeoutError, Error: if the version cannot be had. The model is as it was.
-            TornError: if the model was touched and the version not loaded: stay paused, and update again.
+            WrongBaseError, ChainError, TimeoutError, Error: if the version is not available. The model is unchanged.
+            TornError: if loading failed half way: stay paused, and update again.
         """
         begin = time.monotonic()
         try:
-            # First the worker that keeps the copy: what it cannot have, the others would wait for in vain.
+            # First the worker that manages the copy: if it fails, the others would wait in vain.
             kept = self._together(lambda: self._take(update_info, keeps=True))
             read = self._together(lambda: self._take(update_info, keeps=False))
             waited = time.monotonic()
@@ -256,7 +255,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 self._copy.go_on()
             raise
         finally:
-            # It may have taken long, and nobody could ask meanwhile.
+            # Loading may have taken long, and the follower could not renew meanwhile.
             if self._lease is not None:
                 self._lease.renew(update_info.follower)
         self._received = taken.number
@@ -271,25 +270,25 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         )
 
     def _take(self, update_info: DeltachainUpdateInfo, *, keeps: bool) -> Version | None:
-        """Waits for a version, if this worker keeps the copy or if it does not. Nothing is touched."""
+        """Waits for a version, in the worker that manages the copy (`keeps`) or in the others. Changes nothing."""
         copy, info = self._copy, self._info
         if copy is None or info is None:
-            raise UsageError("USAGE: the backend knows no chain yet: call /init_weight_transfer_engine first")
+            raise UsageError("USAGE: the backend has no chain yet: call /init_weight_transfer_engine first")
         if self.model is not self._default_model:
-            raise UnsupportedError("the backend deltachain does not update draft models")
+            raise UnsupportedError("the backend deltachain cannot update draft models")
         other = None if self._lease is None else self._lease.held_by_other(update_info.follower)
         if other is not None:
-            raise UsageError(f"USAGE: {other[0]} brings this server versions, and may for {other[1]:.0f} s more")
+            raise UsageError(f"USAGE: {other[0]} updates this server; its lease ends in {other[1]:.0f} s")
         return copy.take(update_info.version, update_info.digest, info.timeout) if copy.keeps == keeps else None
 
     def _load(self, taken: Version | None) -> tuple[Version, str]:
-        """Loads a version; says in words what that took."""
+        """Loads a version. Returns what was loaded, for the log."""
         copy = self._copy
         assert copy is not None
         assert taken is not None
         held = None if self._held() is None else copy.held
         if held is not None and held.path == taken.path:
-            how = "nothing, it was here already"
+            how = "nothing, already loaded"
         else:
             patches = taken.changes if held is not None and self._is_sparse else None
             if patches is not None and not _can_patch(patches):
@@ -306,7 +305,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 self._forget()
                 raise TornError(
                     f"version {taken.number} was not loaded, and this worker may hold parts of two versions: keep the "
-                    f"server paused and update again, which loads all ({type(error).__name__}: {error})"
+                    f"server paused and update again, which loads all tensors ({type(error).__name__}: {error})"
                 ) from error
             self._is_torn = False
             how = "all tensors" if patches is None else f"patches of {len(patches)} tensors"
@@ -314,8 +313,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         return taken, how
 
     def _together(self, act: Callable[[], _Result], kind: type[Error] = Error) -> _Result:
-        """Does this in each worker of the server: if it fails in one, all raise, others than that one an error of this
-        kind. Otherwise one worker would go on to a version that another one does not have."""
+        """Runs this in each worker of the server. If it fails in one, all raise, the others an error of this kind.
+        Otherwise workers could get different versions."""
         failure = None
         try:
             result = act()
@@ -333,31 +332,31 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         return result
 
     def finish_weight_update(self) -> None:
-        """Lets the shared copy go ahead.
+        """Allows the shared copy to be updated again.
 
         Raises:
-            UsageError: if no version has been received, so that none can be named.
+            UsageError: if no version has been received.
         """
         if self._received is None:
-            raise UsageError("USAGE: no version has been received in this update: call /update_weights first")
+            raise UsageError("USAGE: this update has received no version: call /update_weights first")
         self._received = None
         assert self._copy is not None
         self._copy.go_on()
 
     def shutdown(self) -> None:
-        """Gives up the copy; the model stays as it is."""
+        """Closes the copy; the model does not change."""
         if self._copy is not None:
             self._copy.close()
         self._copy = self._info = None
 
     def _patch(self, patches: list[Patch]) -> None:
-        """Writes what changes, in place, through the model's own loader."""
+        """Writes patches in place, through the model's own loader."""
         from vllm.model_executor.model_loader.checkpoint_weight_patch import (
             CheckpointWeightPatch,
             load_checkpoint_weight_patches,
         )
 
-        # One patch for each tensor: a name that comes twice costs a load of its whole shape twice.
+        # One patch per tensor: a duplicate name would load the whole shape twice.
         load_checkpoint_weight_patches(
             self.model,
             [
@@ -370,7 +369,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 )
                 for patch in patches
             ],
-            # They are ascending.
+            # Indices are ascending.
             validate_unique_indices=False,
         )
 
@@ -385,7 +384,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             with torch.device(self.device), disable_mtp_completeness_check():
                 loaded: Iterable[str] | None = self.model.load_weights(iter(taken.tensors.items()))
         finally:
-            # Also after a failure: otherwise the next load would begin in the middle of this one.
+            # Also after a failure: otherwise the next load would continue this one.
             finalize_layerwise_reload(self.model, self.model_config)
         if loaded is not None and self.model_config.quantization is None:
             missing = sorted(expected - set(loaded))
@@ -393,9 +392,9 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 raise UsageError(f"USAGE: the chain has no weights for {len(missing)} parameters: {missing[:5]}")
 
     def _pack_again(self) -> None:
-        """On CPUs, vLLM multiplies by a packed copy of the last layer's weights. If they are those of the embedding, a
-        reload brings these up to date, and the copy only when it is made again. Fused experts are packed in place, and
-        only once: a reload leaves them as the checkpoint has them, which would be taken for packed ones."""
+        """On CPUs, vLLM multiplies by a packed copy of the last layer's weights. If these are tied to the embedding, a
+        reload does not update the copy. Fused experts are packed in place, and only once: a reload leaves them
+        unpacked, but vLLM would read them as packed."""
         if self.device.type != "cpu":
             return
         for _, head in self._heads():
@@ -405,25 +404,25 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             layer.quant_method.moe_kernel.fused_experts.process_weights_after_loading(layer)
 
     def _packed_experts(self) -> list[torch.nn.Module]:
-        """The layers of fused experts, which vLLM packs on CPUs."""
+        """The layers of fused experts that vLLM packs on CPUs."""
         methods = [(module, getattr(module, "quant_method", None)) for module in self.model.modules()]
         return [module for module, method in methods if getattr(method, "moe_kernel", None) is not None]
 
     def _heads(self) -> list[tuple[str, torch.nn.Module]]:
-        """The layers that make logits, with their names."""
+        """The layers that compute logits, with their names."""
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
         return [(name, module) for name, module in self.model.named_modules() if isinstance(module, ParallelLMHead)]
 
     def _tied(self) -> set[str]:
-        """Parameters that are other ones under a second name, which no checkpoint has."""
+        """Tied parameters, which checkpoints leave out."""
         if not getattr(self.model_config.hf_text_config, "tie_word_embeddings", False):
             return set()
         return {f"{name}.{own}" for name, head in self._heads() for own, _ in head.named_parameters(recurse=False)}
 
 
 def _workers(config: ParallelConfig) -> torch.distributed.ProcessGroup | None:
-    """All workers among which this server's model is divided; None if it is not."""
+    """All workers that share this server's model; None if there is one."""
     if config.world_size == 1:
         return None
     from vllm.distributed.parallel_state import get_tp_group, get_world_group
@@ -431,11 +430,12 @@ def _workers(config: ParallelConfig) -> torch.distributed.ProcessGroup | None:
     for group in (get_tp_group(), get_world_group()):
         if group.world_size == config.world_size:
             return group.cpu_group
-    raise UnsupportedError("the backend deltachain has not been tested with pipelines in several replicas")
+    raise UnsupportedError("the backend deltachain is untested with pipelines in several replicas")
 
 
 def _can_patch(patches: list[Patch]) -> bool:
-    """Whether vLLM can take these patches: lanes of floating tensors, and no NaN, which stands for what stays."""
+    """Whether vLLM can load these patches: indices in floating-point tensors, and no NaN, which vLLM reads as
+    unchanged."""
     return all(
         patch.indices is not None
         and patch.values.is_floating_point()
@@ -450,7 +450,7 @@ def _allows_untested() -> bool:
 
 
 def _refuse_untested() -> None:
-    """Raises UnsupportedError for a version of vLLM that nobody has tried."""
+    """Raises UnsupportedError for an untested version of vLLM."""
     if _allows_untested():
         return
     import vllm
@@ -463,6 +463,6 @@ def _refuse_untested() -> None:
             found = "unknown"
     if not found.startswith(_TESTED):
         raise UnsupportedError(
-            f"the backend deltachain has not been tested with vLLM {found}, but with {', '.join(_TESTED)}x: set "
-            f"{_ALLOW_UNTESTED}=1 to use it all the same"
+            f"the backend deltachain is untested with vLLM {found} (tested: {', '.join(_TESTED)}x): set "
+            f"{_ALLOW_UNTESTED}=1 to use it anyway"
         )

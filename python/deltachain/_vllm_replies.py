@@ -1,9 +1,8 @@
-"""Mends how vLLM reads what its workers reply.
+"""A fix for the way vLLM reads its workers' replies.
 
-A server with several workers asks all of them, and reads their replies one after the other. vLLM 0.32 stops at the
-first that says that it failed, and leaves the others where they are: each later request then reads, of these workers,
-the reply to the request before it. A server whose update was refused would take one worker's old reply for the new
-one, and say that it has a version which that worker has not loaded yet."""
+A server with several workers asks all of them and reads their replies in order. vLLM 0.32 stops at the first failure
+and leaves the remaining replies in their queues: each later request then reads an old reply from these workers. After
+a refused update, the server could report a version that one worker has not loaded yet."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ class _Reply:
         self._queues, self._index, self._found = queues, index, found
 
     def dequeue(self, timeout: float | None = None) -> Any:
-        """This worker's reply. All replies are read when the first one is asked for."""
+        """This worker's reply. Reading the first one reads all."""
         if not self._found:
             self._found.extend([queue.dequeue(timeout=timeout) for queue in self._queues])
         return self._found[self._index]
@@ -31,7 +30,7 @@ class _Reply:
 
 
 class Replies(list[Any]):
-    """The queues of all workers. To walk through them is to read one request's replies."""
+    """The queues of all workers. Iterating over them reads one request's replies."""
 
     def __iter__(self) -> Iterator[Any]:
         queues = [self[index] for index in range(len(self))]
@@ -40,8 +39,8 @@ class Replies(list[Any]):
 
 
 def mend() -> None:
-    """Does it for servers with the backend `deltachain`. vLLM calls this in each of its processes."""
-    # Other versions of vLLM may have neither; the backend refuses versions that it has not been tried with.
+    """Applies the fix to servers with the backend `deltachain`. vLLM calls this in each of its processes."""
+    # Other versions of vLLM may have neither; the backend refuses untested versions.
     with suppress(ImportError, AttributeError):
         from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 

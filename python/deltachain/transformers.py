@@ -1,4 +1,4 @@
-"""Publishing from any trainer of transformers: Trainer, SFTTrainer, and whatever else takes its callbacks.
+"""Publishing from any trainer of transformers: Trainer, SFTTrainer, and others that take its callbacks.
 
     from deltachain.transformers import PublishCallback
 
@@ -22,25 +22,25 @@ __all__ = ["PublishCallback", "as_saved"]
 
 
 class PublishCallback(TrainerCallback):  # type: ignore[misc]
-    """Publishes the model while it is trained: every `every` steps, and when training ends.
+    """Publishes the model during training: every `every` steps, and when training ends.
 
-    A step copies the weights and goes on; links are made and stored while training continues. Only one version is
-    published at a time: if steps are faster than the store, the next version waits for the one before, so choose a
-    larger `every`. A version's metadata has its step.
+    A step only copies the weights; links are made and stored while training continues. Only one version is published
+    at a time: if the store is slower than training, each version waits for the previous one, so choose a larger
+    `every`. A version's metadata has its step.
 
     A failure is raised by the next step that publishes, or at the end of training, and ends `train()`. Resumed
     training continues the chain.
 
     Args:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`.
-        like: the checkpoint whose names, dtypes and other files the versions get, usually the one that training began
-            with. See `Publisher`. Without it, a version has the dtypes of training, and no configuration or
-            tokenizer. In training these are often F32, where nearly every element changes with each step.
-        every: steps of the optimizer between two versions.
+        like: a reference checkpoint, usually the one that training started from. Versions take its names, dtypes and
+            assets. See `Publisher`. Without it, versions have training's dtypes, often F32, where nearly every element
+            changes with each step, and no configuration or tokenizer.
+        every: steps of the optimizer between versions.
         publisher: other arguments of `Publisher`, such as `keep_last` or `storage_options`. In a run of several
             processes, `group` is all of them by default, and `like` is needed.
 
-    Models are published whole: merge adapters of PEFT first. Models that DeepSpeed's ZeRO 3 has divided are refused.
+    Models are published whole: merge adapters of PEFT first. Models sharded by DeepSpeed's ZeRO 3 are refused.
 
     Raises:
         UsageError: if `every` is below 1.
@@ -68,29 +68,29 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         return self._last if self._publisher is None else self._publisher.last
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Opens the chain, or begins it."""
+        """Opens or creates the chain."""
         if self._publisher is not None:
-            # Training ended with an exception before, so that nobody was asked to close it.
+            # The last training ended with an exception, so `on_train_end` was not called.
             self._close()
         self._step = None
         settings = {"group": _everybody(), **self._settings}
         self._publisher = Publisher(self._url, like=self._like, **settings)
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Publishes, if it is time to."""
+        """Publishes every `every` steps."""
         if state.global_step % self._every == 0:
             self._publish(state, model)
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Publishes the last step, unless that has been done, and waits."""
-        # The best model may have been loaded meanwhile, and is what training has led to.
+        """Publishes the last step, unless it is already published, and waits."""
+        # The best model may have been loaded since, and is the result of training.
         if self._step != state.global_step or args.load_best_model_at_end:
             self._publish(state, model)
         self._close()
 
     def _publish(self, state: Any, model: Any) -> None:
         if self._publisher is None:
-            raise UsageError("USAGE: the callback publishes while a trainer trains, and none has begun")
+            raise UsageError("USAGE: the callback can publish only during training")
         self._publisher.publish_async(as_saved(model), metadata={"step": state.global_step})
         self._step = state.global_step
 
@@ -104,17 +104,17 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def as_saved(model: Any, tensors: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Names and tensors of a model as `save_pretrained` writes them. transformers holds some models in another form
-    than their checkpoints: all experts of a layer are one tensor.
+    """Names and tensors of a model as `save_pretrained` writes them. transformers stores some models differently from
+    their checkpoints: all experts of a layer are one tensor.
 
     Args:
-        model: a module of torch; those that are no `PreTrainedModel` are taken as they are.
-        tensors: some of its tensors, by the model's own names; by default, all. A trainer that gives one at a time
-            can be published by `transform=lambda name, tensor: as_saved(model, {name: tensor})`, if each tensor of
-            the model becomes tensors of the checkpoint by itself.
+        model: a module of torch; only a `PreTrainedModel` is converted.
+        tensors: some of its tensors, by the model's own names; by default, all. For a trainer that gives one at a time,
+            use `transform=lambda name, tensor: as_saved(model, {name: tensor})`, if each tensor of the model can be
+            converted alone.
 
     Returns:
-        The tensors, without copies, but for those whose form is another one.
+        The tensors; only converted ones are copies.
     """
     state: dict[str, Any] = model.state_dict() if tensors is None else dict(tensors)
     if not isinstance(model, PreTrainedModel):
@@ -124,14 +124,14 @@ def as_saved(model: Any, tensors: Mapping[str, Any] | None = None) -> Mapping[st
     try:
         from transformers.core_model_loading import revert_weight_conversion
     except ImportError:
-        # Before transformers 5, models had the form of their checkpoints.
+        # Before transformers 5, models were stored like their checkpoints.
         return state
     saved: dict[str, Any] = revert_weight_conversion(model, state)
     return saved
 
 
 def _everybody() -> Any:
-    """All processes of the run; None for one alone."""
+    """All processes of the run; None if there is only one."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:

@@ -1,4 +1,4 @@
-"""Publishing from trainers of TRL that generate beside training: AsyncGRPOTrainer, AsyncDistillationTrainer.
+"""Publishing from trainers of TRL that generate during training: AsyncGRPOTrainer, AsyncDistillationTrainer.
 
     from deltachain.trl import WeightTransfer
 
@@ -25,37 +25,36 @@ from ._tensors import shaped
 
 __all__ = ["WeightTransfer"]
 
-# Seconds between two looks at a host copy.
+# Seconds between polls of a host copy.
 _POLL = 0.2
 
 
 class WeightTransfer:
-    """What TRL calls to bring weights to servers (`WeightTransferProtocol`): each sync becomes a version of a chain.
+    """TRL's interface for updating servers (`WeightTransferProtocol`): each sync publishes a version to a chain.
 
     Args:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`.
-        like: the checkpoint whose names, dtypes and other files the versions get, usually the one that training began
-            with. TRL trains in F32 by default; weights are cast to the checkpoint's dtypes here. See `Publisher`.
+        like: a reference checkpoint, usually the one that training started from. Versions take its names, dtypes and
+            assets. TRL trains in F32 by default; weights are cast to the checkpoint's dtypes. See `Publisher`.
         wait: what a sync waits for.
 
-            `"published"`: nothing. The weights are copied, and training goes on while they are stored. Servers follow
-            the chain by themselves, and the trainer need not know them. Only one version is published at a time.
+            `"published"`: nothing. The weights are copied, and training continues while they are stored. Servers follow
+            the chain on their own, unknown to the trainer. Only one version is published at a time.
 
-            `"staged"`: until the version is stored, and has come to each of `host_copies`.
+            `"staged"`: until the version is stored, and each of `host_copies` has it.
 
-            `"applied"`: until each of `servers` has it. They are paused when the version is stored, and has come to
-            `host_copies` if there are any.
-        host_copies: directories that followers keep (`deltachain follow URL DIR`), as this machine sees them.
-        servers: `http://HOST:PORT` of servers of vLLM with the backend `deltachain`. No process may update them
-            beside this one.
+            `"applied"`: until each of `servers` has it. They are paused only when the version is stored, and
+            `host_copies`, if any, have it.
+        host_copies: directories of followers (`deltachain follow URL DIR`), as mounted on this machine.
+        servers: `http://HOST:PORT` of servers of vLLM with the backend `deltachain`. No other process may update them.
         backend: settings for the servers' backend, beside the chain: `{"mode": "reload"}`, `{"host_copy": DIR}`.
-        timeout: seconds that a host copy or a request to a server may take.
-        frozen_from_like: take tensors that TRL does not send from `like`: parameters that are not trained, such as
+        timeout: maximum seconds for a host copy or a request to a server.
+        frozen_from_like: read tensors that TRL does not send from `like`: parameters that are not trained, such as
             those of a vision tower, and buffers. Without it, a checkpoint with such tensors is refused.
         publisher: other arguments of `Publisher`, such as `keep_last`, `transform` or `storage_options`. In TRL one
             process publishes for all, so there is no `group`.
 
-    A failure is raised where a sync waits for it; with `"published"`, by the next sync, or when training ends.
+    A sync raises a failure that it waits for; with `"published"`, the next sync raises it, or the end of training.
 
     Raises:
         UsageError: if settings contradict each other.
@@ -75,19 +74,21 @@ class WeightTransfer:
         **publisher: Any,
     ) -> None:
         if wait not in ("published", "staged", "applied"):
-            raise UsageError(f"USAGE: wait is 'published', 'staged' or 'applied', not {wait!r}")
+            raise UsageError(f"USAGE: wait must be 'published', 'staged' or 'applied', not {wait!r}")
         if isinstance(host_copies, str) or isinstance(servers, str):
-            raise TypeError("host_copies= and servers= are lists")
+            raise TypeError("host_copies= and servers= must be lists")
         if (wait == "applied") != bool(servers):
-            raise UsageError("USAGE: servers= and wait='applied' belong together")
-        if (wait == "staged" and not host_copies) or (wait == "published" and host_copies):
-            raise UsageError("USAGE: host_copies= is what wait='staged' waits for, and wait='applied' before it pauses")
+            raise UsageError("USAGE: servers= and wait='applied' need each other")
+        if wait == "staged" and not host_copies:
+            raise UsageError("USAGE: wait='staged' needs host_copies=")
+        if wait == "published" and host_copies:
+            raise UsageError("USAGE: host_copies= needs wait='staged' or wait='applied'")
         if backend is not None and not servers:
-            raise UsageError("USAGE: backend= is for servers=")
+            raise UsageError("USAGE: backend= needs servers=")
         if "group" in publisher:
-            raise UsageError("USAGE: TRL has one process publish: group= cannot be given")
+            raise UsageError("USAGE: group= is not supported: in TRL one process publishes")
         if frozen_from_like and (like is None or "transform" in publisher):
-            raise UsageError("USAGE: frozen_from_like needs like=, and does not go with transform=")
+            raise UsageError("USAGE: frozen_from_like needs like=, and cannot be combined with transform=")
         self._url = os.fspath(url)
         self._like = None if like is None else os.fspath(like)
         self._wait = wait
@@ -108,25 +109,25 @@ class WeightTransfer:
         return self._last if self._publisher is None else self._publisher.last
 
     def init_weight_transfer(self) -> None:
-        """Opens the chain, or begins it, and waits for the servers.
+        """Opens or creates the chain, and waits for the servers.
 
         Raises:
-            Error: if the chain can neither be read nor begun, or a server is not there in time.
+            Error: if the chain can neither be read nor created, or a server does not answer in time.
         """
         self._opened()
 
     def pause(self) -> None:
-        """Nothing: TRL calls this before it sends, and servers are to stand still for no longer than they must. With
-        `wait="applied"` they are paused while weights are sent, when the version is ready."""
+        """Does nothing: TRL calls this before it sends weights. With `wait="applied"`, servers are paused later, when
+        the version is ready."""
 
     def send_weights(self, iterator: Iterable[tuple[str, Any]]) -> None:
-        """Publishes a version, and waits for those whom `wait` names.
+        """Publishes a version, and waits as `wait` says.
 
         Raises:
-            UsageError: if names are missing or too many, or a tensor does not fit.
+            UsageError: if names are missing or unexpected, or a tensor does not fit.
             TimeoutError: if host copies do not get the version in time. It is published.
-            IoError: if a server fails; the others go on. One that may hold parts of two versions stays paused.
-            Error: if the version cannot be published, or the one before could not and nobody has asked for it.
+            IoError: if a server fails; the others resume. One that may hold parts of two versions stays paused.
+            Error: if publishing this version fails, or the previous one failed and that error was not raised yet.
         """
         publisher = self._opened()
         job = publisher.publish_async(self._whole(iterator))
@@ -138,19 +139,19 @@ class WeightTransfer:
             self._servers.update(published.version, published.digest)
 
     def resume(self) -> None:
-        """With `wait="applied"`, lets the servers go on. Otherwise nothing.
+        """With `wait="applied"`, resumes the servers.
 
         Raises:
-            IoError: if a server does not.
+            IoError: if a server fails to resume.
         """
         if self._servers is not None:
             self._servers.resume()
 
     def destroy(self) -> None:
-        """Waits for what is under way.
+        """Waits for the running publish.
 
         Raises:
-            Error: if the last version could not be published, and nobody has asked for it.
+            Error: if publishing the last version failed, and that error was not raised yet.
         """
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
@@ -163,7 +164,7 @@ class WeightTransfer:
                     servers.end()
 
     def _opened(self) -> Publisher:
-        # TRL does not begin again if the same trainer trains twice.
+        # TRL does not call `init_weight_transfer` again if the same trainer trains twice.
         if self._publisher is None:
             publisher = Publisher(self._url, like=self._like, **self._settings)
             try:
@@ -179,7 +180,7 @@ class WeightTransfer:
         return self._publisher
 
     def _whole(self, iterator: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-        """What TRL sends, and what it does not send."""
+        """The tensors that TRL sends, and with `frozen_from_like` the others."""
         if not self._frozen_from_like:
             yield from iterator
             return
@@ -206,6 +207,6 @@ class WeightTransfer:
                     raise TimeoutError(
                         f"version {version} was published, but a host copy {state} (file {path})",
                         file=path,
-                        advice="see whether its follower runs",
+                        advice="check that its follower runs",
                     )
                 time.sleep(_POLL)

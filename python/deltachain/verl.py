@@ -1,4 +1,4 @@
-"""A checkpoint engine for verl: trainers publish each version to a chain, and rollout workers take it from there.
+"""A checkpoint engine for verl: trainers publish each version to a chain, and rollout workers follow it.
 
     actor_rollout_ref.rollout.checkpoint_engine.backend=deltachain
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=deltachain.verl
@@ -24,24 +24,24 @@ from ._subscriber import Subscriber
 
 __all__ = ["DeltachainCheckpointEngine"]
 
-# Seconds between two looks at a directory that another process of the machine keeps.
+# Seconds between polls of a directory that another process of the machine manages.
 _POLL = 0.1
 
 
 @CheckpointEngineRegistry.register("deltachain")
 class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
-    """What verl calls in its trainers (one of them publishes) and in its rollout workers.
+    """The engine that verl calls in its trainers (one of them publishes) and in its rollout workers.
 
     Args:
-        bucket_size: verl gives it; nothing is made of it.
-        is_master: verl gives it: whether this is the trainer that publishes. The others bring their parts of the
-            tensors, which the master has whole, one at a time.
+        bucket_size: given by verl, unused.
+        is_master: given by verl: whether this is the trainer that publishes. The others take part in gathering the
+            tensors, one at a time.
         url: the chain.
-        like: the checkpoint that versions are like, as for `Publisher`. Trainers in F32 need it.
-        host_copy: a directory on each rollout machine that is kept at the version, and which its workers share: one
-            of them fetches, the others read its files. Without it, each worker has a copy of the model in its memory.
-        timeout: seconds that rollout workers wait for a version.
-        publisher, subscriber: what else `Publisher` and `Subscriber` take.
+        like: the reference checkpoint, as for `Publisher`. Trainers in F32 need it.
+        host_copy: a directory on each rollout machine that its workers share: one of them downloads, the others read
+            its files. Without it, each worker has a copy of the model in its memory.
+        timeout: maximum seconds that rollout workers wait for a version.
+        publisher, subscriber: other arguments of `Publisher` and `Subscriber`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         self._version: int | None = None
 
     def prepare(self) -> dict[str, Any]:
-        """The master says which version comes next."""
+        """The master announces the next version."""
         if self._publisher is None:
             return {}
         head = self._publisher.head
@@ -72,23 +72,23 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
     def build_topology(
         cls, trainers: int, rollouts: int, metadata: list[dict[str, Any]]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Everybody is told of the version; there is no other group than those who know the chain."""
+        """Gives the version to all processes; the chain needs no process group."""
         version = metadata[0]["version"]
         return {"version": [version] * trainers}, {"version": [version] * rollouts}
 
     def init_process_group(self, version: int) -> None:
-        """Takes note of the version."""
+        """Records the version."""
         self._version = version
 
     def finalize(self) -> None:
-        """Copies are kept: the next version is made from them."""
+        """Does nothing: the next version is built from the copies."""
 
     async def send_weights(self, weights: Iterable[tuple[str, Any]], global_steps: int | None = None) -> None:
         """Publishes the weights, and waits until rollout workers can see them.
 
         Raises:
             Error: if that fails.
-            ChainError: if another version has come of it than was announced, since somebody else publishes.
+            ChainError: if the version's number is not the announced one, because another process publishes too.
         """
         if self._publisher is None:
             for _ in weights:
@@ -98,13 +98,13 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         published = await asyncio.wrap_future(job)
         if published.version != self._version:
             raise ChainError(
-                f"CHAIN: version {published.version} was published where {self._version} was announced: somebody else "
+                f"CHAIN: version {published.version} was published, but {self._version} was announced: another process "
                 "publishes to the chain",
-                advice="give each run a chain of its own",
+                advice="give each run its own chain",
             )
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Any]]:
-        """All tensors of the version, proven, on this worker's device.
+        """All tensors of the version, verified, on this worker's device.
 
         Raises:
             TimeoutError: if there is no such version in time.
@@ -116,7 +116,7 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
             yield name, tensor.to(device)
 
     def _fetched(self) -> Iterable[tuple[str, Any]]:
-        """Brings the copy to the version: its tensors, one at a time."""
+        """Updates the copy to the version. Returns its tensors, one at a time."""
         assert self._version is not None
         end = time.monotonic() + self._timeout
         while not self._keeps():
@@ -125,8 +125,8 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
                 return copy.tensors().items()
             if time.monotonic() > end:
                 raise TimeoutError(
-                    f"{self._host_copy} is at version {copy.version}, and not yet at {self._version}: see why the "
-                    "process that keeps it does not go on"
+                    f"{self._host_copy} is at version {copy.version}, not yet at {self._version}: check the process "
+                    "that manages it"
                 )
             time.sleep(_POLL)
         assert self._subscriber is not None
@@ -134,7 +134,7 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         return self._subscriber.state()
 
     def _keeps(self) -> bool:
-        """Whether this process keeps the copy: the first one that tries, until it ends."""
+        """Whether this process manages the copy: the first one that opens it does, until it ends."""
         if self._subscriber is not None:
             return True
         try:

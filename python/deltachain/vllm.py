@@ -1,8 +1,8 @@
-"""The weight transfer backend `deltachain` for vLLM: servers take versions from a chain.
+"""The weight transfer backend `deltachain` for vLLM: servers follow a chain.
 
     vllm serve MODEL --weight-transfer-config '{"backend": "deltachain"}'
 
-Installed beside vLLM, this package is found by it: the entry point `vllm.general_plugins`. See docs/integrations.md.
+vLLM finds the installed package by its entry point `vllm.general_plugins`. See docs/integrations.md.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Makes the backend known. vLLM calls this in each of its processes, in some of them twice."""
+    """Registers the backend. vLLM calls this in each of its processes, in some of them twice."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     from ._vllm_replies import mend

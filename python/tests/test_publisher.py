@@ -442,7 +442,7 @@ def test_a_pipeline_keeps_its_folders(tmp_path: Path) -> None:
     with dc.Publisher(url, like=base) as pub:
         for tensors in versions:
             pub.publish({name: dc.Tensor("U8", (4,), data) for name, data in tensors.items()})
-        with pytest.raises(dc.UsageError, match="1 missing: text 2/w; 1 too many: w"):
+        with pytest.raises(dc.UsageError, match="1 missing: text 2/w; 1 unexpected: w"):
             pub.publish({"text/w": dc.Tensor("U8", (4,), b"abcd"), "w": dc.Tensor("U8", (4,), b"abcd")})
     with dc.Subscriber(url, host_copy=place, kind="deltachain") as sub:
         copy = dc.HostCopy(place, kind="deltachain")
@@ -525,7 +525,7 @@ def test_a_publisher_is_used_by_one_thread_at_a_time(tmp_path: Path) -> None:
         assert begun.wait(60)
         calls = (lambda: pub.publish(tensors(1)), lambda: pub.publish_async(tensors(1)), pub.wait, pub.close)
         for call in (*calls, lambda: pub.head):
-            with pytest.raises(dc.UsageError, match="another thread is using it"):
+            with pytest.raises(dc.UsageError, match="another thread is using the publisher"):
                 call()
         done.set()
         assert first.result().version == 0

@@ -470,7 +470,7 @@ def test_patches_that_are_not_taken_make_it_torn(chain: Chain) -> None:
     subscriber.prepare(0).apply()
     for count in (0, 1):
         update = subscriber.prepare(1)
-        with pytest.raises(dc.TornError, match="before it took all"), update.applying() as patches:
+        with pytest.raises(dc.TornError, match="before it read all"), update.applying() as patches:
             for _, _patch in zip(range(count), patches, strict=False):
                 pass
         assert subscriber.torn and subscriber.version == 0

@@ -186,7 +186,7 @@ class StandIn:
             raise Refused("start_weight_update must be called before update_weights")
         if not self.knows_chain or self.owner not in (None, follower):
             self.is_open = False
-            raise Refused("the backend knows no chain yet" if not self.knows_chain else f"{self.owner} brings it")
+            raise Refused("the backend has no chain yet" if not self.knows_chain else f"{self.owner} brings it")
         self.holds, self.has_received = (version, digest), True
 
     def taken(self) -> list[Call]:

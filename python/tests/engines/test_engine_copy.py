@@ -93,7 +93,7 @@ def test_one_process_keeps_it_and_others_read(tmp_path: Path) -> None:
         try:
             assert not copy.keeps
             copy.taken(copy.take(0, digests[0], LONG))
-            with pytest.raises(dc.TimeoutError, match="kept by another process"):
+            with pytest.raises(dc.TimeoutError, match="managed by another process"):
                 copy.take(1, digests[1], 0.3)
             keeper.stdin.write("\n")
             keeper.stdin.flush()
