@@ -197,7 +197,6 @@ class EngineCopy:
         said = None
         while True:
             with self._state:
-                self._state.wait_for(lambda: self._is_called() or not self._stays)
                 if self._stop:
                     return
                 wanted = self._wanted

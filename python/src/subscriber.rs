@@ -72,12 +72,17 @@ enum Polled {
 }
 
 impl Polled {
-    /// From what has been prepared, with the version and its state digest.
-    fn of(made: Option<(u64, Digest, Made)>) -> Self {
-        made.map_or(Self::Held, |(version, digest, made)| {
-            let made = Mutex::new(OfProcess::new(made));
-            Self::New(Box::new(Prepared { made, version, digest, told: Mutex::new(None) }))
-        })
+    /// From what has been prepared, with the version and its state digest, or why nothing was.
+    fn of(made: Result<Option<(u64, Digest, Made)>>, is_missing: impl FnOnce(&Error) -> bool) -> Result<Self> {
+        match made {
+            Ok(None) => Ok(Self::Held),
+            Ok(Some((version, digest, made))) => {
+                let made = Mutex::new(OfProcess::new(made));
+                Ok(Self::New(Box::new(Prepared { made, version, digest, told: Mutex::new(None) })))
+            }
+            Err(error) if is_missing(&error) => Ok(Self::Missing),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -103,14 +108,14 @@ impl Polling {
     /// A poll of the head.
     fn poll(&self, copy: &mut Copy, watch: &dyn Observer) -> Result<Polled> {
         let mut polling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        of_each!(copy, follower, wrap => match polling.poll(follower, watch) {
-            Ok(made) => Ok(Polled::of(made.map(|made| (made.version(), made.state(), wrap(made))))),
-            Err(error) if follower.is_missing(None, &error) => Ok(Polled::Missing),
-            Err(error) => {
+        of_each!(copy, follower, wrap => {
+            let made = polling.poll(follower, watch);
+            let made = made.map(|made| made.map(|made| (made.version(), made.state(), wrap(made))));
+            Polled::of(made, |error| follower.is_missing(None, error)).or_else(|error| {
                 // That it is to end is no failure.
                 watch.advance(Phase::Wait, 0)?;
                 polling.failed(follower, error).map(|_| Polled::Held)
-            }
+            })
         })
     }
 
@@ -219,7 +224,7 @@ impl Follower {
             Copy::Memory(subscriber) => subscriber.held().map(in_memory),
             Copy::Into(subscriber, _) => subscriber.held().map(in_memory),
             Copy::Directory(subscriber) => {
-                subscriber.held().map(|held| (held.version, held.state.to_string(), Some(held.directory.clone())))
+                subscriber.held().map(|held| (held.version, held.state.to_string(), Some(held.directory)))
             }
         })
     }
@@ -394,10 +399,10 @@ impl Follower {
     /// Prepares a version, or the head.
     fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &How) -> PyResult<Polled> {
         let polled = self.with_copy(py, how, |copy, watch| {
-            of_each!(copy, follower, wrap => match follower.prepare(version, watch) {
-                Ok(made) => Ok(Polled::of(made.map(|made| (made.version(), made.state(), wrap(made))))),
-                Err(error) if follower.is_missing(version, &error) => Ok(Polled::Missing),
-                Err(error) => Err(error),
+            of_each!(copy, follower, wrap => {
+                let made = follower.prepare(version, watch);
+                let made = made.map(|made| made.map(|made| (made.version(), made.state(), wrap(made))));
+                Polled::of(made, |error| follower.is_missing(version, error))
             })
         })?;
         Ok(match polled {

@@ -20,7 +20,7 @@ use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
 use crate::following::reach::{Destination, Reached, Reader};
 use crate::following::selection::Choice;
 use crate::following::shard::{HeldModel, Shard};
-use crate::following::switched::{HeldVersion, Switched, Trip};
+use crate::following::switched::{HeldVersion, Preparation, Switched};
 use crate::observer::{Observer, Phase};
 
 /// A directory at a version of a chain: a [`Follower`] keeps it.
@@ -61,7 +61,7 @@ enum Files {
 #[derive(Debug)]
 pub struct Prepared {
     made: Current,
-    trip: Trip,
+    preparation: Preparation,
 }
 
 impl Prepared {
@@ -149,19 +149,19 @@ impl Place for Directory {
         let held = model.as_ref();
         let to = InDirectory { directory: &self.kept, other_files: &self.other_files, known, held };
         match reader.prepare(version, known, &to, observer)? {
-            Reached::Made(made, trip) => Ok(Some(Prepared { made, trip })),
+            Reached::Made(made, preparation) => Ok(Some(Prepared { made, preparation })),
             Reached::Held => Ok(None),
         }
     }
 
     fn switch(&mut self, prepared: Prepared) -> Result<Switched> {
-        let Prepared { made, mut trip } = prepared;
+        let Prepared { made, mut preparation } = prepared;
         let began = Instant::now();
         self.kept.switch(&made.model)?;
-        trip.times.switch = began.elapsed();
+        preparation.times.switch = began.elapsed();
         let from = self.held().map(|before| before.version);
         let known = self.held.insert(Known::new(made, Files::Proven));
-        Ok(Switched::new(from, known.public.clone(), trip))
+        Ok(Switched::new(from, known.public.clone(), preparation))
     }
 }
 

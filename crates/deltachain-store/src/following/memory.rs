@@ -23,7 +23,7 @@ use crate::following::reach::{Destination, Reached, Reader};
 use crate::following::replay::rows;
 use crate::following::selection::Choice;
 use crate::following::shard::Shard;
-use crate::following::switched::{HeldVersion, Switched, Trip};
+use crate::following::switched::{HeldVersion, Preparation, Switched};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Weights of one shard that are loaded already.
@@ -99,7 +99,7 @@ pub struct PreparedPatches<M = MemoryState> {
     /// What else is exchanged.
     other: Side<M>,
     is_applied: bool,
-    trip: Trip,
+    preparation: Preparation,
 }
 
 /// Which way values go.
@@ -288,9 +288,9 @@ impl<M: StateMemory> Memory<M> {
     fn go(&mut self, prepared: &mut PreparedPatches<M>, way: Way) -> Result<Switched<()>> {
         let began = Instant::now();
         self.exchange(prepared, way)?;
-        let mut trip = prepared.trip.clone();
-        trip.times.switch = began.elapsed();
-        Ok(Switched::new(prepared.base.map(|(version, _)| version), prepared.public.clone(), trip))
+        let mut preparation = prepared.preparation.clone();
+        preparation.times.switch = began.elapsed();
+        Ok(Switched::new(prepared.base.map(|(version, _)| version), prepared.public.clone(), preparation))
     }
 
     fn exchange(&mut self, prepared: &mut PreparedPatches<M>, way: Way) -> Result<()> {
@@ -341,7 +341,7 @@ impl<M: StateMemory> Place for Memory<M> {
     ) -> Result<Option<PreparedPatches<M>>> {
         let known = self.held.as_ref();
         let base = known.map(|known| (known.version, known.commit));
-        let Reached::Made(made, trip) = reader.prepare(version, known, self, observer)? else { return Ok(None) };
+        let Reached::Made(made, preparation) = reader.prepare(version, known, self, observer)? else { return Ok(None) };
         let Made { record, memories, mut sets } = made;
         if memories.is_none() {
             fit(&mut sets, &mut self.memories)?;
@@ -352,7 +352,7 @@ impl<M: StateMemory> Place for Memory<M> {
             sets,
             other: Side { record: Some(record), memories },
             is_applied: false,
-            trip,
+            preparation,
         }))
     }
 

@@ -176,7 +176,7 @@ impl Polling {
             return Err(error);
         }
         // A chain without versions is not a failure.
-        let is_empty = error.is(&CHN_03) && follower.is_missing(None, &error);
+        let is_empty = error.is(&CHN_03) && follower.held().is_none();
         let text = if is_empty { "the chain has no version yet".to_owned() } else { format!("will retry: {error:#}") };
         self.remark = Some(text);
         Ok(error)

@@ -18,7 +18,7 @@ use crate::fetching::links::{Failure, Links, Received};
 use crate::following::replay::{Following, Pushed, Trouble};
 use crate::following::selection::Choice;
 use crate::following::shard::Shard;
-use crate::following::switched::Trip;
+use crate::following::switched::Preparation;
 use crate::observer::Observer;
 
 /// The error if documents do not fit each other, or name something that does not exist.
@@ -64,7 +64,7 @@ pub(crate) struct Consent {
 pub(crate) enum Reached<T> {
     /// The version is held already.
     Held,
-    Made(T, Trip),
+    Made(T, Preparation),
 }
 
 /// What is needed to reach versions, wherever they go.
@@ -175,11 +175,11 @@ impl Reader {
         told: &mut BTreeSet<String>,
     ) -> Result<Reached<D::Made>> {
         let mut planner = planner.shards(self.choice.numbers.iter().flatten().copied());
-        let mut trip = Trip::default();
+        let mut preparation = Preparation::default();
         loop {
             let began = Instant::now();
             let plan = read::plan(&self.store, &mut planner);
-            trip.times.plan += began.elapsed();
+            preparation.times.plan += began.elapsed();
             for fault in planner.passed_over() {
                 let text = format!("skipped a path: {fault}");
                 if !told.contains(&text) {
@@ -196,14 +196,14 @@ impl Reader {
                 return Ok(Reached::Held);
             }
             let began = Instant::now();
-            let made = to.make(self, &plan, observer, &mut trip.received);
-            trip.times.build += began.elapsed();
-            trip.times.download = trip.received.time;
+            let made = to.make(self, &plan, observer, &mut preparation.received);
+            preparation.times.build += began.elapsed();
+            preparation.times.download = preparation.received.time;
             match made {
                 Ok(made) => {
                     self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
-                    trip.routes = plan.hops.iter().map(|hop| (hop.from, hop.version)).collect();
-                    return Ok(Reached::Made(made, trip));
+                    preparation.routes = plan.hops.iter().map(|hop| (hop.from, hop.version)).collect();
+                    return Ok(Reached::Made(made, preparation));
                 }
                 Err(Failure::File(file, error)) => planner.fail_file(&file, error),
                 Err(Failure::Route(hop, error)) => planner.fail_route(&hop, error),

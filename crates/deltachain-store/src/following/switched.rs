@@ -81,9 +81,9 @@ pub struct Switched<D = PathBuf> {
 }
 
 impl<D> Switched<D> {
-    pub(crate) fn new(from: Option<u64>, held: HeldVersion<D>, trip: Trip) -> Self {
+    pub(crate) fn new(from: Option<u64>, held: HeldVersion<D>, preparation: Preparation) -> Self {
         let HeldVersion { version, state, commit, directory } = held;
-        let Trip { routes, received, times } = trip;
+        let Preparation { routes, received, times } = preparation;
         let Received { downloaded, from_cache, written, .. } = received;
         Self { from, version, state, commit, directory, routes, downloaded, from_cache, written, times, lag: None }
     }
@@ -91,7 +91,7 @@ impl<D> Switched<D> {
 
 /// The way to a version.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Trip {
+pub(crate) struct Preparation {
     pub(crate) routes: Vec<(Option<u64>, u64)>,
     pub(crate) received: Received,
     pub(crate) times: PhaseTimes,
