@@ -29,7 +29,7 @@ pub(crate) fn write_vectors() -> Result {
     build_runner()?;
     rules(&[])?;
     Python::install()?.run("conformance", &["-m", "generator"])?;
-    adequacy(&[])
+    rule_switch("run", &["adequacy"])
 }
 
 /// All steps of the kit, for this task and for `cargo xtask ci`. They need the runner.
@@ -37,7 +37,7 @@ pub(crate) fn lanes(built: bool, python: Option<&Python>) -> Vec<Lane<'_>> {
     vec![
         Box::new(move |steps| add_steps(steps, built, python)),
         Box::new(|steps| {
-            steps.run("adequacy of the vectors", || adequacy(&["--check"]));
+            steps.run("adequacy of the vectors", || rule_switch("test", &["adequacy::"]));
         }),
     ]
 }
@@ -107,12 +107,12 @@ pub(crate) fn measure_part(testee: &[&str], options: &[&str]) -> Result {
     execute(command.current_dir(root()?).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
-/// Switches off one rule at a time, which only a build of its own can do. It has a folder of its own, too: with other
+/// Runs the runner or its tests in a build that can switch off one rule at a time. It has a folder of its own: with other
 /// flags, everything in the usual one would be built again each time.
-fn adequacy(options: &[&str]) -> Result {
-    let mut command = cargo(&["run", "--package", "deltachain-conformance", "--", "adequacy"])?;
+fn rule_switch(task: &str, arguments: &[&str]) -> Result {
+    let mut command = cargo(&[task, "--package", "deltachain-conformance", "--"])?;
     command.env("RUSTFLAGS", "--cfg=deltachain_rule_switch").env("CARGO_TARGET_DIR", target()?.join("rule-switch"));
-    execute(command.args(options))
+    execute(command.args(arguments))
 }
 
 /// A path as one word of a testee's command line.

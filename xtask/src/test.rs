@@ -6,8 +6,8 @@ use crate::workspace::{Profile, cargo};
 use crate::{Result, conformance, js, node, wheel};
 
 /// The crates that users get.
-const CRATES: &str =
-    "--package deltachain --package deltachain-exchange --package deltachain-store --package deltachain-cli";
+const CRATES: &str = "--package deltachain --package deltachain-exchange --package deltachain-store \
+                      --package deltachain-engines --package deltachain-cli";
 
 pub(crate) fn run() -> Result {
     Profile::Tests.choose();
@@ -29,6 +29,7 @@ pub(crate) fn run() -> Result {
 pub(crate) fn rust_tests(steps: &mut Steps, crates: &str, others: &str) -> bool {
     let test = |options: &str| execute(cargo(&["test"])?.args(options.split_whitespace()));
     let built = steps.run("build", || test(&format!("{crates} {others} --no-run")));
-    steps.run("Rust tests", || test(crates));
+    // One that fails does not hide those of the crates after it.
+    steps.run("Rust tests", || test(&format!("{crates} --no-fail-fast")));
     built
 }

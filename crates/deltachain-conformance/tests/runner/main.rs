@@ -1,9 +1,8 @@
 //! Tests of the runner from outside: tiny vectors that each test makes, and testees that err in every way that a run has to
-//! notice; then all vectors of the repository.
+//! notice. `cargo xtask conformance` runs all vectors of the repository.
 
 #[cfg(deltachain_rule_switch)]
 mod adequacy;
-mod committed;
 mod indexes;
 mod lists;
 mod reports;
