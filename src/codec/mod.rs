@@ -21,8 +21,8 @@ mod statistics;
 mod x86;
 
 #[cfg(test)]
-mod choices;
+mod choices_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod twins;
+mod twins_tests;
