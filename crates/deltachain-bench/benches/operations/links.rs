@@ -85,18 +85,11 @@ impl<S: State> Group<'_, S> {
 }
 
 impl Group<'_> {
-    /// What both ends of a chain do in memory at a step: the publisher, which knows the digests of what it published last, and a
-    /// subscriber, which proves before it changes anything.
+    /// What a subscriber does in memory at a step: it proves before it changes anything.
     pub(crate) fn step(&mut self, pool: &ThreadPool, profile: Profile) -> Result {
-        let Pair { base, target, .. } = self.pair;
+        let Pair { base, .. } = self.pair;
         let link = Link::of(self.pair, profile)?;
         let called = link.called;
-        let make = || {
-            let options = DiffOptions::default().profile(profile).base_digests(Some(&link.table.digests));
-            diff(base, target, &options, &mut Vec::new())
-        };
-        make()?;
-        self.time(pool, &format!("diff {called}, base digests known"), make);
         let prepare = || link.replay(|replay| replay.patches(base, base, u64::MAX, &()));
         prepare()?;
         self.time(pool, &format!("prepare {called}"), prepare);
