@@ -1,5 +1,5 @@
-"""Reading a chain back, and looking after it: the tool's commands `log`, `show`, `status`, `fsck`, `doctor`, `prune` and
-`compact` as functions."""
+"""Reading a chain back, and looking after it: the tool's commands `log`, `show`, `status`, `fsck`, `doctor`, `prune`
+and `compact` as functions."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`, holds, and how following it goes. What
-    it says of the chain is what the tool's `follow` saw at its last poll; a `Subscriber` records no polls."""
+    """What the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`, holds, and how following it goes.
+    What it says of the chain is what the tool's `follow` saw at its last poll; a `Subscriber` records no polls."""
 
     healthy: bool
     """Whether there are no problems."""
@@ -406,7 +406,9 @@ def prune(
     options += _option("dry-run", dry_run)
     found = _report(open_store(url, **store), "prune", *options, url=url, progress=progress)
     del found["url"]
-    return Pruned(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+    for name in ("kept", "withdrawn", "removed"):
+        found[name] = tuple(found[name])
+    return Pruned(**found)
 
 
 def compact(
@@ -421,8 +423,8 @@ def compact(
     progress: Progress | None = None,
     **store: Unpack[StoreSettings],
 ) -> Compacted:
-    """Adds a snapshot, or links from older versions, to a version, so that late joiners read less. Everything is made from
-    the chain itself, and verified before it is stored.
+    """Adds a snapshot, or links from older versions, to a version, so that late joiners read less. Everything is made
+    from the chain itself, and verified before it is stored.
 
     Args:
         url: the chain.

@@ -360,8 +360,8 @@ class Publisher:
 
         Raises:
             UsageError: if names are missing or unexpected, a tensor does not fit, the metadata do not have the entry of
-                `once=` or it is no integer, or ranks differ; the chain does not change. A stream is first read to its end on all ranks, since others may be waiting for it. An error
-                on one rank is raised on all.
+                `once=` or it is no integer, or ranks differ; the chain does not change. A stream is first read to its
+                end on all ranks, since others may be waiting for it. An error on one rank is raised on all.
         """
         with self._used():
             return self._begin(weights, metadata)

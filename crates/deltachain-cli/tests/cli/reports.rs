@@ -98,7 +98,7 @@ fn programs_get_the_same_reports() {
     // What is wrong is reported; what cannot be done is an error, and so is what is no report.
     fs::remove_file(folder.at("model/current").join("model.safetensors")).unwrap();
     assert_eq!(report(&words("status", &model, &[])).unwrap()["healthy"], false);
-    assert_eq!(report(&words("fsck", &model, &[])).unwrap()["problems"].as_array().unwrap().len(), 1);
+    assert!(!report(&words("fsck", &model, &[])).unwrap()["problems"].as_array().unwrap().is_empty());
     assert_eq!(report(&words("show", &chain, &["--version", "7"])).unwrap_err().rule(), Some("R-CHN-03"));
     for words in [words("init", &chain, &[]), words("log", &chain, &["--last", "x"]), words("lag", &chain, &[])] {
         assert_eq!(report(&words).unwrap_err().class(), deltachain::ErrorClass::Usage);
