@@ -122,6 +122,8 @@ pub struct Plan {
     pub shards: Vec<Digest>,
     /// The version's assets.
     pub assets: Vec<Asset>,
+    /// The commit's metadata.
+    pub metadata: BTreeMap<String, String>,
     /// Bytes of all files on the path together.
     pub bytes: u128,
     /// If the path starts from the version held, the state digest of each shard that this has to have, for

@@ -649,6 +649,7 @@ impl Planner {
             state: commit.state,
             shards: commit.shards.clone(),
             assets: commit.assets.clone(),
+            metadata: commit.metadata.clone(),
             bytes: path.bytes(),
             start: path.start.map(|start| Ok(commit_of(start)?.commit.shards.clone())).transpose()?,
             hops,

@@ -60,7 +60,7 @@ pub use directory::status::{DirectoryStatus, VersionHere, find_version, inspect_
 pub use following::directory::{Directory, Prepared};
 pub use following::follower::{Follower, FollowerOptions, Place};
 pub use following::memory::{Memory, PreparedPatches, Weights};
-pub use following::polling::{FollowEvent, FollowOptions, OnEvent, Polling, lag};
+pub use following::polling::{FollowEvent, FollowOptions, OnEvent, Polling, lag, stored};
 pub use following::switched::{HeldVersion, Lag, PhaseTimes, Switched};
 pub use maintenance::check_directory::{DirectoryReport, check_directory};
 pub use maintenance::compact::{CompactOptions, Compacted, compact};

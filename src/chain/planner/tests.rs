@@ -199,6 +199,7 @@ fn a_plan_says_what_a_reader_needs() {
         state: second.state,
         shards: second.shards.clone(),
         assets: Vec::new(),
+        metadata: BTreeMap::new(),
         bytes: 330,
         start: None,
         hops: vec![hop(first, None, 0), hop(second, Some(0), 1)],
@@ -213,9 +214,10 @@ fn a_plan_says_what_a_reader_needs() {
 
     let mut store = store.clone();
     let assets = vec![Asset { name: "a".to_owned(), digest: Digest([1; 32]), size: 0 }];
-    store.change_commit(1, |commit| commit.assets.clone_from(&assets));
+    let metadata = BTreeMap::from([("step".to_owned(), "7".to_owned())]);
+    store.change_commit(1, |commit| (commit.assets, commit.metadata) = (assets.clone(), metadata.clone()));
     let plan = store.plan(None, None).unwrap();
-    assert_eq!(plan, Plan { commit: store.digest(commit(1)), assets, ..expected });
+    assert_eq!(plan, Plan { commit: store.digest(commit(1)), assets, metadata, ..expected });
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What a subscriber's directory holds, for programs that want to know without keeping it.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -12,6 +13,7 @@ use deltachain::{Error, Result};
 use crate::directory::marker::Kind;
 use crate::directory::model_directory::{Current, VERSIONS, current_in, target_of_current, time_of_switch};
 use crate::directory::names::is_real_directory;
+use crate::directory::record::Record;
 use crate::directory::versions::{MODEL, files_of, record_if_there};
 
 /// The version that a subscriber's directory shows.
@@ -26,6 +28,8 @@ pub struct DirectoryStatus {
     pub chain: Digest,
     /// State digest of the whole version, also if only some shards or tensors are here.
     pub state: Digest,
+    /// The commit's metadata.
+    pub metadata: BTreeMap<String, String>,
     /// The directory of its files: the one that `current` leads to.
     pub directory: PathBuf,
     /// When `current` was switched to it; `None` if the file system does not tell.
@@ -56,6 +60,7 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
         commit: record.commit,
         chain: record.chain,
         state: record.state,
+        metadata: record.metadata,
         switched: time_of_switch(directory),
         missing: files.filter(|(name, length)| there.get(name) != Some(length)).map(|(name, _)| name).collect(),
         directory: model,
@@ -70,6 +75,10 @@ pub struct VersionHere {
     pub version: u64,
     /// State digest of the whole version, also if only some shards or tensors are here.
     pub state: Digest,
+    /// Digest of the commit's bytes.
+    pub commit: Digest,
+    /// The commit's metadata.
+    pub metadata: BTreeMap<String, String>,
     /// The directory of its files.
     pub directory: PathBuf,
 }
@@ -87,9 +96,8 @@ pub fn find_version(directory: &Path, version: Option<u64>) -> Result<Option<Ver
     };
     for name in candidates {
         let place = versions.join(name);
-        if let Some(record) = record_if_there(&place)? {
-            let directory = place.join(MODEL);
-            return Ok(Some(VersionHere { version: record.version, state: record.state, directory }));
+        if let Some(Record { version, state, commit, metadata, .. }) = record_if_there(&place)? {
+            return Ok(Some(VersionHere { version, state, commit, metadata, directory: place.join(MODEL) }));
         }
     }
     Ok(None)

@@ -1,5 +1,6 @@
 //! Bringing a directory to versions of a chain (SPEC section 19).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -74,6 +75,16 @@ impl Prepared {
     /// State digest of the version.
     pub fn state(&self) -> Digest {
         self.made.record.state
+    }
+
+    /// Digest of its commit's bytes.
+    pub fn commit(&self) -> Digest {
+        self.made.record.commit
+    }
+
+    /// Its commit's metadata.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.made.record.metadata
     }
 
     /// The directory of its files, which `current` does not lead to yet.

@@ -131,6 +131,16 @@ impl<M> PreparedPatches<M> {
         self.public.state
     }
 
+    /// Digest of its commit's bytes.
+    pub fn commit(&self) -> Digest {
+        self.public.commit
+    }
+
+    /// Its commit's metadata.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.public.metadata
+    }
+
     /// What changes in the memory of each shard: lanes and their values, and tensors that come whole. These are the new
     /// version's values until it is applied, and then the values of the version before.
     pub fn patch_sets(&self) -> &[PatchSet] {
@@ -279,10 +289,11 @@ impl<M: StateMemory> Memory<M> {
         let tables = rows(shards.iter().map(|shard| &shard.table));
         if wanted.len() == of { check_union(commit.state, tables) } else { union_of(tables).map(drop) }?;
         let taken = choice.patterns().map(<[String]>::to_vec);
-        let (state, assets) = (commit.state, false);
+        let (state, metadata, assets) = (commit.state, commit.metadata, false);
         let (commit, chain) = (held.commit, held.chain);
         let (accepted, files) = (BTreeSet::new(), BTreeMap::new());
-        self.held = Some(Record { version, commit, chain, state, of, taken, assets, accepted, files, shards });
+        self.held =
+            Some(Record { version, commit, chain, state, metadata, of, taken, assets, accepted, files, shards });
         self.memories = weights.into_iter().map(|weights| weights.memory).collect();
         Ok(())
     }

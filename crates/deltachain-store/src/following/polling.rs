@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use deltachain::chain::ObjectName;
 use deltachain::rules::{CHN_01, CHN_03, CHN_17};
@@ -221,12 +221,20 @@ fn is_at_the_end(store: &Store, version: u64) -> bool {
 /// How far a version is behind. Nothing depends on it, so that what cannot be found out is left open.
 pub fn lag(store: &Store, version: u64) -> Lag {
     let head = store.listing(version).ok().and_then(|listing| listing.head());
-    // A web server that does not know says 1970.
-    let stored = store.find(ObjectName::Commit(version)).ok().flatten().map(|commit| commit.stored);
-    let stored = stored.filter(|time| *time > UNIX_EPOCH);
+    let stored = stored(store, version).ok().flatten();
     Lag {
         versions: head.map_or(0, |head| head.saturating_sub(version)),
         // Clocks differ and jump: what would be negative is 0.
         seconds: stored.map(|time| time.elapsed().unwrap_or_default().as_secs_f64()),
     }
+}
+
+/// When the commit of a version was stored, by the store's clock. `None` if there is none, or the store does not tell.
+///
+/// # Errors
+/// IO.
+pub fn stored(store: &Store, version: u64) -> Result<Option<SystemTime>> {
+    let commit = store.find(ObjectName::Commit(version))?;
+    // A web server that does not know says 1970.
+    Ok(commit.map(|commit| commit.stored).filter(|time| *time > UNIX_EPOCH))
 }

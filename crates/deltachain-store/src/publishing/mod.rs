@@ -6,6 +6,7 @@ pub(crate) mod job;
 pub(crate) mod kept;
 pub(crate) mod model;
 pub(crate) mod new_link;
+pub(crate) mod once;
 pub(crate) mod options;
 pub(crate) mod part;
 pub(crate) mod policy;

@@ -27,6 +27,10 @@ pub struct PublishOptions {
     /// Publish nothing if the state is the head's. [`Published::is_new`](crate::Published::is_new) says what happened.
     /// Not for shards, which do not know of each other.
     pub if_changed: bool,
+    /// The name of a metadata entry, an integer such as the step. Publish nothing if it is not greater than the head's: a
+    /// writer that was restarted may repeat steps. [`Published::is_new`](crate::Published::is_new) says what happened. A
+    /// version without the entry is refused as USAGE; a head without it does not count.
+    pub once: Option<String>,
     /// The share of the elements, from 0 to 1, that may differ from the head: a guard against publishing another model by
     /// mistake, or one that was not loaded.
     pub max_changed: Option<f64>,
@@ -50,6 +54,7 @@ impl Default for PublishOptions {
             skips: Vec::new(),
             assets: true,
             if_changed: false,
+            once: None,
             max_changed: None,
             keep_last: None,
             scratch: None,
@@ -66,6 +71,7 @@ impl PublishOptions {
         skips: Vec<u64>,
         assets: bool,
         if_changed: bool,
+        once: Option<String>,
         max_changed: Option<f64>,
         keep_last: Option<u64>,
         scratch: Option<PathBuf>,

@@ -18,6 +18,7 @@ mod kill;
 mod maintenance;
 mod proxy;
 mod publisher;
+mod reading_back;
 mod requests;
 mod store;
 mod subscriber;
