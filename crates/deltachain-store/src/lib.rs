@@ -36,6 +36,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
 
 mod access;
+mod advice;
 mod assets;
 mod directory;
 mod fetching;
@@ -54,6 +55,7 @@ pub use access::partial::Partial;
 pub use access::raw::RawObjects;
 pub use access::stop::Stop;
 pub use access::store::{Store, StoredObject};
+pub use advice::{Face, advice, advice_by_rule};
 pub use assets::other_files::OtherFiles;
 pub use directory::scratch::Scratch;
 pub use directory::status::{DirectoryStatus, VersionHere, find_version, inspect_directory};

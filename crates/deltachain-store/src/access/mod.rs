@@ -19,12 +19,15 @@ pub(crate) mod partial;
 pub(crate) mod provider;
 #[cfg(feature = "raw")]
 pub(crate) mod raw;
+pub(crate) mod rate;
 pub(crate) mod read;
 pub(crate) mod refusal;
 #[cfg(feature = "servers")]
 pub(crate) mod sender;
 #[cfg(feature = "servers")]
 pub(crate) mod server;
+#[cfg(feature = "servers")]
+pub(crate) mod settings;
 pub(crate) mod stop;
 pub(crate) mod store;
 pub(crate) mod stored_link;
