@@ -58,7 +58,7 @@ pub use access::store::{Store, StoredObject};
 pub use advice::{Face, advice, advice_by_rule};
 pub use assets::other_files::OtherFiles;
 pub use directory::scratch::Scratch;
-pub use directory::status::{DirectoryStatus, VersionHere, find_version, inspect_directory};
+pub use directory::status::{DirectoryStatus, TrustStatus, VersionHere, find_version, inspect_directory};
 pub use following::directory::{Directory, Prepared};
 pub use following::follower::{Follower, FollowerOptions, Place};
 pub use following::memory::{Memory, PreparedPatches, Weights};
@@ -75,6 +75,7 @@ pub use publishing::part::ShardPart;
 pub use publishing::policy::Snapshots;
 pub use publishing::published::{Head, Published, PublishedRoute};
 pub use publishing::publisher::Publisher;
+pub use publishing::signing::sign;
 pub use retention::{Keep, PrunePlan, Pruned, plan_prune, prune};
 
 /// The Rust of README.md, compiled as a test.

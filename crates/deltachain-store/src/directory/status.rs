@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use deltachain::chain::{Trust, VerifierKey};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
@@ -14,6 +15,7 @@ use crate::directory::marker::Kind;
 use crate::directory::model_directory::{Current, VERSIONS, current_in, target_of_current, time_of_switch};
 use crate::directory::names::is_real_directory;
 use crate::directory::record::Record;
+use crate::directory::trust_record::TrustRecord;
 use crate::directory::versions::{MODEL, files_of, record_if_there};
 
 /// The version that a subscriber's directory shows.
@@ -37,6 +39,20 @@ pub struct DirectoryStatus {
     /// Names of its files that are missing or have another length than when they were made, ascending. Their content is not
     /// read.
     pub missing: Vec<String>,
+    /// Whether only signed versions are taken, and what is known of that; `None` if every version is.
+    pub trust: Option<TrustStatus>,
+}
+
+/// What a subscriber's directory has recorded of signatures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TrustStatus {
+    /// Whom it trusts: as the process says that keeps it now, or kept it last.
+    pub trust: Trust,
+    /// The newest signed head that has been met, by version and digest of its commit.
+    pub seen: Option<(u64, Digest)>,
+    /// The trusted keys that have signed the version shown; empty if that is not known, because it is older than the trust.
+    pub signed_by: Vec<VerifierKey>,
 }
 
 /// Says what a subscriber's directory holds; `None` if it holds no version yet. Nothing is changed, and the directory may be
@@ -55,7 +71,12 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
         return Err(Error::usage("missing files of the current version").in_file(model));
     };
     let files = record.files.into_iter();
+    let trust = TrustRecord::read(directory)?.map(|TrustRecord { trust, seen, signed }| {
+        let signed_by = signed.filter(|(commit, _)| *commit == record.commit).map(|(_, by)| by);
+        TrustStatus { trust, seen, signed_by: signed_by.unwrap_or_default() }
+    });
     Ok(Some(DirectoryStatus {
+        trust,
         version: record.version,
         commit: record.commit,
         chain: record.chain,

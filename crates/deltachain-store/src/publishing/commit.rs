@@ -14,6 +14,7 @@ use crate::publishing::options::PublishOptions;
 use crate::publishing::part::ShardPart;
 use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
 use crate::publishing::published::{Published, PublishedRoute};
+use crate::publishing::signing::{Signing, check_head, store_note};
 
 /// Checks that there is one part for each shard, and that all are for one version after one parent: these.
 pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
@@ -43,7 +44,7 @@ pub(crate) fn commit(
     parent: &Parent,
     (path, attempts): (Option<PathBytes>, &[Attempt]),
     parts: &[ShardPart],
-    options: &PublishOptions,
+    (options, signing): (&PublishOptions, &Signing<'_>),
 ) -> Result<Published> {
     let state = union_of(parts.iter().map(|part| (part.table.tensors.as_slice(), &part.table.digests)))?;
     let shards = parts.iter().map(ShardPart::state).collect();
@@ -63,12 +64,19 @@ pub(crate) fn commit(
     commit.mark_direct(|route| parts.iter().zip(&route.files).all(|(part, file)| part.is_direct(*file)));
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
+    if !options.sign.is_empty() {
+        store_note(store, signing.chain, (commit.version, Digest::of_bytes(&bytes)), &options.sign)?;
+    }
     attempts.iter().try_for_each(Attempt::check)?;
     if !store.put_if_absent(name, &bytes)? {
         let found = store.get(name)?;
         if let Err(error) = check_taken(commit.version, &bytes, found.as_deref()) {
             // The writer that was faster may have published the same step.
-            return repeated(found.as_deref(), &commit, options)?.ok_or(error);
+            let published = repeated(found.as_deref(), &commit, options)?.ok_or(error)?;
+            if let Some(trust) = signing.trust {
+                check_head(store, signing.chain, (published.version, published.commit), trust)?;
+            }
+            return Ok(published);
         }
     }
     Ok(Published {

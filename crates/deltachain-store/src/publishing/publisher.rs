@@ -5,7 +5,7 @@ use std::slice;
 use std::time::SystemTime;
 
 use deltachain::Result;
-use deltachain::chain::{Asset, Commit, ObjectName, Parent};
+use deltachain::chain::{Asset, Commit, ObjectName, Parent, Trust};
 use deltachain::tensor::{Digest, StateDigests};
 
 use crate::access::documents::{self, Documents};
@@ -22,6 +22,7 @@ use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
 use crate::publishing::policy::{PathBytes, Snapshots};
 use crate::publishing::published::{Head, Published};
+use crate::publishing::signing::{Signing, check_head, trust_of};
 use crate::retention::{Keep, plan_again, prune};
 
 /// Adds versions to a chain: whole models, or shards that several processes publish together.
@@ -34,6 +35,10 @@ pub struct Publisher {
     options: PublishOptions,
     /// The content of the chain document, which never changes.
     chain: Vec<u8>,
+    /// Whose versions it follows, if that matters.
+    trust: Option<Trust>,
+    /// The commit that was last known to be signed as the trust wants it.
+    signed: Option<Digest>,
     /// The head as it was last seen.
     head: Option<u64>,
     /// The same as it is given if a step is there already; `None` if there is none, or this publisher has not read it.
@@ -82,13 +87,16 @@ impl Publisher {
     /// A publisher for the chain in this store. The head is not read before something is published.
     ///
     /// # Errors
-    /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; IO.
+    /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if one of the keys that sign is given twice
+    /// or not trusted; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
+        let trust = trust_of(&options)?;
         let chain = store.get(ObjectName::Chain)?;
         Parent::read(chain.as_deref(), None, &options.limits)?;
         let chain = chain.unwrap_or_default();
-        let (head, newest, read, last, prepared) = (None, None, None, None, None);
-        Ok(Self { store, options, chain, head, newest, read, last, prepared, documents: Documents::new() })
+        let (signed, head, newest, read, last, prepared) = (None, None, None, None, None, None);
+        let documents = Documents::new();
+        Ok(Self { store, options, chain, trust, signed, head, newest, read, last, prepared, documents })
     }
 
     /// From now on, waits for the store end when this is stopped.
@@ -99,7 +107,8 @@ impl Publisher {
     /// The newest version; `None` if the chain has none. Asks the store.
     ///
     /// # Errors
-    /// R-PUB-09 (`CHAIN`) if the chain has a gap; the rules of documents; IO.
+    /// R-PUB-09 (`CHAIN`) if the chain has a gap; R-SIG-03 (`CHAIN`) if the newest version is not signed as
+    /// [`PublishOptions::trust`] wants; the rules of documents; IO.
     pub fn head(&mut self) -> Result<Option<Head>> {
         let parent = self.parent()?;
         let head = |head: &Commit| Head { version: head.version, commit: parent.digest(), shards: head.shards.clone() };
@@ -144,8 +153,8 @@ impl Publisher {
     /// several links are needed.
     ///
     /// # Errors
-    /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first;
-    /// R-PUB-08 (`CHAIN`) if it took 20 hours; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
+    /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first; R-SIG-03
+    /// (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants; R-PUB-08 (`CHAIN`) if it took 20 hours; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
     /// called like, regarding case or not; USAGE if the metadata entry of [`PublishOptions::once`] is missing or no
     /// integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes
     /// while it is read, or if there are more other files than assets can be; those of reading the states; LIMIT; IO;
@@ -242,6 +251,7 @@ impl Publisher {
             None => {
                 read = documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
                 read.check_follows(version, follows)?;
+                self.check_signed(&read)?;
                 (&read, read.head().and_then(PathBytes::of))
             }
         };
@@ -258,12 +268,15 @@ impl Publisher {
         // From when the store is asked for the time, this machine's clock goes on.
         let mut attempts: Vec<Attempt> = own.map(|own| own.attempt).into_iter().collect();
         attempts.extend(attempt_of(&self.store, &foreign)?);
-        let published = commit(&self.store, parent, (path, &attempts), &parts, &options)?;
+        let signing = Signing { chain: Digest::of_bytes(&self.chain), trust: self.trust.as_ref() };
+        let published = commit(&self.store, parent, (path, &attempts), &parts, (&options, &signing))?;
         if published.state == Digest::of_empty_state() {
             observer.remark("the version has no tensors");
         }
         if published.is_new {
             self.committed(published.version, published.commit);
+            let is_signed = self.trust.as_ref().is_some_and(|trust| self.options.sign.len() >= trust.quorum());
+            self.signed = is_signed.then_some(published.commit);
             self.keep_last(published.version, observer);
         }
         self.newest = Some(published.as_head());
@@ -282,9 +295,26 @@ impl Publisher {
             return Ok(parent);
         }
         let parent = documents::head(&self.store, Some(&self.chain), self.head, &self.options.limits)?;
+        if self.check_signed(&parent)? {
+            self.signed = Some(parent.digest());
+        }
         self.head = parent.head().map(|head| head.version);
         self.newest = parent.head().map(|head| Published::head(head, parent.digest(), Vec::new(), 0));
         Ok(parent)
+    }
+
+    /// R-SIG-03. Whether the head is signed.
+    fn check_signed(&self, parent: &Parent) -> Result<bool> {
+        let commit = parent.digest();
+        let (Some(trust), Some(head)) = (&self.trust, parent.head()) else { return Ok(false) };
+        if self.signed == Some(commit) {
+            return Ok(true);
+        }
+        if self.options.vouch == Some(commit) {
+            return Ok(false);
+        }
+        check_head(&self.store, Digest::of_bytes(&self.chain), (head.version, commit), trust)?;
+        Ok(true)
     }
 
     /// What the path to the head costs, if it is known.

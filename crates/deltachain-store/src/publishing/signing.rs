@@ -10,6 +10,15 @@ use crate::access::documents::commit_of;
 use crate::access::store::Store;
 use crate::publishing::options::PublishOptions;
 
+/// What a commit needs to know to be signed.
+#[derive(Debug)]
+pub(crate) struct Signing<'a> {
+    /// Digest of the chain document's bytes.
+    pub(crate) chain: Digest,
+    /// Whose versions are followed, if that matters.
+    pub(crate) trust: Option<&'a Trust>,
+}
+
 /// By which keys the head has to be signed that a publisher follows: those that it was given, or its own, of which one is enough.
 /// `None` if it does not sign and was given none.
 ///
