@@ -244,7 +244,7 @@ class Pruned:
     done: bool
     """False with `dry_run`."""
     kept: tuple[int, ...]
-    """Versions that can still be built."""
+    """Versions that were to be kept. Others that they are built from stay, too."""
     withdrawn: tuple[int, ...]
     """Versions that cannot be built any more. Their files are removed by a prune a day later."""
     removed: tuple[str, ...]

@@ -101,6 +101,7 @@ class Subscriber:
         attempts: int | None = None,
         max_rate: int | None = None,
     ) -> None:
+        self._url = os.fspath(url)
         if host_copy is not None and into is not None:
             raise UsageError("USAGE: give host_copy= or into=, not both")
         if host_copy is not None and cache is not None:
@@ -125,7 +126,6 @@ class Subscriber:
         self._progress = progress
         # Whether the caller's engine may hold parts of two versions.
         self._is_engine_torn = False
-        self._url = os.fspath(url)
 
     def __enter__(self) -> Subscriber:
         return self
@@ -138,8 +138,8 @@ class Subscriber:
     def __repr__(self) -> str:
         try:
             held = self._native.held()
-        except Error:
-            return f"<deltachain.Subscriber {self._url}, closed or in use>"
+        except (Error, AttributeError):
+            return f"<deltachain.Subscriber {self._url}, not open, or in use>"
         said = "no version yet" if held is None else f"version {held[0]}, {held[1][:12]}"
         return f"<deltachain.Subscriber {self._url}, {said}{', torn' if self.torn else ''}>"
 
