@@ -6,12 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use deltachain::chain::ObjectName;
-use deltachain::rules::{CHN_01, CHN_03, CHN_17};
+use deltachain::rules::{CHN_01, CHN_03, CHN_17, SIG_01};
 use deltachain::{Error, ErrorClass, Result};
 
 use crate::access::store::Store;
 use crate::following::follower::{Follower, Place};
 use crate::following::switched::{Lag, Switched};
+use crate::following::trusting::Trusting;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// How often a waiting thread checks whether to go on waiting.
@@ -91,7 +92,10 @@ impl<P: Place> Follower<P> {
             let mut behind = false;
             let event = match switched {
                 Ok(Some(mut switched)) => {
-                    let lag = lag(self.store(), switched.version);
+                    let mut lag = lag(self.store(), switched.version);
+                    // Versions that are not signed are none to wait for.
+                    let skipped = self.reader.trust.as_ref().and_then(Trusting::skipped);
+                    lag.versions -= skipped.unwrap_or(0).saturating_sub(switched.version).min(lag.versions);
                     switched.lag = Some(lag);
                     behind = lag.versions > 0 && options.until.is_none_or(|until| switched.version < until);
                     FollowEvent::Switched(Box::new(switched))
@@ -113,11 +117,11 @@ impl<P: Place> Follower<P> {
         }
     }
 
-    /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, or no chain. One that has
+    /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, none that is signed, or no chain. One that has
     /// lost versions is something else.
     pub fn is_missing(&self, version: Option<u64>, error: &Error) -> bool {
         let is_new = self.held().is_none();
-        error.is(&CHN_03) && (is_new || version.is_some()) || error.is(&CHN_01) && is_new
+        error.is_any(&[CHN_03, SIG_01]) && (is_new || version.is_some()) || error.is(&CHN_01) && is_new
     }
 }
 

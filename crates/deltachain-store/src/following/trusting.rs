@@ -13,6 +13,8 @@ use crate::directory::trust_record::TrustRecord;
 #[derive(Debug)]
 pub(crate) struct Trusting {
     record: Mutex<TrustRecord>,
+    /// The head as it was listed last, if it is above the signed one.
+    skipped: Mutex<Option<u64>>,
     /// Where the record is kept; in the process alone if `None`.
     directory: Option<PathBuf>,
 }
@@ -20,7 +22,11 @@ pub(crate) struct Trusting {
 impl Trusting {
     /// In memory: what is seen is forgotten when the process ends.
     pub(crate) fn in_memory(trust: Trust) -> Self {
-        Self { record: Mutex::new(TrustRecord { trust, seen: None, signed: None }), directory: None }
+        Self::new(TrustRecord { trust, seen: None, signed: None }, None)
+    }
+
+    fn new(record: TrustRecord, directory: Option<PathBuf>) -> Self {
+        Self { record: Mutex::new(record), skipped: Mutex::default(), directory }
     }
 
     /// In a directory that this process keeps. `forget` takes back whatever was recorded there.
@@ -45,7 +51,7 @@ impl Trusting {
         let (seen, signed) = before.map_or((None, None), |before| (before.seen, before.signed));
         let record = TrustRecord { trust, seen, signed };
         record.write(directory)?;
-        Ok(Some(Self { record: Mutex::new(record), directory: Some(directory.to_owned()) }))
+        Ok(Some(Self::new(record, Some(directory.to_owned()))))
     }
 
     /// The planner takes only signed versions. What was seen counts, unless another chain is to be taken.
@@ -59,7 +65,8 @@ impl Trusting {
     /// # Errors
     /// IO.
     pub(crate) fn record(&self, plan: &Plan) -> Result<()> {
-        let Some(Signed { by, seen, .. }) = &plan.signed else { return Ok(()) };
+        let Some(Signed { by, seen, unsigned_head }) = &plan.signed else { return Ok(()) };
+        *self.skipped.lock().unwrap_or_else(PoisonError::into_inner) = *unsigned_head;
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let now = TrustRecord { trust: record.trust.clone(), seen: *seen, signed: Some((plan.commit, by.clone())) };
         if now != *record {
@@ -67,6 +74,11 @@ impl Trusting {
             *record = now;
         }
         Ok(())
+    }
+
+    /// The head as the last plan found it, if it is not signed.
+    pub(crate) fn skipped(&self) -> Option<u64> {
+        *self.skipped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes the record again, into a directory that has been made again.

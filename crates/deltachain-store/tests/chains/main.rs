@@ -20,6 +20,7 @@ mod proxy;
 mod publisher;
 mod reading_back;
 mod requests;
+mod signatures;
 mod store;
 mod subscriber;
 mod support;
