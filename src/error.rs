@@ -60,7 +60,7 @@ impl ErrorClass {
         }
     }
 
-    /// What a user can do about it, in one phrase; empty where the message has to say it.
+    /// What a user can do about it, in one phrase. [`Error::advice`] knows more.
     pub fn advice(self) -> &'static str {
         match self {
             Self::NotDcf => "give a .dcf file made by deltachain",
@@ -70,9 +70,38 @@ impl ErrorClass {
             Self::Limit => "raise the limits if you trust the source",
             Self::WrongBase => "give the base that the link was made from, or start from a snapshot",
             Self::StateMismatch => "do not use the result; report the program that wrote the link",
-            Self::Chain => "see the rule in SPEC.md",
-            Self::Io | Self::Usage => "",
+            Self::Chain => "retry later, or ask who publishes the chain",
+            Self::Io => "retry; if it fails again, check the disk, the network or the store",
+            Self::Usage => "change the arguments as the message says",
         }
+    }
+}
+
+/// What helps if the operating system, the network or a store fails in this way.
+fn advice_for(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::NotFound => "check the path or the URL",
+        ErrorKind::PermissionDenied => "check credentials and permissions",
+        ErrorKind::AlreadyExists => "remove it, or choose another name",
+        ErrorKind::IsADirectory | ErrorKind::NotADirectory => "check the path: a file and a directory are confused",
+        ErrorKind::ReadOnlyFilesystem => "choose a place that can be written to",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            "free space there, or choose another place; then retry"
+        }
+        ErrorKind::Unsupported => "choose a store or a file system that supports this",
+        ErrorKind::ConnectionRefused
+        | ErrorKind::HostUnreachable
+        | ErrorKind::NetworkUnreachable
+        | ErrorKind::NetworkDown
+        | ErrorKind::NotConnected
+        | ErrorKind::AddrNotAvailable => "check host and port, and whether the server runs",
+        ErrorKind::TimedOut => "check the network and the server; then retry, or allow more time",
+        ErrorKind::ConnectionReset
+        | ErrorKind::ConnectionAborted
+        | ErrorKind::BrokenPipe
+        | ErrorKind::UnexpectedEof => "retry; if it fails again, check the network and the server",
+        ErrorKind::OutOfMemory => "free memory, or use fewer threads",
+        _ => ErrorClass::Io.advice(),
     }
 }
 
@@ -256,6 +285,17 @@ impl Error {
         }
     }
 
+    /// What a user can do about it, in one phrase: by the kind of failure if the operating system failed, otherwise by
+    /// class.
+    pub fn advice(&self) -> &'static str {
+        match &self.0.source {
+            _ if self.is_in_use() => "end that process, or choose another directory",
+            Some(source) => advice_for(source.kind()),
+            None if self.class() == ErrorClass::Io => advice_for(ErrorKind::OutOfMemory),
+            None => self.class().advice(),
+        }
+    }
+
     /// The section of the link that has the fault, if known.
     pub fn section(&self) -> Option<Section> {
         self.0.section
@@ -344,6 +384,34 @@ mod tests {
         let text = "another process keeps this";
         assert!(Error::in_use(text).is_in_use() && !Error::usage(text).is_in_use());
         assert_eq!(Error::in_use(text).to_string(), Error::usage(text).to_string());
+    }
+
+    #[test]
+    fn every_error_has_advice_and_a_failure_that_of_its_kind() {
+        use ErrorClass::{Chain, Corrupt, Io, Limit, Malformed, NonCanonical, NotDcf, StateMismatch};
+        use ErrorClass::{Truncated, Unsupported, Usage, WrongBase};
+        let all = [
+            NotDcf,
+            Truncated,
+            Corrupt,
+            Malformed,
+            NonCanonical,
+            Unsupported,
+            Limit,
+            WrongBase,
+            StateMismatch,
+            Chain,
+            Io,
+            Usage,
+        ];
+        for class in all {
+            assert!(!class.advice().is_empty() && !Error::refused(class, "no").advice().is_empty(), "{class}");
+        }
+        let of = |kind: ErrorKind| Error::io("reading", kind.into()).advice();
+        assert!(of(ErrorKind::ConnectionRefused).contains("host and port"));
+        assert!(of(ErrorKind::StorageFull).contains("space") && of(ErrorKind::NotFound).contains("path"));
+        assert_eq!(of(ErrorKind::Other), Io.advice());
+        assert!(Error::in_use("no").advice().contains("process"));
     }
 
     #[test]

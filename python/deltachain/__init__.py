@@ -13,6 +13,8 @@ import atexit as _atexit
 import os as _os
 
 from . import _native
+from ._chain import *  # noqa: F403
+from ._chain import __all__ as _chain_all
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors_all
 from ._files import *  # noqa: F403
@@ -33,6 +35,7 @@ __all__ = [  # noqa: PLE0604
     "Tensor",
     "__version__",
     "follow_engine",
+    *_chain_all,
     *_errors_all,
     *_files_all,
     *_publisher_all,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import _native
+from ._chain import given
 from ._errors import TornError, UsageError
 from ._files import Patch, patch_of, taken
 from ._tensors import Tensor, shaped, usual_kind
@@ -40,6 +41,7 @@ class HostCopy:
         self._path = os.fspath(path)
         self._kind = kind or usual_kind()
         self.held: str | None = None
+        self._held_metadata: dict[str, str] = {}
         self._torn = False
         if not os.path.isdir(self._path):
             raise UsageError(f"USAGE: no such directory (file {self._path})", file=self._path)
@@ -55,6 +57,20 @@ class HostCopy:
         """The number of the current version; None if there is none yet."""
         found = _native.find_version(self._path, None)
         return None if found is None else found[0]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What was given when a version was published, such as the step: of the version that this process holds, or of
+        the current one before `full()`. Empty if there is none yet. The store is not asked."""
+        if self.held is not None:
+            return dict(self._held_metadata)
+        found = self._found()
+        return {} if found is None else found[1]
+
+    def _found(self) -> tuple[str, dict[str, str]] | None:
+        """Directory and metadata of the current version."""
+        found = _native.find_version(self._path, None)
+        return None if found is None else (os.path.realpath(found[2]), given(found[3]))
 
     @property
     def is_behind(self) -> bool:
@@ -76,13 +92,14 @@ class HostCopy:
 
     def full(self) -> Iterator[Patch]:
         """Every tensor of the current version. When all have been read, this process holds that version."""
-        current = self.current
-        if current is None:
+        found = self._found()
+        if found is None:
             raise UsageError(f"USAGE: the directory holds no version yet (file {self._path})", file=self._path)
+        current, metadata = found
         self._torn = True
         for name, (dtype, shape, data) in raw(current).items():
             yield Patch(name, shape, dtype, None, shaped(self._kind, dtype, shape, data))
-        self.held = current
+        self.held, self._held_metadata = current, metadata
         self._torn = False
 
     @contextmanager
@@ -98,13 +115,14 @@ class HostCopy:
             raise TornError("an update was interrupted: load all tensors with full()")
         if self.held is None:
             raise UsageError("USAGE: load all tensors with full() first")
-        current = self.current
-        if current is None or not os.path.isdir(self.held):
+        found = self._found()
+        if found is None or not os.path.isdir(self.held):
             raise TornError("the files of the held version were removed: load all tensors with full()")
+        current, metadata = found
         self._torn = True
         with taken(differences(self.held, current, self._kind, threads)) as patches:
             yield patches
-        self.held = current
+        self.held, self._held_metadata = current, metadata
         self._torn = False
 
 

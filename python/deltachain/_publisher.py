@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ from types import TracebackType
 from typing import Any
 
 from . import _native
+from ._chain import Version, newest
 from ._errors import ForkedError, IoError, UsageError
 from ._files import Profile, Progress
-from ._like import Expected, Like, Taking
+from ._like import Expected, Like, Taking, known, pairs
 from ._ranks import Alone, Group, Ranks, TorchGroup, divide, usual_shards
 from ._store import Credentials, open_store
 
@@ -63,6 +65,9 @@ class Published:
     """Elements of all tensors."""
     snapshot: bool
     """Whether the version has a snapshot, for late joiners."""
+    is_new: bool
+    """False if it was skipped, because its step was published already (`once=`). All else is then that of the newest
+    version; `changed` and `elements` are 0."""
     times: PublishTimes
 
 
@@ -136,6 +141,9 @@ class Publisher:
             has one).
         skips: for each of these distances, a version whose number is a multiple of it also gets a link from the
             version that is this distance older.
+        once: the name of a metadata entry that holds an integer, such as `"step"`: each step is published only once. A
+            version whose entry is not greater than that of the newest version is skipped, and its `Published.is_new` is
+            False. With a group, the metadata of rank 0 count.
         other_files: whether to publish the assets of `like`.
         max_changed: the maximum share of elements, from 0 to 1, that may differ from the previous version: a guard
             against mistakes.
@@ -163,6 +171,7 @@ class Publisher:
         group: Any = None,
         rank_timeout: float = 300.0,
         keep_last: int | None = None,
+        once: str | None = None,
         transform: Callable[[str, Any], Any] | None = None,
         shards: int | None = None,
         threads: int | None = None,
@@ -202,10 +211,11 @@ class Publisher:
         self._transform = transform
         self._threads, self._progress = threads, progress
         self._seen: Published | None = None
+        self._once = once
 
         def opened() -> None:
             self._like = None if like is None else Like(like)
-            store = open_store(
+            self._store = store = open_store(
                 url,
                 storage_options=storage_options,
                 credentials=credentials,
@@ -226,6 +236,7 @@ class Publisher:
                 max_changed,
                 keep_last,
                 None if scratch is None else os.fspath(scratch),
+                once,
             )
 
         # The first rank makes the directory that the others open.
@@ -257,7 +268,15 @@ class Publisher:
             _logger.error("publishing also failed: %s", other)
 
     def __repr__(self) -> str:
-        return f"<deltachain.Publisher {self._url}>"
+        if self._native is None:
+            return f"<deltachain.Publisher {self._url}, closed>"
+        last = self._seen
+        said = "nothing published yet" if last is None else f"last published version {last.version}, {last.digest[:12]}"
+        return f"<deltachain.Publisher {self._url}, {said}{', publishing' if self._is_publishing() else ''}>"
+
+    def _is_publishing(self) -> bool:
+        job = self._job
+        return job is not None and not job.done()
 
     def __reduce__(self) -> Any:
         raise TypeError("publishers cannot be pickled: open them in the process that uses them")
@@ -277,6 +296,27 @@ class Publisher:
                 raise UsageError("USAGE: the publisher has been closed")
             head = self._native.head()
             return None if head is None else int(head[0])
+
+    @property
+    def newest(self) -> Version | None:
+        """The chain's newest version, with its metadata; None if there is none yet. A restarted trainer learns its step
+        from it. Waits for the running publish, then asks the store.
+
+        >>> import tempfile, deltachain as dc
+        >>> with dc.Publisher(tempfile.mkdtemp(), once="step") as pub:
+        ...     step = int(pub.newest.metadata["step"]) + 1 if pub.newest else 0
+        ...     pub.publish({"w": dc.Tensor("U8", (1,), b"a")}, metadata={"step": step}).is_new
+        ...     pub.publish({"w": dc.Tensor("U8", (1,), b"b")}, metadata={"step": step}).is_new
+        ...     pub.newest.metadata
+        True
+        False
+        {'step': '0'}
+        """
+        with self._used():
+            self._join()
+            if self._native is None:
+                raise UsageError("USAGE: the publisher has been closed")
+            return next(iter(newest(self._url, self._store, 1)), None)
 
     def publish(self, weights: Any, *, metadata: Mapping[str, Any] | None = None) -> Published:
         """Publishes a version and waits until it is committed. Like `publish_async(...).result()`; Ctrl-C ends it.
@@ -307,7 +347,8 @@ class Publisher:
                 one is held at a time. Tensors may be on a device. With a group, each rank gives the same names, dtypes
                 and shapes, and streams in the same order; this is checked before any tensor is gathered. Tensors
                 sharded over the ranks (DTensor) are gathered one at a time; others must be whole.
-            metadata: names and texts for the commit, such as the step.
+            metadata: names and texts for the commit, such as the step. Read back by `Publisher.newest`,
+                `Subscriber.metadata`, `Update.metadata` and `log`.
 
         Returns:
             A future of the version. `cancel()` asks the work to stop; then `result()` raises `CancelledError`, unless
@@ -318,9 +359,9 @@ class Publisher:
         the tensors are read.
 
         Raises:
-            UsageError: if names are missing or unexpected, a tensor does not fit, or ranks differ; the chain does not
-                change. A stream is first read to its end on all ranks, since others may be waiting for it. An error
-                on one rank is raised on all.
+            UsageError: if names are missing or unexpected, a tensor does not fit, the metadata do not have the entry of
+                `once=` or it is no integer, or ranks differ; the chain does not change. A stream is first read to its
+                end on all ranks, since others may be waiting for it. An error on one rank is raised on all.
         """
         with self._used():
             return self._begin(weights, metadata)
@@ -329,7 +370,10 @@ class Publisher:
         began = time.monotonic()
         self._settle("publish()")
         waited = time.monotonic()
-        snapshot, noted = self._take(weights, metadata)
+        noted, repeated = self._divide(metadata)
+        if repeated is not None:
+            return self._skipped(weights, repeated, waited - began)
+        snapshot = self._take(weights)
         taken = time.monotonic()
         job = _Job(self._calls)
         job.set_running_or_notify_cancel()
@@ -338,6 +382,19 @@ class Publisher:
         arguments = (job, snapshot, noted, (waited - began, taken - waited))
         self._thread = threading.Thread(target=self._run, args=arguments, name="deltachain-publish")
         self._thread.start()
+        return job
+
+    def _skipped(self, weights: Any, newest: dict[str, Any], waited: float) -> _Job:
+        """Ends a publish whose step is known to be there: nothing is copied."""
+
+        def read() -> None:
+            # Producing a stream may involve other processes.
+            if known(weights) is None:
+                deque(pairs(weights), maxlen=0)
+
+        self._all(read)
+        job = _Job(self._calls)
+        job.set_result(Published(**newest, times=PublishTimes(waited, 0.0, 0.0, 0.0)))
         return job
 
     def wait(self) -> None:
@@ -407,17 +464,29 @@ class Publisher:
             error = raised
         self._ranks.agree(error)
 
-    def _divide(self) -> None:
-        """Assigns tensors to shards, as many as the head has, or as a new chain begins with."""
+    def _divide(self, metadata: Mapping[str, Any] | None) -> tuple[dict[str, str], dict[str, Any] | None]:
+        """Assigns tensors to shards, as many as the head has, or as a new chain begins with. Returns the metadata as
+        texts, and the newest version that rank 0 knows of if `once=` says that this step is there."""
         number = self._of
+        noted: dict[str, str] = {}
+        repeated: dict[str, Any] | None = None
         error: BaseException | None = None
         try:
-            if self._ranks.rank == 0 and number is None:
-                head = self._native.head()
-                number = (self._shards or usual_shards(self._ranks.size)) if head is None else head[2]
+            noted = {str(key): str(value) for key, value in (metadata or {}).items()}
+            if self._ranks.rank == 0:
+                if number is None:
+                    head = self._native.head()
+                    number = (self._shards or usual_shards(self._ranks.size)) if head is None else head[2]
+                if self._once is not None:
+                    repeated = self._native.repeated(noted, None)
         except Exception as raised:
             error = raised
-        of = int(self._ranks.agree(error, str(number).encode())[0])
+        of, repeated = json.loads(self._ranks.agree(error, json.dumps([number, repeated]).encode())[0])
+        self._place(of)
+        return noted, repeated
+
+    def _place(self, of: int) -> None:
+        """Assigns tensors to this many shards."""
         if of == self._of:
             return
         if of > 1 and self._like is None:
@@ -427,9 +496,8 @@ class Publisher:
             self._places = divide(sizes, of) if of > 1 else {}
         self._of = of
 
-    def _take(self, weights: Any, metadata: Mapping[str, Any] | None) -> tuple[Any, dict[str, str]]:
-        """Copies this rank's tensors and the metadata. A stream is always read to its end."""
-        self._divide()
+    def _take(self, weights: Any) -> Any:
+        """Copies this rank's tensors. A stream is always read to its end."""
         snapshot = self._native.snapshot()
         rank, size = self._ranks.rank, self._ranks.size
         places = self._places
@@ -460,10 +528,8 @@ class Publisher:
             return shard % size != rank or bool(snapshot.is_same(shard, name, value))
 
         taking = Taking(self._like, self._transform, keep, same)
-        noted: dict[str, str] = {}
         error: BaseException | None = None
         try:
-            noted = {str(key): str(value) for key, value in (metadata or {}).items()}
             for name, value in self._ranks.agreed(weights):
                 try:
                     # All ranks do this together, so it continues after an error.
@@ -482,7 +548,7 @@ class Publisher:
         except BaseException:
             self._native.discard(snapshot)
             raise
-        return snapshot, noted
+        return snapshot
 
     def _owners(self, name: Any) -> set[int]:
         """The ranks that need a tensor."""
@@ -500,8 +566,9 @@ class Publisher:
         except BaseException as error:
             job.set_exception(error)
         else:
-            self._seen = published
-            self._made_in = job.call
+            if published.is_new:
+                self._seen = published
+                self._made_in = job.call
             job.set_result(published)
 
     def _publish(self, job: _Job, snapshot: Any, metadata: dict[str, str], before: tuple[float, float]) -> Published:
@@ -514,6 +581,9 @@ class Publisher:
                 self._progress(phase, done, total)
             if job.is_stopped:
                 raise CancelledError("the publish was cancelled")
+
+        def look() -> bytes:
+            return json.dumps(native.repeated(metadata, job.ends_waiting) if ranks.rank == 0 else None).encode()
 
         def store() -> bytes:
             commits = ranks.rank == 0
@@ -529,6 +599,12 @@ class Publisher:
 
         began = time.monotonic()
         try:
+            if self._once is not None:
+                # Another writer may have published this step.
+                repeated = json.loads(ranks.together(look, job.stop)[0])
+                if repeated is not None:
+                    native.discard(snapshot)
+                    return Published(**repeated, times=PublishTimes(*before, time.monotonic() - began, 0.0))
             stored = ranks.together(store, job.stop)
             parts = [part for texts in stored for part in texts.decode().split("\n") if part]
             ended = time.monotonic()
@@ -541,7 +617,10 @@ class Publisher:
                 raise CancelledError("the publish was cancelled") from error
             raise
         if ranks.rank != 0:
-            native.committed(told["version"], told["commit"])
+            if told["is_new"]:
+                native.committed(told["version"], told["commit"])
+            else:
+                native.forget()
         return Published(**told, times=PublishTimes(*before, ended - began, time.monotonic() - ended))
 
 

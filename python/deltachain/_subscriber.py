@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Any
 
 from . import _native
-from ._errors import TornError, UsageError
+from ._chain import given
+from ._errors import Error, TornError, UsageError
 from ._files import Patch, Progress, patch_of, taken
 from ._host_copy import differences, mapped
 from ._store import Credentials, open_store
@@ -99,6 +101,7 @@ class Subscriber:
         attempts: int | None = None,
         max_rate: int | None = None,
     ) -> None:
+        self._url = os.fspath(url)
         if host_copy is not None and into is not None:
             raise UsageError("USAGE: give host_copy= or into=, not both")
         if host_copy is not None and cache is not None:
@@ -123,7 +126,6 @@ class Subscriber:
         self._progress = progress
         # Whether the caller's engine may hold parts of two versions.
         self._is_engine_torn = False
-        self._url = os.fspath(url)
 
     def __enter__(self) -> Subscriber:
         return self
@@ -134,7 +136,12 @@ class Subscriber:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<deltachain.Subscriber {self._url}>"
+        try:
+            held = self._native.held()
+        except (Error, AttributeError):
+            return f"<deltachain.Subscriber {self._url}, not open, or in use>"
+        said = "no version yet" if held is None else f"version {held[0]}, {held[1][:12]}"
+        return f"<deltachain.Subscriber {self._url}, {said}{', torn' if self.torn else ''}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("subscribers cannot be pickled: open them in the process that uses them")
@@ -154,6 +161,26 @@ class Subscriber:
         """State digest of the held version."""
         held = self._native.held()
         return None if held is None else held[1]
+
+    @property
+    def commit(self) -> str | None:
+        """Digest of the commit of the held version."""
+        held = self._native.held_commit()
+        return None if held is None else held[0]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What was given when the held version was published, such as the step; empty before the first version. The
+        store is not asked."""
+        held = self._native.held_commit()
+        return {} if held is None else given(held[1])
+
+    @property
+    def stored(self) -> datetime | None:
+        """When the held version was published, by the store's clock; None if the store does not tell. Reading it asks
+        the store."""
+        version = self.version
+        return None if version is None else self._native.stored(version)
 
     @property
     def path(self) -> str | None:
@@ -256,6 +283,9 @@ class Update:
     Attributes:
         version: its number.
         digest: its state digest: 64 hexadecimal digits.
+        commit: digest of its commit.
+        metadata: what was given when it was published, such as the step.
+        stored: when it was published, by the store's clock; None if the store does not tell. Reading it asks the store.
         base: the version held when this was prepared; None if there was none.
         lag: how far it is behind the head of the chain. Reading it asks the store.
         times: seconds of each phase; None until it has been applied.
@@ -270,6 +300,9 @@ class Update:
         self.base: int | None = None if held is None else held[0]
         self.version: int = native.version if native is not None else held[0]  # type: ignore[index]
         self.digest: str = native.digest if native is not None else held[1]  # type: ignore[index]
+        commit = (native.commit, native.metadata) if native is not None else subscriber._native.held_commit()
+        self.commit: str = commit[0]  # type: ignore[index]
+        self.metadata: dict[str, str] = given(commit[1])  # type: ignore[index]
         # The number of switches so far.
         self._switches = subscriber._native.switches
         self._before = subscriber.path
@@ -288,6 +321,10 @@ class Update:
     def lag(self) -> Lag:
         versions, seconds = self._subscriber._native.lag(self.version)
         return Lag(versions, seconds)
+
+    @property
+    def stored(self) -> datetime | None:
+        return self._subscriber._native.stored(self.version)
 
     def patches(self) -> Iterator[Patch]:
         """The changes from the held version to this one: a patch for each tensor that changes. For a first version,

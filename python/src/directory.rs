@@ -1,19 +1,18 @@
 //! What a directory holds that a subscriber keeps, perhaps another process's.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
 
 use crate::work::{How, run};
 
-/// Number, state digest and directory of a version in a subscriber's directory: the one that is shown if `version` is
-/// None. None if it is not there.
+/// Number, state digest, directory and metadata of a version.
+type Found = (u64, String, PathBuf, BTreeMap<String, String>);
+
+/// A version in a subscriber's directory: the one that is shown if `version` is None. None if it is not there.
 #[pyfunction]
-pub(crate) fn find_version(
-    py: Python<'_>,
-    directory: PathBuf,
-    version: Option<u64>,
-) -> PyResult<Option<(u64, String, PathBuf)>> {
+pub(crate) fn find_version(py: Python<'_>, directory: PathBuf, version: Option<u64>) -> PyResult<Option<Found>> {
     let found = run(py, &How::default(), |_| deltachain_store::find_version(&directory, version))?;
-    Ok(found.map(|found| (found.version, found.state.to_string(), found.directory)))
+    Ok(found.map(|found| (found.version, found.state.to_string(), found.directory, found.metadata)))
 }

@@ -20,6 +20,7 @@ mod memory;
 mod operations;
 mod patches;
 mod publisher;
+mod report;
 mod store;
 mod subscriber;
 mod tensors;
@@ -48,6 +49,8 @@ mod native {
     use crate::patches::compare;
     #[pymodule_export]
     use crate::publisher::{Checkpoint, Publisher, Snapshot};
+    #[pymodule_export]
+    use crate::report::report;
     #[pymodule_export]
     use crate::store::{Stop, Store};
     #[pymodule_export]

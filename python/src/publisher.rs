@@ -254,6 +254,7 @@ impl Publisher {
         max_changed: Option<f64>,
         keep_last: Option<u64>,
         scratch: Option<PathBuf>,
+        once: Option<String>,
     ) -> PyResult<Self> {
         let options = PublishOptions::default()
             .profile(profile_named(py, profile)?)
@@ -262,7 +263,8 @@ impl Publisher {
             .assets(assets)
             .max_changed(max_changed)
             .keep_last(keep_last)
-            .scratch(scratch);
+            .scratch(scratch)
+            .once(once);
         let like = like.map(|like| run(py, &How::default(), |_| SafetensorsState::open(&like))).transpose()?;
         let store = store.get().get(py)?;
         let publisher = run(py, &How::default(), |_| ChainPublisher::open(store, options))?;
@@ -277,6 +279,22 @@ impl Publisher {
         inner.publisher.stop_with(stop.clone());
         let head = run(py, &How { stop: Some(stop), ..How::default() }, |_| inner.publisher.head())?;
         Ok(head.map(|head| (head.version, head.commit.to_string(), head.shards.len())))
+    }
+
+    /// The newest version, if one with this metadata would repeat a step. Without `stop` the store is not asked.
+    fn repeated<'py>(
+        &mut self,
+        py: Python<'py>,
+        metadata: BTreeMap<String, String>,
+        stop: Option<&Bound<'py, Stop>>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let inner = self.inner.get_mut(py)?;
+        let stop = stop.map(|stop| inner.until(stop));
+        let asks = stop.is_some();
+        let head = run(py, &How { stop, ..How::default() }, |_| {
+            if asks { inner.publisher.repeated(&metadata) } else { inner.publisher.known_repeated(&metadata) }
+        })?;
+        head.map(|head| told(py, &head)).transpose()
     }
 
     /// An empty snapshot, with memory of the one before the last.
@@ -334,7 +352,11 @@ impl Publisher {
             all.extend(parts.iter().map(read).collect::<Result<Vec<ShardPart>>>()?);
             inner.publisher.commit(all, metadata, watch)
         })?;
-        inner.settle();
+        if published.is_new {
+            inner.settle();
+        } else {
+            inner.forget();
+        }
         told(py, &published)
     }
 
@@ -349,8 +371,7 @@ impl Publisher {
 
     /// What was stored last is not the head, or it is not known whether it is.
     fn forget(&mut self, py: Python<'_>) -> PyResult<()> {
-        let inner = self.inner.get_mut(py)?;
-        inner.spare = std::mem::take(&mut inner.pending).into_values().flat_map(Shard::into_spare).collect();
+        self.inner.get_mut(py)?.forget();
         Ok(())
     }
 
@@ -397,6 +418,11 @@ impl Inner {
         let old = std::mem::replace(&mut self.last, std::mem::take(&mut self.pending));
         self.spare = old.into_values().flat_map(Shard::into_spare).collect();
     }
+
+    /// What is pending has not been published.
+    fn forget(&mut self) {
+        self.spare = std::mem::take(&mut self.pending).into_values().flat_map(Shard::into_spare).collect();
+    }
 }
 
 /// When there are snapshots: a factor, `{"every": n}` as a whole number, or never.
@@ -419,6 +445,7 @@ fn told<'py>(py: Python<'py>, published: &Published) -> PyResult<Bound<'py, PyDi
     told.set_item("version", published.version)?;
     told.set_item("digest", published.state.to_string())?;
     told.set_item("commit", published.commit.to_string())?;
+    told.set_item("is_new", published.is_new)?;
     told.set_item("changed", published.changed)?;
     told.set_item("elements", published.elements)?;
     told.set_item("bytes", published.routes.iter().map(|route| route.bytes).fold(0, u64::saturating_add))?;

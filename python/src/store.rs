@@ -13,7 +13,7 @@ use crate::work::{How, OfProcess, run};
 
 /// A directory or a bucket that holds a chain. It belongs to the process that opened it.
 #[pyclass(frozen, module = "deltachain._native")]
-pub(crate) struct Store(OfProcess<ChainStore>);
+pub(crate) struct Store(OfProcess<ChainStore>, StoreOptions);
 
 /// Ends the waiting of one piece of work, from another thread.
 #[pyclass(frozen, module = "deltachain._native")]
@@ -50,6 +50,14 @@ impl Store {
         run(py, &How { stop: Some(stop), ..How::default() }, |_| question(&store))
     }
 
+    /// How it was opened.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub(crate) fn options(&self, py: Python<'_>) -> PyResult<StoreOptions> {
+        self.0.get(py).map(|_| self.1.clone())
+    }
+
     /// The store; clones share its connections.
     ///
     /// # Errors
@@ -84,10 +92,11 @@ impl Store {
         if let Some(attempts) = attempts {
             options = options.attempts(attempts);
         }
+        let given = options.clone();
         let store = run(py, &How::default(), |_| {
             if create { ChainStore::create(&url, options) } else { ChainStore::open(&url, options) }
         })?;
-        Ok(Self(OfProcess::new(store)))
+        Ok(Self(OfProcess::new(store), given))
     }
 
     /// Begins a chain, unless there is one: whether it was begun now.

@@ -6,14 +6,14 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use deltachain::memory::{LentState, PatchSet};
 use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
     Directory, FollowOptions, Follower as ChainFollower, FollowerOptions, Lag, Memory, Observer, OtherFiles, Phase,
-    Polling as ChainPolling, Prepared as PreparedFiles, PreparedPatches, Stop, Switched, Weights, lag,
+    Polling as ChainPolling, Prepared as PreparedFiles, PreparedPatches, Stop, Switched, Weights, lag, stored,
 };
 use pyo3::prelude::*;
 
@@ -55,6 +55,20 @@ macro_rules! of_each {
     };
 }
 
+/// What a kind of copy has prepared, as Python gets it.
+macro_rules! prepared {
+    ($made:ident, $wrap:ident) => {
+        Prepared {
+            version: $made.version(),
+            digest: $made.state(),
+            commit: $made.commit(),
+            metadata: $made.metadata().clone(),
+            made: Mutex::new(OfProcess::new($wrap($made))),
+            told: Mutex::new(None),
+        }
+    };
+}
+
 /// A version that has been prepared.
 enum Made {
     Memory(PreparedPatches),
@@ -72,14 +86,11 @@ enum Polled {
 }
 
 impl Polled {
-    /// From what has been prepared, with the version and its state digest, or why nothing was.
-    fn of(made: Result<Option<(u64, Digest, Made)>>, is_missing: impl FnOnce(&Error) -> bool) -> Result<Self> {
+    /// From what has been prepared, or why nothing was.
+    fn of(made: Result<Option<Prepared>>, is_missing: impl FnOnce(&Error) -> bool) -> Result<Self> {
         match made {
             Ok(None) => Ok(Self::Held),
-            Ok(Some((version, digest, made))) => {
-                let made = Mutex::new(OfProcess::new(made));
-                Ok(Self::New(Box::new(Prepared { made, version, digest, told: Mutex::new(None) })))
-            }
+            Ok(Some(prepared)) => Ok(Self::New(Box::new(prepared))),
             Err(error) if is_missing(&error) => Ok(Self::Missing),
             Err(error) => Err(error),
         }
@@ -110,7 +121,7 @@ impl Polling {
         let mut polling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         of_each!(copy, follower, wrap => {
             let made = polling.poll(follower, watch);
-            let made = made.map(|made| made.map(|made| (made.version(), made.state(), wrap(made))));
+            let made = made.map(|made| made.map(|made| prepared!(made, wrap)));
             Polled::of(made, |error| follower.is_missing(None, error)).or_else(|error| {
                 // That it is to end is no failure.
                 watch.advance(Phase::Wait, 0)?;
@@ -157,6 +168,10 @@ pub(crate) struct Prepared {
     #[pyo3(get)]
     version: u64,
     digest: Digest,
+    commit: Digest,
+    /// Of its commit.
+    #[pyo3(get)]
+    metadata: BTreeMap<String, String>,
     /// What has changed, once the copy has been switched to it.
     told: Mutex<Option<Told>>,
 }
@@ -227,6 +242,14 @@ impl Follower {
                 subscriber.held().map(|held| (held.version, held.state.to_string(), Some(held.directory)))
             }
         })
+    }
+
+    /// Digest of the commit of the version held, and its metadata.
+    fn held_commit(&self, py: Python<'_>) -> PyResult<Option<(String, BTreeMap<String, String>)>> {
+        let copy = free(py, &self.copy)?;
+        Ok(of_each!(copy.get(py)?, follower, _wrap => {
+            follower.held().map(|held| (held.commit.to_string(), held.metadata))
+        }))
     }
 
     /// How often the copy has been switched.
@@ -338,6 +361,11 @@ impl Follower {
         Ok((versions, seconds))
     }
 
+    /// When a version was published, by the store's clock, if the store tells.
+    fn stored(&self, py: Python<'_>, version: u64) -> PyResult<Option<SystemTime>> {
+        self.store.get().ask(py, |store| stored(store, version))
+    }
+
     /// Name, dtype and shape of the tensors in memory.
     fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Info>> {
         let copy = free(py, &self.copy)?;
@@ -401,7 +429,7 @@ impl Follower {
         let polled = self.with_copy(py, how, |copy, watch| {
             of_each!(copy, follower, wrap => {
                 let made = follower.prepare(version, watch);
-                let made = made.map(|made| made.map(|made| (made.version(), made.state(), wrap(made))));
+                let made = made.map(|made| made.map(|made| prepared!(made, wrap)));
                 Polled::of(made, |error| follower.is_missing(version, error))
             })
         })?;
@@ -586,6 +614,11 @@ impl Prepared {
     #[getter]
     fn digest(&self) -> String {
         self.digest.to_string()
+    }
+
+    #[getter]
+    fn commit(&self) -> String {
+        self.commit.to_string()
     }
 
     /// The directory of its files, if it is for a directory and has not been switched to.

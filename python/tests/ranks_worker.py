@@ -13,7 +13,10 @@ is a number, or what happens with the next one:
 - `shuffle`: mappings, in another order on each rank;
 - `lack`, `dtype`, `shape`, `placement`, `stream`: a mapping in which a tensor of rank 2 is another;
 - `reverse`, `raise`: a stream that is another on rank 1;
-- `wait`: rank 0 makes another call than the others.
+- `wait`: rank 0 makes another call than the others;
+- `rival`, `late`: another process publishes the step, before this one looks for it, or before this one commits it.
+
+With the word `once` each step is published once, by the metadata of rank 0.
 """
 
 from __future__ import annotations
@@ -163,7 +166,13 @@ def main() -> None:
 
     flaws: list[str] = []
 
+    def rival() -> None:
+        with dc.Publisher(url, like=like) as other:
+            other.publish(dict(stream(int(step))), metadata={"step": step})
+
     def stop(when: str) -> None:
+        if when == "before" and "late" in told:
+            rival()
         if when in told:
             stopped.write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGKILL if when == "die" else signal.SIGSTOP)
@@ -194,6 +203,7 @@ def main() -> None:
         snapshots=None,
         attempts=3,
         progress=progress,
+        once="step" if "once" in steps else None,
     ) as pub:
         if rank == 0:
             pub._native = Stopping(pub._native, stop)
@@ -212,9 +222,13 @@ def main() -> None:
                 if step in ("break", "mend"):
                     pub.wait()
                 continue
+            if "rival" in told and rank == 0:
+                rival()
             try:
-                made = pub.publish(weights(int(step)), metadata={"step": step})
+                metadata = {"step": step} if rank == 0 or "once" not in steps else None
+                made = pub.publish(weights(int(step)), metadata=metadata)
                 said: Any = {"version": made.version, "digest": made.digest, "snapshot": made.snapshot}
+                said |= {"skipped": True} if not made.is_new else {}
             except (dc.Error, ValueError) as error:
                 said = {"error": type(error).__name__, "text": str(error)}
                 if (told & {"stop"} and rank == 0) or (told & {"before", "after"} and rank == 1):

@@ -110,6 +110,26 @@ def test_any_number_of_ranks_goes_on_with_one_chain(tmp_path: Path, like: Path, 
     assert followed(url)["files"] == b"config.json,model.safetensors"
 
 
+def test_a_step_is_published_once_by_all_ranks(tmp_path: Path, like: Path) -> None:
+    url = tmp_path / "chain"
+    with dc.Publisher(url, like=like, shards=24) as pub:
+        pub.publish(tensors(0), metadata={"step": 0})
+    # A rank that was not skipped with the others would wait for them.
+    said = ran("sockets", 3, url, like, "once", 0, 1, 1, "rival", 2, "late", 3, 4)
+    assert all(other == said[0] for other in said)
+    assert [(made["version"], "skipped" in made) for made in said[0]] == [
+        (0, True),
+        (1, False),
+        (1, True),
+        (2, True),
+        (3, True),
+        (4, False),
+    ]
+    assert [version["metadata"]["step"] for version in versions(url)] == ["0", "1", "2", "3", "4"]
+    for version in range(5):
+        assert_version(url, version, version)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_that_fails_is_an_error_on_all_ranks(tmp_path: Path, like: Path, kind: str) -> None:
     url = tmp_path / "chain"

@@ -1,6 +1,7 @@
 //! The command line: what can be asked for, and the help that goes with it.
 
 use std::ffi::OsString;
+use std::iter;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -272,12 +273,19 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
 /// # Errors
 /// USAGE, also where help is asked for.
 pub(crate) fn parse_follow(arguments: impl IntoIterator<Item = OsString>) -> Result<(Global, FollowArgs), Error> {
-    let words = ["deltachain", "follow"].map(OsString::from).into_iter().chain(arguments);
-    let cli = Cli::try_parse_from(words).map_err(|error| usage_error(&error))?;
+    let cli = parse_words(iter::once("follow".into()).chain(arguments))?;
     match cli.command {
         Command::Follow(args) => Ok((cli.global, args)),
         _ => Err(Error::usage("these are not arguments of `follow`")),
     }
+}
+
+/// A command with its arguments, for a program that calls it.
+///
+/// # Errors
+/// USAGE, with what the tool would print.
+pub(crate) fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Error> {
+    Cli::try_parse_from(iter::once("deltachain".into()).chain(words)).map_err(|error| usage_error(&error))
 }
 
 /// A command line that makes no sense.

@@ -122,6 +122,7 @@ Examples:
   deltachain publish s3://models/run7 step101/ --base step100/ --meta step=101
   deltachain publish s3://models/run7 step102/ --work /scratch/run7      keeps a copy of the head there
   deltachain publish s3://models/run7 step103/ --keep-last 200 --max-changed 20
+  deltachain publish s3://models/run7 step104/ --meta step=104 --once step   nothing if step 104 is there already
 
 N processes that hold disjoint parts of the model publish them as shards, and one command commits; assets are the other
 files of shard 0:
@@ -162,6 +163,10 @@ pub(crate) struct PublishArgs {
     /// Publish nothing if the state is the head's
     #[arg(long, conflicts_with = "shard")]
     pub(crate) if_changed: bool,
+    /// Publish nothing if the head's --meta NAME is this one's or higher: for a trainer that repeats steps after a
+    /// restart. NAME=INTEGER must be among --meta
+    #[arg(long, value_name = "NAME", conflicts_with = "shard")]
+    pub(crate) once: Option<String>,
     /// Refuse a state in which more than PERCENT of the elements differ from the head
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) max_changed: Option<f64>,
@@ -223,6 +228,9 @@ pub(crate) struct CommitArgs {
     /// Note for people and tools, stored in the commit; repeatable
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note)]
     pub(crate) notes: Vec<(String, String)>,
+    /// Commit nothing if the --meta NAME of the version before is this one's or higher, as in `publish --once`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) once: Option<String>,
 }
 
 /// List the versions of a chain, the newest first

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use anstyle::{AnsiColor, Style};
-use deltachain::rules::{CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, Rule};
 use deltachain::{Error, ErrorClass};
+use deltachain_store::{Face, advice};
 use serde_json::{Value, json};
 
 use crate::interrupt;
@@ -44,7 +44,6 @@ pub(crate) fn report_as_json(error: &Error) {
 
 /// The error as a JSON object; unknown members are null.
 pub(crate) fn describe(error: &Error) -> Value {
-    let advice = advice(error);
     json!({
         "class": error.class().name(),
         "rule": error.rule(),
@@ -53,33 +52,8 @@ pub(crate) fn describe(error: &Error) -> Value {
         "section": error.section().map(|section| section.to_string()),
         "offset": error.offset(),
         "tensor": error.tensor(),
-        "advice": (!advice.is_empty()).then_some(advice),
+        "advice": advice(error, Face::Tool),
     })
-}
-
-/// What helps against broken rules, where options do.
-const ADVICE: [(&[Rule], &str); 6] = [
-    (&[CHN_13], "there is another chain now: ask its publisher; --adopt makes pull and follow use it from now on"),
-    (
-        &[CHN_04, CHN_05, CHN_14],
-        "the chain was rolled back or has forked: ask its publisher; --allow-rollback=COMMIT accepts that once: \
-         the digest of its newest commit or of one shortly before",
-    ),
-    (&[LIM_01], "--max-index-bytes raises the limit for indexes if you trust the source; other limits are fixed"),
-    (&[LIM_04], "--max-new-bytes raises the limit if you trust the source"),
-    (&[LIM_08], "--max-coded-bytes is the limit"),
-    (&[LIM_05, LIM_07], "the format allows more than this program reads and publishes"),
-];
-
-/// What may help; empty if nothing is known.
-fn advice(error: &Error) -> &'static str {
-    if let Some((_, advice)) = ADVICE.into_iter().find(|(rules, _)| error.is_any(rules)) {
-        return advice;
-    }
-    match error.class() {
-        ErrorClass::Limit if error.rule().is_some() => "the limit is fixed: the program that wrote this has a bug",
-        class => class.advice(),
-    }
 }
 
 fn lines(error: &Error) -> String {
@@ -87,13 +61,12 @@ fn lines(error: &Error) -> String {
     let dim = Style::new().dimmed();
     let rule = error.rule().map_or_else(String::new, |rule| format!(" {rule}"));
     let mut text = format!("{bad}error{bad:#}: {}{rule}: {}\n", error.class(), message(error));
-    let advice = advice(error);
     let places = [
         ("file", error.file().map(printable_path)),
         ("section", error.section().map(|section| section.to_string())),
         ("offset", error.offset().map(|offset| offset.to_string())),
         ("tensor", error.tensor().map(printable)),
-        ("advice", (!advice.is_empty()).then(|| advice.to_owned())),
+        ("advice", Some(advice(error, Face::Tool).to_owned())),
     ];
     for (name, value) in places {
         if let Some(value) = value {
@@ -116,6 +89,8 @@ fn message(error: &Error) -> String {
 mod tests {
     use clap::CommandFactory as _;
 
+    use deltachain_store::advice_by_rule;
+
     use super::*;
     use crate::args::Cli;
 
@@ -124,7 +99,7 @@ mod tests {
         let all = Cli::command();
         let options: Vec<&str> =
             all.get_subcommands().flat_map(clap::Command::get_arguments).filter_map(clap::Arg::get_long).collect();
-        let words = ADVICE.iter().flat_map(|(_, advice)| advice.split([' ', '=', ',']));
+        let words = advice_by_rule(Face::Tool).flat_map(|advice| advice.split([' ', '=', ',']));
         let mut named = words.filter_map(|word| word.strip_prefix("--")).peekable();
         assert!(named.peek().is_some());
         named.for_each(|name| assert!(options.contains(&name), "--{name}"));

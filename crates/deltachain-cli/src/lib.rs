@@ -29,13 +29,16 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use deltachain::{Error, Result};
-use deltachain_store::{Observer, Stop};
+use deltachain_store::{Observer, Stop, StoreOptions};
 use rayon::ThreadPoolBuilder;
+use serde_json::Value;
 
 use crate::args::{Cli, Command};
 use crate::commands::chain;
+use crate::commands::chain::report::Access;
 use crate::listener::Listener;
 use crate::output::Output;
+use crate::watcher::watched;
 
 /// Runs the tool with these arguments and returns the exit code. The first argument is the program's name. It prints to
 /// standard output and standard error, and from then on Ctrl-C is its own: to be called once, by a program that does
@@ -79,6 +82,23 @@ pub fn follow(
     })
 }
 
+/// The report of a command, in a program that does other things as well: `log`, `show`, `status`, `compact`, `prune`,
+/// `fsck` or `doctor`, with its arguments, as `--json` prints it. It prints nothing and installs no handler for Ctrl-C. How
+/// the store is used, `options` say, whatever the arguments say. `observer` gets progress and remarks and ends the work
+/// by an error, `stop` what it waits for in the store. That something is not as it should be is a report, not an error.
+///
+/// # Errors
+/// What the command would end with; USAGE if the arguments are not those of such a command.
+pub fn report(
+    arguments: impl IntoIterator<Item = OsString>,
+    options: StoreOptions,
+    observer: &dyn Observer,
+    stop: Stop,
+) -> Result<Value> {
+    let access = Access { options: Some(options), stop };
+    Ok(chain::report::report(&args::parse_words(arguments)?.command, &access, observer)?.json())
+}
+
 fn run(cli: &Cli, output: Output) -> Result<u8> {
     interrupt::install()?;
     if let Some(threads) = cli.global.threads {
@@ -101,15 +121,12 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         Command::Init(args) => chain::init::run(args, output),
         Command::Publish(args) => chain::publish::run(args, output),
         Command::Commit(args) => chain::commit::run(args, output),
-        Command::Log(args) => chain::log::run(args, output),
-        Command::Show(args) => chain::show::run(args, output),
         Command::Pull(args) => chain::pull::run(args, output),
         Command::Follow(args) => chain::follow::run(args, output),
-        Command::Status(args) => return chain::status::run(args, output),
-        Command::Compact(args) => chain::compact::run(args, output),
-        Command::Prune(args) => chain::prune::run(args, output),
-        Command::Fsck(args) => return chain::fsck::run(args, output),
-        Command::Doctor(args) => return chain::doctor::run(args, output),
+        command => {
+            let report = watched(output, |watcher| chain::report::report(command, &Access::default(), watcher))?;
+            return chain::report::print(&*report, output);
+        }
     }?;
     Ok(failure::SUCCESS)
 }

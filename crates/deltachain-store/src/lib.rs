@@ -36,6 +36,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
 
 mod access;
+mod advice;
 mod assets;
 mod directory;
 mod fetching;
@@ -54,13 +55,14 @@ pub use access::partial::Partial;
 pub use access::raw::RawObjects;
 pub use access::stop::Stop;
 pub use access::store::{Store, StoredObject};
+pub use advice::{Face, advice, advice_by_rule};
 pub use assets::other_files::OtherFiles;
 pub use directory::scratch::Scratch;
-pub use directory::status::{DirectoryStatus, VersionHere, find_version, inspect_directory};
+pub use directory::status::{DirectoryStatus, TrustStatus, VersionHere, find_version, inspect_directory};
 pub use following::directory::{Directory, Prepared};
 pub use following::follower::{Follower, FollowerOptions, Place};
 pub use following::memory::{Memory, PreparedPatches, Weights};
-pub use following::polling::{FollowEvent, FollowOptions, OnEvent, Polling, lag};
+pub use following::polling::{FollowEvent, FollowOptions, OnEvent, Polling, lag, stored};
 pub use following::switched::{HeldVersion, Lag, PhaseTimes, Switched};
 pub use maintenance::check_directory::{DirectoryReport, check_directory};
 pub use maintenance::compact::{CompactOptions, Compacted, compact};
@@ -73,6 +75,7 @@ pub use publishing::part::ShardPart;
 pub use publishing::policy::Snapshots;
 pub use publishing::published::{Head, Published, PublishedRoute};
 pub use publishing::publisher::Publisher;
+pub use publishing::signing::sign;
 pub use retention::{Keep, PrunePlan, Pruned, plan_prune, prune};
 
 /// The Rust of README.md, compiled as a test.

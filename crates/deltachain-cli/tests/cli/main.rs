@@ -11,6 +11,7 @@ mod exchange;
 mod operation;
 mod readme;
 mod refusals;
+mod reports;
 mod round_trips;
 mod servers;
 mod showing;

@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use object_store::client::{HttpError, HttpErrorKind, HttpResponseBody};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::access::pace::Rate;
+use crate::access::rate::Rate;
 
 /// A body that is cut where it becomes longer than allowed, fails where nothing comes for too long, and comes no faster
 /// than it may.

@@ -13,6 +13,7 @@ use deltachain::{Error, Result};
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::access::options::StoreOptions;
+use crate::access::stop::Stop;
 use crate::access::store::Store;
 use crate::access::url::directory_of;
 
@@ -71,12 +72,12 @@ impl Findings {
 }
 
 /// What the store or directory of this URL can do. It touches only objects below a new name `doctor-...`, and removes
-/// them. A web server can only be read: there the chain document is.
+/// them, unless `stop` ends that. A web server can only be read: there the chain document is.
 ///
 /// # Errors
 /// As for [`Store::open`]; IO if nothing can be made in a directory. That something does not work is not an error.
-pub fn doctor(url: &str, options: StoreOptions) -> Result<Vec<Finding>> {
-    let store = Store::open(url, options.clone())?;
+pub fn doctor(url: &str, options: StoreOptions, stop: &Stop) -> Result<Vec<Finding>> {
+    let store = Store::open(url, options.clone())?.with_stop(stop.clone());
     let mut findings = Findings::default();
     match directory_of(url) {
         Some(directory) => {
@@ -84,7 +85,8 @@ pub fn doctor(url: &str, options: StoreOptions) -> Result<Vec<Finding>> {
             let place = place.map_err(|error| Error::io("creating a directory", error).in_file(&directory))?;
             try_directory(&mut findings, &place);
             let below = place.path().join("store");
-            try_writing(&mut findings, &Store::create(&below.to_string_lossy(), options)?);
+            let store = Store::create(&below.to_string_lossy(), options)?.with_stop(stop.clone());
+            try_writing(&mut findings, &store);
         }
         None if store.can_list() => {
             let below = store.below(&format!("doctor-{:016x}", rand::random::<u64>()));
@@ -314,7 +316,7 @@ mod tests {
     fn a_good_directory_has_everything_and_nothing_is_left() {
         let place = tempfile::tempdir().unwrap();
         fs::write(place.path().join("mine"), "x").unwrap();
-        let findings = doctor(place.path().to_str().unwrap(), StoreOptions::default()).unwrap();
+        let findings = doctor(place.path().to_str().unwrap(), StoreOptions::default(), &Stop::default()).unwrap();
         assert_eq!(missing(&findings), <[&str; 0]>::default(), "{findings:?}");
         assert!(findings.len() > 14);
         let left: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -17,7 +17,8 @@ use tokio::time::timeout_at;
 
 use crate::access::answer::{Answer, too_late};
 use crate::access::options::StoreOptions;
-use crate::access::pace::{Buffered, Rate, RetryAfter, Upload};
+use crate::access::pace::{Buffered, RetryAfter, Upload};
+use crate::access::rate::Rate;
 use crate::access::refusal::Refusal;
 use crate::access::sender::sender;
 
@@ -213,6 +214,16 @@ fn no_service(refusal: Option<Refusable>, error: HttpError) -> HttpError {
         }
         _ => error,
     }
+}
+
+/// Why a server could not be reached, if that was it.
+pub(crate) fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
+    let causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.filter_map(|cause| cause.downcast_ref::<HttpError>()).find_map(|cause| match cause.kind() {
+        HttpErrorKind::Connect => Some(io::ErrorKind::HostUnreachable),
+        HttpErrorKind::Timeout => Some(io::ErrorKind::TimedOut),
+        _ => None,
+    })
 }
 
 /// How many bytes a request asks for, if it asks for a range.

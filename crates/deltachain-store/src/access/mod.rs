@@ -17,6 +17,7 @@ pub(crate) mod pace;
 pub(crate) mod partial;
 #[cfg(feature = "s3")]
 pub(crate) mod provider;
+pub(crate) mod rate;
 #[cfg(feature = "raw")]
 pub(crate) mod raw;
 pub(crate) mod read;
@@ -25,6 +26,8 @@ pub(crate) mod refusal;
 pub(crate) mod sender;
 #[cfg(feature = "servers")]
 pub(crate) mod server;
+#[cfg(feature = "servers")]
+pub(crate) mod settings;
 pub(crate) mod stop;
 pub(crate) mod store;
 pub(crate) mod stored_link;

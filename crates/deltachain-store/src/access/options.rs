@@ -10,7 +10,8 @@ use crate::access::credentials::CredentialSource;
 #[non_exhaustive]
 pub struct StoreOptions {
     /// Settings of the kind of store, by name, such as `("region", "eu-central-1")`: the keys of the `object_store` crate.
-    /// They come before the usual environment variables (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
+    /// They come before the usual environment variables (`AWS_*`, `GOOGLE_*`, `AZURE_*`). Unknown ones are refused;
+    /// directories have none.
     pub settings: Vec<(String, String)>,
     /// Where S3's credentials come from, if not from settings and the environment. Other kinds of stores refuse it.
     pub credentials: Option<Arc<dyn CredentialSource>>,
@@ -25,8 +26,8 @@ pub struct StoreOptions {
     /// line. A store that is not a server has this time for each thing that it is asked: a document, a part of a file, a
     /// list.
     pub timeout: Duration,
-    /// Bytes per second of the bodies of all requests to a server together, in both directions. Parts of files go as a
-    /// whole, with pauses between them. Directories, and stores of the caller's own making, have no limit.
+    /// Bytes per second of all objects, or of the bodies of all requests to a server, together and in both directions.
+    /// Parts of files go as a whole, with pauses between them.
     pub max_rate: Option<u64>,
     /// Requests at the same time.
     pub parallel: usize,

@@ -1,5 +1,5 @@
-//! When a request may go on: how fast bytes may go, how long a busy server wants to be left alone, and whether the bytes
-//! of an upload are still moving.
+//! When a request may go on: how long a busy server wants to be left alone, and whether the bytes of an upload are still
+//! moving.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,32 +13,6 @@ const LONGEST_WAIT: Duration = Duration::from_mins(5);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A limit for the bytes of all requests of a store together.
-#[derive(Debug)]
-pub(crate) struct Rate {
-    bytes_per_second: u64,
-    /// When all that has been taken so far is paid for.
-    free: Mutex<Instant>,
-}
-
-impl Rate {
-    pub(crate) fn new(bytes_per_second: u64) -> Self {
-        Self { bytes_per_second: bytes_per_second.max(1), free: Mutex::new(Instant::now()) }
-    }
-
-    /// Takes some bytes: when they may begin to move, and when they are paid for.
-    pub(crate) fn take(&self, bytes: u64) -> (Instant, Instant) {
-        // What has not been used is lost, so that there are no bursts after a pause.
-        let mut free = lock(&self.free);
-        let start = (*free).max(Instant::now());
-        // Exact to less than a nanosecond each time.
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
-        let needed = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        *free = start.checked_add(needed).unwrap_or(start);
-        (start, *free)
-    }
 }
 
 /// The earliest time for the next request, from a server's `Retry-After`.

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use deltachain::{Error, Result};
 #[cfg(feature = "s3")]
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 #[cfg(feature = "az")]
-use object_store::azure::MicrosoftAzureBuilder;
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+#[cfg(feature = "http")]
+use object_store::client::ClientConfigKey;
 #[cfg(feature = "gs")]
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 #[cfg(feature = "http")]
 use object_store::http::HttpBuilder;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig};
@@ -19,6 +21,7 @@ use crate::access::opened::{Kind, Opened};
 use crate::access::options::StoreOptions;
 #[cfg(feature = "s3")]
 use crate::access::provider::Provider;
+use crate::access::settings;
 
 /// Environment variables that begin with one of these are settings of a store.
 const ENVIRONMENT: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
@@ -36,7 +39,7 @@ const S3_CREDENTIALS: [&str; 6] = [
 pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
     let usage = |error: object_store::Error| Error::usage(error.to_string());
     let (scheme, prefix) = ObjectStoreScheme::parse(url).map_err(|error| Error::usage(error.to_string()))?;
-    let settings = settings(url, options);
+    let settings = all_settings(url, options);
     let credentials = match scheme {
         ObjectStoreScheme::AmazonS3 => {
             if options.credentials.is_none() {
@@ -55,16 +58,17 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
     let connector = Connector::new(options);
     // All four are built alike, by builders that have no trait in common.
     macro_rules! built {
-        ($builder:expr, $url:expr) => {{
+        ($builder:expr, $url:expr, $key:ty, $known:expr) => {{
             let builder = $builder
                 .with_url($url)
                 // Time limits are for progress, and retries are made here, where all kinds of stores have them alike.
                 .with_client_options(ClientOptions::new().with_timeout_disabled())
                 .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
                 .with_http_connector(connector);
+            $known.check(&options.settings, |key| key.parse::<$key>().is_ok())?;
             let builder = settings.iter().fold(builder, |builder, (key, value)| match key.parse() {
                 Ok(key) => builder.with_config(key, value),
-                // It belongs to another kind of store, or to another program.
+                // A variable of the environment is for another kind of store, or for another program.
                 Err(_) => builder,
             });
             Arc::new(builder.build().map_err(usage)?)
@@ -80,18 +84,26 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
                     Some(own) => builder.with_credentials(Arc::new(own)),
                     None => builder,
                 },
-                url.as_str()
+                url.as_str(),
+                AmazonS3ConfigKey,
+                settings::S3
             )
         }
         _ if options.credentials.is_some() => {
             return Err(Error::usage("only S3 takes credentials of the caller's own; give settings"));
         }
         #[cfg(feature = "gs")]
-        ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder::new(), url.as_str()),
+        ObjectStoreScheme::GoogleCloudStorage => {
+            built!(GoogleCloudStorageBuilder::new(), url.as_str(), GoogleConfigKey, settings::GOOGLE)
+        }
         #[cfg(feature = "az")]
-        ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder::new(), url.as_str()),
+        ObjectStoreScheme::MicrosoftAzure => {
+            built!(MicrosoftAzureBuilder::new(), url.as_str(), AzureConfigKey, settings::AZURE)
+        }
         #[cfg(feature = "http")]
-        ObjectStoreScheme::Http => built!(HttpBuilder::new(), &url[..url::Position::BeforePath]),
+        ObjectStoreScheme::Http => {
+            built!(HttpBuilder::new(), &url[..url::Position::BeforePath], ClientConfigKey, settings::WEB)
+        }
         _ => return Err(Error::usage(format!("unknown kind of store: {}://", url.scheme()))),
     };
     let kind = Kind { can_list: scheme != ObjectStoreScheme::Http, is_directory: false, is_watched: true, credentials };
@@ -99,7 +111,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
 }
 
 /// Settings from the environment, and after them the settings of the options; the later ones win.
-fn settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
+fn all_settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
     let environment = std::env::vars_os().filter_map(|(key, value)| {
         let key = key.into_string().ok().filter(|key| ENVIRONMENT.iter().any(|start| key.starts_with(start)))?;
         Some((key.to_ascii_lowercase(), value.into_string().ok()?))

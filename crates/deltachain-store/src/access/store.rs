@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use deltachain::chain::ObjectName;
+use deltachain::chain::{Note, ObjectName};
 use deltachain::{Error, Result};
 use futures_util::future::try_join;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -25,6 +25,7 @@ use tokio::sync::Semaphore;
 use crate::access::legible::is_legible;
 use crate::access::opened::{Kind, Opened};
 use crate::access::options::StoreOptions;
+use crate::access::rate::Rate;
 use crate::access::refusal::Refusal;
 use crate::access::stop::Stop;
 use crate::access::url::{directory_of, open_url};
@@ -47,6 +48,8 @@ pub struct Store {
     ranges: Arc<Semaphore>,
     runtime: Arc<Runtime>,
     stop: Stop,
+    /// The limit for bytes; requests to servers are paced by [`crate::access::http`].
+    rate: Option<Arc<Rate>>,
 }
 
 /// One of a chain's objects as a list shows it.
@@ -67,8 +70,22 @@ impl Store {
     /// # Errors
     /// USAGE if the URL cannot be understood, settings are missing, or the directory does not exist.
     pub fn open(url: &str, options: StoreOptions) -> Result<Self> {
-        let Opened { objects, prefix, kind } = open_url(url, &options)?;
+        let Opened { objects, prefix, kind } = open_url(url, &options, false)?;
         Self::new(objects, prefix, kind, url, options)
+    }
+
+    /// As [`open`](Self::open), but a directory need not exist yet: until it does, there is no chain.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_awaited(url: &str, options: StoreOptions) -> Result<Self> {
+        let Opened { objects, prefix, kind } = open_url(url, &options, true)?;
+        Self::new(objects, prefix, kind, url, options)
+    }
+
+    /// The directory that it is, if that does not exist.
+    pub fn missing_directory(&self) -> Option<PathBuf> {
+        self.directory().filter(|directory| !directory.is_dir())
     }
 
     /// As [`open`](Self::open), but makes the directory if the store is one that does not exist.
@@ -113,6 +130,7 @@ impl Store {
         // With 0 nothing would ever be done.
         options.parallel = options.parallel.max(1);
         options.part_bytes = options.part_bytes.max(1);
+        let rate = options.max_rate.filter(|_| !kind.is_watched).map(|rate| Arc::new(Rate::new(rate)));
         let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("store").enable_all().build();
         Ok(Self {
             objects,
@@ -123,6 +141,7 @@ impl Store {
             options: Arc::new(options),
             runtime: Arc::new(runtime.map_err(|error| Error::io("starting threads", error))?),
             stop: Stop::default(),
+            rate,
         })
     }
 
@@ -201,6 +220,7 @@ impl Store {
 
     pub(super) async fn get_once(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
         let path = self.path(name);
+        let most = if let ObjectName::Signature { .. } = name { Note::MOST_BYTES + 1 } else { DOCUMENT_BYTES };
         let got = self.retry(async || {
             // Not a range: a document may be shorter than the range, and then some stores refuse.
             let result = match self.objects.get(&path).await {
@@ -212,15 +232,17 @@ impl Store {
             let mut content = Vec::new();
             while let Some(chunk) = body.try_next().await? {
                 content.extend_from_slice(&chunk);
-                if content.len() as u64 >= DOCUMENT_BYTES {
-                    content.truncate(usize::try_from(DOCUMENT_BYTES).unwrap_or(usize::MAX));
+                if content.len() as u64 >= most {
+                    content.truncate(usize::try_from(most).unwrap_or(usize::MAX));
                     break;
                 }
             }
-            all_came(content.len(), size.min(DOCUMENT_BYTES))?;
+            all_came(content.len(), size.min(most))?;
             Ok(Some(content))
         });
-        got.await.map_err(|error| self.failed("fetching", error, Some(name)))
+        let got = got.await.map_err(|error| self.failed("fetching", error, Some(name)))?;
+        self.pace(got.as_ref().map_or(0, |content| content.len() as u64)).await?;
+        Ok(got)
     }
 
     /// All of the chain's objects, in ascending order of their names. Other objects are left out.
@@ -304,6 +326,7 @@ impl Store {
                 Err(error) => Err(error),
             }
         });
+        self.block_on(self.pace(content.len() as u64))?;
         self.block_on(put).map_err(|error| self.failed("storing", error, Some(name)))
     }
 
@@ -350,7 +373,22 @@ impl Store {
             all_came(bytes.len(), end.min(size).saturating_sub(start))?;
             Ok(Some((bytes.into(), size)))
         });
-        got.await.map_err(|error| self.failed("fetching", error, Some(name)))
+        let got = got.await.map_err(|error| self.failed("fetching", error, Some(name)))?;
+        self.pace(got.as_ref().map_or(0, |(bytes, _)| bytes.len() as u64)).await?;
+        Ok(got)
+    }
+
+    /// Waits until as many bytes may have gone, if it is not a server.
+    ///
+    /// # Errors
+    /// IO if it is stopped.
+    pub(super) async fn pace(&self, bytes: u64) -> Result<()> {
+        let Some(rate) = self.rate.as_ref().filter(|_| bytes > 0) else { return Ok(()) };
+        let paid = async {
+            tokio::time::sleep_until(rate.take(bytes).1).await;
+            Ok(())
+        };
+        self.stop.unless(paid).await.map_err(|error| self.failed("waiting", error, None))
     }
 
     /// The directory that it is.
@@ -414,7 +452,9 @@ impl Store {
         match tokio::time::timeout(self.options.timeout, operation).await {
             Ok(result) => result,
             Err(_) => {
-                Err(passing("time-out", format!("timeout: no answer within {} s", self.options.timeout.as_secs_f64())))
+                let text = format!("timeout: no answer within {} s", self.options.timeout.as_secs_f64());
+                let source = io::Error::new(io::ErrorKind::TimedOut, text);
+                Err(StoreError::Generic { store: "time-out", source: source.into() })
             }
         }
     }
@@ -423,6 +463,7 @@ impl Store {
     pub(super) fn failed(&self, what: &str, error: StoreError, name: Option<ObjectName>) -> Error {
         let is_refused = is_refused(&error);
         let has_none = lacks_credentials(&error);
+        let kind = kind_of(&error);
         let error = io::Error::from(error);
         let error = match self.kind.credentials {
             Some(credentials) if is_refused => io::Error::new(
@@ -436,7 +477,10 @@ impl Store {
                 io::ErrorKind::PermissionDenied,
                 format!("missing credentials (set {credentials}), and no service provides any: {error}"),
             ),
-            _ => error,
+            _ => match kind {
+                Some(kind) => io::Error::new(kind, error),
+                None => error,
+            },
         };
         Error::io(what, error).in_file(name.map_or_else(|| self.name.clone(), |name| name.to_string()))
     }
@@ -474,6 +518,16 @@ fn may_pass(error: &StoreError) -> bool {
         && !is_forbidden(error)
 }
 
+/// Why the network or the system failed, as far as the causes tell. That something is missing, the store itself says.
+fn kind_of(error: &StoreError) -> Option<io::ErrorKind> {
+    let causes = iter::successors(Some(error as &(dyn StdError + 'static)), |&error| error.source());
+    let kinds = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
+    let kind = kinds.filter(|kind| !matches!(kind, io::ErrorKind::Other | io::ErrorKind::NotFound)).last();
+    #[cfg(feature = "servers")]
+    let kind = kind.or_else(|| crate::access::http::kind_of(error));
+    kind
+}
+
 /// Whether the system does not allow it, or [`crate::access::http`] has found that the server cannot do it.
 fn is_forbidden(error: &StoreError) -> bool {
     let causes = iter::successors(Some(error as &(dyn StdError + 'static)), |&error| error.source());
@@ -503,5 +557,56 @@ fn all_came(came: usize, wanted: u64) -> Result<(), StoreError> {
         Ok(())
     } else {
         Err(passing("answer", format!("received {came} bytes instead of {wanted}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_keeps_to_the_rate_in_both_directions() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        fs::write(&file, vec![0; 7000]).unwrap();
+        let options = StoreOptions::default().max_rate(Some(1000));
+        let mut store = Store::open(place.path().to_str().unwrap(), options).unwrap();
+        // Its clock goes on only when nothing else is left to do.
+        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        store.runtime = Arc::new(runtime);
+        let mut last = store.block_on(async { Instant::now() });
+        let mut passed = || {
+            let now = store.block_on(async { Instant::now() });
+            now - std::mem::replace(&mut last, now)
+        };
+        let is = |passed: std::time::Duration, seconds: u64| (passed.as_secs_f64() - seconds as f64).abs() < 0.1;
+        assert!(store.put_if_absent(ObjectName::Chain, &[b'x'; 5000]).unwrap());
+        assert!(is(passed(), 5));
+        store.block_on(store.get_once(ObjectName::Chain)).unwrap();
+        assert!(is(passed(), 5));
+        store.upload(&file, ObjectName::Commit(0), 7000, &()).unwrap();
+        assert!(is(passed(), 7));
+        store.block_on(store.get_range(ObjectName::Commit(0), 1000, 4000)).unwrap();
+        assert!(is(passed(), 3));
+    }
+
+    #[test]
+    fn a_directory_may_come_later() {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["later", "a b/%20/c"] {
+            let directory = place.path().join(name);
+            let url = directory.to_str().unwrap();
+            assert!(Store::open(url, StoreOptions::default()).is_err());
+            let store = Store::open_awaited(url, StoreOptions::default()).unwrap();
+            assert_eq!(store.missing_directory(), Some(directory.clone()));
+            assert_eq!((store.get(ObjectName::Chain).unwrap(), store.objects().unwrap()), (None, Vec::new()));
+            let writer = Store::create(url, StoreOptions::default()).unwrap();
+            assert!(writer.put_if_absent(ObjectName::Chain, b"x").unwrap());
+            assert_eq!(store.missing_directory(), None);
+            assert_eq!(store.get_all(&[ObjectName::Chain]).unwrap(), [(ObjectName::Chain, Some(b"x".to_vec()))]);
+            assert_eq!(store.objects().unwrap(), writer.objects().unwrap());
+        }
     }
 }

@@ -37,6 +37,7 @@ impl Store {
         let path = self.path(name);
         if size <= part_bytes {
             let payload = read(0)?;
+            self.block_on(self.pace(size))?;
             let put = self.retry(async || self.objects.put(&path, payload.clone()).await.map(drop));
             self.block_on(put).map_err(|error| self.failed("storing", error, Some(name)))?;
             return observer.advance(Phase::Upload, size);
@@ -75,7 +76,10 @@ impl Store {
                 let payload = read(offset)?;
                 let length = payload.content_length() as u64;
                 let put = upload.put_part(payload);
-                waiting.push(async move { self.in_time(put).await.map(|()| length).map_err(of_part) });
+                waiting.push(async move {
+                    self.pace(length).await?;
+                    self.in_time(put).await.map(|()| length).map_err(of_part)
+                });
                 while waiting.len() >= self.options.parallel {
                     if let Some(done) = waiting.next().await {
                         observer.advance(Phase::Upload, done?)?;

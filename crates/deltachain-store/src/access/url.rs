@@ -12,19 +12,28 @@ use url::Url;
 use crate::access::opened::{Kind, Opened};
 use crate::access::options::StoreOptions;
 
-pub(crate) fn open_url(text: &str, options: &StoreOptions) -> Result<Opened> {
+/// `is_awaited`: whether the directory may be missing, and come later.
+pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> Result<Opened> {
     let usage = |message: String| Error::usage(message).in_file(text);
     if let Some(directory) = directory_of(text) {
-        if !directory.is_dir() {
-            return Err(usage("there is no such directory".to_owned()));
+        if let Some((key, _)) = options.settings.first() {
+            return Err(usage(format!("a directory has no settings of a store, such as {key:?}")));
         }
-        let objects = LocalFileSystem::new_with_prefix(&directory).map_err(|error| usage(error.to_string()))?;
+        if options.credentials.is_some() {
+            return Err(usage("a directory takes no credentials".to_owned()));
+        }
+        let (objects, prefix) = if directory.is_dir() {
+            (LocalFileSystem::new_with_prefix(&directory).map_err(|error| usage(error.to_string()))?, Path::default())
+        } else if is_awaited && !directory.exists() {
+            let absolute = std::path::absolute(&directory).map_err(|error| usage(error.to_string()))?;
+            let prefix = Path::from_absolute_path(absolute).map_err(|error| usage(error.to_string()))?;
+            (LocalFileSystem::new(), prefix)
+        } else {
+            return Err(usage("there is no such directory".to_owned()));
+        };
         // What has been stored must survive a power cut before anything is stored that refers to it.
-        return Ok(Opened {
-            objects: Arc::new(objects.with_fsync(true)),
-            prefix: Path::default(),
-            kind: Kind { is_directory: true, ..Kind::OTHER },
-        });
+        let kind = Kind { is_directory: true, ..Kind::OTHER };
+        return Ok(Opened { objects: Arc::new(objects.with_fsync(true)), prefix, kind });
     }
     let url = Url::parse(text).map_err(|error| usage(error.to_string()))?;
     #[cfg(feature = "servers")]

@@ -17,6 +17,8 @@ pub(crate) struct Record {
     pub(crate) chain: Digest,
     /// State digest of the whole version, also if only some shards are here.
     pub(crate) state: Digest,
+    /// The commit's metadata.
+    pub(crate) metadata: BTreeMap<String, String>,
     /// How many shards the version has.
     pub(crate) of: usize,
     /// Patterns of the tensors that have been taken; all if `None`.
@@ -58,6 +60,7 @@ impl Record {
             commit,
             chain,
             state,
+            metadata: plan.metadata.clone(),
             of: plan.shards.len(),
             taken: taken.map(<[String]>::to_vec),
             assets,
@@ -98,6 +101,7 @@ impl Record {
             commit: digest_of(&document.commit)?,
             chain: digest_of(&document.chain)?,
             state: digest_of(&document.state)?,
+            metadata: document.metadata,
             of: document.of,
             taken: document.taken,
             assets: document.assets,
@@ -117,6 +121,7 @@ impl Record {
             commit: self.commit.to_string(),
             chain: self.chain.to_string(),
             state: self.state.to_string(),
+            metadata: self.metadata.clone(),
             of: self.of,
             taken: self.taken.clone(),
             assets: self.assets,
@@ -140,6 +145,7 @@ struct Document {
     commit: String,
     chain: String,
     state: String,
+    metadata: BTreeMap<String, String>,
     of: usize,
     taken: Option<Vec<String>>,
     assets: bool,
@@ -162,6 +168,7 @@ mod tests {
             commit: digest,
             chain: Digest::of_bytes(b"chain"),
             state: Digest::of_bytes(b"state"),
+            metadata: BTreeMap::from([("step \"\u{0}\u{1F600}".to_owned(), "7\n".to_owned())]),
             of: 3,
             taken: Some(vec!["a*".to_owned(), "b".to_owned()]),
             assets: true,
@@ -189,6 +196,8 @@ mod tests {
             text.replace("\"of\"", "\"off\""),
             text.replace("\"chain\"", "\"train\""),
             text.replace("\"assets\":true,", ""),
+            text.replace("\"metadata\"", "\"meta\""),
+            text.replace("\"7\\n\"", "7"),
             text.replace("\"files\":{\"model.safetensors\":8},", ""),
             text.replace(&digest, &digest[1..]),
             text.replace("\"version\":7", "\"version\":-7"),

@@ -1,17 +1,21 @@
 //! What a subscriber's directory holds, for programs that want to know without keeping it.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use deltachain::chain::{Trust, VerifierKey};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
 use crate::directory::marker::Kind;
 use crate::directory::model_directory::{Current, VERSIONS, current_in, target_of_current, time_of_switch};
 use crate::directory::names::is_real_directory;
+use crate::directory::record::Record;
+use crate::directory::trust_record::TrustRecord;
 use crate::directory::versions::{MODEL, files_of, record_if_there};
 
 /// The version that a subscriber's directory shows.
@@ -26,6 +30,8 @@ pub struct DirectoryStatus {
     pub chain: Digest,
     /// State digest of the whole version, also if only some shards or tensors are here.
     pub state: Digest,
+    /// The commit's metadata.
+    pub metadata: BTreeMap<String, String>,
     /// The directory of its files: the one that `current` leads to.
     pub directory: PathBuf,
     /// When `current` was switched to it; `None` if the file system does not tell.
@@ -33,6 +39,20 @@ pub struct DirectoryStatus {
     /// Names of its files that are missing or have another length than when they were made, ascending. Their content is not
     /// read.
     pub missing: Vec<String>,
+    /// Whether only signed versions are taken, and what is known of that; `None` if every version is.
+    pub trust: Option<TrustStatus>,
+}
+
+/// What a subscriber's directory has recorded of signatures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TrustStatus {
+    /// Whom it trusts: as the process says that keeps it now, or kept it last.
+    pub trust: Trust,
+    /// The newest signed head that has been met, by version and digest of its commit.
+    pub seen: Option<(u64, Digest)>,
+    /// The trusted keys that have signed the version shown; empty if that is not known, because it is older than the trust.
+    pub signed_by: Vec<VerifierKey>,
 }
 
 /// Says what a subscriber's directory holds; `None` if it holds no version yet. Nothing is changed, and the directory may be
@@ -51,11 +71,17 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
         return Err(Error::usage("missing files of the current version").in_file(model));
     };
     let files = record.files.into_iter();
+    let trust = TrustRecord::read(directory)?.map(|TrustRecord { trust, seen, signed }| {
+        let signed_by = signed.filter(|(commit, _)| *commit == record.commit).map(|(_, by)| by);
+        TrustStatus { trust, seen, signed_by: signed_by.unwrap_or_default() }
+    });
     Ok(Some(DirectoryStatus {
+        trust,
         version: record.version,
         commit: record.commit,
         chain: record.chain,
         state: record.state,
+        metadata: record.metadata,
         switched: time_of_switch(directory),
         missing: files.filter(|(name, length)| there.get(name) != Some(length)).map(|(name, _)| name).collect(),
         directory: model,
@@ -70,6 +96,10 @@ pub struct VersionHere {
     pub version: u64,
     /// State digest of the whole version, also if only some shards or tensors are here.
     pub state: Digest,
+    /// Digest of the commit's bytes.
+    pub commit: Digest,
+    /// The commit's metadata.
+    pub metadata: BTreeMap<String, String>,
     /// The directory of its files.
     pub directory: PathBuf,
 }
@@ -87,9 +117,8 @@ pub fn find_version(directory: &Path, version: Option<u64>) -> Result<Option<Ver
     };
     for name in candidates {
         let place = versions.join(name);
-        if let Some(record) = record_if_there(&place)? {
-            let directory = place.join(MODEL);
-            return Ok(Some(VersionHere { version: record.version, state: record.state, directory }));
+        if let Some(Record { version, state, commit, metadata, .. }) = record_if_there(&place)? {
+            return Ok(Some(VersionHere { version, state, commit, metadata, directory: place.join(MODEL) }));
         }
     }
     Ok(None)

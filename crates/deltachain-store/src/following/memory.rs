@@ -24,6 +24,7 @@ use crate::following::replay::rows;
 use crate::following::selection::Choice;
 use crate::following::shard::Shard;
 use crate::following::switched::{HeldVersion, Preparation, Switched};
+use crate::following::trusting::Trusting;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Weights of one shard that are loaded already.
@@ -128,6 +129,16 @@ impl<M> PreparedPatches<M> {
     /// State digest of the version.
     pub fn state(&self) -> Digest {
         self.public.state
+    }
+
+    /// Digest of its commit's bytes.
+    pub fn commit(&self) -> Digest {
+        self.public.commit
+    }
+
+    /// Its commit's metadata.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.public.metadata
     }
 
     /// What changes in the memory of each shard: lanes and their values, and tensors that come whole. These are the new
@@ -243,7 +254,8 @@ impl<M: StateMemory> Memory<M> {
                 (made.path().join("cache"), Some(made))
             }
         };
-        let reader = options.reader(store, cache, choice)?;
+        let trust = options.trust.take().map(Trusting::in_memory);
+        let reader = options.reader(store, cache, choice, trust)?;
         let place = Self { budget: options.budget, held: None, memories: Vec::new(), _scratch: scratch };
         Ok(Follower { reader, place })
     }
@@ -277,10 +289,11 @@ impl<M: StateMemory> Memory<M> {
         let tables = rows(shards.iter().map(|shard| &shard.table));
         if wanted.len() == of { check_union(commit.state, tables) } else { union_of(tables).map(drop) }?;
         let taken = choice.patterns().map(<[String]>::to_vec);
-        let (state, assets) = (commit.state, false);
+        let (state, metadata, assets) = (commit.state, commit.metadata, false);
         let (commit, chain) = (held.commit, held.chain);
         let (accepted, files) = (BTreeSet::new(), BTreeMap::new());
-        self.held = Some(Record { version, commit, chain, state, of, taken, assets, accepted, files, shards });
+        self.held =
+            Some(Record { version, commit, chain, state, metadata, of, taken, assets, accepted, files, shards });
         self.memories = weights.into_iter().map(|weights| weights.memory).collect();
         Ok(())
     }

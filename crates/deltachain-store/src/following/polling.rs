@@ -3,15 +3,16 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use deltachain::chain::ObjectName;
-use deltachain::rules::{CHN_01, CHN_03, CHN_17};
+use deltachain::rules::{CHN_01, CHN_03, CHN_17, SIG_01};
 use deltachain::{Error, ErrorClass, Result};
 
 use crate::access::store::Store;
 use crate::following::follower::{Follower, Place};
 use crate::following::switched::{Lag, Switched};
+use crate::following::trusting::Trusting;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// How often a waiting thread checks whether to go on waiting.
@@ -91,7 +92,10 @@ impl<P: Place> Follower<P> {
             let mut behind = false;
             let event = match switched {
                 Ok(Some(mut switched)) => {
-                    let lag = lag(self.store(), switched.version);
+                    let mut lag = lag(self.store(), switched.version);
+                    // Versions that are not signed are none to wait for.
+                    let skipped = self.reader.trust.as_ref().and_then(Trusting::skipped);
+                    lag.versions -= skipped.unwrap_or(0).saturating_sub(switched.version).min(lag.versions);
                     switched.lag = Some(lag);
                     behind = lag.versions > 0 && options.until.is_none_or(|until| switched.version < until);
                     FollowEvent::Switched(Box::new(switched))
@@ -113,11 +117,11 @@ impl<P: Place> Follower<P> {
         }
     }
 
-    /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, or no chain. One that has
+    /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, none that is signed, or no chain. One that has
     /// lost versions is something else.
     pub fn is_missing(&self, version: Option<u64>, error: &Error) -> bool {
         let is_new = self.held().is_none();
-        error.is(&CHN_03) && (is_new || version.is_some()) || error.is(&CHN_01) && is_new
+        error.is_any(&[CHN_03, SIG_01]) && (is_new || version.is_some()) || error.is(&CHN_01) && is_new
     }
 }
 
@@ -221,12 +225,20 @@ fn is_at_the_end(store: &Store, version: u64) -> bool {
 /// How far a version is behind. Nothing depends on it, so that what cannot be found out is left open.
 pub fn lag(store: &Store, version: u64) -> Lag {
     let head = store.listing(version).ok().and_then(|listing| listing.head());
-    // A web server that does not know says 1970.
-    let stored = store.find(ObjectName::Commit(version)).ok().flatten().map(|commit| commit.stored);
-    let stored = stored.filter(|time| *time > UNIX_EPOCH);
+    let stored = stored(store, version).ok().flatten();
     Lag {
         versions: head.map_or(0, |head| head.saturating_sub(version)),
         // Clocks differ and jump: what would be negative is 0.
         seconds: stored.map(|time| time.elapsed().unwrap_or_default().as_secs_f64()),
     }
+}
+
+/// When the commit of a version was stored, by the store's clock. `None` if there is none, or the store does not tell.
+///
+/// # Errors
+/// IO.
+pub fn stored(store: &Store, version: u64) -> Result<Option<SystemTime>> {
+    let commit = store.find(ObjectName::Commit(version))?;
+    // A web server that does not know says 1970.
+    Ok(commit.map(|commit| commit.stored).filter(|time| *time > UNIX_EPOCH))
 }

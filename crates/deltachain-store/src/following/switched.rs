@@ -1,5 +1,6 @@
 //! What a subscriber tells of the version that it is at, and of the way there.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,13 +19,16 @@ pub struct HeldVersion<D = PathBuf> {
     pub state: Digest,
     /// Digest of the commit's bytes.
     pub commit: Digest,
+    /// The commit's metadata: what was given when it was published, and hints of the format (`deltachain.*`).
+    pub metadata: BTreeMap<String, String>,
     /// The directory of its files: the one that `current` leads to. Nothing for a version in memory.
     pub directory: D,
 }
 
 impl<D> HeldVersion<D> {
     pub(crate) fn new(record: &Record, directory: D) -> Self {
-        Self { version: record.version, state: record.state, commit: record.commit, directory }
+        let &Record { version, state, commit, .. } = record;
+        Self { version, state, commit, metadata: record.metadata.clone(), directory }
     }
 }
 
@@ -64,6 +68,8 @@ pub struct Switched<D = PathBuf> {
     pub state: Digest,
     /// Digest of its commit's bytes.
     pub commit: Digest,
+    /// Its commit's metadata.
+    pub metadata: BTreeMap<String, String>,
     /// The directory of its files: the one that `current` leads to. Nothing for a version in memory.
     pub directory: D,
     /// The routes that were taken, each with the version it comes from, if any, and the one it leads to.
@@ -82,10 +88,23 @@ pub struct Switched<D = PathBuf> {
 
 impl<D> Switched<D> {
     pub(crate) fn new(from: Option<u64>, held: HeldVersion<D>, preparation: Preparation) -> Self {
-        let HeldVersion { version, state, commit, directory } = held;
+        let HeldVersion { version, state, commit, metadata, directory } = held;
         let Preparation { routes, received, times } = preparation;
         let Received { downloaded, from_cache, written, .. } = received;
-        Self { from, version, state, commit, directory, routes, downloaded, from_cache, written, times, lag: None }
+        Self {
+            from,
+            version,
+            state,
+            commit,
+            metadata,
+            directory,
+            routes,
+            downloaded,
+            from_cache,
+            written,
+            times,
+            lag: None,
+        }
     }
 }
 

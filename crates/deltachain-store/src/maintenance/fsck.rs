@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use deltachain::chain::{Asset, Entry, FileReference, History, ObjectName, check_base, check_target, unreachable};
+use deltachain::chain::{
+    Asset, Entry, FileReference, History, Note, ObjectName, check_base, check_target, unreachable,
+};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, LinkReader, Progress, Result};
 use rayon::prelude::*;
@@ -13,6 +15,7 @@ use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
 use crate::access::stored_link::StoredLink;
 use crate::access::whole::{check_there, read_whole};
+use crate::maintenance::log::notes_of;
 use crate::maintenance::prover::Prover;
 use crate::observer::{InPhase, Observer, Phase};
 
@@ -57,6 +60,8 @@ pub struct FsckReport {
     /// Parts of objects that writers left behind which were killed, or that are being written: only a directory shows them.
     /// Pruning removes them when they are old.
     pub partials: Vec<Partial>,
+    /// By version, the notes on its commit that can count for somebody, as a [log](crate::LogEntry::notes) shows them.
+    pub notes: BTreeMap<u64, Vec<Note>>,
     /// Every fault that was found, with its object.
     pub problems: Vec<Error>,
     /// What may mean that a commit or a routes document has been lost, or that a publisher is at work: sentences for people. That the
@@ -70,7 +75,8 @@ pub struct FsckReport {
 /// IO; what the observer wants it to end with. Faults of the chain are not errors of this function but its result. In a store
 /// that cannot list, files that nothing names and routes documents are not seen.
 pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Result<FsckReport> {
-    let Stretch { objects, history } = whole(store, &mut Documents::new(), &options.limits)?;
+    let mut documents = Documents::new();
+    let Stretch { objects, history } = whole(store, &mut documents, &options.limits)?;
     let History { entries, commit_faults, route_faults } = history;
     let mut problems: Vec<Error> = commit_faults.into_iter().chain(route_faults).collect();
     let in_force = entries.iter().map(|(&version, entry)| (version, entry.routes.clone())).collect();
@@ -93,7 +99,9 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     let is_orphan =
         |object: &&StoredObject| matches!(object.name, ObjectName::File(_)) && !named.contains(&object.name);
     let orphans: Vec<&StoredObject> = objects.iter().filter(is_orphan).collect();
-    let hints = hints(store, &entries, &orphans, options, observer)?;
+    let notes = notes_of(store, &objects, &documents, &entries)?;
+    let mut hints = hints(store, &entries, &orphans, options, observer)?;
+    hints.extend(hints_of_notes(&objects, &entries, &notes));
     Ok(FsckReport {
         versions: entries.len(),
         pruned: entries.values().filter(|entry| entry.routes.is_empty()).count(),
@@ -104,6 +112,7 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         orphans: orphans.len(),
         orphan_bytes: orphans.iter().map(|object| object.size).fold(0, u64::saturating_add),
         partials: store.partials()?,
+        notes,
         problems,
         hints,
     })
@@ -148,6 +157,36 @@ fn hints(
         }
     }
     Ok(hints)
+}
+
+/// What notes tell that count for nobody.
+fn hints_of_notes(
+    objects: &[StoredObject],
+    entries: &BTreeMap<u64, Entry>,
+    notes: &BTreeMap<u64, Vec<Note>>,
+) -> Vec<String> {
+    let mut hints = Vec::new();
+    let mut found: BTreeMap<u64, usize> = BTreeMap::new();
+    for object in objects {
+        let ObjectName::Signature { version, commit, .. } = object.name else { continue };
+        if entries.get(&version).is_some_and(|entry| entry.digest == commit) {
+            *found.entry(version).or_default() += 1;
+        } else {
+            let text = "is a note on a commit that is not there: a publish is running or was interrupted, or another writer \
+                        was first";
+            hints.push(format!("{}: {text}", object.name));
+        }
+    }
+    for (version, found) in found {
+        let counting = notes.get(&version).map_or(0, Vec::len);
+        if counting < found {
+            let others = found - counting;
+            hints.push(format!(
+                "version {version}: of {found} notes on its commit {others} have another form or are too many"
+            ));
+        }
+    }
+    hints
 }
 
 /// The two ends of a link: state digests of the shard that its route comes from, if that is known, and of the shard that it

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use deltachain::chain::{Asset, Entry, History, ObjectName, Route};
+use deltachain::chain::{Asset, Entry, History, Listing, Note, ObjectName, Route};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 
@@ -32,6 +32,9 @@ pub struct LogEntry {
     pub metadata: BTreeMap<String, String>,
     /// When the commit was stored, by the store's clock; `None` if the store does not tell.
     pub stored: Option<SystemTime>,
+    /// The notes on the commit that readers look at, without those that count for nobody. Ask each which of your trusted
+    /// keys it [counts for](Note::counts_for); the names that it has prove nothing by themselves.
+    pub notes: Vec<Note>,
 }
 
 /// The versions of a chain, the newest first; at most `last` of them.
@@ -44,11 +47,14 @@ pub fn log(store: &Store, last: Option<u64>) -> Result<Vec<LogEntry>> {
         (Some(head), Some(last)) => (head + 1).saturating_sub(last),
         _ => 0,
     };
+    let mut documents = Documents::new();
     let Stretch { objects, mut history } =
-        stretch(store, |head| first(head)..=u64::MAX, &mut Documents::new(), &Limits::default())?;
+        stretch(store, |head| first(head)..=u64::MAX, &mut documents, &Limits::default())?;
     refuse_faults(&mut history)?;
+    let mut notes = notes_of(store, &objects, &documents, &history.entries)?;
     let entries = history.entries.into_iter().rev();
-    Ok(entries.map(|(version, entry)| LogEntry::new(version, entry, &objects)).collect())
+    let entry = |(version, entry)| LogEntry::new(version, entry, &objects, notes.remove(&version).unwrap_or_default());
+    Ok(entries.map(entry).collect())
 }
 
 /// One version, or the head.
@@ -58,11 +64,35 @@ pub fn log(store: &Store, last: Option<u64>) -> Result<Vec<LogEntry>> {
 pub fn show(store: &Store, version: Option<u64>) -> Result<LogEntry> {
     // Of a chain without versions, the lowest is the one that lacks.
     let one = |head: Option<u64>| version.or(head).unwrap_or(0);
-    let mut read = stretch(store, |head| one(head)..=one(head), &mut Documents::new(), &Limits::default())?;
+    let mut documents = Documents::new();
+    let mut read = stretch(store, |head| one(head)..=one(head), &mut documents, &Limits::default())?;
     refuse_faults(&mut read.history)?;
     let version = version.or(read.history.entries.keys().copied().next()).unwrap_or(0);
     let entry = read.history.entry(version)?.clone();
-    Ok(LogEntry::new(version, entry, &read.objects))
+    let mut notes = notes_of(store, &read.objects, &documents, &read.history.entries)?;
+    Ok(LogEntry::new(version, entry, &read.objects, notes.remove(&version).unwrap_or_default()))
+}
+
+/// The notes on the commits of these versions that readers look at, as far as they have the right form.
+pub(crate) fn notes_of(
+    store: &Store,
+    objects: &[StoredObject],
+    documents: &Documents,
+    entries: &BTreeMap<u64, Entry>,
+) -> Result<BTreeMap<u64, Vec<Note>>> {
+    let listing = Listing::default().with(objects.iter().map(|object| object.name));
+    let names: Vec<ObjectName> =
+        entries.iter().flat_map(|(&version, entry)| listing.notes(version, entry.digest)).collect();
+    let mut contents = store.get_all(&names)?;
+    contents.sort_unstable_by_key(|(name, _)| *name);
+    let mut notes: BTreeMap<u64, Vec<Note>> = BTreeMap::new();
+    let Some(chain) = documents.get(&ObjectName::Chain).map(|bytes| Digest::of_bytes(bytes)) else { return Ok(notes) };
+    for (name, content) in contents {
+        if let (ObjectName::Signature { version, .. }, Some(content)) = (name, content) {
+            notes.entry(version).or_default().extend(Note::read(name, chain, &content));
+        }
+    }
+    Ok(notes)
 }
 
 fn refuse_faults(history: &mut History) -> Result<()> {
@@ -70,7 +100,7 @@ fn refuse_faults(history: &mut History) -> Result<()> {
 }
 
 impl LogEntry {
-    fn new(version: u64, entry: Entry, objects: &[StoredObject]) -> Self {
+    fn new(version: u64, entry: Entry, objects: &[StoredObject], notes: Vec<Note>) -> Self {
         let Entry { digest, commit, routes, .. } = entry;
         let place = objects.binary_search_by_key(&ObjectName::Commit(version), |object| object.name);
         Self {
@@ -83,6 +113,7 @@ impl LogEntry {
             assets: commit.assets,
             metadata: commit.metadata,
             stored: place.ok().map(|place| objects[place].stored).filter(|&time| time > SystemTime::UNIX_EPOCH),
+            notes,
         }
     }
 }

@@ -2,17 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use deltachain::chain::{FileReference, ObjectName, Parent, Route, check_folders, check_taken, union_of};
+use deltachain::chain::{Commit, FileReference, ObjectName, Parent, Route, check_folders, check_taken, union_of};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
 use crate::access::documents::usable_commit;
 use crate::access::store::Store;
 use crate::publishing::attempt::Attempt;
+use crate::publishing::once::is_repeated;
 use crate::publishing::options::PublishOptions;
 use crate::publishing::part::ShardPart;
 use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
 use crate::publishing::published::{Published, PublishedRoute};
+use crate::publishing::signing::{Signing, check_head, store_note};
 
 /// Checks that there is one part for each shard, and that all are for one version after one parent: these.
 pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
@@ -42,7 +44,7 @@ pub(crate) fn commit(
     parent: &Parent,
     (path, attempts): (Option<PathBytes>, &[Attempt]),
     parts: &[ShardPart],
-    options: &PublishOptions,
+    (options, signing): (&PublishOptions, &Signing<'_>),
 ) -> Result<Published> {
     let state = union_of(parts.iter().map(|part| (part.table.tensors.as_slice(), &part.table.digests)))?;
     let shards = parts.iter().map(ShardPart::state).collect();
@@ -62,14 +64,26 @@ pub(crate) fn commit(
     commit.mark_direct(|route| parts.iter().zip(&route.files).all(|(part, file)| part.is_direct(*file)));
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
+    if !options.sign.is_empty() {
+        store_note(store, signing.chain, (commit.version, Digest::of_bytes(&bytes)), &options.sign)?;
+    }
     attempts.iter().try_for_each(Attempt::check)?;
     if !store.put_if_absent(name, &bytes)? {
-        check_taken(commit.version, &bytes, store.get(name)?.as_deref())?;
+        let found = store.get(name)?;
+        if let Err(error) = check_taken(commit.version, &bytes, found.as_deref()) {
+            // The writer that was faster may have published the same step.
+            let published = repeated(found.as_deref(), &commit, options)?.ok_or(error)?;
+            if let Some(trust) = signing.trust {
+                check_head(store, signing.chain, (published.version, published.commit), trust)?;
+            }
+            return Ok(published);
+        }
     }
     Ok(Published {
         version: commit.version,
         state,
         commit: Digest::of_bytes(&bytes),
+        metadata: commit.metadata,
         shards: parts.iter().map(|part| part.table.digests.clone()).collect(),
         routes: commit.routes.iter().map(PublishedRoute::of).collect(),
         assets: commit.assets,
@@ -78,6 +92,15 @@ pub(crate) fn commit(
         is_new: true,
         unchanged_state: parent.head().is_some_and(|head| head.state == state),
     })
+}
+
+/// The commit that has these bytes, if it makes one of ours a repetition by [`PublishOptions::once`].
+fn repeated(found: Option<&[u8]>, own: &Commit, options: &PublishOptions) -> Result<Option<Published>> {
+    let Some(bytes) = found else { return Ok(None) };
+    let Ok(found) = Commit::parse(bytes, &options.limits) else { return Ok(None) };
+    let is_repeated = is_repeated(options.once.as_deref(), &own.metadata, Some(&found.metadata))?;
+    let is_there = is_repeated && found.version == own.version;
+    Ok(is_there.then(|| Published::head(&found, Digest::of_bytes(bytes), Vec::new(), 0)))
 }
 
 /// The routes for which every shard has a link.

@@ -72,7 +72,7 @@ impl Job<'_> {
         if self.shard >= self.of {
             return Err(Error::usage(format!("there are {} shards, but no shard {}", self.of, self.shard)));
         }
-        let Self { parent, observer, .. } = *self;
+        let parent = self.parent;
         if let Base::State(_) = base {
             parent.head_for_base()?;
         }
@@ -101,9 +101,6 @@ impl Job<'_> {
             }
             Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state).map(End::from),
         };
-        if self.target.state.tensors().is_empty() {
-            observer.remark("the state has no tensors");
-        }
         let attempt = Attempt::begin();
         let (links, is_head) = self.make_and_store(&Bases { head, state, place, is_lasting })?;
         // The way to the new version, once it has been committed.

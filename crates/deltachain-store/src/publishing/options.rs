@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use deltachain::chain::{Signer, Trust};
+use deltachain::tensor::Digest;
 use deltachain::{Limits, Profile};
 
 use crate::publishing::model::Model;
@@ -27,9 +30,22 @@ pub struct PublishOptions {
     /// Publish nothing if the state is the head's. [`Published::is_new`](crate::Published::is_new) says what happened.
     /// Not for shards, which do not know of each other.
     pub if_changed: bool,
+    /// The name of a metadata entry, an integer such as the step. Publish nothing if it is not greater than the head's: a
+    /// writer that was restarted may repeat steps. [`Published::is_new`](crate::Published::is_new) says what happened. A
+    /// version without the entry is refused as USAGE; a head without it does not count.
+    pub once: Option<String>,
     /// The share of the elements, from 0 to 1, that may differ from the head: a guard against publishing another model by
     /// mistake, or one that was not loaded.
     pub max_changed: Option<f64>,
+    /// With which keys versions are signed. The note with their signatures is stored before the commit, by one request.
+    pub sign: Vec<Arc<dyn Signer>>,
+    /// Whose versions are followed: the head has to be signed by these keys, or R-SIG-03 (`CHAIN`) is reported. Those that sign
+    /// must be among them (USAGE). If `None`, it is these, of which one is enough; without any, every head is followed.
+    /// A publisher that signed the head itself does not ask; another one needs a list, and a request for each note.
+    pub trust: Option<Trust>,
+    /// Digest of the bytes of a commit that is followed although it is not signed as [`trust`](Self::trust) wants: so a chain
+    /// that exists begins to be signed. Who signs a version after it vouches for it, so look at it before.
+    pub vouch: Option<Digest>,
     /// [Prune](crate::prune()) from time to time and keep this many of the newest versions: after each version whose
     /// number is a multiple of a tenth of this. A prune that fails is remarked and tried again then.
     pub keep_last: Option<u64>,
@@ -50,7 +66,11 @@ impl Default for PublishOptions {
             skips: Vec::new(),
             assets: true,
             if_changed: false,
+            once: None,
             max_changed: None,
+            sign: Vec::new(),
+            trust: None,
+            vouch: None,
             keep_last: None,
             scratch: None,
             limits: Limits::default(),
@@ -66,7 +86,11 @@ impl PublishOptions {
         skips: Vec<u64>,
         assets: bool,
         if_changed: bool,
+        once: Option<String>,
         max_changed: Option<f64>,
+        sign: Vec<Arc<dyn Signer>>,
+        trust: Option<Trust>,
+        vouch: Option<Digest>,
         keep_last: Option<u64>,
         scratch: Option<PathBuf>,
         limits: Limits,

@@ -1,5 +1,7 @@
 //! What is said of a version that has been published.
 
+use std::collections::BTreeMap;
+
 use deltachain::chain::{Asset, Commit, Route};
 use deltachain::tensor::{Digest, StateDigests};
 
@@ -13,7 +15,10 @@ pub struct Published {
     pub state: Digest,
     /// Digest of its commit's bytes.
     pub commit: Digest,
-    /// Digests of each shard and of its tensors.
+    /// Metadata of its commit.
+    pub metadata: BTreeMap<String, String>,
+    /// Digests of each shard and of its tensors; none if it was skipped because of
+    /// [`PublishOptions::once`](crate::PublishOptions::once), before anything was hashed.
     pub shards: Vec<StateDigests>,
     /// Its routes, those from nothing first.
     pub routes: Vec<PublishedRoute>,
@@ -21,12 +26,13 @@ pub struct Published {
     pub assets: Vec<Asset>,
     /// Lanes that differ from the head that was, or are new.
     pub changed: u64,
-    /// Lanes of the version.
+    /// Lanes of the version; 0 if it was skipped like that.
     pub elements: u64,
     /// Whether the state is that of the previous head.
     pub unchanged_state: bool,
     /// `false` if it is the head that was, because nothing has changed
-    /// ([`PublishOptions::if_changed`](crate::PublishOptions::if_changed)).
+    /// ([`PublishOptions::if_changed`](crate::PublishOptions::if_changed)) or the step is there already
+    /// ([`PublishOptions::once`](crate::PublishOptions::once)).
     pub is_new: bool,
 }
 
@@ -37,6 +43,7 @@ impl Published {
             version: commit.version,
             state: commit.state,
             commit: digest,
+            metadata: commit.metadata.clone(),
             shards,
             routes: commit.routes.iter().map(PublishedRoute::of).collect(),
             assets: commit.assets.clone(),
@@ -45,6 +52,12 @@ impl Published {
             unchanged_state: true,
             is_new: false,
         }
+    }
+
+    /// The same version as one that is there already.
+    pub(crate) fn as_head(&self) -> Self {
+        let shards = Vec::new();
+        Self { shards, changed: 0, elements: 0, unchanged_state: true, is_new: false, ..self.clone() }
     }
 }
 

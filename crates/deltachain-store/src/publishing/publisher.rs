@@ -5,7 +5,7 @@ use std::slice;
 use std::time::SystemTime;
 
 use deltachain::Result;
-use deltachain::chain::{Asset, Commit, ObjectName, Parent};
+use deltachain::chain::{Asset, Commit, ObjectName, Parent, Trust};
 use deltachain::tensor::{Digest, StateDigests};
 
 use crate::access::documents::{self, Documents};
@@ -17,10 +17,12 @@ use crate::publishing::attempt::Attempt;
 use crate::publishing::commit::{check_complete, commit};
 use crate::publishing::job::{Job, Made};
 use crate::publishing::model::{End, Model};
+use crate::publishing::once::is_repeated;
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
 use crate::publishing::policy::{PathBytes, Snapshots};
 use crate::publishing::published::{Head, Published};
+use crate::publishing::signing::{Signing, check_head, trust_of};
 use crate::retention::{Keep, plan_again, prune};
 
 /// Adds versions to a chain: whole models, or shards that several processes publish together.
@@ -33,8 +35,16 @@ pub struct Publisher {
     options: PublishOptions,
     /// The content of the chain document, which never changes.
     chain: Vec<u8>,
+    /// Whose versions it follows, if that matters.
+    trust: Option<Trust>,
+    /// The commit that was last known to be signed as the trust wants it.
+    signed: Option<Digest>,
     /// The head as it was last seen.
     head: Option<u64>,
+    /// The same as it is given if a step is there already; `None` if there is none, or this publisher has not read it.
+    newest: Option<Published>,
+    /// The head as [`repeated`](Self::repeated) has just read it, for the call that comes next.
+    read: Option<Parent>,
     /// What this publisher published last, with the digest of the commit.
     last: Option<(Digest, Own)>,
     /// What it has stored and not committed yet.
@@ -77,12 +87,16 @@ impl Publisher {
     /// A publisher for the chain in this store. The head is not read before something is published.
     ///
     /// # Errors
-    /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; IO.
+    /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if one of the keys that sign is given twice
+    /// or not trusted; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
+        let trust = trust_of(&options)?;
         let chain = store.get(ObjectName::Chain)?;
         Parent::read(chain.as_deref(), None, &options.limits)?;
         let chain = chain.unwrap_or_default();
-        Ok(Self { store, options, chain, head: None, last: None, prepared: None, documents: Documents::new() })
+        let (signed, head, newest, read, last, prepared) = (None, None, None, None, None, None);
+        let documents = Documents::new();
+        Ok(Self { store, options, chain, trust, signed, head, newest, read, last, prepared, documents })
     }
 
     /// From now on, waits for the store end when this is stopped.
@@ -93,23 +107,56 @@ impl Publisher {
     /// The newest version; `None` if the chain has none. Asks the store.
     ///
     /// # Errors
-    /// R-PUB-09 (`CHAIN`) if the chain has a gap; the rules of documents; IO.
+    /// R-PUB-09 (`CHAIN`) if the chain has a gap; R-SIG-03 (`CHAIN`) if the newest version is not signed as
+    /// [`PublishOptions::trust`] wants; the rules of documents; IO.
     pub fn head(&mut self) -> Result<Option<Head>> {
         let parent = self.parent()?;
         let head = |head: &Commit| Head { version: head.version, commit: parent.digest(), shards: head.shards.clone() };
         Ok(parent.head().map(head))
     }
 
+    /// The head, if a version with this metadata (and that of the options) would repeat a step:
+    /// [`PublishOptions::once`]. Then nothing is to be published. Asks the store, unless that option is not set; a
+    /// [`prepare`](Self::prepare) that follows at once does not ask again. [`publish`](Self::publish) does this by itself.
+    ///
+    /// # Errors
+    /// USAGE if the metadata do not have the entry, or it is no integer; as for [`head`](Self::head).
+    pub fn repeated(&mut self, metadata: &BTreeMap<String, String>) -> Result<Option<Published>> {
+        self.read = None;
+        if self.options.once.is_none() {
+            return Ok(None);
+        }
+        let parent = self.parent()?;
+        let head = self.known_repeated(metadata)?;
+        self.read = head.is_none().then_some(parent);
+        Ok(head)
+    }
+
+    /// As [`repeated`](Self::repeated), by the newest version that this publisher has seen or published: the store is not
+    /// asked.
+    ///
+    /// # Errors
+    /// USAGE if the metadata do not have the entry, or it is no integer.
+    pub fn known_repeated(&self, metadata: &BTreeMap<String, String>) -> Result<Option<Published>> {
+        let mut own = self.options.metadata.clone();
+        own.extend(metadata.clone());
+        let newest = self.newest.as_ref();
+        let is_repeated = is_repeated(self.options.once.as_deref(), &own, newest.map(|newest| &newest.metadata))?;
+        Ok(newest.filter(|_| is_repeated).cloned())
+    }
+
     /// Publishes a model as the version after the head. It becomes visible at once and completely. A failure before
-    /// that leaves the chain unchanged. A state that equals the head's becomes a version too.
+    /// that leaves the chain unchanged. A state that equals the head's becomes a version too, unless
+    /// [`PublishOptions::if_changed`] is set.
     ///
     /// If other threads write to a state in memory meanwhile, some version of each piece is published, or nothing if
     /// several links are needed.
     ///
     /// # Errors
-    /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first;
-    /// R-PUB-08 (`CHAIN`) if it took 20 hours; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
-    /// called like, regarding case or not; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes
+    /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first; R-SIG-03
+    /// (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants; R-PUB-08 (`CHAIN`) if it took 20 hours; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
+    /// called like, regarding case or not; USAGE if the metadata entry of [`PublishOptions::once`] is missing or no
+    /// integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes
     /// while it is read, or if there are more other files than assets can be; those of reading the states; LIMIT; IO;
     /// what the observer wants it to end with.
     pub fn publish<'m>(
@@ -119,6 +166,9 @@ impl Publisher {
         observer: &dyn Observer,
     ) -> Result<Published> {
         self.prepared = None;
+        if let Some(head) = self.repeated(&BTreeMap::new())? {
+            return Ok(head);
+        }
         let parent = self.parent()?;
         let path = self.path_to(&parent)?;
         let made = self.make((&parent, path), (0, model.into(), base), 1, self.options.if_changed, observer)?;
@@ -142,7 +192,8 @@ impl Publisher {
     /// Makes and stores the links of some shards of the version after the head: each with its number, of `of` shards
     /// in all, the tensors that it consists of, and where to find the same shard of the head. If the head has another number
     /// of shards, the shard is made from nothing. Nothing becomes visible before [`commit`](Self::commit), which needs
-    /// the parts of all shards, whichever processes prepared them.
+    /// the parts of all shards, whichever processes prepared them. Metadata are known there, so ask
+    /// [`repeated`](Self::repeated) before if a step is to be published only [once](PublishOptions::once).
     ///
     /// # Errors
     /// As for [`publish`](Self::publish), but R-PUB-03.
@@ -170,14 +221,16 @@ impl Publisher {
     }
 
     /// Makes a version of all its shards, in any order: all of them become visible, or none. `metadata` is added to that of
-    /// the options. To be called again with the same parts if it is not known whether it succeeded.
+    /// the options. To be called again with the same parts if it is not known whether it succeeded. If the version would
+    /// repeat a step ([`PublishOptions::once`]), nothing becomes visible, and the result is the head.
     ///
     /// Of the parts that this publisher did not prepare last, the store is asked for one link of each
     /// [`prepare`](Self::prepare), for their assets, and for the time: what was stored with it less than 20 hours ago cannot have been
     /// pruned.
     ///
     /// # Errors
-    /// USAGE if parts are missing or duplicate, or were made for different versions; R-CHN-12 (`STATE_MISMATCH`) if two
+    /// USAGE if parts are missing or duplicate, or were made for different versions, or the metadata entry of
+    /// [`PublishOptions::once`] is missing or no integer; R-CHN-12 (`STATE_MISMATCH`) if two
     /// have a tensor of the same name; R-CHN-09 or R-CHN-15 (`CHAIN`) if such a link, or an asset, is not in the store;
     /// R-PUB-01 (`CHAIN`) if the parts were made to follow another commit than the head's; R-PUB-03 (`CHAIN`) if another
     /// writer was first; R-PUB-04 (`CHAIN`) if no route has a link for each shard; R-PUB-08 (`CHAIN`) if a link was stored
@@ -198,36 +251,70 @@ impl Publisher {
             None => {
                 read = documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
                 read.check_follows(version, follows)?;
+                self.check_signed(&read)?;
                 (&read, read.head().and_then(PathBytes::of))
             }
         };
+        let mut options = self.options.clone();
+        options.metadata.extend(metadata);
+        let head = parent.head();
+        if is_repeated(options.once.as_deref(), &options.metadata, head.map(|head| &head.metadata))?
+            && let Some(head) = head
+        {
+            return Ok(Published::head(head, parent.digest(), Vec::new(), 0));
+        }
         let session = own.map(|own| own.session);
         let foreign: Vec<&ShardPart> = parts.iter().filter(|part| Some(part.session) != session).collect();
         // From when the store is asked for the time, this machine's clock goes on.
         let mut attempts: Vec<Attempt> = own.map(|own| own.attempt).into_iter().collect();
         attempts.extend(attempt_of(&self.store, &foreign)?);
-        let mut options = self.options.clone();
-        options.metadata.extend(metadata);
-        let published = commit(&self.store, parent, (path, &attempts), &parts, &options)?;
+        let signing = Signing { chain: Digest::of_bytes(&self.chain), trust: self.trust.as_ref() };
+        let published = commit(&self.store, parent, (path, &attempts), &parts, (&options, &signing))?;
         if published.state == Digest::of_empty_state() {
             observer.remark("the version has no tensors");
         }
-        self.committed(published.version, published.commit);
-        self.keep_last(published.version, observer);
+        if published.is_new {
+            self.committed(published.version, published.commit);
+            let is_signed = self.trust.as_ref().is_some_and(|trust| self.options.sign.len() >= trust.quorum());
+            self.signed = is_signed.then_some(published.commit);
+            self.keep_last(published.version, observer);
+        }
+        self.newest = Some(published.as_head());
         Ok(published)
     }
 
     /// Another process has committed what this one prepared last: that is the head.
     pub fn committed(&mut self, version: u64, commit: Digest) {
-        self.head = Some(version);
+        (self.head, self.newest) = (Some(version), None);
         self.last = Some((commit, self.prepared.take().map(|prepared| prepared.own).unwrap_or_default()));
     }
 
     /// What the next version follows.
     fn parent(&mut self) -> Result<Parent> {
+        if let Some(parent) = self.read.take() {
+            return Ok(parent);
+        }
         let parent = documents::head(&self.store, Some(&self.chain), self.head, &self.options.limits)?;
+        if self.check_signed(&parent)? {
+            self.signed = Some(parent.digest());
+        }
         self.head = parent.head().map(|head| head.version);
+        self.newest = parent.head().map(|head| Published::head(head, parent.digest(), Vec::new(), 0));
         Ok(parent)
+    }
+
+    /// R-SIG-03. Whether the head is signed.
+    fn check_signed(&self, parent: &Parent) -> Result<bool> {
+        let commit = parent.digest();
+        let (Some(trust), Some(head)) = (&self.trust, parent.head()) else { return Ok(false) };
+        if self.signed == Some(commit) {
+            return Ok(true);
+        }
+        if self.options.vouch == Some(commit) {
+            return Ok(false);
+        }
+        check_head(&self.store, Digest::of_bytes(&self.chain), (head.version, commit), trust)?;
+        Ok(true)
     }
 
     /// What the path to the head costs, if it is known.

@@ -3,43 +3,59 @@
 
 use deltachain::Result;
 use deltachain_store::{Finding, doctor};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::chain_args::DoctorArgs;
-use crate::failure::{FAILURE, SUCCESS};
+use crate::commands::chain::report::{Access, Report};
 use crate::numbers::counted;
-use crate::output::{Output, printable};
+use crate::output::printable;
 
-pub(crate) fn run(args: &DoctorArgs, output: Output) -> Result<u8> {
-    let findings = doctor(&args.chain.url, args.chain.store.options())?;
-    let missing = findings.iter().filter(|finding| finding.is_fatal()).count();
-    output.result(
-        || {
-            let mut lines: Vec<String> = findings.iter().map(line).collect();
-            lines.push(match missing {
-                0 => format!("{}: everything needed is there", printable(&args.chain.url)),
-                _ => format!(
-                    "{}: {} that is needed",
-                    printable(&args.chain.url),
-                    counted(missing, "thing is missing", "things are missing")
-                ),
-            });
-            lines.join("\n")
-        },
-        || {
-            let findings = findings.iter().map(|finding| {
-                json!({
-                    "tried": finding.tried,
-                    "works": finding.works,
-                    "needed": finding.is_needed,
-                    "says": finding.says,
-                    "breaks": finding.breaks,
-                })
-            });
-            json!({ "url": args.chain.url, "missing": missing, "findings": findings.collect::<Vec<_>>() })
-        },
-    )?;
-    Ok(if missing == 0 { SUCCESS } else { FAILURE })
+/// What works.
+pub(crate) struct DoctorReport {
+    url: String,
+    findings: Vec<Finding>,
+}
+
+impl DoctorReport {
+    pub(crate) fn of(args: &DoctorArgs, access: &Access) -> Result<Self> {
+        let findings = doctor(&args.chain.url, access.options(&args.chain), &access.stop)?;
+        Ok(Self { url: args.chain.url.clone(), findings })
+    }
+
+    fn missing(&self) -> usize {
+        self.findings.iter().filter(|finding| finding.is_fatal()).count()
+    }
+}
+
+impl Report for DoctorReport {
+    fn text(&self) -> String {
+        let mut lines: Vec<String> = self.findings.iter().map(line).collect();
+        let url = printable(&self.url);
+        lines.push(match self.missing() {
+            0 => format!("{url}: everything needed is there"),
+            missing => {
+                format!("{url}: {} that is needed", counted(missing, "thing is missing", "things are missing"))
+            }
+        });
+        lines.join("\n")
+    }
+
+    fn json(&self) -> Value {
+        let findings = self.findings.iter().map(|finding| {
+            json!({
+                "tried": finding.tried,
+                "works": finding.works,
+                "needed": finding.is_needed,
+                "says": finding.says,
+                "breaks": finding.breaks,
+            })
+        });
+        json!({ "url": self.url, "missing": self.missing(), "findings": findings.collect::<Vec<_>>() })
+    }
+
+    fn is_good(&self) -> bool {
+        self.missing() == 0
+    }
 }
 
 fn line(finding: &Finding) -> String {

@@ -1,13 +1,16 @@
 //! `log`: lists the versions of a chain.
 
+use std::collections::BTreeMap;
+
 use deltachain::Result;
 use deltachain::chain::Asset;
 use deltachain_store::LogEntry;
 use serde_json::{Value, json};
 
 use crate::chain_args::LogArgs;
+use crate::commands::chain::report::{Access, Report};
 use crate::numbers::grouped;
-use crate::output::{Output, printable};
+use crate::output::printable;
 use crate::table::{Align, layout};
 
 /// Digits of a digest that tell versions apart for people.
@@ -16,13 +19,28 @@ const SHOWN_DIGITS: usize = 12;
 /// Characters of notes that are shown.
 const SHOWN_CHARACTERS: usize = 80;
 
-pub(crate) fn run(args: &LogArgs, output: Output) -> Result<()> {
-    let last = (args.last > 0).then_some(args.last);
-    let entries = deltachain_store::log(&args.chain.open()?, last)?;
-    output.result(
-        || as_text(&entries),
-        || json!({ "url": args.chain.url, "versions": entries.iter().map(entry_as_json).collect::<Vec<_>>() }),
-    )
+/// The newest versions of a chain.
+pub(crate) struct Log {
+    url: String,
+    entries: Vec<LogEntry>,
+}
+
+impl Log {
+    pub(crate) fn of(args: &LogArgs, access: &Access) -> Result<Self> {
+        let last = (args.last > 0).then_some(args.last);
+        let entries = deltachain_store::log(&access.open(&args.chain)?, last)?;
+        Ok(Self { url: args.chain.url.clone(), entries })
+    }
+}
+
+impl Report for Log {
+    fn text(&self) -> String {
+        as_text(&self.entries)
+    }
+
+    fn json(&self) -> Value {
+        json!({ "url": self.url, "versions": self.entries.iter().map(entry_as_json).collect::<Vec<_>>() })
+    }
 }
 
 fn as_text(entries: &[LogEntry]) -> String {
@@ -39,22 +57,22 @@ fn as_text(entries: &[LogEntry]) -> String {
     let rows: Vec<Vec<String>> = entries
         .iter()
         .map(|entry| {
-            let notes: Vec<String> =
-                entry.metadata.iter().map(|(key, value)| printable(&format!("{key}={value}"))).collect();
             vec![
                 entry.version.to_string(),
                 entry.state.to_string()[..SHOWN_DIGITS].to_owned(),
                 entry.stored.map_or_else(|| "-".to_owned(), crate::numbers::date),
                 routes(entry),
-                shortened(&notes.join(" ")),
+                notes(&entry.metadata),
             ]
         })
         .collect();
     layout(&columns, &rows)
 }
 
-/// The beginning of a text that is too long for a line. `show` has all of it.
-fn shortened(text: &str) -> String {
+/// Metadata on a line, not more than fits there. `show` has all of it.
+pub(crate) fn notes(metadata: &BTreeMap<String, String>) -> String {
+    let notes: Vec<String> = metadata.iter().map(|(key, value)| printable(&format!("{key}={value}"))).collect();
+    let text = notes.join(" ");
     let mut chars = text.chars();
     let begin: String = chars.by_ref().take(SHOWN_CHARACTERS).collect();
     if chars.next().is_some() { begin + "..." } else { begin }

@@ -10,5 +10,6 @@ pub(crate) mod log;
 pub(crate) mod prune;
 pub(crate) mod publish;
 pub(crate) mod pull;
+pub(crate) mod report;
 pub(crate) mod show;
 pub(crate) mod status;

@@ -29,6 +29,7 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         .skips(args.policy.skips())
         .assets(!args.no_assets)
         .if_changed(args.if_changed)
+        .once(args.once.clone())
         .max_changed(args.max_changed.map(|percent| percent / 100.0))
         .keep_last(args.keep_last.map(NonZeroU64::get))
         .scratch(args.scratch.clone())
@@ -71,7 +72,9 @@ pub(crate) fn read_part(path: &Path) -> Result<ShardPart> {
 pub(crate) fn describe(url: &str, published: &Published) -> String {
     let Published { version, state, changed, elements, .. } = published;
     if !published.is_new {
-        return format!("version {version} of {} is this state already: nothing was published", printable(url));
+        // Of a step that is there already, nothing was compared.
+        let what = if published.shards.is_empty() { "has this step, or a later one," } else { "is this state" };
+        return format!("version {version} of {} {what} already: nothing was published", printable(url));
     }
     let mut lines = vec![format!(
         "version {version} of {}: {} of {} changed ({})",

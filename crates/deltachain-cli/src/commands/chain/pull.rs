@@ -36,6 +36,7 @@ pub(crate) fn held_as_json(held: &HeldVersion) -> Value {
         "version": held.version,
         "state": held.state.to_string(),
         "commit": held.commit.to_string(),
+        "metadata": held.metadata,
         "directory": held.directory.to_string_lossy(),
     })
 }
@@ -84,6 +85,7 @@ pub(crate) fn as_json(switched: &Switched) -> Value {
         "from": switched.from,
         "state": switched.state.to_string(),
         "commit": switched.commit.to_string(),
+        "metadata": switched.metadata,
         "directory": switched.directory.to_string_lossy(),
         "routes": routes,
         "downloaded": switched.downloaded,

@@ -1,16 +1,21 @@
 //! `show`: everything about one version.
 
-use deltachain::Result;
 use deltachain_store::LogEntry;
+use serde_json::Value;
 
-use crate::chain_args::ShowArgs;
 use crate::commands::chain::log::{entry_as_json, origin};
+use crate::commands::chain::report::Report;
 use crate::numbers::{date, grouped};
-use crate::output::{Output, printable};
+use crate::output::printable;
 
-pub(crate) fn run(args: &ShowArgs, output: Output) -> Result<()> {
-    let entry = deltachain_store::show(&args.chain.open()?, args.version)?;
-    output.result(|| as_text(&entry), || entry_as_json(&entry))
+impl Report for LogEntry {
+    fn text(&self) -> String {
+        as_text(self)
+    }
+
+    fn json(&self) -> Value {
+        entry_as_json(self)
+    }
 }
 
 fn as_text(entry: &LogEntry) -> String {

@@ -2,22 +2,29 @@
 
 use std::time::Duration;
 
-use deltachain::Result;
 use deltachain_engines::{ServerState, name_of};
 use deltachain_store::DirectoryStatus;
 use serde_json::{Value, json};
 
-use crate::chain_args::StatusArgs;
-use crate::failure::{FAILURE, SUCCESS};
+use crate::commands::chain::log::notes;
+use crate::commands::chain::report::Report;
 use crate::operation::health::{CommandHealth, Health};
 use crate::operation::records::{At, Failure, ServerRecord};
 use crate::operation::time::Time;
-use crate::output::{Output, printable, printable_path};
+use crate::output::{printable, printable_path};
 
-pub(crate) fn run(args: &StatusArgs, output: Output) -> Result<u8> {
-    let health = Health::of(&args.directory, args.max_lag)?;
-    output.result(|| as_text(&health), || as_json(&health))?;
-    Ok(if health.is_healthy() { SUCCESS } else { FAILURE })
+impl Report for Health {
+    fn text(&self) -> String {
+        as_text(self)
+    }
+
+    fn json(&self) -> Value {
+        as_json(self)
+    }
+
+    fn is_good(&self) -> bool {
+        self.is_healthy()
+    }
 }
 
 /// When the commit of the version held was stored.
@@ -28,12 +35,15 @@ fn stored(health: &Health) -> Option<Time> {
 
 fn as_text(health: &Health) -> String {
     let mut lines = Vec::new();
-    if let Some(DirectoryStatus { version, commit, chain, state, directory, switched, .. }) = &health.held {
+    if let Some(DirectoryStatus { version, commit, chain, state, metadata, directory, switched, .. }) = &health.held {
         let since = switched.map(|time| format!(", since {}", Time::from(time))).unwrap_or_default();
         lines.push(format!("version   {version}{since}"));
         lines.push(format!("state     {state}"));
         lines.push(format!("commit    {commit}"));
         lines.push(format!("chain     {chain}"));
+        if !metadata.is_empty() {
+            lines.push(format!("notes     {}", notes(metadata)));
+        }
         lines.push(format!("files     {}", printable_path(directory)));
     }
     if let Some(stored) = stored(health) {
@@ -102,6 +112,7 @@ fn as_json(health: &Health) -> Value {
         "state": held.map(|held| held.state.to_string()),
         "commit": held.map(|held| held.commit.to_string()),
         "chain": held.map(|held| held.chain.to_string()),
+        "metadata": held.map(|held| &held.metadata),
         "directory": held.map(|held| held.directory.to_string_lossy()),
         "switched": held.and_then(|held| held.switched).map(Time::from),
         "stored": stored(health),

@@ -1,0 +1,32 @@
+//! How fast bytes may go to a store and come from it.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A limit for the bytes of all requests of a store together.
+#[derive(Debug)]
+pub(crate) struct Rate {
+    bytes_per_second: u64,
+    /// When all that has been taken so far is paid for.
+    free: Mutex<Instant>,
+}
+
+impl Rate {
+    pub(crate) fn new(bytes_per_second: u64) -> Self {
+        Self { bytes_per_second: bytes_per_second.max(1), free: Mutex::new(Instant::now()) }
+    }
+
+    /// Takes some bytes: when they may begin to move, and when they are paid for.
+    pub(crate) fn take(&self, bytes: u64) -> (Instant, Instant) {
+        // What has not been used is lost, so that there are no bursts after a pause.
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = (*free).max(Instant::now());
+        // Exact to less than a nanosecond each time.
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
+        let needed = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        *free = start.checked_add(needed).unwrap_or(start);
+        (start, *free)
+    }
+}

@@ -1,0 +1,68 @@
+//! What users can do about a refusal where an option helps. The tool and the Python package name their options
+//! differently, so each has a column here.
+
+use deltachain::rules::{CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, Rule};
+use deltachain::{Error, ErrorClass};
+
+/// Who shows an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Face {
+    /// The command-line tool.
+    Tool,
+    /// The Python package.
+    Python,
+}
+
+/// What helps against these broken rules: for the tool, for Python.
+type Row = (&'static [Rule], &'static str, &'static str);
+
+const BY_RULE: [Row; 7] = [
+    (&[CHN_01], NO_CHAIN, NO_CHAIN),
+    (
+        &[CHN_13],
+        "there is another chain now: ask its publisher; --adopt makes pull and follow use it from now on",
+        "there is another chain now: ask its publisher; Subscriber(adopt=True) uses it from now on",
+    ),
+    (
+        &[CHN_04, CHN_05, CHN_14],
+        "the chain was rolled back or has forked: ask its publisher; --allow-rollback=COMMIT accepts that once: \
+         the digest of its newest commit or of one shortly before",
+        "the chain was rolled back or has forked: ask its publisher; Subscriber(allow_rollback=COMMIT) accepts that \
+         once: the digest of its newest commit or of one shortly before",
+    ),
+    (
+        &[LIM_01],
+        "--max-index-bytes raises the limit for indexes if you trust the source; other limits are fixed",
+        "if you trust the source, use the command-line tool: its --max-index-bytes raises the limit for indexes",
+    ),
+    (
+        &[LIM_04],
+        "--max-new-bytes raises the limit if you trust the source",
+        "if you trust the source, use the command-line tool: its --max-new-bytes raises the limit",
+    ),
+    (&[LIM_08], "--max-coded-bytes is the limit", "the command-line tool has --max-coded-bytes, which is the limit"),
+    (&[LIM_05, LIM_07], ALLOWED, ALLOWED),
+];
+
+const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain";
+const ALLOWED: &str = "the format allows more than this program reads and publishes";
+
+/// What may help, in one phrase, which is never empty.
+pub fn advice(error: &Error, face: Face) -> &'static str {
+    if let Some((_, tool, python)) = BY_RULE.into_iter().find(|(rules, ..)| error.is_any(rules)) {
+        return match face {
+            Face::Tool => tool,
+            Face::Python => python,
+        };
+    }
+    match error.class() {
+        ErrorClass::Limit if error.rule().is_some() => "the limit is fixed: the program that wrote this has a bug",
+        ErrorClass::Usage if face == Face::Tool && !error.is_in_use() => "`deltachain help COMMAND` shows its options",
+        _ => error.advice(),
+    }
+}
+
+/// All that is said of single rules, so that a face can test that it has the options named there.
+pub fn advice_by_rule(face: Face) -> impl Iterator<Item = &'static str> {
+    BY_RULE.into_iter().map(move |(_, tool, python)| if face == Face::Tool { tool } else { python })
+}

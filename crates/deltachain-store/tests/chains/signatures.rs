@@ -1,0 +1,559 @@
+//! Signed chains under attack: whatever a stranger writes or removes, a follower with trust keeps what it holds, or goes to a
+//! version that a trusted key has signed; and a publisher that signs follows no stranger.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use deltachain::chain::{Commit, Note, ObjectName, Signer, SigningKey, Trust, VerifierKey};
+use deltachain::tensor::{Digest, MemoryState};
+use deltachain::{Error, ErrorClass, Limits, Result};
+use deltachain_store::{
+    Base, Directory, FollowOptions, Follower, FollowerOptions, FsckOptions, Keep, Polling, PublishOptions, Published,
+    Publisher, RawObjects, Store, fsck, init, inspect_directory, log, plan_prune, prune, show, sign,
+};
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use tempfile::TempDir;
+
+use crate::common::{Notes, state};
+use crate::support::counting::CountingStore;
+use crate::support::faulty::FaultyStore;
+use crate::support::quick;
+use crate::support::web::WebServer;
+
+pub(crate) fn key(name: &str) -> Arc<dyn Signer> {
+    Arc::new(SigningKey::from_seed(name, Digest::of_bytes(name.as_bytes()).0).unwrap())
+}
+
+pub(crate) fn trust(names: &[&str]) -> Trust {
+    Trust::new(names.iter().map(|name| key(name).public().clone()), 1).unwrap()
+}
+
+/// Options of a publisher that signs with these keys.
+pub(crate) fn signing(names: &[&str]) -> PublishOptions {
+    PublishOptions::default().sign(names.iter().map(|name| key(name)).collect())
+}
+
+fn number(version: u64) -> MemoryState {
+    state(&[("a", &[u8::try_from(version).unwrap(); 40])])
+}
+
+struct Chain {
+    objects: Arc<dyn ObjectStore>,
+    store: Store,
+    place: TempDir,
+}
+
+impl Chain {
+    fn new() -> Self {
+        Self::over(Arc::new(InMemory::new()))
+    }
+
+    fn over(objects: Arc<dyn ObjectStore>) -> Self {
+        let store = Store::from_objects(Arc::clone(&objects), "chain", quick()).unwrap();
+        init(&store).unwrap().unwrap();
+        Self { objects, store, place: tempfile::tempdir().unwrap() }
+    }
+
+    /// One with versions that `a` has signed.
+    fn signed(versions: u64) -> Self {
+        let chain = Self::new();
+        for _ in 0..versions {
+            chain.publish(signing(&["a"])).unwrap();
+        }
+        chain
+    }
+
+    /// Publishes the next version as another process would.
+    fn publish(&self, options: PublishOptions) -> Result<Published> {
+        let mut publisher = Publisher::open(self.store.clone(), options)?;
+        let version = publisher.head()?.map_or(0, |head| head.version + 1);
+        let base = if version == 0 { Base::Nothing } else { Base::Chain };
+        publisher.publish(&number(version), base, &())
+    }
+
+    fn get(&self, name: ObjectName) -> Vec<u8> {
+        self.store.get(name).unwrap().unwrap()
+    }
+
+    fn commit(&self, version: u64) -> Digest {
+        Digest::of_bytes(&self.get(ObjectName::Commit(version)))
+    }
+
+    /// Puts another object in the place of one, as somebody can who may write and remove.
+    fn replace(&self, name: ObjectName, bytes: &[u8]) {
+        self.store.delete(&[name]).unwrap();
+        assert!(self.store.put_if_absent(name, bytes).unwrap());
+    }
+
+    fn notes(&self, version: u64) -> Vec<ObjectName> {
+        let names = self.store.objects().unwrap().into_iter().map(|object| object.name);
+        names.filter(|name| matches!(name, ObjectName::Signature { version: of, .. } if *of == version)).collect()
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.place.path().join("follower")
+    }
+
+    fn open(&self, options: FollowerOptions) -> Result<Follower<Directory>> {
+        Follower::in_directory(self.store.clone(), &self.directory(), options)
+    }
+
+    fn follower(&self) -> Follower<Directory> {
+        self.open(FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap()
+    }
+}
+
+/// Brings a follower to the head, and says which version it has then.
+fn advance(follower: &mut Follower<Directory>) -> Result<u64> {
+    if let Some(prepared) = follower.prepare(None, &())? {
+        follower.apply(prepared)?;
+    }
+    let held = follower.held().unwrap();
+    let file = fs::read(held.directory.join("model.safetensors")).unwrap();
+    assert!(file.ends_with(&[u8::try_from(held.version).unwrap(); 40]), "another version than it says");
+    Ok(held.version)
+}
+
+fn rule(error: &Error) -> &str {
+    error.rule().unwrap_or_default()
+}
+
+/// The follower is refused by this rule, and has what it had.
+fn keeps(follower: &mut Follower<Directory>, version: u64, refused_by: &str) {
+    let error = follower.prepare(None, &()).unwrap_err();
+    assert_eq!(rule(&error), refused_by, "{error}");
+    assert_eq!(follower.held().unwrap().version, version);
+}
+
+#[test]
+fn a_stranger_on_top_is_skipped_and_told() {
+    let chain = Chain::signed(3);
+    let mut follower = chain.follower();
+    assert_eq!(advance(&mut follower).unwrap(), 2);
+    // Without a key, and with one that nobody trusts.
+    chain.publish(PublishOptions::default()).unwrap();
+    assert_eq!(advance(&mut follower).unwrap(), 2);
+    let stranger = signing(&["stranger"]).trust(Some(trust(&["stranger"]))).vouch(Some(chain.commit(3)));
+    chain.publish(stranger).unwrap();
+    let notes = Notes::default();
+    assert!(follower.prepare(None, &notes).unwrap().is_none());
+    assert!(
+        notes.remarks().iter().any(|text| text.contains("above 2, up to 4, are not signed")),
+        "{notes:?}",
+        notes = notes.remarks()
+    );
+    let error = follower.prepare(Some(3), &()).unwrap_err();
+    assert_eq!((rule(&error), error.class()), ("R-SIG-01", ErrorClass::Chain));
+    // Another one, that has nothing, gets the same.
+    let mut other =
+        Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap();
+    assert_eq!(other.prepare(None, &()).unwrap().unwrap().version(), 2);
+    // The honest publisher does not vouch for it.
+    let error = chain.publish(signing(&["a"])).unwrap_err();
+    assert_eq!((rule(&error), error.class()), ("R-SIG-03", ErrorClass::Chain));
+    assert!(error.message().contains(&chain.commit(4).to_string()));
+    assert_eq!(chain.store.listing(0).unwrap().head(), Some(4));
+    // Until its operator says so.
+    let vouching = signing(&["a"]).vouch(Some(chain.commit(4)));
+    assert_eq!(chain.publish(vouching).unwrap().version, 5);
+    assert_eq!(advance(&mut follower).unwrap(), 5);
+}
+
+#[test]
+fn a_stranger_between_two_honest_versions_is_refused() {
+    let chain = Chain::signed(3);
+    let mut follower = chain.follower();
+    assert_eq!(advance(&mut follower).unwrap(), 2);
+    chain.publish(signing(&["a"])).unwrap();
+    chain.publish(signing(&["a"])).unwrap();
+    let mut other = Commit::parse(&chain.get(ObjectName::Commit(3)), &Limits::default()).unwrap();
+    other.metadata.insert("other".to_owned(), String::new());
+    chain.replace(ObjectName::Commit(3), &other.to_bytes().unwrap());
+    keeps(&mut follower, 2, "R-CHN-04");
+}
+
+#[test]
+fn an_old_head_is_not_taken_again() {
+    let chain = Chain::signed(4);
+    let mut follower = chain.follower();
+    assert_eq!(advance(&mut follower).unwrap(), 3);
+    // The newest commit, or the notes on it, are gone.
+    let (name, bytes) = (ObjectName::Commit(3), chain.get(ObjectName::Commit(3)));
+    chain.store.delete(&[name]).unwrap();
+    keeps(&mut follower, 3, "R-CHN-14");
+    assert!(chain.store.put_if_absent(name, &bytes).unwrap());
+    assert_eq!(advance(&mut follower).unwrap(), 3);
+    chain.store.delete(&chain.notes(3)).unwrap();
+    keeps(&mut follower, 3, "R-CHN-14");
+    drop(follower);
+    // Nor by who holds nothing any more, and has seen it.
+    fs::remove_file(chain.directory().join("current")).unwrap();
+    let error = chain.follower().prepare(None, &()).unwrap_err();
+    assert_eq!(rule(&error), "R-CHN-14");
+}
+
+#[test]
+fn what_was_seen_counts_although_it_could_not_be_built() {
+    let chain = Chain::signed(3);
+    let mut follower = chain.follower();
+    assert_eq!(advance(&mut follower).unwrap(), 2);
+    let files = |chain: &Chain| -> Vec<ObjectName> {
+        let names = chain.store.objects().unwrap().into_iter().map(|object| object.name);
+        names.filter(|name| matches!(name, ObjectName::File(_))).collect()
+    };
+    let before = files(&chain);
+    let published = chain.publish(signing(&["a"])).unwrap();
+    let after: Vec<ObjectName> = files(&chain).into_iter().filter(|file| !before.contains(file)).collect();
+    chain.store.delete(&after).unwrap();
+    // Nothing below leads there any more.
+    let error = follower.prepare(None, &()).unwrap_err();
+    assert_eq!(rule(&error), "R-CHN-09");
+    drop(follower);
+    let status = inspect_directory(&chain.directory()).unwrap().unwrap();
+    let recorded = status.trust.unwrap();
+    assert_eq!((status.version, recorded.seen), (2, Some((3, published.commit))));
+    chain.store.delete(&[ObjectName::Commit(3)]).unwrap();
+    let mut follower = chain.follower();
+    keeps(&mut follower, 2, "R-CHN-14");
+    drop(follower);
+    // In memory, too, as long as the process lives.
+    let chain = Chain::signed(2);
+    let before = files(&chain);
+    chain.publish(signing(&["a"])).unwrap();
+    let after: Vec<ObjectName> = files(&chain).into_iter().filter(|file| !before.contains(file)).collect();
+    chain.store.delete(&after).unwrap();
+    let mut follower =
+        Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap();
+    assert_eq!(rule(&follower.prepare(None, &()).unwrap_err()), "R-CHN-09");
+    chain.store.delete(&[ObjectName::Commit(2)]).unwrap();
+    assert_eq!(rule(&follower.prepare(None, &()).unwrap_err()), "R-CHN-14");
+}
+
+#[test]
+fn a_fork_by_a_removed_key_is_refused() {
+    let chain = Chain::new();
+    for _ in 0..3 {
+        chain.publish(signing(&["a", "old"])).unwrap();
+    }
+    let both = trust(&["a", "old"]);
+    let mut follower = chain.open(FollowerOptions::default().trust(Some(both.clone()))).unwrap();
+    assert_eq!(advance(&mut follower).unwrap(), 2);
+    drop(follower);
+    // Whoever has the old key takes the next version.
+    chain.publish(signing(&["old"])).unwrap();
+    let mut follower = chain.follower();
+    assert_eq!(advance(&mut follower).unwrap(), 2);
+    // Or the place of a version that is held.
+    chain.store.delete(&[ObjectName::Commit(3), ObjectName::Commit(2)]).unwrap();
+    chain.publish(signing(&["old"])).unwrap();
+    keeps(&mut follower, 2, "R-CHN-14");
+    drop(follower);
+    let mut trusting = chain.open(FollowerOptions::default().trust(Some(both))).unwrap();
+    keeps(&mut trusting, 2, "R-CHN-05");
+}
+
+#[test]
+fn a_commit_of_another_chain_does_not_count() {
+    let (chain, other) = (Chain::signed(2), Chain::signed(3));
+    let mut follower = chain.follower();
+    assert_eq!(advance(&mut follower).unwrap(), 1);
+    let note = other.notes(2)[0];
+    for name in [ObjectName::Commit(2), note] {
+        assert!(chain.store.put_if_absent(name, &other.get(name)).unwrap());
+    }
+    assert_eq!(advance(&mut follower).unwrap(), 1);
+    // The whole other chain in its place.
+    for name in other.store.objects().unwrap().into_iter().map(|object| object.name) {
+        if matches!(name, ObjectName::Chain | ObjectName::Commit(_) | ObjectName::Signature { .. }) {
+            let _ = chain.store.delete(&[name]);
+            assert!(chain.store.put_if_absent(name, &other.get(name)).unwrap());
+        }
+    }
+    keeps(&mut follower, 1, "R-CHN-13");
+}
+
+#[test]
+fn signatures_that_were_tampered_with_do_not_count() {
+    let chain = Chain::signed(2);
+    let mut follower = chain.follower();
+    assert_eq!(advance(&mut follower).unwrap(), 1);
+    let published = chain.publish(signing(&["a"])).unwrap();
+    let name = chain.notes(2)[0];
+    let good = chain.get(name);
+    let named =
+        |bytes: &[u8]| ObjectName::Signature { version: 2, commit: published.commit, note: Digest::of_bytes(bytes) };
+    let doubled = [good.as_slice(), &good].concat();
+    let mut flipped = good.clone();
+    let last = flipped.len() - 8;
+    flipped[last] ^= 1;
+    let long = vec![b'x'; 1 << 20];
+    for bytes in [&good[..good.len() - 1], &good[..good.len() / 2], &doubled, &flipped, b"", b"rubbish", &long] {
+        // In its place, or under a name of its own.
+        chain.replace(name, bytes);
+        assert_eq!(advance(&mut follower).unwrap(), 1);
+        chain.store.delete(&[name]).unwrap();
+        assert!(chain.store.put_if_absent(named(bytes), bytes).unwrap());
+        assert_eq!(advance(&mut follower).unwrap(), 1);
+        chain.store.delete(&[named(bytes)]).unwrap();
+    }
+    // 64 before it occupy its place; others do not.
+    let rubbish = |first: u8| {
+        (0..64_u8).map(move |number| {
+            let note = Digest(std::array::from_fn(|place| if place == 0 { first } else { number }));
+            ObjectName::Signature { version: 2, commit: published.commit, note }
+        })
+    };
+    let ObjectName::Signature { note, .. } = name else { panic!("{name}") };
+    assert!(note.0[0] > 0 && note.0[0] < 0xff, "another key is needed for this test");
+    assert!(chain.store.put_if_absent(name, &good).unwrap());
+    for name in rubbish(0) {
+        assert!(chain.store.put_if_absent(name, b"rubbish").unwrap());
+    }
+    assert_eq!(advance(&mut follower).unwrap(), 1);
+    let error = chain.publish(signing(&["a"])).unwrap_err();
+    assert_eq!(rule(&error), "R-SIG-03");
+    chain.store.delete(&rubbish(0).collect::<Vec<_>>()).unwrap();
+    for name in rubbish(0xff) {
+        assert!(chain.store.put_if_absent(name, b"rubbish").unwrap());
+    }
+    assert_eq!(advance(&mut follower).unwrap(), 2);
+}
+
+#[test]
+fn trust_is_not_forgotten_at_a_restart() {
+    let chain = Chain::signed(2);
+    assert_eq!(advance(&mut chain.follower()).unwrap(), 1);
+    let error = chain.open(FollowerOptions::default()).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Usage, "{error}");
+    // Also if nothing has been taken yet, and the record cannot be read.
+    let fresh = Chain::new();
+    fresh.follower();
+    assert_eq!(fresh.open(FollowerOptions::default()).unwrap_err().class(), ErrorClass::Usage);
+    let record = chain.directory().join("trust.json");
+    let text = fs::read(&record).unwrap();
+    fs::write(&record, b"").unwrap();
+    for options in [FollowerOptions::default(), FollowerOptions::default().trust(Some(trust(&["a"])))] {
+        assert_eq!(chain.open(options).unwrap_err().class(), ErrorClass::Usage);
+    }
+    fs::write(&record, text).unwrap();
+    // With other keys it goes on: keys are exchanged.
+    chain.publish(signing(&["a", "b"])).unwrap();
+    let options = || FollowerOptions::default().trust(Some(trust(&["b"])));
+    assert_eq!(advance(&mut chain.open(options()).unwrap()).unwrap(), 2);
+    let status = inspect_directory(&chain.directory()).unwrap().unwrap().trust.unwrap();
+    assert_eq!((status.trust, status.signed_by), (trust(&["b"]), vec![key("b").public().clone()]));
+    // What was seen is forgotten with the trust that was taken back.
+    chain.store.delete(&[ObjectName::Commit(2)]).unwrap();
+    fs::remove_file(chain.directory().join("current")).unwrap();
+    let refused =
+        chain.open(FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap().prepare(None, &()).unwrap_err();
+    assert_eq!(rule(&refused), "R-CHN-14");
+    let taken_back = FollowerOptions::default().forget_trust(true);
+    assert_eq!(advance(&mut chain.open(taken_back).unwrap()).unwrap(), 1);
+    assert!(!record.exists());
+    assert_eq!(advance(&mut chain.open(FollowerOptions::default()).unwrap()).unwrap(), 1);
+    assert_eq!(inspect_directory(&chain.directory()).unwrap().unwrap().trust, None);
+}
+
+#[test]
+fn a_directory_that_was_removed_keeps_its_trust() {
+    let chain = Chain::signed(2);
+    let mut follower = chain.follower();
+    assert_eq!(advance(&mut follower).unwrap(), 1);
+    fs::remove_dir_all(chain.directory()).unwrap();
+    assert_eq!(advance(&mut follower).unwrap(), 1);
+    drop(follower);
+    assert_eq!(chain.open(FollowerOptions::default()).unwrap_err().class(), ErrorClass::Usage);
+}
+
+#[test]
+fn a_step_back_has_to_be_signed_and_is_taken_once() {
+    let chain = Chain::signed(4);
+    let mut follower = chain.follower();
+    assert_eq!(advance(&mut follower).unwrap(), 3);
+    drop(follower);
+    let back = chain.commit(2);
+    chain.store.delete(&[ObjectName::Commit(3)]).unwrap();
+    let options = || FollowerOptions::default().trust(Some(trust(&["a"]))).allow_rollback(Some(back));
+    let notes = chain.notes(2);
+    let kept: Vec<(ObjectName, Vec<u8>)> = notes.iter().map(|name| (*name, chain.get(*name))).collect();
+    chain.store.delete(&notes).unwrap();
+    let mut follower = chain.open(options()).unwrap();
+    assert!(["R-SIG-01", "R-CHN-14"].contains(&rule(&follower.prepare(None, &()).unwrap_err())));
+    assert_eq!(follower.held().unwrap().version, 3);
+    for (name, content) in kept {
+        assert!(chain.store.put_if_absent(name, &content).unwrap());
+    }
+    assert_eq!(advance(&mut follower).unwrap(), 2);
+    drop(follower);
+    let seen = inspect_directory(&chain.directory()).unwrap().unwrap().trust.unwrap().seen;
+    assert_eq!(seen, Some((2, back)));
+}
+
+#[test]
+fn a_quorum_is_made_up_later() {
+    let chain = Chain::new();
+    let two = Trust::new(["a", "b"].map(|name| key(name).public().clone()), 2).unwrap();
+    chain.publish(signing(&["a"])).unwrap();
+    let mut follower = chain.open(FollowerOptions::default().trust(Some(two.clone()))).unwrap();
+    let error = follower.prepare(None, &()).unwrap_err();
+    assert!(rule(&error) == "R-SIG-01" && follower.is_missing(None, &error));
+    let commit = chain.commit(0);
+    let error = sign(&chain.store, 0, Digest([7; 32]), &[key("b")]).unwrap_err();
+    assert_eq!((error.class(), chain.notes(0).len()), (ErrorClass::Usage, 1));
+    assert_eq!(sign(&chain.store, 9, commit, &[key("b")]).unwrap_err().rule(), Some("R-CHN-03"));
+    // The publisher waits for the other one, too.
+    let options = || signing(&["a"]).trust(Some(two.clone()));
+    assert_eq!(rule(&chain.publish(options()).unwrap_err()), "R-SIG-03");
+    let name = sign(&chain.store, 0, commit, &[key("b")]).unwrap();
+    assert_eq!(sign(&chain.store, 0, commit, &[key("b")]).unwrap(), name);
+    assert_eq!(advance(&mut follower).unwrap(), 0);
+    assert_eq!(chain.publish(options()).unwrap().version, 1);
+    assert_eq!(advance(&mut follower).unwrap(), 0);
+    // One process does not follow its own version either, as long as others have not signed.
+    let mut publisher = Publisher::open(chain.store.clone(), options()).unwrap();
+    assert_eq!(rule(&publisher.publish(&number(2), Base::Chain, &()).unwrap_err()), "R-SIG-03");
+    sign(&chain.store, 1, chain.commit(1), &[key("b")]).unwrap();
+    publisher.publish(&number(2), Base::Chain, &()).unwrap();
+    assert_eq!(rule(&publisher.publish(&number(3), Base::Chain, &()).unwrap_err()), "R-SIG-03");
+    // Rubbish in the place of a note that is wanted again.
+    chain.replace(name, b"rubbish");
+    let error = sign(&chain.store, 0, commit, &[key("b")]).unwrap_err();
+    assert_eq!((rule(&error), error.class()), ("R-SIG-02", ErrorClass::Chain));
+}
+
+#[test]
+fn who_signs_trusts_itself_and_signs_once() {
+    let chain = Chain::new();
+    let open = |options: PublishOptions| {
+        Publisher::open(chain.store.clone(), options).map(drop).map_err(|error| error.class())
+    };
+    assert_eq!(open(signing(&["a"]).trust(Some(trust(&["b"])))), Err(ErrorClass::Usage));
+    assert_eq!(open(signing(&["a", "a"])), Err(ErrorClass::Usage));
+    assert_eq!(open(signing(&["a"]).trust(Some(trust(&["b", "a"])))), Ok(()));
+    // Two keys make one note.
+    chain.publish(signing(&["a", "b"])).unwrap();
+    assert_eq!(chain.notes(0).len(), 1);
+    // Who only trusts checks, too.
+    chain.publish(PublishOptions::default().trust(Some(trust(&["b"])))).unwrap();
+    let error = chain.publish(PublishOptions::default().trust(Some(trust(&["b"])))).unwrap_err();
+    assert_eq!(rule(&error), "R-SIG-03");
+    // A chain that exists begins to be signed.
+    sign(&chain.store, 1, chain.commit(1), &[key("b")]).unwrap();
+    assert_eq!(chain.publish(signing(&["b"])).unwrap().version, 2);
+}
+
+#[test]
+fn log_show_and_fsck_tell_who_signed_and_prune_leaves_notes_alone() {
+    let chain = Chain::signed(3);
+    sign(&chain.store, 1, chain.commit(1), &[key("b")]).unwrap();
+    let names = |notes: &[Note]| {
+        let mut names: Vec<String> = notes.iter().flat_map(Note::signers).map(|(name, _)| name.to_owned()).collect();
+        names.sort();
+        names
+    };
+    let entries = log(&chain.store, None).unwrap();
+    assert_eq!(
+        entries.iter().map(|entry| names(&entry.notes)).collect::<Vec<_>>(),
+        [vec!["a"], vec!["a", "b"], vec!["a"]]
+    );
+    let both = trust(&["b", "c"]);
+    let shown = show(&chain.store, Some(1)).unwrap();
+    let counts: Vec<VerifierKey> = shown.notes.iter().flat_map(|note| note.counts_for(&both)).cloned().collect();
+    assert_eq!(counts, [key("b").public().clone()]);
+    assert_eq!(log(&chain.store, Some(1)).unwrap().len(), 1);
+
+    let whole = fsck(&chain.store, &FsckOptions::default(), &()).unwrap();
+    assert!(whole.problems.is_empty() && whole.hints.is_empty() && whole.orphans == 0, "{whole:?}");
+    assert_eq!(names(&whole.notes[&1]), ["a", "b"]);
+    let stray = |version, bytes: &[u8]| {
+        let name = ObjectName::Signature { version, commit: chain.commit(2), note: Digest::of_bytes(bytes) };
+        assert!(chain.store.put_if_absent(name, bytes).unwrap());
+    };
+    stray(2, b"rubbish");
+    stray(7, b"rubbish");
+    let report = fsck(&chain.store, &FsckOptions::default(), &()).unwrap();
+    assert!(report.problems.is_empty() && report.orphans == 0);
+    assert_eq!(report.hints.len(), 2, "{:?}", report.hints);
+
+    let notes = |chain: &Chain| (0..9).map(|version| chain.notes(version).len()).sum::<usize>();
+    let before = notes(&chain);
+    let keep = Keep { last: 1, ..Keep::default() };
+    let plan = plan_prune(&chain.store, &keep).unwrap();
+    prune(&chain.store, &plan, &()).unwrap();
+    assert_eq!((before, notes(&chain)), (6, 6));
+}
+
+#[test]
+fn a_store_that_cannot_list_is_refused_with_trust() {
+    let chain = Chain::signed(1);
+    let server = WebServer::start(chain.place.path());
+    let store = Store::open(&server.url(""), quick()).unwrap();
+    let options = FollowerOptions::default().trust(Some(trust(&["a"])));
+    let error = Follower::in_directory(store, &chain.directory(), options).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Usage);
+}
+
+#[test]
+fn a_publisher_killed_at_any_write_leaves_no_unsigned_head() {
+    let options = || signing(&["a", "b"]);
+    let mut stages = 0;
+    for writes in 0.. {
+        let chain = Chain::signed(2);
+        let (objects, control) = FaultyStore::new(Arc::clone(&chain.objects));
+        let store = Store::from_objects(objects, "chain", quick()).unwrap();
+        let mut publisher = Publisher::open(store, options()).unwrap();
+        control.stop_after(writes);
+        let done = publisher.publish(&number(2), Base::Chain, &()).is_ok();
+        // Nobody finds an unsigned head.
+        let mut follower = chain.follower();
+        let head = chain.store.listing(0).unwrap().head().unwrap();
+        assert_eq!(advance(&mut follower).unwrap(), head, "after {writes} writes");
+        // The next honest publisher goes on, and followers with it.
+        let next = chain.publish(signing(&["a"])).unwrap();
+        assert_eq!(next.version, head + 1);
+        assert_eq!(advance(&mut follower).unwrap(), head + 1);
+        stages += 1;
+        if done {
+            break;
+        }
+    }
+    // The links, the note, the commit.
+    assert!(stages >= 3, "{stages}");
+}
+
+#[test]
+fn what_signatures_cost() {
+    // Of each: a publisher that has just begun, one that goes on, a whole look at an unchanged chain, and a short one.
+    let costs = |options: &dyn Fn() -> PublishOptions, trust: Option<Trust>| {
+        let objects = CountingStore::new();
+        let chain = Chain::over(Arc::clone(&objects) as Arc<dyn ObjectStore>);
+        chain.publish(options()).unwrap();
+        objects.requests();
+        let (before, state) = (number(0), number(1));
+        let mut publisher = Publisher::open(chain.store.clone(), options()).unwrap();
+        publisher.publish(&state, Base::State((&before).into()), &()).unwrap();
+        let new = objects.requests();
+        publisher.publish(&before, Base::State((&state).into()), &()).unwrap();
+        let warm = objects.requests();
+        let mut follower = Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(trust)).unwrap();
+        let mut prepared = follower.prepare(None, &()).unwrap().unwrap();
+        follower.apply(&mut prepared).unwrap();
+        objects.requests();
+        let mut polling = Polling::new(&FollowOptions::default());
+        assert!(polling.poll(&mut follower, &()).unwrap().is_none());
+        let whole = objects.requests();
+        assert!(polling.poll(&mut follower, &()).unwrap().is_none());
+        [new, warm, whole, objects.requests()]
+    };
+    let without = costs(&PublishOptions::default, None);
+    let signed = costs(&|| signing(&["a"]), Some(trust(&["a"])));
+    let by_two = costs(&|| signing(&["a", "b"]), Some(trust(&["a"])));
+    let more: Vec<u64> = signed.iter().zip(without).map(|(signed, without)| signed - without).collect();
+    // The note; and of a publisher that has not signed the head itself, a list and the note on it. Of a look likewise.
+    assert_eq!(more, [3, 1, 2, 0]);
+    assert_eq!(by_two, signed);
+    assert_eq!(without[3], 1);
+}
