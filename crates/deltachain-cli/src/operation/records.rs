@@ -55,7 +55,7 @@ pub(crate) struct FollowStatus {
     /// The newest version of the chain that has been seen.
     pub(crate) head: Option<u64>,
     /// The versions that the directory has held, as looks have found them. The last one is the latest.
-    pub(crate) versions: Vec<Version>,
+    pub(crate) versions: Vec<Known>,
     /// When the commit of the version held was stored.
     pub(crate) stored: Option<At>,
     /// Whether the last look failed.
@@ -76,7 +76,7 @@ impl FollowStatus {
         // After a rollback, newer ones and another one of this number are not of the chain any more.
         self.versions.retain(|known| known.version < version || known.is(version, state));
         if self.versions.last().is_none_or(|last| !last.is(version, state)) {
-            self.versions.push(Version { version, state: state.to_owned(), newest: None });
+            self.versions.push(Known { version, state: state.to_owned(), newest: None });
             self.versions.drain(..self.versions.len().saturating_sub(VERSIONS));
         }
         if let Some(last) = self.versions.last_mut().filter(|_| version >= head) {
@@ -93,7 +93,7 @@ impl FollowStatus {
 
 /// A version that the directory has held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Version {
+pub(crate) struct Known {
     pub(crate) version: u64,
     /// Digest of its state.
     pub(crate) state: String,
@@ -101,7 +101,7 @@ pub(crate) struct Version {
     pub(crate) newest: Option<Time>,
 }
 
-impl Version {
+impl Known {
     pub(crate) fn is(&self, version: u64, state: &str) -> bool {
         (self.version, self.state.as_str()) == (version, state)
     }

@@ -359,7 +359,7 @@ impl State {
             "/health" => {}
             "/pause?mode=keep" | "/pause?mode=wait" | "/pause?mode=abort" => {
                 process.paused = true;
-                process.mode = name.rsplit('=').next().unwrap().to_owned();
+                name.rsplit('=').next().unwrap().clone_into(&mut process.mode);
                 process.aborts += u64::from(process.mode == "abort");
             }
             // SGLang's srt/managers/io_struct.py, `PauseGenerationReqInput`.
