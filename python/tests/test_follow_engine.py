@@ -85,7 +85,7 @@ def test_servers_are_brought_to_a_version(
     assert server.calls[1][1]["model_path"] == str((directory / "current").resolve())
     (updated,) = [event for event in events if event["event"] == "server"]
     assert (updated["server"], updated["version"], updated["result"]) == (server.url, 1, "updated")
-    assert [event["event"] for event in events if event["event"] != "server"] == ["switched"]
+    assert [event["event"] for event in events if event["event"] != "server"] == ["switched", "readiness"]
     # What the tool prints belongs to the caller here.
     assert capfd.readouterr() == ("", "")
 

@@ -55,6 +55,7 @@ class StandIn:
         tears: whether an update that fails has touched the weights.
         breaks: paths whose first request loses its connection.
         seen: called with each request, before it is answered.
+        pause_mode: what was to become of running requests when it was paused last.
         owner: who brings it versions.
         owner_asks: how often another owner takes it anew before it is gone; None: always.
     """
@@ -107,6 +108,7 @@ class StandIn:
         """As a new process: all is forgotten."""
         self.version = "default"
         self.holds: Holds = "other"
+        self.pause_mode: str | None = None
         self.is_paused = self.knows_chain = self.is_open = self.has_received = False
 
     def asked(self, path: str, body: Any) -> Any:
@@ -141,8 +143,8 @@ class StandIn:
             return {"results": [None]}
         if path == "/init_weight_transfer_engine":
             self.knows_chain = True
-        elif path.startswith("/pause"):
-            self.is_paused = True
+        elif path in {f"/pause?mode={mode}" for mode in ("keep", "wait", "abort")}:
+            self.is_paused, self.pause_mode = True, path.partition("=")[2]
         elif path == "/resume":
             self.is_paused = False
         elif path == "/update_weight_version":

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use deltachain_engines::Servers;
+use deltachain_engines::{Pause, Servers};
 use serde_json::{Value, json};
 
 use crate::engines::stand_in::{self, Engine, Fate, Model};
@@ -136,7 +136,13 @@ impl Face {
     /// Both, each with a server that has version 0.
     fn both() -> [(Self, Engine); 2] {
         let servers = [Engine::start(), Engine::start()];
-        let trainer = Servers::new(&[servers[1].url.clone()], "{}", "trainer".to_owned(), Duration::from_mins(1));
+        let trainer = Servers::new(
+            &[servers[1].url.clone()],
+            "{}",
+            "trainer".to_owned(),
+            Duration::from_mins(1),
+            Pause::default(),
+        );
         let trainer = trainer.unwrap();
         trainer.begin(&|_, _| panic!("there is nothing to wait for")).unwrap();
         let faces = [Self::Follower(Folder::new()), Self::Trainer(trainer)];
