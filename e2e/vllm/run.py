@@ -1,5 +1,5 @@
 """Runs the proofs with the real vLLM, in an environment of its own, and writes what came of them into
-docs/integrations.md. `cargo xtask engines` starts it.
+docs/engines.md. `cargo xtask engines` starts it.
 
     python3 e2e/vllm/run.py --wheel WHEEL --work DIR [--short]
 
@@ -23,7 +23,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 VLLM = "0.32.0"
 S3S = "0.14.1"
-DOCUMENT = HERE.parents[1] / "docs" / "integrations.md"
+DOCUMENT = HERE.parents[1] / "docs" / "engines.md"
 
 Row = list[Any]
 

@@ -1,4 +1,4 @@
-//! vLLM with the backend `deltachain` of the Python package: docs/integrations.md, "What is asked of a server of vLLM".
+//! vLLM with the backend `deltachain` of the Python package: docs/engines.md, "What is asked of a server of vLLM".
 //! Its workers read DIR, which this process keeps.
 
 use std::time::{Duration, Instant};
