@@ -6,6 +6,12 @@ use pyo3::prelude::*;
 
 use crate::work::{How, run};
 
+/// Whether a subscriber manages this directory, or did.
+#[pyfunction]
+pub(crate) fn is_managed(directory: PathBuf) -> bool {
+    deltachain_store::is_managed(&directory)
+}
+
 /// Number, state digest and directory of a version in a subscriber's directory: the one that is shown if `version` is
 /// None. None if it is not there.
 #[pyfunction]
