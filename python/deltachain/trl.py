@@ -47,7 +47,8 @@ class WeightTransfer:
             `host_copies`, if any, have it.
         host_copies: directories of followers (`deltachain follow URL DIR`), as mounted on this machine.
         servers: `http://HOST:PORT` of servers of vLLM with the backend `deltachain`. No other process may update them.
-        backend: settings for the servers' backend, beside the chain: `{"mode": "reload"}`, `{"host_copy": DIR}`.
+        backend: settings for the servers' backend: `{"mode": "reload"}`; `{"host_copy": DIR}` for servers whose
+            configuration names no chain.
         timeout: maximum seconds for a host copy or a request to a server.
         frozen_from_like: read tensors that TRL does not send from `like`: parameters that are not trained, such as
             those of a vision tower, and buffers. Without it, a checkpoint with such tensors is refused.
@@ -93,8 +94,7 @@ class WeightTransfer:
         self._like = None if like is None else os.fspath(like)
         self._wait = wait
         self._host_copies = [os.fspath(copy) for copy in host_copies]
-        chain = self._url if "://" in self._url else os.path.abspath(self._url)
-        self._backend = json.dumps({"chain": chain, "host_copy": None, "mode": "auto", **(backend or {})})
+        self._backend = json.dumps(dict(backend or {}))
         self._urls = list(servers)
         self._servers: _native.Servers | None = None
         self._timeout = timeout

@@ -44,8 +44,8 @@ impl From<Error> for Denied {
 }
 
 impl Engine {
-    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object: the chain, the
-    /// directory that this process keeps, and the mode. `follower` is what this process calls itself, such as
+    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object: the directory that this
+    /// process keeps, and the mode. `follower` is what this process calls itself, such as
     /// `HOST:DIR`. Servers are looked at every `poll`.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Vllm {
         self.ask(server, self.lease, Ask::Change).map(drop)
     }
 
-    /// Tells the backend where the chain is.
+    /// Tells the backend where versions are.
     pub(crate) fn init(&self, server: &Server) -> Result<()> {
         server.post("/init_weight_transfer_engine", &json!({ "init_info": self.init }), Ask::Change).map(drop)
     }

@@ -251,7 +251,10 @@ impl State {
                 return Ok(json!({ "results": [null, null] }));
             }
 
-            // The package's backend.
+            // The package's backend: requests do not make it open a chain.
+            "/init_weight_transfer_engine" if !body["init_info"]["chain"].is_null() => {
+                return Err("a request cannot make this server open a chain".to_owned());
+            }
             "/init_weight_transfer_engine" => process.knows = true,
             // v1/worker/gpu_worker.py, `_start_weight_update`: RuntimeError in a session that is open, whoever opened
             // it.
