@@ -1,4 +1,4 @@
-"""Servers of vLLM that start with the newest version, and what requests cannot make a server do. `run.py` starts this."""
+"""Servers of vLLM that start with the newest version, and what requests cannot make them do. `run.py` starts this."""
 
 from __future__ import annotations
 

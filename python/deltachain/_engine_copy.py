@@ -160,7 +160,8 @@ class EngineCopy:
         if digest is not None and ready.digest != digest:
             self.go_on()
             raise WrongBaseError(
-                f"WRONG_BASE: version {ready.number} of the chain has the digest {ready.digest}, but {digest} was expected",
+                f"WRONG_BASE: version {ready.number} of the chain has the digest {ready.digest}, but {digest} was "
+                "expected",
                 advice="check that the update is for this chain; nothing has changed",
             )
         return ready
@@ -323,8 +324,8 @@ def shared_memory_directory(chain: str, model: int, root: str = "/dev/shm") -> s
     if 0 < size.f_blocks * size.f_frsize < 2 * model:
         raise UsageError(
             f"USAGE: the copy needs room for two versions, {2 * model / 2**20:.0f} MiB, and {root} has "
-            f"{size.f_blocks * size.f_frsize / 2**20:.0f} MiB in all: enlarge it (--shm-size of Docker, an emptyDir with "
-            "medium: Memory in Kubernetes), or set host_copy to a directory on a disk",
+            f"{size.f_blocks * size.f_frsize / 2**20:.0f} MiB in all: enlarge it (--shm-size of Docker, an emptyDir "
+            "with medium: Memory in Kubernetes), or set host_copy to a directory on a disk",
             file=root,
         )
     name = hashlib.sha256(os.fsencode(chain)).hexdigest()[:16]

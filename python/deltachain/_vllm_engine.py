@@ -218,7 +218,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
 
     def _bytes(self) -> int:
         """Bytes of the model, of all workers."""
-        own = sum(parameter.nbytes for parameter in self.model.parameters())
+        own: int = sum(parameter.nbytes for parameter in self.model.parameters())
         return own * int(self.vllm_config.parallel_config.world_size)
 
     def _why_not_sparse(self, settings: Settings) -> str | None:
@@ -369,7 +369,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             result = act()
         except BaseException as error:
             failure = error
-        for number, text in enumerate(self._gathered(None if failure is None else f"{type(failure).__name__}: {failure}")):
+        own = None if failure is None else f"{type(failure).__name__}: {failure}"
+        for number, text in enumerate(self._gathered(own)):
             if failure is None and text is not None:
                 failure = kind(f"worker {number} failed: {text}")
         if failure is not None:

@@ -53,7 +53,7 @@ class _Queue(list[Any]):
 def _needs_mending(executor: type, failure: object, success: object) -> bool:
     """Whether this class of executors leaves replies behind, by trying it: two requests, of which the first fails at
     the first of two workers. Also if that cannot be tried: the fix does no harm."""
-    trial = executor.__new__(executor)
+    trial: Any = object.__new__(executor)
     trial.rpc_broadcast_mq = SimpleNamespace(enqueue=lambda _: None)
     trial.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(enable_fault_tolerance=False))
     trial.futures_queue = deque()

@@ -94,8 +94,8 @@ def merged(configured: Mapping[str, Any], told: Mapping[str, Any]) -> Settings:
         if name in configured:
             if _plain(name, value) != _plain(name, configured[name]):
                 raise UsageError(
-                    f"USAGE: {name} is {configured[name]!r} in this server's configuration ({CONFIGURATION}); a request "
-                    f"cannot change it to {value!r}"
+                    f"USAGE: {name} is {configured[name]!r} in this server's configuration ({CONFIGURATION}); a "
+                    f"request cannot change it to {value!r}"
                 )
             continue
         if name == "chain":
@@ -114,8 +114,8 @@ def merged(configured: Mapping[str, Any], told: Mapping[str, Any]) -> Settings:
     settings = Settings(**{**configured, **added})
     if settings.chain is None and settings.host_copy is None:
         raise UsageError(
-            f'USAGE: the backend has no chain: set "chain" or "host_copy" in {CONFIGURATION}, or run `deltachain follow '
-            "--engine vllm` beside the server"
+            f'USAGE: the backend has no chain: set "chain" or "host_copy" in {CONFIGURATION}, or run `deltachain '
+            "follow --engine vllm` beside the server"
         )
     return settings
 

@@ -147,7 +147,7 @@ def test_the_newest_version_is_waited_for(tmp_path: Path) -> None:
     try:
         with pytest.raises(dc.TimeoutError, match=r"a version was not ready after 0 s"):
             copy.take(None, None, 0.3)
-        (head := published(tmp_path, 2))
+        head = published(tmp_path, 2)
         taken = copy.take(None, None, LONG)
         assert (taken.number, taken.digest) == (1, head[1])
     finally:
@@ -173,7 +173,7 @@ def test_a_chain_that_fails_is_why_no_version_came(tmp_path: Path) -> None:
         path.write_bytes(b"damaged")
     copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False)
     try:
-        with pytest.raises(dc.TimeoutError, match="a version was not ready.*R-"):
+        with pytest.raises(dc.TimeoutError, match=r"a version was not ready.*R-"):
             copy.take(None, None, 3.0)
     finally:
         copy.close()
@@ -196,6 +196,6 @@ def test_memory_that_cannot_hold_two_versions_is_refused(tmp_path: Path) -> None
         assert shared_memory_directory("a chain", 1 << 20) == str(place)
     finally:
         place.rmdir()
-    with pytest.raises(dc.UsageError, match="room for two versions.*--shm-size.*host_copy") as raised:
+    with pytest.raises(dc.UsageError, match=r"room for two versions.*--shm-size.*host_copy") as raised:
         shared_memory_directory("a chain", 1 << 50)
     assert raised.value.file == "/dev/shm"

@@ -64,7 +64,8 @@ def test_an_untested_version_is_a_warning(
 
 def test_what_is_missing_is_named(vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
     is_version(monkeypatch, "0.99.1")
-    reload, patch = "vllm.model_executor.model_loader.reload", "vllm.model_executor.model_loader.checkpoint_weight_patch"
+    loader = "vllm.model_executor.model_loader"
+    reload, patch = f"{loader}.reload", f"{loader}.checkpoint_weight_patch"
     del vllm[reload].finalize_layerwise_reload  # type: ignore[attr-defined]
     vllm[patch].CheckpointWeightPatch = lambda name, values: None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm.logger", None)
@@ -89,9 +90,8 @@ def test_a_version_is_found_without_a_package(vllm: dict[str, ModuleType], monke
 
 
 def test_a_configuration_that_lacks_something(vllm: object) -> None:
-    paths = {path: None for path in _vllm_api._READ}
     whole = SimpleNamespace(parallel_config=SimpleNamespace(), model_config=SimpleNamespace())
-    for path in paths:
+    for path in _vllm_api._READ:
         place, _, name = path.rpartition(".")
         setattr(getattr(whole, place) if place else whole, name, None)
     _vllm_api.check_configuration(whole)
