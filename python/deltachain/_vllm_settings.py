@@ -145,14 +145,11 @@ def _check_readable(path: str) -> None:
             file=path,
         )
 
-    if os.path.realpath(path) != path:
+    # Some characters cannot be in a path.
+    if "\0" in path or os.path.realpath(path) != path:
         refuse("it is not an absolute path without symbolic links")
-    try:
-        found = os.lstat(path)
-    except OSError as error:
-        refuse(error.strerror or "it cannot be read")
-        return
-    if not stat.S_ISDIR(found.st_mode) or not _native.is_managed(path):
+    if not _native.is_managed(path):
         refuse("deltachain does not manage it")
+    found = os.lstat(path)
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
         refuse("another user may have written to it")
