@@ -54,7 +54,8 @@ class WeightTransfer:
             `"wait"`: they end first, within `timeout`.
 
             `"abort"`: they end at once, with what they have.
-        backend: settings for the servers' backend, beside the chain: `{"mode": "reload"}`, `{"host_copy": DIR}`.
+        backend: settings for the servers' backend: `{"mode": "reload"}`; `{"host_copy": DIR}` for servers whose
+            configuration names no chain.
         timeout: maximum seconds for a host copy or a request to a server.
         frozen_from_like: read tensors that TRL does not send from `like`: parameters that are not trained, such as
             those of a vision tower, and buffers. Without it, a checkpoint with such tensors is refused.
@@ -105,8 +106,7 @@ class WeightTransfer:
         self._like = None if like is None else os.fspath(like)
         self._wait = wait
         self._host_copies = [os.fspath(copy) for copy in host_copies]
-        chain = self._url if "://" in self._url else os.path.abspath(self._url)
-        self._backend = json.dumps({"chain": chain, "host_copy": None, "mode": "auto", **(backend or {})})
+        self._backend = json.dumps(dict(backend or {}))
         self._pause = pause
         self._urls = list(servers)
         self._servers: _native.Servers | None = None

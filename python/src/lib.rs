@@ -32,7 +32,7 @@ use pyo3::prelude::*;
 #[pymodule(name = "_native")]
 mod native {
     #[pymodule_export]
-    use crate::directory::find_version;
+    use crate::directory::{find_version, is_managed};
     #[pymodule_export]
     use crate::engines::{Servers, follow};
     #[pymodule_export]

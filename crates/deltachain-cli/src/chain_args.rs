@@ -296,9 +296,9 @@ pub(crate) struct DirectoryArgs {
     /// Checked once, at start. A rollback of the same chain is still refused; see --allow-rollback.
     #[arg(long)]
     pub(crate) adopt: bool,
-    /// Size of the cache of downloaded files
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
-    pub(crate) cache: u64,
+    /// Size of the cache of downloaded files [default: 1G; none if DIR is in memory, such as /dev/shm]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) cache: Option<u64>,
     /// Do not read the version in the directory at start to check that it is unchanged
     #[arg(long)]
     pub(crate) trust_directory: bool,

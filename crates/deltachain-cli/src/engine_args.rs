@@ -80,15 +80,15 @@ impl EngineKind {
 }
 
 impl EngineArgs {
-    /// What is asked of servers, of a chain at `url` that `directory` follows. They are looked at every `poll`.
-    pub(crate) fn engine(&self, kind: EngineKind, url: &str, directory: &Path, poll: Duration) -> Result<Engine> {
+    /// What is asked of servers, which are brought to the versions in `directory`. They are looked at every `poll`.
+    pub(crate) fn engine(&self, kind: EngineKind, directory: &Path, poll: Duration) -> Result<Engine> {
         let directory = absolute(directory)?;
         let pause = self.pause.unwrap_or_default();
         match kind {
             EngineKind::Vllm => {
-                // Another process may have another working directory.
-                let chain = if url.contains("://") { url.to_owned() } else { as_text(&absolute(Path::new(url))?)? };
-                let init = json!({ "chain": chain, "host_copy": as_text(&directory)?, "mode": self.update });
+                // Not the chain: only this process opens it.
+                let mode = (self.update != UpdateMode::Auto).then_some(self.update);
+                let init = json!({ "host_copy": as_text(&directory)?, "mode": mode });
                 let follower = format!("{}:{}", host(), as_text(&directory)?);
                 Engine::vllm(&init.to_string(), follower, poll, pause)
             }

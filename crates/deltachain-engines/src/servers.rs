@@ -63,9 +63,9 @@ impl From<Trouble> for Failure {
 }
 
 impl Servers {
-    /// Servers at these URLs, whose backend is told this JSON object: the chain, and what docs/integrations.md says of
-    /// `init_info`. `name` is what this process calls itself; `timeout` is that of each request, of a day at most, and
-    /// of a server that does not answer at first; `pause` is what becomes of running requests. Asks nothing of them yet.
+    /// Servers at these URLs, whose backend is told this JSON object: what docs/integrations.md says of `init_info`.
+    /// `name` is what this process calls itself; `timeout` is that of each request, of a day at most, and of a server
+    /// that does not answer at first; `pause` is what becomes of running requests. Asks nothing of them yet.
     ///
     /// # Errors
     /// USAGE; IO if this machine cannot make connections.
@@ -79,7 +79,7 @@ impl Servers {
         Ok(Self { vllm, seats: urls.iter().map(seat).collect::<Result<_>>()?, timeout })
     }
 
-    /// Waits until all servers answer, and tells their backends where the chain is. `wait` is called, from several
+    /// Waits until all servers answer, and tells their backends where versions are. `wait` is called, from several
     /// threads, when a server is to be waited for: for how long, and why if another process brings it. What it returns
     /// ends the waiting.
     ///

@@ -1,4 +1,4 @@
-//! vLLM with the backend `deltachain` of the Python package: docs/integrations.md, "What is asked of a server of vLLM".
+//! vLLM with the backend `deltachain` of the Python package: docs/engines.md, "What is asked of a server of vLLM".
 //! Its workers read DIR, which this process keeps.
 
 use std::time::{Duration, Instant};
@@ -46,9 +46,9 @@ impl From<Error> for Denied {
 }
 
 impl Engine {
-    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object: the chain, the
-    /// directory that this process keeps, and the mode. `follower` is what this process calls itself, such as
-    /// `HOST:DIR`. Servers are looked at every `poll`; `pause` is what becomes of running requests.
+    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object: the directory that this
+    /// process keeps, and the mode. `follower` is what this process calls itself, such as `HOST:DIR`. Servers are looked
+    /// at every `poll`; `pause` is what becomes of running requests.
     ///
     /// # Errors
     /// USAGE if the backend cannot be told this.
@@ -93,7 +93,7 @@ impl Vllm {
         self.ask(server, self.lease, Ask::Change).map(drop)
     }
 
-    /// Tells the backend where the chain is.
+    /// Tells the backend where versions are.
     pub(crate) fn init(&self, server: &Server) -> Result<()> {
         server.post("/init_weight_transfer_engine", &json!({ "init_info": self.init }), Ask::Change).map(drop)
     }

@@ -169,7 +169,7 @@ fn vllm_is_asked_step_by_step_and_once() {
     let calls = std::mem::take(&mut server.state().calls);
     assert_eq!(calls.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), VLLM);
     let absolute = |name: &str| json!(folder.at(name).canonicalize().unwrap());
-    let init = json!({ "init_info": { "chain": absolute("chain"), "host_copy": absolute("model"), "mode": "auto" } });
+    let init = json!({ "init_info": { "host_copy": absolute("model"), "mode": null } });
     assert_eq!(calls[0].1, init);
     assert_eq!(calls[3].1, json!({ "new_version": "changing" }));
     let (host, state) = (follower(&folder), &status["state"]);

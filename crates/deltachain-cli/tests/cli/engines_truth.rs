@@ -196,7 +196,7 @@ enum Serves {
     Nothing,
 }
 
-/// The table in docs/integrations.md, "What is asked of a server of vLLM".
+/// The table in docs/engines.md, "What is asked of a server of vLLM".
 const RULES: [(&str, &[&str], Serves); 10] = [
     ("deltachain_state", &[], Serves::Before),
     ("/weight_info", &[], Serves::Before),
@@ -282,7 +282,7 @@ fn what_is_torn_stays_paused_until_it_is_whole() {
     }
 }
 
-/// The table in docs/integrations.md, "What is asked of SGLang, and for adapters": what fails, what the server is told
+/// The table in docs/engines.md, "What is asked of SGLang, and for adapters": what fails, what the server is told
 /// then, and whether it stays paused.
 #[test]
 fn what_follows_from_a_request_to_other_engines_that_fails() {

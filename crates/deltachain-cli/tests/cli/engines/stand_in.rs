@@ -381,7 +381,10 @@ impl State {
                 return Ok(json!({ "results": [null, null] }));
             }
 
-            // The package's backend.
+            // The package's backend: requests do not make it open a chain.
+            "/init_weight_transfer_engine" if !body["init_info"]["chain"].is_null() => {
+                return Err("a request cannot make this server open a chain".to_owned());
+            }
             "/init_weight_transfer_engine" => process.knows = true,
             // v1/worker/gpu_worker.py, `_start_weight_update`: RuntimeError in a session that is open, whoever opened
             // it.
@@ -451,7 +454,7 @@ impl State {
         Ok(json!({}))
     }
 
-    /// What the workers say, and who brings the server from now on: docs/integrations.md, "What is asked of a server of
+    /// What the workers say, and who brings the server from now on: docs/engines.md, "What is asked of a server of
     /// vLLM".
     fn holds(&mut self, asked: &Value) -> Value {
         let (follower, lease) = (text(asked, "follower"), text(asked, "lease").parse::<f64>().unwrap());
