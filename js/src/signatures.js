@@ -95,6 +95,14 @@ export function checkTrust({ keys, quorum = 1, seen = null, record = () => {} })
 }
 
 /**
+ * What is signed of a version.
+ * @param {string} chain digest of `chain.json`
+ * @param {number} version
+ * @param {string} commit digest
+ */
+export const noteText = (chain, version, commit) => `deltachain commit v1\n${chain}\n${version}\n${commit}\n`;
+
+/**
  * Reads a note; null if it is not the form of one on this text.
  * @param {Uint8Array} bytes
  * @param {string} text
@@ -177,7 +185,7 @@ export class Notes {
    * @param {string} commit digest
    */
   async on(version, commit) {
-    const text = `deltachain commit v1\n${this.chain}\n${version}\n${commit}\n`;
+    const text = noteText(this.chain, version, commit);
     const start = `${digits(version)}-${commit}-`;
     const names = this.#of(version).filter((name) => name.startsWith(start)).slice(0, NOTES);
     const read = await Promise.all(names.map((name) => this.#read(name)));

@@ -1,6 +1,7 @@
 /** Signed commits (SPEC-signatures.md): keys, for whom a note counts, and what a reader with trust takes. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
+import { hashes } from '@noble/ed25519';
 import { blake3Hex, bytesSource, httpStore, openChain } from '../src/index.js';
 import { Notes, parseKey } from '../src/signatures.js';
 import { note, noteName, noteText, testKey } from './signing.mjs';
@@ -74,7 +75,7 @@ test('keys: the one form, with the ID of its own', () => {
     'a lone surrogate in the name': testKey('a\ud800', 1).text,
     'base64 without an end': alice.text.slice(0, -1),
     'base64 of the other alphabet': `${alice.text.slice(0, -1)}_`,
-    'another type of key': `${alice.name}+${alice.id}+${Buffer.concat([Buffer.of(2), alice.bytes]).toString('base64')}`,
+    'another type of key': testKey('alice', 1, 2).text,
     'a private key': 'PRIVATE+KEY+alice+00000000+AAAA',
   };
   for (const [what, text] of Object.entries(wrong)) assert.throws(() => parseKey(text), { class: 'USAGE' }, what);
@@ -147,6 +148,7 @@ test('the four conditions under which a note counts', async () => {
     'another chain': `${noteText(blake3Hex(FIRST), 0, commit)}\n${alice.line(noteText(blake3Hex(FIRST), 0, commit))}`,
     'another version': `${noteText(blake3Hex(CHAIN), 1, commit)}\n${alice.line(noteText(blake3Hex(CHAIN), 1, commit))}`,
     'another commit': `${noteText(blake3Hex(CHAIN), 0, blake3Hex(CHAIN))}\n${alice.line(noteText(blake3Hex(CHAIN), 0, blake3Hex(CHAIN)))}`,
+    'another text, with signatures of the right one': right.replace('commit v1', 'commit v2'),
     'a fifth line': `${text}x\n\n${alice.line(`${text}x\n`)}`,
     'no empty line': `${text}${alice.line(text)}`,
     'two empty lines': `${text}\n\n${alice.line(text)}`,
@@ -228,6 +230,16 @@ test('of the notes on one commit the first 64 are looked at', async () => {
   const others = Object.fromEntries(Array.from({ length: 100 }, (_, i) => [`${start}${String(i).padStart(63, '0')}`, bytes]));
   const elsewhere = Object.fromEntries(Array.from({ length: 100 }, (_, i) => [noteName(0, String(i).padStart(64, '0'), bytes), bytes]));
   assert.equal(await isSigned({ ...others, ...elsewhere, [name]: bytes, ...rubbish(100, 'f') }, trusting([alice])), true);
+});
+
+test('a valid line that somebody copies everywhere is verified once', async (t) => {
+  const { sha512 } = hashes;
+  t.after(() => { hashes.sha512 = sha512; });
+  let verified = 0;
+  hashes.sha512 = (bytes) => { verified += 1; return sha512(bytes); };
+  const notes = Array.from({ length: 30 }, (_, i) => note([...Array(50).fill(alice), testKey(`${i}`, 3)], CHAIN, 0, FIRST));
+  await plan({ ...chainOf(commits(1)), ...Object.fromEntries(notes) }, { trust: trusting([alice, bob]) });
+  assert.equal(verified, 1);
 });
 
 test('a note that goes away between the list and its reading is not there', async () => {
@@ -324,7 +336,10 @@ test('it is recorded before anything is applied', async () => {
   const objects = chainOf(all, { 1: [[alice]] });
   const asked = [];
   const seen = [];
-  const trust = trusting([alice], { record: async (one) => { await Promise.resolve(); seen.push(one, [...asked]); } });
+  const trust = trusting([alice], { record: async (one) => {
+    await new Promise((resolve) => { setImmediate(resolve); });
+    seen.push(one, [...asked]);
+  } });
   await openChain(storeOf(objects, asked)).replay({ trust });
   assert.deepEqual(seen[0], seenAt(all, 1));
   assert.ok(seen[1].length > 0 && seen[1].every((name) => !name.startsWith('files/')), String(seen[1]));

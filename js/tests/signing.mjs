@@ -9,11 +9,12 @@ const PKCS8 = Buffer.from('302e020100300506032b657004220420', 'hex');
  * A key pair that everybody can make: `text` is the public key, `line` the signature line of a text.
  * @param {string} name
  * @param {number} seed a byte
+ * @param {number} [type] 1 is that of Ed25519
  */
-export function testKey(name, seed) {
+export function testKey(name, seed, type = 1) {
   const secret = createPrivateKey({ key: Buffer.concat([PKCS8, Buffer.alloc(32, seed)]), format: 'der', type: 'pkcs8' });
   const bytes = Buffer.from(createPublicKey(secret).export({ format: 'jwk' }).x, 'base64url');
-  const typed = Buffer.concat([Buffer.of(1), bytes]);
+  const typed = Buffer.concat([Buffer.of(type), bytes]);
   const id = createHash('sha256').update(`${name}\n`).update(typed).digest().subarray(0, 4);
   return {
     name, bytes, id: id.toString('hex'),
