@@ -111,7 +111,8 @@ export async function showTrust(data, current) {
   const noted = versions.filter(({ notes }) => notes.length > 0).length;
   const enough = versions.filter((version) => signed(version).enough).length;
   const shown = counted(versions.length, 'version');
-  at('signatures-summary').textContent = given !== null ? `Signatures: ${enough} of ${shown} signed`
+  at('signatures-summary').textContent = data.store.list === undefined ? 'Signatures: not found'
+    : given !== null ? `Signatures: ${enough} of ${shown} signed`
     : noted === 0 ? 'Signatures: none' : `Signatures: of ${noted} of ${shown}, unverified`;
   const box = at('signed-head');
   box.className = 'note';

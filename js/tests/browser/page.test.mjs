@@ -192,10 +192,18 @@ test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, a
   const { page, problems } = await openPage(t, { allowed: [url] });
   await page.goto(PAGE);
   await linkNamed(page, 'version 2');
+  await page.click('#signatures-summary');
+  await page.fill('#keys', testKey('alice', 1).text);
   await page.fill('#address', `${url}/run 7`);
   await page.click('#open-address button');
   await page.locator('#chain-name', { hasText: url }).waitFor();
   await linkNamed(page, 'version 2 to version 3');
+  // Where nothing can be listed, it is not said that nothing is signed.
+  await page.locator('#signed-head.error', { hasText: 'USAGE' }).waitFor();
+  await page.locator('#plan .error', { hasText: 'listed' }).waitFor();
+  assert.equal(await page.locator('#versions thead th').count(), 5);
+  await page.fill('#keys', '');
+  assert.equal(await page.locator('#signatures').isHidden(), true);
   const versions = asked('log', join(folder, 'run 7')).versions;
   const rows = await page.locator('#versions tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.innerText)));
   assert.deepEqual(rows.map((cells) => Number(cells[0])), versions.map((one) => one.version));
