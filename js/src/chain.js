@@ -23,14 +23,14 @@ import { digestOfTable, emptyState } from './state.js';
  */
 
 /**
- * A path to a version; `from` is the held version, or null. `unsigned`, with trust, is the highest version above the head
- * that has a commit, but is not signed: a stranger's, or one that not all have signed yet. Null if there is none.
+ * A path to a version; `from` is the held version, or null. `unsigned`, with trust, is the highest version above the
+ * head that has a commit, but is not signed: a stranger's, or one that not all have signed yet. Null if there is none.
  * @typedef {{ version: number, from: number | null, path: Step[], bytes: bigint, unsigned: number | null }} Plan
  */
 
 /**
  * @typedef {object} HeadOptions
- * @property {Trust | null} [trust] whose versions are taken (SPEC-signatures.md, section 23.3); everybody's, if not given
+ * @property {Trust | null} [trust] whose versions are taken (SPEC-signatures.md, 23.3); everybody's, if not given
  */
 
 /**

@@ -1,12 +1,12 @@
 /**
- * Choosing a path through a chain: steps 1 to 4 of SPEC section 19, and what trust adds to them (SPEC-signatures.md,
- * section 23.3). Looks at no file. The search goes backwards from the version wanted, as the pseudo-code of section 19.1
- * does.
+ * Choosing a path through a chain: steps 1 to 4 of SPEC section 19, and what trust adds (SPEC-signatures.md, 23.3).
+ * Looks at no file. The search goes backwards from the version wanted, as the pseudo-code of section 19.1 does.
  */
 import { DeltachainError, broken, ensure } from './errors.js';
 import { blake3Hex } from './digests.js';
 import { parseDocument } from './documents.js';
 import { LIMITS } from './limits.js';
+import { versionDigits } from './names.js';
 import { Notes } from './signatures.js';
 
 /** @typedef {import('./documents.js').Commit} Commit */
@@ -27,9 +27,8 @@ import { Notes } from './signatures.js';
 
 /** @typedef {{ commit: Commit, digest: string }} CheckedCommit */
 
-const DIGITS = 20;
 /** @param {number} version */
-export const commitName = (version) => `commits/${String(version).padStart(DIGITS, '0')}.json`;
+export const commitName = (version) => `commits/${versionDigits(version)}.json`;
 
 /**
  * A way from `at` (null: nothing) to the version wanted: the bytes of its files, those of routes that are not known to be
@@ -127,12 +126,13 @@ export class Planner {
     if (head === 0) this.#checkParent(await this.commit(0), this.chainDigest);
     this.held = holds !== null && holds.version <= head ? holds : null;
     const accepted = mayStep && known.length === 0;
-    if (version === null || accepted) await trust?.record({ version: head, commit: (await this.commit(head)).digest });
+    const { digest: commit } = await this.commit(head);
+    if ((version === null || accepted) && commit !== seen?.commit) await trust?.record({ version: head, commit });
   }
 
   /**
-   * The commit of a version, or of the highest that is signed; null if there is none. Its bytes are those whose signatures
-   * were verified: another reading may give others.
+   * The commit of a version, or of the highest that is signed; null if there is none. Its bytes are those whose
+   * signatures were verified: another reading may give others.
    * @param {number | null} version null for the head
    * @param {CheckedTrust} trust
    */
@@ -434,7 +434,7 @@ function compareWays(a, b, direct) {
 
 /** @param {number} version @param {number} generation */
 export function routesName(version, generation) {
-  return `routes/${String(version).padStart(DIGITS, '0')}-${String(generation).padStart(10, '0')}.json`;
+  return `routes/${versionDigits(version)}-${String(generation).padStart(10, '0')}.json`;
 }
 
 /**

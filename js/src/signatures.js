@@ -1,12 +1,13 @@
 /**
- * Signed commits: SPEC-signatures.md, section 23. Keys, notes, and for which keys a note counts. WebCrypto is not used: it
- * has Ed25519 in no Node 20 without a warning, and in browsers not for pages from plain http.
+ * Signed commits: SPEC-signatures.md, section 23. Keys, notes, and for which keys a note counts. WebCrypto is not used:
+ * Node 20 warns that its Ed25519 is experimental, and pages from plain http have none.
  */
 import { hashes, verify } from '@noble/ed25519';
 import { sha256, sha512 } from '@noble/hashes/sha2.js';
 import { hex } from './bytes.js';
 import { blake3Hex } from './digests.js';
 import { usage } from './errors.js';
+import { versionDigits } from './names.js';
 
 /** @typedef {import('./store.js').Store} Store */
 
@@ -31,11 +32,12 @@ import { usage } from './errors.js';
  * @property {string[]} keys public keys, each as `NAME+ID+KEY`
  * @property {number} [quorum] how many of them must have signed a version: 1 if not given
  * @property {Seen | null} [seen] the newest signed head that was met so far, as `record` was told
- * @property {(seen: Seen) => void | Promise<void>} [record] told of a newer signed head, once its commits are checked and
- *   before anything is applied. Keep it until the next call, across restarts: without it an old head is not noticed
+ * @property {(seen: Seen) => void | Promise<void>} [record] told of the signed head that takes the place of `seen`,
+ *   once its commits are checked, and before anything is applied. Keep it across restarts: without it an old head is not
+ *   noticed
  */
 
-/** @typedef {{ keys: Key[], quorum: number, seen: Seen | null, record: (seen: Seen) => void | Promise<void> }} CheckedTrust */
+/** @typedef {{ keys: Key[], quorum: number, seen: Seen | null, record: NonNullable<Trust['record']> }} CheckedTrust */
 
 hashes.sha512 = sha512;
 
@@ -44,10 +46,6 @@ const NOTE_BYTES = 16384;
 const NOTES = 64;
 const LINES = 100;
 const ED25519 = 1;
-const DIGITS = 20;
-
-/** @param {number} version */
-const digits = (version) => String(version).padStart(DIGITS, '0');
 
 /** @param {string} name */
 const isKeyName = (name) => name !== '' && !/[+\u0000-\u0020\p{White_Space}\p{Surrogate}]/u.test(name);
@@ -83,14 +81,15 @@ export function parseKey(text, place = 0) {
  */
 export function checkTrust({ keys, quorum = 1, seen = null, record = () => {} }) {
   const own = keys.map((text, i) => parseKey(text, i));
-  // One key under two names would count as two, and of two keys with one name and ID a note does not say which is meant.
-  for (const same of [(/** @type {Key} */ key) => hex(key.bytes), (/** @type {Key} */ key) => `${key.name}+${key.id}`]) {
-    if (new Set(own.map(same)).size < own.length) throw usage('a key is given twice, maybe under another name');
+  // One key under two names would count as two, and of two with one name and ID a note does not say which is meant.
+  for (const each of [own.map(({ bytes }) => hex(bytes)), own.map(({ name, id }) => `${name}+${id}`)]) {
+    if (new Set(each).size < own.length) throw usage('a key is given twice, maybe under another name');
   }
   const possible = Number.isInteger(quorum) && quorum >= 1 && quorum <= own.length;
   if (!possible) throw usage(`a quorum of ${quorum} is not from 1 to the number of keys, ${own.length}`);
-  const known = seen === null || (Number.isSafeInteger(seen.version) && seen.version >= 0 && /^[0-9a-f]{64}$/.test(seen.commit));
-  if (!known) throw usage('what was seen is not a version and the digest of its commit');
+  const known = (/** @type {Seen} */ { version, commit }) =>
+    Number.isSafeInteger(version) && version >= 0 && /^[0-9a-f]{64}$/.test(commit);
+  if (seen !== null && !known(seen)) throw usage('what was seen is not a version and the digest of its commit');
   return { keys: own, quorum, seen, record };
 }
 
@@ -168,7 +167,7 @@ export class Notes {
     this.chain = chain;
     for (const name of names.sort()) {
       if (!/^\d{20}(-[0-9a-f]{64}){2}$/.test(name)) continue;
-      const version = name.slice(0, DIGITS);
+      const version = name.slice(0, 20);
       if (!this.#names.has(version)) this.#names.set(version, []);
       this.#names.get(version)?.push(name);
     }
@@ -186,7 +185,7 @@ export class Notes {
    */
   async on(version, commit) {
     const text = noteText(this.chain, version, commit);
-    const start = `${digits(version)}-${commit}-`;
+    const start = `${versionDigits(version)}-${commit}-`;
     const names = this.#of(version).filter((name) => name.startsWith(start)).slice(0, NOTES);
     const read = await Promise.all(names.map((name) => this.#read(name)));
     return read.flatMap((bytes, i) => {
@@ -197,7 +196,7 @@ export class Notes {
 
   /** @param {number} version */
   #of(version) {
-    return this.#names.get(digits(version)) ?? [];
+    return this.#names.get(versionDigits(version)) ?? [];
   }
 
   /** Whether there are notes on commits of a version, whatever they say. @param {number} version */

@@ -305,6 +305,8 @@ test('the newest head that was seen is recorded, and no older one is taken', asy
   await plan(objects, { trust });
   assert.deepEqual(told, [seenAt(all, 6)]);
   const seen = told[0];
+  await plan(objects, { trust: { ...trust, seen } });
+  assert.equal(told.length, 1, 'nothing new');
   const older = Object.fromEntries(Object.entries(objects).filter(([name]) => !name.includes('0000000006')));
   for (const held of [null, record(all, 4)]) {
     await assert.rejects(plan(older, { trust: { ...trust, seen }, held }), { rule: 'R-CHN-14' });
