@@ -1,4 +1,4 @@
-//! Every rule of SPEC.md that a reader checks, with its class: the constants to compare errors with.
+//! Every rule of SPEC.md and its additions that a reader checks, with its class: the constants to compare errors with.
 //!
 //! ```
 //! use deltachain::{Limits, LinkReader, rules};
@@ -150,6 +150,7 @@ rules! {
     CHN_15 "R-CHN-15" Chain;
     CHN_16 "R-CHN-16" Corrupt;
     CHN_17 "R-CHN-17" Chain;
+    SIG_01 "R-SIG-01" Chain;
 }
 
 /// Rules that bind writers, which no reader checks: they are not among [`RULES`].
@@ -171,4 +172,6 @@ writer_rules! {
     PUB_09 "R-PUB-09";
     PUB_10 "R-PUB-10";
     RET_01 "R-RET-01";
+    SIG_02 "R-SIG-02";
+    SIG_03 "R-SIG-03";
 }

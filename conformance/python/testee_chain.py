@@ -5,6 +5,7 @@ from pathlib import Path
 from deltachain_py import documents, safetensors
 from deltachain_py.chain import Held, MinimalReader, Reader, Store, cost, direct_cost
 from deltachain_py.errors import Limits
+from deltachain_py.signatures import Seen, Trust
 
 
 def document(request):
@@ -17,7 +18,10 @@ def reader(request, kind, **taken):
     if held is not None:
         shards = [safetensors.read(path) for path in held.get("shards", [])]
         held = Held(held["version"], held["commit"], held["chain"], shards)
-    return kind(Store(request["chain"]), held, accept=request["accept"], **taken)
+    trust = request.get("trust")  # requests that have nothing to do with it lack it
+    if trust is not None:
+        trust = Trust(trust["keys"], trust["quorum"], trust["seen"] and Seen(**trust["seen"]))
+    return kind(Store(request["chain"]), held, accept=request["accept"], trust=trust, **taken)
 
 
 def plan(request, kind):

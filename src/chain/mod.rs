@@ -47,17 +47,21 @@ mod planner;
 mod publishing;
 mod received;
 mod retention;
+mod signatures;
 
 pub use checks::{check_base, check_held, check_target, check_union, union_of};
 pub use documents::{Asset, ChainDocument, Commit, FileReference, Route, RoutesDocument};
 pub use names::ObjectName;
-pub use plan::{Held, Hop, Listing, Plan, Step};
+pub use plan::{Held, Hop, Listing, Plan, Signed, Step};
 pub use planner::Planner;
+pub use signatures::{Note, Signer, SigningKey, Trust, VerifierKey};
 
 // For deltachain-store, which writes chains, and the conformance kit; no part of the stable interface.
 #[doc(hidden)]
 pub use history::{Entry, History};
 #[doc(hidden)]
-pub use publishing::{Parent, check_duration, check_folders, check_taken, head_after_gap, routes_taken};
+pub use publishing::{
+    Parent, check_duration, check_folders, check_taken, head_after_gap, head_not_signed, note_taken, routes_taken,
+};
 #[doc(hidden)]
 pub use retention::{retain, unreachable};

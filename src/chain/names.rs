@@ -23,6 +23,15 @@ pub enum ObjectName {
     File(Digest),
     /// `assets/DIGEST`: an asset, named by the digest of its bytes.
     Asset(Digest),
+    /// `signatures/VERSION-COMMIT-NOTE`: a note on the commit of a version (SPEC-signatures section 23.2).
+    Signature {
+        /// The version.
+        version: u64,
+        /// Digest of the bytes of its commit.
+        commit: Digest,
+        /// Digest of the note's own bytes.
+        note: Digest,
+    },
 }
 
 impl ObjectName {
@@ -42,6 +51,11 @@ impl ObjectName {
             }
             "files" => digest(rest.strip_suffix(".dcf")?).map(Self::File),
             "assets" => digest(rest).map(Self::Asset),
+            "signatures" => {
+                let (before, rest) = rest.split_once('-')?;
+                let (commit, note) = rest.split_once('-')?;
+                Some(Self::Signature { version: version(before)?, commit: digest(commit)?, note: digest(note)? })
+            }
             _ => None,
         }
     }
@@ -73,6 +87,7 @@ impl fmt::Display for ObjectName {
             Self::Routes { version, generation } => write!(f, "routes/{version:020}-{generation:010}.json"),
             Self::File(digest) => write!(f, "files/{digest}.dcf"),
             Self::Asset(digest) => write!(f, "assets/{digest}"),
+            Self::Signature { version, commit, note } => write!(f, "signatures/{version:020}-{commit}-{note}"),
         }
     }
 }
@@ -94,11 +109,26 @@ mod tests {
             ),
             (ObjectName::File(digest), format!("files/{digest}.dcf")),
             (ObjectName::Asset(digest), format!("assets/{digest}")),
+            (
+                ObjectName::Signature { version: 12, commit: digest, note: Digest([0xab; 32]) },
+                format!("signatures/00000000000000000012-{digest}-{}", "ab".repeat(32)),
+            ),
         ];
         for (name, text) in names {
             assert_eq!(name.to_string(), text);
             assert_eq!(ObjectName::parse(&text), Some(name));
         }
+    }
+
+    #[test]
+    fn notes_are_in_the_order_of_their_names() {
+        let name = |version, commit: u8, note: u8| ObjectName::Signature {
+            version,
+            commit: Digest([commit; 32]),
+            note: Digest([note; 32]),
+        };
+        let names = [name(9, 0xff, 0xff), name(10, 0, 9), name(10, 0x0a, 0), name(10, 0x0a, 0xa0), name(10, 0xa0, 0)];
+        assert!(names.is_sorted() && names.map(|name| name.to_string()).is_sorted());
     }
 
     #[test]
@@ -126,6 +156,12 @@ mod tests {
             format!("assets/{}", &digest[1..]),
             format!("assets/{digest}.json"),
             format!("signatures/{digest}"),
+            format!("signatures/12-{digest}-{digest}"),
+            format!("signatures/00009007199254740992-{digest}-{digest}"),
+            format!("signatures/00000000000000000012-{digest}"),
+            format!("signatures/00000000000000000012-{digest}-{digest}.json"),
+            format!("signatures/00000000000000000012-{digest}-{digest}-{digest}"),
+            format!("signatures/00000000000000000012-{}-{digest}", digest.to_uppercase()),
         ];
         for name in others {
             assert_eq!(ObjectName::parse(&name), None, "{name}");

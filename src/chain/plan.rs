@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chain::{Asset, FileReference, ObjectName};
+use crate::chain::{Asset, FileReference, Note, ObjectName, VerifierKey};
 use crate::tensor::Digest;
 
 /// The version that a reader holds.
@@ -16,28 +16,42 @@ pub struct Held {
     pub chain: Digest,
 }
 
-/// What lists of a chain's objects have shown: the head, and which routes documents there are.
+/// What lists of a chain's objects have shown: the head, which routes documents there are, and which notes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     head: Option<u64>,
     generations: BTreeMap<u64, BTreeSet<u64>>,
+    /// By version and commit, those that readers look at.
+    notes: BTreeMap<u64, BTreeMap<Digest, BTreeSet<Digest>>>,
 }
 
 impl Listing {
     /// From names below the chain's prefix, in any order. Names that are not part of the chain are ignored. Of the commits
     /// the last is enough: they are needed to find the head.
     pub fn new(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
-        let mut listing = Self::default();
+        Self::default().with(names.into_iter().filter_map(|name| ObjectName::parse(name.as_ref())))
+    }
+
+    /// With more objects that a list has shown.
+    #[must_use]
+    pub fn with(mut self, names: impl IntoIterator<Item = ObjectName>) -> Self {
         for name in names {
-            match ObjectName::parse(name.as_ref()) {
-                Some(ObjectName::Commit(version)) => listing.head = listing.head.max(Some(version)),
-                Some(ObjectName::Routes { version, generation }) => {
-                    listing.generations.entry(version).or_default().insert(generation);
+            match name {
+                ObjectName::Commit(version) => self.head = self.head.max(Some(version)),
+                ObjectName::Routes { version, generation } => {
+                    self.generations.entry(version).or_default().insert(generation);
                 }
-                _ => {}
+                ObjectName::Signature { version, commit, note } => {
+                    let notes = self.notes.entry(version).or_default().entry(commit).or_default();
+                    notes.insert(note);
+                    if notes.len() > Note::MOST_OF_COMMIT {
+                        notes.pop_last();
+                    }
+                }
+                ObjectName::Chain | ObjectName::File(_) | ObjectName::Asset(_) => {}
             }
         }
-        listing
+        self
     }
 
     /// The head: the highest version that has a commit.
@@ -51,6 +65,26 @@ impl Listing {
         generations.map(move |&generation| ObjectName::Routes { version, generation })
     }
 
+    /// The notes on a commit of a version, those that readers look at, in ascending order.
+    pub fn notes(&self, version: u64, commit: Digest) -> impl Iterator<Item = ObjectName> {
+        let notes = self.notes.get(&version).and_then(|notes| notes.get(&commit));
+        notes.into_iter().flatten().map(move |&note| ObjectName::Signature { version, commit, note })
+    }
+
+    /// The notes on whatever commit of a version.
+    pub(super) fn notes_of_version(&self, version: u64) -> impl Iterator<Item = ObjectName> {
+        self.notes
+            .get(&version)
+            .into_iter()
+            .flat_map(|notes| notes.keys())
+            .flat_map(move |&commit| self.notes(version, commit))
+    }
+
+    /// The versions below this one for whose commits there are notes, the highest first.
+    pub(super) fn versions_with_notes(&self, below: u64) -> impl Iterator<Item = u64> {
+        self.notes.range(..below).rev().map(|(&version, _)| version)
+    }
+
     /// Whether both show the same routes documents of all versions from this one on.
     pub(super) fn has_same_routes_documents(&self, other: &Self, from: u64) -> bool {
         self.generations.range(from..).eq(other.generations.range(from..))
@@ -60,8 +94,9 @@ impl Listing {
 /// What to do next for a [`Planner`](crate::chain::Planner).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// List the commits and the routes documents, as they are now, and [`list`](crate::chain::Planner::list) them. A
-    /// store that cannot list gives the head alone, found by asking for one commit after another.
+    /// List the commits and the routes documents, and with [trust](crate::chain::Planner::trust) the notes, as they are now,
+    /// and [`list`](crate::chain::Planner::list) them. A store that cannot list gives the head alone, found by asking
+    /// for one commit after another; it shows no notes.
     List {
         /// Those of all versions from this one on; others do no harm.
         from: u64,
@@ -94,6 +129,21 @@ pub struct Plan {
     pub start: Option<Vec<Digest>>,
     /// One after another. None if the version held is the one wanted.
     pub hops: Vec<Hop>,
+    /// Who signed the version; `None` for a planner without [trust](crate::chain::Planner::trust).
+    pub signed: Option<Signed>,
+}
+
+/// What a planner with [trust](crate::chain::Planner::trust) has found out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signed {
+    /// The trusted keys that have signed the version of the plan: at least as many as the quorum says.
+    pub by: Vec<VerifierKey>,
+    /// The newest signed head that has been met, by version and digest of its commit: to be recorded before the plan is
+    /// followed, and given to the next planner. If the version was asked for by its number, it is what was given.
+    pub seen: Option<(u64, Digest)>,
+    /// The head as listed, if it is above the signed one: the versions between are a stranger's, or have not been signed by
+    /// all who have to.
+    pub unsigned_head: Option<u64>,
 }
 
 /// A route on a path.

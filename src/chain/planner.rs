@@ -18,6 +18,8 @@ use crate::limits::Limits;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
+mod signed;
+
 /// Above a version held no more commits are asked for at once, so that a gap ends the reading soon.
 const MAX_STRIDE: u64 = 1024;
 /// Who holds a version that is further below the one wanted has been away for a long time: it does not read all commits since.
@@ -32,6 +34,8 @@ pub struct Planner {
     wanted: Option<u64>,
     /// As long as paths may start from it.
     held: Option<Held>,
+    /// If only signed versions are taken.
+    signatures: Option<signed::Signatures>,
     /// The commit that the caller accepts, until the one wanted has been compared with it.
     accept: Option<Digest>,
     /// The failure to report if that is another one.
@@ -108,6 +112,7 @@ impl Planner {
         Self {
             wanted,
             held,
+            signatures: None,
             accept: accept.filter(|accept| held.is_none_or(|held| held.commit != *accept)),
             doubt: None,
             limits: *limits,
@@ -200,13 +205,20 @@ impl Planner {
                 if !self.is_current {
                     self.begin_step_4_again();
                 }
-            }
-            // Together with the chain document, to save a round.
-            _ => {
-                if let Some(wanted) = self.wanted.or_else(|| self.head_not_below_held()) {
-                    self.want(wanted);
+                if self.wanted.is_none() {
+                    self.look_for_signed_head_again();
                 }
             }
+            // Together with the chain document, to save a round.
+            _ => match self.wanted {
+                Some(wanted) => self.want(wanted),
+                None if self.signatures.is_some() => self.ask_for_signed_head(),
+                None => {
+                    if let Some(head) = self.head_not_below_held() {
+                        self.want(head);
+                    }
+                }
+            },
         }
     }
 
@@ -221,7 +233,13 @@ impl Planner {
 
     /// Takes the content of an object that was asked for; `None` if there is no such object.
     pub fn supply(&mut self, name: ObjectName, content: Option<&[u8]>) {
-        if self.asked.remove(&name) {
+        if !self.asked.remove(&name) {
+            return;
+        }
+        if let Some(signatures) = &mut self.signatures {
+            signatures.supply(name, content, &self.limits);
+        }
+        if !matches!(name, ObjectName::Signature { .. }) {
             let document = content.map(|bytes| Document::parse(name, bytes, &self.limits)).transpose();
             self.supplied.insert(name, document.map_err(|error| error.in_file(name.to_string())));
         }
@@ -269,11 +287,23 @@ impl Planner {
     /// This is the version wanted.
     fn want(&mut self, version: u64) {
         self.wanted = Some(version);
-        self.low = self.held.map_or(version, |held| held.version.min(version));
+        self.low = self.lowest_required(version);
         // Documents hold no larger number.
         if version <= MAX_INTEGER {
             self.ask(version);
+            self.ask_for_notes(version);
         }
+    }
+
+    /// The lowest version whose commit must be checked.
+    fn lowest_required(&self, wanted: u64) -> u64 {
+        self.known().fold(wanted, u64::min)
+    }
+
+    /// The versions whose commits were recorded: the one held, and the one that was seen.
+    fn known(&self) -> impl Iterator<Item = u64> + use<> {
+        let held = self.held.map(|held| held.version);
+        held.into_iter().chain(self.seen().map(|(seen, _)| seen))
     }
 
     /// Asks for the documents of a version.
@@ -303,10 +333,14 @@ impl Planner {
         self.check_chain()?;
         self.find_head()?;
         let Some(wanted) = self.wanted.filter(|_| !self.must_list && self.asked.is_empty()) else { return Ok(None) };
-        self.compare_with_accepted(wanted)?;
         if wanted > MAX_INTEGER || matches!(self.supplied.get(&ObjectName::Commit(wanted)), Some(Ok(None))) {
             return Err(no_commit(wanted));
         }
+        self.check_signed(wanted)?;
+        if !self.asked.is_empty() {
+            return Ok(None);
+        }
+        self.compare_with_accepted(wanted)?;
         self.leave_what_is_long_ago(wanted)?;
         if !self.asked.is_empty() {
             return Ok(None);
@@ -377,56 +411,79 @@ impl Planner {
         if self.wanted.is_some() {
             return Ok(());
         }
-        let head = self.head();
-        match self.held.filter(|held| head < Some(held.version)) {
+        let head = if self.signatures.is_some() { self.find_signed_head() } else { self.head() };
+        if !self.asked.is_empty() {
+            return Ok(());
+        }
+        match self.known().max().filter(|known| head < Some(*known)) {
             // A reader that cannot list may just not have seen the commit.
-            Some(held) if !self.has_looked_twice => {
+            Some(_) if !self.has_looked_twice => {
                 self.has_looked_twice = true;
                 self.must_list = true;
                 // Another chain, if it is accepted, may have its head below.
-                self.list_from = if self.accept.is_some() { 0 } else { held.version };
+                if self.accept.is_some() {
+                    self.list_from = 0;
+                }
                 return Ok(());
             }
-            Some(held) => {
+            Some(known) => {
+                let what = if self.held.is_some_and(|held| held.version == known) { "held" } else { "known" };
+                let signed = if self.signatures.is_some() { "signed " } else { "" };
                 let message =
-                    format!("version {} is held, but the chain has no commit from that version on", held.version);
+                    format!("version {known} is {what}, but the chain has no {signed}commit from that version on");
                 let error = Error::broken(&rules::CHN_14, message);
-                self.doubt_held(error.in_file(ObjectName::Commit(held.version).to_string()))?;
+                self.doubt_held(error.in_file(ObjectName::Commit(known).to_string()))?;
             }
             None => {}
         }
-        self.want(head.ok_or_else(|| Error::broken(&rules::CHN_03, "the chain has no version"))?);
+        self.want(head.ok_or_else(|| self.no_head())?);
         Ok(())
     }
 
     /// If the commit of the version wanted is the one that the caller accepts, nothing is held from here on.
     fn compare_with_accepted(&mut self, wanted: u64) -> Result<()> {
-        let (Some(accepted), Some(_)) = (self.accept.take(), self.held) else { return Ok(()) };
+        let Some(accepted) = self.accept.take().filter(|_| self.known().next().is_some()) else {
+            return Ok(());
+        };
         let name = ObjectName::Commit(wanted);
         let document = self.supplied.remove(&name).transpose()?.flatten();
         let Some(Document::Commit(read)) = document else { return Err(no_commit(wanted)) };
         check_version(wanted, &read.commit)?;
         if read.digest == accepted {
             (self.held, self.doubt) = (None, None);
+            self.leave_seen();
+            self.record_seen(wanted, accepted);
             self.low = wanted;
         }
         self.supplied.insert(name, Ok(Some(Document::Commit(read))));
         self.doubt.take().map_or(Ok(()), Err)
     }
 
-    /// R-CHN-05 alone, if the version held is far below the one wanted. Then nothing is held from here on.
+    /// R-CHN-05 alone, if the version held is far below the one wanted. Then nothing is held from here on. Likewise of what
+    /// has been seen.
     fn leave_what_is_long_ago(&mut self, wanted: u64) -> Result<()> {
-        let is_far = |held: &Held| wanted.saturating_sub(held.version) > self.long_time;
-        let Some(held) = self.held.filter(is_far) else { return Ok(()) };
-        let name = ObjectName::Commit(held.version);
-        let Some(document) = self.supplied.remove(&name) else {
-            self.asked.insert(name);
+        let is_far = |version: u64| wanted.saturating_sub(version) > self.long_time;
+        let held = self.held.map(|held| held.version).filter(|version| is_far(*version));
+        let seen = self.seen().map(|(version, _)| version).filter(|version| is_far(*version));
+        let far: BTreeSet<u64> = held.into_iter().chain(seen).collect();
+        if far.is_empty() {
             return Ok(());
-        };
-        self.check_commit(held.version, document)?;
+        }
+        let names = far.iter().map(|&version| ObjectName::Commit(version));
+        self.asked.extend(names.filter(|name| !self.supplied.contains_key(name)));
+        if !self.asked.is_empty() {
+            return Ok(());
+        }
+        for &version in &far {
+            let document = self.supplied.remove(&ObjectName::Commit(version)).unwrap_or(Ok(None));
+            self.check_commit(version, document)?;
+        }
         self.commits.clear();
-        self.held = None;
-        self.low = wanted;
+        self.held = self.held.filter(|_| held.is_none());
+        if seen.is_some() {
+            self.leave_seen();
+        }
+        self.low = self.lowest_required(wanted);
         Ok(())
     }
 
@@ -442,18 +499,19 @@ impl Planner {
 
     /// Steps 2 and 3, for the version wanted and those between it and the version held, where each failure is final.
     fn check_required_commits(&mut self, wanted: u64) -> Result<()> {
-        let held = self.held.map_or(wanted, |held| held.version);
-        let last = wanted.max(held);
-        let mut next = self.commits.last_key_value().map_or(wanted.min(held), |(&last, _)| last + 1);
+        let last = self.known().fold(wanted, u64::max);
+        let first = self.lowest_required(wanted);
+        let mut next = self.commits.last_key_value().map_or(first, |(&last, _)| last + 1);
         while let Some(document) = self.supplied.remove(&ObjectName::Commit(next)) {
             self.check_commit(next, document)?;
             self.check_parent(next)?;
             next += 1;
         }
         (next..=last.min(next + MAX_STRIDE)).for_each(|version| self.ask(version));
-        if wanted < held && next > last {
+        if wanted < last && next > last {
             // No path starts there.
-            self.held = None;
+            self.held = self.held.filter(|held| held.version <= wanted);
+            self.leave_seen();
             self.commits.split_off(&(wanted + 1));
         }
         Ok(())
@@ -484,11 +542,13 @@ impl Planner {
     fn check_commit(&mut self, version: u64, document: Result<Option<Document>>) -> Result<()> {
         let Some(Document::Commit(checked)) = document? else { return Err(no_commit(version)) };
         check_version(version, &checked.commit)?;
-        let recorded = self.held.filter(|held| held.version == version).map_or(checked.digest, |held| held.commit);
-        ensure(checked.digest == recorded, &rules::CHN_05, || {
-            format!("the held version has the commit {recorded}, the chain has {}", checked.digest)
-        })
-        .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))?;
+        let held = self.held.filter(|held| held.version == version).map(|held| held.commit);
+        for recorded in held.into_iter().chain(self.seen().filter(|seen| seen.0 == version).map(|(_, commit)| commit)) {
+            ensure(checked.digest == recorded, &rules::CHN_05, || {
+                format!("version {version} had the commit {recorded}, now the chain has {}", checked.digest)
+            })
+            .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))?;
+        }
         self.commits.insert(version, checked);
         Ok(())
     }
@@ -592,6 +652,7 @@ impl Planner {
             bytes: path.bytes(),
             start: path.start.map(|start| Ok(commit_of(start)?.commit.shards.clone())).transpose()?,
             hops,
+            signed: self.signed(wanted),
         })
     }
 

@@ -142,6 +142,21 @@ pub fn head_after_gap(head: u64) -> Error {
     Error::broken(&rules::PUB_09, message).in_file(ObjectName::Commit(head).to_string())
 }
 
+/// The failure to report if the head is not signed as the publisher's own trust wants it: R-SIG-03.
+pub fn head_not_signed(version: u64, commit: Digest) -> Error {
+    let message = format!(
+        "the head, version {version}, is not signed by the trusted keys: it may be a stranger's. If you have looked at it and it is \
+         yours, name its commit, {commit}, to vouch for it"
+    );
+    Error::broken(&rules::SIG_03, message).in_file(ObjectName::Commit(version).to_string())
+}
+
+/// The failure to report if something else stands under the name of a note: R-SIG-02.
+pub fn note_taken(name: ObjectName) -> Error {
+    let message = "something else is under the name of the note; it is of no use, so delete it";
+    Error::broken(&rules::SIG_02, message).in_file(name.to_string())
+}
+
 /// Checks how many seconds have passed since the writer began to store a file, before it stores the document that names
 /// the file.
 ///

@@ -32,7 +32,9 @@ impl Document {
                 Ok(Self::Commit(ReadCommit { digest, commit }))
             }
             ObjectName::Routes { .. } => RoutesDocument::parse(bytes, limits).map(Self::Routes),
-            ObjectName::File(_) | ObjectName::Asset(_) => Err(Error::usage("this object is not a document")),
+            ObjectName::File(_) | ObjectName::Asset(_) | ObjectName::Signature { .. } => {
+                Err(Error::usage("this object is not a document"))
+            }
         }
     }
 }

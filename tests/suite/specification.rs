@@ -9,6 +9,7 @@ use deltachain::tensor::{Digest, Dtype, MemoryState, PIECE_BYTES, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader, RULES, apply, limits};
 
 const SPEC: &str = include_str!("../../SPEC.md");
+const SIGNATURES: &str = include_str!("../../SPEC-signatures.md");
 
 /// The cells of the table below the given heading whose header row begins with the given cell.
 fn table(heading: &str, first_cell: &str) -> Vec<Vec<String>> {
@@ -151,7 +152,7 @@ fn limits_are_those_of_the_table() {
 fn rules_and_classes_are_those_of_the_code() {
     // Defined as `**R-XXX-00** (CLASS)`. Rules that only bind writers have no class, and no reader checks them.
     let mut defined = BTreeMap::new();
-    for piece in SPEC.split("**R-").skip(1) {
+    for piece in [SPEC, SIGNATURES].into_iter().flat_map(|text| text.split("**R-").skip(1)) {
         let Some((id, rest)) = piece.split_once("**") else { continue };
         let class: String =
             rest.trim_start_matches([' ', '(']).chars().take_while(|c| c.is_uppercase() || *c == '_').collect();

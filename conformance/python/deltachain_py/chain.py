@@ -1,4 +1,4 @@
-"""Chains: the store (section 17) and its reader (section 19)."""
+"""Chains: the store (section 17) and its reader (sections 19 and 23.3)."""
 import re
 from collections import namedtuple
 from contextlib import contextmanager
@@ -6,12 +6,13 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from . import documents
+from . import documents, signatures
 from . import link as dcf
 from .errors import DOCUMENT_BYTES, DcfError, Limits, check, fail
 from .model import table_digest, table_of
 
 COMMIT, ROUTES, FILE, ASSET = "commits/{:020}.json", "routes/{:020}-{:010}.json", "files/{}.dcf", "assets/{}"
+NOTES = "signatures/{:020}-{}-([0-9a-f]{{64}})"  # a pattern for their names
 
 # What a reader holds: the digests of the commit and of chain.json, and (only for `replay`) the states of all shards.
 Held = namedtuple("Held", "version commit chain shards")
@@ -47,12 +48,16 @@ class Store:
         with open(self.folder / name, "rb") as file:
             return file.read(limit)
 
+    def matches(self, pattern):
+        """Those of the names of objects FOLDER/NAME that match, in ascending order."""
+        folder, _, pattern = pattern.partition("/")
+        names = sorted(path.name for path in (self.folder / folder).glob("*") if path.is_file())
+        return [*filter(None, (re.fullmatch(pattern, name) for name in names))]
+
     def numbers(self, prefix, digits):
         """The numbers in the names of objects PREFIX NUMBER .json, in ascending order."""
-        folder, _, start = prefix.partition("/")
-        names = (re.fullmatch(f"{start}([0-9]{{{digits}}})[.]json", path.name)
-                 for path in (self.folder / folder).glob("*") if path.is_file())
-        return sorted(int(name[1]) for name in names if name and int(name[1]) <= documents.LARGEST)
+        numbers = (int(name[1]) for name in self.matches(f"{prefix}([0-9]{{{digits}}})[.]json"))
+        return [number for number in numbers if number <= documents.LARGEST]
 
 
 class Reader:
@@ -60,10 +65,14 @@ class Reader:
 
     It takes the given shards (numbers) and of them the given tensors (names); None means all. `accept` is the digest
     of a commit for which it gives up what it holds, unless it holds that commit. The cheapest path is that of `cost`.
+    With `trust`, it takes versions that these keys have signed.
     """
 
-    def __init__(self, store, held=None, limits=Limits(), shards=None, tensors=None, accept=None, cost=cost):
-        self.store, self.held, self.limits, self.cost = store, held, limits, cost
+    def __init__(self, store, held=None, limits=Limits(), shards=None, tensors=None, accept=None, cost=cost,
+                 trust=None):
+        self.store, self.held, self.limits, self.cost, self.trust = store, held, limits, cost, trust
+        seen = trust.seen if trust else None
+        self.seen = None if held and seen and held.version >= seen.version else seen
         self.accept = None if held and held.commit == accept else accept
         self.shards = shards
         self.takes_shard = lambda number: shards is None or number in shards
@@ -97,17 +106,20 @@ class Reader:
         _, self.chain_digest = self.document("chain.json", "chain", "R-CHN-01")
         number = version
         if version is None:
-            number = max(self.store.numbers("commits/", 20), default=-1)  # -1, too, has no commit
-        if self.held and self.accept is not None and self.commit(number)[1] == self.accept:
-            self.held = None
+            signed = filter(self.is_signed, reversed(self.store.numbers("commits/", 20)))
+            number = next(signed, -1)  # -1, too, has no commit
+        if self.known() and self.accept is not None:
+            self.check_wanted(number)
+            if self.commit(number)[1] == self.accept:
+                self.held = self.seen = None
         if self.held:
             check(self.chain_digest == self.held.chain, "R-CHN-13", "not the chain that is held", "chain.json")
-            forward = version is not None or number >= self.held.version
-            check(forward, "R-CHN-14", f"version {self.held.version} is held, the head is {number}")
-        check(self.store.get(COMMIT.format(number), 0) is not None, "R-CHN-03", f"version {number} has no commit")
-        first = self.held.version if self.held else number
-        self.check_commits(min(first, number), max(first, number), final=True)
-        if first > number:
+        versions = [number, *(known.version for known in self.known())]
+        forward = version is not None or number == max(versions)
+        check(forward, "R-CHN-14", f"version {max(versions)} is held or was seen, the head is {number}")
+        self.check_wanted(number)
+        self.check_commits(min(versions), max(versions), final=True)
+        if self.held and self.held.version > number:
             self.held = None
         present = len(self.commit(number)[0]["shards"])
         check(all(shard < present for shard in self.shards or []), "R-CHN-17", f"the version has {present} shards")
@@ -115,6 +127,29 @@ class Reader:
             path = self.cheapest(number)
             if not path or path[0].start is not None or self.check_commits(path[0].version, number):
                 return number, path
+
+    def known(self):
+        """What steps 2 and 3 compare with: what is held, and what was seen."""
+        return [known for known in (self.held, self.seen) if known]
+
+    def is_signed(self, version):
+        """Whether notes on its commit count for enough keys (section 23.3); without trust, it need not be signed."""
+        if self.trust is None:
+            return True
+        data = self.store.get(COMMIT.format(version), DOCUMENT_BYTES + 1)
+        commit, counted = blake3(data).hexdigest(), set()
+        text = signatures.note_text(self.chain_digest, version, commit)
+        for name in self.store.matches(NOTES.format(version, commit))[:signatures.NOTES]:
+            note = self.store.get(f"signatures/{name[0]}", signatures.NOTE_BYTES + 1)
+            if len(note) <= signatures.NOTE_BYTES and blake3(note).hexdigest() == name[1]:
+                counted |= signatures.counts_for(note, text, self.trust.keys)
+        return len(data) <= DOCUMENT_BYTES and len(counted) >= self.trust.quorum
+
+    def check_wanted(self, number):
+        """Step 2: there is a commit, and it is signed."""
+        missing = "R-CHN-03" if self.trust is None or number >= 0 else "R-SIG-01"
+        check(self.store.get(COMMIT.format(number), 0) is not None, missing, f"version {number} has no commit")
+        check(self.is_signed(number), "R-SIG-01", f"version {number} is not signed by keys that are trusted")
 
     def check_commits(self, lowest, wanted, final=False):
         """Step 3. True; or, if failures are not final, paths that need the commit at fault are ruled out by raising
@@ -124,8 +159,8 @@ class Reader:
             floor = version + 1
             try:
                 commit, digest = self.commit(version)
-                if self.held and version == self.held.version:
-                    check(digest == self.held.commit, "R-CHN-05", "not the commit that is held", COMMIT.format(version))
+                same = all(digest == known.commit for known in self.known() if known.version == version)
+                check(same, "R-CHN-05", "not the commit that is held or was seen", COMMIT.format(version))
                 floor = max(version, 1)  # a path that begins here does not look at the commit before
                 check(parent in (None, commit["parent"]), "R-CHN-04", "wrong parent", COMMIT.format(version))
             except DcfError as failure:

@@ -21,12 +21,13 @@ RULES = _classes(
     WRONG_BASE="APP-01 APP-06",
     STATE_MISMATCH="APP-04 APP-05")
 
-# Those that only a reader of a chain can report (part 2).
+# Those that only a reader of a chain can report (part 2, and SPEC-signatures.md).
 CHAIN_RULES = _classes(
     LIMIT="LIM-05 LIM-07",
     MALFORMED="DOC-01 DOC-03 DOC-04 DOC-05 DOC-06 DOC-08",
     UNSUPPORTED="DOC-02 DOC-07",
-    CHAIN="CHN-01 CHN-02 CHN-03 CHN-04 CHN-05 CHN-06 CHN-07 CHN-08 CHN-09 CHN-13 CHN-14 CHN-15 CHN-17",
+    CHAIN="CHN-01 CHN-02 CHN-03 CHN-04 CHN-05 CHN-06 CHN-07 CHN-08 CHN-09 CHN-13 CHN-14 CHN-15 CHN-17 "
+          "SIG-01",
     CORRUPT="CHN-10 CHN-16",
     STATE_MISMATCH="CHN-11 CHN-12")
 _CLASS = RULES | CHAIN_RULES

@@ -6,7 +6,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from deltachain_py import codings, documents, errors, header, link as dcf, model, names, streams
+from deltachain_py import codings, documents, errors, header, link as dcf, model, names, signatures, streams
 from deltachain_py.errors import Limits
 from deltachain_py.model import BY_NAME, DESCRIBED, DTYPES, PIECE_BYTES, Dtype, Row, Tensor
 from deltachain_py.primitives import Reader, crc32, varint
@@ -155,6 +155,33 @@ class Functions(unittest.TestCase):
         for row in self.rows("direct"):
             document = {"routes": [{"from": 0}] * row["routes"], "metadata": {documents.DIRECT: row["value"]}}
             self.assertEqual(sorted(documents.direct(document)), row["numbers"] or [])
+
+    def test_keys(self):
+        for row in self.rows("verifier_keys"):
+            key = signatures.key(row["key"])
+            self.assertEqual(key and (key.name, key.id.hex(), key.public.hex()),
+                             (row["name"], row["id"], row["public"]) if row.get("legal", True) else None)
+        for row in self.rows("trust"):
+            try:
+                signatures.Trust(row["keys"], row["quorum"])
+                legal = True
+            except errors.DcfError as error:
+                self.assertEqual((error.error_class, error.rule), ("USAGE", None))
+                legal = False
+            self.assertEqual(legal, row["legal"])
+
+    def test_notes(self):
+        for row in self.rows("note_texts"):
+            self.assertEqual(signatures.note_text(row["chain"], row["version"], row["commit"]), row["text"])
+        for row in self.rows("signature_lines"):
+            key = signatures.key(row["key"])
+            note = f"{row['text']}\n{row['line']}\n".encode()
+            self.assertEqual(signatures.counts_for(note, row["text"], [key]), {key} if row["valid"] else set())
+        for row in self.rows("notes"):
+            text = signatures.note_text(row["chain"], row["version"], row["commit"])
+            keys = signatures.Trust(row["keys"], 1).keys
+            counted = signatures.counts_for(bytes.fromhex(row["note"]), text, keys)
+            self.assertEqual([number for number, key in enumerate(keys) if key in counted], row["counts"])
 
 
 class Decoded(unittest.TestCase):

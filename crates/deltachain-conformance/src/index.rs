@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 
 use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// The one version of the index that this program reads.
 pub(crate) const FORMAT: u64 = 3;
 
 /// What a reader must know to be measured by a vector, and may say that it does not.
-pub(crate) const FEATURES: [&str; 29] = [
+pub(crate) const FEATURES: [&str; 30] = [
     "dense",
     "sparse",
     "absolute",
@@ -42,6 +42,7 @@ pub(crate) const FEATURES: [&str; 29] = [
     "accept",
     "direct-path",
     "symbolic-links",
+    "signatures",
 ];
 
 /// What a minimal chain reader (SPEC section 14) may leave out: it is not asked vectors with one of these.
@@ -102,6 +103,7 @@ pub(crate) struct Vector {
     pub(crate) held: Option<Held>,
     pub(crate) version: Option<u64>,
     pub(crate) accept: Option<String>,
+    pub(crate) trust: Option<Trust>,
     pub(crate) take: Option<Take>,
     /// Whether the cheapest direct path is wanted.
     #[serde(default)]
@@ -167,6 +169,25 @@ pub(crate) struct Held {
     pub(crate) chain: String,
     /// A whole state per shard.
     pub(crate) shards: Vec<String>,
+}
+
+/// The keys that the reader trusts.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Trust {
+    /// Verifier keys, as text.
+    keys: Vec<String>,
+    quorum: u64,
+    #[serde(deserialize_with = "present")]
+    seen: Option<Seen>,
+}
+
+/// The newest signed head that the reader has met.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Seen {
+    version: u64,
+    commit: String,
 }
 
 /// What `replay` takes of a version: all where nothing is said.

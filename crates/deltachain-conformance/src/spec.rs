@@ -1,10 +1,10 @@
-//! What SPEC.md says about itself: its sections, and its rules, each with the section that defines it and the steps in
-//! which readers check it.
+//! What SPEC.md and its additions say about themselves: their sections, and their rules, each with the section that
+//! defines it and the steps in which readers check it.
 
 use serde::Serialize;
 
-/// The text that this program was built with.
-const TEXT: &str = include_str!("../../../SPEC.md");
+/// The texts that this program was built with, one after another.
+const TEXT: &str = concat!(include_str!("../../../SPEC.md"), "\n", include_str!("../../../SPEC-signatures.md"));
 
 /// The word that rules for writers have instead of a class.
 const WRITER: &str = "writer";
@@ -14,6 +14,8 @@ const OF_LINKS: &str = "10";
 /// The same for readers of chains, part 2.
 const OF_CHAINS: &str = "19";
 const SECTIONS_OF_CHAINS: [&str; 6] = ["17", "18", "19", "20", "21", "22"];
+/// And for those with trust, in SPEC-signatures.md.
+const OF_SIGNATURES: &str = "23.3";
 
 /// What steps mean by words, without naming rules: how the ids begin.
 const IN_WORDS: [(&str, &[&str]); 5] = [
@@ -44,7 +46,8 @@ pub(crate) struct SpecRule {
     class: String,
     /// Number of the section that defines it.
     pub(crate) section: String,
-    /// Where readers check it: steps of section 10 or, for the rules of part 2, of section 19.
+    /// Where readers check it: steps of section 10; for the rules of part 2, of section 19; for those of
+    /// SPEC-signatures.md, of section 23.3.
     steps: Vec<String>,
     /// What it demands, in one line.
     text: String,
@@ -74,17 +77,22 @@ impl Spec {
         Self { sections, rules, writer_rules }
     }
 
-    /// `section 6.1 (Segment entry)`.
+    /// `SPEC.md section 6.1 (Segment entry)`.
     pub(crate) fn describe(&self, section: &str) -> String {
+        let text = if is_of_signatures(section) { "SPEC-signatures.md" } else { "SPEC.md" };
         match self.title(section) {
-            Some(title) => format!("section {section} ({title})"),
-            None => format!("section {section}"),
+            Some(title) => format!("{text} section {section} ({title})"),
+            None => format!("{text} section {section}"),
         }
     }
 
     pub(crate) fn title(&self, section: &str) -> Option<&str> {
         self.sections.iter().find(|(number, _)| number == section).map(|(_, title)| title.as_str())
     }
+}
+
+fn is_of_signatures(section: &str) -> bool {
+    section.split('.').next() == OF_SIGNATURES.split('.').next()
 }
 
 /// The sections of a text, and its paragraphs and items.
@@ -194,7 +202,11 @@ fn demand_before(text: &str) -> String {
 
 /// The steps that name a rule, or mean it.
 fn steps(rule: &SpecRule, blocks: &[Block]) -> Vec<String> {
-    let order = if SECTIONS_OF_CHAINS.contains(&rule.section.as_str()) { OF_CHAINS } else { OF_LINKS };
+    let order = match rule.section.as_str() {
+        section if is_of_signatures(section) => OF_SIGNATURES,
+        section if SECTIONS_OF_CHAINS.contains(&section) => OF_CHAINS,
+        _ => OF_LINKS,
+    };
     let blocks = blocks.iter().filter(|block| block.section == order && !block.step.is_empty());
     let steps = |means: &dyn Fn(&str) -> bool| {
         let mut steps: Vec<String> =
@@ -265,13 +277,17 @@ R-AAA-04 is last.
         ];
         assert_eq!(spec.rules, expected);
         assert_eq!(spec.writer_rules, [rule("R-AAA-05", "writer", "1", &[], "May be.")]);
-        assert_eq!(spec.describe("1.2"), "section 1.2 (Two)");
-        assert_eq!(spec.describe("7"), "section 7");
+        assert_eq!(spec.describe("1.2"), "SPEC.md section 1.2 (Two)");
+        assert_eq!((spec.describe("7"), spec.describe("2")), ("SPEC.md section 7".into(), "SPEC.md section 2".into()));
+        assert_eq!(spec.describe("23.2"), "SPEC-signatures.md section 23.2");
     }
 
     #[test]
     fn the_rules_of_the_library_are_there() {
         let spec = Spec::new();
+        let of_signatures = spec.rules.iter().find(|rule| rule.id == "R-SIG-01").unwrap();
+        assert_eq!((of_signatures.section.as_str(), of_signatures.steps.join(" ")), ("23.3", "2 3".to_owned()));
+        assert_eq!(spec.title("23.3"), Some("Reading with trust"));
         for rule in deltachain::RULES {
             let known: Vec<_> = spec.rules.iter().filter(|known| known.id == rule.id).collect();
             assert_eq!(known.len(), 1, "{}", rule.id);

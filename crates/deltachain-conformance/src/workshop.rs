@@ -167,6 +167,10 @@ impl<'a> Workshop<'a> {
         let output = folder.join(name.unwrap_or("nothing"));
         members["case"] = json!(case.id);
         members["operation"] = json!(case.operation.name());
+        // Only where it matters: most readers do not know it.
+        if let (Some(trust), Operation::Plan | Operation::Replay) = (&vector.trust, case.operation) {
+            members["trust"] = json!(trust);
+        }
         if name.is_some() {
             members["output"] = json!(text(&output)?);
         }

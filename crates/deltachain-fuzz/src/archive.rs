@@ -115,7 +115,7 @@ impl Archive {
                     object.text = [digest.0.as_slice(), content].concat();
                 }
                 // What it holds, no planner reads.
-                Some(ObjectName::Asset(_)) | None => {}
+                Some(ObjectName::Asset(_) | ObjectName::Signature { .. }) | None => {}
             }
             match object.kind {
                 CHAIN | COMMIT | ROUTES => object.text = shortened(content, &named[..objects.len()]),
@@ -250,7 +250,7 @@ fn place(name: &str) -> u8 {
         Some(ObjectName::Chain) => 1,
         Some(ObjectName::Commit(_)) => 2,
         Some(ObjectName::Routes { .. }) => 3,
-        None => 4,
+        Some(ObjectName::Signature { .. }) | None => 4,
     }
 }
 

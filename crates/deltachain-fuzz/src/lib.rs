@@ -8,6 +8,7 @@ mod archive;
 mod chain;
 mod exchange;
 mod memory;
+mod note;
 mod raw;
 mod reseal;
 mod seal;
@@ -21,6 +22,7 @@ pub use archive::mutate as mutate_chain;
 pub use chain::{chain, document};
 pub use exchange::{arc2, pulsept1, slime, trl};
 pub use memory::peak_of;
+pub use note::note;
 pub use raw::{header_index, layout, link, reserialise, safetensors, segment};
 pub use reseal::{mutate, reseal};
 pub use sequence::sequence;
@@ -45,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "header_index", run: header_index },
     Target { name: "layout", run: layout },
     Target { name: "link", run: link },
+    Target { name: "note", run: note },
     Target { name: "pulsept1", run: pulsept1 },
     Target { name: "reseal", run: reseal },
     Target { name: "reserialise", run: reserialise },

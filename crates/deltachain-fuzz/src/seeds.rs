@@ -13,6 +13,7 @@ use deltachain::{Limits, LinkReader, Profile};
 
 use crate::archive::{Archive, COMMIT, HELD, SEALED};
 use crate::exchange;
+use crate::note;
 use crate::raw::segment_inputs;
 use crate::seal::Parts;
 use crate::states::{CONTEXTS, DESCRIBED, FILE_BASES, MIXED, link};
@@ -45,6 +46,7 @@ const EXPECTED: &[(&str, usize)] = &[
     ("header_index", 700),
     ("layout", 40),
     ("link", 700),
+    ("note", 12),
     ("pulsept1", 3),
     ("reseal", 700),
     ("reserialise", 700),
@@ -86,6 +88,9 @@ pub fn check_counts(seeds: &[Seed]) -> Result<(), String> {
 pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
     crate::memory::single_threaded();
     let mut seeds = Seeds(Vec::new());
+    for bytes in note::seeds() {
+        seeds.add("note", "made here", bytes);
+    }
     for path in files_below(&root.join("conformance/vectors/documents"))? {
         let origin = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         seeds.add("document", &origin, fs::read(&path)?);

@@ -256,7 +256,7 @@ fn unneeded(objects: &[StoredObject], history: &History, now: SystemTime) -> Unn
                     _ => continue,
                 },
             },
-            ObjectName::Chain | ObjectName::Commit(_) | ObjectName::Asset(_) => continue,
+            ObjectName::Chain | ObjectName::Commit(_) | ObjectName::Asset(_) | ObjectName::Signature { .. } => continue,
         };
         if may_go { unneeded.old.push(*object) } else { unneeded.young.push(*object) }
     }

@@ -5,6 +5,7 @@ use crate::chain::{Asset, ChainDocument, Commit, RoutesDocument};
 
 mod held;
 mod search;
+mod signed;
 
 /// A chain whose objects are in memory. Routes are given by where they come from and the sizes of their files.
 #[derive(Clone)]
@@ -97,7 +98,11 @@ impl Store {
     /// What a list from this version on shows.
     fn listing(&self, from: u64) -> Listing {
         let is_listed = |name: &&String| match ObjectName::parse(name) {
-            Some(ObjectName::Commit(version) | ObjectName::Routes { version, .. }) => version >= from,
+            Some(
+                ObjectName::Commit(version)
+                | ObjectName::Routes { version, .. }
+                | ObjectName::Signature { version, .. },
+            ) => version >= from,
             _ => false,
         };
         Listing::new(self.objects.keys().filter(is_listed))
@@ -197,6 +202,7 @@ fn a_plan_says_what_a_reader_needs() {
         bytes: 330,
         start: None,
         hops: vec![hop(first, None, 0), hop(second, Some(0), 1)],
+        signed: None,
     };
     assert_eq!(plan, expected);
     let plan = store.plan(None, store.held(0)).unwrap();

@@ -121,7 +121,7 @@ fn failure(report: &Report<'_>, result: &CaseResult<'_>) -> String {
         ("file", Some(vector.file.clone())),
         ("twin", vector.twin.clone()),
         ("made by", Some(vector.generator.clone())),
-        ("read", Some(format!("SPEC.md {}", report.spec.describe(&vector.section)))),
+        ("read", Some(report.spec.describe(&vector.section))),
         ("stderr", (!result.stderr.is_empty()).then(|| result.stderr.join("\n"))),
     ];
     for (name, value) in lines {

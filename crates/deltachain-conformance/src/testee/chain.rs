@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use deltachain::chain::{
-    Asset, ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument,
-    check_held, check_target, check_union,
+    Asset, ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, Trust,
+    VerifierKey, check_held, check_target, check_union,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Limits, LinkReader, Result};
@@ -59,12 +59,16 @@ pub(super) fn replay(request: &Request<'_>) -> Result<Value> {
 fn planner(request: &Request<'_>) -> Result<Planner> {
     let held = request.object("held").map(|held| version_held(&held)).transpose()?;
     let accept = request.optional_digest("accept")?;
-    Ok(Planner::new(request.optional_number("version"), held, accept, &Limits::default()))
+    let planner = Planner::new(request.optional_number("version"), held, accept, &Limits::default());
+    let Some(trust) = request.object("trust") else { return Ok(planner) };
+    let keys = trust.texts("keys")?.iter().map(|key| key.parse()).collect::<Result<Vec<VerifierKey>>>()?;
+    let quorum = usize::try_from(trust.number("quorum")?).unwrap_or(usize::MAX);
+    let seen = trust.object("seen").map(|seen| Ok((seen.number("version")?, seen.digest("commit")?))).transpose()?;
+    Ok(planner.trust(Trust::new(keys, quorum)?, seen))
 }
 
 fn version_held(held: &Request<'_>) -> Result<Held> {
-    let version = held.optional_number("version").ok_or_else(|| Error::usage("held lacks version"))?;
-    Ok(Held { version, commit: held.digest("commit")?, chain: held.digest("chain")? })
+    Ok(Held { version: held.number("version")?, commit: held.digest("commit")?, chain: held.digest("chain")? })
 }
 
 fn reading(path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -105,7 +109,7 @@ impl Chain<'_> {
 
     fn list(&self) -> Result<Listing> {
         let mut names = Vec::new();
-        for folder in ["commits", "routes"] {
+        for folder in ["commits", "routes", "signatures"] {
             let path = self.0.join(folder);
             let entries = match fs::read_dir(&path) {
                 Err(error) if is_missing(&error) => continue,

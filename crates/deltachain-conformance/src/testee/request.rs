@@ -29,8 +29,11 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) fn paths(&self, name: &str) -> Result<Vec<PathBuf>> {
-        let paths = self.optional_texts(name)?.ok_or_else(|| Error::usage(format!("the request lacks {name}")))?;
-        Ok(paths.into_iter().map(PathBuf::from).collect())
+        Ok(self.texts(name)?.into_iter().map(PathBuf::from).collect())
+    }
+
+    pub(crate) fn texts(&self, name: &str) -> Result<Vec<String>> {
+        self.optional_texts(name)?.ok_or_else(|| Error::usage(format!("the request lacks {name}")))
     }
 
     /// An array of strings or null.
@@ -63,6 +66,10 @@ impl<'a> Request<'a> {
     /// An object or null.
     pub(crate) fn object(&self, name: &str) -> Option<Self> {
         self.0[name].is_object().then(|| Self(&self.0[name]))
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Result<u64> {
+        self.optional_number(name).ok_or_else(|| Error::usage(format!("the request lacks {name}")))
     }
 
     pub(crate) fn is_set(&self, name: &str) -> bool {

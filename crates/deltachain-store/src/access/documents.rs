@@ -109,7 +109,7 @@ pub(crate) fn stretch(
         let wanted = |name: &ObjectName| match name {
             ObjectName::Chain => true,
             ObjectName::Commit(version) | ObjectName::Routes { version, .. } => versions.contains(version),
-            ObjectName::File(_) | ObjectName::Asset(_) => false,
+            ObjectName::File(_) | ObjectName::Asset(_) | ObjectName::Signature { .. } => false,
         };
         let names: BTreeSet<ObjectName> = objects.iter().map(|object| object.name).filter(wanted).collect();
         known.retain(|name, _| names.contains(name));

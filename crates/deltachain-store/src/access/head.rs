@@ -2,6 +2,7 @@
 
 use deltachain::Result;
 use deltachain::chain::{Listing, ObjectName};
+use deltachain::tensor::Digest;
 use futures_util::future::try_join_all;
 
 use crate::access::store::Store;
@@ -30,6 +31,28 @@ impl Store {
             try_join_all(lists).await
         })?;
         Ok(Listing::new(lists.iter().flatten().map(|object| object.name.to_string())))
+    }
+
+    /// As [`listing`](Self::listing), with the notes. They are stored before the commit (R-SIG-02), so they are listed after it:
+    /// whoever finds the commit finds them, too.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn listing_with_notes(&self, from: u64) -> Result<Listing> {
+        let listing = self.listing(from)?;
+        let notes = self.block_on(self.list(Some("signatures"), before_notes(from), usize::MAX))?;
+        Ok(listing.with(notes.iter().map(|object| object.name)))
+    }
+
+    /// The notes on a commit that readers look at, with their contents.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn notes(&self, version: u64, commit: Digest) -> Result<Vec<(ObjectName, Vec<u8>)>> {
+        let listed = self.block_on(self.list(Some("signatures"), before_notes(version), usize::MAX))?;
+        let listing = Listing::default().with(listed.iter().map(|object| object.name));
+        let fetched = self.get_all(&listing.notes(version, commit).collect::<Vec<_>>())?;
+        Ok(fetched.into_iter().filter_map(|(name, content)| Some((name, content?))).collect())
     }
 
     /// Whether the version after this one has a commit: the cheapest way to see whether there is anything new, by one request.
@@ -109,4 +132,10 @@ impl Store {
         }
         Ok(Some(low))
     }
+}
+
+/// A name before those of all notes on versions from this one on.
+fn before_notes(version: u64) -> Option<ObjectName> {
+    let (commit, note) = (Digest([0xff; 32]), Digest([0xff; 32]));
+    version.checked_sub(1).map(|version| ObjectName::Signature { version, commit, note })
 }

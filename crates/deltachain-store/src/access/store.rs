@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use deltachain::chain::ObjectName;
+use deltachain::chain::{Note, ObjectName};
 use deltachain::{Error, Result};
 use futures_util::future::try_join;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -201,6 +201,7 @@ impl Store {
 
     pub(super) async fn get_once(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
         let path = self.path(name);
+        let most = if let ObjectName::Signature { .. } = name { Note::MOST_BYTES + 1 } else { DOCUMENT_BYTES };
         let got = self.retry(async || {
             // Not a range: a document may be shorter than the range, and then some stores refuse.
             let result = match self.objects.get(&path).await {
@@ -212,12 +213,12 @@ impl Store {
             let mut content = Vec::new();
             while let Some(chunk) = body.try_next().await? {
                 content.extend_from_slice(&chunk);
-                if content.len() as u64 >= DOCUMENT_BYTES {
-                    content.truncate(usize::try_from(DOCUMENT_BYTES).unwrap_or(usize::MAX));
+                if content.len() as u64 >= most {
+                    content.truncate(usize::try_from(most).unwrap_or(usize::MAX));
                     break;
                 }
             }
-            all_came(content.len(), size.min(DOCUMENT_BYTES))?;
+            all_came(content.len(), size.min(most))?;
             Ok(Some(content))
         });
         got.await.map_err(|error| self.failed("fetching", error, Some(name)))

@@ -5,6 +5,7 @@
 //! current                -> versions/VERSION-COMMIT/model: a symbolic link, replaced by renaming another one: the switch
 //! versions/              the versions
 //! cache/DIGEST.dcf       links
+//! trust.json             whom it trusts, and what it has seen, if only signed versions are taken
 //! lock                   held by the one process that writes here
 //! skip-N/                where a publisher keeps an older version: a directory of the same kind
 //! .tmp-deltachain-*      unfinished, removed when the directory is opened

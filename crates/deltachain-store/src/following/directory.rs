@@ -21,6 +21,7 @@ use crate::following::reach::{Destination, Reached, Reader};
 use crate::following::selection::Choice;
 use crate::following::shard::{HeldModel, Shard};
 use crate::following::switched::{HeldVersion, Preparation, Switched};
+use crate::following::trusting::Trusting;
 use crate::observer::{Observer, Phase};
 
 /// A directory at a version of a chain: a [`Follower`] keeps it.
@@ -100,7 +101,8 @@ impl Follower<Directory> {
             Ok(current) => (current.map(|current| Known::new(current, Files::Unread)), None),
             Err(error) => (None, Some(error)),
         };
-        let reader = options.reader(store, kept.cache(), choice)?;
+        let trust = Trusting::in_directory(directory, options.trust.clone(), options.forget_trust)?;
+        let reader = options.reader(store, kept.cache(), choice, trust)?;
         let FollowerOptions { trust_directory: trust, other_files, .. } = options;
         Ok(Self { reader, place: Directory { kept, trust, other_files, held, unusable } })
     }
@@ -143,7 +145,9 @@ impl Place for Directory {
     }
 
     fn prepare(&mut self, reader: &Reader, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
-        self.find_directory(observer)?;
+        if self.find_directory(observer)? {
+            reader.trust.iter().try_for_each(Trusting::write_again)?;
+        }
         let model = self.open_held(&reader.choice, observer)?;
         let known = self.held.as_ref().map(|known| &known.record);
         let held = model.as_ref();
@@ -166,10 +170,10 @@ impl Place for Directory {
 }
 
 impl Directory {
-    /// Makes the directory again if somebody has removed it.
-    fn find_directory(&mut self, observer: &dyn Observer) -> Result<()> {
+    /// Makes the directory again if somebody has removed it. Whether it had to.
+    fn find_directory(&mut self, observer: &dyn Observer) -> Result<bool> {
         if self.kept.is_there() {
-            return Ok(());
+            return Ok(false);
         }
         let path = self.kept.path().to_owned();
         observer.remark(&format!("{:?} has been removed or replaced; recreating it", path.to_string_lossy()));
@@ -179,7 +183,7 @@ impl Directory {
             // What was held still counts.
             _ => self.held.iter_mut().for_each(|known| known.files = Files::Useless),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The files of the held version, if they are unchanged. They are read when this is asked for the first time.

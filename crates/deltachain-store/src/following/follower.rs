@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use deltachain::chain::Trust;
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 
@@ -10,6 +11,7 @@ use crate::assets::other_files::OtherFiles;
 use crate::following::reach::{Consent, Reader};
 use crate::following::selection::Choice;
 use crate::following::switched::{HeldVersion, Switched};
+use crate::following::trusting::Trusting;
 use crate::observer::Observer;
 
 /// How a follower works.
@@ -37,6 +39,15 @@ pub struct FollowerOptions {
     /// Whether the first version that is reached may be of another chain than the version held (R-CHN-13). From then on that
     /// chain is the one that is followed. A rollback of the same chain is refused all the same.
     pub adopt: bool,
+    /// Whom to trust: only versions are taken that these keys have signed, and the head is the highest of them
+    /// (SPEC-signatures section 23.3). What lies above is skipped, and the observer is told. The newest signed head that has
+    /// been met is recorded, in a directory for good, in memory as long as the process lasts: R-CHN-14 or R-CHN-05 is reported
+    /// if the chain falls behind it or has another commit there. A full poll costs one list more and a request for each note.
+    /// A store that cannot list is refused (USAGE).
+    pub trust: Option<Trust>,
+    /// In a directory: take back that trust was wanted, and forget what was recorded. Without this, a start without
+    /// [`trust`](Self::trust) is refused (USAGE) in a directory that has had it.
+    pub forget_trust: bool,
     /// In a directory: do not read its version at the start to check that it is unchanged.
     pub trust_directory: bool,
     /// In a directory: where the files come from that hold no tensors.
@@ -59,6 +70,8 @@ impl Default for FollowerOptions {
             cache_bytes: 1 << 30,
             allow_rollback: None,
             adopt: false,
+            trust: None,
+            forget_trust: false,
             trust_directory: false,
             other_files: OtherFiles::default(),
             cache: None,
@@ -75,6 +88,8 @@ impl FollowerOptions {
         cache_bytes: u64,
         allow_rollback: Option<Digest>,
         adopt: bool,
+        trust: Option<Trust>,
+        forget_trust: bool,
         trust_directory: bool,
         other_files: OtherFiles,
         cache: Option<PathBuf>,
@@ -90,9 +105,15 @@ impl FollowerOptions {
     }
 
     /// What reaches versions, with links in the directory `cache`.
-    pub(crate) fn reader(&self, store: Store, cache: PathBuf, choice: Choice) -> Result<Reader> {
+    pub(crate) fn reader(
+        &self,
+        store: Store,
+        cache: PathBuf,
+        choice: Choice,
+        trust: Option<Trusting>,
+    ) -> Result<Reader> {
         let consent = Consent { rollback: self.allow_rollback, adopt: self.adopt };
-        Reader::open(store, (cache, self.cache_bytes), choice, self.limits, consent)
+        Reader::open(store, (cache, self.cache_bytes), choice, self.limits, trust, consent)
     }
 }
 

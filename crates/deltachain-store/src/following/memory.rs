@@ -24,6 +24,7 @@ use crate::following::replay::rows;
 use crate::following::selection::Choice;
 use crate::following::shard::Shard;
 use crate::following::switched::{HeldVersion, Preparation, Switched};
+use crate::following::trusting::Trusting;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Weights of one shard that are loaded already.
@@ -243,7 +244,8 @@ impl<M: StateMemory> Memory<M> {
                 (made.path().join("cache"), Some(made))
             }
         };
-        let reader = options.reader(store, cache, choice)?;
+        let trust = options.trust.take().map(Trusting::in_memory);
+        let reader = options.reader(store, cache, choice, trust)?;
         let place = Self { budget: options.budget, held: None, memories: Vec::new(), _scratch: scratch };
         Ok(Follower { reader, place })
     }

@@ -10,3 +10,4 @@ pub(crate) mod replay;
 pub(crate) mod selection;
 pub(crate) mod shard;
 pub(crate) mod switched;
+pub(crate) mod trusting;

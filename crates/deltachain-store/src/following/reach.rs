@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use deltachain::chain::{ObjectName, Plan, Planner, check_held};
+use deltachain::chain::{Held, ObjectName, Plan, Planner, check_held};
 use deltachain::rules::{CHN_02, CHN_04, CHN_05, CHN_07, CHN_08, CHN_09, CHN_13, CHN_14, Rule};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
@@ -19,6 +19,7 @@ use crate::following::replay::{Following, Pushed, Trouble};
 use crate::following::selection::Choice;
 use crate::following::shard::Shard;
 use crate::following::switched::Preparation;
+use crate::following::trusting::Trusting;
 use crate::observer::Observer;
 
 /// The error if documents do not fit each other, or name something that does not exist.
@@ -74,6 +75,8 @@ pub struct Reader {
     pub(crate) cache: Cache,
     pub(crate) choice: Choice,
     pub(crate) limits: Limits,
+    /// If only signed versions are taken.
+    pub(crate) trust: Option<Trusting>,
     rollback: Option<Digest>,
     /// Whether another chain may still be taken.
     adopt: AtomicBool,
@@ -86,11 +89,26 @@ impl Reader {
         cache: (PathBuf, u64),
         choice: Choice,
         limits: Limits,
+        trust: Option<Trusting>,
         consent: Consent,
     ) -> Result<Self> {
         let Consent { rollback, adopt } = consent;
+        if trust.is_some() && !store.can_list() {
+            let message =
+                "signatures cannot be found here: the store cannot list. Read it in another way, or without trust";
+            return Err(Error::usage(message).in_file(store.to_string()));
+        }
         let cache = Cache::open(cache.0, cache.1)?;
-        Ok(Self { store, cache, choice, limits, rollback, adopt: adopt.into() })
+        Ok(Self { store, cache, choice, limits, trust, rollback, adopt: adopt.into() })
+    }
+
+    /// Plans as this reader does. What was seen counts, unless another chain is to be taken.
+    fn planner(&self, version: Option<u64>, held: Option<Held>, accept: Option<Digest>, counts_seen: bool) -> Planner {
+        let planner = Planner::new(version, held, accept, &self.limits);
+        match &self.trust {
+            Some(trust) => trust.planner(planner, counts_seen),
+            None => planner,
+        }
     }
 
     /// The commits that are not a way back any more once this one is held in the place of `known`.
@@ -114,7 +132,7 @@ impl Reader {
         observer: &dyn Observer,
     ) -> Result<Reached<D::Made>> {
         let held = known.map(Record::held);
-        let planner = |accept| Planner::new(version, held, accept, &self.limits);
+        let planner = |accept| self.planner(version, held, accept, true);
         let mut told = BTreeSet::new();
         let mut result = self.reach(planner(None), to, observer, &mut told);
         let breaks = |result: &Result<Reached<D::Made>>, rules: &[Rule]| {
@@ -128,10 +146,11 @@ impl Reader {
         }
         // What is held is of use as long as the chain goes on from there.
         if breaks(&result, &[CHN_13]) && self.adopt.load(Ordering::Relaxed) {
-            result = self.reach(Planner::new(version, None, None, &self.limits), to, observer, &mut told);
-        } else if let (true, Some(known)) = (breaks_some(&result), known) {
+            result = self.reach(self.planner(version, None, None, false), to, observer, &mut told);
+        } else if breaks_some(&result) && (known.is_some() || self.trust.is_some()) {
             // Once, and not again when the version has been held.
-            let is_new = |commit: &Digest| known.commit != *commit && !known.accepted.contains(commit);
+            let was_held = |known: &Record, commit| known.commit == commit || known.accepted.contains(&commit);
+            let is_new = |commit: &Digest| known.is_none_or(|known| !was_held(known, *commit));
             if let Some(commit) = self.rollback.filter(is_new) {
                 let is_back = breaks(&result, &[CHN_04, CHN_05, CHN_13, CHN_14]);
                 result = self.reach(planner(Some(commit)), to, observer, &mut told);
@@ -141,7 +160,7 @@ impl Reader {
                     && breaks_some(&result)
                     && let Some(older) = self.find(commit)?
                 {
-                    let planner = Planner::new(Some(older), held, Some(commit), &self.limits);
+                    let planner = self.planner(Some(older), held, Some(commit), true);
                     result = self.reach(planner, to, observer, &mut told);
                 }
             }
@@ -176,18 +195,30 @@ impl Reader {
     ) -> Result<Reached<D::Made>> {
         let mut planner = planner.shards(self.choice.numbers.iter().flatten().copied());
         let mut preparation = Preparation::default();
+        let tell = |text: String, told: &mut BTreeSet<String>| {
+            if !told.contains(&text) {
+                observer.remark(&text);
+                told.insert(text);
+            }
+        };
         loop {
             let began = Instant::now();
-            let plan = read::plan(&self.store, &mut planner);
+            let plan = read::plan(&self.store, &mut planner, self.trust.is_some());
             preparation.times.plan += began.elapsed();
             for fault in planner.passed_over() {
-                let text = format!("skipped a path: {fault}");
-                if !told.contains(&text) {
-                    observer.remark(&text);
-                    told.insert(text);
-                }
+                tell(format!("skipped a path: {fault}"), told);
             }
             let plan = plan?;
+            if let Some(trust) = &self.trust {
+                trust.record(&plan)?;
+            }
+            if let Some(head) = plan.signed.as_ref().and_then(|signed| signed.unsigned_head) {
+                let text = format!(
+                    "versions above {}, up to {head}, are not signed by the trusted keys; they are skipped",
+                    plan.version
+                );
+                tell(text, told);
+            }
             if let Some(Err(error)) = plan.start.as_deref().map(|shards| check_start(shards, to.held())) {
                 planner.fail_held(error);
                 continue;

@@ -11,3 +11,4 @@ pub(crate) mod part;
 pub(crate) mod policy;
 pub(crate) mod published;
 pub(crate) mod publisher;
+pub(crate) mod signing;

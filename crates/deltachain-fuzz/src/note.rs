@@ -1,0 +1,77 @@
+//! The property of notes on commits and of keys, as texts.
+
+use std::sync::Arc;
+
+use deltachain::chain::{Note, ObjectName, Signer, SigningKey, Trust, VerifierKey};
+use deltachain::tensor::Digest;
+
+use crate::memory::{peak_of, single_threaded};
+
+const VERSION: u64 = 7;
+
+/// Any bytes as a note: it counts for a key only by the one line that the key's owner would write, and takes memory in
+/// proportion to its length. As a key: refused, or written again as it was.
+pub fn note(data: &[u8]) {
+    single_threaded();
+    if let Ok(text) = std::str::from_utf8(data) {
+        if let Ok(key) = text.parse::<VerifierKey>() {
+            assert_eq!(key.to_string(), text, "the key has another form");
+        }
+        if let Ok(key) = SigningKey::parse(text) {
+            assert_eq!(key.to_text(), text, "the key has another form");
+        }
+    }
+    let signers = signers();
+    let trust = Trust::new(signers.iter().map(|signer| signer.public().clone()), 1).expect("different keys");
+    let (chain, commit) = digests();
+    let name = ObjectName::Signature { version: VERSION, commit, note: Digest::of_bytes(data) };
+    let (read, peak) = peak_of(|| Note::read(name, chain, data));
+    let bound = 4096 + 8 * data.len() as u64;
+    assert!(peak <= bound, "{} bytes made the reader allocate {peak}, at most {bound}", data.len());
+    let Some(read) = read else { return };
+    let text = std::str::from_utf8(data).expect("it was read");
+    for key in read.counts_for(&trust) {
+        let signer = signers.iter().find(|signer| signer.public() == key).expect("it is trusted");
+        let own = made(std::slice::from_ref(signer));
+        let line = own.lines().last().expect("a signature line");
+        let named = format!("\u{2014} {} ", key.name());
+        assert!(text.lines().any(|other| other == line), "it counts for {key} without a signature");
+        let others = text.lines().filter(|other| other.starts_with(&named) && *other != line);
+        // Another key ID begins with other digits.
+        assert!(others.into_iter().all(|other| other[..named.len() + 5] != line[..named.len() + 5]), "{key}");
+    }
+}
+
+/// Two whose names are alike, and one more.
+fn signers() -> [Arc<dyn Signer>; 3] {
+    [("a", 1), ("a", 2), ("b", 3)].map(|(name, seed)| {
+        let key = SigningKey::from_seed(name, [seed; 32]).expect("a name");
+        Arc::new(key) as Arc<dyn Signer>
+    })
+}
+
+fn digests() -> (Digest, Digest) {
+    (Digest::of_bytes(b"chain"), Digest::of_bytes(b"commit"))
+}
+
+fn made(signers: &[Arc<dyn Signer>]) -> String {
+    let (chain, commit) = digests();
+    let (_, note) = Note::make(chain, VERSION, commit, signers).expect("they sign");
+    String::from_utf8(note).expect("a text")
+}
+
+/// Notes and keys that are read, and some that nearly are.
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let signers = signers();
+    let mut seeds: Vec<String> = signers.iter().map(|signer| signer.public().to_string()).collect();
+    seeds.extend((1..=3).map(|count| made(&signers[..count])));
+    seeds.extend(
+        ["a", "example.com/\u{e9}"].map(|name| SigningKey::from_seed(name, [9; 32]).expect("a name").to_text()),
+    );
+    let note = made(&signers);
+    seeds.push(note.replacen("\u{2014} a ", "\u{2014} c ", 1));
+    seeds.push(note.replacen("AAAA", "AAAB", 1).replacen('A', "B", 1));
+    seeds.push(format!("{note}{}\n", note.lines().last().unwrap_or_default()));
+    seeds.push(note.replace("\n7\n", "\n8\n"));
+    seeds.into_iter().map(String::into_bytes).collect()
+}

@@ -1,0 +1,150 @@
+//! `trust.json`: whom a subscriber's directory trusts, and the newest signed head that it has met (SPEC-signatures section
+//! 23.3). It is written before a version is built, and stays when a start is without trust.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use deltachain::chain::{Trust, VerifierKey};
+use deltachain::tensor::Digest;
+use deltachain::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::directory::own::sync_directory;
+use crate::directory::unfinished;
+
+const FILE: &str = "trust.json";
+
+/// Whom a directory or memory trusts, and what has been found out with that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TrustRecord {
+    pub(crate) trust: Trust,
+    /// The newest signed head that has been met: version, and digest of the commit.
+    pub(crate) seen: Option<(u64, Digest)>,
+    /// The commit that was planned last, and which trusted keys have signed it.
+    pub(crate) signed: Option<(Digest, Vec<VerifierKey>)>,
+}
+
+impl TrustRecord {
+    /// Reads the record of a directory; `None` if trust has never been wanted there, or was taken back.
+    ///
+    /// # Errors
+    /// USAGE if it cannot be read, which is not the same as none; IO.
+    pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
+        let path = directory.join(FILE);
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes.map_err(|error| Error::io("reading", error).in_file(&path))?,
+        };
+        Self::parse(&bytes).map(Some).map_err(|error| error.in_file(&path))
+    }
+
+    /// Writes the record of a directory. When this returns, it is on disk.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn write(&self, directory: &Path) -> Result<()> {
+        let path = directory.join(FILE);
+        let bytes = serde_json::to_vec(&Document::of(self)).map_err(|error| Error::usage(error.to_string()))?;
+        let write = || {
+            let mut file = unfinished::shared_file(directory)?;
+            file.write_all(&bytes)?;
+            file.as_file().sync_all()?;
+            file.persist(&path).map_err(|error| error.error)?;
+            sync_directory(directory)
+        };
+        write().map_err(|error| Error::io("writing", error).in_file(&path))
+    }
+
+    /// Removes the record of a directory, if there is one.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn remove(directory: &Path) -> Result<()> {
+        let path = directory.join(FILE);
+        let removed = match fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.and_then(|()| sync_directory(directory)),
+        };
+        removed.map_err(|error| Error::io("removing", error).in_file(&path))
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self> {
+        let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
+        let Document { keys, quorum, seen, signed } = serde_json::from_slice(bytes).map_err(unreadable)?;
+        let keys_of = |texts: &[String]| texts.iter().map(|text| text.parse()).collect::<Result<Vec<VerifierKey>>>();
+        let digest_of = |text: &str| Digest::from_hex(text).ok_or_else(|| Error::usage("not a digest"));
+        Ok(Self {
+            trust: Trust::new(keys_of(&keys)?, quorum)?,
+            seen: seen.map(|Seen { version, commit }| Ok((version, digest_of(&commit)?))).transpose()?,
+            signed: signed.map(|Signed { commit, by }| Ok((digest_of(&commit)?, keys_of(&by)?))).transpose()?,
+        })
+    }
+}
+
+/// The JSON text.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    keys: Vec<String>,
+    quorum: usize,
+    seen: Option<Seen>,
+    signed: Option<Signed>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Seen {
+    version: u64,
+    commit: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Signed {
+    commit: String,
+    by: Vec<String>,
+}
+
+impl Document {
+    fn of(record: &TrustRecord) -> Self {
+        let texts = |keys: &[VerifierKey]| keys.iter().map(VerifierKey::to_string).collect();
+        Self {
+            keys: texts(record.trust.keys()),
+            quorum: record.trust.quorum(),
+            seen: record.seen.map(|(version, commit)| Seen { version, commit: commit.to_string() }),
+            signed: record.signed.as_ref().map(|(commit, by)| Signed { commit: commit.to_string(), by: texts(by) }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltachain::chain::SigningKey;
+
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back_and_a_damaged_one_is_not_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let key = SigningKey::from_seed("a", [1; 32]).unwrap().public().clone();
+        assert_eq!(TrustRecord::read(directory.path()).unwrap(), None);
+        TrustRecord::remove(directory.path()).unwrap();
+        let commit = Digest::of_bytes(b"commit");
+        let mut record = TrustRecord { trust: Trust::new([key.clone()], 1).unwrap(), seen: None, signed: None };
+        for _ in 0..2 {
+            record.write(directory.path()).unwrap();
+            assert_eq!(TrustRecord::read(directory.path()).unwrap().as_ref(), Some(&record));
+            (record.seen, record.signed) = (Some((7, commit)), Some((commit, vec![key.clone()])));
+        }
+        let path = directory.path().join(FILE);
+        let text = fs::read_to_string(&path).unwrap();
+        for other in ["", "{}", &text[1..], &text.replace("\"quorum\":1", "\"quorum\":2"), &text.replace("seen", "saw")]
+        {
+            fs::write(&path, other).unwrap();
+            assert!(TrustRecord::read(directory.path()).is_err(), "{other}");
+        }
+        TrustRecord::remove(directory.path()).unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}

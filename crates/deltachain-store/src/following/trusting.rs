@@ -1,0 +1,80 @@
+//! Following a chain whose versions have to be signed: whom a follower trusts, and what it has seen (SPEC-signatures section
+//! 23.3).
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use deltachain::chain::{Plan, Planner, Signed, Trust};
+use deltachain::{Error, Result};
+
+use crate::directory::trust_record::TrustRecord;
+
+/// The trust of a follower.
+#[derive(Debug)]
+pub(crate) struct Trusting {
+    record: Mutex<TrustRecord>,
+    /// Where the record is kept; in the process alone if `None`.
+    directory: Option<PathBuf>,
+}
+
+impl Trusting {
+    /// In memory: what is seen is forgotten when the process ends.
+    pub(crate) fn in_memory(trust: Trust) -> Self {
+        Self { record: Mutex::new(TrustRecord { trust, seen: None, signed: None }), directory: None }
+    }
+
+    /// In a directory that this process keeps. `forget` takes back whatever was recorded there.
+    ///
+    /// # Errors
+    /// USAGE if trust was wanted there before and is not now, or the record cannot be read; IO.
+    pub(crate) fn in_directory(directory: &Path, trust: Option<Trust>, forget: bool) -> Result<Option<Self>> {
+        if forget {
+            TrustRecord::remove(directory)?;
+        }
+        let before = TrustRecord::read(directory)?;
+        let Some(trust) = trust else {
+            return match before {
+                None => Ok(None),
+                Some(_) => Err(Error::usage(
+                    "only versions that trusted keys have signed were taken so far, and no keys were given; give them, \
+                     or say that the trust of this directory is to be forgotten",
+                )
+                .in_file(directory)),
+            };
+        };
+        let (seen, signed) = before.map_or((None, None), |before| (before.seen, before.signed));
+        let record = TrustRecord { trust, seen, signed };
+        record.write(directory)?;
+        Ok(Some(Self { record: Mutex::new(record), directory: Some(directory.to_owned()) }))
+    }
+
+    /// The planner takes only signed versions. What was seen counts, unless another chain is to be taken.
+    pub(crate) fn planner(&self, planner: Planner, counts_seen: bool) -> Planner {
+        let TrustRecord { trust, seen, .. } = self.record.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        planner.trust(trust, seen.filter(|_| counts_seen))
+    }
+
+    /// Records what a plan has found out, before it is followed.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn record(&self, plan: &Plan) -> Result<()> {
+        let Some(Signed { by, seen, .. }) = &plan.signed else { return Ok(()) };
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = TrustRecord { trust: record.trust.clone(), seen: *seen, signed: Some((plan.commit, by.clone())) };
+        if now != *record {
+            self.directory.iter().try_for_each(|directory| now.write(directory))?;
+            *record = now;
+        }
+        Ok(())
+    }
+
+    /// Writes the record again, into a directory that has been made again.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn write_again(&self) -> Result<()> {
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        self.directory.iter().try_for_each(|directory| record.write(directory))
+    }
+}

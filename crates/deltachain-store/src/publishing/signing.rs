@@ -1,0 +1,68 @@
+//! Signing commits, and following none but signed ones (SPEC-signatures section 23.4).
+
+use std::sync::Arc;
+
+use deltachain::chain::{Note, ObjectName, Signer, Trust, head_not_signed, note_taken};
+use deltachain::tensor::Digest;
+use deltachain::{Error, Limits, Result};
+
+use crate::access::documents::commit_of;
+use crate::access::store::Store;
+use crate::publishing::options::PublishOptions;
+
+/// By which keys the head has to be signed that a publisher follows: those that it was given, or its own, of which one is enough.
+/// `None` if it does not sign and was given none.
+///
+/// # Errors
+/// USAGE if a key is given twice, or it does not trust one of its own.
+pub(crate) fn trust_of(options: &PublishOptions) -> Result<Option<Trust>> {
+    let own = options.sign.iter().map(|signer| signer.public());
+    let Some(trust) = &options.trust else {
+        let keys: Vec<_> = own.cloned().collect();
+        return if keys.is_empty() { Ok(None) } else { Trust::new(keys, 1).map(Some) };
+    };
+    if let Some(key) = own.into_iter().find(|key| !trust.keys().contains(key)) {
+        return Err(Error::usage(format!(
+            "the publisher signs with the key {key}, which is not among those it trusts"
+        )));
+    }
+    Ok(Some(trust.clone()))
+}
+
+/// R-SIG-03: whether the head, a version with this commit, may be followed.
+pub(crate) fn check_head(store: &Store, chain: Digest, (version, commit): (u64, Digest), trust: &Trust) -> Result<()> {
+    let notes = store.notes(version, commit)?;
+    let signers = trust.signers(chain, notes.iter().map(|(name, content)| (*name, content.as_slice())));
+    if signers.len() < trust.quorum() { Err(head_not_signed(version, commit)) } else { Ok(()) }
+}
+
+/// Stores a note on a commit, which need not be there yet. What is there already is as good.
+pub(crate) fn store_note(
+    store: &Store,
+    chain: Digest,
+    (version, commit): (u64, Digest),
+    signers: &[Arc<dyn Signer>],
+) -> Result<ObjectName> {
+    let (name, note) = Note::make(chain, version, commit, signers)?;
+    if !store.put_if_absent(name, &note)? && store.get(name)?.as_ref() != Some(&note) {
+        return Err(note_taken(name));
+    }
+    Ok(name)
+}
+
+/// Signs a version that has been published, whose commit must have this digest: for a quorum, or where a chain begins to be
+/// signed. It vouches for the version and all below it (R-SIG-04), so look at it before. Gives the name of the note.
+///
+/// # Errors
+/// USAGE if the version has another commit, if there is no signer or one twice, or if the store can only be read; R-CHN-01
+/// to R-CHN-04 and the rules of documents; R-SIG-02 (`CHAIN`) if something else is under the name of the note; IO;
+/// those of the signers.
+pub fn sign(store: &Store, version: u64, commit: Digest, signers: &[Arc<dyn Signer>]) -> Result<ObjectName> {
+    let (found, _) = commit_of(store, version, &Limits::default())?;
+    if found.commit != commit {
+        let message =
+            format!("version {version} has the commit {}, not {commit}; nothing has been signed", found.commit);
+        return Err(Error::usage(message));
+    }
+    store_note(store, found.chain, (version, commit), signers)
+}

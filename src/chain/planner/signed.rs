@@ -1,0 +1,198 @@
+//! Which versions count as signed, and which is the head of a reader with trust (SPEC-signatures section 23.3).
+
+use std::collections::BTreeMap;
+
+use crate::chain::{Note, ObjectName, Planner, Signed, Trust, VerifierKey};
+use crate::error::{Error, Result};
+use crate::limits::Limits;
+use crate::rules::{self, ensure};
+use crate::tensor::Digest;
+
+/// Versions that are looked at together, at most, when the highest ones turn out not to be signed.
+const MAX_STRIDE: usize = 64;
+
+/// What a planner with trust knows of signatures.
+#[derive(Debug)]
+pub(super) struct Signatures {
+    trust: Trust,
+    /// The newest signed head that was met before, to be given to the next planner.
+    recorded: Option<(u64, Digest)>,
+    /// The same, as long as it counts.
+    seen: Option<(u64, Digest)>,
+    /// Whether the head is wanted.
+    of_head: bool,
+    /// Who signed the version wanted, when it is known.
+    by: Option<Vec<VerifierKey>>,
+    /// The head is below this version.
+    below: u64,
+    /// How many versions are looked at together.
+    stride: usize,
+    /// Digests of the commits that have been supplied.
+    commits: BTreeMap<u64, Digest>,
+    /// Contents of the notes that have been supplied, empty if they cannot count.
+    notes: BTreeMap<ObjectName, Vec<u8>>,
+}
+
+impl Signatures {
+    /// Takes what an object is. A commit that is too long is not signed.
+    pub(super) fn supply(&mut self, name: ObjectName, content: Option<&[u8]>, limits: &Limits) {
+        let content = |most: u64| content.filter(|bytes| bytes.len() as u64 <= most);
+        match name {
+            ObjectName::Commit(version) => {
+                self.commits.remove(&version);
+                self.commits.extend(content(limits.document_bytes).map(|bytes| (version, Digest::of_bytes(bytes))));
+            }
+            ObjectName::Signature { .. } => {
+                self.notes.insert(name, content(Note::MOST_BYTES).unwrap_or_default().to_vec());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Planner {
+    /// Takes only versions that these keys have signed (SPEC-signatures section 23.3); the head is the highest of them. `seen`
+    /// is what the [plan](Signed) of an earlier planner said: the newest signed head that has been met, by version and
+    /// digest of its commit. The chain must have been listed: who cannot list finds no notes.
+    #[must_use]
+    pub fn trust(mut self, trust: Trust, seen: Option<(u64, Digest)>) -> Self {
+        let held = self.held.map(|held| held.version);
+        let recorded = seen;
+        let seen = seen.filter(|(version, _)| held < Some(*version));
+        let of_head = self.wanted.is_none();
+        if let Some((seen, _)) = seen.filter(|_| of_head) {
+            self.list_from = held.unwrap_or(seen);
+        }
+        let (commits, notes) = (BTreeMap::new(), BTreeMap::new());
+        let (by, below, stride) = (None, u64::MAX, 1);
+        self.signatures = Some(Signatures { trust, recorded, seen, of_head, by, below, stride, commits, notes });
+        self
+    }
+
+    /// What has been seen, if it counts: if nothing is held, or a lower version.
+    pub(super) fn seen(&self) -> Option<(u64, Digest)> {
+        self.signatures.as_ref()?.seen
+    }
+
+    /// From here on what has been seen does not count.
+    pub(super) fn leave_seen(&mut self) {
+        if let Some(signatures) = &mut self.signatures {
+            signatures.seen = None;
+        }
+    }
+
+    /// This takes the place of what has been seen.
+    pub(super) fn record_seen(&mut self, version: u64, commit: Digest) {
+        if let Some(signatures) = &mut self.signatures {
+            signatures.recorded = Some((version, commit));
+        }
+    }
+
+    /// Asks for the highest versions that may be signed, and the notes on them.
+    pub(super) fn ask_for_signed_head(&mut self) {
+        let Some(signatures) = &mut self.signatures else { return };
+        let (below, stride) = (signatures.below, signatures.stride);
+        signatures.stride = (2 * stride).min(MAX_STRIDE);
+        let listed = self.listed.iter().flat_map(|(_, listed)| listed.versions_with_notes(below));
+        let versions: Vec<u64> = listed.take(stride).collect();
+        for version in versions {
+            let name = ObjectName::Commit(version);
+            if !self.supplied.contains_key(&name) {
+                self.asked.insert(name);
+                self.ask_for_notes(version);
+            }
+        }
+    }
+
+    /// Asks for the notes on a version before its commit is known, to save a round.
+    pub(super) fn ask_for_notes(&mut self, version: u64) {
+        if let (Some(signatures), Some((_, listed))) = (&self.signatures, &self.listed) {
+            let notes = listed.notes_of_version(version).take(Note::MOST_OF_COMMIT);
+            self.asked.extend(notes.filter(|name| !signatures.notes.contains_key(name)));
+        }
+    }
+
+    /// The list is another one: looks for the head from the top.
+    pub(super) fn look_for_signed_head_again(&mut self) {
+        let Some(signatures) = &mut self.signatures else { return };
+        (signatures.below, signatures.stride) = (u64::MAX, 1);
+        signatures.commits.clear();
+        signatures.notes.clear();
+        self.supplied.retain(|name, _| !matches!(name, ObjectName::Commit(_)));
+    }
+
+    /// The head: the highest version that is signed, unless something is asked for first.
+    pub(super) fn find_signed_head(&mut self) -> Option<u64> {
+        loop {
+            let signatures = self.signatures.as_ref()?;
+            let version = self.listed.as_ref()?.1.versions_with_notes(signatures.below).next()?;
+            if !self.supplied.contains_key(&ObjectName::Commit(version)) {
+                self.ask_for_signed_head();
+                return None;
+            }
+            let by = self.signers(version)?;
+            let signatures = self.signatures.as_mut()?;
+            if by.len() >= signatures.trust.quorum() {
+                signatures.by = Some(by);
+                signatures.recorded = signatures.commits.get(&version).map(|commit| (version, *commit));
+                return Some(version);
+            }
+            // It is as if this version were not there.
+            signatures.below = version;
+            signatures
+                .notes
+                .retain(|name, _| !matches!(name, ObjectName::Signature { version: of, .. } if *of == version));
+            self.supplied.remove(&ObjectName::Commit(version));
+        }
+    }
+
+    /// The trusted keys that the notes on the commit of a version count for. `None` if some of them are asked for first.
+    fn signers(&mut self, version: u64) -> Option<Vec<VerifierKey>> {
+        let (signatures, chain, (_, listed)) = (self.signatures.as_ref()?, self.chain?, self.listed.as_ref()?);
+        let Some(&commit) = signatures.commits.get(&version) else { return Some(Vec::new()) };
+        let missing = listed.notes(version, commit).filter(|name| !signatures.notes.contains_key(name));
+        self.asked.extend(missing);
+        if !self.asked.is_empty() {
+            return None;
+        }
+        let content = |name| Some((name, signatures.notes.get(&name)?.as_slice()));
+        let signers = signatures.trust.signers(chain, listed.notes(version, commit).filter_map(content));
+        Some(signers.into_iter().cloned().collect())
+    }
+
+    /// R-SIG-01, of the version wanted.
+    pub(super) fn check_signed(&mut self, wanted: u64) -> Result<()> {
+        if !self.signatures.as_ref().is_some_and(|signatures| signatures.by.is_none()) {
+            return Ok(());
+        }
+        let Some(by) = self.signers(wanted) else { return Ok(()) };
+        let Some(signatures) = &mut self.signatures else { return Ok(()) };
+        let (count, quorum) = (by.len(), signatures.trust.quorum());
+        signatures.by = Some(by);
+        ensure(count >= quorum, &rules::SIG_01, || {
+            format!("version {wanted} is signed by {count} of the trusted keys, not by {quorum}")
+        })
+        .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()))
+    }
+
+    /// The failure to report if there is no head.
+    pub(super) fn no_head(&self) -> Error {
+        match &self.signatures {
+            Some(signatures) => {
+                let quorum = signatures.trust.quorum();
+                Error::broken(
+                    &rules::SIG_01,
+                    format!("no version of the chain is signed by {quorum} of the trusted keys"),
+                )
+            }
+            None => Error::broken(&rules::CHN_03, "the chain has no version"),
+        }
+    }
+
+    /// What the plan says of signatures.
+    pub(super) fn signed(&self, version: u64) -> Option<Signed> {
+        let Signatures { by, recorded, of_head, .. } = self.signatures.as_ref()?;
+        let unsigned_head = self.head().filter(|head| *of_head && *head > version);
+        Some(Signed { by: by.clone().unwrap_or_default(), seen: *recorded, unsigned_head })
+    }
+}

@@ -1,0 +1,274 @@
+//! Keys (SPEC-signatures section 23.2), written as other tools for signed notes write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ed25519_dalek::{Signature, Signer as _, VerifyingKey};
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+use crate::chain::signatures::base64;
+use crate::error::{Error, Result};
+
+/// The type of a key in C2SP's signed notes: Ed25519.
+const ED25519: u8 = 1;
+
+/// A public key with its name. Displayed and parsed as a verifier key of C2SP: `NAME+ID+KEY`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct VerifierKey {
+    name: String,
+    id: [u8; 4],
+    key: VerifyingKey,
+}
+
+impl VerifierKey {
+    /// From a name and the 32 bytes of an Ed25519 public key (RFC 8032).
+    ///
+    /// # Errors
+    /// USAGE if it is not a name (SPEC-signatures section 23.2) or not a public key.
+    pub fn new(name: &str, key: [u8; 32]) -> Result<Self> {
+        if !is_name(name) {
+            return Err(Error::usage(format!("{name:?} is not a name of a key: no spaces, no +, not empty")));
+        }
+        let id = id(name, &key);
+        let key = VerifyingKey::from_bytes(&key).ok().filter(|key| !key.is_weak());
+        let key = key.ok_or_else(|| Error::usage(format!("the key {name:?} is not an Ed25519 public key")))?;
+        Ok(Self { name: name.to_owned(), id, key })
+    }
+
+    /// The name, for people: two keys may have the same.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The key ID: 8 lowercase hexadecimal digits. It tells keys apart, and proves nothing.
+    pub fn id(&self) -> String {
+        hex(self.id)
+    }
+
+    /// The 32 bytes of the public key.
+    pub fn bytes(&self) -> [u8; 32] {
+        self.key.to_bytes()
+    }
+
+    /// Whether a signature line is by this key, as far as its name and its key ID say.
+    pub(super) fn is_named(&self, name: &str, id: [u8; 4]) -> bool {
+        (self.name.as_str(), self.id) == (name, id)
+    }
+
+    pub(super) fn raw_id(&self) -> [u8; 4] {
+        self.id
+    }
+
+    /// Whether this is a signature of the text by this key. The strict variant: no other party can make a second key that
+    /// the same signature fits.
+    pub(super) fn verifies(&self, text: &str, signature: [u8; 64]) -> bool {
+        self.key.verify_strict(text.as_bytes(), &Signature::from_bytes(&signature)).is_ok()
+    }
+}
+
+/// Reads `NAME+ID+KEY`; USAGE if it is none, or the ID is another key's.
+impl FromStr for VerifierKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let refused = || Error::usage(format!("{text:?} is not a public key: NAME+ID+KEY"));
+        let mut parts = text.splitn(3, '+');
+        let (Some(name), Some(id), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(refused());
+        };
+        let [ED25519, key @ ..] = base64::decode::<33>(key).ok_or_else(refused)? else {
+            return Err(Error::usage(format!("{text:?} is not an Ed25519 key")));
+        };
+        let read = Self::new(name, key)?;
+        if read.id() != id {
+            return Err(Error::usage(format!("the public key {text:?} is damaged: its ID should be {}", read.id())));
+        }
+        Ok(read)
+    }
+}
+
+impl fmt::Display for VerifierKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}+{}", self.name, self.id(), base64::encode(&typed(&self.bytes())))
+    }
+}
+
+impl fmt::Debug for VerifierKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Who can sign: a [`SigningKey`], or something that has one elsewhere and can be asked.
+pub trait Signer: fmt::Debug + Send + Sync {
+    /// The public key of what it signs with.
+    fn public(&self) -> &VerifierKey;
+
+    /// The Ed25519 signature of this text (RFC 8032).
+    ///
+    /// # Errors
+    /// Whatever keeps it from signing.
+    fn sign(&self, text: &[u8]) -> Result<[u8; 64]>;
+}
+
+/// A secret key with its name. It is erased from memory when it is dropped, and never shown by `Debug`.
+#[derive(Clone)]
+pub struct SigningKey {
+    public: VerifierKey,
+    secret: ed25519_dalek::SigningKey,
+}
+
+impl SigningKey {
+    /// From a name and the 32 random bytes that are the secret (RFC 8032).
+    ///
+    /// # Errors
+    /// USAGE if it is not a name (SPEC-signatures section 23.2).
+    pub fn from_seed(name: &str, seed: [u8; 32]) -> Result<Self> {
+        let secret = ed25519_dalek::SigningKey::from_bytes(&Zeroizing::new(seed));
+        Ok(Self { public: VerifierKey::new(name, secret.verifying_key().to_bytes())?, secret })
+    }
+
+    /// Reads what [`to_text`](Self::to_text) gives.
+    ///
+    /// # Errors
+    /// USAGE if it is not a secret key, or has the ID of another one. The message never has the text.
+    pub fn parse(text: &str) -> Result<Self> {
+        let refused = || Error::usage("this is not a secret key: PRIVATE+KEY+NAME+ID+KEY");
+        let mut parts = text.strip_prefix("PRIVATE+KEY+").ok_or_else(refused)?.splitn(3, '+');
+        let (Some(name), Some(id), Some(seed)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(refused());
+        };
+        let seed = Zeroizing::new(base64::decode::<33>(seed).ok_or_else(refused)?);
+        let [ED25519, seed @ ..] = &*seed else {
+            return Err(Error::usage("the secret key is not an Ed25519 key"));
+        };
+        let read = Self::from_seed(name, *seed)?;
+        if read.public.id() != id {
+            return Err(Error::usage(format!("the secret key is damaged: its ID should be {}", read.public.id())));
+        }
+        Ok(read)
+    }
+
+    /// The key as a text that other tools for signed notes read too: `PRIVATE+KEY+NAME+ID+KEY`. It is secret, and whoever
+    /// asks for it has to keep it so.
+    pub fn to_text(&self) -> String {
+        let typed = Zeroizing::new(typed(self.secret.as_bytes()));
+        format!("PRIVATE+KEY+{}+{}+{}", self.public.name, self.public.id(), base64::encode(&*typed))
+    }
+
+    /// The public key.
+    pub fn public(&self) -> &VerifierKey {
+        &self.public
+    }
+}
+
+impl Signer for SigningKey {
+    fn public(&self) -> &VerifierKey {
+        &self.public
+    }
+
+    fn sign(&self, text: &[u8]) -> Result<[u8; 64]> {
+        Ok(self.secret.sign(text).to_bytes())
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SigningKey").field("public", &self.public).finish_non_exhaustive()
+    }
+}
+
+/// Whether a key may have this name.
+pub(super) fn is_name(name: &str) -> bool {
+    !name.is_empty() && !name.chars().any(|c| c == '+' || c < '\u{21}' || c.is_whitespace())
+}
+
+/// The digits of a key ID.
+pub(super) fn hex(id: [u8; 4]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn id(name: &str, key: &[u8; 32]) -> [u8; 4] {
+    let hash = Sha256::new().chain_update(name).chain_update(b"\n").chain_update(typed(key)).finalize();
+    std::array::from_fn(|place| hash[place])
+}
+
+fn typed(key: &[u8; 32]) -> [u8; 33] {
+    std::array::from_fn(|place| place.checked_sub(1).map_or(ED25519, |place| key[place]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorClass;
+
+    /// The keys of the documentation of Go's `golang.org/x/mod/sumdb/note`.
+    const GO_PUBLIC: &str = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW";
+    const GO_SECRET: &str = "PRIVATE+KEY+PeterNeumann+c74f20a3+AYEKFALVFGyNhPJEMzD1QIDr+Y7hfZx09iUvxdXHKDFz";
+
+    #[test]
+    fn keys_of_another_tool_are_read_and_written() {
+        let key = SigningKey::parse(GO_SECRET).unwrap();
+        assert_eq!(key.public().to_string(), GO_PUBLIC);
+        assert_eq!(key.to_text(), GO_SECRET);
+        let public: VerifierKey = GO_PUBLIC.parse().unwrap();
+        assert_eq!((&public, public.name(), public.id().as_str()), (key.public(), "PeterNeumann", "c74f20a3"));
+        assert_eq!(VerifierKey::new("PeterNeumann", public.bytes()).unwrap(), public);
+        assert_eq!(SigningKey::from_seed("PeterNeumann", *key.secret.as_bytes()).unwrap().to_text(), GO_SECRET);
+    }
+
+    #[test]
+    fn other_texts_are_no_keys() {
+        let key = GO_PUBLIC.rsplit('+').next().unwrap();
+        let changed = [
+            String::new(),
+            "PeterNeumann".to_owned(),
+            format!("PeterNeumann+{key}"),
+            format!("+c74f20a3+{key}"),
+            format!("PeterNeuman+c74f20a3+{key}"),
+            format!("Peter Neumann+c74f20a3+{key}"),
+            format!("PeterNeumann+C74F20A3+{key}"),
+            format!("PeterNeumann+c74f20a4+{key}"),
+            format!("PeterNeumann+c74f20a+{key}"),
+            format!("PeterNeumann+c74f20a3+{}", &key[4..]),
+            format!("PeterNeumann+c74f20a3+B{}", &key[1..]),
+            format!("{GO_PUBLIC}="),
+            format!("{GO_PUBLIC}\n"),
+            format!(" {GO_PUBLIC}"),
+            GO_SECRET.to_owned(),
+        ];
+        for text in changed {
+            assert_eq!(text.parse::<VerifierKey>().unwrap_err().class(), ErrorClass::Usage, "{text}");
+            assert_eq!(SigningKey::parse(&format!("PRIVATE+KEY+{text}")).unwrap_err().class(), ErrorClass::Usage);
+        }
+        assert_eq!(SigningKey::parse(GO_PUBLIC).unwrap_err().class(), ErrorClass::Usage);
+        // No point of the curve; and one of low order, for which anybody can sign.
+        let two = std::array::from_fn(|place| if place == 0 { 2 } else { 0 });
+        let one = std::array::from_fn(|place| u8::from(place == 0));
+        for bytes in [two, one] {
+            assert_eq!(VerifierKey::new("a", bytes).unwrap_err().class(), ErrorClass::Usage);
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_text() {
+        for name in ["a", "example.com/log", "\u{e9}", "\u{7f}", "\u{200b}", "-"] {
+            assert!(is_name(name), "{name:?}");
+        }
+        for name in ["", "a b", "a+b", "\n", "\u{1f}", "a\u{85}", "\u{a0}", "\u{2028}", "\u{3000}"] {
+            assert!(!is_name(name), "{name:?}");
+            assert!(SigningKey::from_seed(name, [1; 32]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let key = SigningKey::parse(GO_SECRET).unwrap();
+        let shown = format!("{key:?} {key:#?}");
+        assert!(shown.contains(GO_PUBLIC) && !shown.contains(GO_SECRET.rsplit('+').next().unwrap()));
+        assert!(!shown.contains("secret"));
+        let error = SigningKey::parse(&GO_SECRET[..GO_SECRET.len() - 4]).unwrap_err();
+        assert!(!error.to_string().contains("AYEKFAL"));
+    }
+}

@@ -1,0 +1,31 @@
+//! Signed commits (SPEC-signatures.md): keys, whom a reader trusts, and notes, which vouch for commits.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use deltachain::chain::{Note, ObjectName, SigningKey, Trust};
+//! use deltachain::tensor::Digest;
+//!
+//! # fn main() -> deltachain::Result<()> {
+//! // The seed of a key comes from the system's random numbers.
+//! let key = SigningKey::from_seed("trainer", [7; 32])?;
+//! let (chain, commit) = (Digest::of_bytes(b"chain.json"), Digest::of_bytes(b"a commit"));
+//! let (name, note) = Note::make(chain, 3, commit, &[Arc::new(key.clone())])?;
+//! assert!(matches!(name, ObjectName::Signature { version: 3, .. }));
+//!
+//! // Readers are given the public key, as text.
+//! let trust = Trust::new([key.public().to_string().parse()?], 1)?;
+//! let read = Note::read(name, chain, &note).expect("a note on this commit");
+//! assert_eq!(read.counts_for(&trust), [key.public()]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod base64;
+mod keys;
+mod note;
+mod trust;
+
+pub use keys::{Signer, SigningKey, VerifierKey};
+pub use note::Note;
+pub use trust::Trust;
