@@ -391,8 +391,18 @@ mod tests {
         use ErrorClass::{Chain, Corrupt, Io, Limit, Malformed, NonCanonical, NotDcf, StateMismatch};
         use ErrorClass::{Truncated, Unsupported, Usage, WrongBase};
         let all = [
-            NotDcf, Truncated, Corrupt, Malformed, NonCanonical, Unsupported, Limit, WrongBase, StateMismatch, Chain,
-            Io, Usage,
+            NotDcf,
+            Truncated,
+            Corrupt,
+            Malformed,
+            NonCanonical,
+            Unsupported,
+            Limit,
+            WrongBase,
+            StateMismatch,
+            Chain,
+            Io,
+            Usage,
         ];
         for class in all {
             assert!(!class.advice().is_empty() && !Error::refused(class, "no").advice().is_empty(), "{class}");

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import random
 import signal
@@ -191,7 +192,7 @@ def main() -> None:
         like=like,
         group=group,
         rank_timeout=float(limit),
-        snapshots=None,
+        snapshot_cost=math.inf,
         attempts=3,
         progress=progress,
     ) as pub:

@@ -17,9 +17,9 @@ pub(crate) mod pace;
 pub(crate) mod partial;
 #[cfg(feature = "s3")]
 pub(crate) mod provider;
+pub(crate) mod rate;
 #[cfg(feature = "raw")]
 pub(crate) mod raw;
-pub(crate) mod rate;
 pub(crate) mod read;
 pub(crate) mod refusal;
 #[cfg(feature = "servers")]

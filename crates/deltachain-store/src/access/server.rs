@@ -7,10 +7,10 @@ use deltachain::{Error, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 #[cfg(feature = "az")]
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-#[cfg(feature = "gs")]
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 #[cfg(feature = "http")]
 use object_store::client::ClientConfigKey;
+#[cfg(feature = "gs")]
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 #[cfg(feature = "http")]
 use object_store::http::HttpBuilder;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig};
@@ -19,9 +19,9 @@ use url::Url;
 use crate::access::http::Connector;
 use crate::access::opened::{Kind, Opened};
 use crate::access::options::StoreOptions;
-use crate::access::settings;
 #[cfg(feature = "s3")]
 use crate::access::provider::Provider;
+use crate::access::settings;
 
 /// Environment variables that begin with one of these are settings of a store.
 const ENVIRONMENT: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];

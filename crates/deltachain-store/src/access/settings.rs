@@ -16,10 +16,24 @@ pub(crate) struct Known {
 pub(crate) const S3: Known = Known {
     kind: "S3",
     usual: &[
-        "region", "endpoint", "access_key_id", "secret_access_key", "session_token", "skip_signature",
-        "virtual_hosted_style_request", "allow_http", "request_payer", "server_side_encryption", "sse_kms_key_id",
-        "checksum_algorithm", "role_arn", "web_identity_token_file", "user_agent", "proxy_url",
-        "proxy_ca_certificate", "allow_invalid_certificates",
+        "region",
+        "endpoint",
+        "access_key_id",
+        "secret_access_key",
+        "session_token",
+        "skip_signature",
+        "virtual_hosted_style_request",
+        "allow_http",
+        "request_payer",
+        "server_side_encryption",
+        "sse_kms_key_id",
+        "checksum_algorithm",
+        "role_arn",
+        "web_identity_token_file",
+        "user_agent",
+        "proxy_url",
+        "proxy_ca_certificate",
+        "allow_invalid_certificates",
     ],
     others: &[
         ("key", "access_key_id"),
@@ -42,8 +56,16 @@ pub(crate) const S3: Known = Known {
 pub(crate) const GOOGLE: Known = Known {
     kind: "Google Cloud Storage",
     usual: &[
-        "service_account", "service_account_key", "application_credentials", "bearer_token", "base_url",
-        "skip_signature", "allow_http", "user_agent", "proxy_url", "proxy_ca_certificate",
+        "service_account",
+        "service_account_key",
+        "application_credentials",
+        "bearer_token",
+        "base_url",
+        "skip_signature",
+        "allow_http",
+        "user_agent",
+        "proxy_url",
+        "proxy_ca_certificate",
         "allow_invalid_certificates",
     ],
     others: &[
@@ -59,9 +81,22 @@ pub(crate) const GOOGLE: Known = Known {
 pub(crate) const AZURE: Known = Known {
     kind: "Azure",
     usual: &[
-        "account_name", "account_key", "sas_token", "bearer_token", "client_id", "client_secret", "tenant_id",
-        "endpoint", "skip_signature", "use_emulator", "use_azure_cli", "allow_http", "user_agent", "proxy_url",
-        "proxy_ca_certificate", "allow_invalid_certificates",
+        "account_name",
+        "account_key",
+        "sas_token",
+        "bearer_token",
+        "client_id",
+        "client_secret",
+        "tenant_id",
+        "endpoint",
+        "skip_signature",
+        "use_emulator",
+        "use_azure_cli",
+        "allow_http",
+        "user_agent",
+        "proxy_url",
+        "proxy_ca_certificate",
+        "allow_invalid_certificates",
     ],
     others: &[
         ("credential", "account_key, sas_token or bearer_token"),
@@ -77,7 +112,12 @@ pub(crate) const AZURE: Known = Known {
 pub(crate) const WEB: Known = Known {
     kind: "web server",
     usual: &[
-        "allow_http", "user_agent", "proxy_url", "proxy_ca_certificate", "allow_invalid_certificates", "http1_only",
+        "allow_http",
+        "user_agent",
+        "proxy_url",
+        "proxy_ca_certificate",
+        "allow_invalid_certificates",
+        "http1_only",
         "http2_only",
     ],
     others: &[("client_kwargs", "user_agent, proxy_url and so on"), ("headers", "nothing: none can be set")],
@@ -107,7 +147,7 @@ impl Known {
 mod tests {
     use std::str::FromStr;
 
-        use object_store::aws::AmazonS3ConfigKey;
+    use object_store::aws::AmazonS3ConfigKey;
     use object_store::azure::AzureConfigKey;
     use object_store::client::ClientConfigKey;
     use object_store::gcp::GoogleConfigKey;
