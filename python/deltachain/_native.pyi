@@ -17,6 +17,8 @@ rules: _Rules
 _Path = str | PathLike[str]
 # Called as progress(phase, done, total), in bytes.
 _Progress = Callable[[str, int, int], object] | None
+# Asked about twenty times a second: whether the work is to end.
+_Until = Callable[[], object] | None
 # Name, dtype and shape.
 _Info = tuple[str, str, list[int]]
 # Name, dtype, shape, numbers of lanes unless all are given, values.
@@ -80,7 +82,8 @@ class Publisher:
         store: Store,
         like: _Path | None,
         profile: str,
-        snapshots: float | None,
+        snapshot_cost: float | None,
+        snapshot_every: int | None,
         skips: list[int],
         assets: bool,
         max_changed: float | None,
@@ -122,12 +125,13 @@ class Store:
         cls,
         url: str,
         settings: list[tuple[str, str]],
-        credentials: Callable[[], Mapping[str, Any]] | None = None,
-        create: bool = False,
-        timeout: float | None = None,
-        attempts: int | None = None,
-        max_rate: int | None = None,
+        credentials: Callable[[], Mapping[str, Any]] | None,
+        is_new: bool | None,
+        timeout: float | None,
+        attempts: int | None,
+        max_rate: int | None,
     ) -> Store: ...
+    def missing_directory(self) -> PathLike[str] | None: ...
     def init(self) -> bool: ...
 
 @final
@@ -174,16 +178,22 @@ class Follower:
     def held(self) -> tuple[int, str, PathLike[str] | None] | None: ...
     def held_commit(self) -> tuple[str, dict[str, str]] | None: ...
     def poll(
-        self, version: int | None, timeout: float | None, threads: int | None, progress: _Progress
+        self, version: int | None, timeout: float | None, threads: int | None, progress: _Progress, until: _Until
     ) -> tuple[bool, Prepared | None]: ...
     def prepare(
-        self, version: int | None, timeout: float | None, poll: float, threads: int | None, progress: _Progress
+        self,
+        version: int | None,
+        timeout: float | None,
+        poll: float,
+        threads: int | None,
+        progress: _Progress,
+        until: _Until,
     ) -> Prepared | None: ...
     def next(
         self,
         polling: Polling,
         waits: bool,
-        until: Callable[[], object] | None,
+        until: _Until,
         threads: int | None,
         progress: _Progress,
     ) -> Prepared | None: ...
@@ -192,7 +202,7 @@ class Follower:
     def stored(self, version: int) -> datetime | None: ...
     def tensors(self) -> list[_Info]: ...
     def read(self, number: int) -> Buffer: ...
-    def verify(self, threads: int | None, progress: _Progress) -> None: ...
+    def verify(self, threads: int | None, progress: _Progress, until: _Until) -> None: ...
     def close(self) -> None: ...
 
 def diff_files(
@@ -263,5 +273,6 @@ def report(arguments: list[str], store: Store | None, threads: int | None, progr
 def is_managed(directory: _Path) -> bool: ...
 def leave() -> None: ...
 def forked() -> None: ...
-def follow(arguments: list[str], on_event: Callable[[str], None]) -> None: ...
+def follow(arguments: list[str], on_event: Callable[[str], None], until: _Until) -> None: ...
+def class_advice() -> list[tuple[str, str]]: ...
 def main(arguments: list[str]) -> int: ...

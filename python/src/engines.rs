@@ -102,11 +102,17 @@ fn exception(py: Python<'_>, failure: &Failure) -> PyErr {
     }
 }
 
-/// `deltachain follow` in this process, with these arguments. `on_event` gets its events, as JSON.
+/// `deltachain follow` in this process, with these arguments. `on_event` gets its events, as JSON. It ends when `until`
+/// returns something true.
 #[pyfunction]
-pub(crate) fn follow(py: Python<'_>, arguments: Vec<OsString>, on_event: Py<PyAny>) -> PyResult<()> {
+pub(crate) fn follow(
+    py: Python<'_>,
+    arguments: Vec<OsString>,
+    on_event: Py<PyAny>,
+    until: Option<Py<PyAny>>,
+) -> PyResult<()> {
     let stop = Stop::default();
-    let how = How { stop: Some(stop.clone()), ..How::default() };
+    let how = How { stop: Some(stop.clone()), until, ..How::default() };
     run_apart(py, &how, Some(&on_event), |watch| {
         deltachain_cli::follow(arguments, watch, stop, &|event| watch.event(event))
     })

@@ -36,6 +36,8 @@ mod native {
     #[pymodule_export]
     use crate::engines::{Servers, follow};
     #[pymodule_export]
+    use crate::errors::class_advice;
+    #[pymodule_export]
     use crate::gate::{forked, leave};
     #[pymodule_export]
     use crate::link::Link;
