@@ -207,6 +207,8 @@ def failures(folder: Path) -> list[list[Any]]:
             good = states == ["other"] and engine.shows() == fresh_of(folder, number)
             rows.append([f"{name} behind the backend, {mode} to {number}", good, "then as a fresh start"])
 
+    rows += kept_elsewhere(engine)
+
     # An update that somebody has left open.
     engine.begin("sparse")
     engine.llm.start_weight_update()
@@ -221,6 +223,26 @@ def failures(folder: Path) -> list[list[Any]]:
         refused(name, dc.UnsupportedError, lambda act=act: engine.engine(act), last)
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     return rows
+
+
+def kept_elsewhere(engine: Updated) -> list[list[Any]]:
+    """A copy that another process manages, named by a request: rows as of `failures`."""
+    copied = engine.folder / "kept"
+    shutil.rmtree(copied, ignore_errors=True)
+    with dc.Subscriber(engine.folder / "chain", host_copy=copied) as subscriber:
+        subscriber.prepare(3, timeout=60).apply()
+        engine.llm.collective_rpc(lambda worker: setattr(worker.weight_transfer_engine, "_configured", {}))
+        engine.llm.init_weight_transfer_engine({"init_info": {"host_copy": str(copied)}})
+        engine.llm.start_weight_update()
+        said = ""
+        try:
+            engine.llm.update_weights({"update_info": {"version": 3}})
+        except dc.UsageError as error:
+            said = str(error)
+        rows = [["a copy of another process, without a digest", "give the version's digest" in said, said]]
+        engine.update(3)
+        good = engine.shows()[0] == fresh_of(engine.folder, 3)[0]
+        return [*rows, ["a copy of another process", good, "as a fresh start"]]
 
 
 def workers(folder: Path) -> list[list[Any]]:

@@ -81,7 +81,8 @@ class EngineCopy:
         self._subscriber: Subscriber | None = None
         try:
             if chain is not None:
-                self._subscriber = Subscriber(chain, host_copy=directory, kind="torch")
+                # A directory that is to be removed may be left by a killed process, of a chain that was made anew.
+                self._subscriber = Subscriber(chain, host_copy=directory, kind="torch", adopt=remove)
         except InUseError:
             pass
         except Error:

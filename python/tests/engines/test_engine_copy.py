@@ -199,3 +199,23 @@ def test_memory_that_cannot_hold_two_versions_is_refused(tmp_path: Path) -> None
     with pytest.raises(dc.UsageError, match=r"room for two versions.*--shm-size.*host_copy") as raised:
         shared_memory_directory("a chain", 1 << 50)
     assert raised.value.file == "/dev/shm"
+
+
+def test_what_a_killed_process_left_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    for name in ("chain", "other"):
+        (tmp_path / name).mkdir()
+        published(tmp_path / name, 1)
+    with dc.Subscriber(tmp_path / "chain" / "chain", host_copy=tmp_path / "copy") as subscriber:
+        subscriber.prepare().apply()
+    # A directory that stays is of one chain.
+    for remove in (False, True):
+        copy = EngineCopy(str(tmp_path / "other" / "chain"), str(tmp_path / "copy"), changes=False, remove=remove)
+        try:
+            if remove:
+                assert copy.take(None, None, LONG).number == 0
+            else:
+                with pytest.raises(dc.TimeoutError, match="R-CHN-13"):
+                    copy.take(None, None, 2.0)
+        finally:
+            copy.close()
+    assert not (tmp_path / "copy").exists()
