@@ -23,7 +23,7 @@ const LONG_SIZES: [u64; 5] = [64, 256, 1024, 4096, 8192];
 const WORDS: &str = "\
 GB/s are 10^9 bytes of the model per second and core; the slowest and the fastest run are in brackets. \"x \
 memcpy\" compares with a copy of the same bytes by as many threads, \"x 1 thread\" with the same work by one \
-thread. States are in memory, except where files are named. [bench/rivals](bench/rivals/RESULTS.md) compares \
+thread. States are in memory, except where files are named. [bench/rivals](../bench/rivals/RESULTS.md) compares \
 links with other tools.\n\
 \n\
 - `diff, base hashed` is what a user of `diff` gets. `base digests known` is a publisher whose base \
