@@ -24,7 +24,7 @@ fn state(value: u8) -> MemoryState {
     state
 }
 
-fn entry(name: &str, value: impl ToString) -> Metadata {
+fn entry(name: &str, value: &dyn ToString) -> Metadata {
     BTreeMap::from([(name.to_owned(), value.to_string())])
 }
 
@@ -42,7 +42,7 @@ fn publisher(store: &Store, metadata: Metadata) -> Publisher {
 
 /// Publishes a step with a new publisher, as a trainer that was restarted.
 fn publish(store: &Store, step: i64, value: u8) -> Published {
-    publisher(store, entry("step", step)).publish(&state(value), Base::Chain, &()).unwrap()
+    publisher(store, entry("step", &step)).publish(&state(value), Base::Chain, &()).unwrap()
 }
 
 fn steps(store: &Store) -> Vec<String> {
@@ -56,7 +56,7 @@ fn a_follower_has_the_metadata_of_its_version() {
     // As long as a document may be, with what JSON escapes.
     let long = "\u{1}\"\\\u{1F9EE}".repeat(1 << 20);
     for (step, note) in [(1, "short".to_owned()), (2, long)] {
-        let mut metadata = entry("step", step);
+        let mut metadata = entry("step", &step);
         metadata.insert("a \"note\"".to_owned(), note);
         let options = PublishOptions::default().metadata(metadata);
         Publisher::open(store.clone(), options).unwrap().publish(&state(step), Base::Chain, &()).unwrap();
@@ -108,26 +108,26 @@ fn a_step_is_published_once() {
     assert_eq!(steps(&store), ["-1", "0", "9"]);
     // Also by one that goes on, which then need not read the head.
     let mut one = publisher(&store, Metadata::new());
-    assert!(one.known_repeated(&entry("step", 9)).unwrap().is_none(), "it has not read anything");
-    assert_eq!(one.repeated(&entry("step", 9)).unwrap().unwrap().version, 2);
-    assert_eq!(one.known_repeated(&entry("step", 9)).unwrap().unwrap().version, 2);
-    assert!(one.known_repeated(&entry("step", 10)).unwrap().is_none());
+    assert!(one.known_repeated(&entry("step", &9)).unwrap().is_none(), "it has not read anything");
+    assert_eq!(one.repeated(&entry("step", &9)).unwrap().unwrap().version, 2);
+    assert_eq!(one.known_repeated(&entry("step", &9)).unwrap().unwrap().version, 2);
+    assert!(one.known_repeated(&entry("step", &10)).unwrap().is_none());
 }
 
 #[test]
 fn a_version_without_a_step_is_refused_and_a_head_without_one_does_not_count() {
     let store = in_memory();
-    for metadata in [Metadata::new(), entry("stop", 1), entry("step", "1.0"), entry("step", "")] {
+    for metadata in [Metadata::new(), entry("stop", &1), entry("step", &"1.0"), entry("step", &"")] {
         let error = publisher(&store, metadata).publish(&state(1), Base::Chain, &()).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Usage);
         assert!(error.message().contains("\"step\""), "{error}");
     }
     let first = state(1);
     let parts = publisher(&store, Metadata::new()).prepare([(0, (&first).into(), Base::Nothing)], 1, &()).unwrap();
-    let error = publisher(&store, Metadata::new()).commit(parts, entry("stop", 1), &()).unwrap_err();
+    let error = publisher(&store, Metadata::new()).commit(parts, entry("stop", &1), &()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage);
     assert_eq!(log(&store, None).unwrap(), []);
-    for other in [Metadata::new(), entry("step", "first")] {
+    for other in [Metadata::new(), entry("step", &"first")] {
         let options = PublishOptions::default().metadata(other);
         Publisher::open(store.clone(), options).unwrap().publish(&state(1), Base::Chain, &()).unwrap();
         assert!(publish(&store, -5, 2).is_new);
@@ -143,14 +143,14 @@ fn of_two_publishers_with_the_same_step_one_publishes_it() {
     let mut prepared: Vec<_> = [&first, &second, &third]
         .map(|state| {
             let mut publisher = publisher(&store, Metadata::new());
-            assert!(publisher.repeated(&entry("step", 1)).unwrap().is_none());
+            assert!(publisher.repeated(&entry("step", &1)).unwrap().is_none());
             let parts = publisher.prepare([(0, Model::State(state), Base::Chain)], 1, &()).unwrap();
             (publisher, parts)
         })
         .into();
     let mut commit = |number: usize, step: i64| {
         let (publisher, parts) = &mut prepared[number];
-        publisher.commit(parts.clone(), entry("step", step), &())
+        publisher.commit(parts.clone(), entry("step", &step), &())
     };
     let won = commit(0, 1).unwrap();
     assert_eq!((won.version, won.is_new), (1, true));
@@ -169,7 +169,7 @@ fn parts_of_other_processes_are_committed_once() {
     let next = state(1);
     let parts = publisher(&store, Metadata::new()).prepare([(0, (&next).into(), Base::Chain)], 1, &()).unwrap();
     let commit =
-        |step: i64| publisher(&store, Metadata::new()).commit(parts.clone(), entry("step", step), &()).unwrap();
+        |step: i64| publisher(&store, Metadata::new()).commit(parts.clone(), entry("step", &step), &()).unwrap();
     let head = commit(4);
     assert_eq!((head.version, head.is_new), (0, false));
     assert_eq!(commit(5).version, 1);
@@ -187,16 +187,16 @@ fn a_step_costs_no_request_more() {
         let counted = (1..5).map(|step: u8| {
             objects.requests();
             let (before, next) = (state(step - 1), state(step));
-            publisher.repeated(&entry("step", step)).unwrap();
+            publisher.repeated(&entry("step", &step)).unwrap();
             let parts = publisher.prepare([(0, (&next).into(), Base::Last((&before).into()))], 1, &()).unwrap();
-            assert!(publisher.commit(parts, entry("step", step), &()).unwrap().is_new);
+            assert!(publisher.commit(parts, entry("step", &step), &()).unwrap().is_new);
             objects.requests()
         });
         let mut counted: Vec<u64> = counted.collect();
         // The head is read; what the publisher knows costs nothing.
-        let repeated = publisher.known_repeated(&entry("step", 3)).unwrap();
+        let repeated = publisher.known_repeated(&entry("step", &3)).unwrap();
         assert_eq!((repeated.map(|head| head.version), objects.requests()), (once.then_some(3), 0));
-        assert_eq!(publisher.repeated(&entry("step", 3)).unwrap().is_some(), once);
+        assert_eq!(publisher.repeated(&entry("step", &3)).unwrap().is_some(), once);
         counted.push(objects.requests());
         counted
     };
