@@ -202,14 +202,16 @@ def pairs(last):
 
 
 def tar(objects):
-    """A plain archive of regular files and symbolic links, the same for the same objects."""
+    """A plain archive of regular files and symbolic links, the same for the same objects. Long names are as GNU tar
+    writes them."""
     out = b""
     for name, data in sorted(objects.items()):
         header = tarfile.TarInfo(name)  # mode 0644, no time, no owner
         if isinstance(data, Symlink):
             header.type, header.linkname, data = tarfile.SYMTYPE, data, b""
         header.size = len(data)
-        out += header.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict") + data + bytes(-len(data) % BLOCK)
+        form = tarfile.USTAR_FORMAT if len(name) <= tarfile.LENGTH_NAME else tarfile.GNU_FORMAT
+        out += header.tobuf(form, "utf-8", "strict") + data + bytes(-len(data) % BLOCK)
     return out + bytes(2 * BLOCK)
 
 
@@ -237,7 +239,7 @@ def member_list(chain, held, take, **others):
 
 def features_of(chain, held, accept, take, others, features):
     asked = {"held-version": held, "accept": accept, "partial": take, "set-limit": others["set_bytes"],
-             "coded-limit": others["coded_bytes"], "direct-path": others["direct"]}
+             "coded-limit": others["coded_bytes"], "direct-path": others["direct"], "signatures": others["trust"]}
     return sorted(chain.features | {name for name, value in asked.items() if value is not None} | set(features))
 
 
@@ -267,13 +269,14 @@ def held_of(held):
 
 
 def good(id, chain, path, reason, *, head=None, version=None, held=None, size=None, rules=(), section="19",
-         from_nothing=False, accept=None, take=None, set_bytes=None, coded_bytes=None, direct=None, replay=True,
-         features=()):
+         from_nothing=False, accept=None, take=None, set_bytes=None, coded_bytes=None, direct=None, trust=None,
+         replay=True, features=()):
     """A vector of a chain that leads where the reader wants to go. `path`: the cheapest. `head`: the version that the
     reader gets, if it is not the last of the path. `size`: bytes of the path, if its routes are not the usual ones.
     `from_nothing`: the path does not begin at the held version. `take`: the shards and tensors that replay takes.
-    `direct`: the cheapest direct path is wanted. `replay` False: there are no files, so that it is not run."""
-    others = {"set_bytes": set_bytes, "coded_bytes": coded_bytes, "direct": direct}
+    `direct`: the cheapest direct path is wanted. `trust`: whose versions the reader takes. `replay` False: there are
+    no files, so that it is not run."""
+    others = {"set_bytes": set_bytes, "coded_bytes": coded_bytes, "direct": direct, "trust": trust}
     head, held = path[-1] if head is None else head, held_of(held)
     size = chain.bytes_of(path, None if from_nothing or held is None else held.version) if size is None else size
     expect = {"plan": {"version": head, "bytes": size, "path": path}}
@@ -285,10 +288,10 @@ def good(id, chain, path, reason, *, head=None, version=None, held=None, size=No
 
 
 def bad(id, chain, rule, twin, reason, *, path=None, size=None, version=None, held=None, section="19", accept=None,
-        take=None, set_bytes=None, coded_bytes=None, direct=None, replay=True, features=()):
+        take=None, set_bytes=None, coded_bytes=None, direct=None, trust=None, replay=True, features=()):
     """A vector of a chain that does not. `path`: that of the plan, which reads no files, if only replay fails."""
     refusal, held = {"class": CLASSES[rule], "rule": rule}, held_of(held)
-    others = {"set_bytes": set_bytes, "coded_bytes": coded_bytes, "direct": direct}
+    others = {"set_bytes": set_bytes, "coded_bytes": coded_bytes, "direct": direct, "trust": trust}
     expect = {"plan": refusal} | ({"replay": refusal} if replay else {})
     if path is not None:
         size = chain.bytes_of(path, None if held is None else held.version) if size is None else size

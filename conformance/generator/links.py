@@ -13,10 +13,16 @@ UNSUPPORTED = {"class": "UNSUPPORTED", "rule": None}  # relative values, asked f
 SMALL_STATE = 1 << 16  # results up to this size are kept as files
 FEW_TENSORS = 64
 
-with open(os.path.join(os.path.dirname(__file__), "..", "..", "SPEC.md"), encoding="utf-8") as spec_file:
-    SPEC_TEXT = spec_file.read()
+
+
+def text_of(name):
+    with open(os.path.join(os.path.dirname(__file__), "..", "..", name), encoding="utf-8") as file:
+        return file.read()
+
+
+SPEC_TEXT, SIGNATURES_TEXT = text_of("SPEC.md"), text_of("SPEC-signatures.md")
 # Rules of readers with their classes; writers' rules have "writer" in place of a class.
-CLASSES = dict(re.findall(r"\*\*(R-[A-Z]{3}-\d{2})\*\* \(([A-Z_]+)\)", SPEC_TEXT))
+CLASSES = dict(re.findall(r"\*\*(R-[A-Z]{3}-\d{2})\*\* \(([A-Z_]+)\)", SPEC_TEXT + SIGNATURES_TEXT))
 
 
 def valid(id, link, section, reason, rules=(), base=None, result=None, check=True, apply=True, patches=True, features=(),

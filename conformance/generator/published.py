@@ -8,11 +8,20 @@ import os
 NAME = os.path.normpath(os.path.join(os.path.dirname(__file__), "..", "published.sha256"))
 
 
+def is_draft(entry):
+    """Whether it belongs to a text that may still change."""
+    return entry["since"].endswith("-draft")
+
+
 def digests(files):
     """{name: SHA-256} of everything that there is to publish."""
-    index = json.loads(files["index.json"])
-    found = {path: hashlib.sha256(data).hexdigest() for path, data in files.items() if path != "index.json"}
-    for entry in index["vectors"]:
+    vectors = json.loads(files["index.json"])["vectors"]
+    drafts = {entry["file"] for entry in vectors if is_draft(entry)}
+    found = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()
+             if path != "index.json" and path not in drafts}
+    for entry in vectors:
+        if is_draft(entry):
+            continue
         canonical = json.dumps(entry, sort_keys=True, separators=(",", ":")).encode()
         found[f"index.json#{entry['id']}"] = hashlib.sha256(canonical).hexdigest()
     return found

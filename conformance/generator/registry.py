@@ -3,6 +3,7 @@ file and name become their `generator`."""
 from dataclasses import dataclass, field
 
 SINCE = "1.0"  # version of SPEC.md that new vectors come with
+DRAFT = ("23", "1.1-draft")  # section of the text that is none yet, and the version that is to take it in
 FUNCTIONS = []
 MADE = {}  # id -> Vector, in the order in which they are made
 
@@ -23,10 +24,14 @@ class Vector:
     source: object = None  # what the file was made from, for those who make invalid ones of it
     generator: str = None
 
+    def since(self):
+        section, version = DRAFT
+        return version if self.section.split(".")[0] == section else SINCE
+
     def entry(self):
         """The entry of the index, but for the digests of files."""
         return {"id": self.id, "kind": self.kind, "file": f"vectors/{self.id}{self.suffix}", "section": self.section,
-                "rules": sorted(set(self.rules)), "features": sorted(set(self.features)), "since": SINCE,
+                "rules": sorted(set(self.rules)), "features": sorted(set(self.features)), "since": self.since(),
                 "generator": self.generator, "reason": self.reason, "twin": self.twin, **self.members,
                 "expect": self.expect}
 

@@ -3,10 +3,12 @@ import itertools
 import json
 import tempfile
 import unittest
+from base64 import b64encode
 
 from blake3 import blake3
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from deltachain_py import documents, writer
+from deltachain_py import documents, signatures, writer
 from deltachain_py.chain import ASSET, COMMIT, FILE, ROUTES, Held, MinimalReader, Reader, Store, cost, direct_cost
 from deltachain_py.errors import CHAIN_RULES
 from deltachain_py.model import state_digest
@@ -519,9 +521,42 @@ class Cheapest(unittest.TestCase):
         return len(paths) > 1
 
 
+class Signed(ChainCase):
+    """Section 23.3."""
+
+    def sign(self, *versions):
+        """Trust in a new key, which has signed these versions."""
+        private = Ed25519PrivateKey.generate()
+        public = private.public_key().public_bytes_raw()
+        name, id = "a-test", signatures.key_id("a-test", public)
+        chain = blake3(self.store.get("chain.json")).hexdigest()
+        for version in versions:
+            text = signatures.note_text(chain, version, self.commits[version])
+            line = f"\u2014 {name} {b64encode(id + private.sign(text.encode())).decode()}\n"
+            note = f"{text}\n{line}".encode()
+            named = f"signatures/{version:020}-{self.commits[version]}-{blake3(note).hexdigest()}"
+            put(self.store, named, note)
+        return signatures.Trust([f"{name}+{id.hex()}+{b64encode(bytes([1]) + public).decode()}"], 1)
+
+    def test_what_is_signed_is_taken(self):
+        self.chain([None], [0], [1], [2])
+        trust = self.sign(0, 2)
+        for held, path in ((None, [0, 1, 2]), (self.held(1), [2]), (self.held(2), [])):
+            version, found = Reader(self.store, held, trust=trust).plan()
+            self.assertEqual((version, [step.version for step in found]), (2, path))
+        for number, expected in ((0, None), (1, "R-SIG-01"), (3, "R-SIG-01"), (4, "R-CHN-03")):
+            self.assertEqual(rule(Reader(self.store, trust=trust).plan, number), expected)
+        self.assertEqual(rule(Reader(self.store, self.held(3), trust=trust).plan), "R-CHN-14")
+        self.assertEqual(rule(Reader(self.store, trust=self.sign()).plan), "R-SIG-01")
+        trust.seen = signatures.Seen(3, self.commits[3])
+        self.assertEqual(rule(Reader(self.store, trust=trust).plan), "R-CHN-14")
+        trust.seen = signatures.Seen(1, HEX)
+        self.assertEqual(rule(Reader(self.store, trust=trust).plan), "R-CHN-05")
+
+
 class ZAll(unittest.TestCase):
     def test_every_rule_was_seen(self):
-        self.assertEqual({rule for rule in CHAIN_RULES if rule.startswith("R-CHN")} - SEEN, set())
+        self.assertEqual({rule for rule in CHAIN_RULES if rule.startswith(("R-CHN", "R-SIG"))} - SEEN, set())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Section 19.1, taken literally, gives the answers of the vectors: the pseudo-code, line by line, and nothing else.
+"""Section 19.1, taken literally, gives the answers of the vectors: the pseudo-code, line by line, and nothing else. So
+does that of section 23.3, which stands in the place of its beginning where there is trust.
 
 Of several failures the last one remembered is reported, which the text allows; so of failures only is compared that
 both fail where one has to be chosen.
@@ -15,15 +16,18 @@ from blake3 import blake3
 from deltachain_py import documents, safetensors
 from deltachain_py.chain import COMMIT, ROUTES, Held, Reader, Step, Store
 from deltachain_py.errors import DcfError, check, fail
+from deltachain_py.signatures import Seen, Trust
 
 CONFORMANCE = Path(__file__).resolve().parents[2]
 
 
 class Literal:
-    """`replay` of 19.1. Steps 5 to 7 are those of the reader; with `plan`, they are left out."""
+    """`replay` of 19.1. Steps 5 to 7, and which versions are signed, are those of the reader; with `plan`, these steps
+    are left out."""
 
-    def __init__(self, folder, held, accepted, plan):
+    def __init__(self, folder, held, accepted, plan, trust=None):
         self.store, self.held, self.accepted, self.only_plan = Store(folder), held, accepted, plan
+        self.trust = trust
         self.remembered, self.floor, self.unusable = [], 0, []
 
     def document(self, name, kind, missing):
@@ -48,7 +52,47 @@ class Literal:
     def fits(self, version, parent):
         check(self.by_itself(version)[0]["parent"] == parent, "R-CHN-04", "parent")
 
-    def replay(self, wanted):
+    def checked_with_trust(self, wanted):
+        """Up to step 3, by 23.3: n, what is held, the digest of chain.json, and the versions that were checked."""
+        held, seen, accepted = self.held, self.trust.seen, self.accepted
+        if held and held.commit == accepted:
+            accepted = None
+        if held and seen and held.version >= seen.version:
+            seen = None
+        known = [one for one in (held, seen) if one]
+        waits = known and accepted
+        _, chain = self.document("chain.json", "chain", "R-CHN-01")
+        if held and not waits:
+            check(chain == held.chain, "R-CHN-13", "chain.json")
+        signed = Reader(self.store, trust=self.trust)
+        signed.chain_digest = chain
+        n = wanted
+        if wanted is None:
+            n = max(filter(signed.is_signed, self.store.numbers("commits/", 20)), default=None)
+            if n is None:
+                fail("R-CHN-14" if known and not waits else "R-SIG-01", "no signed version")
+            check(waits or all(n >= one.version for one in known), "R-CHN-14", "head")
+        check(self.store.get(COMMIT.format(n), 0) is not None, "R-CHN-03", "commit n")
+        check(signed.is_signed(n), "R-SIG-01", "commit n")
+        if waits:
+            if self.by_itself(n)[1] == accepted:
+                held, known = None, []
+            else:
+                check(not held or chain == held.chain, "R-CHN-13", "chain.json")
+                check(wanted is not None or all(n >= one.version for one in known), "R-CHN-14", "head")
+        versions = [n, *(one.version for one in known)]
+        checked, before = range(min(versions), max(versions) + 1), chain
+        for version in checked:
+            commit, digest = self.by_itself(version)
+            for one in known:
+                check(version != one.version or digest == one.commit, "R-CHN-05", "commit held or seen")
+            if version == 0 or version > checked[0]:
+                check(commit["parent"] == before, "R-CHN-04", "parent")
+            before = digest
+        return n, held, chain, {*checked}
+
+    def checked_without(self, wanted):
+        """The same without trust, by 19.1."""
         held, accepted = self.held, self.accepted
         if held and held.commit == accepted:
             accepted = None
@@ -84,6 +128,10 @@ class Literal:
             if n == 0:
                 self.fits(0, chain)
         checked = {n} | (set(range(min(n, held.version), max(n, held.version) + 1)) if held else set())
+        return n, held, chain, checked
+
+    def replay(self, wanted):
+        n, held, chain, checked = (self.checked_with_trust if self.trust else self.checked_without)(wanted)
         start = held if held and n >= held.version else None
         reader = Reader(self.store, start)
         if start and not self.only_plan and not self.remembering(reader.begin, []):
@@ -190,7 +238,10 @@ class PseudoCode(unittest.TestCase):
             held = Held(held["version"], held["commit"], held["chain"], shards)
 
         expected = vector["expect"][operation]
-        literal = Literal(folder, held, vector.get("accept"), operation == "plan")
+        trust = vector.get("trust")
+        if trust:
+            trust = Trust(trust["keys"], trust["quorum"], trust["seen"] and Seen(**trust["seen"]))
+        literal = Literal(folder, held, vector.get("accept"), operation == "plan", trust)
         try:
             version, path = literal.replay(vector["version"])
         except DcfError as failure:
