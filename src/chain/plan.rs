@@ -104,7 +104,7 @@ pub enum Step {
     /// Fetch these objects, in any order or all at once, and [`supply`](crate::chain::Planner::supply) them.
     Fetch(Vec<ObjectName>),
     /// Follow this plan: steps 5 and 6 of SPEC section 19.
-    Follow(Plan),
+    Follow(Box<Plan>),
 }
 
 /// The cheapest path to a version, and what proves that it has been reached.

@@ -166,7 +166,7 @@ impl Planner {
                 return Ok(Step::Fetch(self.asked.iter().copied().collect()));
             }
             if let Some(plan) = self.advance()? {
-                return Ok(Step::Follow(plan));
+                return Ok(Step::Follow(Box::new(plan)));
             }
         }
     }
@@ -190,7 +190,7 @@ impl Planner {
                         self.supply(name, content.as_ref().map(AsRef::as_ref));
                     }
                 }
-                Step::Follow(plan) => return Ok(plan),
+                Step::Follow(plan) => return Ok(*plan),
             }
         }
     }

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use deltachain::chain::{ChainDocument, FileReference, Route, RoutesDocument};
+use deltachain::chain::{ChainDocument, FileReference, Note, ObjectName, Route, RoutesDocument, Trust, VerifierKey};
 use deltachain::format::{Coding, HEADER_BYTES, MAGIC, Positions, Values};
 use deltachain::tensor::{DescribedDtype, Digest, Dtype, PIECE_BYTES, TensorInfo};
-use deltachain::{Limits, RULES, Segment, StateTable, limits};
+use deltachain::{ErrorClass, Limits, RULES, Segment, StateTable, limits};
 use serde_json::Value;
 
 use crate::specification::maxima;
@@ -20,7 +20,7 @@ fn read(name: &str) -> Value {
 /// The rows of a table of functions.
 fn rows(table: &str) -> Vec<Value> {
     let rows = read("functions.json")["tables"][table]["rows"].as_array().unwrap().clone();
-    assert!(rows.len() >= 8, "{table}");
+    assert!(rows.len() >= 6, "{table}");
     rows
 }
 
@@ -255,5 +255,42 @@ fn documents_are_those_of_the_table() {
         let found: Vec<u64> = (0..).zip(direct).filter(|(_, direct)| *direct).map(|(place, _)| place).collect();
         let expected = if row["numbers"].is_null() { Vec::new() } else { numbers(&row["numbers"]) };
         assert_eq!(found, expected, "{row}");
+    }
+}
+
+#[test]
+fn keys_and_notes_are_those_of_the_tables() {
+    for row in rows("verifier_keys") {
+        let key = text(&row["key"]);
+        let read = key.parse::<VerifierKey>();
+        if row["legal"] == false {
+            assert_eq!(read.unwrap_err().class(), ErrorClass::Usage, "{key:?}");
+            continue;
+        }
+        let read = read.unwrap_or_else(|error| panic!("{key:?}: {error}"));
+        assert_eq!(read.to_string(), key);
+        assert_eq!((read.name(), read.id().as_str()), (row["name"].as_str().unwrap(), row["id"].as_str().unwrap()));
+        assert_eq!(read.bytes().as_slice(), bytes(&row["public"]));
+    }
+    let keys = |row: &Value| {
+        let keys = row["keys"].as_array().unwrap().iter().map(|key| text(key).parse::<VerifierKey>());
+        keys.collect::<Result<Vec<_>, _>>()
+    };
+    for row in rows("trust") {
+        let quorum = usize::try_from(number(&row["quorum"])).unwrap();
+        let trust = keys(&row).and_then(|keys| Trust::new(keys, quorum));
+        assert_eq!(trust.is_ok(), row["legal"] == true, "{row}");
+    }
+    for row in rows("note_texts") {
+        assert_eq!(Note::text(digest(&row["chain"]), number(&row["version"]), digest(&row["commit"])), row["text"]);
+    }
+    for row in rows("notes") {
+        let trust = Trust::new(keys(&row).unwrap(), 1).unwrap();
+        let (version, commit, content) = (number(&row["version"]), digest(&row["commit"]), bytes(&row["note"]));
+        let name = ObjectName::Signature { version, commit, note: Digest::of_bytes(&content) };
+        let note = Note::read(name, digest(&row["chain"]), &content);
+        let counts = note.map(|note| note.counts_for(&trust).into_iter().cloned().collect()).unwrap_or_else(Vec::new);
+        let expected = numbers(&row["counts"]).into_iter().map(|place| usize::try_from(place).unwrap());
+        assert_eq!(counts, expected.map(|place| trust.keys()[place].clone()).collect::<Vec<_>>(), "{row}");
     }
 }

@@ -162,7 +162,7 @@ impl Planner {
 
     /// R-SIG-01, of the version wanted.
     pub(super) fn check_signed(&mut self, wanted: u64) -> Result<()> {
-        if !self.signatures.as_ref().is_some_and(|signatures| signatures.by.is_none()) {
+        if self.signatures.as_ref().is_none_or(|signatures| signatures.by.is_some()) {
             return Ok(());
         }
         let Some(by) = self.signers(wanted) else { return Ok(()) };

@@ -186,7 +186,8 @@ pub(super) fn is_name(name: &str) -> bool {
 
 /// The digits of a key ID.
 pub(super) fn hex(id: [u8; 4]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
+    let [a, b, c, d] = id;
+    format!("{a:02x}{b:02x}{c:02x}{d:02x}")
 }
 
 fn id(name: &str, key: &[u8; 32]) -> [u8; 4] {

@@ -169,6 +169,18 @@ mod tests {
         assert_eq!(note.lines().count(), 4 + 1 + 2);
     }
 
+    /// The example in the documentation of Go's `golang.org/x/mod/sumdb/note`.
+    #[test]
+    fn a_signature_of_another_tool_is_valid() {
+        let text =
+            "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n";
+        let line = "\u{2014} PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=";
+        let key = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW".parse::<VerifierKey>().unwrap();
+        let line = Line::read(line).unwrap();
+        assert!(key.is_named(&line.name, line.id) && key.verifies(text, line.signature));
+        assert!(!key.verifies(text.trim_end(), line.signature));
+    }
+
     #[test]
     fn a_note_is_on_one_commit_of_one_chain() {
         let a = key("a", 1);
