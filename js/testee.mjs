@@ -19,6 +19,7 @@ const HELLO = {
   protocol: 2,
   operations: Object.keys(OPERATIONS),
   without: [],
+  drafts: ['signatures'],
 };
 
 /** @type {(() => Promise<void>)[]} files that the current request has opened */

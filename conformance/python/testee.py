@@ -57,8 +57,8 @@ def encode(request):
 
 MINIMAL = "--minimal" in sys.argv[1:]
 OPERATIONS = {"check": check, "apply": apply, "patches": patches, "encode": encode} | testee_chain.operations(MINIMAL)
-HELLO = {"testee": "deltachain_py", "protocol": 2, "operations": list(OPERATIONS), "without": []} | (
-    {"profile": "minimal-chain"} if MINIMAL else {})
+HELLO = {"testee": "deltachain_py", "protocol": 2, "operations": list(OPERATIONS), "without": [],
+         "drafts": ["signatures"]} | ({"profile": "minimal-chain"} if MINIMAL else {})
 
 
 def read(path):

@@ -96,7 +96,7 @@ pub fn report(
     stop: Stop,
 ) -> Result<Value> {
     let access = Access { options: Some(options), stop };
-    Ok(chain::report::report(&args::parse_words(arguments)?.command, &access, observer)?.json())
+    Ok(chain::reports::report(&args::parse_words(arguments)?.command, &access, observer)?.json())
 }
 
 fn run(cli: &Cli, output: Output) -> Result<u8> {
@@ -124,7 +124,7 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         Command::Pull(args) => chain::pull::run(args, output),
         Command::Follow(args) => chain::follow::run(args, output),
         command => {
-            let report = watched(output, |watcher| chain::report::report(command, &Access::default(), watcher))?;
+            let report = watched(output, |watcher| chain::reports::report(command, &Access::default(), watcher))?;
             return chain::report::print(&*report, output);
         }
     }?;

@@ -45,6 +45,9 @@ pub(crate) const FEATURES: [&str; 30] = [
     "signatures",
 ];
 
+/// Features of drafts: vectors with one of these are only for testees that name it.
+pub(crate) const DRAFTS: [&str; 1] = ["signatures"];
+
 /// What a minimal chain reader (SPEC section 14) may leave out: it is not asked vectors with one of these.
 pub(crate) const NOT_MINIMAL: [&str; 3] = ["accept", "partial", "routes-documents"];
 

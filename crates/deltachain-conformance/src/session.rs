@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::cases::Case;
-use crate::index::{FEATURES, NOT_MINIMAL};
+use crate::index::{DRAFTS, FEATURES, NOT_MINIMAL};
 use crate::judge::{Verdict, answers, judge};
 use crate::problem::{Problem, Result};
 use crate::process::{Process, Reply, shortened};
@@ -34,6 +34,9 @@ struct Hello {
     protocol: u64,
     operations: Vec<String>,
     without: Vec<String>,
+    /// The drafts of additions that it takes part in.
+    #[serde(default)]
+    drafts: Vec<String>,
     profile: Option<String>,
 }
 
@@ -75,6 +78,11 @@ impl Session {
             && let Some(feature) = features.iter().find(|feature| NOT_MINIMAL.contains(&feature.as_str()))
         {
             return Some(Unasked::ByProfile(format!("a minimal chain reader may be without the feature {feature}")));
+        }
+        let is_left_out =
+            |feature: &&String| DRAFTS.contains(&feature.as_str()) && !self.hello.drafts.contains(feature);
+        if let Some(draft) = features.iter().find(is_left_out) {
+            return Some(Unasked::ByProfile(format!("a reader need not know the draft {draft}")));
         }
         let operation = case.operation.name();
         if !self.hello.operations.iter().any(|own| own == operation) {
@@ -129,6 +137,9 @@ fn greet(process: &mut Process) -> Result<Hello> {
     }
     if let Some(name) = unknown(&hello.without, &FEATURES) {
         return Err(Problem::failed(format!("the testee is without the feature {name}, which does not exist")));
+    }
+    if let Some(name) = unknown(&hello.drafts, &DRAFTS) {
+        return Err(Problem::failed(format!("the testee names the draft {name}, which does not exist")));
     }
     match &hello.profile {
         Some(profile) if profile != MINIMAL => {

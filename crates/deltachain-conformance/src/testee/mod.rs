@@ -15,6 +15,7 @@ use deltachain::Error;
 use serde_json::{Value, json};
 
 use crate::args::TesteeArgs;
+use crate::index::DRAFTS;
 use crate::problem::{Problem, Result};
 use crate::session::PROTOCOL;
 use crate::testee::request::Request;
@@ -57,7 +58,7 @@ pub(crate) fn serve(args: &TesteeArgs) -> Result<ExitCode> {
 fn hello() -> Value {
     let operations = SUPPORTED.map(|(name, _)| name);
     let name = concat!("deltachain ", env!("CARGO_PKG_VERSION"));
-    json!({ "testee": name, "protocol": PROTOCOL, "operations": operations, "without": [] })
+    json!({ "testee": name, "protocol": PROTOCOL, "operations": operations, "without": [], "drafts": DRAFTS })
 }
 
 fn answer(name: &str, request: &Value) -> Value {

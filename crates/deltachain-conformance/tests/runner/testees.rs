@@ -154,6 +154,9 @@ fn a_testee_must_say_hello() {
     hello["without"] = json!(["zst"]);
     with_fake("hello", &hello, "encode").says(1, &["the feature zst, which does not exist"]);
     hello["without"] = json!([]);
+    hello["drafts"] = json!(["signature"]);
+    with_fake("hello", &hello, "encode").says(1, &["the draft signature, which does not exist"]);
+    hello["drafts"] = json!(["signatures"]);
     hello["protocol"] = json!(1);
     with_fake("hello", &hello, "encode").says(1, &["protocol 1, not 2"]);
     hello["protocol"] = json!(2);

@@ -11,5 +11,6 @@ pub(crate) mod prune;
 pub(crate) mod publish;
 pub(crate) mod pull;
 pub(crate) mod report;
+pub(crate) mod reports;
 pub(crate) mod show;
 pub(crate) mod status;

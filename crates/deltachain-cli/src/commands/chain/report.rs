@@ -1,18 +1,11 @@
-//! Commands that report: each makes a report, which the tool prints and other programs get as JSON.
+//! What a command reports: the tool prints it, and other programs get it as JSON.
 
-use deltachain::{Error, Result};
-use deltachain_store::{Observer, Stop, Store, StoreOptions};
+use deltachain::Result;
+use deltachain_store::{Stop, Store, StoreOptions};
 use serde_json::Value;
 
-use crate::args::Command;
 use crate::chain_args::ChainArgs;
-use crate::commands::chain::compact::CompactReport;
-use crate::commands::chain::doctor::DoctorReport;
-use crate::commands::chain::fsck;
-use crate::commands::chain::log::Log;
-use crate::commands::chain::prune::PruneReport;
 use crate::failure::{FAILURE, SUCCESS};
-use crate::operation::health::Health;
 use crate::output::Output;
 
 /// What a command reports.
@@ -51,23 +44,6 @@ impl Access {
     pub(crate) fn open(&self, chain: &ChainArgs) -> Result<Store> {
         Ok(Store::open(&chain.url, self.options(chain))?.with_stop(self.stop.clone()))
     }
-}
-
-/// Does what a command says, and reports.
-///
-/// # Errors
-/// USAGE if the command is none that reports.
-pub(crate) fn report(command: &Command, access: &Access, observer: &dyn Observer) -> Result<Box<dyn Report>> {
-    Ok(match command {
-        Command::Log(args) => Box::new(Log::of(args, access)?),
-        Command::Show(args) => Box::new(deltachain_store::show(&access.open(&args.chain)?, args.version)?),
-        Command::Status(args) => Box::new(Health::of(&args.directory, args.max_lag)?),
-        Command::Compact(args) => Box::new(CompactReport::of(args, access, observer)?),
-        Command::Prune(args) => Box::new(PruneReport::of(args, access, observer)?),
-        Command::Fsck(args) => fsck::report(args, access, observer)?,
-        Command::Doctor(args) => Box::new(DoctorReport::of(args, access)?),
-        _ => return Err(Error::usage("this command makes no report")),
-    })
 }
 
 /// Prints a report, and gives the code to exit with.
