@@ -307,7 +307,7 @@ fn a_note_that_does_not_count_is_as_if_it_were_not_there() {
     }
     // Cut, doubled, under another name, of somebody else, occupied.
     let doubled = [good.as_slice(), &good].concat();
-    for bytes in [&good[..good.len() - 1], &good[1..], &doubled, b"", &[0xff; 40_000]] {
+    for bytes in [&good[..good.len() - 1], &good[1..], &doubled, b"", &vec![0xff; 40_000]] {
         assert_eq!(put(named(bytes), bytes), Ok(2));
         assert_eq!(put(name, bytes), Ok(2));
     }
