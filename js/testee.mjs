@@ -120,14 +120,14 @@ async function document(request) {
 
 /** @param {any} request */
 async function plan(request) {
-  const { version, held, accept, direct = false } = request;
-  const result = await openChain(directoryStore(request.chain)).plan({ version, held, accept, direct });
+  const { version, held, accept, direct = false, trust = null } = request;
+  const result = await openChain(directoryStore(request.chain)).plan({ version, held, accept, direct, trust });
   return { version: result.version, bytes: Number(result.bytes), path: result.path.map((route) => route.version) };
 }
 
 /** @param {any} request */
 async function replay(request) {
-  const { version, accept, shards, tensors } = request;
+  const { version, accept, shards, tensors, trust = null } = request;
   let held = null;
   if (request.held !== null) {
     const states = [];
@@ -139,7 +139,7 @@ async function replay(request) {
     await mkdir(folder);
     const chain = openChain(directoryStore(request.chain), { limits: limitsOf(request) });
     const result = await chain.replay({
-      version, held, accept, shards, tensors, assets: true,
+      version, held, accept, shards, tensors, trust, assets: true,
       writer: (shard) => output(join(folder, `${shard}.safetensors`)),
     });
     for (const { name, bytes } of result.assets) {

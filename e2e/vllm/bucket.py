@@ -79,13 +79,12 @@ def proof(folder: Path, s3: Path) -> list[list[Any]]:
 
         said, _ = (begun := trainer(0, 1)).communicate()
         rows.append(["published to the bucket", begun.returncode == 0, f"versions {said.split()}"])
+        configuration = {"chain": CHAIN, "timeout": 30.0}
+        there = surroundings(store.port)
         with Server(
-            folder / "other", folder / "server.log", plain=False, surroundings=surroundings(store.port)
+            folder / "other", folder / "server.log", configuration, plain=False, surroundings=there
         ) as server:
             start = server.answers()
-            server.ask(
-                "POST", "/init_weight_transfer_engine", {"init_info": {"chain": CHAIN, "mode": "auto", "timeout": 30.0}}
-            )
             server.update(1, digests[1])
             rows.append(["first version", server.answers() != start, f"version {server.shown()}"])
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import deltachain as dc
 import served
+from deltachain import _vllm_api
 
 BACKEND = {"backend": "deltachain"}
 
@@ -26,7 +27,6 @@ class Updated:
 
     Args:
         folder: what `models.py` has made.
-        mode: as in `init_info`.
         plain: as for `served.engine`.
         settings: more for vLLM.
     """
@@ -37,8 +37,10 @@ class Updated:
         self.llm = served.engine(folder / "other", plain=plain, weight_transfer_config=BACKEND, **settings)
 
     def begin(self, mode: str, chain: str = "chain") -> None:
-        info = {"chain": str(self.folder / chain), "mode": mode, "timeout": 30.0}
-        self.llm.init_weight_transfer_engine({"init_info": info})
+        """As if it had been started with this configuration."""
+        configured = {"chain": str(self.folder / chain), "mode": mode, "timeout": 30.0}
+        self.llm.collective_rpc(lambda worker: setattr(worker.weight_transfer_engine, "_configured", configured))
+        self.llm.init_weight_transfer_engine({"init_info": {}})
 
     def update(self, number: int, digest: str | None = None, named: str | None = None) -> dict[str, float]:
         """What a driver does; the seconds that the phases took."""
@@ -103,7 +105,15 @@ def failures(folder: Path) -> list[list[Any]]:
             rows.append([name, False, "it was not refused"])
 
     start = engine.shows()
-    refused("update before init", dc.UsageError, lambda: engine.update(0), start)
+    refused("update without a chain", dc.UsageError, lambda: engine.update(0), start)
+    for name, info in (
+        ("a chain in a request", {"chain": str(folder / "chain")}),
+        ("an address in a request", {"chain": "http://127.0.0.1:9/x"}),
+        ("a directory in a request that is not managed", {"host_copy": str(folder)}),
+        ("neither in a request", {"mode": "reload"}),
+    ):
+        told = {"init_info": info}
+        refused(name, dc.UsageError, lambda told=told: engine.llm.init_weight_transfer_engine(told), start)
     refused("chain that is not there", dc.Error, lambda: (engine.begin("auto", "missing"), engine.update(0)), start)
 
     engine.begin("sparse")
@@ -197,6 +207,8 @@ def failures(folder: Path) -> list[list[Any]]:
             good = states == ["other"] and engine.shows() == fresh_of(folder, number)
             rows.append([f"{name} behind the backend, {mode} to {number}", good, "then as a fresh start"])
 
+    rows += kept_elsewhere(engine)
+
     # An update that somebody has left open.
     engine.begin("sparse")
     engine.llm.start_weight_update()
@@ -211,6 +223,26 @@ def failures(folder: Path) -> list[list[Any]]:
         refused(name, dc.UnsupportedError, lambda act=act: engine.engine(act), last)
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     return rows
+
+
+def kept_elsewhere(engine: Updated) -> list[list[Any]]:
+    """A copy that another process manages, named by a request: rows as of `failures`."""
+    copied = engine.folder / "kept"
+    shutil.rmtree(copied, ignore_errors=True)
+    with dc.Subscriber(engine.folder / "chain", host_copy=copied) as subscriber:
+        subscriber.prepare(3, timeout=60).apply()
+        engine.llm.collective_rpc(lambda worker: setattr(worker.weight_transfer_engine, "_configured", {}))
+        engine.llm.init_weight_transfer_engine({"init_info": {"host_copy": str(copied)}})
+        engine.llm.start_weight_update()
+        said = ""
+        try:
+            engine.llm.update_weights({"update_info": {"version": 3}})
+        except dc.UsageError as error:
+            said = str(error)
+        rows = [["a copy of another process, without a digest", "give the version's digest" in said, said]]
+        engine.update(3)
+        good = engine.shows()[0] == fresh_of(engine.folder, 3)[0]
+        return [*rows, ["a copy of another process", good, "as a fresh start"]]
 
 
 def workers(folder: Path) -> list[list[Any]]:
@@ -300,18 +332,20 @@ def unsupported() -> dict[str, Callable[[Any], object]]:
             object.__setattr__(config, name, value)
         return type(backend)(backend.config, config, backend.device, backend.model)
 
-    def untested(backend: Any) -> object:
-        import vllm
+    def without(backend: Any) -> object:
+        from vllm.model_executor.model_loader import reload
 
-        good, vllm.__version__ = vllm.__version__, "0.99.0"
+        good = reload.finalize_layerwise_reload
+        del reload.finalize_layerwise_reload
         try:
-            return again(backend)
+            return _vllm_api.check()
         finally:
-            vllm.__version__ = good
+            reload.finalize_layerwise_reload = good
 
     def connector(backend: Any) -> object:
         other = again(backend, kv_transfer_config=SimpleNamespace())
-        return other.init_transfer_engine(backend._info)
+        other._configured = backend._configured
+        return other.init_transfer_engine(type(backend).init_info_cls())
 
     def sleeping(backend: Any) -> object:
         config = copy.copy(backend.model_config)
@@ -322,7 +356,7 @@ def unsupported() -> dict[str, Callable[[Any], object]]:
         "sleep mode": sleeping,
         "a draft model beside it": lambda backend: again(backend, speculative_config=SimpleNamespace(method="eagle")),
         "a KV connector": connector,
-        "an untested version of vLLM": untested,
+        "vLLM without a function that is used": without,
     }
 
 

@@ -24,9 +24,9 @@ def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
     plain = mode == "sparse"
     host = folder / "host"
     shutil.rmtree(host, ignore_errors=True)
-    with Server(folder / "other", folder / "server.log", plain=plain, workers=workers) as server:
+    configuration = {"chain": str(chain), "mode": mode, "host_copy": str(host), "timeout": 30.0}
+    with Server(folder / "other", folder / "server.log", configuration, plain=plain, workers=workers) as server:
         start = server.answers()
-        server.begin(chain, mode=mode, host_copy=str(host), timeout=30.0)
         server.update(3, digests[3])
         rows.append(["late start", server.answers() == fresh_of[3] != start, f"version {server.shown()} at once"])
         server.update(1, digests[1])
@@ -60,9 +60,8 @@ def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
         server.update(3, digests[3])
         wait_for(host, 4)
         server.end(signal.SIGKILL)
-    with Server(folder / "other", folder / "server.log", plain=plain, workers=workers) as server:
+    with Server(folder / "other", folder / "server.log", configuration, plain=plain, workers=workers) as server:
         started = server.shown()
-        server.begin(chain, mode=mode, host_copy=str(host), timeout=30.0)
         server.update(4, digests[4])
         rows.append(
             [

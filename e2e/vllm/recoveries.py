@@ -89,12 +89,20 @@ def refused(act: Callable[[], object]) -> str:
     return ""
 
 
+def kept(chain: Path) -> str:
+    """A directory at the newest version of a chain."""
+    copy = chain.with_name(f"{chain.name}-copy")
+    with dc.Subscriber(chain, host_copy=copy) as subscriber:
+        subscriber.prepare(timeout=60).apply()
+    return str(copy)
+
+
 def proof(folder: Path) -> list[list[Any]]:
     """Rows of a name, whether it went as it should, and a text."""
     rows: list[list[Any]] = []
     chain, copy = folder / "recovered", folder / "recovered-copy"
     second, other, stranger = folder / "second-copy", folder / "other-chain", folder / "other-kind"
-    for made in (chain, copy, second, other, stranger):
+    for made in (chain, copy, second, other, stranger, folder / "other-chain-copy", folder / "other-kind-copy"):
         shutil.rmtree(made, ignore_errors=True)
     fresh_of = {number: fresh(folder, number, plain=False) for number in (3, 4)}
     with dc.Publisher(chain, like=folder / "base") as publisher:
@@ -153,12 +161,12 @@ def proof(folder: Path) -> list[list[Any]]:
             before = published
 
         # Somebody else updates it by hand, while nobody follows: the same number, and another model.
-        server.begin(other)
+        server.begin(host_copy=kept(other))
         server.update(its.version, its.digest)
         server.ask("POST", "/update_weight_version", {"new_version": name_of(before)})
         rows.append(["another chain on the server", server.answers() not in fresh_of.values(), "as it was told"])
         recovers("brought back from another chain", number, before)
-        server.begin(stranger)
+        server.begin(host_copy=kept(stranger))
         said = refused(lambda: server.update(unfit.version, unfit.digest))
         is_paused = server.ask("GET", "/is_paused")["is_paused"]
         rows.append(["torn by a chain that does not fit", is_paused and "two versions" in said, said[:200]])

@@ -1,5 +1,5 @@
 """Runs the proofs with the real vLLM, in an environment of its own, and writes what came of them into
-docs/integrations.md. `cargo xtask engines` starts it.
+docs/engines.md. `cargo xtask engines` starts it.
 
     python3 e2e/vllm/run.py --wheel WHEEL --work DIR [--short]
 
@@ -23,7 +23,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 VLLM = "0.32.0"
 S3S = "0.14.1"
-DOCUMENT = HERE.parents[1] / "docs" / "integrations.md"
+DOCUMENT = HERE.parents[1] / "docs" / "engines.md"
 
 Row = list[Any]
 
@@ -153,7 +153,7 @@ def between(document: Path, name: str, lines: list[str]) -> None:
 
 def proofs(run: Run) -> None:
     """All that is run. A part that ends in an error does not keep the others from running."""
-    for part in (small, over_http, followed, trained, experts, times, regions):
+    for part in (small, over_http, started, followed, trained, experts, times, regions):
         try:
             part(run)
         except RuntimeError as error:
@@ -186,6 +186,16 @@ def over_http(run: Run) -> None:
             run.rows(f"{mode}, over HTTP, {workers} worker{'s' * (workers - 1)}", run.child(*words, out=out))
     out = run.work / "qwen3" / "bucket.json"
     run.rows("reload, over HTTP, a bucket of s3s-fs", run.child("bucket.py", out.parent, out, "--s3", run.s3, out=out))
+
+
+def started(run: Run) -> None:
+    """Servers that start with the newest version."""
+    for workers in (1, 2):
+        out = run.work / "qwen3" / f"starts-{workers}.json"
+        words = ["starts.py", out.parent, out, "--workers", workers, *(["--s3", run.s3] if workers == 1 else [])]
+        run.rows(f"start with the newest version, {workers} worker{'s' * (workers - 1)}", run.child(*words, out=out))
+    out = run.work / "qwen3" / "page.json"
+    run.rows("the lines of docs/integrations.md", run.child("page.py", out.parent, out, out=out))
 
 
 def followed(run: Run) -> None:

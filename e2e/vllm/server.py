@@ -25,6 +25,7 @@ class Server:
     Args:
         model: what it starts with.
         log: a file for what it says.
+        configuration: the backend's settings in the server's configuration.
         plain: see `plain.py`.
         workers: processes among which the model is divided.
         surroundings: more variables of its environment.
@@ -35,6 +36,7 @@ class Server:
         self,
         model: Path,
         log: Path,
+        configuration: dict[str, Any] | None = None,
         *,
         plain: bool = True,
         workers: int = 1,
@@ -46,12 +48,12 @@ class Server:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
-        settings = {"backend": "deltachain"}
         python = os.environ.get("ENGINES_PYTHON", sys.executable)
         command = [python, "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--host", "127.0.0.1", "--port", str(port), "--model", str(model), "--served-model-name", "it"]
         command += ["--dtype", "bfloat16", "--max-model-len", "256", "--max-num-seqs", "4", "--enforce-eager"]
-        command += ["--weight-transfer-config", json.dumps(settings), "--tensor-parallel-size", str(workers)]
+        command += ["--weight-transfer-config", '{"backend": "deltachain"}', "--tensor-parallel-size", str(workers)]
+        command += ["--additional-config", json.dumps({"deltachain": configuration or {}})]
         command += words
         environment = {
             **os.environ,
@@ -132,8 +134,9 @@ class Server:
         assert isinstance(found, list)
         return found
 
-    def begin(self, chain: Path, **settings: Any) -> None:
-        self.ask("POST", "/init_weight_transfer_engine", {"init_info": {"chain": str(chain), **settings}})
+    def begin(self, **settings: Any) -> None:
+        """Gives settings by a request."""
+        self.ask("POST", "/init_weight_transfer_engine", {"init_info": settings})
 
     def update(self, number: int, digest: str, pause: str = "/pause?mode=keep") -> float:
         """All that a driver asks; the seconds between pause and resume. What it refuses leaves it paused."""

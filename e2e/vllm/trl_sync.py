@@ -28,7 +28,7 @@ def proof(folder: Path) -> list[list[Any]]:
     # It asks for the GPU's name, to know how fast it is.
     torch.cuda.get_device_name = lambda *_: "no GPU"  # type: ignore[assignment]
     answers = []
-    with Server(base, folder / "server.log", plain=False) as server:
+    with Server(base, folder / "server.log", {"chain": str(folder / "chain")}, plain=False) as server:
         transfer = WeightTransfer(folder / "chain", like=base, wait="applied", servers=[server.url], timeout=120)
 
         class Trainer(test_trl.Trainer):

@@ -1,6 +1,7 @@
 /** What the chain's documents say, in the form that the view wants. */
 import { blake3Hex, openChain, parseDocument, DeltachainError } from '../src/index.js';
 import { commitName, routesName } from '../src/plan.js';
+import { Notes } from '../src/signatures.js';
 
 /** Requests at one time. */
 const TOGETHER = 8;
@@ -13,6 +14,7 @@ const TOGETHER = 8;
  * @property {string} digest of the commit's bytes
  * @property {import('../src/documents.js').Route[]} routes
  * @property {{ name: string, text: string }[]} documents
+ * @property {import('../src/signatures.js').Note[]} notes on the commit, well-formed
  */
 
 /** A chain, read as far as it was asked for. */
@@ -24,6 +26,8 @@ export class ChainData {
   chainDigest = '';
   /** @type {Map<number, number>} newest generation of routes documents, by version */
   #generations = new Map();
+  /** @type {Notes | null} */
+  #notes = null;
 
   /** @param {import('../src/store.js').Store} store */
   constructor(store) {
@@ -37,6 +41,7 @@ export class ChainData {
     const bytes = await this.chain.document('chain.json');
     this.chainText = new TextDecoder().decode(bytes);
     this.chainDigest = blake3Hex(bytes);
+    this.#notes = await Notes.list(this.store, this.chainDigest);
     for (const name of (await this.store.list?.('routes')) ?? []) {
       const parts = /^(\d{20})-(\d{10})\.json$/.exec(name);
       if (parts === null) continue;
@@ -73,7 +78,9 @@ export class ChainData {
         if (!(error instanceof DeltachainError)) throw error;
       }
     }
-    this.versions.set(version, { version, commit, digest: blake3Hex(bytes), routes, documents });
+    const digest = blake3Hex(bytes);
+    const notes = await this.#notes.on(version, digest);
+    this.versions.set(version, { version, commit, digest, routes, documents, notes });
   }
 
   /** Versions that were read, ascending. */
@@ -90,11 +97,12 @@ export class ChainData {
    * The cheapest path to `version` for a reader that holds `held`, or nothing.
    * @param {number} version
    * @param {number | null} held
+   * @param {import('../src/signatures.js').Trust | null} trust
    */
-  plan(version, held) {
+  plan(version, held, trust) {
     const own = held === null ? undefined : this.versions.get(held);
     const record = own === undefined ? null : { version: own.version, commit: own.digest, chain: this.chainDigest };
-    return this.chain.plan({ version, held: record });
+    return this.chain.plan({ version, held: record, trust });
   }
 
   /** Changed and all elements of the tensors that a route touches. @param {import('../src/documents.js').Route} route */

@@ -3,6 +3,7 @@ import { at, copyButton, copyable, make, refusal, say, table } from './dom.js';
 import { ChainData } from './chain-data.js';
 import { arcs, columns } from './charts.js';
 import { showLink } from './link-view.js';
+import { showTrust, showsSigners, signersOfVersion, startTrust, trusted } from './trust.js';
 import { counted, grouped, percent, size } from './words.js';
 
 /** Versions that are read at first, and with each press of "earlier". */
@@ -62,6 +63,7 @@ function showAll() {
   ].flatMap(([term, fact]) => [make('dt', { text: term }), make('dd', {}, fact)]));
   at('earlier').hidden = first === 0;
   showVersions();
+  showSignatures();
   showAssets();
   showCharts();
   showJoiner();
@@ -77,7 +79,13 @@ function showAssets() {
     table(['Name', 'Bytes', 'Digest'], rows, 'Assets')));
 }
 
+function showSignatures() {
+  const data = current;
+  showTrust(data, () => data === current).catch((error) => say(refusal(error), true));
+}
+
 function showVersions() {
+  const signers = showsSigners(current);
   const rows = current.known.reverse().map((version) => {
     const routes = version.routes.map((route) => make('span', { class: 'routes' },
       ...route.files.map((file, shard) => make('button', {
@@ -94,9 +102,11 @@ function showVersions() {
       share === undefined ? '' : percent(share.lanes === 0 ? 0 : share.coded / share.lanes),
       notes.length > 80 ? `${notes.slice(0, 80)} …` : notes,
       copyable(version.commit.state.slice(0, 12), 'the beginning of the state digest'),
+      ...(signers ? [signersOfVersion(version)] : []),
     ];
   });
-  at('versions').replaceChildren(table(['Version', 'Routes: press one to open its link', 'Changed', 'Notes', 'State'], rows, 'Versions'));
+  at('versions').replaceChildren(table(
+    ['Version', 'Routes: press one to open its link', 'Changed', 'Notes', 'State', ...(signers ? ['Signatures'] : [])], rows, 'Versions'));
 }
 
 function showCharts() {
@@ -198,7 +208,7 @@ async function plan() {
   const wanted = Number(at('wants').value);
   const box = at('plan');
   try {
-    const { path, bytes, from } = await data.plan(wanted, held);
+    const { path, bytes, from } = await data.plan(wanted, held, trusted());
     if (data !== current) return;
     const chosen = new Set(path.map((step) => `${step.from} ${step.version}`));
     const known = data.known;
@@ -248,6 +258,12 @@ export function startChainView(changed) {
   at('holds').addEventListener('change', plan);
   at('wants').addEventListener('change', plan);
   at('earlier').addEventListener('click', loadEarlier);
+  startTrust(() => {
+    if (current === null) return;
+    showVersions();
+    showSignatures();
+    void plan();
+  });
 }
 
 export function closeChain() {

@@ -5,6 +5,7 @@ import { closeChain, showChain, startChainView } from './chain-view.js';
 import { at, refusal, say } from './dom.js';
 import { entriesOf, chainIn } from './dropped.js';
 import { closeLink, showLink, startLinkView, takeBase } from './link-view.js';
+import { takeKeys } from './trust.js';
 
 /** What the address asks for: the part behind `#`, as `chain=...&version=3&tensor=...`. */
 function wishes() {
@@ -50,8 +51,9 @@ async function openAddress(text, wish = {}) {
   }
 }
 
-/** @param {[string, File][]} files path and file, as dropped or chosen */
-async function openFiles(files) {
+/** @param {[string, File][]} all path and file, as dropped or chosen */
+async function openFiles(all) {
+  const files = await takeKeys(all);
   if (files.length === 0) return;
   const chain = chainIn(files);
   if (chain !== null) {

@@ -1,15 +1,17 @@
 /** Chains: SPEC section 19. `plan` looks at documents alone, `replay` builds a version. */
-import { ensure } from './errors.js';
+import { ensure, usage } from './errors.js';
 import { memoryWriter, applyLinks } from './apply.js';
 import { Hasher } from './digests.js';
 import { parseDocument } from './documents.js';
 import { LIMITS } from './limits.js';
 import { open } from './link.js';
 import { Planner, commitName, readDocument } from './plan.js';
+import { checkTrust } from './signatures.js';
 import { digestOfTable, emptyState } from './state.js';
 
 /** @typedef {import('./plan.js').HeldRecord} HeldRecord */
 /** @typedef {import('./plan.js').Step} Step */
+/** @typedef {import('./signatures.js').Trust} Trust */
 /** @typedef {import('./state.js').State} State */
 /** @typedef {import('./state.js').Table} Table */
 /** @typedef {import('./store.js').Store} Store */
@@ -21,17 +23,24 @@ import { digestOfTable, emptyState } from './state.js';
  */
 
 /**
- * A path to a version; `from` is the held version, or null.
- * @typedef {{ version: number, from: number | null, path: Step[], bytes: bigint }} Plan
+ * A path to a version; `from` is the held version, or null. `unsigned`, with trust, is the highest version above the
+ * head that has a commit, but is not signed: a stranger's, or one that not all have signed yet. Null if there is none.
+ * @typedef {{ version: number, from: number | null, path: Step[], bytes: bigint, unsigned: number | null }} Plan
  */
 
 /**
- * @typedef {object} PlanOptions
+ * @typedef {object} HeadOptions
+ * @property {Trust | null} [trust] whose versions are taken (SPEC-signatures.md, 23.3); everybody's, if not given
+ */
+
+/**
+ * @typedef {object} PlanOnly
  * @property {number | null} [version] the head, if it is not given
  * @property {HeldRecord | null} [held]
  * @property {string | null} [accept] digest of a commit that may be a step back (SPEC section 19). To be given only
  *   until that commit has been held
  * @property {boolean} [direct] the cheapest direct path (SPEC section 19), for who wants new values without a base
+ * @typedef {HeadOptions & PlanOnly} PlanOptions
  */
 
 /**
@@ -46,7 +55,7 @@ import { digestOfTable, emptyState } from './state.js';
  * @property {(shard: number) => StateWriter} [writer] where a shard goes; to memory, if not given. It is asked once for
  *   each shard, when all is proven but assets
  * @property {AbortSignal} [signal]
- * @typedef {ReplayOnly} ReplayOptions
+ * @typedef {HeadOptions & ReplayOnly} ReplayOptions
  */
 
 /**
@@ -59,6 +68,7 @@ import { digestOfTable, emptyState } from './state.js';
  * @property {string} chain
  * @property {Map<number, { table: Table, state: State }>} shards
  * @property {{ name: string, bytes: Uint8Array }[]} assets
+ * @property {number | null} unsigned as in a `Plan`
  */
 
 /**
@@ -79,9 +89,9 @@ export class Chain {
     this.limits = limits;
   }
 
-  /** The newest version. */
-  async head() {
-    return (await this.#planner({})).wanted;
+  /** The newest version; with trust, the newest that is signed. @param {HeadOptions} [options] */
+  async head({ trust = null } = {}) {
+    return (await this.#planner({ trust })).wanted;
   }
 
   /** Raw bytes of an object that is a document, such as `chain.json`; null if there is none. @param {string} name */
@@ -104,8 +114,12 @@ export class Chain {
   }
 
   /** @param {PlanOptions} options */
-  async #planner({ version = null, held = null, accept = null, direct = false }) {
-    const planner = new Planner(this.store, this.limits, direct);
+  async #planner({ version = null, held = null, accept = null, direct = false, trust = null }) {
+    const checked = trust === null ? null : checkTrust(trust);
+    if (checked !== null && this.store.list === undefined) {
+      throw usage('trust needs a store that can be listed: signatures are found by their names');
+    }
+    const planner = new Planner(this.store, this.limits, direct, checked);
     await planner.begin(version, held, accept);
     return planner;
   }
@@ -119,7 +133,8 @@ export class Chain {
     const planner = await this.#planner(options);
     const path = await planner.path();
     const bytes = path.reduce((sum, step) => sum + step.bytes, 0n);
-    return { version: planner.wanted, from: path.length === 0 ? planner.wanted : path[0].from, path, bytes };
+    const { wanted: version, unsigned } = planner;
+    return { version, from: path.length === 0 ? version : path[0].from, path, bytes, unsigned };
   }
 
   /**
@@ -143,7 +158,8 @@ export class Chain {
       if (options.writer !== undefined) await copy(table, state, options.writer(shard), options);
       shards.set(shard, { table, state });
     }
-    return { version: planner.wanted, state: commit.state, commit: digest, chain: planner.chainDigest, shards, assets };
+    const { wanted: version, chainDigest: chain, unsigned } = planner;
+    return { version, state: commit.state, commit: digest, chain, shards, assets, unsigned };
   }
 
   /** Step 7. @param {import('./documents.js').Commit} commit */

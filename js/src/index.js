@@ -42,6 +42,8 @@ export { filesStore, httpStore } from './store.js';
 /** @typedef {import('./link.js').Coded} Coded */
 /** @typedef {import('./link-index.js').Header} Header */
 /** @typedef {import('./link-index.js').Index} Index */
+/** @typedef {import('./signatures.js').Seen} Seen */
+/** @typedef {import('./signatures.js').Trust} Trust */
 /** @typedef {import('./sources.js').Source} Source */
 /** @typedef {import('./state.js').State} State */
 /** @typedef {import('./state.js').Table} Table */

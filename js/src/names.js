@@ -1,6 +1,9 @@
-/** Names that files may have: SPEC section 12. */
+/** Names that files may have (SPEC section 12), and versions in names of objects (section 17.1). */
 
 const DEVICE = /^(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])$/;
+
+/** @param {number} version */
+export const versionDigits = (version) => String(version).padStart(20, '0');
 
 /** A to Z as a to z, nothing else. @param {string} text */
 export const withoutCase = (text) => text.replace(/[A-Z]/g, (letter) => letter.toLowerCase());

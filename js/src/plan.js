@@ -1,14 +1,18 @@
 /**
- * Choosing a path through a chain: steps 1 to 4 of SPEC section 19. Looks at no file. The search goes backwards from the
- * version wanted, as the pseudo-code of section 19.1 does.
+ * Choosing a path through a chain: steps 1 to 4 of SPEC section 19, and what trust adds (SPEC-signatures.md, 23.3).
+ * Looks at no file. The search goes backwards from the version wanted, as the pseudo-code of section 19.1 does.
  */
 import { DeltachainError, broken, ensure } from './errors.js';
 import { blake3Hex } from './digests.js';
 import { parseDocument } from './documents.js';
 import { LIMITS } from './limits.js';
+import { versionDigits } from './names.js';
+import { Notes } from './signatures.js';
 
 /** @typedef {import('./documents.js').Commit} Commit */
 /** @typedef {import('./documents.js').Route} Route */
+/** @typedef {import('./signatures.js').CheckedTrust} CheckedTrust */
+/** @typedef {import('./signatures.js').Seen} Seen */
 /** @typedef {import('./store.js').Store} Store */
 
 /**
@@ -23,9 +27,8 @@ import { LIMITS } from './limits.js';
 
 /** @typedef {{ commit: Commit, digest: string }} CheckedCommit */
 
-const DIGITS = 20;
 /** @param {number} version */
-export const commitName = (version) => `commits/${String(version).padStart(DIGITS, '0')}.json`;
+export const commitName = (version) => `commits/${versionDigits(version)}.json`;
 
 /**
  * A way from `at` (null: nothing) to the version wanted: the bytes of its files, those of routes that are not known to be
@@ -54,17 +57,21 @@ export class Planner {
   /** What the reader holds and can begin from. @type {HeldRecord | null} */
   held = null;
   wanted = 0;
+  /** With trust: the highest version above the head that has a commit, which is not signed. @type {number | null} */
+  unsigned = null;
   chainDigest = '';
 
   /**
    * @param {Store} store
    * @param {Partial<import('./limits.js').Limits>} limits
    * @param {boolean} direct whether the cheapest direct path is wanted
+   * @param {CheckedTrust | null} trust
    */
-  constructor(store, limits, direct) {
+  constructor(store, limits, direct, trust) {
     this.store = store;
     this.limits = { ...LIMITS, ...limits };
     this.direct = direct;
+    this.trust = trust;
   }
 
   /**
@@ -78,47 +85,83 @@ export class Planner {
     ensure(chain !== null, 'R-CHN-01', 'there is no chain.json');
     parseDocument('chain', chain, this.limits);
     this.chainDigest = blake3Hex(chain);
-    const same = () => ensure(held?.chain === this.chainDigest, 'R-CHN-13', 'this is another chain than the held one');
+    const same = () => {
+      ensure(held === null || held.chain === this.chainDigest, 'R-CHN-13', 'this is another chain than the held one');
+    };
+    const { trust } = this;
+    const seen = trust?.seen ?? null;
+    const seenLater = seen !== null && (held === null || held.version < seen.version);
+    let known = [held, seenLater ? seen : null].filter((one) => one !== null);
     // To what is held there is no step. Whether it was held before, only the caller knows.
-    const mayStep = held !== null && accept !== null && accept !== held.commit;
+    const mayStep = known.length > 0 && accept !== null && accept !== held?.commit;
     if (held !== null && !mayStep) same();
-    const known = held?.version ?? null;
+    const signed = trust === null ? null : await this.#findSigned(version, trust);
     // Where a step back is allowed, the held commit may be gone, and older ones not.
-    const head = version ?? (await this.#findHead(known)) ?? (mayStep ? await this.#findHead(null) : null);
+    const found = async () =>
+      (await this.#findHead(held?.version ?? null)) ?? (mayStep ? await this.#findHead(null) : null);
+    const head = version ?? (trust === null ? await found() : (signed?.version ?? null));
     const backwards = () => {
-      const forward = held === null || version !== null || (head ?? -1) >= held.version;
-      ensure(forward, 'R-CHN-14', 'the head is below the held version');
+      const forward = version !== null || known.every((one) => (head ?? -1) >= one.version);
+      ensure(forward, 'R-CHN-14', 'the head is below the version that is held or was seen');
     };
     if (!mayStep) backwards();
+    ensure(trust === null || signed !== null, 'R-SIG-01', 'no version is signed by those who are trusted');
     ensure(head !== null, 'R-CHN-03', 'the chain has no commit');
     this.wanted = head;
-    const bytes = await this.#read(commitName(head));
+    const bytes = signed?.bytes ?? (await this.#read(commitName(head)));
     ensure(bytes !== null, 'R-CHN-03', `there is no commit ${head}`);
     this.#keep(head, this.#checkCommit(head, bytes));
     let holds = held;
     if (mayStep) {
       const { digest } = await this.commit(head);
       if (digest === accept) {
-        holds = null;
+        [holds, known] = [null, []];
       } else {
         same();
         backwards();
       }
     }
-    if (holds === null) await this.commit(head);
-    else await this.#checkBetween(holds, head);
+    if (known.length === 0) await this.commit(head);
+    else await this.#checkBetween(known, head);
     if (head === 0) this.#checkParent(await this.commit(0), this.chainDigest);
     this.held = holds !== null && holds.version <= head ? holds : null;
+    const accepted = mayStep && known.length === 0;
+    const { digest: commit } = await this.commit(head);
+    if ((version === null || accepted) && commit !== seen?.commit) await trust?.record({ version: head, commit });
   }
 
-  /** @param {HeldRecord} held @param {number} wanted */
-  async #checkBetween(held, wanted) {
-    const [low, high] = [Math.min(held.version, wanted), Math.max(held.version, wanted)];
+  /**
+   * The commit of a version, or of the highest that is signed; null if there is none. Its bytes are those whose
+   * signatures were verified: another reading may give others.
+   * @param {number | null} version null for the head
+   * @param {CheckedTrust} trust
+   */
+  async #findSigned(version, { keys, quorum }) {
+    // Before the notes, which are stored before the commits.
+    const commits = version === null ? await this.#listCommits() : [version];
+    const notes = await Notes.list(this.store, this.chainDigest);
+    const head = commits.reduce((a, b) => Math.max(a, b), -1);
+    for (const one of commits.filter((one) => version !== null || notes.have(one)).sort((a, b) => b - a)) {
+      const bytes = await this.#read(commitName(one));
+      ensure(bytes !== null || version === null, 'R-CHN-03', `there is no commit ${one}`);
+      const signers = bytes === null ? [] : await notes.signers(one, blake3Hex(bytes), keys);
+      if (bytes === null || signers.length < quorum) continue;
+      this.unsigned = one < head ? head : null;
+      return { version: one, bytes };
+    }
+    ensure(version === null, 'R-SIG-01', `version ${version} is not signed by those who are trusted`);
+    return null;
+  }
+
+  /** From the lowest to the highest of what is known and wanted. @param {Seen[]} known @param {number} wanted */
+  async #checkBetween(known, wanted) {
+    const versions = [...known.map((one) => one.version), wanted];
+    const [low, high] = [Math.min(...versions), Math.max(...versions)];
     let before = null;
     for (let version = low; version <= high; version++) {
       const own = await this.commit(version);
-      const right = version !== held.version || own.digest === held.commit;
-      ensure(right, 'R-CHN-05', `commit ${version} is not the one that is held`);
+      const right = known.every((one) => one.version !== version || one.commit === own.digest);
+      ensure(right, 'R-CHN-05', `commit ${version} is not the one that is held or was seen`);
       if (before !== null) this.#checkParent(own, before.digest);
       if (version === 0) this.#checkParent(own, this.chainDigest);
       before = own;
@@ -156,11 +199,16 @@ export class Planner {
     return { commit, digest: blake3Hex(bytes) };
   }
 
+  /** Versions that have a commit, in any order. */
+  async #listCommits() {
+    const names = ((await this.store.list?.('commits')) ?? []).map((name) => /^(\d{20})\.json$/.exec(name)?.[1]);
+    return names.map(Number).filter((version) => Number.isSafeInteger(version));
+  }
+
   /** Newest version; null if there is none. @param {number | null} known a version that existed once */
   async #findHead(known) {
     if (this.store.list !== undefined) {
-      const names = (await this.store.list('commits')).map((name) => /^(\d{20})\.json$/.exec(name)?.[1]);
-      const versions = names.map(Number).filter((version) => Number.isSafeInteger(version));
+      const versions = await this.#listCommits();
       return versions.length === 0 ? null : versions.reduce((a, b) => Math.max(a, b));
     }
     const exists = async (/** @type {number} */ version) => (await this.store.open(commitName(version))) !== null;
@@ -386,7 +434,7 @@ function compareWays(a, b, direct) {
 
 /** @param {number} version @param {number} generation */
 export function routesName(version, generation) {
-  return `routes/${String(version).padStart(DIGITS, '0')}-${String(generation).padStart(10, '0')}.json`;
+  return `routes/${versionDigits(version)}-${String(generation).padStart(10, '0')}.json`;
 }
 
 /**

@@ -11,6 +11,7 @@ import { EMPTY_STATE_DIGEST, FORMAT_LIMITS, LIMITS, stateDigest } from '../src/i
 import { PIECE_BYTES, SEGMENT_BYTES, SEGMENT_PIECES } from '../src/limits.js';
 import { HEADER_BYTES } from '../src/link-index.js';
 import { folderOf, isPathName, isPlainName } from '../src/names.js';
+import { checkTrust, noteText, parseKey, parseNote, signersOf } from '../src/signatures.js';
 
 const read = async (/** @type {string} */ name) =>
   JSON.parse(await readFile(new URL(`../../conformance/${name}.json`, import.meta.url), 'utf8'));
@@ -77,5 +78,27 @@ test('varints, checksums, names, state digests, marks of direct routes', () => {
   for (const { tensors, digest } of tables.state_digests.rows) {
     const table = tensors.map((one) => ({ ...one, dtype: dtypeOf(one.dtype), shape: one.shape.map(BigInt), byteLength: one.bytes }));
     assert.equal(stateDigest(table), digest);
+  }
+});
+
+test('keys, and for whom a note counts', () => {
+  for (const { key, name, id, public: bytes, legal = true } of tables.verifier_keys.rows) {
+    if (!legal) assert.throws(() => parseKey(key), { class: 'USAGE' }, key);
+    else assert.deepEqual(parseKey(key), { name, id, bytes: unhex(bytes) });
+  }
+  for (const { keys, quorum, legal } of tables.trust.rows) {
+    if (legal) assert.equal(checkTrust({ keys, quorum }).keys.length, keys.length);
+    else assert.throws(() => checkTrust({ keys, quorum }), { class: 'USAGE' }, String([keys, quorum]));
+  }
+  for (const { chain, version, commit, text } of tables.note_texts.rows) assert.equal(noteText(chain, version, commit), text);
+  const signers = (/** @type {Uint8Array} */ bytes, /** @type {string} */ text, /** @type {string[]} */ keys) => {
+    const [note, own] = [parseNote(bytes, text), keys.map((key) => parseKey(key))];
+    return note === null ? [] : signersOf([note], own).map((key) => own.indexOf(key));
+  };
+  for (const { key, text, line, valid } of tables.signature_lines.rows) {
+    assert.deepEqual(signers(new TextEncoder().encode(`${text}\n${line}\n`), text, [key]), valid ? [0] : [], line);
+  }
+  for (const { chain, version, commit, keys, note, counts } of tables.notes.rows) {
+    assert.deepEqual(signers(unhex(note), noteText(chain, version, commit), keys), counts, note);
   }
 });

@@ -13,12 +13,15 @@ import atexit as _atexit
 import os as _os
 
 from . import _native
+from ._async_subscriber import AsyncSubscriber
 from ._chain import *  # noqa: F403
 from ._chain import __all__ as _chain_all
 from ._errors import *  # noqa: F403
+from ._errors import TimeoutError as TimeoutError
 from ._errors import __all__ as _errors_all
 from ._files import *  # noqa: F403
 from ._files import __all__ as _files_all
+from ._files import open as open
 from ._follow_engine import follow_engine
 from ._host_copy import HostCopy
 from ._native import __version__
@@ -29,7 +32,9 @@ from ._subscriber import *  # noqa: F403
 from ._subscriber import __all__ as _subscriber_all
 from ._tensors import Tensor
 
+# Without `open` and `TimeoutError`, which are builtins, too.
 __all__ = [  # noqa: PLE0604
+    "AsyncSubscriber",
     "Group",
     "HostCopy",
     "Tensor",

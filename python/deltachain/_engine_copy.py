@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
-from ._errors import ChainError, Error, InUseError, IoError, TimeoutError, UsageError, WrongBaseError
+from ._errors import ChainError, Error, InUseError, TimeoutError, UsageError, WrongBaseError
 from ._files import Patch
 from ._host_copy import differences, mapped
 from ._native import rules
@@ -50,24 +50,42 @@ class Version:
     changes: list[Patch] | None = field(default=None, repr=False)
 
 
+@dataclass(slots=True, eq=False)
+class _Wanted:
+    """A version that the engine waits for: a number, or the newest one.
+
+    Attributes:
+        number: the number; None: the newest.
+        version: the version, when it is ready.
+        failure: why it is not ready yet.
+    """
+
+    number: int | None
+    version: Version | None = None
+    failure: Error | None = None
+
+
 class EngineCopy:
     """One worker's use of the shared copy. A thread works ahead: it updates the copy to the newest version (if this
     process manages it) and finds the changes for this worker.
 
     Args:
-        chain: the chain.
-        directory: the shared copy. The first process that opens it manages it; the others read it.
+        chain: the chain; None if another process manages the copy: then no store is opened.
+        directory: the shared copy. With a chain, the first process that opens it manages it; the others read it.
         changes: whether to find the changes between versions.
         remove: whether to remove the directory at the end, if this process manages it.
     """
 
-    def __init__(self, chain: str, directory: str, *, changes: bool, remove: bool = False) -> None:
+    def __init__(self, chain: str | None, directory: str, *, changes: bool, remove: bool = False) -> None:
         self._directory, self._wants_changes, self._remove = directory, changes, remove
+        self._subscriber: Subscriber | None = None
         try:
-            self._subscriber: Subscriber | None = Subscriber(chain, host_copy=directory, kind="torch")
+            if chain is not None:
+                # A directory that is to be removed may be left by a killed process, of a chain that was made anew.
+                self._subscriber = Subscriber(chain, host_copy=directory, kind="torch", adopt=remove)
         except InUseError:
-            self._subscriber = None
-        except (IoError, UsageError):
+            pass
+        except Error:
             if remove:
                 with suppress(OSError):
                     os.rmdir(directory)
@@ -76,9 +94,8 @@ class EngineCopy:
         # All below is guarded by the condition.
         self._held: Version | None = None
         self._ready: Version | None = None
-        self._wanted: int | None = None
+        self._wanted: _Wanted | None = None
         self._stays = False
-        self._failure: Error | None = None
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="deltachain-ahead", daemon=True)
         self._thread.start()
@@ -104,8 +121,14 @@ class EngineCopy:
         ready = self._ready
         return None if ready is None else ready.number
 
-    def take(self, number: int, digest: str | None, timeout: float) -> Version:
+    def take(self, number: int | None, digest: str | None, timeout: float) -> Version:
         """Waits until a version and its changes are ready on this machine.
+
+        Args:
+            number: its number; None: the newest version of the chain, or of a directory that another process manages.
+                Failures are retried then, and a chain may have no version yet.
+            digest: its state digest, if known.
+            timeout: maximum seconds.
 
         Raises:
             WrongBaseError: if the version has another digest.
@@ -114,20 +137,20 @@ class EngineCopy:
             Error: if it cannot be built. Existing files stay.
         """
         end = time.monotonic() + timeout
+        wanted = _Wanted(number)
         with self._state:
-            self._wanted, self._stays, self._failure = number, self.keeps, None
+            if self._ready is not None and self._ready.number == number:
+                wanted.version = self._ready
+            self._wanted, self._stays = wanted, self.keeps
             self._state.notify_all()
             try:
-                while True:
-                    ready = self._ready
-                    if ready is not None and ready.number == number:
-                        break
-                    if self._failure is not None:
+                while (ready := wanted.version) is None:
+                    if wanted.failure is not None and number is not None:
                         # The subscriber has retried already, and the engine is paused.
-                        raise self._failure
+                        raise wanted.failure
                     left = end - time.monotonic()
                     if left <= 0:
-                        raise self._late(number, timeout)
+                        raise self._late(wanted, timeout) from wanted.failure
                     self._state.wait(min(left, 1.0))
             except BaseException:
                 self._stays = False
@@ -138,17 +161,20 @@ class EngineCopy:
         if digest is not None and ready.digest != digest:
             self.go_on()
             raise WrongBaseError(
-                f"WRONG_BASE: version {number} of the chain has the digest {ready.digest}, but {digest} was expected",
+                f"WRONG_BASE: version {ready.number} of the chain has the digest {ready.digest}, but {digest} was "
+                "expected",
                 advice="check that the update is for this chain; nothing has changed",
             )
         return ready
 
-    def _late(self, number: int, timeout: float) -> Error:
+    def _late(self, wanted: _Wanted, timeout: float) -> Error:
+        name = "a version" if wanted.number is None else f"version {wanted.number}"
         if self.keeps:
-            return TimeoutError(f"version {number} was not ready after {timeout:.0f} s")
+            why = "" if wanted.failure is None else f": {wanted.failure}"
+            return TimeoutError(f"{name} was not ready after {timeout:.0f} s{why}")
         return TimeoutError(
-            f"{self._directory} is managed by another process and was not at version {number} after {timeout:.0f} s: "
-            "check that process",
+            f"{self._directory} is managed by another process and was not at {name} after {timeout:.0f} s: check that "
+            "process",
             file=self._directory,
         )
 
@@ -201,11 +227,12 @@ class EngineCopy:
                     return
                 wanted = self._wanted
             failure: Error | None = None
+            is_there = False
             try:
                 if wanted is None:
                     self._go_ahead()
                 else:
-                    self._reach(wanted)
+                    is_there = self._reach(wanted.number)
                 said = None
             except Error as error:
                 failure = error
@@ -216,10 +243,11 @@ class EngineCopy:
                 said = str(failure)
                 _logger.warning("%s", said)
             with self._state:
-                if wanted is not None and wanted == self._wanted:
-                    self._failure = failure
+                if wanted is not None:
+                    wanted.failure = failure
+                    wanted.version = self._ready if is_there else None
                 self._state.notify_all()
-                if not self._stop and self._wanted == wanted:
+                if not self._stop and self._wanted is wanted:
                     self._state.wait(_POLL_DIRECTORY if failure is None else _POLL_CHAIN)
 
     def _is_called(self) -> bool:
@@ -234,18 +262,23 @@ class EngineCopy:
                 update.apply()
                 self._make_ready(self._find(None))
 
-    def _reach(self, wanted: int) -> None:
-        """Prepares this version for this worker. If another process manages the directory, it may not exist yet."""
-        found = self._find(wanted)
+    def _reach(self, wanted: int | None) -> bool:
+        """Prepares this version, or the newest one, for this worker. Returns whether it exists: if another process
+        manages the directory, it may come later."""
+        found = None if wanted is None else self._find(wanted)
         if found is None and self._subscriber is not None:
             update = self._subscriber._poll(wanted, None)
-            if update is None:
+            if update is not None:
+                update.apply()
+            elif wanted is not None:
                 raise ChainError(
                     f"CHAIN: there is no version {wanted} in the chain", rule=rules.CHN_03, advice="check the update"
                 )
-            update.apply()
-            found = self._find(wanted)
+            else:
+                return False
+        found = found or self._find(wanted)
         self._make_ready(found)
+        return found is not None
 
     def _make_ready(self, found: tuple[int, str, str] | None) -> None:
         """Finds the changes for this worker."""
@@ -274,9 +307,28 @@ class EngineCopy:
         return None if found is None else (found[0], found[1], os.path.realpath(found[2]))
 
 
-def shared_memory_directory(chain: str) -> str:
-    """The default directory of a chain's shared copy: in the machine's memory, one per user."""
-    root = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+def shared_memory_directory(chain: str, model: int, root: str = "/dev/shm") -> str:
+    """The default directory of a chain's shared copy: in the machine's memory, one per user.
+
+    Args:
+        chain: the chain.
+        model: bytes of the model.
+        root: where memory is mounted.
+
+    Raises:
+        UsageError: if two versions cannot fit there, or another user has made the directory.
+    """
+    if not os.path.isdir(root):
+        root = tempfile.gettempdir()
+    size = os.statvfs(root)
+    # Some file systems have no bounds, and say 0.
+    if 0 < size.f_blocks * size.f_frsize < 2 * model:
+        raise UsageError(
+            f"USAGE: the copy needs room for two versions, {2 * model / 2**20:.0f} MiB, and {root} has "
+            f"{size.f_blocks * size.f_frsize / 2**20:.0f} MiB in all: enlarge it (--shm-size of Docker, an emptyDir "
+            "with medium: Memory in Kubernetes), or set host_copy to a directory on a disk",
+            file=root,
+        )
     name = hashlib.sha256(os.fsencode(chain)).hexdigest()[:16]
     path = os.path.join(root, f"deltachain-{os.getuid()}-{name}")
     os.makedirs(path, mode=0o700, exist_ok=True)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+import concurrent.futures
+from typing import Any, ClassVar
+
+from . import _native
 
 __all__ = [
+    "CancelledError",
     "ChainError",
     "CorruptError",
     "Error",
@@ -18,7 +22,6 @@ __all__ = [
     "NonCanonicalError",
     "NotDcfError",
     "StateMismatchError",
-    "TimeoutError",
     "TornError",
     "TruncatedError",
     "UnsupportedError",
@@ -39,9 +42,12 @@ class Error(Exception):
         tensor: the tensor concerned.
         file: the file or object concerned.
         link: of several links, the number of the one with the fault, counted from 0.
-        advice: what to do, in one phrase; empty if the message says it.
+        advice: what to do, in one phrase.
         retryable: whether a retry of the same call may succeed.
     """
+
+    # The advice unless there is a better one.
+    _advice: ClassVar[str] = "see the message"
 
     def __init__(
         self,
@@ -63,7 +69,7 @@ class Error(Exception):
         self.tensor = tensor
         self.file = file
         self.link = link
-        self.advice = advice
+        self.advice = advice or self._advice
         self.retryable = retryable
 
     def __str__(self) -> str:
@@ -131,9 +137,19 @@ class UsageError(Error, ValueError):
 class InUseError(UsageError):
     """Another process has locked the directory. It can be used once that process has ended."""
 
+    _advice = "end that process, or choose another directory"
+
+
+class CancelledError(Error, concurrent.futures.CancelledError):
+    """`stop=` has ended the call, or `cancel()` the publish. Nothing has changed."""
+
+    _advice = "call again if you like"
+
 
 class TimeoutError(Error, builtins.TimeoutError):
     """The timeout is over. The work was aborted; nothing has changed."""
+
+    _advice = "call again, or allow more time"
 
     def __init__(self, message: str = "", *, retryable: bool = True, **fields: Any) -> None:
         super().__init__(message, retryable=retryable, **fields)
@@ -142,13 +158,19 @@ class TimeoutError(Error, builtins.TimeoutError):
 class TornError(Error):
     """The patched engine or tensors hold parts of two versions. Load all tensors: `update.full()`."""
 
+    _advice = "load all tensors with full()"
+
 
 class ForkedError(Error):
     """A handle was used in a child process that was made by `fork()` after the handle had been opened."""
 
+    _advice = "open another one in this process, or start processes with spawn"
+
 
 class InternalError(Error):
     """deltachain has a bug. The object is unusable: open a new one."""
+
+    _advice = "report the bug, with what was written to stderr"
 
 
 CLASSES: dict[str, type[Error]] = {
@@ -166,7 +188,11 @@ CLASSES: dict[str, type[Error]] = {
     "USAGE": UsageError,
     "IN_USE": InUseError,
     "TIMEOUT": TimeoutError,
+    "CANCELLED": CancelledError,
     "TORN": TornError,
     "FORKED": ForkedError,
     "INTERNAL": InternalError,
 }
+
+for _name, _text in _native.class_advice():
+    CLASSES[_name]._advice = _text

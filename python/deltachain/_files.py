@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
 from . import _native
 from ._errors import TornError, UsageError
-from ._tensors import PACKED, Tensor, allocator, kind_of, shaped, writable
+from ._settings import choice, texts
+from ._tensors import PACKED, Kind, Tensor, allocator, checked_kind, kind_of, shaped, writable
 
 __all__ = [
     "ApplyReport",
@@ -26,7 +27,6 @@ __all__ = [
     "apply",
     "diff",
     "digest",
-    "open",
     "snapshot",
     "squash",
 ]
@@ -145,7 +145,7 @@ class StateDigest:
         return self.digest
 
 
-def patch_of(row: tuple[str, str, list[int], Any, Any], kind: str) -> Patch:
+def patch_of(row: tuple[str, str, list[int], Any, Any], kind: Kind) -> Patch:
     """A patch with tensors of the caller's library."""
     name, dtype, shape, lanes, values = row
     tensor_shape = tuple(shape)
@@ -272,7 +272,7 @@ class Link:
         base: State | None = None,
         names: Iterable[str] | Callable[[str], bool] | None = None,
         *,
-        kind: str | None = None,
+        kind: Kind | None = None,
     ) -> Iterator[Patch]:
         """The link's changes, tensor by tensor, by name. Removed tensors are not included: see `index`.
 
@@ -289,7 +289,8 @@ class Link:
         """
         native = self._native
         wanted = names if callable(names) else None if names is None else set(names).__contains__
-        usual = kind or (kind_of(next(iter(base.values()))) if isinstance(base, Mapping) and base else "deltachain")
+        given = base if isinstance(base, Mapping) else {}
+        usual = checked_kind(kind) or (kind_of(next(iter(given.values()))) if given else "deltachain")
         batch: list[int] = []
         held = 0
         for number, (name, operation, dtype, shape, _) in enumerate(native.tensors()):
@@ -388,7 +389,7 @@ def diff(
     >>> bytes(dc.apply(old, [link])["w"].data)
     b'abd'
     """
-    text = dict(metadata or {})
+    text = _checked(profile, metadata)
     if (
         out is not None
         and isinstance(target, str | os.PathLike)
@@ -402,9 +403,29 @@ def diff(
     return report if native is None else Link(native, report)
 
 
-def snapshot(state: State, out: Path | None = None, **options: Any) -> Link | DiffReport:
+def _checked(profile: Profile, metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """Checks the settings of a link. Returns its metadata."""
+    choice("profile", profile, get_args(Profile))
+    return texts("metadata", metadata)
+
+
+class _Options(TypedDict, total=False):
+    """Settings of `diff`."""
+
+    profile: Profile
+    metadata: Mapping[str, str] | None
+    replace: bool
+    threads: int | None
+    progress: Progress | None
+
+
+@overload
+def snapshot(state: State, out: None = None, **options: Unpack[_Options]) -> Link: ...
+@overload
+def snapshot(state: State, out: Path, **options: Unpack[_Options]) -> DiffReport: ...
+def snapshot(state: State, out: Path | None = None, **options: Unpack[_Options]) -> Link | DiffReport:
     """Makes a link that needs no base. Options are those of `diff`."""
-    return diff(None, state, out, **options)
+    return diff(None, state, **options) if out is None else diff(None, state, out, **options)
 
 
 @overload
@@ -413,7 +434,7 @@ def apply(
     links: Iterable[Link | Path],
     out: None = None,
     *,
-    kind: str | None = ...,
+    kind: Kind | None = ...,
     replace: bool = ...,
     threads: int | None = ...,
     progress: Progress | None = ...,
@@ -424,7 +445,7 @@ def apply(
     links: Iterable[Link | Path],
     out: Path,
     *,
-    kind: str | None = ...,
+    kind: Kind | None = ...,
     replace: bool = ...,
     threads: int | None = ...,
     progress: Progress | None = ...,
@@ -434,7 +455,7 @@ def apply(
     links: Iterable[Link | Path],
     out: Path | None = None,
     *,
-    kind: str | None = None,
+    kind: Kind | None = None,
     replace: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -494,7 +515,7 @@ def squash(
     """Joins consecutive links into one. The base is a file or a directory; options are those of `diff`."""
     paths = [os.fspath(link) for link in links]
     made = _native.squash_files(
-        os.fspath(base), paths, os.fspath(out), profile, dict(metadata or {}), replace, threads, progress
+        os.fspath(base), paths, os.fspath(out), profile, _checked(profile, metadata), replace, threads, progress
     )
     return DiffReport(**made)
 

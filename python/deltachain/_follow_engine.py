@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _native
+from ._settings import Stop, ending
 
 __all__ = ["follow_engine"]
 
@@ -25,9 +26,10 @@ def follow_engine(
     once: bool = False,
     options: Sequence[str] = (),
     on_event: Callable[[dict[str, Any]], None] | None = None,
+    stop: Stop | None = None,
 ) -> None:
-    """Keeps a directory and inference servers at the newest version of a chain, until this call is interrupted. It then
-    waits for running updates, so that no server stays paused.
+    """Keeps a directory and inference servers at the newest version of a chain, until `stop` or Ctrl-C. It then waits
+    for running updates, so that no server stays paused.
 
     docs/integrations.md describes the updates and their failures.
 
@@ -42,6 +44,7 @@ def follow_engine(
         options: other options of `deltachain follow`, such as `["--server-timeout", "120"]`.
         on_event: called with each event, a dict as `deltachain follow --json` prints it. By default, events are logged.
             An exception from it ends the call.
+        stop: an event, or a function that returns whether to stop; the call then returns.
 
     Raises:
         UsageError: if an argument is invalid.
@@ -59,4 +62,4 @@ def follow_engine(
         else:
             on_event(json.loads(event))
 
-    _native.follow([os.fspath(chain), os.fspath(directory), *arguments, *options], happened)
+    _native.follow([os.fspath(chain), os.fspath(directory), *arguments, *options], happened, ending(stop))

@@ -12,7 +12,7 @@ from . import _native
 from ._chain import given
 from ._errors import TornError, UsageError
 from ._files import Patch, patch_of, taken
-from ._tensors import Tensor, shaped, usual_kind
+from ._tensors import Kind, Tensor, checked_kind, shaped, usual_kind
 
 __all__ = ["HostCopy"]
 
@@ -37,9 +37,9 @@ class HostCopy:
         held: the directory of the version that this process holds; None before `full()`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, kind: str | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, kind: Kind | None = None) -> None:
         self._path = os.fspath(path)
-        self._kind = kind or usual_kind()
+        self._kind = checked_kind(kind) or usual_kind()
         self.held: str | None = None
         self._held_metadata: dict[str, str] = {}
         self._torn = False
@@ -143,12 +143,12 @@ def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
     return found
 
 
-def mapped(directory: str, kind: str) -> dict[str, Any]:
+def mapped(directory: str, kind: Kind) -> dict[str, Any]:
     """The tensors of a model, as tensors of the library `kind`."""
     return {name: shaped(kind, dtype, shape, data) for name, (dtype, shape, data) in raw(directory).items()}
 
 
-def differences(before: object, after: str, kind: str, threads: int | None) -> Iterator[Patch]:
+def differences(before: object, after: str, kind: Kind, threads: int | None) -> Iterator[Patch]:
     """The changes from tensors, or a model's directory, to the model in another directory, tensor by tensor."""
     number: int | None = 0
     while number is not None:

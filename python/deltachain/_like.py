@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from . import _native
 from ._errors import UsageError
+from ._settings import is_unicode
 from ._tensors import Tensor, kind_of, numpy_dtype, torch_dtype
 
 __all__ = ["Like", "Taking", "known", "pairs"]
@@ -121,7 +122,7 @@ def pairs(weights: Any) -> Iterator[tuple[str, Any]]:
     pairs.
 
     Raises:
-        TypeError: for any other type.
+        UsageError: for any other type.
     """
     mapping = known(weights)
     if mapping is not None:
@@ -129,10 +130,17 @@ def pairs(weights: Any) -> Iterator[tuple[str, Any]]:
     if hasattr(weights, "get_tensor") and hasattr(weights, "keys"):
         return ((name, weights.get_tensor(name)) for name in weights.keys())  # noqa: SIM118
     if isinstance(weights, Iterable) and not isinstance(weights, str | bytes | os.PathLike):
-        return iter(weights)
-    raise TypeError(
-        f"weights must be a mapping from names to tensors, or (name, tensor) pairs, not {type(weights).__name__}"
-    )
+        return map(_pair, weights)
+    raise UsageError(f"{_WEIGHTS}, not {type(weights).__name__}")
+
+
+_WEIGHTS = "USAGE: weights must be a mapping from names to tensors, or (name, tensor) pairs"
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return item[0], item[1]
+    raise UsageError(f"{_WEIGHTS}, not of {type(item).__name__}")
 
 
 Transform = Callable[[str, Any], Any]
@@ -167,13 +175,13 @@ class Taking:
 
     def add(self, name: Any, value: Any) -> None:
         """Adds a tensor of the trainer; None if only other ranks need it."""
-        if not isinstance(name, str):
-            raise TypeError(f"tensor names must be strings, not {type(name).__name__}")
+        _check_name(name)
         plain = name if self._like is None else self._like.bare(name)
         if self._transform is None:
             self._put(plain, value, name)
             return
         for made, tensor in _made(plain, self._transform(plain, value)):
+            _check_name(made)
             self._put(made, tensor, made)
 
     def _put(self, name: str, value: Any, called: str) -> None:
@@ -240,6 +248,13 @@ class Taking:
             raise UsageError(f"USAGE: the tensors do not match {self._like.path}: {'; '.join(flaws)}")
 
 
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise UsageError(f"USAGE: tensor names must be strings, not {type(name).__name__} ({name!r:.60})")
+    if not is_unicode(name):
+        raise UsageError(f"USAGE: the name is not Unicode text (tensor {name!r})", tensor=name)
+
+
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more
@@ -262,7 +277,7 @@ def _fitted(name: str, value: Any, expected: Expected) -> Any:
     if kind == "torch":
         value = _settled(value)
         dtype = _torch_dtype(expected.dtype)
-        if value.dtype is dtype:
+        if value.dtype is dtype or not _is_dense(value):
             return value
         _check_cast(name, str(value.dtype).removeprefix("torch."), value.dtype.is_floating_point, expected)
         return value.to(dtype).contiguous()
@@ -302,16 +317,19 @@ def _numpy_dtype(name: str) -> Any:
     if name not in _numpy_dtypes:
         try:
             _numpy_dtypes[name] = numpy_dtype(name)
-        except TypeError:
+        except UsageError:
             return None
     return _numpy_dtypes[name]
 
 
 def _settled(value: Any) -> Any:
-    """The tensor, contiguous."""
+    """The tensor, contiguous, with its own bytes. One that is not dense stays as it is: it cannot be copied."""
     kind = kind_of(value)
     if kind == "torch":
         value = value.detach()
+        if not _is_dense(value):
+            return value
+        value = value.resolve_conj().resolve_neg()
         return value if value.is_contiguous() else value.contiguous()
     if kind == "numpy":
         if value.flags.c_contiguous:
@@ -320,3 +338,8 @@ def _settled(value: Any) -> Any:
 
         return numpy.ascontiguousarray(value)
     return value
+
+
+def _is_dense(value: Any) -> bool:
+    """Whether a tensor of torch has its elements in one row: it is neither sparse nor nested."""
+    return str(value.layout) == "torch.strided" and not value.is_nested

@@ -10,28 +10,33 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError as FutureCancelled
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from . import _native
 from ._chain import Version, newest
-from ._errors import ForkedError, IoError, UsageError
+from ._errors import CancelledError, ForkedError, IoError, UsageError
 from ._files import Profile, Progress
 from ._like import Expected, Like, Taking, known, pairs
 from ._ranks import Alone, Group, Ranks, TorchGroup, divide, usual_shards
+from ._settings import MOST_THREADS, Stop, choice, ending, number, texts, whole
 from ._store import Credentials, open_store
 
-__all__ = ["PublishTimes", "Published", "Publisher"]
+__all__ = ["PublishJob", "PublishTimes", "Published", "Publisher"]
 
 _logger = logging.getLogger("deltachain")
 
 # Maximum of tensors, and of bytes, per batch of copies.
 _AT_ONCE = 256
 _HELD = 32 << 20
+
+# Seconds between two questions whether to stop.
+_LOOK = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +76,90 @@ class Published:
     times: PublishTimes
 
 
-class _Job(Future[Published]):
-    """A running publish. If the caller never asks for its outcome, the next call raises its error."""
+class PublishJob(Future[Published]):
+    """A running publish: a `concurrent.futures.Future`, which can also be awaited.
+
+        published = await publisher.publish_async(model.state_dict())
+
+    Cancelling the task that awaits it cancels the publish. Like every future, it works with `concurrent.futures.wait`,
+    `as_completed` and `asyncio.wrap_future`. If nobody asks for its outcome, the next call of the publisher raises its
+    error.
+    """
 
     def __init__(self, call: int) -> None:
         super().__init__()
-        self.call = call
-        self.is_heard = False
-        self.is_cancelled = False
-        self.is_stopped = False
-        self.ends_waiting = _native.Stop()
+        self._call = call
+        self._is_heard = self._is_asked_to_end = self._is_stopped = False
+        self._ends_waiting = _native.Stop()
 
-    def result(self, timeout: float | None = None) -> Published:
-        try:
-            return super().result(timeout)
-        finally:
-            self.is_heard = self.is_heard or self.done()
+    # To the base class it is pending until it ends, since it does not let a running future be cancelled.
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        error = super().exception(timeout)
-        self.is_heard = True
-        return error
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self.done()
 
     def cancel(self) -> bool:
-        """Asks the work to stop. A version that is already committed stays."""
-        self.is_cancelled = True
-        self.stop()
-        return False
+        """Asks the publish to end. Returns whether it was still running, so that it may end by this.
 
-    def stop(self) -> None:
-        self.is_stopped = True
-        self.ends_waiting.stop()
+        A version that is committed before that takes effect is a result. `result()` waits for the end and tells;
+        `cancelled()` is True once the publish has ended without one. If the request for the commit itself is given up,
+        the store may still have taken it, as after any lost connection: the next publish continues from there.
+        """
+        self._is_asked_to_end = True
+        self._stop()
+        return not self.done()
+
+    def result(self, timeout: float | None = None) -> Published:
+        """Waits for the version, at most `timeout` seconds.
+
+        Raises:
+            CancelledError: if the publish was cancelled.
+            TimeoutError: if it is still running.
+            Exception: why it failed.
+        """
+        try:
+            return super().result(timeout)
+        except FutureCancelled:
+            raise _cancelled() from None
+        finally:
+            self._is_heard = self._is_heard or self.done()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Like `result`, but returns why the publish failed; None if it has succeeded."""
+        try:
+            return super().exception(timeout)
+        except FutureCancelled:
+            raise _cancelled() from None
+        finally:
+            self._is_heard = self._is_heard or self.done()
+
+    def __await__(self) -> Generator[Any, None, Published]:
+        # Whoever awaits this has imported it. It takes as long as all of this package.
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+        self._ends_waiting.stop()
+
+    def _ended(self, error: BaseException) -> None:
+        """It has ended with an error."""
+        if isinstance(error, CancelledError):
+            super().cancel()
+            self.set_running_or_notify_cancel()
+        else:
+            self.set_exception(error)
+
+    def _outcome(self) -> BaseException | None:
+        """Its error, unless the caller has seen it or has cancelled it."""
+        if self._is_heard or (self.cancelled() and self._is_asked_to_end):
+            return None
+        return _cancelled() if self.cancelled() else self.exception()
+
+
+def _cancelled() -> CancelledError:
+    return CancelledError("the publish was cancelled")
 
 
 class Publisher:
@@ -136,9 +194,9 @@ class Publisher:
             limits how many processes can share the work later, and it never changes.
         threads: threads that compare and compress; by default, as many as processors.
         profile: `"compact"`, the smallest links, or `"direct"`, whose values can be used without the base.
-        snapshots: when a version also gets a snapshot for late joiners. A float: when they would read more than this
-            many times the size of the last snapshot. An int: every this many versions. None: never (version 0 always
-            has one).
+        snapshot_cost: give a version a snapshot for late joiners when they would read more than this many times the
+            size of the last snapshot (2.0). `math.inf`: never; version 0 always has one.
+        snapshot_every: instead, give every this many versions a snapshot.
         skips: for each of these distances, a version whose number is a multiple of it also gets a link from the
             version that is this distance older.
         once: the name of a metadata entry that holds an integer, such as `"step"`: each step is published only once. A
@@ -159,7 +217,7 @@ class Publisher:
     the next one continues where the chain ends.
 
     Raises:
-        UsageError: if `like` is not a checkpoint, or settings are missing.
+        UsageError: if `like` is not a checkpoint, or a setting is missing, unknown or invalid.
         IoError: if the chain can neither be read nor created.
     """
 
@@ -176,7 +234,8 @@ class Publisher:
         shards: int | None = None,
         threads: int | None = None,
         profile: Profile = "compact",
-        snapshots: float | int | None = 2.0,
+        snapshot_cost: float | None = None,
+        snapshot_every: int | None = None,
         skips: Sequence[int] = (),
         other_files: bool = True,
         max_changed: float | None = None,
@@ -190,21 +249,28 @@ class Publisher:
     ) -> None:
         self._process = os.getpid()
         self._url = os.fspath(url)
-        self._job: _Job | None = None
+        self._job: PublishJob | None = None
         self._thread: threading.Thread | None = None
         self._native: Any = None
         self._lock = threading.Lock()
         # The number of collective calls, and the call that made the last version.
         self._calls = self._made_in = 0
-        if not rank_timeout > 0:
-            raise UsageError("USAGE: rank_timeout must be more than 0")
+        number("rank_timeout", rank_timeout, 0.001)
+        whole("keep_last", keep_last, 1)
+        whole("shards", shards, 1)
+        whole("threads", threads, 1, MOST_THREADS)
+        choice("profile", profile, get_args(Profile))
+        number("snapshot_cost", snapshot_cost, 0)
+        whole("snapshot_every", snapshot_every, 1)
+        number("max_changed", max_changed, 0, 1)
+        skips = list(skips)
+        for skip in skips:
+            whole("skips", skip, 1)
+        if snapshot_cost is not None and snapshot_every is not None:
+            raise UsageError("USAGE: give snapshot_cost= or snapshot_every=, not both")
         self._ranks = Ranks(_group_of(group), rank_timeout)
         if like is None and (self._ranks.size > 1 or (shards or 1) > 1):
             raise UsageError("USAGE: several ranks or shards need like= to assign tensors to shards")
-        if shards is not None and shards < 1:
-            raise UsageError("USAGE: shards must be 1 or more")
-        if keep_last is not None and keep_last < 1:
-            raise UsageError("USAGE: keep_last must be 1 or more")
         self._shards = shards
         self._of: int | None = None
         self._places: dict[str, int] = {}
@@ -212,6 +278,8 @@ class Publisher:
         self._threads, self._progress = threads, progress
         self._seen: Published | None = None
         self._once = once
+        # Whether a name has been logged that files cannot hold.
+        self._is_remarked = False
 
         def opened() -> None:
             self._like = None if like is None else Like(like)
@@ -219,7 +287,7 @@ class Publisher:
                 url,
                 storage_options=storage_options,
                 credentials=credentials,
-                create=self._ranks.rank == 0,
+                is_new=self._ranks.rank == 0,
                 stall=stall,
                 attempts=attempts,
                 max_rate=max_rate,
@@ -230,8 +298,9 @@ class Publisher:
                 store,
                 None if like is None else os.fspath(like),
                 profile,
-                snapshots,
-                list(skips),
+                snapshot_cost,
+                snapshot_every,
+                skips,
                 other_files,
                 max_changed,
                 keep_last,
@@ -318,8 +387,15 @@ class Publisher:
                 raise UsageError("USAGE: the publisher has been closed")
             return next(iter(newest(self._url, self._store, 1)), None)
 
-    def publish(self, weights: Any, *, metadata: Mapping[str, Any] | None = None) -> Published:
-        """Publishes a version and waits until it is committed. Like `publish_async(...).result()`; Ctrl-C ends it.
+    def publish(
+        self, weights: Any, *, metadata: Mapping[str, Any] | None = None, stop: Stop | None = None
+    ) -> Published:
+        """Publishes a version and waits until it is committed. Like `publish_async(...).result()`. `stop` (an event, or
+        a function that returns whether to stop) and Ctrl-C end it.
+
+        Raises:
+            CancelledError: if `stop` ends it before the version is published.
+            Error: as for `publish_async`.
 
         >>> import tempfile, deltachain as dc
         >>> with dc.Publisher(tempfile.mkdtemp()) as pub:
@@ -327,19 +403,26 @@ class Publisher:
         0
         """
         with self._used():
-            before = self._job
+            before, until = self._job, ending(stop)
             try:
-                return self._begin(weights, metadata).result()
+                job = self._begin(weights, metadata, until)
+                while until is not None and not wait((job,), _LOOK).done:
+                    if until():
+                        job.cancel()
+                        break
+                return job.result()
             except KeyboardInterrupt:
                 # The interrupt may have come when the work had just begun.
-                job = self._job
-                if job is not None and job is not before:
-                    job.cancel()
+                begun = self._job
+                if begun is not None and begun is not before:
+                    begun.cancel()
                     self._join()
-                    job.is_heard = True
+                    begun._is_heard = True
                 raise
 
-    def publish_async(self, weights: Any, *, metadata: Mapping[str, Any] | None = None) -> Future[Published]:
+    def publish_async(
+        self, weights: Any, *, metadata: Mapping[str, Any] | None = None, stop: Stop | None = None
+    ) -> PublishJob:
         """Copies the tensors and returns. Other threads do the rest, while training may change the tensors.
 
         Args:
@@ -349,34 +432,35 @@ class Publisher:
                 sharded over the ranks (DTensor) are gathered one at a time; others must be whole.
             metadata: names and texts for the commit, such as the step. Read back by `Publisher.newest`,
                 `Subscriber.metadata`, `Update.metadata` and `log`.
+            stop: ends the wait for the previous version: an event, or a function that returns whether to stop.
 
         Returns:
-            A future of the version. `cancel()` asks the work to stop; then `result()` raises `CancelledError`, unless
-            the version was already published.
+            A future of the version, which can be awaited.
 
         Only one version is published at a time: the call waits for the previous one, so training waits if it is faster
         than the store. If an earlier publish failed and nobody checked its future, that error is raised here, before
         the tensors are read.
 
         Raises:
+            CancelledError: if `stop` ends the wait for the previous version. It is still being published, and this
+                one is not; with a group, the other ranks wait for this one to call again.
             UsageError: if names are missing or unexpected, a tensor does not fit, the metadata do not have the entry of
                 `once=` or it is no integer, or ranks differ; the chain does not change. A stream is first read to its
                 end on all ranks, since others may be waiting for it. An error on one rank is raised on all.
         """
         with self._used():
-            return self._begin(weights, metadata)
+            return self._begin(weights, metadata, ending(stop))
 
-    def _begin(self, weights: Any, metadata: Mapping[str, Any] | None) -> _Job:
+    def _begin(self, weights: Any, metadata: Mapping[str, Any] | None, until: Callable[[], bool] | None) -> PublishJob:
         began = time.monotonic()
-        self._settle("publish()")
+        self._settle("publish()", until)
         waited = time.monotonic()
         noted, repeated = self._divide(metadata)
         if repeated is not None:
             return self._skipped(weights, repeated, waited - began)
         snapshot = self._take(weights)
         taken = time.monotonic()
-        job = _Job(self._calls)
-        job.set_running_or_notify_cancel()
+        job = PublishJob(self._calls)
         self._job = job
         # Not a daemon: the interpreter waits for it when it ends.
         arguments = (job, snapshot, noted, (waited - began, taken - waited))
@@ -384,7 +468,7 @@ class Publisher:
         self._thread.start()
         return job
 
-    def _skipped(self, weights: Any, newest: dict[str, Any], waited: float) -> _Job:
+    def _skipped(self, weights: Any, newest: dict[str, Any], waited: float) -> PublishJob:
         """Ends a publish whose step is known to be there: nothing is copied."""
 
         def read() -> None:
@@ -393,14 +477,18 @@ class Publisher:
                 deque(pairs(weights), maxlen=0)
 
         self._all(read)
-        job = _Job(self._calls)
+        job = PublishJob(self._calls)
         job.set_result(Published(**newest, times=PublishTimes(waited, 0.0, 0.0, 0.0)))
         return job
 
-    def wait(self) -> None:
-        """Waits for the running publish, and raises its error unless its future has been checked."""
+    def wait(self, *, stop: Stop | None = None) -> None:
+        """Waits for the running publish, and raises its error unless its future has been checked.
+
+        Raises:
+            CancelledError: if `stop` ends the wait, as in `publish_async`.
+        """
         with self._used():
-            self._settle("wait()")
+            self._settle("wait()", ending(stop))
 
     def close(self) -> None:
         """Like `wait`; then frees copies and connections. Closing twice is not an error."""
@@ -420,7 +508,7 @@ class Publisher:
         """Locks the publisher for this thread."""
         self._check()
         if not self._lock.acquire(blocking=False):
-            raise UsageError("USAGE: another thread is using the publisher")
+            raise UsageError("USAGE: another thread is using it: one at a time")
         try:
             yield
         finally:
@@ -432,15 +520,21 @@ class Publisher:
                 "this publisher was opened before a fork: open one in the child, or start processes with spawn"
             )
 
-    def _join(self) -> None:
+    def _join(self, until: Callable[[], bool] | None = None) -> None:
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(None if until is None else 0)
+            while self._thread.is_alive():
+                if until is not None and until():
+                    raise CancelledError("stopped while the previous version is still being published")
+                self._thread.join(_LOOK)
             self._thread = None
 
-    def _settle(self, call: str) -> None:
+    def _settle(self, call: str, until: Callable[[], bool] | None) -> None:
         """Begins a call: waits for the previous job; all ranks raise its error if a rank has not seen it yet."""
         if self._native is None:
             raise UsageError("USAGE: the publisher has been closed")
+        if until is not None:
+            self._join(until)
         # A call that is interrupted here also counts.
         self._calls += 1
         error = self._outcome()
@@ -452,7 +546,7 @@ class Publisher:
         """Waits for the previous job. Returns its error, unless the caller has seen it."""
         self._join()
         job, self._job = self._job, None
-        return None if job is None or job.is_heard else job.exception()
+        return None if job is None else job._outcome()
 
     def _all(self, step: Callable[[], None] | None) -> None:
         """Runs a step, and raises if it fails on any rank."""
@@ -472,7 +566,7 @@ class Publisher:
         repeated: dict[str, Any] | None = None
         error: BaseException | None = None
         try:
-            noted = {str(key): str(value) for key, value in (metadata or {}).items()}
+            noted = texts("metadata", metadata)
             if self._ranks.rank == 0:
                 if number is None:
                     head = self._native.head()
@@ -511,8 +605,11 @@ class Publisher:
             nonlocal held
             shard = places.get(name, 0)
             if shard % size == rank:
+                if name == "__metadata__" and not self._is_remarked:
+                    self._is_remarked = True
+                    _logger.warning("followers with a host copy will refuse the tensor %r: files cannot hold it", name)
                 rows.append((shard, name, value, expected and expected[:2]))
-                held += expected.nbytes if expected else getattr(value, "nbytes", 0)
+                held += expected.nbytes if expected else _size(value)
                 if len(rows) >= at_once or held >= _HELD:
                     copy()
 
@@ -560,18 +657,20 @@ class Publisher:
         places = [self._places[place] for place in self._like.places(name) if place in self._places]
         return {place % self._ranks.size for place in places}
 
-    def _run(self, job: _Job, snapshot: Any, metadata: dict[str, str], before: tuple[float, float]) -> None:
+    def _run(self, job: PublishJob, snapshot: Any, metadata: dict[str, str], before: tuple[float, float]) -> None:
         try:
             published = self._publish(job, snapshot, metadata, before)
         except BaseException as error:
-            job.set_exception(error)
+            job._ended(error)
         else:
             if published.is_new:
                 self._seen = published
-                self._made_in = job.call
+                self._made_in = job._call
             job.set_result(published)
 
-    def _publish(self, job: _Job, snapshot: Any, metadata: dict[str, str], before: tuple[float, float]) -> Published:
+    def _publish(
+        self, job: PublishJob, snapshot: Any, metadata: dict[str, str], before: tuple[float, float]
+    ) -> Published:
         ranks, native = self._ranks, self._native
         assert self._of is not None
         numbers = list(range(ranks.rank, self._of, ranks.size))
@@ -579,33 +678,33 @@ class Publisher:
         def progress(phase: str, done: int, total: int) -> None:
             if self._progress is not None:
                 self._progress(phase, done, total)
-            if job.is_stopped:
-                raise CancelledError("the publish was cancelled")
+            if job._is_stopped:
+                raise _cancelled()
 
         def look() -> bytes:
-            return json.dumps(native.repeated(metadata, job.ends_waiting) if ranks.rank == 0 else None).encode()
+            return json.dumps(native.repeated(metadata, job._ends_waiting) if ranks.rank == 0 else None).encode()
 
         def store() -> bytes:
             commits = ranks.rank == 0
-            parts = native.store(snapshot, numbers, self._of, commits, self._threads, progress, job.ends_waiting)
+            parts = native.store(snapshot, numbers, self._of, commits, self._threads, progress, job._ends_waiting)
             return "\n".join(parts).encode()
 
         def commit() -> bytes:
             if ranks.rank != 0:
                 return b""
-            if job.is_stopped:
-                raise CancelledError("the publish was cancelled")
-            return json.dumps(native.commit(parts, metadata, job.ends_waiting)).encode()
+            if job._is_stopped:
+                raise _cancelled()
+            return json.dumps(native.commit(parts, metadata, job._ends_waiting)).encode()
 
         began = time.monotonic()
         try:
             if self._once is not None:
                 # Another writer may have published this step.
-                repeated = json.loads(ranks.together(look, job.stop)[0])
+                repeated = json.loads(ranks.together(look, job._stop)[0])
                 if repeated is not None:
                     native.discard(snapshot)
                     return Published(**repeated, times=PublishTimes(*before, time.monotonic() - began, 0.0))
-            stored = ranks.together(store, job.stop)
+            stored = ranks.together(store, job._stop)
             parts = [part for texts in stored for part in texts.decode().split("\n") if part]
             ended = time.monotonic()
             told = json.loads(ranks.together(commit, lambda: None)[0])
@@ -613,8 +712,8 @@ class Publisher:
             # Aborted work that is still running is forgotten when the next publish starts.
             if not ranks.is_busy:
                 native.forget()
-            if job.is_cancelled and isinstance(error, IoError):
-                raise CancelledError("the publish was cancelled") from error
+            if job._is_asked_to_end and isinstance(error, IoError):
+                raise _cancelled() from error
             raise
         if ranks.rank != 0:
             if told["is_new"]:
@@ -622,6 +721,14 @@ class Publisher:
             else:
                 native.forget()
         return Published(**told, times=PublishTimes(*before, ended - began, time.monotonic() - ended))
+
+
+def _size(value: Any) -> int:
+    """The bytes of a tensor. What is wrong with it, copying it will tell."""
+    try:
+        return int(value.nbytes)
+    except Exception:
+        return 0
 
 
 def _group_of(group: Any) -> Group:
@@ -645,7 +752,7 @@ def _at_exit() -> None:
     # All threads have ended, and no caller will check the futures.
     for publisher in list(_open):
         job = publisher._job
-        if job is not None and publisher._process == os.getpid() and job.done() and not job.is_heard:
-            error = job.exception()
+        if job is not None and publisher._process == os.getpid() and job.done():
+            error = job._outcome()
             if error is not None:
                 _logger.error("%r ended, and its last version was not published: %s", publisher, error)

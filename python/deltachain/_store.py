@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import _native
+from ._errors import UsageError
+from ._settings import number, texts, whole
 
 __all__ = ["Credentials", "open_store"]
 
@@ -18,7 +20,7 @@ def open_store(
     *,
     storage_options: Mapping[str, Any] | None = None,
     credentials: Credentials | None = None,
-    create: bool = False,
+    is_new: bool | None = False,
     stall: float | None = None,
     attempts: int | None = None,
     max_rate: int | None = None,
@@ -32,13 +34,21 @@ def open_store(
         credentials: for S3, a function without arguments that returns `access_key_id`, `secret_access_key`, `token`
             (or None) and `expires_at` (an aware datetime, or None for never). Called when credentials are needed and
             shortly before they expire, from another thread.
-        create: create the directory if there is none.
+        is_new: if there is no such directory: True creates it, None waits for it, False refuses it.
         stall: abort an attempt after this many seconds without a byte in either direction (60).
         attempts: maximum attempts per operation, if its failure is retryable (8).
         max_rate: rate limit in bytes per second, for all requests together.
+
+    Raises:
+        UsageError: if a setting is unknown or invalid.
     """
-    settings = [(str(key), _text(value)) for key, value in (storage_options or {}).items()]
-    return _native.Store(os.fspath(url), settings, credentials, create, stall, attempts, max_rate)
+    number("stall", stall, 0.001, 1e9)
+    whole("attempts", attempts, 1, 1000)
+    whole("max_rate", max_rate, 1, (1 << 64) - 1)
+    settings = list(texts("storage_options", storage_options, _text).items())
+    if credentials is not None and not callable(credentials):
+        raise UsageError("USAGE: credentials= must be a function that returns them")
+    return _native.Store(os.fspath(url), settings, credentials, is_new, stall, attempts, max_rate)
 
 
 def _text(value: Any) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +17,16 @@ from ._chain import given
 from ._errors import Error, TornError, UsageError
 from ._files import Patch, Progress, patch_of, taken
 from ._host_copy import differences, mapped
+from ._settings import MOST_THREADS, Stop, ending, number, whole
 from ._store import Credentials, open_store
-from ._tensors import kind_of, name_of, shaped, usual_kind
+from ._tensors import Kind, checked_kind, kind_of, name_of, shaped, usual_kind
 
 __all__ = ["Lag", "Subscriber", "Times", "Update"]
+
+_logger = logging.getLogger("deltachain")
+
+# Versions have 64 bits.
+MOST_VERSION = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class Times:
     """Switching to the version."""
 
 
-class Subscriber:
+class Held:
     """Keeps a copy of a model at versions of a chain, and gives the changes between them.
 
     Args:
@@ -63,22 +70,24 @@ class Subscriber:
         other_files: with `host_copy`, whether to download the chain's assets, such as config.json and tokenizers.
         allow_rollback: digest of a commit that the subscriber may roll back to.
         adopt: whether the first version may be of another chain than the held version.
-        kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of tensors in patches. By default torch if it is
-            imported, otherwise numpy if that is.
+        kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of tensors in patches. By default that of `into`;
+            otherwise torch if it is imported, or else numpy if that is.
         threads: threads that decode and hash; by default, as many as processors.
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the work.
         storage_options: settings of the store, by their names in obstore: `{"region": "eu-central-1"}`, `endpoint`,
-            `access_key_id`. They override the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
+            `access_key_id`. They override the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`). Unknown ones are refused.
         credentials: for S3, a function that returns `access_key_id`, `secret_access_key`, `token` (or None) and
             `expires_at` (an aware datetime, or None). Called from another thread, again shortly before they expire.
         stall: abort a request after this many seconds without a byte in either direction (60).
         attempts: maximum attempts per operation, if its failure is retryable (8).
-        max_rate: rate limit in bytes per second, for all requests together.
+        max_rate: rate limit in bytes per second, for all requests, or files of a directory, together.
+
+    A chain's directory need not exist yet: `follow()`, and calls with a `timeout`, wait for it.
 
     A subscriber belongs to the process that made it. Only one thread may use it at a time.
 
     Raises:
-        UsageError: if the directory does not exist or is in use by another process, or settings are missing.
+        UsageError: if the host copy is in use by another process, or a setting is missing, unknown or invalid.
     """
 
     def __init__(
@@ -92,7 +101,7 @@ class Subscriber:
         other_files: bool = True,
         allow_rollback: str | None = None,
         adopt: bool = False,
-        kind: str | None = None,
+        kind: Kind | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -106,10 +115,15 @@ class Subscriber:
             raise UsageError("USAGE: give host_copy= or into=, not both")
         if host_copy is not None and cache is not None:
             raise UsageError("USAGE: host_copy= has its own cache: omit cache=")
-        if isinstance(tensors, str):
-            raise TypeError("tensors= must be a list of patterns")
-        store = open_store(
+        if isinstance(tensors, str) or any(not isinstance(pattern, str) for pattern in tensors or ()):
+            raise UsageError(f"USAGE: tensors= must be a list of patterns, not {tensors!r:.60}")
+        if into is not None and not isinstance(into, Mapping):
+            raise UsageError(f"USAGE: into= must be a mapping from names to tensors, not {type(into).__name__}")
+        whole("threads", threads, 1, MOST_THREADS)
+        self._kind = checked_kind(kind) or (kind_of(next(iter(into.values()))) if into else usual_kind())
+        self._store = open_store(
             url,
+            is_new=None,
             storage_options=storage_options,
             credentials=credentials,
             stall=stall,
@@ -119,36 +133,25 @@ class Subscriber:
         patterns = None if tensors is None else list(tensors)
         own_cache = None if cache is None else os.fspath(cache)
         place = None if host_copy is None else os.fspath(host_copy)
-        self._native = _native.Follower(store, place, patterns, own_cache, other_files, allow_rollback, adopt, into)
+        self._native = _native.Follower(
+            self._store, place, patterns, own_cache, other_files, allow_rollback, adopt, into
+        )
         self._on_disk = place is not None
-        self._kind = kind or (kind_of(next(iter(into.values()))) if into else usual_kind())
         self._threads = threads
         self._progress = progress
         # Whether the caller's engine may hold parts of two versions.
         self._is_engine_torn = False
 
-    def __enter__(self) -> Subscriber:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         try:
             held = self._native.held()
         except (Error, AttributeError):
-            return f"<deltachain.Subscriber {self._url}, not open, or in use>"
+            return f"<deltachain.{type(self).__name__} {self._url}, not open, or in use>"
         said = "no version yet" if held is None else f"version {held[0]}, {held[1][:12]}"
-        return f"<deltachain.Subscriber {self._url}, {said}{', torn' if self.torn else ''}>"
+        return f"<deltachain.{type(self).__name__} {self._url}, {said}{', torn' if self.torn else ''}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("subscribers cannot be pickled: open them in the process that uses them")
-
-    def close(self) -> None:
-        """Frees the copy in memory, connections and the lock of a directory."""
-        self._native.close()
 
     @property
     def version(self) -> int | None:
@@ -195,23 +198,97 @@ class Subscriber:
         `full()` or `apply()` was interrupted. `full()` of any update repairs that."""
         return self._is_engine_torn or self._native.is_torn
 
-    def poll(self, *, timeout: float | None = None) -> Update | None:
+    def state(self) -> Iterator[tuple[str, Any]]:
+        """Names and tensors of the held version, one at a time: copies from memory, or views of files on disk."""
+        if self._on_disk:
+            path = self.path
+            if path is not None:
+                yield from mapped(path, self._kind).items()
+            return
+        for at, (name, dtype, shape) in enumerate(self._native.tensors()):
+            yield name, shaped(self._kind, dtype, shape, self._native.read(at))
+
+    def _poll(
+        self, version: int | None, timeout: float | None, *, until: Callable[[], bool] | None = None
+    ) -> Update | None:
+        """Polls once for a version, or the head; None if there is no such version yet."""
+        self._check(version, timeout)
+        is_there, prepared = self._native.poll(version, timeout, self._threads, self._progress, until)
+        return Update(self, prepared) if is_there else None
+
+    def _polled(self, timeout: float | None, *, until: Callable[[], bool] | None = None) -> Update | None:
+        update = self._poll(None, timeout, until=until)
+        return None if update is None or update._native is None else update
+
+    def _prepared(
+        self, version: int | None, timeout: float | None, poll: float, *, until: Callable[[], bool] | None = None
+    ) -> Update:
+        self._check(version, timeout)
+        number("poll", poll, 0)
+        return Update(self, self._native.prepare(version, timeout, poll, self._threads, self._progress, until))
+
+    def _polling(self, poll: float, poll_longest: float) -> _native.Polling:
+        number("poll", poll, 0)
+        number("poll_longest", poll_longest, 0)
+        missing = self._store.missing_directory()
+        if missing is not None:
+            _logger.warning("waiting for the directory of the chain, which does not exist yet: %s", missing)
+        return _native.Polling(poll, poll_longest)
+
+    def _next(self, polling: _native.Polling, waits: bool, *, until: Callable[[], bool] | None = None) -> Update | None:
+        """The next version, after a pause if `waits`; None if `until` ends the wait."""
+        prepared = self._native.next(polling, waits, until, self._threads, self._progress)
+        return None if prepared is None else Update(self, prepared)
+
+    def _verified(self, *, until: Callable[[], bool] | None = None) -> None:
+        self._native.verify(self._threads, self._progress, until)
+
+    def _check(self, version: int | None, timeout: float | None) -> None:
+        whole("version", version, 0, MOST_VERSION)
+        number("timeout", timeout, -math.inf)
+        missing = None if timeout is not None else self._store.missing_directory()
+        if missing is not None:
+            raise UsageError(
+                f"USAGE: no such directory (file {missing})",
+                file=os.fspath(missing),
+                advice="check the path, or give timeout= to wait for it",
+            )
+
+
+class Subscriber(Held):
+    __doc__ = Held.__doc__
+
+    def __enter__(self) -> Subscriber:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the copy in memory, connections and the lock of a directory."""
+        self._native.close()
+
+    def poll(self, *, timeout: float | None = None, stop: Stop | None = None) -> Update | None:
         """Polls once: prepares the head; returns None if it is held already, or there is no version or no chain yet.
 
         Raises:
+            CancelledError: if `stop` ends the call; see `prepare`.
             TimeoutError: if it takes longer than `timeout` seconds; with 0, if it would have to wait. Nothing has
                 changed.
             Error: as for `prepare`.
         """
-        update = self._poll(None, timeout)
-        return None if update is None or update._native is None else update
+        return self._polled(timeout, until=ending(stop))
 
-    def _poll(self, version: int | None, timeout: float | None) -> Update | None:
-        """Polls once for a version, or the head; None if there is no such version yet."""
-        is_there, prepared = self._native.poll(version, timeout, self._threads, self._progress)
-        return Update(self, prepared) if is_there else None
-
-    def prepare(self, version: int | None = None, *, timeout: float | None = None, poll: float = 0.5) -> Update:
+    def prepare(
+        self,
+        version: int | None = None,
+        *,
+        timeout: float | None = None,
+        poll: float = 0.5,
+        stop: Stop | None = None,
+    ) -> Update:
         """Downloads and verifies a version beside the one in use, which does not change.
 
         Args:
@@ -219,21 +296,24 @@ class Subscriber:
             timeout: maximum seconds to wait, also for a store that does not answer or a chain that does not exist yet;
                 with 0 it polls once. By default there is no limit.
             poll: seconds between polls while there is no new version.
+            stop: an event, or a function that returns whether to stop.
 
         Returns:
             An update that is ready to be applied. If `version` is held already, it changes nothing.
 
         Raises:
             TimeoutError: if the version does not exist, or is not ready, in time. Nothing has changed.
+            CancelledError: if `stop` ends the call. Nothing has changed.
+            UsageError: without `timeout`, if the chain is in a directory that does not exist.
             WrongBaseError: if the held version does not match the chain; `advice` says what to do.
             Error: if the version cannot be built. The held version stays.
         """
-        return Update(self, self._native.prepare(version, timeout, poll, self._threads, self._progress))
+        return self._prepared(version, timeout, poll, until=ending(stop))
 
     def follow(
         self,
         *,
-        stop: threading.Event | Callable[[], bool] | None = None,
+        stop: Stop | None = None,
         poll: float = 2.0,
         poll_longest: float = 30.0,
     ) -> Iterator[Update]:
@@ -250,31 +330,20 @@ class Subscriber:
         Raises:
             UsageError, TornError: a retry would not help.
         """
-        polling = _native.Polling(poll, poll_longest)
-        until = stop.is_set if isinstance(stop, threading.Event) else stop
+        polling, until = self._polling(poll, poll_longest), ending(stop)
         refused = False
-        while prepared := self._native.next(polling, refused, until, self._threads, self._progress):
-            update = Update(self, prepared)
+        while update := self._next(polling, refused, until=until):
             yield update
             refused = self.version != update.version
 
-    def verify(self) -> None:
+    def verify(self, *, stop: Stop | None = None) -> None:
         """Hashes the copy in memory and compares it with the held version.
 
         Raises:
             WrongBaseError: if other code has written to it.
+            CancelledError: if `stop` ends the call.
         """
-        self._native.verify(self._threads, self._progress)
-
-    def state(self) -> Iterator[tuple[str, Any]]:
-        """Names and tensors of the held version, one at a time: copies from memory, or views of files on disk."""
-        if self._on_disk:
-            path = self.path
-            if path is not None:
-                yield from mapped(path, self._kind).items()
-            return
-        for number, (name, dtype, shape) in enumerate(self._native.tensors()):
-            yield name, shaped(self._kind, dtype, shape, self._native.read(number))
+        self._verified(until=ending(stop))
 
 
 class Update:
@@ -293,7 +362,7 @@ class Update:
         routes: the routes used: pairs of the version that each starts from, or None, and the one that it leads to.
     """
 
-    def __init__(self, subscriber: Subscriber, native: _native.Prepared | None) -> None:
+    def __init__(self, subscriber: Held, native: _native.Prepared | None) -> None:
         self._subscriber = subscriber
         self._native = native
         held = subscriber._native.held()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import mmap
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from . import _native
+from ._errors import UsageError
+from ._settings import choice
 
-__all__ = ["PACKED", "Tensor", "allocator", "kind_of"]
+__all__ = ["PACKED", "Kind", "Tensor", "allocator", "checked_kind", "kind_of"]
+
+# The libraries that tensors are of.
+Kind = Literal["torch", "numpy", "deltachain"]
 
 _BITS = {
     "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
@@ -64,7 +70,26 @@ class Tensor:
         return f"Tensor({self.dtype!r}, {self.shape!r})"
 
 
-def kind_of(value: Any) -> str:
+def checked_kind(kind: Kind | None) -> Kind | None:
+    """Refuses a `kind=` that is none, or whose library is not installed."""
+    if kind is not None:
+        choice("kind", kind, get_args(Kind))
+        if kind != "deltachain" and kind not in sys.modules and importlib.util.find_spec(kind) is None:
+            raise UsageError(f"USAGE: kind={kind!r} needs {kind}, which is not installed")
+    return kind
+
+
+def note_written(tensors: Mapping[str, Any]) -> None:
+    """Tells torch that its tensors are written to: a backward pass that needs the old values then fails."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    for tensor in tensors.values():
+        if isinstance(tensor, torch.Tensor) and not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+
+
+def kind_of(value: Any) -> Kind:
     """The library whose tensor this is: `"torch"`, `"numpy"`, or `"deltachain"` for everything else."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -79,12 +104,12 @@ def numpy_dtype(name: str) -> Any:
     import numpy
 
     if name not in _NAMES:
-        raise TypeError(f"numpy has no dtype {name}: use kind='deltachain'")
+        raise UsageError(f"USAGE: numpy has no dtype {name}: use kind='deltachain'")
     if name == "BF16" or name.startswith("F8_"):
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError(f"numpy needs ml_dtypes for {name}: install it, or use kind='deltachain'") from None
+            raise UsageError(f"USAGE: numpy needs ml_dtypes for {name}: install it, or use kind='deltachain'") from None
         return numpy.dtype(getattr(ml_dtypes, _NAMES[name]))
     return numpy.dtype(_NAMES[name])
 
@@ -95,7 +120,7 @@ def torch_dtype(name: str) -> Any:
 
     dtype = getattr(torch, _NAMES.get(name, "float4_e2m1fn_x2" if name == "F4" else ""), None)
     if dtype is None:
-        raise TypeError(f"torch has no dtype {name}: use kind='deltachain'")
+        raise UsageError(f"USAGE: torch has no dtype {name}: use kind='deltachain'")
     return dtype
 
 
@@ -107,7 +132,7 @@ def name_of(value: Any) -> str:
     return "F4" if text == "float4_e2m1fn_x2" else next((name for name, own in _NAMES.items() if own == text), text)
 
 
-def zeros(kind: str, dtype: str, shape: list[int]) -> Any:
+def zeros(kind: Kind, dtype: str, shape: list[int]) -> Any:
     """A new tensor of zeros."""
     if kind == "torch":
         import torch
@@ -121,18 +146,16 @@ def zeros(kind: str, dtype: str, shape: list[int]) -> Any:
         import numpy
 
         return numpy.zeros(shape, dtype=numpy_dtype(dtype))
-    if kind == "deltachain":
-        tensor = Tensor(dtype, shape, b"")
-        # Large tensors get zero pages lazily, from the threads that write them.
-        tensor.data = bytearray(tensor.nbytes) if tensor.nbytes < 1 << 20 else mmap.mmap(-1, tensor.nbytes)
-        return tensor
-    raise ValueError(f"kind must be 'torch', 'numpy' or 'deltachain', not {kind!r}")
+    tensor = Tensor(dtype, shape, b"")
+    # Large tensors get zero pages lazily, from the threads that write them.
+    tensor.data = bytearray(tensor.nbytes) if tensor.nbytes < 1 << 20 else mmap.mmap(-1, tensor.nbytes)
+    return tensor
 
 
-def allocator(base: Any, kind: str | None) -> Callable[[list[tuple[str, str, list[int]]]], dict[str, Any]]:
+def allocator(base: Any, kind: Kind | None) -> Callable[[list[tuple[str, str, list[int]]]], dict[str, Any]]:
     """Makes tensors of `kind`; by default, of the same kind as in `base`."""
     like: Mapping[str, Any] = base if isinstance(base, Mapping) else {}
-    usual = kind or (kind_of(next(iter(like.values()))) if like else "deltachain")
+    usual = checked_kind(kind) or (kind_of(next(iter(like.values()))) if like else "deltachain")
 
     def allocate(rows: list[tuple[str, str, list[int]]]) -> dict[str, Any]:
         return {
@@ -143,7 +166,7 @@ def allocator(base: Any, kind: str | None) -> Callable[[list[tuple[str, str, lis
     return allocate
 
 
-def shaped(kind: str, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> Any:
+def shaped(kind: Kind, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> Any:
     """A tensor of `kind` over existing bytes, without a copy: read-only, except in torch."""
     if kind == "torch":
         import torch
@@ -166,6 +189,6 @@ def writable(data: Any) -> Any:
     return data.writable() if isinstance(data, _native.Buffer) else data
 
 
-def usual_kind() -> str:
+def usual_kind() -> Kind:
     """The default kind of patches."""
     return "torch" if "torch" in sys.modules else "numpy" if "numpy" in sys.modules else "deltachain"

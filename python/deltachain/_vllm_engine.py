@@ -5,24 +5,31 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed
-from vllm.distributed.weight_transfer.base import (
+
+from . import _vllm_api
+from ._engine_copy import EngineCopy, Version, shared_memory_directory
+from ._errors import Error, TornError, UnsupportedError, UsageError
+from ._files import Patch
+from ._vllm_replies import are_whole
+from ._vllm_settings import Settings, fixed, merged
+from ._vllm_worker import Fingerprint, Lease, add_to
+
+# Before anything of vLLM is imported: it names all that is missing.
+_vllm_api.check()
+
+from vllm.config import set_current_vllm_config  # noqa: E402
+from vllm.distributed.weight_transfer.base import (  # noqa: E402
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
-from vllm.logger import init_logger
-from vllm.v1.worker.worker_base import WorkerBase
-
-from ._engine_copy import EngineCopy, Version, shared_memory_directory
-from ._errors import Error, TornError, UnsupportedError, UsageError
-from ._files import Patch
-from ._vllm_worker import Fingerprint, Lease, add_to
+from vllm.logger import init_logger  # noqa: E402
+from vllm.v1.worker.worker_base import WorkerBase  # noqa: E402
 
 if TYPE_CHECKING:
     from vllm.config import ParallelConfig, VllmConfig
@@ -35,20 +42,14 @@ _Result = TypeVar("_Result")
 # vLLM's own logger, so that servers show its messages.
 _logger = init_logger("vllm.deltachain")
 
-# Versions of vLLM tested in `e2e/vllm`.
-_TESTED = ("0.32.",)
-
-# If set to 1, untested versions of vLLM, and untested loaders in sparse mode, are allowed.
-_ALLOW_UNTESTED = "DELTACHAIN_ALLOW_UNTESTED"
-
 # Architectures whose loaders are tested to load sparse patches exactly.
 _SPARSE = frozenset({"Qwen3ForCausalLM"})
 
 # Methods of speculative decoding without weights of their own.
 _WITHOUT_WEIGHTS = frozenset({None, "ngram", "ngram_gpu", "suffix"})
 
-_MODES = ("auto", "sparse", "reload")
-_KV = ("recompute", "keep")
+# Seconds between looks for the directory of a chain that does not exist yet.
+_POLL = 0.1
 
 # Here and not in the plugin, so that only workers with this backend have the methods.
 add_to(WorkerBase)
@@ -56,25 +57,19 @@ add_to(WorkerBase)
 
 @dataclass
 class DeltachainInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """Settings that a server gets once.
+    """What a request may say of the settings (`Settings`). What the server's configuration says, it may only repeat.
 
     Attributes:
-        chain: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
-        host_copy: the directory of the copy that all workers of a machine share. If another process manages it
-            (`deltachain follow`), all workers read it; otherwise the first worker manages it. None: a directory in the
-            machine's memory, `/dev/shm`, which the first worker manages.
-        mode: `"sparse"`: changes are patched in place. `"reload"`: the whole version is loaded layer by layer.
-            `"auto"`: sparse where that is known to be exact, otherwise reload.
-        kv: `"recompute"`: the caller pauses with `mode=keep`, which drops caches of older weights. `"keep"`: the caller
-            keeps them (`clear_cache=false`), and answers may mix two versions.
-        timeout: maximum seconds that an update waits for the version.
+        chain: only to repeat the configuration.
+        host_copy: a directory on this machine that another process manages: `deltachain follow`.
+        mode, kv, timeout: as in `Settings`.
     """
 
-    chain: str
+    chain: str | None = None
     host_copy: str | None = None
-    mode: str = "auto"
-    kv: str = "recompute"
-    timeout: float = 600.0
+    mode: str | None = None
+    kv: str | None = None
+    timeout: float | None = None
 
 
 @dataclass
@@ -83,7 +78,7 @@ class DeltachainUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
 
     Attributes:
         version: its number.
-        digest: its state digest, 64 hexadecimal digits; None accepts the chain's.
+        digest: its state digest, 64 hexadecimal digits; None accepts that of the chain that this server downloads.
         follower: the caller's name in `deltachain_state`; None if it did not call that.
     """
 
@@ -109,7 +104,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         self, config: WeightTransferConfig, vllm_config: VllmConfig, device: torch.device, model: torch.nn.Module
     ) -> None:
         super().__init__(config, vllm_config, device, model)
-        _refuse_untested()
+        _vllm_api.check_configuration(vllm_config)
+        self._configured = fixed(vllm_config.additional_config)
         speculative = vllm_config.speculative_config
         if speculative is not None and speculative.method not in _WITHOUT_WEIGHTS:
             raise UnsupportedError(
@@ -121,9 +117,13 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 "the backend deltachain cannot detect discarded weights: start the server without --enable-sleep-mode"
             )
         self._workers = _workers(vllm_config.parallel_config)
+        if self._workers is not None and not are_whole():
+            _logger.warning("deltachain: after a failure of one worker, this vLLM may read old replies of the others")
         self._copy: EngineCopy | None = None
-        self._info: DeltachainInitInfo | None = None
+        self._settings: Settings | None = None
         self._is_sparse = False
+        # Whether a worker of this server downloads the chain.
+        self._downloads = False
         # Worker 0 decides which follower updates the server.
         self._lease = Lease() if vllm_config.parallel_config.rank == 0 else None
         self._is_torn = False
@@ -131,55 +131,97 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         self._holds: tuple[int, str, Fingerprint] | None = None
         self._received: int | None = None
         self.times: dict[str, float] = {}
+        if self._configured.get("start") == "newest":
+            self._start()
 
     def init_transfer_engine(self, init_info: DeltachainInitInfo) -> None:
-        """Opens the chain, and begins to prepare versions.
+        """Opens the chain or the copy, and begins to prepare versions. Updates do it too if the configuration names
+        one.
 
         Raises:
-            UsageError: if a setting is invalid.
+            UsageError: if a setting is invalid, or a request may not change it. Nothing has changed.
             UnsupportedError: if this server cannot be updated with these settings.
             Error: if there is no chain.
         """
+        settings = self._together(lambda: merged(self._configured, asdict(init_info)))
         try:
-            self._together(lambda: self._open(init_info))
+            self._together(lambda: self._open(settings))
         except BaseException:
             # No worker follows a chain that another one could not open.
             self.shutdown()
             raise
+        assert self._copy is not None
+        self._downloads = any(self._gathered(self._copy.keeps))
 
-    def _open(self, init_info: DeltachainInitInfo) -> None:
-        if init_info.mode not in _MODES:
-            raise UsageError(f"USAGE: mode must be one of {', '.join(_MODES)}, not {init_info.mode!r}")
-        if init_info.kv not in _KV:
-            raise UsageError(f"USAGE: kv must be one of {', '.join(_KV)}, not {init_info.kv!r}")
-        if self.vllm_config.kv_transfer_config is not None and init_info.kv != "keep":
+    def _start(self) -> None:
+        """Loads the newest version before the server serves. vLLM has loaded its own model, and calls this before it
+        measures memory and captures graphs."""
+        settings = merged(self._configured, {})
+        end = time.monotonic() + settings.timeout
+        chain = settings.chain
+        _logger.info(
+            "deltachain: waits up to %.0f s for the newest version of %s, and loads it before the server starts",
+            settings.timeout,
+            chain or settings.host_copy,
+        )
+        while chain is not None and "://" not in chain and not os.path.isdir(chain) and time.monotonic() < end:
+            time.sleep(_POLL)
+        try:
+            self.init_transfer_engine(DeltachainInitInfo())
+            copy = self._copy
+            assert copy is not None
+            # One worker says which is the newest: the first that downloads it.
+            keeps = self._gathered(copy.keeps)
+            chooses = self._number() == (keeps.index(True) if True in keeps else 0)
+            newest = self._together(lambda: copy.take(None, None, end - time.monotonic()) if chooses else None)
+            names = self._gathered(None if newest is None else (newest.number, newest.digest))
+            (number, digest), *_ = [name for name in names if name is not None]
+            taken = self._together(lambda: newest or copy.take(number, digest, end - time.monotonic()))
+            with set_current_vllm_config(self.vllm_config):
+                self._together(lambda: self._load(taken), TornError)
+        except BaseException as error:
+            self.shutdown()
+            _logger.error("deltachain: the server does not start, since no version was loaded: %s", error)
+            raise
+        copy.go_on()
+        _logger.info("deltachain: the server starts with version %d, %s", number, digest[:12])
+
+    def _open(self, settings: Settings) -> None:
+        if self.vllm_config.kv_transfer_config is not None and settings.kv != "keep":
             raise UnsupportedError(
                 "a KV connector may keep blocks of older weights after an update: start the server without it, or use "
                 "kv=keep"
             )
-        if self._copy is not None and init_info == self._info:
+        if self._copy is not None and settings == self._settings:
             return
         if self.device.type == "cpu" and self.model_config.quantization is not None and self._packed_experts():
             raise UnsupportedError("quantised experts on CPUs are untested, and vLLM packs them only once")
-        reason = self._why_not_sparse(init_info.mode)
-        if reason is not None and init_info.mode == "sparse":
+        reason = self._why_not_sparse(settings)
+        if reason is not None and settings.mode == "sparse":
             raise UnsupportedError(f"sparse updates are not possible: {reason}")
-        is_sparse = reason is None and init_info.mode != "reload"
-        directory = init_info.host_copy or shared_memory_directory(init_info.chain)
+        is_sparse = reason is None and settings.mode != "reload"
+        directory = settings.host_copy
+        if directory is None:
+            assert settings.chain is not None
+            directory = shared_memory_directory(settings.chain, self._bytes())
         # Closes the old copy first: the new one may use the same directory.
         self.shutdown()
-        copy = EngineCopy(init_info.chain, directory, changes=is_sparse, remove=init_info.host_copy is None)
-        self._copy, self._info, self._is_sparse = copy, init_info, is_sparse
+        copy = EngineCopy(settings.chain, directory, changes=is_sparse, remove=settings.host_copy is None)
+        self._copy, self._settings, self._is_sparse = copy, settings, is_sparse
         _logger.info(
-            "deltachain: follows %s in %s, managed by %s; updates are %s%s",
-            init_info.chain,
-            directory,
+            "deltachain: follows %s, managed by %s; updates are %s%s",
+            f"{settings.chain} in {directory}" if copy.keeps else directory,
             "this worker" if copy.keeps else "another process",
             "sparse" if is_sparse else "full reloads",
-            "" if reason is None or init_info.mode == "reload" else f", since {reason}",
+            "" if reason is None or settings.mode == "reload" else f", since {reason}",
         )
 
-    def _why_not_sparse(self, mode: str) -> str | None:
+    def _bytes(self) -> int:
+        """Bytes of the model, of all workers."""
+        own: int = sum(parameter.nbytes for parameter in self.model.parameters())
+        return own * int(self.vllm_config.parallel_config.world_size)
+
+    def _why_not_sparse(self, settings: Settings) -> str | None:
         """Why patches would not be exact here; None if they are."""
         if self.model_config.quantization is not None:
             return f"the model is quantised ({self.model_config.quantization})"
@@ -192,10 +234,10 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             return "this platform packs experts"
         if self.vllm_config.lora_config is not None:
             return "the server has LoRA adapters"
-        if self.device.type == "cpu" and mode == "auto":
+        if self.device.type == "cpu" and settings.mode == "auto":
             return "on CPUs a reload takes less time"
         architectures = set(self.model_config.architectures or [])
-        if not architectures <= _SPARSE and not (mode == "sparse" and _allows_untested()):
+        if not architectures <= _SPARSE and not (settings.mode == "sparse" and settings.untested_loaders):
             return f"the loader of {', '.join(sorted(architectures))} is untested with patches"
         return None
 
@@ -239,11 +281,14 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         """Waits until the version is on this machine, compares its digest, and loads it.
 
         Raises:
-            UsageError: before `init_transfer_engine`, and for draft models.
+            UsageError: if no chain is known, or a digest is needed.
+            UnsupportedError: for draft models.
             WrongBaseError, ChainError, TimeoutError, Error: if the version is not available. The model is unchanged.
             TornError: if loading failed half way: stay paused, and update again.
         """
         begin = time.monotonic()
+        if self._copy is None:
+            self.init_transfer_engine(DeltachainInitInfo())
         try:
             # First the worker that manages the copy: if it fails, the others would wait in vain.
             kept = self._together(lambda: self._take(update_info, keeps=True))
@@ -271,15 +316,19 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
 
     def _take(self, update_info: DeltachainUpdateInfo, *, keeps: bool) -> Version | None:
         """Waits for a version, in the worker that manages the copy (`keeps`) or in the others. Changes nothing."""
-        copy, info = self._copy, self._info
-        if copy is None or info is None:
-            raise UsageError("USAGE: the backend has no chain yet: call /init_weight_transfer_engine first")
+        copy, settings = self._copy, self._settings
+        assert copy is not None
+        assert settings is not None
         if self.model is not self._default_model:
             raise UnsupportedError("the backend deltachain cannot update draft models")
         other = None if self._lease is None else self._lease.held_by_other(update_info.follower)
         if other is not None:
             raise UsageError(f"USAGE: {other[0]} updates this server; its lease ends in {other[1]:.0f} s")
-        return copy.take(update_info.version, update_info.digest, info.timeout) if copy.keeps == keeps else None
+        if update_info.digest is None and not self._downloads:
+            raise UsageError(
+                f"USAGE: another process manages {copy.directory}, perhaps for another chain: give the version's digest"
+            )
+        return copy.take(update_info.version, update_info.digest, settings.timeout) if copy.keeps == keeps else None
 
     def _load(self, taken: Version | None) -> tuple[Version, str]:
         """Loads a version. Returns what was loaded, for the log."""
@@ -320,16 +369,25 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             result = act()
         except BaseException as error:
             failure = error
-        if self._workers is not None:
-            said: list[str | None] = [None] * torch.distributed.get_world_size(self._workers)
-            mine = None if failure is None else f"{type(failure).__name__}: {failure}"
-            torch.distributed.all_gather_object(said, mine, group=self._workers)
-            for number, text in enumerate(said):
-                if failure is None and text is not None:
-                    failure = kind(f"worker {number} failed: {text}")
+        own = None if failure is None else f"{type(failure).__name__}: {failure}"
+        for number, text in enumerate(self._gathered(own)):
+            if failure is None and text is not None:
+                failure = kind(f"worker {number} failed: {text}")
         if failure is not None:
             raise failure
         return result
+
+    def _gathered(self, own: _Result) -> list[_Result]:
+        """What each worker of the server gives here."""
+        if self._workers is None:
+            return [own]
+        found: list[Any] = [None] * torch.distributed.get_world_size(self._workers)
+        torch.distributed.all_gather_object(found, own, group=self._workers)
+        return found
+
+    def _number(self) -> int:
+        """This worker's place among them."""
+        return 0 if self._workers is None else torch.distributed.get_rank(self._workers)
 
     def finish_weight_update(self) -> None:
         """Allows the shared copy to be updated again.
@@ -347,7 +405,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         """Closes the copy; the model does not change."""
         if self._copy is not None:
             self._copy.close()
-        self._copy = self._info = None
+        self._copy = self._settings = None
 
     def _patch(self, patches: list[Patch]) -> None:
         """Writes patches in place, through the model's own loader."""
@@ -443,26 +501,3 @@ def _can_patch(patches: list[Patch]) -> bool:
         and not bool(torch.isnan(patch.values).any())
         for patch in patches
     )
-
-
-def _allows_untested() -> bool:
-    return os.environ.get(_ALLOW_UNTESTED) == "1"
-
-
-def _refuse_untested() -> None:
-    """Raises UnsupportedError for an untested version of vLLM."""
-    if _allows_untested():
-        return
-    import vllm
-
-    found = getattr(vllm, "__version__", None)
-    if not isinstance(found, str) or found == "dev":
-        try:
-            found = version("vllm")
-        except PackageNotFoundError:
-            found = "unknown"
-    if not found.startswith(_TESTED):
-        raise UnsupportedError(
-            f"the backend deltachain is untested with vLLM {found} (tested: {', '.join(_TESTED)}x): set "
-            f"{_ALLOW_UNTESTED}=1 to use it anyway"
-        )

@@ -1,16 +1,21 @@
-"""A fix for the way vLLM reads its workers' replies.
+"""A fix for the way vLLM reads its workers' replies, where vLLM has none of its own.
 
-A server with several workers asks all of them and reads their replies in order. vLLM 0.32 stops at the first failure
+A server with several workers asks all of them and reads their replies in order. vLLM 0.33 stops at the first failure
 and leaves the remaining replies in their queues: each later request then reads an old reply from these workers. After
-a refused update, the server could report a version that one worker has not loaded yet."""
+a refused update, the server could report a version that one worker has not loaded yet. See vllm#57846."""
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["Replies", "mend"]
+__all__ = ["Replies", "are_whole", "mend"]
+
+_logger = logging.getLogger("vllm.deltachain")
 
 
 class _Reply:
@@ -38,14 +43,43 @@ class Replies(list[Any]):
         return iter([_Reply(queues, index, found) for index in range(len(queues))])
 
 
+class _Queue(list[Any]):
+    """A worker's replies, for a trial."""
+
+    def dequeue(self, timeout: float | None = None) -> Any:
+        return self.pop(0)
+
+
+def _needs_mending(executor: type, failure: object, success: object) -> bool:
+    """Whether this class of executors leaves replies behind, by trying it: two requests, of which the first fails at
+    the first of two workers. Also if that cannot be tried: the fix does no harm."""
+    trial: Any = object.__new__(executor)
+    trial.rpc_broadcast_mq = SimpleNamespace(enqueue=lambda _: None)
+    trial.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(enable_fault_tolerance=False))
+    trial.futures_queue = deque()
+    trial.is_failed = False
+    trial.response_mqs = [_Queue([(failure, ""), (success, "new")]), _Queue([(success, "old"), (success, "new")])]
+    with suppress(Exception):
+        trial.collective_rpc("trial")
+    # It has not come to the replies.
+    if len(trial.response_mqs[0]) == 2:
+        return True
+    replies: Any = None
+    # An executor that serves no request after that is right, too.
+    with suppress(Exception):
+        replies = trial.collective_rpc("trial")
+    return replies is not None and "old" in replies
+
+
 def mend() -> None:
     """Applies the fix to servers with the backend `deltachain`. vLLM calls this in each of its processes."""
-    # Other versions of vLLM may have neither; the backend refuses untested versions.
+    # If vLLM has neither, the backend says so.
     with suppress(ImportError, AttributeError):
-        from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+        from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
 
         begin = MultiprocExecutor._init_executor
-        if getattr(begin, "is_mended", False):
+        status = WorkerProc.ResponseStatus
+        if hasattr(begin, "is_mended") or not _needs_mending(MultiprocExecutor, status.FAILURE, status.SUCCESS):
             return
 
         def _init_executor(self: Any) -> None:
@@ -53,6 +87,18 @@ def mend() -> None:
             config = self.vllm_config.weight_transfer_config
             if config is not None and config.backend == "deltachain":
                 self.response_mqs = Replies(self.response_mqs)
+                _logger.info("deltachain reads the replies of all workers, since this vLLM lacks vllm#57846")
 
         _init_executor.is_mended = True  # type: ignore[attr-defined]
         MultiprocExecutor._init_executor = _init_executor
+
+
+def are_whole() -> bool:
+    """Whether vLLM, or the fix, reads the replies of all workers."""
+    with suppress(ImportError, AttributeError):
+        from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
+
+        status = WorkerProc.ResponseStatus
+        is_mended = hasattr(MultiprocExecutor._init_executor, "is_mended")
+        return is_mended or not _needs_mending(MultiprocExecutor, status.FAILURE, status.SUCCESS)
+    return False

@@ -1,4 +1,4 @@
-"""Methods that followers call on vLLM's workers, beside vLLM's own (docs/integrations.md, "What is asked of a server of
+"""Methods that followers call on vLLM's workers, beside vLLM's own (docs/engines.md, "What is asked of a server of
 vLLM"), and their data: a fingerprint of the weights, and the follower that updates the server."""
 
 from __future__ import annotations

@@ -47,7 +47,15 @@ class WeightTransfer:
             `host_copies`, if any, have it.
         host_copies: directories of followers (`deltachain follow URL DIR`), as mounted on this machine.
         servers: `http://HOST:PORT` of servers of vLLM with the backend `deltachain`. No other process may update them.
-        backend: settings for the servers' backend, beside the chain: `{"mode": "reload"}`, `{"host_copy": DIR}`.
+        pause: what becomes of the requests that a server is answering at an update.
+
+            `"keep"`: they stand still, and go on with the new weights. One answer is then made of two versions.
+
+            `"wait"`: they end first, within `timeout`.
+
+            `"abort"`: they end at once, with what they have.
+        backend: settings for the servers' backend: `{"mode": "reload"}`; `{"host_copy": DIR}` for servers whose
+            configuration names no chain.
         timeout: maximum seconds for a host copy or a request to a server.
         frozen_from_like: read tensors that TRL does not send from `like`: parameters that are not trained, such as
             those of a vision tower, and buffers. Without it, a checkpoint with such tensors is refused.
@@ -68,6 +76,7 @@ class WeightTransfer:
         wait: Literal["published", "staged", "applied"] = "published",
         host_copies: Sequence[str | os.PathLike[str]] = (),
         servers: Sequence[str] = (),
+        pause: Literal["keep", "wait", "abort"] = "keep",
         backend: Mapping[str, Any] | None = None,
         timeout: float = 1800.0,
         frozen_from_like: bool = False,
@@ -83,6 +92,10 @@ class WeightTransfer:
             raise UsageError("USAGE: wait='staged' needs host_copies=")
         if wait == "published" and host_copies:
             raise UsageError("USAGE: host_copies= needs wait='staged' or wait='applied'")
+        if pause not in ("keep", "wait", "abort"):
+            raise UsageError(f"USAGE: pause must be 'keep', 'wait' or 'abort', not {pause!r}")
+        if pause != "keep" and not servers:
+            raise UsageError("USAGE: pause= needs servers=")
         if backend is not None and not servers:
             raise UsageError("USAGE: backend= needs servers=")
         if "group" in publisher:
@@ -93,8 +106,8 @@ class WeightTransfer:
         self._like = None if like is None else os.fspath(like)
         self._wait = wait
         self._host_copies = [os.fspath(copy) for copy in host_copies]
-        chain = self._url if "://" in self._url else os.path.abspath(self._url)
-        self._backend = json.dumps({"chain": chain, "host_copy": None, "mode": "auto", **(backend or {})})
+        self._backend = json.dumps(dict(backend or {}))
+        self._pause = pause
         self._urls = list(servers)
         self._servers: _native.Servers | None = None
         self._timeout = timeout
@@ -170,7 +183,7 @@ class WeightTransfer:
             try:
                 if self._urls:
                     name = f"{socket.gethostname()}:process {os.getpid()}"
-                    servers = _native.Servers(self._urls, self._backend, name, self._timeout)
+                    servers = _native.Servers(self._urls, self._backend, name, self._timeout, self._pause)
                     servers.begin()
                     self._servers = servers
             except BaseException:

@@ -10,14 +10,14 @@ Needs verl.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 
-from ._errors import ChainError, InUseError, TimeoutError
+from ._async_subscriber import in_thread
+from ._errors import CancelledError, ChainError, InUseError, TimeoutError
 from ._host_copy import HostCopy
 from ._publisher import Publisher
 from ._subscriber import Subscriber
@@ -95,7 +95,7 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
                 pass
             return
         job = self._publisher.publish_async(weights, metadata={} if global_steps is None else {"step": global_steps})
-        published = await asyncio.wrap_future(job)
+        published = await job
         if published.version != self._version:
             raise ChainError(
                 f"CHAIN: version {published.version} was published, but {self._version} was announced: another process "
@@ -112,10 +112,10 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         import torch
 
         device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
-        for name, tensor in await asyncio.to_thread(self._fetched):
+        for name, tensor in await in_thread(self._fetched):
             yield name, tensor.to(device)
 
-    def _fetched(self) -> Iterable[tuple[str, Any]]:
+    def _fetched(self, *, until: Callable[[], bool]) -> Iterable[tuple[str, Any]]:
         """Updates the copy to the version. Returns its tensors, one at a time."""
         assert self._version is not None
         end = time.monotonic() + self._timeout
@@ -128,9 +128,12 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
                     f"{self._host_copy} is at version {copy.version}, not yet at {self._version}: check the process "
                     "that manages it"
                 )
+            if until():
+                raise CancelledError("stopped")
             time.sleep(_POLL)
         assert self._subscriber is not None
-        self._subscriber.prepare(self._version, timeout=max(0.0, end - time.monotonic())).apply()
+        left = max(0.0, end - time.monotonic())
+        self._subscriber.prepare(self._version, timeout=left, stop=until).apply()
         return self._subscriber.state()
 
     def _keeps(self) -> bool:

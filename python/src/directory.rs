@@ -7,6 +7,12 @@ use pyo3::prelude::*;
 
 use crate::work::{How, run};
 
+/// Whether a subscriber manages this directory, or did.
+#[pyfunction]
+pub(crate) fn is_managed(directory: PathBuf) -> bool {
+    deltachain_store::is_managed(&directory)
+}
+
 /// Number, state digest, directory and metadata of a version.
 type Found = (u64, String, PathBuf, BTreeMap<String, String>);
 

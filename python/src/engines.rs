@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use deltachain_engines::{Failure, Servers as EngineServers};
+use deltachain_engines::{Failure, Pause, Servers as EngineServers};
 use deltachain_store::{Observer, Stop};
 use pyo3::prelude::*;
 
@@ -43,12 +43,21 @@ impl Servers {
 
 #[pymethods]
 impl Servers {
-    /// Servers at these URLs; the settings for their backend are JSON, `name` is what this process calls itself.
+    /// Servers at these URLs; the settings for their backend are JSON, `name` is what this process calls itself, `pause`
+    /// says what becomes of running requests.
     #[new]
-    fn new(py: Python<'_>, urls: Vec<String>, backend: String, name: String, timeout: f64) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        urls: Vec<String>,
+        backend: String,
+        name: String,
+        timeout: f64,
+        pause: &str,
+    ) -> PyResult<Self> {
         let timeout = Duration::try_from_secs_f64(timeout);
         let timeout = timeout.map_err(|error| usage(py, format!("timeout: {error}"), None))?;
-        let servers = EngineServers::new(&urls, &backend, name, timeout);
+        let pause: Pause = pause.parse().map_err(|text| usage(py, format!("pause: {text}"), None))?;
+        let servers = EngineServers::new(&urls, &backend, name, timeout, pause);
         Ok(Self(OfProcess::new(servers.map_err(|error| raised(py, &error))?)))
     }
 
@@ -93,11 +102,17 @@ fn exception(py: Python<'_>, failure: &Failure) -> PyErr {
     }
 }
 
-/// `deltachain follow` in this process, with these arguments. `on_event` gets its events, as JSON.
+/// `deltachain follow` in this process, with these arguments. `on_event` gets its events, as JSON. It ends when `until`
+/// returns something true.
 #[pyfunction]
-pub(crate) fn follow(py: Python<'_>, arguments: Vec<OsString>, on_event: Py<PyAny>) -> PyResult<()> {
+pub(crate) fn follow(
+    py: Python<'_>,
+    arguments: Vec<OsString>,
+    on_event: Py<PyAny>,
+    until: Option<Py<PyAny>>,
+) -> PyResult<()> {
     let stop = Stop::default();
-    let how = How { stop: Some(stop.clone()), ..How::default() };
+    let how = How { stop: Some(stop.clone()), until, ..How::default() };
     run_apart(py, &how, Some(&on_event), |watch| {
         deltachain_cli::follow(arguments, watch, stop, &|event| watch.event(event))
     })

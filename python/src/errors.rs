@@ -1,6 +1,7 @@
 //! Errors as Python's exceptions: `deltachain.Error` and its classes, which `deltachain/_errors.py` defines.
 
 use deltachain::{Error, ErrorClass};
+use deltachain_store::{Face, advice};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
@@ -19,13 +20,40 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     fields.set_item("tensor", error.tensor())?;
     fields.set_item("file", error.file())?;
     fields.set_item("link", error.link())?;
-    fields.set_item("advice", error.class().advice())?;
+    fields.set_item("advice", advice(error, Face::Python))?;
     fields.set_item("retryable", error.may_retry())?;
     Ok(PyErr::from_value(class.call((format!("{error:#}"),), Some(&fields))?))
 }
 
-/// The exception class for an error class of SPEC section 11, or for `IN_USE`, `TIMEOUT`, `TORN`, `FORKED` and
-/// `INTERNAL`.
+/// What is said of an error of each class of SPEC section 11 that Python code raises itself.
+#[pyfunction]
+pub(crate) fn class_advice() -> Vec<(&'static str, &'static str)> {
+    use ErrorClass::{Chain, Corrupt, Io, Limit, Malformed, NonCanonical, NotDcf, StateMismatch, Truncated};
+    use ErrorClass::{Unsupported, Usage, WrongBase};
+    let all = [
+        NotDcf,
+        Truncated,
+        Corrupt,
+        Malformed,
+        NonCanonical,
+        Unsupported,
+        Limit,
+        WrongBase,
+        StateMismatch,
+        Chain,
+        Io,
+        Usage,
+    ];
+    all.map(|class| (class.name(), class.advice())).to_vec()
+}
+
+/// The caller's `stop` has ended what was waited for.
+pub(crate) fn cancelled(py: Python<'_>) -> PyErr {
+    own(py, "CANCELLED", "stopped; nothing has changed", None)
+}
+
+/// The exception class for an error class of SPEC section 11, or for `IN_USE`, `TIMEOUT`, `CANCELLED`, `TORN`, `FORKED`
+/// and `INTERNAL`.
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
     let classes = py.import("deltachain._errors")?.getattr("CLASSES")?;
     Ok(classes.get_item(name)?.cast_into::<PyType>()?)

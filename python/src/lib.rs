@@ -32,9 +32,11 @@ use pyo3::prelude::*;
 #[pymodule(name = "_native")]
 mod native {
     #[pymodule_export]
-    use crate::directory::find_version;
+    use crate::directory::{find_version, is_managed};
     #[pymodule_export]
     use crate::engines::{Servers, follow};
+    #[pymodule_export]
+    use crate::errors::class_advice;
     #[pymodule_export]
     use crate::gate::{forked, leave};
     #[pymodule_export]

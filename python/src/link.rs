@@ -15,7 +15,7 @@ use crate::errors::{no_pickle, usage};
 use crate::given::{Given, Readable};
 use crate::memory::{Buffer, Kept};
 use crate::patches::{Changes, Row, Rows};
-use crate::work::{How, run};
+use crate::work::{How, Threads, run};
 
 /// Where a link's bytes are.
 pub(crate) enum LinkSource {
@@ -147,7 +147,7 @@ impl Link {
     }
 
     /// Decodes and checks all segments.
-    fn verify(&self, py: Python<'_>, threads: Option<usize>, progress: Option<Py<PyAny>>) -> PyResult<()> {
+    fn verify(&self, py: Python<'_>, threads: Option<Threads>, progress: Option<Py<PyAny>>) -> PyResult<()> {
         let link = self.opened(py)?;
         run(py, &How { threads, progress, ..How::default() }, |watch| {
             let check = watch.of(Phase::Check);

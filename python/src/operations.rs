@@ -18,7 +18,7 @@ use crate::errors::usage;
 use crate::given::Given;
 use crate::link::{Link, LinkSource, Opened};
 use crate::tensors::Lent;
-use crate::work::{How, run};
+use crate::work::{How, Threads, run};
 
 pub(crate) fn profile_named(py: Python<'_>, name: &str) -> PyResult<Profile> {
     match name {
@@ -51,7 +51,7 @@ pub(crate) fn diff_files<'py>(
     profile: &str,
     metadata: BTreeMap<String, String>,
     replace: bool,
-    threads: Option<usize>,
+    threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let profile = profile_named(py, profile)?;
@@ -76,7 +76,7 @@ pub(crate) fn diff_states<'py>(
     profile: &str,
     metadata: BTreeMap<String, String>,
     replace: bool,
-    threads: Option<usize>,
+    threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Option<Link>, Bound<'py, PyDict>)> {
     let profile = profile_named(py, profile)?;
@@ -118,7 +118,7 @@ pub(crate) fn apply_files(
     links: Vec<PathBuf>,
     out: PathBuf,
     replace: bool,
-    threads: Option<usize>,
+    threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'_, PyDict>> {
     let built = run(py, &How { threads, progress, ..How::default() }, |watch| {
@@ -145,7 +145,7 @@ pub(crate) fn squash_files<'py>(
     profile: &str,
     metadata: BTreeMap<String, String>,
     replace: bool,
-    threads: Option<usize>,
+    threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let profile = profile_named(py, profile)?;
@@ -174,7 +174,7 @@ pub(crate) fn apply_tensors<'py>(
     base: &Bound<'py, PyAny>,
     links: Vec<Bound<'py, Link>>,
     allocate: &Bound<'py, PyAny>,
-    threads: Option<usize>,
+    threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Bound<'py, PyAny>, String)> {
     if links.is_empty() {
@@ -226,7 +226,7 @@ fn pushed(table: StateTable, links: &[Opened]) -> Result<Replay<'_, LinkSource>>
 pub(crate) fn digest<'py>(
     py: Python<'py>,
     state: &Bound<'py, PyAny>,
-    threads: Option<usize>,
+    threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Vec<(Info, String)>)> {
     let state = Given::of(state)?;

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use crate::given::Given;
 use crate::memory::{Buffer, Kept};
-use crate::work::{How, run};
+use crate::work::{How, Threads, run};
 
 /// A patch: the tensor's name, dtype and shape, numbers of lanes unless all are given, and their values.
 pub(crate) type Row = (String, String, Vec<u64>, Option<Buffer>, Buffer);
@@ -177,7 +177,7 @@ pub(crate) fn compare(
     old: &Bound<'_, PyAny>,
     new: &Bound<'_, PyAny>,
     begin: usize,
-    threads: Option<usize>,
+    threads: Option<Threads>,
 ) -> PyResult<(Vec<Row>, Option<usize>)> {
     let (old, new) = (Given::of(old)?, Given::of(new)?);
     let (rows, next) = run(py, &How { threads, ..How::default() }, |_| {

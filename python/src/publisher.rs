@@ -21,7 +21,7 @@ use crate::errors::{no_pickle, usage};
 use crate::operations::{Info, profile_named, rows};
 use crate::store::{Stop, Store};
 use crate::tensors::{Bytes, Finder};
-use crate::work::{How, OfProcess, Watch, pool, run};
+use crate::work::{How, OfProcess, Threads, Watch, pool, run};
 
 /// From this many bytes on, several threads copy a tensor; each copies this many bytes at a time.
 const LARGE: usize = 4 << 20;
@@ -248,7 +248,8 @@ impl Publisher {
         store: &Bound<'_, Store>,
         like: Option<PathBuf>,
         profile: &str,
-        snapshots: &Bound<'_, PyAny>,
+        snapshot_cost: Option<f64>,
+        snapshot_every: Option<u64>,
         skips: Vec<u64>,
         assets: bool,
         max_changed: Option<f64>,
@@ -258,7 +259,7 @@ impl Publisher {
     ) -> PyResult<Self> {
         let options = PublishOptions::default()
             .profile(profile_named(py, profile)?)
-            .snapshots(when(py, snapshots)?)
+            .snapshots(when(snapshot_cost, snapshot_every))
             .skips(skips)
             .assets(assets)
             .max_changed(max_changed)
@@ -321,7 +322,7 @@ impl Publisher {
         numbers: Vec<usize>,
         of: usize,
         commits: bool,
-        threads: Option<usize>,
+        threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
         stop: &Bound<'_, Stop>,
     ) -> PyResult<Vec<String>> {
@@ -425,17 +426,13 @@ impl Inner {
     }
 }
 
-/// When there are snapshots: a factor, `{"every": n}` as a whole number, or never.
-fn when(py: Python<'_>, given: &Bound<'_, PyAny>) -> PyResult<Snapshots> {
-    if given.is_none() {
-        return Ok(Snapshots::Never);
-    }
-    if let Ok(every) = given.extract::<u64>() {
-        return Ok(Snapshots::Every(every));
-    }
-    match given.extract::<f64>() {
-        Ok(times) if times >= 0.0 => Ok(Snapshots::Cost(times)),
-        _ => Err(usage(py, "snapshots must be a number of versions, a factor such as 2.0, or None", None)),
+/// When there are snapshots. A cost that nothing reaches is never.
+fn when(cost: Option<f64>, every: Option<u64>) -> Snapshots {
+    match (cost, every) {
+        (_, Some(every)) => Snapshots::Every(every),
+        (Some(cost), None) if cost.is_infinite() => Snapshots::Never,
+        (Some(cost), None) => Snapshots::Cost(cost),
+        (None, None) => Snapshots::default(),
     }
 }
 

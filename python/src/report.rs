@@ -6,7 +6,7 @@ use deltachain_store::{Stop, StoreOptions};
 use pyo3::prelude::*;
 
 use crate::store::Store;
-use crate::work::{How, run};
+use crate::work::{How, Threads, run};
 
 /// The report of a command of `deltachain`, with these arguments, as JSON. How the chain is reached, the store says.
 #[pyfunction]
@@ -14,7 +14,7 @@ pub(crate) fn report(
     py: Python<'_>,
     arguments: Vec<OsString>,
     store: Option<Py<Store>>,
-    threads: Option<usize>,
+    threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let options = store.map_or_else(|| Ok(StoreOptions::default()), |store| store.get().options(py))?;

@@ -1,5 +1,6 @@
 //! The store of a chain, opened once for all that use it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -69,15 +70,16 @@ impl Store {
 
 #[pymethods]
 impl Store {
-    /// Opens it; `create` makes the directory if the URL names one that does not exist.
+    /// Opens it. If the URL names a directory that does not exist, it is made if `is_new` says so, awaited if that is
+    /// None, and otherwise refused.
     #[new]
-    #[pyo3(signature = (url, settings, credentials=None, create=false, timeout=None, attempts=None, max_rate=None))]
+    #[pyo3(signature = (url, settings, credentials, is_new, timeout, attempts, max_rate))]
     fn new(
         py: Python<'_>,
         url: String,
         settings: Vec<(String, String)>,
         credentials: Option<Py<PyAny>>,
-        create: bool,
+        is_new: Option<bool>,
         timeout: Option<f64>,
         attempts: Option<u32>,
         max_rate: Option<u64>,
@@ -93,10 +95,17 @@ impl Store {
             options = options.attempts(attempts);
         }
         let given = options.clone();
-        let store = run(py, &How::default(), |_| {
-            if create { ChainStore::create(&url, options) } else { ChainStore::open(&url, options) }
+        let store = run(py, &How::default(), |_| match is_new {
+            Some(true) => ChainStore::create(&url, options),
+            Some(false) => ChainStore::open(&url, options),
+            None => ChainStore::open_awaited(&url, options),
         })?;
         Ok(Self(OfProcess::new(store), given))
+    }
+
+    /// The directory that it is, if that does not exist.
+    fn missing_directory(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
+        Ok(self.get(py)?.missing_directory())
     }
 
     /// Begins a chain, unless there is one: whether it was begun now.

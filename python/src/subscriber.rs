@@ -17,13 +17,13 @@ use deltachain_store::{
 };
 use pyo3::prelude::*;
 
-use crate::errors::{no_pickle, usage};
+use crate::errors::{cancelled, no_pickle, usage};
 use crate::memory::{Borrowed, Buffer, Kept};
 use crate::operations::{Info, rows};
 use crate::patches::{Row, Rows};
 use crate::store::Store;
 use crate::tensors::Lent;
-use crate::work::{How, OfProcess, run, run_apart, run_until};
+use crate::work::{How, OfProcess, Threads, run, run_apart, run_until};
 
 /// What is kept at a version.
 enum Copy {
@@ -189,7 +189,7 @@ fn free<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T
     match mutex.try_lock() {
         Ok(guard) => Ok(guard),
         Err(std::sync::TryLockError::Poisoned(poisoned)) => Ok(PoisonError::into_inner(poisoned)),
-        Err(std::sync::TryLockError::WouldBlock) => Err(usage(py, "another thread is using it", None)),
+        Err(std::sync::TryLockError::WouldBlock) => Err(usage(py, "another thread is using it: one at a time", None)),
     }
 }
 
@@ -265,16 +265,17 @@ impl Follower {
     }
 
     /// Polls once for a version, or the head: whether it is there, and what has been prepared unless it is held
-    /// already.
+    /// already. `until` ends it, as it ends `prepare`.
     fn poll(
         &self,
         py: Python<'_>,
         version: Option<u64>,
         timeout: Option<f64>,
-        threads: Option<usize>,
+        threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
+        until: Option<Py<PyAny>>,
     ) -> PyResult<(bool, Option<Prepared>)> {
-        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()), until: None };
+        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()), until };
         Ok(match self.prepared(py, version, &how)? {
             Polled::Missing => (false, None),
             Polled::Held => (true, None),
@@ -289,17 +290,19 @@ impl Follower {
         version: Option<u64>,
         timeout: Option<f64>,
         poll: f64,
-        threads: Option<usize>,
+        threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
+        until: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
-        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()), until: None };
+        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()), until };
         let polling = Polling::new(poll, poll);
         loop {
             match self.prepared(py, version, &how)? {
                 Polled::New(prepared) => return Ok(Some(*prepared)),
                 Polled::Held if version.is_some() => return Ok(None),
-                Polled::Held | Polled::Missing => polling.wait(py, &how)?,
-            };
+                Polled::Held | Polled::Missing if polling.wait(py, &how)? => return Err(cancelled(py)),
+                Polled::Held | Polled::Missing => {}
+            }
         }
     }
 
@@ -311,7 +314,7 @@ impl Follower {
         polling: &Polling,
         waits: bool,
         until: Option<Py<PyAny>>,
-        threads: Option<usize>,
+        threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
         let how = How { threads, progress, deadline: None, stop: Some(self.fresh_stop()), until };
@@ -336,13 +339,16 @@ impl Follower {
         &self,
         py: Python<'_>,
         prepared: &Prepared,
-        threads: Option<usize>,
+        threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Told> {
         let mut copy = free(py, &self.copy)?;
         let mut made = free(py, &prepared.made)?;
         if prepared.told().is_none() {
             let is_half_done = AtomicBool::new(false);
+            if matches!(copy.get(py)?, Copy::Into(..)) {
+                self.note_written(py)?;
+            }
             let switched = self.exchange(py, copy.get_mut(py)?, made.get_mut(py)?, prepared, &is_half_done);
             if is_half_done.into_inner() {
                 // It has panicked, and nobody knows what the copy holds.
@@ -389,14 +395,21 @@ impl Follower {
     }
 
     /// Hashes the copy in memory and compares it with the version held.
-    fn verify(&self, py: Python<'_>, threads: Option<usize>, progress: Option<Py<PyAny>>) -> PyResult<()> {
+    fn verify(
+        &self,
+        py: Python<'_>,
+        threads: Option<Threads>,
+        progress: Option<Py<PyAny>>,
+        until: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
         let copy = free(py, &self.copy)?;
         let copy = copy.get(py)?;
-        run(py, &How { threads, progress, ..How::default() }, |watch| match copy {
+        let verified = run_until(py, &How { threads, progress, until, ..How::default() }, |watch| match copy {
             Copy::Memory(subscriber) => subscriber.verify(watch),
             Copy::Into(subscriber, _) => subscriber.verify(watch),
             Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
-        })
+        })?;
+        verified.ok_or_else(|| cancelled(py))
     }
 
     /// Gives up the copy, its connections and its lock.
@@ -433,9 +446,9 @@ impl Follower {
                 Polled::of(made, |error| follower.is_missing(version, error))
             })
         })?;
-        Ok(match polled {
-            Some(Polled::New(prepared)) => Polled::New(self.checked(py, prepared)?),
-            other => other.unwrap_or(Polled::Missing),
+        Ok(match polled.ok_or_else(|| cancelled(py))? {
+            Polled::New(prepared) => Polled::New(self.checked(py, prepared)?),
+            other => other,
         })
     }
 
@@ -497,6 +510,7 @@ impl Follower {
         let lent = Lent::of(into.tensors.bind(py))?;
         check_same(py, own.state().tensors(), &lent)?;
         let store = self.store.get().get(py)?.with_stop(self.stop.clone());
+        self.note_written(py)?;
         let moved = run(py, how, |watch| {
             let (tensors, owners) = lent.into_parts();
             let mut tensors: BTreeMap<String, (TensorInfo, &'static mut [u8])> =
@@ -523,6 +537,12 @@ impl Follower {
         *copy = Copy::Into(moved.0, moved.1);
         self.is_torn.store(false, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// Tells torch that the caller's tensors are written to, so that a backward pass that needs the old values fails.
+    fn note_written(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(into) = &self.into else { return Ok(()) };
+        py.import("deltachain._tensors")?.getattr("note_written")?.call1((&into.tensors,)).map(drop)
     }
 
     /// What was stopped before goes on now.

@@ -165,9 +165,14 @@ impl<'py> Finder<'py> {
 
     fn own(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Found> {
         let py = object.py();
-        let dtype = object.getattr(intern!(py, "dtype"))?.cast_into::<PyString>()?;
-        let dtype = dtype_named(py, name, &dtype.to_cow()?)?;
-        let shape: Vec<u64> = object.getattr(intern!(py, "shape"))?.extract()?;
+        let (dtype, shape) = (object.getattr(intern!(py, "dtype"))?, object.getattr(intern!(py, "shape"))?);
+        let Ok(text) = dtype.extract::<String>() else {
+            return Err(usage(py, format!("there is no dtype {}", dtype.repr()?), Some(name)));
+        };
+        let dtype = dtype_named(py, name, &text)?;
+        let Ok(shape) = shape.extract::<Vec<u64>>() else {
+            return Err(usage(py, format!("{} is no shape", shape.repr()?), Some(name)));
+        };
         let data = object.getattr(intern!(py, "data"))?;
         let bytes = if data.is_callable() && !writable {
             Bytes::Elsewhere(data.unbind())
@@ -229,11 +234,12 @@ pub(crate) fn dtype_named(py: Python<'_>, tensor: &str, name: &str) -> PyResult<
 fn borrowed(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<(Borrowed, String, Vec<u64>)> {
     let py = object.py();
     let buffer = PyUntypedBuffer::get(object).map_err(|_| {
-        let kind = object.get_type();
-        PyTypeError::new_err(format!(
-            "tensor {name:?} is of type {kind}: give a torch.Tensor, a numpy.ndarray, an object with the buffer protocol, or a \
-             deltachain.Tensor"
-        ))
+        let text = format!(
+            "the value is of type {}: give a torch.Tensor, a numpy.ndarray, an object with the buffer protocol, or a \
+             deltachain.Tensor",
+            object.get_type()
+        );
+        usage(py, text, Some(name))
     })?;
     if writable && buffer.readonly() {
         return Err(usage(py, "the buffer is read-only", Some(name)));
@@ -277,8 +283,7 @@ impl Tensors {
     /// From a mapping, or from an object with `keys()` and `get_tensor()`, such as an open file of safetensors.
     ///
     /// # Errors
-    /// `TypeError` if it is neither, or a name is not a string, or an object is not a tensor; USAGE if a tensor cannot
-    /// be taken, which says why.
+    /// USAGE if it is neither, a name is not a string, or an object is not a tensor or cannot be taken, which says why.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (infos, bytes) = found(object, false)?.into_iter().unzip();
         Ok(Self { infos, bytes })
@@ -291,7 +296,9 @@ fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(Tenso
     let mut finder = Finder::new(py)?;
     let mut all = Vec::new();
     let mut add = |name: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>| -> PyResult<()> {
-        let name = name.cast::<PyString>().map_err(|_| PyTypeError::new_err("names of tensors must be strings"))?;
+        let Ok(name) = name.cast::<PyString>() else {
+            return Err(usage(py, format!("names of tensors must be strings, not {}", name.repr()?), None));
+        };
         let name = name
             .to_cow()
             .or_else(|_| Err(usage(py, format!("the name {} is not Unicode text", name.repr()?), None)))?;
@@ -315,7 +322,7 @@ fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(Tenso
         }
     } else {
         let kind = object.get_type();
-        return Err(PyTypeError::new_err(format!("a state is a path or a mapping from names to tensors, not {kind}")));
+        return Err(usage(py, format!("a state is a path or a mapping from names to tensors, not {kind}"), None));
     }
     all.sort_by(|(left, _): &(TensorInfo, Bytes), (right, _)| left.name().cmp(right.name()));
     Ok(all)
@@ -346,7 +353,7 @@ impl State for Tensors {
         let bytes = self.bytes.get(tensor).ok_or_else(|| Error::usage("no such tensor"))?;
         let read = bytes.read(offset..offset.saturating_add(out.len() as u64), out);
         read.map_err(|error| match self.infos.get(tensor) {
-            Some(info) => Error::io(format!("{error:#}: {}", info.name()), std::io::Error::other("reading")),
+            Some(info) => error.of_tensor(info.name()),
             None => error,
         })
     }

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use deltachain::{Error, Progress, Result};
 use deltachain_store::{Observer, Phase, Stop};
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
+use pyo3::{Borrowed, FromPyObject};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::errors;
@@ -38,11 +40,28 @@ fn row(phase: Phase) -> usize {
     PHASES.iter().position(|(other, _)| *other == phase).unwrap_or(0)
 }
 
+/// A number of threads, as callers give it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Threads(usize);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Threads {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let number = if object.is_instance_of::<PyBool>() { None } else { object.extract::<usize>().ok() };
+        number.filter(|number| (1..=MOST_THREADS).contains(number)).map(Self).ok_or_else(|| {
+            let given = object.repr().map_or_else(|_| object.get_type().to_string(), |given| given.to_string());
+            let text = format!("threads= must be a whole number from 1 to {MOST_THREADS}, not {given}");
+            errors::usage(object.py(), text, None)
+        })
+    }
+}
+
 /// How work is done: by how many threads, with which progress function, until when.
 #[derive(Default)]
 pub(crate) struct How {
     /// Threads that compute; as many as there are processors if `None`.
-    pub(crate) threads: Option<usize>,
+    pub(crate) threads: Option<Threads>,
     /// Called as `progress(phase, done, total)` from the caller's thread, in bytes.
     pub(crate) progress: Option<Py<PyAny>>,
     /// When to give up.
@@ -176,9 +195,9 @@ pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
-/// As [`run_until`], of work that nothing but its own end, Ctrl-C and the deadline ends.
+/// As [`run_until`], for callers to whom it is an error that [`How::until`] has ended the work.
 pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) -> Result<T> + Send) -> PyResult<T> {
-    run_until(py, how, work)?.ok_or_else(|| errors::usage(py, "stopped", None))
+    run_until(py, how, work)?.ok_or_else(|| errors::cancelled(py))
 }
 
 /// Does `work` in threads of this package. The calling thread waits without the interpreter's lock; it sees signals, so
@@ -258,14 +277,11 @@ pub(crate) fn run_apart<T: Send>(
 
 /// Pools by their number of threads, and the process that they belong to. They stay: threads that come and go leave
 /// memory behind that the allocator keeps for each.
-type Pools = BTreeMap<Option<usize>, Arc<ThreadPool>>;
+type Pools = BTreeMap<Option<Threads>, Arc<ThreadPool>>;
 static POOLS: Mutex<Option<(u32, Pools)>> = Mutex::new(None);
 
 /// Threads of this process. Those of a parent do not exist after a fork, so that a child begins new ones.
-pub(crate) fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<ThreadPool>> {
-    if threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
-        return Err(errors::usage(py, format!("threads must be 1 to {MOST_THREADS}"), None));
-    }
+pub(crate) fn pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<Arc<ThreadPool>> {
     let mut all = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     let own = process::id();
     if all.as_ref().is_none_or(|(process, _)| *process != own) {
@@ -276,7 +292,7 @@ pub(crate) fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<Threa
     if let Some(pool) = pools.1.get(&threads) {
         return Ok(Arc::clone(pool));
     }
-    let builder = ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0));
+    let builder = ThreadPoolBuilder::new().num_threads(threads.map_or(0, |threads| threads.0));
     let built = builder.thread_name(|number| format!("deltachain-{number}")).build();
     let pool = Arc::new(built.map_err(|error| errors::usage(py, format!("threads: {error}"), None))?);
     pools.1.insert(threads, Arc::clone(&pool));

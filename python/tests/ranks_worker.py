@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import random
 import signal
@@ -200,7 +201,7 @@ def main() -> None:
         like=like,
         group=group,
         rank_timeout=float(limit),
-        snapshots=None,
+        snapshot_cost=math.inf,
         attempts=3,
         progress=progress,
         once="step" if "once" in steps else None,

@@ -85,7 +85,7 @@ def test_servers_are_brought_to_a_version(
     assert server.calls[1][1]["model_path"] == str((directory / "current").resolve())
     (updated,) = [event for event in events if event["event"] == "server"]
     assert (updated["server"], updated["version"], updated["result"]) == (server.url, 1, "updated")
-    assert [event["event"] for event in events if event["event"] != "server"] == ["switched"]
+    assert [event["event"] for event in events if event["event"] != "server"] == ["switched", "readiness"]
     # What the tool prints belongs to the caller here.
     assert capfd.readouterr() == ("", "")
 
@@ -150,3 +150,12 @@ def test_nothing_shows_metrics_any_more_when_it_has_ended(chain: Chain, server: 
         port = str(urlsplit(text.rpartition(" ")[2]).port)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(port)))
+
+
+def test_it_ends_by_stop(chain: Chain, server: Server, tmp_path: Path) -> None:
+    stop = threading.Event()
+    dc.follow_engine(
+        chain.url, tmp_path / "model", engine="sglang", servers=server.url, options=["--poll", "0.01"],
+        on_event=lambda event: stop.set() if event["event"] == "server" else None, stop=stop,
+    )  # fmt: skip
+    assert [path for path, _ in server.calls][-1] == "/continue_generation"

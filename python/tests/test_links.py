@@ -170,32 +170,30 @@ def test_errors_say_what_and_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "text"),
+    ("value", "text"),
     [
-        ([1, 2], TypeError, "give a torch.Tensor"),
-        (3.5, TypeError, "<class 'float'>"),
-        (numpy.float32(1), TypeError, "numpy.float32"),
-        (numpy.zeros((4, 4))[:, ::2], dc.UsageError, "not C-contiguous"),
-        (numpy.zeros(2, dtype=">f4"), dc.UsageError, ">f4"),
-        (numpy.zeros(2, dtype="M8[s]"), dc.UsageError, "unknown dtype"),
-        (numpy.array(["x"]), dc.UsageError, "unknown dtype"),
-        (memoryview(bytes(8))[::2], dc.UsageError, "not contiguous"),
-        (dc.Tensor("BF16", (3,), b"12345"), dc.UsageError, "5 bytes do not fit"),
-        (dc.Tensor("F17", (3,), b"12345"), dc.UsageError, "no dtype"),
-        (dc.Tensor("U8", (3,), "abc"), TypeError, "give a torch.Tensor"),
+        ([1, 2], "give a torch.Tensor"),
+        (3.5, "<class 'float'>"),
+        (numpy.float32(1), "numpy.float32"),
+        (numpy.zeros((4, 4))[:, ::2], "not C-contiguous"),
+        (numpy.zeros(2, dtype=">f4"), ">f4"),
+        (numpy.zeros(2, dtype="M8[s]"), "unknown dtype"),
+        (numpy.array(["x"]), "unknown dtype"),
+        (memoryview(bytes(8))[::2], "not contiguous"),
+        (dc.Tensor("BF16", (3,), b"12345"), "5 bytes do not fit"),
+        (dc.Tensor("F17", (3,), b"12345"), "no dtype"),
+        (dc.Tensor("U8", (3,), "abc"), "give a torch.Tensor"),
     ],
 )
-def test_what_is_no_tensor_is_refused_by_name(value: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind, match=text) as caught:
+def test_what_is_no_tensor_is_refused_by_name(value: Any, text: str) -> None:
+    with pytest.raises(dc.UsageError, match=text) as caught:
         dc.diff({}, {"the one": value})
-    assert "the one" in str(caught.value)
-    if isinstance(caught.value, dc.Error):
-        assert caught.value.tensor == "the one"
+    assert "the one" in str(caught.value) and caught.value.tensor == "the one"
 
 
 def test_what_is_no_state_is_refused() -> None:
     for state in (3, ["a"], {1: b"x"}):
-        with pytest.raises(TypeError):
+        with pytest.raises(dc.UsageError):
             dc.digest(state)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kind"):
         dc.apply(None, [dc.snapshot({"a": b"x"})], kind="jax")

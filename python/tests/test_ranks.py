@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import socket
 import subprocess
@@ -102,7 +103,7 @@ def test_any_number_of_ranks_goes_on_with_one_chain(tmp_path: Path, like: Path, 
     assert [version["state"] for version in ours] == [version["state"] for version in others]
     assert [len(version["shards"]) for version in ours] == [24] * 6
     # A single process goes on, too.
-    with dc.Publisher(url, like=like, snapshots=None) as pub:
+    with dc.Publisher(url, like=like, snapshot_cost=math.inf) as pub:
         made = pub.publish(tensors(6))
         assert (made.version, made.snapshot) == (6, False)
     for version in (0, 3, 6):
@@ -250,7 +251,7 @@ def test_few_requests_whatever_the_number_of_shards(like: Path) -> None:
         def opened(rank: int) -> dc.Publisher:
             group = Sockets(rank, ranks, str(listener.detach() if rank == 0 else port))
             url, options = "s3://bucket/chain", store.storage_options
-            return dc.Publisher(url, like=like, group=group, storage_options=options, snapshots=None)
+            return dc.Publisher(url, like=like, group=group, storage_options=options, snapshot_cost=math.inf)
 
         with ThreadPoolExecutor(ranks) as threads:
             publishers = list(threads.map(opened, range(ranks)))
@@ -282,7 +283,7 @@ def test_ranks_need_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_shards_of_a_chain_that_a_single_process_begins(tmp_path: Path, like: Path) -> None:
-    with dc.Publisher(tmp_path / "chain", like=like, shards=3, snapshots=None) as pub:
+    with dc.Publisher(tmp_path / "chain", like=like, shards=3, snapshot_cost=math.inf) as pub:
         pub.publish(tensors(0))
         assert not pub.publish(tensors(1)).snapshot
     assert [len(version["shards"]) for version in versions(tmp_path / "chain")] == [3, 3]

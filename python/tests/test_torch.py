@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from conftest import Chain, as_bytes, model
 
@@ -86,6 +88,45 @@ def test_what_cannot_be_taken_is_refused_by_name(tensor: Any, text: str) -> None
     with pytest.raises(dc.UsageError, match=text) as caught:
         dc.digest({"the one": tensor})
     assert caught.value.tensor == "the one"
+
+
+def test_a_publisher_resolves_views_and_refuses_what_is_not_dense_by_name(tmp_path: Path) -> None:
+    weights = torch.tensor([1 + 2j, -0.0 + 3j], dtype=torch.complex64)
+    views = {"conj": weights.conj(), "neg": weights.conj().imag, "row": torch.arange(6).reshape(2, 3).t()}
+    assert views["conj"].is_conj() and views["neg"].is_neg()
+    with dc.Publisher(tmp_path / "chain") as pub:
+        made = pub.publish(views)
+        plain = {name: view.resolve_conj().resolve_neg().contiguous() for name, view in views.items()}
+        assert made.digest == dc.digest(plain).digest
+        odd = [
+            torch.zeros(4, 4).to_sparse(),
+            torch.zeros(4, 4).to_sparse_csr(),
+            torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
+            torch.zeros(4, device="meta"),
+        ]
+        for tensor in odd:
+            with pytest.raises(dc.UsageError) as caught:
+                pub.publish({"the one": tensor})
+            assert caught.value.tensor == "the one"
+
+
+def test_a_stale_backward_fails_after_an_update_in_place(chain: Chain) -> None:
+    lanes = numpy.arange(3, dtype=numpy.float32)
+
+    def version(step: int) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+        return {"w": ("F32", (3,), (lanes + step).tobytes())}
+
+    weight = torch.nn.Parameter(torch.zeros(3))
+    subscriber = dc.Subscriber(chain.url, into={"w": weight})
+    for step in range(3):
+        chain.publish(version(step))
+        update = subscriber.prepare()
+        loss = (weight * weight).sum()
+        update.apply()
+        assert as_bytes(weight) == (lanes + step).tobytes()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+        (weight * weight).sum().backward()
 
 
 def test_nothing_is_copied() -> None:

@@ -90,7 +90,7 @@ enum Task {
     Bench(bench::Arguments),
     /// Compare with other tools on the same pairs of checkpoints; writes bench/rivals/RESULTS.md and rivals.svg
     Rivals(rivals::Arguments),
-    /// The Python package with the real vLLM on the CPU: 6 GB and half an hour; writes tables of docs/integrations.md
+    /// The Python package with the real vLLM on the CPU: 6 GB and half an hour; writes tables of docs/engines.md
     Engines {
         /// A few minutes, and writes nothing
         #[arg(long)]

@@ -314,7 +314,18 @@ mod tests {
             (LIMITS, &["max-index-bytes", "max-new-bytes", "max-coded-bytes", "trusted"]),
             (
                 SERVERS,
-                &["engine", "server", "server-timeout", "server-token-env", "update", "adapter", "keep-adapters"],
+                &[
+                    "engine",
+                    "server",
+                    "server-timeout",
+                    "server-token-env",
+                    "update",
+                    "adapter",
+                    "keep-adapters",
+                    "max-staleness",
+                    "pause",
+                    "ready-port",
+                ],
             ),
         ];
         let mut all = Cli::command();

@@ -13,8 +13,10 @@ use deltachain_store::{Snapshots, Store, StoreOptions};
 
 use crate::engine_args::EngineArgs;
 use crate::operation::health::MaxLag;
-use crate::operation::metrics::parse_address;
-use crate::shared_args::{LimitArgs, ProfileArg, STORE_OPTIONS, parse_note, parse_pair, parse_seconds, parse_size};
+use crate::operation::http::parse_address;
+use crate::shared_args::{
+    LimitArgs, ProfileArg, SERVERS, STORE_OPTIONS, parse_note, parse_pair, parse_seconds, parse_size,
+};
 
 /// The chain and how to talk to the store that it is in.
 #[derive(Debug, Args)]
@@ -294,9 +296,9 @@ pub(crate) struct DirectoryArgs {
     /// Checked once, at start. A rollback of the same chain is still refused; see --allow-rollback.
     #[arg(long)]
     pub(crate) adopt: bool,
-    /// Size of the cache of downloaded files
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
-    pub(crate) cache: u64,
+    /// Size of the cache of downloaded files [default: 1G; none if DIR is in memory, such as /dev/shm]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) cache: Option<u64>,
     /// Do not read the version in the directory at start to check that it is unchanged
     #[arg(long)]
     pub(crate) trust_directory: bool,
@@ -344,6 +346,7 @@ Examples:
   deltachain follow s3://models/run7 /models/run7 --metrics 9464
   deltachain follow s3://models/run7 /models/run7 --engine sglang --server http://127.0.0.1:30000
   deltachain follow s3://models/run7 /dev/shm/run7 --engine vllm --server http://127.0.0.1:8000 --server http://127.0.0.1:8001
+  deltachain follow s3://models/run7 /dev/shm/run7 --engine vllm --server http://127.0.0.1:8000 --ready-port 9465
   deltachain follow s3://models/run7-lora /models/lora --engine vllm-lora --adapter tuned --server http://127.0.0.1:8000
 
 The command of --exec gets these environment variables: DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest),
@@ -360,7 +363,7 @@ pub(crate) struct FollowArgs {
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
     /// Poll once: build a new version if there is one, run the command or update the servers if needed, and exit
-    #[arg(long, conflicts_with_all = ["until", "metrics"])]
+    #[arg(long, conflicts_with_all = ["until", "metrics", "ready_port"])]
     pub(crate) once: bool,
     /// Exit when this version or a later one has been reached, and the command has succeeded for it or the servers have
     /// it
@@ -375,6 +378,15 @@ pub(crate) struct FollowArgs {
     /// Serve metrics for Prometheus at http://ADDR/metrics: a port of 127.0.0.1, or IP:PORT
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Answer load balancers at http://ADDR/ready: 200 while each --server is ready for requests, 503 otherwise
+    ///
+    /// ADDR is a port of 127.0.0.1, or IP:PORT; it may be the one of --metrics. See docs/operating.md.
+    #[arg(long, value_name = "ADDR", requires = "engine", value_parser = parse_address, help_heading = SERVERS)]
+    pub(crate) ready_port: Option<SocketAddr>,
+    /// Maximum staleness of a server that is ready: a time such as 90s or 10m since its version was last seen to be the
+    /// newest, or a number of versions behind the newest
+    #[arg(long, value_name = "TIME|N", default_value = "10m", requires = "engine", value_parser = parse_lag, help_heading = SERVERS)]
+    pub(crate) max_staleness: MaxLag,
 }
 
 /// A command that is run for each version.
@@ -403,14 +415,13 @@ Examples:
 Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or an unreadable one; the last poll failed,
 except when the store was unreachable (class IO); the command of --exec failed for this version, or has not been run for
 it and no follower is running; a server of --engine failed, or its version is unknown (no follower is running, for
-example); or --max-lag is exceeded. Exit code 2: there is no directory DIR.")]
+example); or --max-lag is exceeded, by the directory or by a server, or a server is not ready for requests. Exit code 2: there is no directory DIR.")]
 pub(crate) struct StatusArgs {
     /// The directory of `follow` or `pull`
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// Maximum lag (staleness) that is healthy: a number of versions, or a time such as 90s, 10m or 2h since the
-    /// directory
-    /// was last seen at the newest version. Choose more than `follow --poll-longest` plus the time to build a version
+    /// Maximum lag (staleness) that is healthy, of the directory and of servers: a number of versions, or a time such as
+    /// 90s, 10m or 2h since the version was last seen to be the newest. Choose more than `follow --poll-longest` plus the time to build a version
     #[arg(long, value_name = "N|TIME", value_parser = parse_lag)]
     pub(crate) max_lag: Option<MaxLag>,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use deltachain::{Error, Result};
-use deltachain_engines::{Engine, Server, as_text, parse_name, parse_url};
+use deltachain_engines::{Engine, Pause, Server, as_text, parse_name, parse_url};
 use serde::Serialize;
 use serde_json::json;
 
@@ -34,6 +34,13 @@ pub(crate) struct EngineArgs {
     /// With vllm: patch the changes (sparse), or reload everything; auto patches where that is known to be exact
     #[arg(long, value_name = "MODE", default_value = "auto", requires = "engine", help_heading = SERVERS)]
     pub(crate) update: UpdateMode,
+    /// What becomes of running requests at an update: they go on with the new version (keep), so that one answer is made
+    /// of two; they end first (wait), for --server-timeout at most; or they end at once, with what they have (abort)
+    /// [default: keep]
+    ///
+    /// SGLang cannot wait. Adapters (vllm-lora) need no pause.
+    #[arg(long, value_name = "MODE", requires = "engine", help_heading = SERVERS)]
+    pub(crate) pause: Option<Pause>,
     /// With vllm-lora: name of the adapters, which become NAME@VERSION [default: the name of DIR]
     #[arg(long, value_name = "NAME", requires = "engine", value_parser = parse_name, help_heading = SERVERS)]
     pub(crate) adapter: Option<String>,
@@ -73,18 +80,22 @@ impl EngineKind {
 }
 
 impl EngineArgs {
-    /// What is asked of servers, of a chain at `url` that `directory` follows. They are looked at every `poll`.
-    pub(crate) fn engine(&self, kind: EngineKind, url: &str, directory: &Path, poll: Duration) -> Result<Engine> {
+    /// What is asked of servers, which are brought to the versions in `directory`. They are looked at every `poll`.
+    pub(crate) fn engine(&self, kind: EngineKind, directory: &Path, poll: Duration) -> Result<Engine> {
         let directory = absolute(directory)?;
+        let pause = self.pause.unwrap_or_default();
         match kind {
             EngineKind::Vllm => {
-                // Another process may have another working directory.
-                let chain = if url.contains("://") { url.to_owned() } else { as_text(&absolute(Path::new(url))?)? };
-                let init = json!({ "chain": chain, "host_copy": as_text(&directory)?, "mode": self.update });
+                // Not the chain: only this process opens it.
+                let mode = (self.update != UpdateMode::Auto).then_some(self.update);
+                let init = json!({ "host_copy": as_text(&directory)?, "mode": mode });
                 let follower = format!("{}:{}", host(), as_text(&directory)?);
-                Engine::vllm(&init.to_string(), follower, poll)
+                Engine::vllm(&init.to_string(), follower, poll, pause)
             }
-            EngineKind::Sglang => Ok(Engine::sglang()),
+            EngineKind::Sglang => Engine::sglang(pause),
+            EngineKind::VllmLora if self.pause.is_some() => {
+                Err(Error::usage("--pause: adapters are loaded without a pause"))
+            }
             EngineKind::VllmLora => {
                 let name = match &self.adapter {
                     Some(name) => name.clone(),

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
 use deltachain::{Error, Result};
@@ -16,12 +17,42 @@ const STATE_DIGITS: usize = 12;
 #[derive(Debug)]
 pub struct Engine(pub(crate) Box<dyn Client>);
 
+/// What becomes of the requests that a server is answering when it is paused for an update: `keep`, `wait` or `abort`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Pause {
+    /// They stand still, and go on with the new version: one answer is made of two versions.
+    #[default]
+    Keep,
+    /// They end first.
+    Wait,
+    /// They end at once, with what they have.
+    Abort,
+}
+
+impl Pause {
+    /// What users and servers call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Wait => "wait",
+            Self::Abort => "abort",
+        }
+    }
+}
+
+impl FromStr for Pause {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = [Self::Keep, Self::Wait, Self::Abort].into_iter().find(|pause| pause.name() == text);
+        found.ok_or_else(|| "must be keep, wait or abort".to_owned())
+    }
+}
+
 /// A version that servers shall have. Its files are on this machine, and proven.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    pub(crate) version: u64,
-    /// State digest, 64 hexadecimal digits.
-    pub(crate) state: String,
+    pub(crate) version: Version,
     /// Digest of the commit, 64 hexadecimal digits: what tells two versions of the same number apart.
     pub(crate) commit: String,
     /// The directory of just this version, as an absolute path.
@@ -29,24 +60,15 @@ pub struct Target {
 }
 
 impl Target {
-    /// The version with this number, these digests of its state and its commit, and its files in this directory.
+    /// The version with this number, these digests of its state and its commit, 64 hexadecimal digits each, and its
+    /// files in this directory.
     ///
     /// # Errors
     /// IO if the directory is not there; USAGE if its name cannot be told to a server.
     pub fn new(version: u64, state: String, commit: String, directory: &Path) -> Result<Self> {
         let resolved = directory.canonicalize();
         let resolved = resolved.map_err(|error| Error::io("looking for", error).in_file(directory))?;
-        Ok(Self { version, state, commit, directory: as_text(&resolved)? })
-    }
-
-    /// What a server says that it has: `12@9417bf72d3e1`.
-    pub(crate) fn name(&self) -> String {
-        name_of(self.version, &self.state)
-    }
-
-    /// What a server has that serves it.
-    pub(crate) fn seen(&self) -> Seen {
-        Seen { held: Held::Version(self.version, self.state.clone()), is_paused: false }
+        Ok(Self { version: Version { number: version, state }, commit, directory: as_text(&resolved)? })
     }
 }
 
@@ -66,21 +88,50 @@ pub fn as_text(path: &Path) -> Result<String> {
 
 /// What is asked of a server so that it gets a version.
 pub(crate) trait Client: Debug + Send + Sync {
-    /// What the server has. Asks little, and changes nothing. `is_known` is whether it has been brought to this version
-    /// from here, and to no other since, as far as is known: for engines that repeat what they have been told.
+    /// What the server has. Asks little, and changes nothing. `known` is the version that it was brought to from here,
+    /// and to no other since, as far as is known: for engines that repeat what they have been told.
     ///
     /// # Errors
     /// IO if it does not answer, or not as this engine does, or belongs to somebody else.
-    fn look(&self, server: &Server, target: &Target, is_known: bool) -> Result<Found>;
+    fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Found>;
 
-    /// Brings the server to this version. Gives how long it stood still, if it did.
+    /// Whether the server says that it has one of these versions, by one question that costs it almost nothing. A
+    /// server that has been started again does not. While it is being changed, it may say so, or be too busy to answer.
+    fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool;
+
+    /// Whether the server refuses requests while it is brought to a version, instead of letting them wait.
+    fn refuses(&self) -> bool {
+        false
+    }
+
+    /// Brings the server to this version. `before` is what a look has just seen there. Gives how long it stood still, if
+    /// it did.
     ///
     /// # Errors
     /// IO, and what the server has then.
-    fn bring(&self, server: &Server, target: &Target) -> Result<Option<Duration>, Trouble>;
+    fn bring(&self, server: &Server, target: &Target, before: Option<&Seen>) -> Result<Option<Duration>, Trouble>;
 
     /// Following ends: nobody looks at the server any more.
     fn leave(&self, _server: &Server) {}
+}
+
+/// A version: its number, and the state digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) number: u64,
+    pub(crate) state: String,
+}
+
+impl Version {
+    /// What a server says that it has: `12@9417bf72d3e1`.
+    pub(crate) fn name(&self) -> String {
+        name_of(self.number, &self.state)
+    }
+
+    /// What a server has that serves it.
+    pub(crate) fn seen(&self) -> Seen {
+        Seen { held: Held::Version(self.clone()), is_paused: false }
+    }
 }
 
 /// What a look at a server has found.
@@ -88,7 +139,8 @@ pub(crate) trait Client: Debug + Send + Sync {
 pub(crate) struct Found {
     /// It serves the version that is wanted, and says so.
     pub(crate) is_wanted: bool,
-    /// What its workers say; nothing if they cannot be asked.
+    /// What its workers say; if they cannot be asked, the version that it is known to have and still names. Nothing if
+    /// that is not known.
     pub(crate) seen: Option<Seen>,
 }
 
@@ -107,8 +159,8 @@ impl Seen {
 /// A model in a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// A version and its state digest.
-    Version(u64, String),
+    /// A version.
+    Version(Version),
     /// It is whole, but no version of the chain.
     Other,
     /// It may be made of parts of two versions.

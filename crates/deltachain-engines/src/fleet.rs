@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 use deltachain::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Client, Engine, Found, Held, Seen, Target, Trouble};
+use crate::engine::{Client, Engine, Found, Held, Seen, Target, Trouble, Version};
 use crate::server::Server;
+
+/// How often a server is asked what it has while that changes.
+const GLANCES: usize = 4;
 
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
@@ -27,7 +30,7 @@ pub struct ServerState {
     pub state: Option<String>,
     /// It is being changed, or was when it was last heard of: it may hold parts of two versions.
     pub changing: bool,
-    /// It has been paused, and not told to go on.
+    /// It has been paused, and not told to go on; not while it is being changed and requests wait for that.
     pub paused: bool,
     /// How often it has failed since it last had the version that was wanted.
     pub failures: u64,
@@ -77,7 +80,7 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Fleet {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -105,8 +108,10 @@ struct State {
 #[derive(Debug, Default)]
 struct Seat {
     record: ServerState,
-    /// The commit of the version that it is being brought to.
-    busy: Option<String>,
+    /// The version that it was last seen to have, if it has had no other since.
+    known: Option<Version>,
+    /// The version that it is being brought to.
+    busy: Option<Target>,
     /// The commit of the version that was tried last.
     tried: Option<String>,
     /// The next look.
@@ -132,20 +137,21 @@ impl Fleet {
         poll: Duration,
     ) -> Result<Self> {
         let seats = servers.iter().map(|server| {
-            let record = before.iter().find(|record| record.url == server.url()).cloned();
+            let record = before.iter().find(|record| record.url == server.url()).cloned().unwrap_or_default();
+            let known = record.has();
             // What has happened to it meanwhile, the first look will see.
-            let record = ServerState { url: server.url().to_owned(), version: None, ..record.unwrap_or_default() };
-            Seat { record, ..Seat::default() }
+            let record = ServerState { url: server.url().to_owned(), version: None, ..record };
+            Seat { record, known, ..Seat::default() }
         });
         let state = State { target: None, stop: false, seats: seats.collect(), news: Vec::new(), unwritten: None };
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let shared = Arc::new(Shared { client: engine.0, servers, records, poll, state, changed });
         shared.write(&mut shared.lock());
-        let mut fleet = Self { shared, threads: Vec::new() };
+        let fleet = Self { shared, threads: Mutex::default() };
         for at in 0..fleet.shared.servers.len() {
             let shared = Arc::clone(&fleet.shared);
             let thread = thread::Builder::new().name(format!("server {at}")).spawn(move || shared.serve(at));
-            fleet.threads.push(thread.map_err(|error| Error::io("starting a thread", error))?);
+            fleet.threads().push(thread.map_err(|error| Error::io("starting a thread", error))?);
         }
         Ok(fleet)
     }
@@ -164,7 +170,7 @@ impl Fleet {
     /// Whether a server is being brought to a version that is not wanted any more. Its files must stay until then.
     pub fn is_at_an_older_version(&self) -> bool {
         let state = self.shared.lock();
-        state.seats.iter().any(|seat| seat.busy.as_ref().is_some_and(|busy| !state.wants(busy)))
+        state.seats.iter().any(|seat| seat.busy.as_ref().is_some_and(|busy| !state.wants(&busy.commit)))
     }
 
     /// Whether each server has been tried with the version that is wanted, and is at rest.
@@ -184,6 +190,29 @@ impl Fleet {
         std::mem::take(&mut self.shared.lock().news)
     }
 
+    /// How the servers are, by the last look at each.
+    pub fn servers(&self) -> Vec<ServerState> {
+        self.shared.lock().seats.iter().map(|seat| seat.record.clone()).collect()
+    }
+
+    /// How the servers are, now: each is asked whether it still has the version that it had at the last look. If it does
+    /// not say so, it has none, and is looked at. Takes some seconds at most.
+    pub fn ask(&self) -> Vec<ServerState> {
+        let shared = &*self.shared;
+        thread::scope(|scope| {
+            let ask = |at| thread::Builder::new().spawn_scoped(scope, move || shared.glance(at));
+            let asked: Vec<_> = (0..shared.servers.len()).map(ask).collect();
+            let answers = asked.into_iter().enumerate().map(|(at, asked)| {
+                let answer = asked.ok().and_then(|thread| thread.join().ok());
+                answer.unwrap_or_else(|| ServerState {
+                    url: shared.servers[at].url().to_owned(),
+                    ..ServerState::default()
+                })
+            });
+            answers.collect()
+        })
+    }
+
     /// Why it cannot be written down how the servers are.
     pub fn unwritten(&self) -> Option<String> {
         self.shared.lock().unwritten.clone()
@@ -197,11 +226,15 @@ impl Fleet {
     }
 
     /// Ends all threads. A server that is being changed is waited for, so that none stays paused for this.
-    pub fn stop(&mut self) {
+    pub fn stop(&self) {
         self.shared.lock().stop = true;
         self.shared.changed.notify_all();
         // A thread that has panicked has said so.
-        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        self.threads().drain(..).for_each(|thread| drop(thread.join()));
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -217,10 +250,19 @@ impl State {
 }
 
 impl ServerState {
+    /// The version that it has.
+    fn version(&self) -> Option<Version> {
+        Some(Version { number: self.version?, state: self.state.clone()? })
+    }
+
+    /// The version that it has, if it is at rest.
+    fn has(&self) -> Option<Version> {
+        self.version().filter(|_| !self.changing && !self.paused)
+    }
+
     /// Whether it serves this version, and has not failed since.
     fn serves(&self, target: &Target) -> bool {
-        let has = (self.version, self.state.as_ref()) == (Some(target.version), Some(&target.state));
-        has && !self.changing && !self.paused && self.failures == 0
+        self.has().as_ref() == Some(&target.version) && self.failures == 0
     }
 }
 
@@ -272,7 +314,7 @@ impl Shared {
     fn look(&self, at: usize, target: &Target) {
         let began = Instant::now();
         let server = &self.servers[at];
-        let found = self.client.look(server, target, self.is_known_to_have(at, target));
+        let found = self.client.look(server, target, self.known(at).as_ref());
         let mut state = self.lock();
         if state.stop || state.target.as_ref() != Some(target) {
             return;
@@ -283,17 +325,20 @@ impl Shared {
             // Nothing has happened to a server that was found with its version.
             Ok(found) if found.is_wanted => state.seats[at].has(target).then_some(Outcome::Has(None)),
             _ if !is_due => None,
-            Ok(_) => {
+            Ok(Found { seen, .. }) => {
                 let seat = &mut state.seats[at];
-                seat.busy = Some(target.commit.clone());
-                let changing = std::mem::replace(&mut seat.record.changing, true);
+                seat.busy = Some(target.clone());
+                let flags = (seat.record.changing, seat.record.paused);
+                seat.record.changing = true;
+                seat.record.paused |= self.client.refuses();
                 // If this process is killed, the next one knows, and so does `status`.
                 self.write(&mut state);
                 drop(state);
-                let brought = self.client.bring(server, target);
+                let brought = self.client.bring(server, target, seen.as_ref());
                 state = self.lock();
                 let seat = &mut state.seats[at];
-                (seat.busy, seat.record.changing) = (None, changing);
+                seat.busy = None;
+                (seat.record.changing, seat.record.paused) = flags;
                 match brought {
                     Ok(stood) => {
                         seat.has(target);
@@ -308,7 +353,7 @@ impl Shared {
         seat.next = Some(Instant::now() + self.poll);
         let is_written = outcome.is_none() && seat.record == before;
         if let Some(outcome) = outcome {
-            let (server, version) = (server.url().to_owned(), target.version);
+            let (server, version) = (server.url().to_owned(), target.version.number);
             state.news.push(News { server, version, took: began.elapsed(), outcome });
         }
         if !is_written {
@@ -317,9 +362,32 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    fn is_known_to_have(&self, at: usize, target: &Target) -> bool {
-        let record = &self.lock().seats[at].record;
-        !record.changing && !record.paused && record.state.as_ref() == Some(&target.state)
+    fn known(&self, at: usize) -> Option<Version> {
+        let seat = &self.lock().seats[at];
+        seat.known.clone().filter(|_| !seat.record.changing && !seat.record.paused)
+    }
+
+    /// How a server is now.
+    fn glance(&self, at: usize) -> ServerState {
+        let mut before = self.lock().seats[at].expected();
+        for _ in 0..GLANCES {
+            let (expected, is_changing) = &before;
+            let is_so = !expected.is_empty() && self.client.says(&self.servers[at], expected, *is_changing);
+            let seat = &mut self.lock().seats[at];
+            let now = seat.expected();
+            if is_so || now.0.is_empty() {
+                return seat.record.clone();
+            }
+            if now == before {
+                break;
+            }
+            // It has been changed meanwhile.
+            before = now;
+        }
+        let seat = &mut self.lock().seats[at];
+        seat.next = Some(Instant::now());
+        self.changed.notify_all();
+        ServerState { version: None, ..seat.record.clone() }
     }
 
     fn write(&self, state: &mut State) {
@@ -329,11 +397,19 @@ impl Shared {
 }
 
 impl Seat {
+    /// What the server may say that it has; nothing if it is not known to have a version. And whether it is being
+    /// changed.
+    fn expected(&self) -> (Vec<Version>, bool) {
+        let version = self.record.version();
+        let next = self.busy.as_ref().filter(|_| version.is_some()).map(|busy| busy.version.clone());
+        (version.into_iter().chain(next).collect(), self.busy.is_some())
+    }
+
     /// After a look. Gives whether it is time for a try.
     fn saw(&mut self, target: &Target, found: &Result<Found>) -> bool {
         let was_silent = std::mem::replace(&mut self.is_silent, found.is_err());
         match found {
-            Ok(Found { is_wanted: true, .. }) => self.record(&target.seen()),
+            Ok(Found { is_wanted: true, .. }) => self.record(&target.version.seen()),
             Ok(Found { seen: Some(seen), .. }) => self.record(seen),
             // It may have become anything.
             _ => self.record.version = None,
@@ -345,7 +421,7 @@ impl Seat {
 
     /// It has the version that is wanted. Gives whether it had failed before.
     fn has(&mut self, target: &Target) -> bool {
-        self.record(&target.seen());
+        self.record(&target.version.seen());
         self.tried = Some(target.commit.clone());
         self.again = None;
         self.record.last_failure = None;
@@ -366,10 +442,11 @@ impl Seat {
     }
 
     fn record(&mut self, seen: &Seen) {
-        let (version, state) = match &seen.held {
-            Held::Version(version, state) => (Some(*version), Some(state.clone())),
-            Held::Other | Held::Torn => (None, None),
+        self.known = match &seen.held {
+            Held::Version(version) => Some(version.clone()),
+            Held::Other | Held::Torn => None,
         };
+        let (version, state) = self.known.clone().map(|known| (known.number, known.state)).unzip();
         let (changing, paused) = (seen.held == Held::Torn, seen.is_paused);
         self.record = ServerState { version, state, changing, paused, ..std::mem::take(&mut self.record) };
     }

@@ -12,10 +12,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use deltachain::{Error, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::engine::{Client, Engine, Found, Target, Trouble, as_text, text};
+use crate::engine::{Client, Engine, Found, Seen, Target, Trouble, Version, as_text, text};
 use crate::server::{Ask, Server};
 
 /// Digits of a commit's digest that stand in the name of a copy.
@@ -58,7 +58,7 @@ impl Lora {
 
     fn copy_of(&self, target: &Target) -> PathBuf {
         let commit: String = target.commit.chars().take(COMMIT_DIGITS).collect();
-        self.copies.join(format!("{}-{commit}", self.adapter(target.version)))
+        self.copies.join(format!("{}-{commit}", self.adapter(target.version.number)))
     }
 
     /// The version of a name such as `NAME@12` or, for a copy, `NAME@12-0123456789ab`.
@@ -69,19 +69,20 @@ impl Lora {
 
     fn loaded(&self, server: &Server) -> Result<Loaded> {
         let models = server.get("/v1/models", Ask::Question)?;
-        let Some(models) = models["data"].as_array() else {
-            return Err(server.failed("/v1/models", "it does not list its models"));
-        };
-        let found = models.iter().filter_map(|model| {
+        self.listed(&models).ok_or_else(|| server.failed("/v1/models", "it does not list its models"))
+    }
+
+    fn listed(&self, models: &Value) -> Option<Loaded> {
+        let found = models["data"].as_array()?.iter().filter_map(|model| {
             self.version_of(text(model, "id")).map(|version| (version, text(model, "root").to_owned()))
         });
-        Ok(found.collect())
+        Some(found.collect())
     }
 
     /// The versions to unload: too old, or newer than a chain that has gone back.
     fn surplus(&self, loaded: &Loaded, target: &Target) -> Vec<u64> {
-        let newer = loaded.keys().filter(|version| **version > target.version);
-        let older = loaded.keys().rev().filter(|version| **version < target.version);
+        let newer = loaded.keys().filter(|version| **version > target.version.number);
+        let older = loaded.keys().rev().filter(|version| **version < target.version.number);
         newer.chain(older.skip(self.keep)).copied().collect()
     }
 
@@ -135,24 +136,35 @@ impl Lora {
 }
 
 impl Client for Lora {
-    fn look(&self, server: &Server, target: &Target, is_known: bool) -> Result<Found> {
+    fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Found> {
         let loaded = self.loaded(server)?;
-        let is_there = loaded.get(&target.version).is_some_and(|root| Path::new(root) == self.copy_of(target));
-        Ok(Found { is_wanted: is_known && is_there && self.surplus(&loaded, target).is_empty(), seen: None })
+        let seen = known.filter(|known| loaded.contains_key(&known.number));
+        let root = loaded.get(&target.version.number);
+        let is_there =
+            seen == Some(&target.version) && root.is_some_and(|root| Path::new(root) == self.copy_of(target));
+        let is_wanted = is_there && self.surplus(&loaded, target).is_empty();
+        Ok(Found { is_wanted, seen: seen.map(Version::seen) })
     }
 
-    fn bring(&self, server: &Server, target: &Target) -> Result<Option<Duration>, Trouble> {
+    fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool {
+        let models = server.glance("/v1/models", is_changing).ok().flatten();
+        let loaded = models.and_then(|models| self.listed(&models)).unwrap_or_default();
+        versions.iter().any(|version| loaded.contains_key(&version.number))
+    }
+
+    fn bring(&self, server: &Server, target: &Target, _: Option<&Seen>) -> Result<Option<Duration>, Trouble> {
         let copy = self.make_copy(target)?;
         let path = as_text(&copy)?;
         let mut loaded = self.loaded(server)?;
-        if loaded.get(&target.version) != Some(&path) {
+        let version = target.version.number;
+        if loaded.get(&version) != Some(&path) {
             // Another version of the same number, of a chain that has gone back or been replaced.
-            if loaded.remove(&target.version).is_some() {
-                self.unload(server, target.version)?;
+            if loaded.remove(&version).is_some() {
+                self.unload(server, version)?;
             }
-            let adapter = json!({ "lora_name": self.adapter(target.version), "lora_path": path });
+            let adapter = json!({ "lora_name": self.adapter(version), "lora_path": path });
             server.post("/v1/load_lora_adapter", &adapter, Ask::Once)?;
-            loaded.insert(target.version, path);
+            loaded.insert(version, path);
         }
         for version in self.surplus(&loaded, target) {
             self.unload(server, version)?;
@@ -195,7 +207,8 @@ mod tests {
     use super::*;
 
     fn target(version: u64) -> Target {
-        Target { version, state: "s".into(), commit: "0123456789abcdef".into(), directory: "/d".into() }
+        let version = Version { number: version, state: "s".into() };
+        Target { version, commit: "0123456789abcdef".into(), directory: "/d".into() }
     }
 
     #[test]

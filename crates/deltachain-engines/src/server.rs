@@ -15,6 +15,11 @@ use serde_json::Value;
 /// How long a server may take to be reached, and to answer a question that costs it nothing.
 const QUESTION: Duration = Duration::from_secs(5);
 
+/// How long a server may take to say what it has, when somebody waits for it; and while it is being changed, when it may
+/// have no time to say it.
+const GLANCE: Duration = Duration::from_secs(2);
+const GLANCE_WHILE_CHANGING: Duration = Duration::from_millis(250);
+
 /// No answer is longer.
 const ANSWER_BYTES: u64 = 4 << 20;
 
@@ -76,21 +81,28 @@ impl Server {
         self.ask(path, None, ask)
     }
 
+    /// What it answers to a question whose answer is waited for; `None` if it says nothing in time, or refuses.
+    ///
+    /// # Errors
+    /// Whatever breaks the connection.
+    pub(crate) fn glance(&self, path: &str, is_changing: bool) -> io::Result<Option<Value>> {
+        let timeout = self.timeout.min(if is_changing { GLANCE_WHILE_CHANGING } else { GLANCE });
+        match self.send(path, None, timeout) {
+            Ok((status, bytes)) if status.is_success() => Ok(Some(serde_json::from_slice(&bytes).unwrap_or_default())),
+            Ok(_) => Ok(None),
+            Err(error) if is_timeout(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     pub(crate) fn post(&self, path: &str, body: &Value, ask: Ask) -> Result<Value> {
         self.ask(path, Some(body), ask)
     }
 
     /// What it answers; nothing if that is no JSON.
     fn ask(&self, path: &str, body: Option<&Value>, ask: Ask) -> Result<Value> {
-        let url = format!("{}{path}", self.url);
         let timeout = if ask == Ask::Question { self.timeout.min(QUESTION) } else { self.timeout };
-        let send = || {
-            let request = match body {
-                None => self.client.get(&url),
-                Some(body) => self.client.post(&url).header(CONTENT_TYPE, "application/json").body(body.to_string()),
-            };
-            read(self.token.iter().fold(request, RequestBuilder::bearer_auth).timeout(timeout))
-        };
+        let send = || self.send(path, body, timeout);
         let answer = match send() {
             Err(error) if ask != Ask::Once && !is_timeout(&error) => send(),
             answer => answer,
@@ -103,20 +115,26 @@ impl Server {
         Ok(serde_json::from_slice(&bytes).unwrap_or_default())
     }
 
+    /// Sends a request, and reads the answer.
+    fn send(&self, path: &str, body: Option<&Value>, timeout: Duration) -> io::Result<(StatusCode, Vec<u8>)> {
+        let url = format!("{}{path}", self.url);
+        let request = match body {
+            None => self.client.get(&url),
+            Some(body) => self.client.post(&url).header(CONTENT_TYPE, "application/json").body(body.to_string()),
+        };
+        let request = self.token.iter().fold(request, RequestBuilder::bearer_auth).timeout(timeout);
+        let answer = request.send().map_err(io::Error::other)?;
+        let status = answer.status();
+        let mut bytes = Vec::new();
+        answer.take(ANSWER_BYTES).read_to_end(&mut bytes)?;
+        Ok((status, bytes))
+    }
+
     /// An error of class IO.
     pub(crate) fn failed(&self, path: &str, text: impl Into<String>) -> Error {
         let path = path.split('?').next().unwrap_or_default();
         Error::io(format!("asking the server for {path}"), io::Error::other(text.into())).in_file(&self.url)
     }
-}
-
-/// Sends a request and reads the answer.
-fn read(request: RequestBuilder) -> io::Result<(StatusCode, Vec<u8>)> {
-    let answer = request.send().map_err(io::Error::other)?;
-    let status = answer.status();
-    let mut bytes = Vec::new();
-    answer.take(ANSWER_BYTES).read_to_end(&mut bytes)?;
-    Ok((status, bytes))
 }
 
 fn is_timeout(error: &io::Error) -> bool {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 
-use crate::engine::Trouble;
+use crate::engine::{Pause, Trouble, Version};
 use crate::server::{Ask, Server, parse_url};
 use crate::vllm::{Denied, Vllm, resume};
 
@@ -63,23 +63,23 @@ impl From<Trouble> for Failure {
 }
 
 impl Servers {
-    /// Servers at these URLs, whose backend is told this JSON object: the chain, and what docs/integrations.md says of
-    /// `init_info`. `name` is what this process calls itself; `timeout` is that of each request, of a day at most, and
-    /// of a server that does not answer at first. Asks nothing of them yet.
+    /// Servers at these URLs, whose backend is told this JSON object: what docs/integrations.md says of `init_info`.
+    /// `name` is what this process calls itself; `timeout` is that of each request, of a day at most, and of a server
+    /// that does not answer at first; `pause` is what becomes of running requests. Asks nothing of them yet.
     ///
     /// # Errors
     /// USAGE; IO if this machine cannot make connections.
-    pub fn new(urls: &[String], backend: &str, name: String, timeout: Duration) -> Result<Self> {
+    pub fn new(urls: &[String], backend: &str, name: String, timeout: Duration, pause: Pause) -> Result<Self> {
         let timeout = timeout.min(LONGEST);
         let seat = |url: &String| {
             let url = parse_url(url).map_err(|text| Error::usage(format!("{url}: {text}")))?;
             Ok(Seat { server: Server::new(&url, None, timeout)?, is_paused: AtomicBool::new(false) })
         };
-        let vllm = Vllm::new(backend, name, Duration::ZERO)?;
+        let vllm = Vllm::new(backend, name, Duration::ZERO, pause)?;
         Ok(Self { vllm, seats: urls.iter().map(seat).collect::<Result<_>>()?, timeout })
     }
 
-    /// Waits until all servers answer, and tells their backends where the chain is. `wait` is called, from several
+    /// Waits until all servers answer, and tells their backends where versions are. `wait` is called, from several
     /// threads, when a server is to be waited for: for how long, and why if another process brings it. What it returns
     /// ends the waiting.
     ///
@@ -112,11 +112,12 @@ impl Servers {
     /// # Errors
     /// Those of servers that refuse, do not answer, or belong to another process.
     pub fn update(&self, version: u64, state: &str) -> Result<(), Vec<Failure>> {
+        let version = Version { number: version, state: state.to_owned() };
         let updated = self.all(|Seat { server, is_paused }| {
             is_paused.store(false, Ordering::Relaxed);
             // Nothing else is asked of a server that another process brings.
             self.vllm.claim(server)?;
-            self.vllm.update(server, version, state)?;
+            self.vllm.update(server, &version, true)?;
             is_paused.store(true, Ordering::Relaxed);
             Ok(())
         });

@@ -2,41 +2,61 @@
 
 use std::time::{Duration, Instant};
 
-use deltachain::Result;
+use deltachain::{Error, Result};
 use serde_json::json;
 
-use crate::engine::{Client, Engine, Found, Seen, Target, Trouble, text};
+use crate::engine::{Client, Engine, Found, Pause, Seen, Target, Trouble, Version, text};
 use crate::server::{Ask, Server};
 
 /// A server of SGLang.
 #[derive(Debug)]
-struct Sglang;
+struct Sglang {
+    /// How it is paused.
+    mode: &'static str,
+}
 
 impl Engine {
-    /// SGLang.
-    pub fn sglang() -> Self {
-        Self(Box::new(Sglang))
+    /// SGLang. `pause` is what becomes of running requests.
+    ///
+    /// # Errors
+    /// USAGE: SGLang cannot wait for them.
+    pub fn sglang(pause: Pause) -> Result<Self> {
+        let mode = match pause {
+            // Requests wait, and what was computed with the old weights is computed again.
+            Pause::Keep => "retract",
+            Pause::Wait => return Err(Error::usage("SGLang cannot wait for running requests; use keep or abort")),
+            Pause::Abort => "abort",
+        };
+        Ok(Self(Box::new(Sglang { mode })))
     }
 }
 
 impl Client for Sglang {
-    fn look(&self, server: &Server, target: &Target, is_known: bool) -> Result<Found> {
+    fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Found> {
         let info = server.get("/model_info", Ask::Question)?;
-        let says = text(&info, "weight_version") == target.name() && text(&info, "model_path") == target.directory;
-        Ok(Found { is_wanted: is_known && says, seen: None })
+        let seen = known.filter(|known| text(&info, "weight_version") == known.name());
+        let is_wanted = seen == Some(&target.version) && text(&info, "model_path") == target.directory;
+        Ok(Found { is_wanted, seen: seen.map(Version::seen) })
     }
 
-    fn bring(&self, server: &Server, target: &Target) -> Result<Option<Duration>, Trouble> {
+    fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool {
+        match server.glance("/model_info", is_changing) {
+            Ok(Some(info)) => versions.iter().any(|version| text(&info, "weight_version") == version.name()),
+            Ok(None) => is_changing,
+            Err(_) => false,
+        }
+    }
+
+    fn bring(&self, server: &Server, target: &Target, _: Option<&Seen>) -> Result<Option<Duration>, Trouble> {
         let began = Instant::now();
-        // Requests wait, and what was computed with the old weights is computed again.
-        if let Err(error) = server.post("/pause_generation", &json!({ "mode": "retract" }), Ask::Change) {
+        if let Err(error) = server.post("/pause_generation", &json!({ "mode": self.mode }), Ask::Change) {
             let resumed = server.post("/continue_generation", &json!({}), Ask::Change);
             return Err(Trouble { error, left: resumed.is_err().then_some(Seen::TORN) });
         }
         let update = json!({
             // Not `current`, which may lead to another version before all ranks have read it.
             "model_path": target.directory,
-            "weight_version": target.name(),
+            "weight_version": target.version.name(),
             "flush_cache": true,
         });
         let updated = server.post("/update_weights_from_disk", &update, Ask::Once);

@@ -1,4 +1,4 @@
-//! vLLM with the backend `deltachain` of the Python package: docs/integrations.md, "What is asked of a server of vLLM".
+//! vLLM with the backend `deltachain` of the Python package: docs/engines.md, "What is asked of a server of vLLM".
 //! Its workers read DIR, which this process keeps.
 
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use deltachain::{Error, Result};
 use serde_json::{Value, json};
 
-use crate::engine::{Client, Engine, Found, Held, Seen, Target, Trouble, name_of, text};
+use crate::engine::{Client, Engine, Found, Held, Pause, Seen, Target, Trouble, Version, text};
 use crate::server::{Ask, Server};
 
 /// What a server says while its model is being changed, and if nobody knows what its model is.
@@ -27,6 +27,8 @@ pub(crate) struct Vllm {
     follower: String,
     /// For how long it brings a server after each question.
     lease: Duration,
+    /// What becomes of running requests.
+    pause: Pause,
 }
 
 /// Why this process may not bring a server to a version.
@@ -44,27 +46,27 @@ impl From<Error> for Denied {
 }
 
 impl Engine {
-    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object: the chain, the
-    /// directory that this process keeps, and the mode. `follower` is what this process calls itself, such as
-    /// `HOST:DIR`. Servers are looked at every `poll`.
+    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object: the directory that this
+    /// process keeps, and the mode. `follower` is what this process calls itself, such as `HOST:DIR`. Servers are looked
+    /// at every `poll`; `pause` is what becomes of running requests.
     ///
     /// # Errors
     /// USAGE if the backend cannot be told this.
-    pub fn vllm(backend: &str, follower: String, poll: Duration) -> Result<Self> {
-        Ok(Self(Box::new(Vllm::new(backend, follower, poll)?)))
+    pub fn vllm(backend: &str, follower: String, poll: Duration, pause: Pause) -> Result<Self> {
+        Ok(Self(Box::new(Vllm::new(backend, follower, poll, pause)?)))
     }
 }
 
 impl Vllm {
     /// # Errors
     /// USAGE if the backend is not described by a JSON object.
-    pub(crate) fn new(backend: &str, follower: String, poll: Duration) -> Result<Self> {
+    pub(crate) fn new(backend: &str, follower: String, poll: Duration, pause: Pause) -> Result<Self> {
         let init: Value = serde_json::from_str(backend).unwrap_or_default();
         if !init.is_object() {
             return Err(Error::usage("settings for the backend are a JSON object"));
         }
         // Between two looks there is a pause, and it takes a moment.
-        Ok(Self { init, follower, lease: LEASE.max(poll.saturating_mul(2)) })
+        Ok(Self { init, follower, lease: LEASE.max(poll.saturating_mul(2)), pause })
     }
 
     /// What all workers hold. They are told that this process brings the server, for this time.
@@ -91,44 +93,45 @@ impl Vllm {
         self.ask(server, self.lease, Ask::Change).map(drop)
     }
 
-    /// Tells the backend where the chain is.
+    /// Tells the backend where versions are.
     pub(crate) fn init(&self, server: &Server) -> Result<()> {
         server.post("/init_weight_transfer_engine", &json!({ "init_info": self.init }), Ask::Change).map(drop)
     }
 
     /// Brings a server that this process has claimed to this version, and leaves it paused. Gives when it was told to
-    /// pause.
+    /// pause. `may_be_other` is whether it may go on with a model that is no version of the chain, after a failure.
     ///
     /// # Errors
     /// IO. It goes on with what it holds, if that is whole.
-    pub(crate) fn update(&self, server: &Server, version: u64, state: &str) -> Result<Instant, Trouble> {
+    pub(crate) fn update(&self, server: &Server, version: &Version, may_be_other: bool) -> Result<Instant, Trouble> {
         let said = what_it_says(server, Ask::Change)?;
-        let began = self.try_update(server, version, state);
-        began.map_err(|error| Trouble { error, left: Some(self.go_on(server, &said)) })
+        let began = self.try_update(server, version);
+        began.map_err(|error| Trouble { error, left: Some(self.go_on(server, &said, may_be_other)) })
     }
 
-    fn try_update(&self, server: &Server, version: u64, state: &str) -> Result<Instant> {
+    fn try_update(&self, server: &Server, version: &Version) -> Result<Instant> {
         self.init(server)?;
         let began = Instant::now();
-        server.post("/pause?mode=keep", &json!({}), Ask::Change)?;
+        server.post(&format!("/pause?mode={}", self.pause.name()), &json!({}), Ask::Change)?;
         end_update(server, Ask::Change)?;
         says(server, CHANGING)?;
         server.post("/start_weight_update", &json!({}), Ask::Once)?;
-        let update = json!({ "version": version, "digest": state, "follower": self.follower });
+        let update = json!({ "version": version.number, "digest": version.state, "follower": self.follower });
         server.post("/update_weights", &json!({ "update_info": update }), Ask::Once)?;
-        let name = name_of(version, state);
-        server.post("/finish_weight_update", &json!({ "weight_version": name }), Ask::Once)?;
+        server.post("/finish_weight_update", &json!({ "weight_version": version.name() }), Ask::Once)?;
         Ok(began)
     }
 
     /// After a failure: lets the server go on with what it holds, if that is whole. `said` is what it said before.
-    fn go_on(&self, server: &Server, said: &str) -> Seen {
+    fn go_on(&self, server: &Server, said: &str, may_be_other: bool) -> Seen {
         // If this fails too, the workers are asked all the same.
         drop(end_update(server, Ask::Question));
         let held = self.ask(server, self.lease, Ask::Question).unwrap_or(Held::Torn);
         let name = match &held {
             Held::Torn => return Seen::TORN,
-            Held::Version(version, state) => name_of(*version, state),
+            Held::Version(version) => version.name(),
+            // It has been started again meanwhile. Requests that wait were sent to a server that had a version.
+            Held::Other if !may_be_other => return Seen { held, is_paused: true },
             Held::Other if said == CHANGING || said.contains('@') => UNKNOWN.to_owned(),
             Held::Other => said.to_owned(),
         };
@@ -144,18 +147,40 @@ impl Vllm {
 }
 
 impl Client for Vllm {
-    fn look(&self, server: &Server, target: &Target, _: bool) -> Result<Found> {
+    fn look(&self, server: &Server, target: &Target, _: Option<&Version>) -> Result<Found> {
         let held = self.ask(server, self.lease, Ask::Question).map_err(|denied| denied.error)?;
         let said = what_it_says(server, Ask::Question)?;
         let paused = server.get("/is_paused", Ask::Question)?["is_paused"].as_bool();
         let is_paused = paused.ok_or_else(|| server.failed("/is_paused", "it does not say that"))?;
         let seen = Seen { held, is_paused };
+        let target = &target.version;
         Ok(Found { is_wanted: seen == target.seen() && said == target.name(), seen: Some(seen) })
     }
 
-    fn bring(&self, server: &Server, target: &Target) -> Result<Option<Duration>, Trouble> {
-        let began = self.update(server, target.version, &target.state)?;
-        let left = Seen { is_paused: true, ..target.seen() };
+    fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool {
+        let said = match server.glance("/weight_info", is_changing) {
+            Ok(Some(info)) => text(&info, "weight_version").to_owned(),
+            // The engine answers nothing while it loads.
+            Ok(None) => return is_changing,
+            Err(_) => return false,
+        };
+        if is_changing && said == CHANGING {
+            // One that was started again, and was told to say this, is not paused.
+            let paused = server.glance("/is_paused", true);
+            return paused.is_ok_and(|answer| answer.is_none_or(|answer| answer["is_paused"] == true));
+        }
+        versions.iter().any(|version| said == version.name())
+    }
+
+    fn refuses(&self) -> bool {
+        // Since vLLM 0.33; before, requests wait.
+        self.pause != Pause::Keep
+    }
+
+    fn bring(&self, server: &Server, target: &Target, before: Option<&Seen>) -> Result<Option<Duration>, Trouble> {
+        let serves_other = before == Some(&Seen { held: Held::Other, is_paused: false });
+        let began = self.update(server, &target.version, serves_other)?;
+        let left = Seen { is_paused: true, ..target.version.seen() };
         resume(server).map_err(|error| Trouble { error, left: Some(left) })?;
         Ok(Some(began.elapsed()))
     }
@@ -168,7 +193,10 @@ impl Client for Vllm {
 /// What a worker says that it holds.
 fn held_by(worker: &Value) -> Option<Held> {
     match text(worker, "state") {
-        "held" => Some(Held::Version(worker["version"].as_u64()?, worker["digest"].as_str()?.to_owned())),
+        "held" => {
+            let state = worker["digest"].as_str()?.to_owned();
+            Some(Held::Version(Version { number: worker["version"].as_u64()?, state }))
+        }
         "other" => Some(Held::Other),
         "torn" => Some(Held::Torn),
         _ => None,

@@ -211,7 +211,7 @@ impl World {
         }
         let mut subscriber = self.subscriber.take().unwrap_or_else(|| {
             let mut options = FollowerOptions::default();
-            options.cache_bytes = if keeps_links { 1 << 20 } else { 0 };
+            options.cache_bytes = Some(if keeps_links { 1 << 20 } else { 0 });
             Follower::in_directory(self.store.clone(), &self.directory(), options).expect("the disk does not fail")
         });
         let before = subscriber.held().map(|held| held.version);

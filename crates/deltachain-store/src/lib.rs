@@ -58,7 +58,7 @@ pub use access::store::{Store, StoredObject};
 pub use advice::{Face, advice, advice_by_rule};
 pub use assets::other_files::OtherFiles;
 pub use directory::scratch::Scratch;
-pub use directory::status::{DirectoryStatus, TrustStatus, VersionHere, find_version, inspect_directory};
+pub use directory::status::{DirectoryStatus, TrustStatus, VersionHere, find_version, inspect_directory, is_managed};
 pub use following::directory::{Directory, Prepared};
 pub use following::follower::{Follower, FollowerOptions, Place};
 pub use following::memory::{Memory, PreparedPatches, Weights};

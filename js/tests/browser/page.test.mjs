@@ -1,9 +1,10 @@
 /** The page in a real browser, from `file://`: what it shows is what the tool says. */
 import assert from 'node:assert/strict';
-import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
+import { note, testKey } from '../signing.mjs';
 import { PAGE, asked, file, models, noise, openPage, picture, scratch, serve, skip, tool } from './browser.mjs';
 
 const grouped = (value) => value.toLocaleString('en');
@@ -191,10 +192,18 @@ test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, a
   const { page, problems } = await openPage(t, { allowed: [url] });
   await page.goto(PAGE);
   await linkNamed(page, 'version 2');
+  await page.click('#signatures-summary');
+  await page.fill('#keys', testKey('alice', 1).text);
   await page.fill('#address', `${url}/run 7`);
   await page.click('#open-address button');
   await page.locator('#chain-name', { hasText: url }).waitFor();
   await linkNamed(page, 'version 2 to version 3');
+  // Where nothing can be listed, it is not said that nothing is signed.
+  await page.locator('#signed-head.error', { hasText: 'USAGE' }).waitFor();
+  await page.locator('#plan .error', { hasText: 'listed' }).waitFor();
+  assert.equal(await page.locator('#versions thead th').count(), 5);
+  await page.fill('#keys', '');
+  assert.equal(await page.locator('#signatures').isHidden(), true);
   const versions = asked('log', join(folder, 'run 7')).versions;
   const rows = await page.locator('#versions tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.innerText)));
   assert.deepEqual(rows.map((cells) => Number(cells[0])), versions.map((one) => one.version));
@@ -269,6 +278,63 @@ test('the folder of a chain, and one that is damaged', { skip }, async (t) => {
   await page.setInputFiles('#folder', folder);
   await page.locator('#status.error', { hasText: 'R-DOC-03' }).waitFor();
   assert.match(await page.locator('#status').innerText(), /section 18/);
+  assert.deepEqual(problems, []);
+});
+
+test('who signed the versions of a chain, and whose signatures count', { skip }, async (t) => {
+  const root = scratch(t);
+  const folder = join(root, 'chain');
+  cpSync(file('js/inspector/excerpt'), folder, { recursive: true });
+  mkdirSync(join(folder, 'signatures'));
+  const [alice, bob, mallory] = [testKey('alice', 1), testKey('bob.example/<i>', 2), testKey('mallory', 3)];
+  const object = (name) => readFileSync(join(folder, name));
+  const sign = (version, ...keys) => {
+    const commit = object(`commits/${String(version).padStart(20, '0')}.json`);
+    const [name, bytes] = note(keys, object('chain.json'), version, commit);
+    writeFileSync(join(folder, name), bytes);
+  };
+  sign(1, alice);
+  sign(2, alice);
+  sign(2, bob);
+  sign(3, mallory);
+  const { page, problems } = await openPage(t);
+  await page.goto(PAGE);
+  await linkNamed(page, 'version 2');
+  // The chain inside the page has no signatures, and no column for them.
+  assert.equal(await page.locator('#signatures-summary').innerText(), 'Signatures: none');
+  assert.equal(await page.locator('#versions thead th').count(), 5);
+  await page.setInputFiles('#folder', folder);
+  await page.locator('#signatures-summary', { hasText: 'of 3 of 4 versions, unverified' }).waitFor();
+  const shown = () => page.locator('#versions tbody tr').evaluateAll((lines) => lines.map((line) => line.cells[5].textContent));
+  const claims = ({ name, id }) => `${name}+${id}`;
+  assert.deepEqual(await shown(), [`unverified: ${claims(mallory)}`, `unverified: ${[alice, bob].map(claims).sort().join(', ')}`, `unverified: ${claims(alice)}`, '']);
+  // Pasted keys.
+  await page.click('#signatures-summary');
+  await page.fill('#keys', `# who trains\n${alice.text}\n${bob.text}\n`);
+  await page.locator('#signed-head', { hasText: 'The newest version that is signed is 2.' }).waitFor();
+  assert.deepEqual(await shown(), [`not signedunverified: ${claims(mallory)}`, `signed by alice, ${bob.name}`, 'signed by alice', 'not signed']);
+  assert.equal(await page.locator('#signatures-summary').innerText(), 'Signatures: 2 of 4 versions signed');
+  // A reader with these keys does not take version 3.
+  await page.locator('#plan .error', { hasText: 'R-SIG-01' }).waitFor();
+  await page.selectOption('#wants', '2');
+  await page.locator('#plan p', { hasText: '3 routes' }).waitFor();
+  await page.fill('#quorum', '2');
+  await page.locator('#signatures-summary', { hasText: '1 of 4' }).waitFor();
+  assert.equal((await shown())[2], 'not signedonly 1 of 2: alice');
+  await picture(page, 'signed-1280');
+  await page.fill('#quorum', '3');
+  await page.locator('#keys-wrong', { hasText: 'quorum' }).waitFor();
+  // A file of keys that was dropped, instead.
+  const keys = join(root, 'trusted keys');
+  writeFileSync(keys, `${mallory.text}\n`);
+  await page.fill('#quorum', '1');
+  await drop(page, [keys]);
+  await page.locator('#signed-head', { hasText: 'The newest version, 3, is signed.' }).waitFor();
+  assert.equal(await page.inputValue('#keys'), mallory.text);
+  // Keys that are wrong are trusted by nobody.
+  await page.fill('#keys', mallory.text.replace(mallory.id, '00000000'));
+  await page.locator('#keys-wrong', { hasText: 'USAGE' }).waitFor();
+  await page.locator('#signatures-summary', { hasText: 'unverified' }).waitFor();
   assert.deepEqual(problems, []);
 });
 

@@ -5,7 +5,8 @@ What it refuses, forgets and closes was read in vLLM 0.32.0:
 
 - `v1/worker/gpu_worker.py`: `start_weight_update` is refused while an update is open, `update_weights` and
   `finish_weight_update` where none is. An update that fails is closed; a finish that fails is not.
-- `deltachain/_vllm_engine.py`: no finish without a version received, no update before the chain is known.
+- `deltachain/_vllm_engine.py`: no finish without a version received, no update before the copy is known. It is given a
+  `host_copy`, or its configuration names one; a chain in a request is refused.
 - `v1/engine/core.py`: a pause is a state that anybody sets and clears, and that a restart forgets. The version is the
   text that was set last, "default" at first, whatever the weights are.
 - `entrypoints/serve/dev/rpc/api_router.py`: `/collective_rpc` passes texts, and fails for a method that is not there.
@@ -55,6 +56,7 @@ class StandIn:
         tears: whether an update that fails has touched the weights.
         breaks: paths whose first request loses its connection.
         seen: called with each request, before it is answered.
+        pause_mode: what was to become of running requests when it was paused last.
         owner: who brings it versions.
         owner_asks: how often another owner takes it anew before it is gone; None: always.
     """
@@ -107,6 +109,7 @@ class StandIn:
         """As a new process: all is forgotten."""
         self.version = "default"
         self.holds: Holds = "other"
+        self.pause_mode: str | None = None
         self.is_paused = self.knows_chain = self.is_open = self.has_received = False
 
     def asked(self, path: str, body: Any) -> Any:
@@ -140,9 +143,11 @@ class StandIn:
             self.is_open = self.has_received = False
             return {"results": [None]}
         if path == "/init_weight_transfer_engine":
+            if body["init_info"].get("chain") is not None:
+                raise Refused("a request cannot make this server open a chain")
             self.knows_chain = True
-        elif path.startswith("/pause"):
-            self.is_paused = True
+        elif path in {f"/pause?mode={mode}" for mode in ("keep", "wait", "abort")}:
+            self.is_paused, self.pause_mode = True, path.partition("=")[2]
         elif path == "/resume":
             self.is_paused = False
         elif path == "/update_weight_version":

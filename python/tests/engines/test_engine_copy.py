@@ -14,7 +14,8 @@ import deltachain as dc
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
-from deltachain._engine_copy import EngineCopy  # noqa: E402
+from deltachain import _engine_copy  # noqa: E402
+from deltachain._engine_copy import EngineCopy, shared_memory_directory  # noqa: E402
 
 LONG = 60.0
 
@@ -89,9 +90,14 @@ def test_one_process_keeps_it_and_others_read(tmp_path: Path) -> None:
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper:
         assert keeper.stdin is not None and keeper.stdout is not None
         assert keeper.stdout.readline() == "there\n"
-        copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=True)
+        # Without a chain, and with one that must not be opened: another process has the directory.
+        with pytest.MonkeyPatch.context() as patching:
+            patching.setattr(_engine_copy, "Subscriber", None)
+            copy = EngineCopy(None, str(tmp_path / "copy"), changes=True)
         try:
             assert not copy.keeps
+            assert copy.take(None, None, LONG).number == 0
+            copy.go_on()
             copy.taken(copy.take(0, digests[0], LONG))
             with pytest.raises(dc.TimeoutError, match="managed by another process"):
                 copy.take(1, digests[1], 0.3)
@@ -119,4 +125,97 @@ def test_a_directory_without_a_chain_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     with pytest.raises(dc.Error):
         EngineCopy(str(tmp_path / "missing"), str(tmp_path / "copy"), changes=False, remove=True)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_two_who_have_the_chain_share_a_copy(tmp_path: Path) -> None:
+    digests = published(tmp_path, 1)
+    first = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False)
+    second = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False)
+    try:
+        assert (first.keeps, second.keeps) == (True, False)
+        assert first.take(0, digests[0], LONG).path == second.take(0, digests[0], LONG).path
+    finally:
+        second.close()
+        first.close()
+
+
+def test_the_newest_version_is_waited_for(tmp_path: Path) -> None:
+    # The chain has no version yet.
+    with dc.Publisher(tmp_path / "chain"):
+        copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False)
+    try:
+        with pytest.raises(dc.TimeoutError, match=r"a version was not ready after 0 s"):
+            copy.take(None, None, 0.3)
+        head = published(tmp_path, 2)
+        taken = copy.take(None, None, LONG)
+        assert (taken.number, taken.digest) == (1, head[1])
+    finally:
+        copy.close()
+
+
+def test_the_newest_version_is_that_of_the_chain_and_not_of_an_old_copy(tmp_path: Path) -> None:
+    published(tmp_path, 1)
+    with dc.Subscriber(tmp_path / "chain", host_copy=tmp_path / "copy") as subscriber:
+        subscriber.prepare().apply()
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish_async({"weight": torch.ones(1000, dtype=torch.bfloat16), "bias": torch.ones(8)}).result()
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False)
+    try:
+        assert copy.take(None, None, LONG).number == 1
+    finally:
+        copy.close()
+
+
+def test_a_chain_that_fails_is_why_no_version_came(tmp_path: Path) -> None:
+    published(tmp_path, 1)
+    for path in (tmp_path / "chain" / "files").iterdir():
+        path.write_bytes(b"damaged")
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False)
+    try:
+        with pytest.raises(dc.TimeoutError, match=r"a version was not ready.*R-"):
+            copy.take(None, None, 3.0)
+    finally:
+        copy.close()
+
+
+def test_a_copy_that_nobody_manages_is_named(tmp_path: Path) -> None:
+    copy = EngineCopy(None, str(tmp_path / "copy"), changes=False)
+    try:
+        with pytest.raises(dc.TimeoutError, match="was not at a version after 0 s: check that process"):
+            copy.take(None, None, 0.1)
+    finally:
+        copy.close()
+    assert not (tmp_path / "copy").exists()
+
+
+def test_memory_that_cannot_hold_two_versions_is_refused(tmp_path: Path) -> None:
+    place = Path(shared_memory_directory("a chain", 1 << 20))
+    try:
+        assert place.is_relative_to("/dev/shm") and place.stat().st_mode & 0o777 == 0o700
+        assert shared_memory_directory("a chain", 1 << 20) == str(place)
+    finally:
+        place.rmdir()
+    with pytest.raises(dc.UsageError, match=r"room for two versions.*--shm-size.*host_copy") as raised:
+        shared_memory_directory("a chain", 1 << 50)
+    assert raised.value.file == "/dev/shm"
+
+
+def test_what_a_killed_process_left_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    for name in ("chain", "other"):
+        (tmp_path / name).mkdir()
+        published(tmp_path / name, 1)
+    with dc.Subscriber(tmp_path / "chain" / "chain", host_copy=tmp_path / "copy") as subscriber:
+        subscriber.prepare().apply()
+    # A directory that stays is of one chain.
+    for remove in (False, True):
+        copy = EngineCopy(str(tmp_path / "other" / "chain"), str(tmp_path / "copy"), changes=False, remove=remove)
+        try:
+            if remove:
+                assert copy.take(None, None, LONG).number == 0
+            else:
+                with pytest.raises(dc.TimeoutError, match="R-CHN-13"):
+                    copy.take(None, None, 2.0)
+        finally:
+            copy.close()
     assert not (tmp_path / "copy").exists()

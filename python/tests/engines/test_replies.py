@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from deltachain._vllm_replies import Replies
+from deltachain._vllm_replies import Replies, _needs_mending
 
 
 class Queue:
@@ -41,3 +41,46 @@ def test_one_worker_is_asked_alone():
     replies = Replies(queues)
     assert replies[1].dequeue() == "a1"
     assert len(queues[0].replies) == 1
+
+
+class Executor:
+    """As vLLM's: asks all workers, and stops at the first that failed."""
+
+    def collective_rpc(self, method: str) -> list[str]:
+        self.rpc_broadcast_mq.enqueue(method)
+        assert not self.is_failed and not self.vllm_config.parallel_config.enable_fault_tolerance
+        found = []
+        for queue in self.response_mqs:
+            status, reply = queue.dequeue(timeout=None)
+            if status == "failure":
+                self.failed()
+                raise RuntimeError(reply)
+            found.append(reply)
+        return found
+
+    def failed(self) -> None:
+        """Nothing."""
+
+
+class Reading(Executor):
+    """Reads the rest before it raises."""
+
+    def failed(self) -> None:
+        for queue in self.response_mqs[1:]:
+            queue.dequeue()
+
+
+class Closing(Executor):
+    """Serves no request any more."""
+
+    def failed(self) -> None:
+        self.is_failed = True
+
+
+class Unknown:
+    """Cannot be tried."""
+
+
+def test_it_is_mended_only_where_it_must_be():
+    mended = {kind: _needs_mending(kind, "failure", "success") for kind in (Executor, Reading, Closing, Unknown)}
+    assert mended == {Executor: True, Reading: False, Closing: False, Unknown: True}

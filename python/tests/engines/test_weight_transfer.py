@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from conftest import model, write_model
@@ -28,6 +29,8 @@ def other() -> Iterator[StandIn]:
     with StandIn() as running:
         yield running
 
+
+Pause = Literal["keep", "wait", "abort"]
 
 # What it is asked after that has failed.
 RECOVERY = [
@@ -160,7 +163,8 @@ def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: St
     )
     transfer.init_weight_transfer()
     for one in both:
-        told = {"init_info": {"chain": str(url), "host_copy": None, "mode": "sparse"}}
+        # Not the chain: servers open only that of their own configuration.
+        told = {"init_info": {"mode": "sparse"}}
         (state, call), *rest = one.taken()
         assert (state, call["kwargs"]["lease"]) == ("/collective_rpc deltachain_state", "90")
         assert rest == [("/init_weight_transfer_engine", told)]
@@ -193,6 +197,20 @@ def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: St
     assert paused_at == [0, 1]
     transfer.destroy()
     assert_version(url, None, 1)
+
+
+@pytest.mark.parametrize("pause", ["keep", "wait", "abort"])
+def test_running_requests_end_as_the_trainer_says(tmp_path: Path, server: StandIn, pause: Pause) -> None:
+    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60, pause=pause)
+    transfer.init_weight_transfer()
+    server.taken()
+    transfer.send_weights(iter(tensors(0).items()))
+    assert (server.is_paused, server.pause_mode) == (True, pause)
+    expected = [f"/pause?mode={pause}" if path.startswith("/pause") else path for path in UPDATE]
+    assert [path for path, _ in server.taken()] == expected
+    transfer.resume()
+    assert not server.is_paused
+    transfer.destroy()
 
 
 @pytest.mark.parametrize("path", [*UPDATE, "/resume"])
@@ -373,6 +391,8 @@ def test_what_is_not_sent_is_that_of_the_checkpoint(tmp_path: Path) -> None:
         ({"servers": ["http://127.0.0.1:1"]}, "wait='applied'"),
         ({"host_copies": ["somewhere"]}, "wait='staged'"),
         ({"backend": {"mode": "sparse"}}, "servers"),
+        ({"pause": "wait"}, "servers"),
+        ({"pause": "hard"}, "'keep', 'wait' or 'abort', not 'hard'"),
         ({"group": object()}, "group"),
         ({"frozen_from_like": True}, "needs like="),
     ],

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use deltachain::{Error, ErrorClass, Result};
-use deltachain_engines::ServerState;
+use deltachain_engines::{ServerState, name_of};
 use deltachain_store::{DirectoryStatus, inspect_directory};
 
 use crate::operation::records::{CommandStatus, FollowStatus, Ran, Records, ServerRecord};
@@ -15,6 +15,40 @@ use crate::operation::time::Time;
 pub(crate) enum MaxLag {
     Versions(u64),
     Time(Duration),
+}
+
+impl MaxLag {
+    /// Why a version is too far behind.
+    fn exceeded(self, version: u64, status: &FollowStatus) -> Option<String> {
+        match (self, status.head, status.newest(version)) {
+            (Self::Versions(most), Some(head), _) => {
+                let lag = head.saturating_sub(version);
+                (lag > most).then(|| format!("{lag} versions behind the newest one seen, more than {most}"))
+            }
+            (Self::Time(most), _, Some(newest)) => {
+                let behind = newest.age();
+                let (seconds, limit) = (behind.as_secs(), most.as_secs_f64());
+                (behind > most).then(|| format!("it was the newest {seconds} s ago, more than {limit} s"))
+            }
+            (Self::Versions(_), None, _) => Some("no poll of the chain has been recorded".to_owned()),
+            (Self::Time(_), _, None) => Some("it was never seen to be the newest".to_owned()),
+        }
+    }
+}
+
+/// Why a server is not ready for requests: what `GET /ready` says of it, and `status --max-lag`. `None` if it is.
+pub(crate) fn unready(server: &ServerState, status: &FollowStatus, most: MaxLag, is_followed: bool) -> Option<String> {
+    let ServerState { version, state, paused, .. } = server;
+    let state = state.as_deref().unwrap_or_default();
+    match version {
+        _ if !is_followed => Some("nobody follows the chain".to_owned()),
+        _ if *paused => Some("it is paused".to_owned()),
+        None => Some("it does not answer with a version of the chain".to_owned()),
+        Some(version) if !status.versions.iter().any(|known| known.is(*version, state)) => {
+            Some(format!("its version {} is none that the directory has held", name_of(*version, state)))
+        }
+        Some(version) => most.exceeded(*version, status).map(|text| format!("its version is {version}: {text}")),
+    }
 }
 
 /// All that is known of a directory, and its faults.
@@ -31,6 +65,8 @@ pub(crate) struct Health {
     pub(crate) lag: Option<u64>,
     /// How long ago the directory was seen to be at the newest version.
     pub(crate) behind: Option<Duration>,
+    /// Whether all servers are ready for requests; `None` without servers, or if nobody says how far behind is healthy.
+    pub(crate) ready: Option<bool>,
     /// Why it is not healthy.
     pub(crate) problems: Vec<String>,
 }
@@ -67,15 +103,18 @@ impl Health {
         }
         let version = held.as_ref().map(|held| held.version);
         let lag = version.zip(status.head).map(|(version, head)| head.saturating_sub(version));
-        // After going back to an older version, the follower no longer has what was the newest.
-        let newest = status.newest.filter(|newest| version >= Some(newest.version));
-        let behind = newest.map(|newest| newest.time.age());
+        let behind = version.and_then(|version| status.newest(version)).map(Time::age);
         let command = status.command.clone().map(|status| CommandHealth::of(status, held.as_ref(), ran.as_ref()));
-        let mut health = Self { held, status, command, servers, is_followed, lag, behind, problems };
+        let mut health = Self { held, status, command, servers, is_followed, lag, behind, ready: None, problems };
         health.problems.extend(health.of_looks());
         health.problems.extend(health.of_command());
-        health.problems.extend(health.of_servers());
         health.problems.extend(max_lag.and_then(|max_lag| health.of_lag(max_lag)));
+        let unready = |server: &ServerRecord| {
+            max_lag.and_then(|max_lag| unready(&server.server, &health.status, max_lag, health.is_followed))
+        };
+        let unready: Vec<_> = health.servers.iter().map(unready).collect();
+        health.ready = max_lag.filter(|_| !unready.is_empty()).map(|_| unready.iter().all(Option::is_none));
+        health.problems.extend(health.of_servers(&unready));
         Ok(health)
     }
 
@@ -105,8 +144,9 @@ impl Health {
         }
     }
 
-    fn of_servers(&self) -> Vec<String> {
-        let problem = |server: &ServerRecord| {
+    /// `unready` is why each server is not ready.
+    fn of_servers(&self, unready: &[Option<String>]) -> Vec<String> {
+        let problem = |(server, unready): (&ServerRecord, &Option<String>)| {
             let ServerState { url, version, changing, failures, last_failure, paused, .. } = &server.server;
             let paused = if *paused { "; it is paused" } else { "" };
             let text = last_failure.as_deref().unwrap_or_default();
@@ -116,25 +156,17 @@ impl Health {
                     Some(format!("the version of server {url} is unknown: no follower is running{paused}"))
                 }
                 0 if version.is_none() && !changing => Some(format!("the version of server {url} is unknown")),
-                0 => None,
+                0 => unready.as_ref().map(|text| format!("server {url} is not ready: {text}")),
             }
         };
-        self.servers.iter().filter_map(problem).collect()
+        self.servers.iter().zip(unready).filter_map(problem).collect()
     }
 
     fn of_lag(&self, max_lag: MaxLag) -> Option<String> {
-        match (max_lag, self.lag, self.behind) {
-            (MaxLag::Versions(most), Some(lag), _) => {
-                (lag > most).then(|| format!("{lag} versions behind the newest one seen, more than {most}"))
-            }
-            (MaxLag::Time(most), _, Some(behind)) => (behind > most).then(|| {
-                let follower = if self.is_followed { "" } else { "; no follower is running" };
-                let (behind, most) = (behind.as_secs(), most.as_secs_f64());
-                format!("it was the newest {behind} s ago, more than {most} s{follower}")
-            }),
-            (MaxLag::Versions(_), None, _) => Some("no poll of the chain has been recorded".to_owned()),
-            (MaxLag::Time(_), _, None) => Some("it was never seen to be the newest".to_owned()),
-        }
+        let version = self.held.as_ref()?.version;
+        let follower =
+            if self.is_followed || matches!(max_lag, MaxLag::Versions(_)) { "" } else { "; no follower is running" };
+        max_lag.exceeded(version, &self.status).map(|text| text + follower)
     }
 }
 

@@ -1,13 +1,9 @@
-//! What `follow --metrics` shows to Prometheus, by HTTP.
+//! What `follow --metrics` shows to Prometheus.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
-use deltachain::{Error, Result};
+use deltachain::Error;
 use deltachain_store::Switched;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -15,11 +11,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::operation::http::{Answer, Page};
+use crate::operation::readiness::Verdict;
 use crate::operation::records::FollowStatus;
-
-/// How long, in time and in bytes, a request for the metrics may be.
-const ASKING: Duration = Duration::from_secs(5);
-const LONGEST_QUESTION: usize = 8192;
+use crate::operation::time::Time;
 
 type Number = Gauge<i64>;
 type Seconds = Gauge<f64, AtomicU64>;
@@ -53,6 +48,9 @@ pub(crate) struct Metrics {
     server_failing: Family<Label, Number>,
     server_updates: Family<ServerResult, Counter>,
     server_paused_seconds: Family<Label, SecondsSum>,
+    ready: Number,
+    server_ready: Family<Label, Number>,
+    server_newest: Family<Label, Seconds>,
 }
 
 impl Metrics {
@@ -93,7 +91,45 @@ impl Metrics {
         all.register("server_failing", "1 if the last attempt to update a server failed", self.server_failing.clone());
         all.register("server_updates", "Attempts to update a server, by result", self.server_updates.clone());
         all.register("server_paused_seconds", "Time in which a server was paused", self.server_paused_seconds.clone());
+        all.register("ready", "1 if all servers are ready for requests, as GET /ready says", self.ready.clone());
+        all.register("server_ready", "1 if a server is ready for requests", self.server_ready.clone());
+        all.register(
+            "server_newest_timestamp_seconds",
+            "When the version of a server was last seen to be the newest, 0 if never or not known",
+            self.server_newest.clone(),
+        );
         registry
+    }
+
+    /// What `GET /metrics` shows.
+    pub(crate) fn page(&self) -> Page {
+        let registry = self.registry();
+        let show = move || {
+            let mut text = String::new();
+            match encode(&mut text, &registry) {
+                Ok(()) => Answer {
+                    status: "200 OK",
+                    kind: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                    body: text,
+                },
+                Err(error) => {
+                    Answer { status: "500 Internal Server Error", kind: "text/plain", body: format!("{error}\n") }
+                }
+            }
+        };
+        Page { path: "/metrics", show: Box::new(show) }
+    }
+
+    /// Whether each server is ready, by the last look at it.
+    pub(crate) fn servers_are(&self, verdicts: &[Verdict], status: &FollowStatus) {
+        for verdict in verdicts {
+            let server = &verdict.server;
+            let label = [("server", server.url.clone())];
+            self.server_ready.get_or_create(&label).set(i64::from(verdict.is_ready()));
+            let newest = server.version.and_then(|version| status.newest(version));
+            self.server_newest.get_or_create(&label).set(newest.map_or(0.0, Time::unix_seconds));
+        }
+        self.ready.set(i64::from(verdicts.iter().all(Verdict::is_ready)));
     }
 
     /// What a look has found out.
@@ -104,12 +140,12 @@ impl Metrics {
         let lag = held.zip(status.head).map_or(0, |(held, head)| head.saturating_sub(held));
         self.lag.set(i64::try_from(lag).unwrap_or(i64::MAX));
         let times = [
-            (&self.newest, status.newest.map(|newest| newest.time)),
+            (&self.newest, status.newest(u64::MAX)),
             (&self.last_look, status.last_look),
             (&self.last_success, status.last_success),
         ];
         for (gauge, time) in times {
-            gauge.set(time.map_or(0.0, crate::operation::time::Time::unix_seconds));
+            gauge.set(time.map_or(0.0, Time::unix_seconds));
         }
     }
 
@@ -170,168 +206,44 @@ fn number(version: Option<u64>) -> i64 {
     version.map_or(-1, |version| i64::try_from(version).unwrap_or(i64::MAX))
 }
 
-/// Answers until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Server {
-    /// With the port that the system has chosen if 0 was asked for.
-    pub(crate) address: SocketAddr,
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        // The thread waits for a connection. If none can be made, it ends with the program.
-        if TcpStream::connect_timeout(&self.address, ASKING).is_ok() {
-            self.thread.take().map(JoinHandle::join);
-        }
-    }
-}
-
-/// Answers at this address from now on.
-///
-/// # Errors
-/// USAGE if the address cannot be had.
-pub(crate) fn serve(address: SocketAddr, metrics: &Metrics) -> Result<Server> {
-    let refused = |error| Error::usage(format!("--metrics {address}: {error}"));
-    let listener = TcpListener::bind(address).map_err(refused)?;
-    let address = listener.local_addr().map_err(refused)?;
-    let registry = Arc::new(metrics.registry());
-    let ends = Arc::new(AtomicBool::new(false));
-    let is_end = Arc::clone(&ends);
-    let answering = move || {
-        // One after the other: nobody can make the program hold many connections.
-        for connection in listener.incoming() {
-            match connection {
-                _ if is_end.load(Ordering::Relaxed) => return,
-                // A client that has gone away needs no answer.
-                Ok(connection) => drop(answer(connection, &registry)),
-                // No more files can be open, perhaps: not at once again.
-                Err(_) => thread::sleep(Duration::from_millis(100)),
-            }
-        }
-    };
-    let thread = thread::Builder::new().name("metrics".to_owned()).spawn(answering).map_err(refused)?;
-    Ok(Server { address, ends, thread: Some(thread) })
-}
-
-fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
-    connection.set_write_timeout(Some(ASKING))?;
-    let question = question(&mut connection)?;
-    let line = question.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let path = target.split('?').next().unwrap_or_default();
-    let (status, kind, body) = match (method, path) {
-        ("GET" | "HEAD", "/metrics") => {
-            let mut text = String::new();
-            encode(&mut text, registry).map_err(io::Error::other)?;
-            ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
-        }
-        ("GET" | "HEAD", _) => ("404 Not Found", "text/plain", "see /metrics\n".to_owned()),
-        _ => ("405 Method Not Allowed", "text/plain", "only GET\n".to_owned()),
-    };
-    let length = body.len();
-    write!(
-        connection,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
-    )?;
-    if method == "HEAD" { Ok(()) } else { connection.write_all(body.as_bytes()) }
-}
-
-/// All that is asked, up to the empty line.
-fn question(connection: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let began = Instant::now();
-    let (mut bytes, mut part) = (Vec::new(), [0; 1024]);
-    loop {
-        let left = ASKING.saturating_sub(began.elapsed());
-        if left.is_zero() || bytes.len() > LONGEST_QUESTION {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        connection.set_read_timeout(Some(left))?;
-        let count = connection.read(&mut part)?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        bytes.extend_from_slice(&part[..count]);
-        if bytes.windows(4).any(|end| end == b"\r\n\r\n") {
-            return Ok(bytes);
-        }
-    }
-}
-
-/// An address such as `127.0.0.1:9464` or `[::1]:9464`; a port alone is one of 127.0.0.1.
-pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(port) = text.parse::<u16>() {
-        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
-    }
-    text.parse().map_err(|_| "an address is PORT or IP:PORT, such as 9464 or 0.0.0.0:9464".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::operation::records::At;
-    use crate::operation::time::Time;
+    use deltachain_engines::ServerState;
 
-    fn ask(address: SocketAddr, question: &str) -> String {
-        let mut connection = TcpStream::connect(address).unwrap();
-        connection.write_all(question.as_bytes()).unwrap();
-        let mut text = String::new();
-        // A refused question may end with a reset.
-        let _ = connection.read_to_string(&mut text);
-        text
-    }
+    use super::*;
 
     #[test]
-    fn numbers_are_shown_and_questions_are_bounded() {
+    fn numbers_are_shown() {
         let metrics = Metrics::default();
-        let server = serve(parse_address("0").unwrap(), &metrics).unwrap();
-        let address = server.address;
-        assert!(address.ip().is_loopback());
-        let time = Time::now();
-        let status = FollowStatus {
-            head: Some(7),
-            newest: Some(At { version: 5, time }),
-            last_success: Some(time),
-            ..FollowStatus::default()
-        };
-        metrics.looked(Some(5), &status);
+        let mut status = FollowStatus::default();
+        status.found(5, "s", 5);
+        status.found(6, "t", 7);
+        metrics.looked(Some(6), &status);
         metrics.failed(&Error::usage("x"));
         metrics.ran("failed", Duration::from_millis(1500));
-        let text = ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let server = |url: &str, version| ServerState { url: url.to_owned(), version, ..ServerState::default() };
+        let servers = [
+            Verdict { server: server("a", Some(5)), unready: None },
+            Verdict { server: server("b", None), unready: Some("x".to_owned()) },
+        ];
+        metrics.servers_are(&servers, &status);
+        let Answer { status, body, .. } = (metrics.page().show)();
+        assert_eq!(status, "200 OK");
         for line in [
-            "HTTP/1.1 200 OK\r",
-            "deltachain_version 5",
+            "deltachain_version 6",
             "deltachain_head_version 7",
-            "deltachain_lag_versions 2",
+            "deltachain_lag_versions 1",
             "deltachain_failures_total{class=\"USAGE\"} 1",
             "deltachain_command_runs_total{result=\"failed\"} 1",
             "deltachain_command_seconds_total 1.5",
             "deltachain_command_failing 1",
+            "deltachain_ready 0",
+            "deltachain_server_ready{server=\"a\"} 1",
+            "deltachain_server_ready{server=\"b\"} 0",
+            "deltachain_server_newest_timestamp_seconds{server=\"b\"} 0.0",
             "# EOF",
         ] {
-            assert!(text.lines().any(|found| found == line.trim_end()), "{line}: {text}");
-        }
-        assert!(ask(address, "HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
-        assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
-        assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
-        let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(3 * LONGEST_QUESTION));
-        assert_eq!(ask(address, &long), "");
-        assert!(serve(address, &metrics).is_err(), "the port is taken");
-        drop(server);
-        assert_eq!(serve(address, &metrics).unwrap().address, address);
-    }
-
-    #[test]
-    fn addresses_are_of_this_machine_unless_said() {
-        assert_eq!(parse_address("9464").unwrap().to_string(), "127.0.0.1:9464");
-        assert_eq!(parse_address("0.0.0.0:1").unwrap().to_string(), "0.0.0.0:1");
-        assert_eq!(parse_address("[::1]:1").unwrap().to_string(), "[::1]:1");
-        for text in ["", "70000", "localhost:1", "1.2.3.4", ":1"] {
-            assert!(parse_address(text).is_err(), "{text}");
+            assert!(body.lines().any(|found| found == line), "{line}: {body}");
         }
     }
 }

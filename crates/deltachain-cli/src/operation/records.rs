@@ -27,6 +27,8 @@ use crate::operation::time::Time;
 const STATUS: &str = "status.json";
 const RAN: &str = "ran.json";
 const SERVERS: &str = "servers.json";
+/// So many versions are remembered that the directory has held.
+const VERSIONS: usize = 64;
 const LOCK: &str = "follow.lock";
 /// What stands behind the name of a file that is being written.
 const NEW: &str = ".new";
@@ -52,8 +54,8 @@ pub(crate) struct FollowStatus {
     pub(crate) last_success: Option<Time>,
     /// The newest version of the chain that has been seen.
     pub(crate) head: Option<u64>,
-    /// The version that was last seen to be the newest while it was held, and when that was.
-    pub(crate) newest: Option<At>,
+    /// The versions that the directory has held, as looks have found them. The last one is the latest.
+    pub(crate) versions: Vec<Known>,
     /// When the commit of the version held was stored.
     pub(crate) stored: Option<At>,
     /// Whether the last look failed.
@@ -62,6 +64,47 @@ pub(crate) struct FollowStatus {
     pub(crate) last_error: Option<Failure>,
     /// The command of --exec; nothing without one.
     pub(crate) command: Option<CommandStatus>,
+}
+
+impl FollowStatus {
+    /// A look has gone well: the directory holds this version, and `head` is the newest.
+    pub(crate) fn found(&mut self, version: u64, state: &str, head: u64) {
+        let time = Time::now();
+        self.failing = false;
+        (self.last_look, self.last_success) = (Some(time), Some(time));
+        self.head = Some(head);
+        // After a rollback, newer ones and another one of this number are not of the chain any more.
+        self.versions.retain(|known| known.version < version || known.is(version, state));
+        if self.versions.last().is_none_or(|last| !last.is(version, state)) {
+            self.versions.push(Known { version, state: state.to_owned(), newest: None });
+            self.versions.drain(..self.versions.len().saturating_sub(VERSIONS));
+        }
+        if let Some(last) = self.versions.last_mut().filter(|_| version >= head) {
+            last.newest = Some(time);
+        }
+    }
+
+    /// When this version, or an older one, was last seen to be the newest.
+    pub(crate) fn newest(&self, version: u64) -> Option<Time> {
+        let older = self.versions.iter().rev().filter(|known| known.version <= version);
+        older.into_iter().find_map(|known| known.newest)
+    }
+}
+
+/// A version that the directory has held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Known {
+    pub(crate) version: u64,
+    /// Digest of its state.
+    pub(crate) state: String,
+    /// When it was last seen to be the newest of the chain, while it was held.
+    pub(crate) newest: Option<Time>,
+}
+
+impl Known {
+    pub(crate) fn is(&self, version: u64, state: &str) -> bool {
+        (self.version, self.state.as_str()) == (version, state)
+    }
 }
 
 /// A version and a time.

@@ -5,7 +5,10 @@ pub(crate) mod stand_in;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::system::uname;
@@ -73,9 +76,34 @@ impl Process {
         Self(command.spawn().unwrap())
     }
 
-    /// Tells it to end, and waits until it has. Whether it has ended in order: it may not have got as far as that.
-    pub(crate) fn end(mut self) -> bool {
+    /// The same; with its events, as they come.
+    pub(crate) fn heard(folder: &Folder, arguments: &[&str]) -> (Self, Receiver<Value>) {
+        let mut command = Command::new(TOOL);
+        command.args(arguments).current_dir(folder.at("")).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (heard, events) = channel();
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                heard.send(serde_json::from_str(&line).unwrap()).ok();
+            }
+        });
+        (Self(child), events)
+    }
+
+    /// Tells it to end.
+    pub(crate) fn terminate(&self) {
         kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
+    }
+
+    /// Tells it to end, and waits until it has. Whether it has ended in order: it may not have got as far as that.
+    pub(crate) fn end(self) -> bool {
+        self.terminate();
+        self.ended()
+    }
+
+    /// Waits until it has ended, which it was told.
+    pub(crate) fn ended(mut self) -> bool {
         self.0.wait().unwrap().success()
     }
 
@@ -141,7 +169,7 @@ fn vllm_is_asked_step_by_step_and_once() {
     let calls = std::mem::take(&mut server.state().calls);
     assert_eq!(calls.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), VLLM);
     let absolute = |name: &str| json!(folder.at(name).canonicalize().unwrap());
-    let init = json!({ "init_info": { "chain": absolute("chain"), "host_copy": absolute("model"), "mode": "auto" } });
+    let init = json!({ "init_info": { "host_copy": absolute("model"), "mode": null } });
     assert_eq!(calls[0].1, init);
     assert_eq!(calls[3].1, json!({ "new_version": "changing" }));
     let (host, state) = (follower(&folder), &status["state"]);

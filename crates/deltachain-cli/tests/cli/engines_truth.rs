@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use deltachain_engines::Servers;
+use deltachain_engines::{Pause, Servers};
 use serde_json::{Value, json};
 
 use crate::engines::stand_in::{self, Engine, Fate, Model};
@@ -136,7 +136,13 @@ impl Face {
     /// Both, each with a server that has version 0.
     fn both() -> [(Self, Engine); 2] {
         let servers = [Engine::start(), Engine::start()];
-        let trainer = Servers::new(&[servers[1].url.clone()], "{}", "trainer".to_owned(), Duration::from_mins(1));
+        let trainer = Servers::new(
+            &[servers[1].url.clone()],
+            "{}",
+            "trainer".to_owned(),
+            Duration::from_mins(1),
+            Pause::default(),
+        );
         let trainer = trainer.unwrap();
         trainer.begin(&|_, _| panic!("there is nothing to wait for")).unwrap();
         let faces = [Self::Follower(Folder::new()), Self::Trainer(trainer)];
@@ -190,7 +196,7 @@ enum Serves {
     Nothing,
 }
 
-/// The table in docs/integrations.md, "What is asked of a server of vLLM".
+/// The table in docs/engines.md, "What is asked of a server of vLLM".
 const RULES: [(&str, &[&str], Serves); 10] = [
     ("deltachain_state", &[], Serves::Before),
     ("/weight_info", &[], Serves::Before),
@@ -276,7 +282,7 @@ fn what_is_torn_stays_paused_until_it_is_whole() {
     }
 }
 
-/// The table in docs/integrations.md, "What is asked of SGLang, and for adapters": what fails, what the server is told
+/// The table in docs/engines.md, "What is asked of SGLang, and for adapters": what fails, what the server is told
 /// then, and whether it stays paused.
 #[test]
 fn what_follows_from_a_request_to_other_engines_that_fails() {

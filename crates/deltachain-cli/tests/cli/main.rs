@@ -9,6 +9,7 @@ mod engines_truth;
 #[cfg(feature = "exchange")]
 mod exchange;
 mod operation;
+mod readiness;
 mod readme;
 mod refusals;
 mod reports;

@@ -207,7 +207,7 @@ fn the_status_of_a_directory_is_told() {
     assert_eq!(status(&folder, &["--max-lag", "1h"]).0, Some(0));
     assert!(folder.run(&["status", "model"]).good().ends_with("\nhealthy\n"));
     // Nobody has looked for long.
-    change_status(&folder, |status| status["newest"]["time"] = json!("2026-01-31T12:00:00Z"));
+    change_status(&folder, |status| status["versions"][0]["newest"] = json!("2026-01-31T12:00:00Z"));
     let (code, now) = status(&folder, &["--max-lag", "1h"]);
     assert!(code == Some(1) && now["problems"][0].as_str().unwrap().contains("no follower is running"), "{now}");
     // A network that is down is not a fault of the directory, a chain that is wrong is one.

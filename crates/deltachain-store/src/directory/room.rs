@@ -1,4 +1,4 @@
-//! How much room is left on a disk.
+//! How much room is left on a disk, and whether it is one.
 
 use std::io;
 use std::path::Path;
@@ -20,6 +20,21 @@ fn check(needed: u64, free: Option<u64>) -> Result<()> {
             Err(Error::io(message, io::ErrorKind::StorageFull.into()))
         }
         None => Ok(()),
+    }
+}
+
+/// Whether a directory is in the machine's memory: what lies there is taken from programs.
+pub(crate) fn is_in_memory(directory: &Path) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        /// tmpfs and ramfs.
+        const KINDS: [i128; 2] = [0x0102_1994, 0x8584_58f6];
+        rustix::fs::statfs(directory).is_ok_and(|found| KINDS.contains(&i128::from(found.f_type)))
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = directory;
+        false
     }
 }
 
@@ -50,5 +65,12 @@ mod tests {
         #[cfg(unix)]
         assert!(check_room(here.path(), u64::MAX).unwrap_err().file().is_some());
         assert!(check_room(Path::new("there is no such place"), u64::MAX).is_ok());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_is_told_from_disks() {
+        assert!(is_in_memory(Path::new("/dev/shm")));
+        assert!(!is_in_memory(Path::new(env!("CARGO_MANIFEST_DIR"))) && !is_in_memory(Path::new("nothing")));
     }
 }

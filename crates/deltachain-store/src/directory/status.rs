@@ -88,6 +88,11 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
     }))
 }
 
+/// Whether a follower manages this directory, or did.
+pub fn is_managed(directory: &Path) -> bool {
+    Kind::Model.marks(directory).is_ok_and(|is_marked| is_marked)
+}
+
 /// A version whose files lie in a subscriber's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -8,11 +8,15 @@ use deltachain::{Limits, Result};
 
 use crate::access::store::Store;
 use crate::assets::other_files::OtherFiles;
+use crate::directory::room::is_in_memory;
 use crate::following::reach::{Consent, Reader};
 use crate::following::selection::Choice;
 use crate::following::switched::{HeldVersion, Switched};
 use crate::following::trusting::Trusting;
 use crate::observer::Observer;
+
+/// Bytes of links that are kept on a disk.
+const CACHE_BYTES: u64 = 1 << 30;
 
 /// How a follower works.
 #[derive(Debug, Clone)]
@@ -28,8 +32,9 @@ pub struct FollowerOptions {
     /// downloaded of a link that is longer than [`part_bytes`](crate::StoreOptions::part_bytes); what that means for the
     /// checks, SPEC section 19 says.
     pub tensors: Option<Vec<String>>,
-    /// Bytes of links that are kept when they have been used.
-    pub cache_bytes: u64,
+    /// Bytes of links that are kept when they have been used. If `None`, 1 GiB; none in a directory in the machine's memory
+    /// (tmpfs).
+    pub cache_bytes: Option<u64>,
     /// Digest of the bytes of a commit to which a rollback is allowed: the chain may end below the held version, may have
     /// another commit for it (a store that was restored and then written to), or may be another chain. Otherwise R-CHN-14,
     /// R-CHN-04, R-CHN-05 or R-CHN-13 is reported, and the version held stays. This works once: when a version with
@@ -67,7 +72,7 @@ impl Default for FollowerOptions {
             limits: Limits::default(),
             shards: None,
             tensors: None,
-            cache_bytes: 1 << 30,
+            cache_bytes: None,
             allow_rollback: None,
             adopt: false,
             trust: None,
@@ -85,7 +90,7 @@ impl FollowerOptions {
         limits: Limits,
         shards: Option<Vec<usize>>,
         tensors: Option<Vec<String>>,
-        cache_bytes: u64,
+        cache_bytes: Option<u64>,
         allow_rollback: Option<Digest>,
         adopt: bool,
         trust: Option<Trust>,
@@ -113,7 +118,9 @@ impl FollowerOptions {
         trust: Option<Trusting>,
     ) -> Result<Reader> {
         let consent = Consent { rollback: self.allow_rollback, adopt: self.adopt };
-        Reader::open(store, (cache, self.cache_bytes), choice, self.limits, trust, consent)
+        let at = cache.parent().unwrap_or(&cache);
+        let bytes = self.cache_bytes.unwrap_or_else(|| if is_in_memory(at) { 0 } else { CACHE_BYTES });
+        Reader::open(store, (cache, bytes), choice, self.limits, trust, consent)
     }
 }
 

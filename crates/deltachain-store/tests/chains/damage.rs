@@ -56,7 +56,7 @@ fn read(store: &Store, held: Option<u64>, damage: impl FnOnce()) -> (Result<()>,
     let directory = tempfile::tempdir().unwrap();
     let mut options = FollowerOptions::default();
     // No file is there already.
-    options.cache_bytes = 0;
+    options.cache_bytes = Some(0);
     let mut reader = Follower::in_directory(store.clone(), directory.path(), options).unwrap();
     let mut go = |version| match reader.prepare(version, &())? {
         Some(prepared) => reader.apply(prepared).map(drop),

@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::process;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,10 @@ use crate::chain_args::FollowArgs;
 use crate::commands::chain::pull::{as_json, describe, describe_held, held_as_json, open};
 use crate::listener::Listener;
 use crate::operation::command::{Commander, Outcome, Wanted};
-use crate::operation::metrics::{self, Metrics};
+use crate::operation::health::MaxLag;
+use crate::operation::http::{self, Port};
+use crate::operation::metrics::Metrics;
+use crate::operation::readiness::{self, Readiness, Verdict};
 use crate::operation::records::{At, Failure, FollowStatus, Records, ServersWriter};
 use crate::operation::service;
 use crate::operation::time::Time;
@@ -35,9 +40,7 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
 pub(crate) fn follow(args: &FollowArgs, store: Store, listener: &Listener<'_>) -> Result<()> {
     let mut follower = open(store, &args.directory)?;
     let mut operation = Operation::new(args, listener)?;
-    let options = FollowOptions::default()
-        .poll(Duration::from_secs_f64(args.poll))
-        .poll_longest(Duration::from_secs_f64(args.poll_longest.max(args.poll)));
+    let options = FollowOptions::default().poll(Duration::from_secs_f64(args.poll)).poll_longest(poll_longest(args));
     let result =
         follower.follow(&options, listener, &mut |follower, event| operation.happened(follower.held().as_ref(), event));
     listener.service(service::ends);
@@ -51,6 +54,27 @@ pub(crate) fn follow(args: &FollowArgs, store: Store, listener: &Listener<'_>) -
     if args.once { Err(error) } else { Ok(()) }
 }
 
+/// The longest pause between two polls of the chain.
+fn poll_longest(args: &FollowArgs) -> Duration {
+    Duration::from_secs_f64(args.poll_longest.max(args.poll))
+}
+
+/// The addresses of --metrics and --ready-port, which may be one, as they were asked for.
+fn open_ports(args: &FollowArgs) -> Result<Vec<(SocketAddr, Port)>> {
+    let longest = poll_longest(args);
+    if args.ready_port.is_some() && matches!(args.max_staleness, MaxLag::Time(most) if most <= longest) {
+        let text = format!("--max-staleness must be longer than --poll-longest ({} s)", longest.as_secs_f64());
+        return Err(Error::usage(text));
+    }
+    let mut ports: Vec<(SocketAddr, Port)> = Vec::new();
+    for (option, address) in [("--metrics", args.metrics), ("--ready-port", args.ready_port)] {
+        if let Some(address) = address.filter(|address| ports.iter().all(|(asked, _)| asked != address)) {
+            ports.push((address, Port::open(option, address)?));
+        }
+    }
+    Ok(ports)
+}
+
 /// What is done besides keeping the directory at the newest version.
 struct Operation<'a> {
     args: &'a FollowArgs,
@@ -58,10 +82,13 @@ struct Operation<'a> {
     records: Records,
     status: FollowStatus,
     commander: Option<Commander>,
-    fleet: Option<Fleet>,
+    fleet: Option<Arc<Fleet>>,
+    readiness: Option<Arc<Readiness>>,
     metrics: Metrics,
-    /// Shows them, as long as this process follows.
-    _metrics_server: Option<metrics::Server>,
+    /// Show metrics and readiness, as long as this process follows.
+    _http: Vec<http::Server>,
+    /// Which servers are ready for requests, as was said last.
+    ready: Vec<bool>,
     is_ready: bool,
     /// Why the last record could not be written.
     unwritten: Option<String>,
@@ -79,21 +106,18 @@ impl<'a> Operation<'a> {
             to_stderr: listener.takes_json(),
         });
         let commander = wanted.map(|wanted| Commander::new(wanted, &records));
-        let metrics = Metrics::default();
-        let metrics_server = args.metrics.map(|address| metrics::serve(address, &metrics)).transpose()?;
-        if let Some(server) = &metrics_server {
-            listener.remark(&format!("metrics are at http://{}/metrics", server.address));
-        }
+        // Nothing is begun if a port cannot be had.
+        let ports = open_ports(args)?;
         let poll = Duration::from_secs_f64(args.poll);
         let fleet = match args.engine.engine {
             Some(kind) => {
-                let engine = args.engine.engine(kind, &args.chain.url, records.directory(), poll)?;
+                let engine = args.engine.engine(kind, records.directory(), poll)?;
                 // What cannot be read is as nothing: then each server is brought to its version once more.
                 let before = records.servers().ok().flatten().filter(|before| before.engine == kind.name());
                 let before = before.into_iter().flat_map(|before| before.servers).map(|before| before.server);
                 let writer = ServersWriter::new(&records, kind.name());
                 let before: Vec<_> = before.collect();
-                Some(Fleet::start(engine, args.engine.servers()?, &before, Box::new(writer), poll)?)
+                Some(Arc::new(Fleet::start(engine, args.engine.servers()?, &before, Box::new(writer), poll)?))
             }
             None => {
                 records.write_servers(None)?;
@@ -108,6 +132,17 @@ impl<'a> Operation<'a> {
             command: commander.as_ref().map(|commander| commander.status(None, false)),
             ..before
         };
+        let readiness =
+            fleet.as_ref().map(|fleet| Arc::new(Readiness::new(Arc::clone(fleet), args.max_staleness, status.clone())));
+        let metrics = Metrics::default();
+        let mut http = Vec::new();
+        for (asked, port) in ports {
+            let of_metrics = (args.metrics == Some(asked)).then(|| metrics.page());
+            let of_readiness = readiness.as_ref().filter(|_| args.ready_port == Some(asked)).map(Readiness::page);
+            let pages: Vec<_> = of_metrics.into_iter().chain(of_readiness).collect();
+            pages.iter().for_each(|page| listener.remark(&format!("serving http://{}{}", port.address, page.path)));
+            http.push(port.serve(pages)?);
+        }
         Ok(Self {
             args,
             listener,
@@ -116,8 +151,10 @@ impl<'a> Operation<'a> {
             status,
             commander,
             fleet,
+            readiness,
             metrics,
-            _metrics_server: metrics_server,
+            _http: http,
+            ready: vec![false; args.engine.servers.len()],
             is_ready: false,
             unwritten: None,
         })
@@ -148,14 +185,14 @@ impl<'a> Operation<'a> {
             }
             self.run_command(held)?;
             self.bring_servers(held)?;
+            let is_reached = self.args.until.is_some_and(|until| held.version >= until)
+                && self.commander.as_ref().is_none_or(|commander| commander.has_succeeded(held))
+                && self.fleet.as_ref().is_none_or(|fleet| fleet.has());
+            self.tell_of_readiness()?;
             if self.args.once && !is_pause {
                 return self.once(held);
             }
-            let is_reached = self.args.until.is_some_and(|until| held.version >= until);
-            if is_reached
-                && self.commander.as_ref().is_none_or(|commander| commander.has_succeeded(held))
-                && self.fleet.as_ref().is_none_or(Fleet::has)
-            {
+            if is_reached {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -173,7 +210,7 @@ impl<'a> Operation<'a> {
         self.metrics.switched(switched);
         self.metrics.command_is_new();
         self.listener.service(|| service::says(&format!("at version {}", switched.version)));
-        self.found(switched.version, switched.version.saturating_add(lag.versions));
+        self.found(switched.version, &switched.state.to_string(), switched.version.saturating_add(lag.versions));
         let went_back = switched.from.filter(|from| *from > switched.version);
         if let Some(from) = went_back {
             self.listener.remark(&format!("the chain was rolled back: from version {from} to {}", switched.version));
@@ -194,7 +231,7 @@ impl<'a> Operation<'a> {
     /// A look found nothing new.
     fn newest(&mut self, held: Option<&HeldVersion>) -> Result<()> {
         let Some(held) = held else { return Ok(()) };
-        self.found(held.version, held.version);
+        self.found(held.version, &held.state.to_string(), held.version);
         if !self.args.once {
             return Ok(());
         }
@@ -210,14 +247,8 @@ impl<'a> Operation<'a> {
     }
 
     /// A look has gone well, and `head` is the newest version.
-    fn found(&mut self, held: u64, head: u64) {
-        let time = Time::now();
-        self.status.failing = false;
-        (self.status.last_look, self.status.last_success) = (Some(time), Some(time));
-        self.status.head = Some(head);
-        if held >= head {
-            self.status.newest = Some(At { version: held, time });
-        }
+    fn found(&mut self, held: u64, state: &str, head: u64) {
+        self.status.found(held, state, head);
         self.write(Some(held));
     }
 
@@ -242,6 +273,7 @@ impl<'a> Operation<'a> {
     /// After a look: for `status`, and for metrics.
     fn write(&mut self, held: Option<u64>) {
         self.metrics.looked(held, &self.status);
+        self.readiness.iter().for_each(|readiness| readiness.polled(&self.status));
         self.write_status();
     }
 
@@ -351,8 +383,30 @@ impl<'a> Operation<'a> {
 
     /// Waits for servers that are being changed, and says what became of them.
     fn servers_end(&mut self) -> Result<()> {
-        self.fleet.iter_mut().for_each(Fleet::stop);
+        self.readiness.iter().for_each(|readiness| readiness.ends());
+        self.fleet.iter().for_each(|fleet| fleet.stop());
         self.tell_of_servers()
+    }
+
+    /// Says which servers are ready for requests, if that has changed.
+    fn tell_of_readiness(&mut self) -> Result<()> {
+        let Some(readiness) = &self.readiness else { return Ok(()) };
+        let verdicts = readiness.last();
+        self.metrics.servers_are(&verdicts, &self.status);
+        let ready: Vec<_> = verdicts.iter().map(Verdict::is_ready).collect();
+        if ready == self.ready {
+            return Ok(());
+        }
+        self.ready = ready;
+        let mut json = readiness::as_json(&verdicts);
+        json["event"] = "readiness".into();
+        json["time"] = Time::now().to_string().into();
+        let line = |verdict: &Verdict| match &verdict.unready {
+            None => format!("server {} is ready", printable(&verdict.server.url)),
+            Some(reason) => format!("server {} is not ready: {}", printable(&verdict.server.url), printable(reason)),
+        };
+        let text = verdicts.iter().map(line).collect::<Vec<_>>().join("\n");
+        self.listener.event(|| text, || json)
     }
 
     /// After the one look.

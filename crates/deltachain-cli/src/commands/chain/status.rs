@@ -103,7 +103,7 @@ fn short(time: Duration) -> String {
 }
 
 fn as_json(health: &Health) -> Value {
-    let Health { held, status, command, servers, is_followed, lag, behind, problems } = health;
+    let Health { held, status, command, servers, is_followed, lag, behind, ready, problems } = health;
     let held = held.as_ref();
     json!({
         "healthy": health.is_healthy(),
@@ -133,5 +133,6 @@ fn as_json(health: &Health) -> Value {
             "last_failure": command.status.last_failure,
         })),
         "servers": servers,
+        "ready": ready,
     })
 }

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,15 @@ use serde_json::{Value, json};
 /// A server. Calls are named by their path; `/collective_rpc` by the method that it calls.
 pub(crate) struct Engine {
     pub(crate) url: String,
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
     /// Hears of each request, before it is answered.
-    asked: Receiver<String>,
+    asked: Mutex<Receiver<String>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
 /// The server, and what befalls it.
@@ -39,6 +45,17 @@ pub(crate) struct State {
     pub(crate) has_served_two: bool,
     /// The leases that it has granted.
     pub(crate) leases: BTreeSet<String>,
+    /// How often it has been started again.
+    starts: u64,
+    /// Connections of calls that are not answered.
+    hanging: Vec<TcpStream>,
+    /// How many requests for an answer of the model have reached it.
+    pub(crate) arrived: u64,
+    /// How many tokens it makes before it stands still, if it does.
+    pub(crate) tokens_left: Option<u64>,
+    /// vLLM 0.33.0, `v1/engine/core.py`, `_reject_add_while_paused`: unless the mode is "keep", it refuses requests while it
+    /// is paused. vLLM 0.32.0 lets them wait.
+    pub(crate) is_newer: bool,
     pub(crate) process: Process,
 }
 
@@ -63,8 +80,14 @@ pub(crate) enum Fate {
 pub(crate) struct Process {
     /// v1/engine/core.py, `_weight_version`: a text that is "default" until somebody sets it, whatever the model is.
     pub(crate) weight_version: String,
-    /// v1/engine/core.py, `is_scheduler_paused`: set and cleared by everybody who asks for it.
+    /// v1/engine/core.py, `is_scheduler_paused`: set and cleared by everybody who asks for it. New requests wait.
     pub(crate) paused: bool,
+    /// v1/engine/core.py, `pause_scheduler`: how. Running requests stand still with "keep"; they end first with "wait";
+    /// they have ended with "abort".
+    mode: String,
+    /// Requests for an answer that are running; and how often all of them were ended.
+    running: u64,
+    aborts: u64,
     /// `v1/worker/gpu_worker.py`, `_weight_update_active`; and whether the backend has received a version since.
     pub(crate) session: Option<bool>,
     /// The backend: whether it has been told of the chain.
@@ -92,6 +115,9 @@ impl Default for Process {
         Self {
             weight_version: "default".to_owned(),
             paused: false,
+            mode: String::new(),
+            running: 0,
+            aborts: 0,
             session: None,
             knows: false,
             workers: [Model::Other, Model::Other],
@@ -106,16 +132,16 @@ impl Engine {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let state = Arc::new(Mutex::new(State::default()));
+        let shared = Arc::new(Shared::default());
         let (said, asked) = channel();
-        let shared = Arc::clone(&state);
+        let answering = Arc::clone(&shared);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (shared, said) = (Arc::clone(&shared), said.clone());
+                let (shared, said) = (Arc::clone(&answering), said.clone());
                 thread::spawn(move || converse(stream, &shared, &said));
             }
         });
-        Self { url, state, asked }
+        Self { url, shared, asked: Mutex::new(asked) }
     }
 
     /// A server that is not there.
@@ -124,7 +150,24 @@ impl Engine {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        self.shared.state.lock().unwrap()
+    }
+
+    /// The server dies, and has been started again.
+    pub(crate) fn restart(&self) {
+        self.state().restart();
+        self.shared.changed.notify_all();
+    }
+
+    /// It makes so many tokens more, or all.
+    pub(crate) fn allow(&self, tokens: Option<u64>) {
+        self.state().tokens_left = tokens;
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until this is so.
+    pub(crate) fn wait_until(&self, is_so: impl Fn(&State) -> bool) {
+        drop(self.shared.changed.wait_while(self.state(), |state| !is_so(state)).unwrap());
     }
 
     /// What has been asked since the last call.
@@ -139,24 +182,27 @@ impl Engine {
 
     /// Waits until something is asked of it.
     pub(crate) fn wait_for(&self, name: &str) {
-        while self.asked.recv().unwrap() != name {}
+        let asked = self.asked.lock().unwrap();
+        while asked.recv().unwrap() != name {}
     }
 
     /// Forgets what has been asked until now.
     pub(crate) fn forget(&self) {
-        while self.asked.try_recv().is_ok() {}
+        let asked = self.asked.lock().unwrap();
+        while asked.try_recv().is_ok() {}
     }
 
     /// Waits until something is asked of it, for this time at most.
     pub(crate) fn wait_for_within(&self, name: &str, time: Duration) {
         let end = Instant::now() + time;
-        let next = || self.asked.recv_timeout(end.saturating_duration_since(Instant::now()));
+        let asked = self.asked.lock().unwrap();
+        let next = || asked.recv_timeout(end.saturating_duration_since(Instant::now()));
         while next().is_ok_and(|asked| asked != name) {}
     }
 }
 
 /// Answers on one connection.
-fn converse(stream: TcpStream, state: &Mutex<State>, said: &Sender<String>) {
+fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut stream = stream;
     loop {
@@ -179,7 +225,7 @@ fn converse(stream: TcpStream, state: &Mutex<State>, said: &Sender<String>) {
         }
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let name = if path == "/collective_rpc" { body["method"].as_str().unwrap().to_owned() } else { path };
-        let mut now = state.lock().unwrap();
+        let mut now = shared.state.lock().unwrap();
         now.tokens.extend(header("authorization"));
         if name == "deltachain_state" {
             *now.looks.entry(text(&body["kwargs"], "follower")).or_default() += 1;
@@ -194,7 +240,7 @@ fn converse(stream: TcpStream, state: &Mutex<State>, said: &Sender<String>) {
             _ if hangs => Err(String::new()),
             Some(Fate::Refused) => Err("as the test said".to_owned()),
             Some(Fate::Dies) => {
-                now.process = Process::default();
+                now.restart();
                 Err(String::new())
             }
             Some(Fate::Torn) => {
@@ -202,15 +248,31 @@ fn converse(stream: TcpStream, state: &Mutex<State>, said: &Sender<String>) {
                 now.process.session = None;
                 Err("as the test said: it may hold parts of two versions".to_owned())
             }
+            _ if name == "/v1/completions" => Ok(Value::Null),
             _ => now.answer(&name, &body),
         };
-        if !matches!(name.as_str(), "/weight_info" | "/model_info" | "/v1/models" | "/is_paused" | "deltachain_state") {
-            now.calls.push((name.clone(), body));
+        if !matches!(
+            name.as_str(),
+            "/weight_info" | "/model_info" | "/v1/models" | "/is_paused" | "deltachain_state" | "/v1/completions"
+        ) {
+            now.calls.push((name.clone(), body.clone()));
         }
+        now.hanging.extend(hangs.then(|| stream.try_clone().unwrap()));
+        let starts = now.starts;
         drop(now);
-        said.send(name).ok();
+        shared.changed.notify_all();
+        said.send(name.clone()).ok();
+        if !hangs && name == "/pause?mode=wait" {
+            // entrypoints/rl/online/api_router.py answers when all have ended.
+            let has_requests = |state: &mut State| state.starts == starts && state.process.running > 0;
+            drop(shared.changed.wait_while(shared.state.lock().unwrap(), has_requests).unwrap());
+        }
         let (status, answer) = match answer {
             _ if hangs => return drop(reader.read_to_end(&mut Vec::new())), // for as long as the client waits
+            Ok(_) if name == "/v1/completions" => match complete(shared, &body) {
+                Some(answered) => answered,
+                None => return, // it has died
+            },
             _ if matches!(fate, Some(Fate::Broken | Fate::Dies)) => return,
             Ok(answer) => ("200 OK", answer),
             Err(text) => ("500 Internal Server Error", json!({ "error": text })),
@@ -227,7 +289,66 @@ fn converse(stream: TcpStream, state: &Mutex<State>, said: &Sender<String>) {
     }
 }
 
+/// Answers with the model, token by token: for each, the version whose weights made it. Beside that stands what vLLM
+/// 0.33.0 says with `return_weight_versions` (`v1/engine/output_processor.py`). `None` if the server dies.
+fn complete(shared: &Shared, body: &Value) -> Option<(&'static str, Value)> {
+    let mut state = shared.state.lock().unwrap();
+    state.arrived += 1;
+    shared.changed.notify_all();
+    let starts = state.starts;
+    if state.process.paused && state.is_newer && state.process.mode != "keep" {
+        return Some(("503 Service Unavailable", json!({ "error": "Generation is paused." })));
+    }
+    state = shared.changed.wait_while(state, |state| state.starts == starts && state.process.paused).unwrap();
+    if state.starts != starts {
+        return None;
+    }
+    state.process.running += 1;
+    let aborts = state.process.aborts;
+    let (mut made, mut labels) = (Vec::new(), Vec::new());
+    let mut reason = "length";
+    while made.len() < usize::try_from(body["max_tokens"].as_u64().unwrap()).unwrap() {
+        state = shared
+            .changed
+            .wait_while(state, |State { starts: now, process, tokens_left, .. }| {
+                let stands = process.paused && process.mode == "keep" || *tokens_left == Some(0);
+                *now == starts && process.aborts == aborts && stands
+            })
+            .unwrap();
+        if state.starts != starts {
+            return None;
+        }
+        if state.process.aborts != aborts {
+            reason = "abort";
+            break;
+        }
+        state.tokens_left = state.tokens_left.map(|left| left - 1);
+        made.push(match &state.process.workers[0] {
+            Model::Other => "initial".to_owned(),
+            Model::Version(version, state) => format!("{version}@{}", &state[..12]),
+            Model::Torn => "torn".to_owned(),
+        });
+        labels.push(state.process.weight_version.clone());
+        shared.changed.notify_all();
+    }
+    state.process.running -= 1;
+    shared.changed.notify_all();
+    let begins = (0..labels.len()).filter(|at| *at == 0 || labels[*at] != labels[at - 1]);
+    let bounds: Vec<_> = begins.chain([labels.len()]).collect();
+    let span = |of: &[usize]| json!({ "version": labels[of[0]], "start": of[0], "end": of[1] });
+    let spans: Vec<_> = bounds.windows(2).map(span).collect();
+    let choice = json!({ "finish_reason": reason, "made_by": made, "weight_versions": spans });
+    Some(("200 OK", json!({ "choices": [choice] })))
+}
+
 impl State {
+    fn restart(&mut self) {
+        self.process = Process::default();
+        self.starts += 1;
+        // Its connections break.
+        self.hanging.drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    }
+
     /// What it answers; what is refused is a 500.
     fn answer(&mut self, name: &str, body: &Value) -> Result<Value, String> {
         let process = &mut self.process;
@@ -236,7 +357,16 @@ impl State {
             "/weight_info" => return Ok(json!({ "weight_version": process.weight_version })),
             "/is_paused" => return Ok(json!({ "is_paused": process.paused })),
             "/health" => {}
-            "/pause?mode=keep" | "/pause_generation" => process.paused = true,
+            "/pause?mode=keep" | "/pause?mode=wait" | "/pause?mode=abort" => {
+                process.paused = true;
+                name.rsplit('=').next().unwrap().clone_into(&mut process.mode);
+                process.aborts += u64::from(process.mode == "abort");
+            }
+            // SGLang's srt/managers/io_struct.py, `PauseGenerationReqInput`.
+            "/pause_generation" => {
+                assert!(["abort", "retract", "in_place"].contains(&body["mode"].as_str().unwrap()));
+                process.paused = true;
+            }
             // Also in the middle of an update: it is not asked whether the model is whole.
             "/resume" | "/continue_generation" => {
                 process.paused = false;
@@ -251,7 +381,10 @@ impl State {
                 return Ok(json!({ "results": [null, null] }));
             }
 
-            // The package's backend.
+            // The package's backend: requests do not make it open a chain.
+            "/init_weight_transfer_engine" if !body["init_info"]["chain"].is_null() => {
+                return Err("a request cannot make this server open a chain".to_owned());
+            }
             "/init_weight_transfer_engine" => process.knows = true,
             // v1/worker/gpu_worker.py, `_start_weight_update`: RuntimeError in a session that is open, whoever opened
             // it.
@@ -321,7 +454,7 @@ impl State {
         Ok(json!({}))
     }
 
-    /// What the workers say, and who brings the server from now on: docs/integrations.md, "What is asked of a server of
+    /// What the workers say, and who brings the server from now on: docs/engines.md, "What is asked of a server of
     /// vLLM".
     fn holds(&mut self, asked: &Value) -> Value {
         let (follower, lease) = (text(asked, "follower"), text(asked, "lease").parse::<f64>().unwrap());

@@ -158,7 +158,7 @@ fn what_is_not_ours_stays() {
     }
     let mut options = FollowerOptions::default();
     // Nothing may stay in the cache that need not.
-    options.cache_bytes = 0;
+    options.cache_bytes = Some(0);
     let open = || Follower::in_directory(chain.store.clone(), directory, options.clone()).unwrap();
     pull(&mut open(), Some(0));
     let foreign = put_foreign_things(directory, other.path());
@@ -325,7 +325,7 @@ fn the_directory_of_a_chain_is_not_a_place_for_models_or_caches() {
         assert_eq!(refused.class(), ErrorClass::Usage, "{directory:?}");
         assert!(refused.message().contains("the chain's own directory"), "{directory:?}: {refused}");
         // The chain's own files have the names of those in a cache.
-        let options = FollowerOptions::default().cache(Some(directory.clone())).cache_bytes(0);
+        let options = FollowerOptions::default().cache(Some(directory.clone())).cache_bytes(Some(0));
         let refused = Follower::in_memory(chain.store.clone(), options).unwrap_err();
         assert!(refused.message().contains("the chain's own directory"), "{directory:?}: {refused}");
     }

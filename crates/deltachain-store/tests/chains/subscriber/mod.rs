@@ -140,12 +140,28 @@ fn a_damaged_file_in_the_cache_is_fetched_again() {
     assert_eq!(deltachain::tensor::Digest::of_bytes(&fs::read(&path).unwrap()), reference.digest);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn links_are_not_kept_in_memory() {
+    let chain = long_chain();
+    // Unless they are asked for.
+    for (cache_bytes, is_kept) in [(None, false), (Some(1 << 20), true)] {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let options = FollowerOptions::default().cache_bytes(cache_bytes);
+        let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
+        pull(&mut subscriber, Some(0));
+        pull(&mut subscriber, Some(1));
+        assert_eq!(shown(folder.path()), chain.whole(1));
+        assert_eq!(!names(&folder.path().join("cache")).is_empty(), is_kept);
+    }
+}
+
 #[test]
 fn the_cache_is_kept_small() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     let mut options = FollowerOptions::default();
-    options.cache_bytes = chain.files(1, Some(0))[0].size;
+    options.cache_bytes = Some(chain.files(1, Some(0))[0].size);
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(0));
     assert_eq!(names(&folder.path().join("cache")), [""; 0]);
@@ -668,7 +684,7 @@ fn what_lies_below_is_listed_when_it_is_needed() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     let mut options = FollowerOptions::default();
-    options.cache_bytes = 0;
+    options.cache_bytes = Some(0);
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(2));
     // No link leads on from 2, but one from 1, which has a snapshot that only its routes document knows.

@@ -1,0 +1,228 @@
+/**
+ * Signed commits: SPEC-signatures.md, section 23. Keys, notes, and for which keys a note counts. WebCrypto is not used:
+ * Node 20 warns that its Ed25519 is experimental, and pages from plain http have none.
+ */
+import { hashes, verify } from '@noble/ed25519';
+import { sha256, sha512 } from '@noble/hashes/sha2.js';
+import { hex } from './bytes.js';
+import { blake3Hex } from './digests.js';
+import { usage } from './errors.js';
+import { versionDigits } from './names.js';
+
+/** @typedef {import('./store.js').Store} Store */
+
+/**
+ * A public key. `id` has 8 hexadecimal digits.
+ * @typedef {{ name: string, id: string, bytes: Uint8Array }} Key
+ */
+
+/**
+ * A note on a commit, well-formed; who its lines say that they are from is not verified.
+ * @typedef {{ text: Uint8Array, lines: { name: string, id: string, signature: Uint8Array }[] }} Note
+ */
+
+/**
+ * A head that was met: its version, and the digest of its commit.
+ * @typedef {{ version: number, commit: string }} Seen
+ */
+
+/**
+ * Whose versions a reader takes (SPEC-signatures.md, section 23.3). The store must have `list`.
+ * @typedef {object} Trust
+ * @property {string[]} keys public keys, each as `NAME+ID+KEY`
+ * @property {number} [quorum] how many of them must have signed a version: 1 if not given
+ * @property {Seen | null} [seen] the newest signed head that was met so far, as `record` was told
+ * @property {(seen: Seen) => void | Promise<void>} [record] told of the signed head that takes the place of `seen`,
+ *   once its commits are checked, and before anything is applied. Keep it across restarts: without it an old head is not
+ *   noticed
+ */
+
+/** @typedef {{ keys: Key[], quorum: number, seen: Seen | null, record: NonNullable<Trust['record']> }} CheckedTrust */
+
+hashes.sha512 = sha512;
+
+/** Bytes of a note, and notes on one commit, that are looked at. */
+const NOTE_BYTES = 16384;
+const NOTES = 64;
+const LINES = 100;
+const ED25519 = 1;
+
+/** @param {string} name */
+const isKeyName = (name) => name !== '' && !/[+\u0000-\u0020\p{White_Space}\p{Surrogate}]/u.test(name);
+
+/** The bytes of base64 in its one form; null if it is another. @param {string} text */
+function unbase64(text) {
+  if (!/^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/.test(text)) return null;
+  const binary = atob(text);
+  return btoa(binary) === text ? Uint8Array.from(binary, (character) => character.charCodeAt(0)) : null;
+}
+
+/**
+ * @param {string} text `NAME+ID+KEY`
+ * @param {number} [place] among those given, from 0; messages do not repeat a text, which may be a private key
+ * @returns {Key}
+ */
+export function parseKey(text, place = 0) {
+  const [, name, id, base64] = /^([^+]*)\+([0-9a-f]{8})\+(.*)$/s.exec(text) ?? [];
+  const typed = base64 === undefined ? null : unbase64(base64);
+  if (typed === null || typed.length !== 33 || typed[0] !== ED25519 || !isKeyName(name)) {
+    throw usage(`key ${place + 1} is not a public key of Ed25519, written NAME+ID+KEY`);
+  }
+  const named = new TextEncoder().encode(`${name}\n`);
+  const right = hex(sha256.create().update(named).update(typed).digest().subarray(0, 4)) === id;
+  if (!right) throw usage(`the ID of key ${place + 1}, ${name}, is not that of its text, which is damaged`);
+  return { name, id, bytes: typed.subarray(1) };
+}
+
+/**
+ * Checks what a caller trusts, before anything is read.
+ * @param {Trust} trust
+ * @returns {CheckedTrust}
+ */
+export function checkTrust({ keys, quorum = 1, seen = null, record = () => {} }) {
+  const own = keys.map((text, i) => parseKey(text, i));
+  // One key under two names would count as two, and of two with one name and ID a note does not say which is meant.
+  for (const each of [own.map(({ bytes }) => hex(bytes)), own.map(({ name, id }) => `${name}+${id}`)]) {
+    if (new Set(each).size < own.length) throw usage('a key is given twice, maybe under another name');
+  }
+  const possible = Number.isInteger(quorum) && quorum >= 1 && quorum <= own.length;
+  if (!possible) throw usage(`a quorum of ${quorum} is not from 1 to the number of keys, ${own.length}`);
+  const known = (/** @type {Seen} */ { version, commit }) =>
+    Number.isSafeInteger(version) && version >= 0 && /^[0-9a-f]{64}$/.test(commit);
+  if (seen !== null && !known(seen)) throw usage('what was seen is not a version and the digest of its commit');
+  return { keys: own, quorum, seen, record };
+}
+
+/**
+ * What is signed of a version.
+ * @param {string} chain digest of `chain.json`
+ * @param {number} version
+ * @param {string} commit digest
+ */
+export const noteText = (chain, version, commit) => `deltachain commit v1\n${chain}\n${version}\n${commit}\n`;
+
+/**
+ * Reads a note; null if it is not the form of one on this text.
+ * @param {Uint8Array} bytes
+ * @param {string} text
+ * @returns {Note | null}
+ */
+export function parseNote(bytes, text) {
+  let whole;
+  try {
+    whole = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    return null;
+  }
+  if (!whole.startsWith(`${text}\n`) || !whole.endsWith('\n')) return null;
+  const rows = whole.slice(text.length + 1).split('\n').slice(0, -1);
+  if (rows.length < 1 || rows.length > LINES) return null;
+  const lines = [];
+  for (const row of rows) {
+    const [, name, base64] = /^\u2014 ([^ ]*) ([^ ]*)$/.exec(row) ?? [];
+    const signed = base64 === undefined ? null : unbase64(base64);
+    if (signed === null || signed.length !== 68 || !isKeyName(name)) return null;
+    lines.push({ name, id: hex(signed.subarray(0, 4)), signature: signed.subarray(4) });
+  }
+  return { text: new TextEncoder().encode(text), lines };
+}
+
+/**
+ * Those of the keys that a note counts for.
+ * @param {Note} note
+ * @param {Key[]} keys
+ * @param {Set<string>} valid lines that were verified, on the same text
+ * @returns {Key[]}
+ */
+function countsFor({ text, lines }, keys, valid) {
+  const found = [];
+  for (const { name, id, signature } of lines) {
+    const key = keys.find((one) => one.name === name && one.id === id);
+    if (key === undefined) continue;
+    const line = `${name}+${id} ${hex(signature)}`;
+    // A line that is wrong in the name of a trusted key spoils the whole note.
+    if (!valid.has(line) && !verify(signature, text, key.bytes, { zip215: false })) return [];
+    valid.add(line);
+    found.push(key);
+  }
+  return found;
+}
+
+/** Those of the keys that notes on one commit count for, each once. @param {Note[]} notes @param {Key[]} keys */
+export function signersOf(notes, keys) {
+  // Anybody can copy a valid line some thousand times.
+  const valid = new Set();
+  const found = new Set(notes.flatMap((note) => countsFor(note, keys, valid)));
+  return keys.filter((key) => found.has(key));
+}
+
+/** The notes of a chain, as a store lists them. */
+export class Notes {
+  /** Names of the notes on commits of each version, ascending. @type {Map<string, string[]>} */
+  #names = new Map();
+
+  /** @param {Store} store @param {string} chain digest of `chain.json` @param {string[]} names in `signatures` */
+  constructor(store, chain, names) {
+    this.store = store;
+    this.chain = chain;
+    for (const name of names.sort()) {
+      if (!/^\d{20}(-[0-9a-f]{64}){2}$/.test(name)) continue;
+      const version = name.slice(0, 20);
+      if (!this.#names.has(version)) this.#names.set(version, []);
+      this.#names.get(version)?.push(name);
+    }
+  }
+
+  /** @param {Store} store which can be listed @param {string} chain digest of `chain.json` */
+  static async list(store, chain) {
+    return new Notes(store, chain, (await store.list?.('signatures')) ?? []);
+  }
+
+  /**
+   * The well-formed notes on a commit.
+   * @param {number} version
+   * @param {string} commit digest
+   */
+  async on(version, commit) {
+    const text = noteText(this.chain, version, commit);
+    const start = `${versionDigits(version)}-${commit}-`;
+    const names = this.#of(version).filter((name) => name.startsWith(start)).slice(0, NOTES);
+    const read = await Promise.all(names.map((name) => this.#read(name)));
+    return read.flatMap((bytes, i) => {
+      const right = bytes !== null && blake3Hex(bytes) === names[i].slice(start.length);
+      return (right && parseNote(bytes, text)) || [];
+    });
+  }
+
+  /** @param {number} version */
+  #of(version) {
+    return this.#names.get(versionDigits(version)) ?? [];
+  }
+
+  /** Whether there are notes on commits of a version, whatever they say. @param {number} version */
+  have(version) {
+    return this.#of(version).length > 0;
+  }
+
+  /** The bytes of a note; null if it is gone, or too long. @param {string} name */
+  async #read(name) {
+    const source = await this.store.open(`signatures/${name}`);
+    if (source === null) return null;
+    try {
+      return source.length > NOTE_BYTES ? null : await source.read(0, source.length);
+    } finally {
+      await source.close?.();
+    }
+  }
+
+  /**
+   * Those of the keys that have signed a commit.
+   * @param {number} version
+   * @param {string} commit digest
+   * @param {Key[]} keys
+   */
+  async signers(version, commit, keys) {
+    const notes = await this.on(version, commit);
+    return signersOf(notes, keys);
+  }
+}

@@ -1,0 +1,46 @@
+/** What signs in tests: keys and notes as Node's own crypto makes them, which is not what the reader verifies with. */
+import { createHash, createPrivateKey, createPublicKey, sign } from 'node:crypto';
+import { blake3Hex } from '../src/index.js';
+
+/** What stands before the 32 bytes of a private key in PKCS #8. */
+const PKCS8 = Buffer.from('302e020100300506032b657004220420', 'hex');
+
+/**
+ * A key pair that everybody can make: `text` is the public key, `line` the signature line of a text.
+ * @param {string} name
+ * @param {number} seed a byte
+ * @param {number} [type] 1 is that of Ed25519
+ */
+export function testKey(name, seed, type = 1) {
+  const secret = createPrivateKey({ key: Buffer.concat([PKCS8, Buffer.alloc(32, seed)]), format: 'der', type: 'pkcs8' });
+  const bytes = Buffer.from(createPublicKey(secret).export({ format: 'jwk' }).x, 'base64url');
+  const typed = Buffer.concat([Buffer.of(type), bytes]);
+  const id = createHash('sha256').update(`${name}\n`).update(typed).digest().subarray(0, 4);
+  return {
+    name, bytes, id: id.toString('hex'),
+    text: `${name}+${id.toString('hex')}+${typed.toString('base64')}`,
+    /** @param {string} text */
+    line: (text) => `\u2014 ${name} ${Buffer.concat([id, sign(null, Buffer.from(text), secret)]).toString('base64')}\n`,
+  };
+}
+
+/** The signed text. @param {string} chain @param {number} version @param {string} commit digests */
+export const noteText = (chain, version, commit) => `deltachain commit v1\n${chain}\n${version}\n${commit}\n`;
+
+/** The name of a note. @param {number} version @param {string} commit @param {Uint8Array} note */
+export const noteName = (version, commit, note) =>
+  `signatures/${String(version).padStart(20, '0')}-${commit}-${blake3Hex(note)}`;
+
+/**
+ * A note on a commit, as name and bytes.
+ * @param {ReturnType<typeof testKey>[]} keys
+ * @param {Uint8Array} chain bytes of `chain.json`
+ * @param {number} version
+ * @param {Uint8Array} commit its bytes
+ * @returns {[string, Uint8Array]}
+ */
+export function note(keys, chain, version, commit) {
+  const text = noteText(blake3Hex(chain), version, blake3Hex(commit));
+  const bytes = Buffer.from(`${text}\n${keys.map((key) => key.line(text)).join('')}`);
+  return [noteName(version, blake3Hex(commit), bytes), bytes];
+}

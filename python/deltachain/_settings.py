@@ -1,0 +1,76 @@
+"""Checks of arguments: what is wrong is refused at once, with its name and the values that are allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ._errors import UsageError
+
+__all__ = ["MOST_THREADS", "Stop", "choice", "ending", "number", "texts", "whole"]
+
+MOST_THREADS = 1024
+
+
+class _Event(Protocol):
+    def is_set(self) -> bool: ...
+
+
+# What ends a wait: an event of threading, or a function that returns whether to stop.
+Stop = _Event | Callable[[], bool]
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Refuses what is not None or a whole number from `least` to `most`."""
+    if value is None:
+        return
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < least or (most is not None and value > most):
+        allowed = f"of {least} or more" if most is None else f"from {least} to {most}"
+        raise UsageError(f"USAGE: {name}= must be a whole number {allowed}, not {value!r:.60}")
+
+
+def number(name: str, value: Any, least: float, most: float | None = None) -> None:
+    """Refuses what is not None or a number from `least` to `most`."""
+    if value is None:
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if not is_number or value < least or (most is not None and value > most):
+        allowed = f" of {least:g} or more" if most is None else f" from {least:g} to {most:g}"
+        raise UsageError(f"USAGE: {name}= must be a number{allowed if least > -math.inf else ''}, not {value!r:.60}")
+
+
+def choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """Refuses what is not one of these texts."""
+    if value not in allowed:
+        listed = " or ".join((", ".join(map(repr, allowed[:-1])), repr(allowed[-1])))
+        raise UsageError(f"USAGE: {name}= must be {listed}, not {value!r:.60}")
+
+
+def ending(stop: Stop | None) -> Callable[[], bool] | None:
+    """A function that says whether `stop` asks to stop; None if nothing can."""
+    check = getattr(stop, "is_set", stop)
+    if check is not None and not callable(check):
+        raise UsageError(f"USAGE: stop= must be an event of threading, or a function, not {stop!r:.60}")
+    return check
+
+
+def texts(name: str, values: Mapping[Any, Any] | None, text_of: Callable[[Any], str] = str) -> dict[str, str]:
+    """The mapping as Unicode texts."""
+    if not isinstance(values or {}, Mapping):
+        raise UsageError(f"USAGE: {name}= must be a mapping from names to texts, not {values!r:.60}")
+    found = {str(key): text_of(value) for key, value in (values or {}).items()}
+    for text in (*found, *found.values()):
+        if not is_unicode(text):
+            raise UsageError(f"USAGE: {name}= has a text that is not Unicode: {text!r:.60}")
+    return found
+
+
+def is_unicode(text: str) -> bool:
+    """Whether the text has no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

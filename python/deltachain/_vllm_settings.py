@@ -1,0 +1,155 @@
+"""Settings of the backend for vLLM: which the server's own configuration fixes, and which a request may give.
+
+Whoever reaches a server's port may send requests. So only the configuration can name a chain. A request can at most
+point to a directory that another process of this machine manages, and only read it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import _native
+from ._errors import UsageError
+
+__all__ = ["CONFIGURATION", "Settings", "fixed", "merged"]
+
+# Where the configuration stands, for messages.
+CONFIGURATION = "--additional-config '{\"deltachain\": {...}}'"
+
+# Names that requests have too, with their possible values.
+_CHOICES = {
+    "mode": ("auto", "sparse", "reload"),
+    "kv": ("recompute", "keep"),
+    "start": ("model", "newest"),
+}
+_TEXTS = ("chain", "host_copy")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings: docs/integrations.md.
+
+    Attributes:
+        chain: the chain that this server downloads itself; None if another process does.
+        host_copy: the directory that all workers of a machine share; None: one in memory, which this server manages.
+        mode: `"sparse"`: changes are patched in place. `"reload"`: the whole version is loaded layer by layer.
+            `"auto"`: sparse where that is known to be exact, otherwise reload.
+        kv: `"recompute"`: the caller pauses with `mode=keep`, which drops caches of older weights. `"keep"`: the caller
+            keeps them (`clear_cache=false`), and answers may mix two versions.
+        timeout: maximum seconds that an update, or the start, waits for a version.
+        start: `"model"`: the server begins to serve with its own model. `"newest"`: with the newest version.
+        untested_loaders: whether `mode="sparse"` may use loaders that are untested with patches.
+    """
+
+    chain: str | None = None
+    host_copy: str | None = None
+    mode: str = "auto"
+    kv: str = "recompute"
+    timeout: float = 600.0
+    start: str = "model"
+    untested_loaders: bool = False
+
+
+def fixed(additional: object) -> dict[str, Any]:
+    """The settings in the server's configuration, vLLM's `additional_config`.
+
+    Raises:
+        UsageError: if one is unknown or invalid.
+    """
+    given = additional.get("deltachain") if isinstance(additional, Mapping) else None
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise UsageError(f"USAGE: the settings in {CONFIGURATION} must be an object")
+    unknown = sorted(set(given) - set(Settings.__slots__))
+    if unknown:
+        names = ", ".join(Settings.__slots__)
+        raise UsageError(f"USAGE: unknown in {CONFIGURATION}: {', '.join(map(str, unknown))}; the settings are {names}")
+    settings = {name: value for name, value in given.items() if value is not None}
+    for name, value in settings.items():
+        _check(name, value)
+    if settings.get("start") == "newest" and not {"chain", "host_copy"} & set(settings):
+        raise UsageError(f'USAGE: "start": "newest" needs "chain" or "host_copy" in {CONFIGURATION}')
+    return settings
+
+
+def merged(configured: Mapping[str, Any], told: Mapping[str, Any]) -> Settings:
+    """The configuration, and what a request may add to it.
+
+    Args:
+        configured: as `fixed` returns it.
+        told: the request's `init_info`; None stands for what is not given.
+
+    Raises:
+        UsageError: if a request would change the configuration, open a chain, or read a directory that it may not.
+    """
+    added = {}
+    for name, value in told.items():
+        if value is None:
+            continue
+        _check(name, value)
+        if name in configured:
+            if _plain(name, value) != _plain(name, configured[name]):
+                raise UsageError(
+                    f"USAGE: {name} is {configured[name]!r} in this server's configuration ({CONFIGURATION}); a "
+                    f"request cannot change it to {value!r}"
+                )
+            continue
+        if name == "chain":
+            raise UsageError(
+                "USAGE: a request cannot make this server open a chain: set \"chain\" in the server's configuration, "
+                f"{CONFIGURATION}, or run `deltachain follow --engine vllm` beside it"
+            )
+        if name == "host_copy":
+            if "chain" in configured:
+                raise UsageError(
+                    f"USAGE: this server downloads {configured['chain']!r} itself ({CONFIGURATION}): set \"host_copy\" "
+                    "there too, or omit \"chain\" there to let another process manage the copy"
+                )
+            _check_readable(value)
+        added[name] = value
+    settings = Settings(**{**configured, **added})
+    if settings.chain is None and settings.host_copy is None:
+        raise UsageError(
+            f'USAGE: the backend has no chain: set "chain" or "host_copy" in {CONFIGURATION}, or run `deltachain '
+            "follow --engine vllm` beside the server"
+        )
+    return settings
+
+
+def _check(name: str, value: object) -> None:
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise UsageError(f"USAGE: {name} must be one of {', '.join(_CHOICES[name])}, not {value!r}")
+    if name in _TEXTS and not (isinstance(value, str) and value):
+        raise UsageError(f"USAGE: {name} must be a text, not {value!r}")
+    if name == "untested_loaders" and not isinstance(value, bool):
+        raise UsageError(f"USAGE: {name} must be true or false, not {value!r}")
+    if name == "timeout" and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
+        raise UsageError(f"USAGE: {name} must be a number of seconds, not {value!r}")
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Chains and directories as absolute paths, for comparisons."""
+    return os.path.abspath(value) if name in _TEXTS and "://" not in value else value
+
+
+def _check_readable(path: str) -> None:
+    """Refuses a directory that a request may not name. The configuration may name any."""
+
+    def refuse(why: str) -> None:
+        raise UsageError(
+            f'USAGE: a request cannot name this directory: {why}; "host_copy" in {CONFIGURATION} can (file {path})',
+            file=path,
+        )
+
+    # Some characters cannot be in a path.
+    if "\0" in path or os.path.realpath(path) != path:
+        refuse("it is not an absolute path without symbolic links")
+    if not _native.is_managed(path):
+        refuse("deltachain does not manage it")
+    found = os.lstat(path)
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
+        refuse("another user may have written to it")

@@ -1,0 +1,252 @@
+"""Under asyncio, and with `stop=`: what waits can be ended from outside at once, and nothing has changed then."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Chain, as_bytes, model
+from stalling_store import StallingStore
+
+import deltachain as dc
+
+WEIGHTS = {"w": b"abc"}
+
+
+async def stands(store: StallingStore) -> None:
+    assert await asyncio.to_thread(store.stands.wait, 60)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_versions_are_awaited_one_after_another(chain: Chain, tmp_path: Path, on_disk: bool) -> None:
+    place = {"host_copy": tmp_path / "host copy"} if on_disk else {}
+
+    async def main() -> None:
+        seen = []
+        async with dc.AsyncSubscriber(chain.url, kind="deltachain", **place) as subscriber:
+            assert await subscriber.poll(timeout=60) is None and subscriber.version is None
+            chain.publish(model(0))
+            update = await subscriber.prepare(timeout=60)
+            with update.applying() as patches:
+                assert {patch.name for patch in patches} == set(model(0))
+            chain.publish(model(1))
+            async for update in subscriber.follow(poll=0.01, poll_longest=0.02):
+                with update.applying() as patches:
+                    list(patches)
+                seen.append(update.version)
+                if update.version == 3:
+                    break
+                chain.publish(model(update.version + 1))
+            held = {name: as_bytes(tensor) for name, tensor in subscriber.state()}
+            assert held == {name: data for name, (_, _, data) in model(3).items()}
+            assert subscriber.version == 3 and subscriber.digest and not subscriber.torn
+            if not on_disk:
+                await subscriber.verify()
+        assert seen == [1, 2, 3]
+        with pytest.raises(dc.UsageError, match="closed"):
+            await subscriber.poll()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_download_ends_at_once_and_can_be_done_again() -> None:
+    async def main() -> None:
+        with StallingStore() as store:
+            where = {"storage_options": store.storage_options}
+            with dc.Publisher("s3://bucket/chain", **where) as pub:
+                assert (await pub.publish_async(WEIGHTS)).version == 0
+            # Without a cancel, it would stand still for an hour.
+            store.stall, store.methods = 3600, ("GET",)
+            async with dc.AsyncSubscriber("s3://bucket/chain", stall=3600, **where) as subscriber:
+                task = asyncio.create_task(subscriber.prepare())
+                await stands(store)
+                with pytest.raises(dc.UsageError, match="another thread is using it: one at a time"):
+                    await subscriber.poll()
+                await cancelled(task)
+                assert subscriber.version is None and not subscriber.torn
+                store.stands.clear()
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await subscriber.prepare()
+                store.stall = 0
+                update = await subscriber.prepare(timeout=60)
+                update.apply()
+                assert subscriber.version == 0
+
+    asyncio.run(main())
+
+
+def test_a_wait_for_the_next_version_is_cancelled_wherever_it_is(chain: Chain) -> None:
+    chain.publish(model(0))
+
+    async def main() -> None:
+        async with dc.AsyncSubscriber(chain.url) as subscriber:
+            (await subscriber.prepare()).apply()
+            for turns in (0, 1, 2, 5):
+                for wait in (subscriber.prepare, lambda: anext(subscriber.follow())):
+                    task = asyncio.ensure_future(wait())  # type: ignore[operator]
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    await cancelled(task)
+            chain.publish(model(1))
+            assert (await subscriber.prepare(timeout=60)).version == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wait", ["subscriber.prepare()", "anext(subscriber.follow())"])
+def test_the_loop_ends_although_a_task_waits_for_a_version(chain: Chain, wait: str) -> None:
+    chain.publish(model(0))
+    text = f"""
+        import asyncio, sys
+        import deltachain as dc
+
+        async def main():
+            subscriber = dc.AsyncSubscriber(sys.argv[1])
+            (await subscriber.prepare()).apply()
+            task = asyncio.ensure_future({wait})
+            await asyncio.sleep(0.2)
+            assert not task.done()
+
+        asyncio.run(main())
+        print("ended")
+        """
+    command = [sys.executable, "-c", textwrap.dedent(text), chain.url]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.stderr) == ("ended\n", "")
+
+
+def stalled_publisher(store: StallingStore) -> dc.Publisher:
+    """A publisher whose next links stand still."""
+    publisher = dc.Publisher("s3://bucket/chain", storage_options=store.storage_options, stall=3600)
+    store.stall = 3600
+    return publisher
+
+
+def test_a_publish_ends_with_the_task_that_awaits_it() -> None:
+    async def main() -> None:
+        with StallingStore() as store:
+            publisher = stalled_publisher(store)
+            job = publisher.publish_async(WEIGHTS)
+
+            async def published() -> dc.Published:
+                return await job
+
+            task = asyncio.create_task(published())
+            await stands(store)
+            await cancelled(task)
+            store.stall = 0
+            # Who has cancelled it need not be told.
+            again = publisher.publish_async(WEIGHTS)
+            assert job.cancelled() and (await again).version == 0
+            assert (await asyncio.wrap_future(publisher.publish_async({"w": b"abd"}))).version == 1
+            publisher.close()
+
+    asyncio.run(main())
+
+
+def test_a_future_says_whether_it_was_cancelled() -> None:
+    with StallingStore() as store:
+        publisher = stalled_publisher(store)
+        job = publisher.publish_async(WEIGHTS)
+        called: list[Any] = []
+        job.add_done_callback(called.append)
+        assert store.stands.wait(60)
+        assert job.running() and not job.done() and not job.cancelled()
+        assert not concurrent.futures.wait([job], timeout=0).done
+        assert job.cancel()
+        for ask in (job.result, job.exception):
+            with pytest.raises(dc.CancelledError, match="cancelled") as caught:
+                ask(60)
+            assert isinstance(caught.value, concurrent.futures.CancelledError) and caught.value.advice
+        assert job.cancelled() and job.done() and not job.running() and called == [job]
+        assert not job.cancel() and job.cancelled()
+        assert list(concurrent.futures.as_completed([job], timeout=60)) == [job]
+        assert not [name for name in store.objects if "/commits/" in name]
+        # One that has succeeded was not cancelled, whoever asks afterwards.
+        store.stall = 0
+        job = publisher.publish_async(WEIGHTS)
+        assert [done.result().version for done in concurrent.futures.as_completed([job], timeout=60)] == [0]
+        assert not job.cancel() and not job.cancelled() and job.result().version == 0 and job.exception() is None
+        publisher.close()
+
+
+def after(event: threading.Event, calls: int) -> Callable[[], bool]:
+    """Says to stop when it has been asked so often since the event."""
+    left = calls
+
+    def stop() -> bool:
+        nonlocal left
+        left -= event.is_set()
+        return left < 0
+
+    return stop
+
+
+def test_every_wait_ends_by_stop(chain: Chain) -> None:
+    subscriber = dc.Subscriber(chain.url)
+    asked = threading.Event()
+    asked.set()
+    for wait in (subscriber.prepare, lambda stop: subscriber.prepare(5, stop=stop)):
+        with pytest.raises(dc.CancelledError, match="stopped"):
+            wait(stop=after(asked, 2))
+    for call in (subscriber.prepare, subscriber.poll, subscriber.verify):
+        with pytest.raises(dc.CancelledError):
+            call(stop=asked)  # type: ignore[operator]
+        with pytest.raises(dc.UsageError, match="stop= must be an event"):
+            call(stop=5)  # type: ignore[operator]
+    with StallingStore() as store:
+        publisher = stalled_publisher(store)
+        with pytest.raises(dc.CancelledError):
+            publisher.publish(WEIGHTS, stop=store.stands)
+        store.stands.clear()
+        job = publisher.publish_async(WEIGHTS)
+        assert store.stands.wait(60)
+        for wait in (publisher.wait, lambda stop: publisher.publish_async(WEIGHTS, stop=stop)):
+            with pytest.raises(dc.CancelledError, match="still being published"):
+                wait(stop=after(store.stands, 2))
+        assert job.running()
+        job.cancel()
+        store.stall = 0
+        assert publisher.publish(WEIGHTS, stop=threading.Event()).version == 0
+        store.stands.clear()
+        store.stall, store.methods = 3600, ("GET",)
+        follower = dc.Subscriber("s3://bucket/chain", storage_options=store.storage_options, stall=3600)
+        with pytest.raises(dc.CancelledError):
+            follower.prepare(stop=store.stands)
+        store.stall = 0
+        assert follower.prepare(timeout=60, stop=threading.Event()).version == 0
+        publisher.close()
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0.0])
+def test_a_chain_may_come_later(tmp_path: Path, timeout: float, caplog: pytest.LogCaptureFixture) -> None:
+    url = tmp_path / "not yet" / "a chain"
+    with dc.Subscriber(url) as subscriber:
+        for call in (subscriber.poll, subscriber.prepare):
+            with pytest.raises(dc.UsageError, match="no such directory") as caught:
+                call()  # type: ignore[operator]
+            assert caught.value.file == str(url) and "timeout=" in caught.value.advice
+        with pytest.raises(dc.TimeoutError):
+            subscriber.prepare(timeout=timeout, poll=0.01)
+        assert subscriber.poll(timeout=60) is None
+        assert list(subscriber.follow(stop=lambda: "does not exist yet" in caplog.text)) == []
+        with dc.Publisher(url) as publisher:
+            publisher.publish(WEIGHTS)
+        update = subscriber.prepare(timeout=60)
+        update.apply()
+        assert {name: as_bytes(tensor) for name, tensor in subscriber.state()} == WEIGHTS

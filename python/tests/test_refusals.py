@@ -1,0 +1,264 @@
+"""What is refused: settings by their name and what is allowed, tensors by theirs, and always with advice."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import math
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from conftest import Chain, model
+
+import deltachain as dc
+from deltachain._errors import CLASSES
+
+NOTHING = {"w": b"abc"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"kind": "jax"}, r"kind= must be 'torch', 'numpy' or 'deltachain', not 'jax'"),
+        ({"threads": -1}, "threads= must be a whole number from 1 to 1024, not -1"),
+        ({"threads": True}, "threads= .* not True"),
+        ({"threads": 1.0}, "threads= .* not 1.0"),
+        ({"stall": 0}, "stall= must be a number from 0.001"),
+        ({"stall": math.nan}, "stall= .* not nan"),
+        ({"attempts": 0}, "attempts= must be a whole number from 1"),
+        ({"attempts": True}, "attempts= .* not True"),
+        ({"max_rate": -1}, "max_rate= must be a whole number from 1"),
+        ({"max_rate": 1.5}, "max_rate= .* not 1.5"),
+        ({"tensors": "a.*"}, "tensors= must be a list of patterns"),
+        ({"tensors": [b"a"]}, "tensors= must be a list of patterns"),
+        ({"into": [1]}, "into= must be a mapping"),
+        ({"credentials": {"access_key_id": "x"}}, "credentials= must be a function"),
+        ({"storage_options": {"region": "x"}}, 'a directory has no settings of a store, such as "region"'),
+        ({"storage_options": ["region"]}, "storage_options= must be a mapping"),
+        ({"storage_options": {"\udc80": "x"}}, "storage_options= .* not Unicode"),
+    ],
+)
+def test_settings_of_a_subscriber(chain: Chain, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(dc.UsageError, match=text) as caught:
+        dc.Subscriber(chain.url, **settings)
+    assert caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"max_changed": 2}, "max_changed= must be a number from 0 to 1, not 2"),
+        ({"max_changed": -0.1}, "max_changed="),
+        ({"max_changed": True}, "max_changed= .* not True"),
+        ({"snapshot_cost": True}, "snapshot_cost= must be a number of 0 or more, not True"),
+        ({"snapshot_cost": -1.0}, "snapshot_cost="),
+        ({"snapshot_cost": math.nan}, "snapshot_cost="),
+        ({"snapshot_every": 0}, "snapshot_every= must be a whole number of 1 or more, not 0"),
+        ({"snapshot_every": 2.0}, "snapshot_every= .* not 2.0"),
+        ({"snapshot_every": 2, "snapshot_cost": 2.0}, "snapshot_cost= or snapshot_every=, not both"),
+        ({"profile": "small"}, "profile= must be 'compact' or 'direct', not 'small'"),
+        ({"keep_last": 0}, "keep_last= must be a whole number of 1 or more"),
+        ({"keep_last": True}, "keep_last="),
+        ({"shards": 1.0}, "shards="),
+        ({"skips": [0]}, "skips="),
+        ({"threads": -1}, "threads= must be a whole number from 1 to 1024, not -1"),
+        ({"rank_timeout": 0}, "rank_timeout="),
+    ],
+)
+def test_settings_of_a_publisher(tmp_path: Path, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(dc.UsageError, match=text):
+        dc.Publisher(tmp_path / "chain", **settings)
+    assert not (tmp_path / "chain").exists()
+
+
+def test_when_there_are_snapshots(tmp_path: Path) -> None:
+    settings: list[dict[str, Any]] = [{"snapshot_every": 2}, {"snapshot_cost": 0}, {"snapshot_cost": math.inf}]
+    for number, (setting, wanted) in enumerate(zip(settings, ([0, 2, 4], [0, 1, 2, 3, 4], [0]), strict=True)):
+        with dc.Publisher(tmp_path / str(number), **setting) as pub:
+            made = [pub.publish({"w": os.urandom(100)}) for _ in range(5)]
+        assert [one.version for one in made if one.snapshot] == wanted, setting
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "texts"),
+    [
+        ("s3://bucket/chain", {"regoin": "x"}, ['"regoin"', "region, endpoint"]),
+        ("s3://bucket/chain", {"key": "k", "secret": "hidden"}, ["access_key_id", "secret_access_key"]),
+        ("s3://bucket/chain", {"client_kwargs": {"region_name": "x"}}, ["region and endpoint"]),
+        ("s3://bucket/chain", {"anon": True}, ["skip_signature"]),
+        ("gs://bucket/chain", {"token": "hidden"}, ["service_account"]),
+        ("gs://bucket/chain", {"endpoint_url": "x"}, ["base_url"]),
+        ("az://bucket/chain", {"connection_string": "hidden"}, ["account_name and account_key"]),
+        ("https://example.invalid/chain", {"region": "x"}, ['"region"', "user_agent"]),
+    ],
+)
+def test_settings_of_stores_are_named_with_ours(url: str, options: dict[str, Any], texts: list[str]) -> None:
+    for kind in (dc.Subscriber, dc.AsyncSubscriber, dc.Publisher):
+        with pytest.raises(dc.UsageError) as caught:
+            kind(url, storage_options=options)
+        message = str(caught.value)
+        assert all(text in message for text in texts) and "hidden" not in message, message
+
+
+def test_threads_are_checked_wherever_they_are_given(chain: Chain) -> None:
+    chain.publish(model(0))
+    link = dc.diff(NOTHING, NOTHING)
+    for threads in (-1, 0, 1025, 1 << 70, True, 2.0, "2"):
+        given: Any = {"threads": threads}
+        calls: list[Callable[[], object]] = [
+            lambda given=given: dc.diff(NOTHING, NOTHING, **given),
+            lambda given=given: dc.apply(NOTHING, [link], **given),
+            lambda given=given: dc.digest(NOTHING, **given),
+            lambda given=given: link.verify(**given),
+        ]
+        for call in calls:
+            with pytest.raises(dc.UsageError, match="threads= must be a whole number from 1 to 1024"):
+                call()
+
+
+BAD = [
+    ({"the one": [1.0]}, "the one"),
+    ({"the one": None}, "the one"),
+    ({"the one": "text"}, "the one"),
+    ({"the one": dc.Tensor("U8", (2,), b"a")}, "the one"),
+    ({"the one": dc.Tensor("NONE", (1,), b"a")}, "the one"),
+    ({"the one": dc.Tensor("U8", (-1,), b"a")}, "the one"),
+    ({"the one": dc.Tensor("U8", ("x",), b"a")}, "the one"),  # type: ignore[arg-type]
+    ({"the one": dc.Tensor(5, (1,), b"a")}, "the one"),  # type: ignore[arg-type]
+    ({"the one": numpy.array([object()])}, "the one"),
+    ({"\udc80": b"abc"}, "udc80"),
+    ({1: b"abc"}, "1"),
+    (3, "int"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("weights", "name"), BAD)
+def test_weights_are_refused_by_name(tmp_path: Path, weights: Any, name: str) -> None:
+    with dc.Publisher(tmp_path / "chain") as pub:
+        for call in (pub.publish, dc.digest):
+            with pytest.raises(dc.UsageError, match=name) as caught:
+                call(weights)
+            assert caught.value.advice and (name != "the one" or caught.value.tensor == name)
+        assert pub.publish(NOTHING).version == 0
+
+
+@pytest.mark.parametrize("weights", [[1, 2], ["ab"], [("w",)], ["w", b"abc"], b"abc", "model.safetensors"])
+def test_a_stream_is_of_pairs(tmp_path: Path, weights: Any) -> None:
+    with dc.Publisher(tmp_path / "chain") as pub:
+        with pytest.raises(dc.UsageError, match="weights must be"):
+            pub.publish(weights)
+        with pytest.raises(dc.UsageError, match="metadata= has a text that is not Unicode"):
+            pub.publish(NOTHING, metadata={"run": "\udc80"})
+        with pytest.raises(dc.UsageError, match="metadata= must be a mapping"):
+            pub.publish(NOTHING, metadata=5)  # type: ignore[arg-type]
+
+
+def test_a_name_that_files_cannot_hold_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    weights = {"__metadata__": b"abc"}
+    with caplog.at_level(logging.WARNING), dc.Publisher(tmp_path / "chain") as pub:
+        pub.publish(weights)
+        pub.publish(weights)
+    assert caplog.text.count("'__metadata__'") == 1
+    with dc.Subscriber(tmp_path / "chain", kind="deltachain") as subscriber:
+        subscriber.prepare().apply()
+        assert [name for name, _ in subscriber.state()] == ["__metadata__"]
+    with (
+        dc.Subscriber(tmp_path / "chain", host_copy=tmp_path / "copy") as subscriber,
+        pytest.raises(dc.Error) as caught,
+    ):
+        subscriber.prepare()
+    assert "__metadata__" in str(caught.value)
+
+
+def test_empty_shards_are_nothing_to_talk_about(
+    tmp_path: Path, writer: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    like = writer(tmp_path / "like" / "model.safetensors", {"w": ("U8", (3,), b"abc")})
+    with caplog.at_level(logging.WARNING), dc.Publisher(tmp_path / "chain", like=like, shards=24) as pub:
+        pub.publish(NOTHING)
+    assert caplog.text == ""
+    with caplog.at_level(logging.WARNING), dc.Publisher(tmp_path / "empty") as pub:
+        pub.publish({})
+    assert caplog.text.count("no tensors") == 1
+
+
+def test_a_star_import_replaces_nothing() -> None:
+    assert not [name for name in dc.__all__ if hasattr(builtins, name)]
+    missing = [name for name in dc.__all__ if not hasattr(dc, name)]
+    assert not missing
+    assert dc.open is not builtins.open and issubclass(dc.TimeoutError, builtins.TimeoutError)
+
+
+def test_every_class_has_advice() -> None:
+    for name, kind in CLASSES.items():
+        assert kind("no").advice and kind("no", advice="other").advice == "other", name
+    assert dc.Error("no").advice
+
+
+def failures(chain: Chain, place: Path) -> dict[str, tuple[type[dc.Error], str, Callable[[], object]]]:
+    """Calls that fail, with the class of the failure and a word of its advice."""
+    old, new = {"w": bytes(100)}, {"w": bytes(99) + b"x"}
+    link = bytes(dc.diff(old, new))
+    damaged = bytearray(link)
+    damaged[-1] ^= 1
+    newer = bytearray(link)
+    struct.pack_into("<H", newer, 4, 99)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    web = {"storage_options": {"allow_http": True}, "attempts": 1}
+    bucket = {"endpoint": f"http://127.0.0.1:{port}", "region": "x", "access_key_id": "x", "secret_access_key": "x"}
+    full = place / "a file"
+    full.write_text("x")
+    dc.Publisher(place / "other").close()
+
+    def adopted() -> None:
+        copy = place / "copy"
+        with dc.Subscriber(chain.url, host_copy=copy) as subscriber:
+            subscriber.prepare().apply()
+        with dc.Publisher(place / "other") as pub:
+            pub.publish(NOTHING)
+        with dc.Subscriber(place / "other", host_copy=copy) as subscriber:
+            subscriber.prepare()
+
+    def in_use() -> None:
+        with dc.Subscriber(chain.url, host_copy=place / "used"):
+            dc.Subscriber(chain.url, host_copy=place / "used")
+
+    return {
+        "no link": (dc.NotDcfError, "give a .dcf file", lambda: dc.open(b"x" * 200)),
+        "a short link": (dc.TruncatedError, "again", lambda: dc.open(link[:-1])),
+        "a damaged link": (dc.CorruptError, "again", lambda: dc.open(bytes(damaged)).verify()),
+        "another base": (dc.WrongBaseError, "base", lambda: dc.apply(new, [dc.open(link)])),
+        "no file": (dc.IoError, "path", lambda: dc.open(place / "missing")),
+        "a file for a directory": (dc.Error, "", lambda: dc.Subscriber(chain.url, host_copy=full)),
+        "a wrong port": (
+            dc.IoError,
+            "host and port",
+            lambda: dc.Subscriber(f"http://127.0.0.1:{port}/chain", **web).poll(),
+        ),
+        "a wrong port of a bucket": (
+            dc.IoError,
+            "host and port",
+            lambda: dc.Subscriber("s3://bucket/chain", storage_options=bucket, attempts=1).poll(),
+        ),
+        "another chain": (dc.ChainError, "adopt=True", adopted),
+        "no version": (dc.TimeoutError, "time", lambda: dc.Subscriber(chain.url).prepare(9, timeout=0)),
+        "a directory in use": (dc.InUseError, "process", in_use),
+        "a closed publisher": (dc.UsageError, "arguments", lambda: dc.Subscriber(chain.url, threads=0)),
+    }
+
+
+def test_every_failure_has_advice(chain: Chain, tmp_path: Path) -> None:
+    chain.publish(model(0))
+    place = tmp_path / "place"
+    place.mkdir()
+    for name, (kind, word, call) in failures(chain, place).items():
+        with pytest.raises(kind) as caught:
+            call()
+        assert caught.value.advice and word in caught.value.advice, f"{name}: {caught.value}: {caught.value.advice}"
