@@ -48,6 +48,7 @@ mod publishing;
 mod received;
 mod retention;
 mod signatures;
+mod signed_head;
 
 pub use checks::{check_base, check_held, check_target, check_union, union_of};
 pub use documents::{Asset, ChainDocument, Commit, FileReference, Route, RoutesDocument};

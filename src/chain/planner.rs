@@ -11,14 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::chain::checks::{check_files, check_parent, check_routes, check_version};
 use crate::chain::path::{Candidate, Path, Ways};
 use crate::chain::received::{Document, ReadCommit};
+use crate::chain::signatures::Signatures;
 use crate::chain::{FileReference, Held, Hop, Listing, ObjectName, Plan, Route, RoutesDocument, Step};
 use crate::error::{Error, Result};
 use crate::json::MAX_INTEGER;
 use crate::limits::Limits;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
-
-mod signed;
 
 /// Above a version held no more commits are asked for at once, so that a gap ends the reading soon.
 const MAX_STRIDE: u64 = 1024;
@@ -31,11 +30,11 @@ const LONG_TIME: u64 = 4096;
 #[derive(Debug)]
 pub struct Planner {
     /// `None` if the head is wanted, until it is known.
-    wanted: Option<u64>,
+    pub(super) wanted: Option<u64>,
     /// As long as paths may start from it.
-    held: Option<Held>,
+    pub(super) held: Option<Held>,
     /// If only signed versions are taken.
-    signatures: Option<signed::Signatures>,
+    pub(super) signatures: Option<Signatures>,
     /// The commit that the caller accepts, until the one wanted has been compared with it.
     accept: Option<Digest>,
     /// The failure to report if that is another one.
@@ -48,9 +47,9 @@ pub struct Planner {
     /// How far below the one wanted a version held is of no use.
     long_time: u64,
     /// What was listed last, and from which version on.
-    listed: Option<(u64, Listing)>,
+    pub(super) listed: Option<(u64, Listing)>,
     /// The first version of the list that is needed.
-    list_from: u64,
+    pub(super) list_from: u64,
     /// Whether the chain must be listed.
     must_list: bool,
     /// Whether the last list showed nothing new, and nothing has failed since.
@@ -58,11 +57,11 @@ pub struct Planner {
     /// Whether a list has been made again that lacked the version held.
     has_looked_twice: bool,
     /// Objects that have been asked for and not been supplied.
-    asked: BTreeSet<ObjectName>,
+    pub(super) asked: BTreeSet<ObjectName>,
     /// Objects that have been supplied and not been looked at.
-    supplied: BTreeMap<ObjectName, Result<Option<Document>>>,
+    pub(super) supplied: BTreeMap<ObjectName, Result<Option<Document>>>,
     /// Digest of the chain document.
-    chain: Option<Digest>,
+    pub(super) chain: Option<Digest>,
     /// Commits of the window. All of them have passed step 3.
     commits: BTreeMap<u64, ReadCommit>,
     /// The lowest version of the window.
@@ -276,7 +275,7 @@ impl Planner {
     }
 
     /// The highest version that was listed.
-    fn head(&self) -> Option<u64> {
+    pub(super) fn head(&self) -> Option<u64> {
         self.listed.as_ref().and_then(|(_, listed)| listed.head())
     }
 

@@ -289,8 +289,7 @@ fn keys_and_notes_are_those_of_the_tables() {
         let (version, commit, content) = (number(&row["version"]), digest(&row["commit"]), bytes(&row["note"]));
         let name = ObjectName::Signature { version, commit, note: Digest::of_bytes(&content) };
         let note = Note::read(name, digest(&row["chain"]), &content);
-        let counts: Vec<_> =
-            note.map(|note| note.counts_for(&trust).into_iter().cloned().collect()).unwrap_or_default();
+        let counts = note.map_or_else(Vec::new, |note| note.counts_for(&trust).into_iter().cloned().collect());
         let expected = numbers(&row["counts"]).into_iter().map(|place| usize::try_from(place).unwrap());
         assert_eq!(counts, expected.map(|place| trust.keys()[place].clone()).collect::<Vec<_>>(), "{row}");
     }

@@ -22,10 +22,12 @@
 //! ```
 
 mod base64;
+mod found;
 mod keys;
 mod note;
 mod trust;
 
+pub(super) use found::Signatures;
 pub use keys::{Signer, SigningKey, VerifierKey};
 pub use note::Note;
 pub use trust::Trust;

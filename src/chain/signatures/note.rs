@@ -108,6 +108,24 @@ impl Note {
     }
 }
 
+impl Trust {
+    /// The keys that these notes count for, each given with its name and its content. `chain` is the digest of the chain
+    /// document's bytes. Readers look at the [first notes](Note::MOST_OF_COMMIT) on one commit only.
+    pub fn signers<'a>(
+        &self,
+        chain: Digest,
+        notes: impl IntoIterator<Item = (ObjectName, &'a [u8])>,
+    ) -> Vec<&VerifierKey> {
+        let mut signers: Vec<&VerifierKey> = Vec::new();
+        for (name, bytes) in notes {
+            let note = Note::read(name, chain, bytes);
+            let counts = note.map(|note| note.counts_for(self)).unwrap_or_default();
+            signers.extend(counts.into_iter().filter(|key| !signers.contains(key)).collect::<Vec<_>>());
+        }
+        signers
+    }
+}
+
 impl Line {
     /// Reads a line without the line feed at its end.
     fn read(line: &str) -> Option<Self> {

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::chain::{Note, ObjectName, VerifierKey};
+use crate::chain::VerifierKey;
 use crate::error::{Error, Result};
-use crate::tensor::Digest;
 
 /// The keys that a reader trusts, and how many of them have to sign a version that it takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,22 +40,6 @@ impl Trust {
     /// How many of them have to sign.
     pub fn quorum(&self) -> usize {
         self.quorum
-    }
-
-    /// The keys that these notes count for, each given with its name and its content. `chain` is the digest of the chain
-    /// document's bytes. Readers look at the [first notes](Note::MOST_OF_COMMIT) on one commit only.
-    pub fn signers<'a>(
-        &self,
-        chain: Digest,
-        notes: impl IntoIterator<Item = (ObjectName, &'a [u8])>,
-    ) -> Vec<&VerifierKey> {
-        let mut signers: Vec<&VerifierKey> = Vec::new();
-        for (name, bytes) in notes {
-            let note = Note::read(name, chain, bytes);
-            let counts = note.map(|note| note.counts_for(self)).unwrap_or_default();
-            signers.extend(counts.into_iter().filter(|key| !signers.contains(key)).collect::<Vec<_>>());
-        }
-        signers
     }
 }
 

@@ -1,54 +1,16 @@
-//! Which versions count as signed, and which is the head of a reader with trust (SPEC-signatures section 23.3).
+//! Which versions count as signed, and which is the head of a reader with trust (SPEC-signatures section 23.3): what the
+//! planner does with that.
 
 use std::collections::BTreeMap;
 
+use crate::chain::signatures::Signatures;
 use crate::chain::{Note, ObjectName, Planner, Signed, Trust, VerifierKey};
 use crate::error::{Error, Result};
-use crate::limits::Limits;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
 /// Versions that are looked at together, at most, when the highest ones turn out not to be signed.
 const MAX_STRIDE: usize = 64;
-
-/// What a planner with trust knows of signatures.
-#[derive(Debug)]
-pub(super) struct Signatures {
-    trust: Trust,
-    /// The newest signed head that was met before, to be given to the next planner.
-    recorded: Option<(u64, Digest)>,
-    /// The same, as long as it counts.
-    seen: Option<(u64, Digest)>,
-    /// Whether the head is wanted.
-    of_head: bool,
-    /// Who signed the version wanted, when it is known.
-    by: Option<Vec<VerifierKey>>,
-    /// The head is below this version.
-    below: u64,
-    /// How many versions are looked at together.
-    stride: usize,
-    /// Digests of the commits that have been supplied.
-    commits: BTreeMap<u64, Digest>,
-    /// Contents of the notes that have been supplied, empty if they cannot count.
-    notes: BTreeMap<ObjectName, Vec<u8>>,
-}
-
-impl Signatures {
-    /// Takes what an object is. A commit that is too long is not signed.
-    pub(super) fn supply(&mut self, name: ObjectName, content: Option<&[u8]>, limits: &Limits) {
-        let content = |most: u64| content.filter(|bytes| bytes.len() as u64 <= most);
-        match name {
-            ObjectName::Commit(version) => {
-                self.commits.remove(&version);
-                self.commits.extend(content(limits.document_bytes).map(|bytes| (version, Digest::of_bytes(bytes))));
-            }
-            ObjectName::Signature { .. } => {
-                self.notes.insert(name, content(Note::MOST_BYTES).unwrap_or_default().to_vec());
-            }
-            _ => {}
-        }
-    }
-}
 
 impl Planner {
     /// Takes only versions that these keys have signed (SPEC-signatures section 23.3); the head is the highest of them. `seen`
