@@ -12,4 +12,6 @@ pub(crate) mod publish;
 pub(crate) mod pull;
 pub(crate) mod report;
 pub(crate) mod show;
+pub(crate) mod sign;
+pub(crate) mod signers;
 pub(crate) mod status;

@@ -11,6 +11,7 @@ use crate::commands::chain::doctor::DoctorReport;
 use crate::commands::chain::fsck;
 use crate::commands::chain::log::Log;
 use crate::commands::chain::prune::PruneReport;
+use crate::commands::chain::show::Shown;
 use crate::failure::{FAILURE, SUCCESS};
 use crate::operation::health::Health;
 use crate::output::Output;
@@ -60,7 +61,7 @@ impl Access {
 pub(crate) fn report(command: &Command, access: &Access, observer: &dyn Observer) -> Result<Box<dyn Report>> {
     Ok(match command {
         Command::Log(args) => Box::new(Log::of(args, access)?),
-        Command::Show(args) => Box::new(deltachain_store::show(&access.open(&args.chain)?, args.version)?),
+        Command::Show(args) => Box::new(Shown::of(args, access)?),
         Command::Status(args) => Box::new(Health::of(&args.directory, args.max_lag)?),
         Command::Compact(args) => Box::new(CompactReport::of(args, access, observer)?),
         Command::Prune(args) => Box::new(PruneReport::of(args, access, observer)?),
