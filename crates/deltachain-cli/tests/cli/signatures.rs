@@ -13,7 +13,7 @@ use crate::support::{Folder, Ran, TOOL, step};
 /// The secret of a key file, without its name and its ID.
 fn secret(folder: &Folder, file: &str) -> String {
     let text = String::from_utf8(folder.read(file)).unwrap();
-    text.trim().rsplit('+').next().unwrap().to_owned()
+    text.trim().splitn(5, '+').last().unwrap().to_owned()
 }
 
 /// Runs the tool with keys in files and checks that it does not print their secrets.
@@ -113,7 +113,7 @@ fn key_files_may_have_comments_and_ends_of_windows() {
     folder.refused(&["log", "chain", "--trust", "none.pub"], "USAGE", None);
     folder.refused(&["log", "chain", "--trust", "a.pub", "--trust", "both.pub"], "USAGE", None);
     folder.refused(&["log", "chain", "--trust", "a.pub", "--quorum", "2"], "USAGE", None);
-    folder.refused(&["log", "chain", "--quorum", "1"], "USAGE", None);
+    assert_eq!(run(&folder, &["log", "chain", "--quorum", "1"]).code, Some(2));
 }
 
 #[test]
@@ -183,8 +183,8 @@ fn a_rollback_is_accepted_only_if_it_is_signed() {
     let pull = ["pull", "chain", "served", "--trust", "a.pub"];
     assert_eq!(run(&folder, &pull).code, Some(1));
     assert_eq!(run(&folder, &[&pull[..], &["--allow-rollback", &other]].concat()).code, Some(1));
-    let pulled = folder.json(&[&pull[..], &["--allow-rollback", &signed]].concat());
-    assert_eq!(pulled["version"].as_u64(), Some(0));
+    let pulled = run(&folder, &[&pull[..], &["--allow-rollback", &signed]].concat()).good();
+    assert!(pulled.starts_with("version 0 from version 1"), "{pulled}");
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn a_command_signs_with_a_key_that_is_elsewhere() {
     }
     // A PKCS #8 key has 16 bytes before the seed; the one of the tool has one.
     let script = "{ printf '\\060\\056\\002\\001\\000\\060\\005\\006\\003\\053\\145\\160\\004\\042\\004\\040'; \
-                  sed 's/.*+//' a.key | base64 -d | tail -c 32; } > a.der\n\
+                  cut -d+ -f5- a.key | base64 -d | tail -c 32; } > a.der\n\
                   openssl pkey -inform DER -in a.der -out a.pem";
     folder.run_in_shell(script, &[]).good();
     let command = "cat > text && openssl pkeyutl -sign -rawin -in text -inkey a.pem | base64 -w 0";

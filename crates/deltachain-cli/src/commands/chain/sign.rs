@@ -1,5 +1,6 @@
 //! `sign`: signs a version that has been published.
 
+use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use deltachain_store::{LogEntry, Store};
 use serde_json::json;
@@ -11,8 +12,8 @@ use crate::signature_args::SignVersionArgs;
 pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
     let signers = args.sign.some_signers()?;
     let store = args.chain.open()?;
-    let entry = entry(args, &store)?;
-    let note = deltachain_store::sign(&store, entry.version, entry.commit, &signers)?;
+    let (entry, commit) = entry(args, &store)?;
+    let note = deltachain_store::sign(&store, entry.version, commit, &signers)?;
     let by: Vec<String> = signers.iter().map(|signer| signer.public().to_string()).collect();
     let text = || {
         let mut lines = vec![
@@ -39,8 +40,8 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
     output.summary(text, json)
 }
 
-/// The version that is to be signed.
-fn entry(args: &SignVersionArgs, store: &Store) -> Result<LogEntry> {
+/// The version that is to be signed, and the commit that the user has named.
+fn entry(args: &SignVersionArgs, store: &Store) -> Result<(LogEntry, Digest)> {
     let entry = deltachain_store::show(store, args.version)?;
     let Some(commit) = args.commit else {
         let text = format!(
@@ -52,8 +53,9 @@ fn entry(args: &SignVersionArgs, store: &Store) -> Result<LogEntry> {
     };
     // A wrong commit of a version that was named is refused when it is signed.
     if entry.commit == commit || args.version.is_some() {
-        return Ok(entry);
+        return Ok((entry, commit));
     }
     let found = deltachain_store::log(store, None)?.into_iter().find(|entry| entry.commit == commit);
-    found.ok_or_else(|| Error::usage(format!("no version has the commit {commit}; nothing has been signed")))
+    let nothing = || Error::usage(format!("no version has the commit {commit}; nothing has been signed"));
+    Ok((found.ok_or_else(nothing)?, commit))
 }
