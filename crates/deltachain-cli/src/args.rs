@@ -15,6 +15,7 @@ use crate::chain_args::{
 use crate::exchange_args::{ExportArgs, ImportArgs};
 use crate::failure;
 use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
+use crate::signature_args::{KeyArgs, SignVersionArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,6 +70,8 @@ pub(crate) enum Command {
     Pull(PullArgs),
     Follow(FollowArgs),
     Status(StatusArgs),
+    Key(KeyArgs),
+    Sign(SignVersionArgs),
     Compact(CompactArgs),
     Prune(PruneArgs),
     Fsck(FsckArgs),
@@ -299,7 +302,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::shared_args::{GLOBAL_OPTIONS, LIMITS, SERVERS, STORE_OPTIONS};
+    use crate::shared_args::{GLOBAL_OPTIONS, LIMITS, SERVERS, SIGNATURES, STORE_OPTIONS};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -308,10 +311,11 @@ mod tests {
 
     #[test]
     fn options_stand_under_their_headings() {
-        let groups: [(&str, &[&str]); 4] = [
+        let groups: [(&str, &[&str]); 5] = [
             (GLOBAL_OPTIONS, &["json", "quiet", "threads", "color"]),
             (STORE_OPTIONS, &["endpoint", "region", "store-option", "timeout", "retries", "max-rate"]),
             (LIMITS, &["max-index-bytes", "max-new-bytes", "max-coded-bytes", "trusted"]),
+            (SIGNATURES, &["sign-key", "sign-command", "sign-timeout", "trust", "quorum", "vouch", "forget-trust"]),
             (
                 SERVERS,
                 &[

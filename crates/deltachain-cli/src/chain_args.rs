@@ -15,8 +15,9 @@ use crate::engine_args::EngineArgs;
 use crate::operation::health::MaxLag;
 use crate::operation::http::parse_address;
 use crate::shared_args::{
-    LimitArgs, ProfileArg, SERVERS, STORE_OPTIONS, parse_note, parse_pair, parse_seconds, parse_size,
+    LimitArgs, ProfileArg, SERVERS, STORE_OPTIONS, parse_digest, parse_note, parse_pair, parse_seconds, parse_size,
 };
+use crate::signature_args::{FollowerTrustArgs, PublisherSignatureArgs, TrustArgs};
 
 /// The chain and how to talk to the store that it is in.
 #[derive(Debug, Args)]
@@ -125,6 +126,7 @@ Examples:
   deltachain publish s3://models/run7 step102/ --work /scratch/run7      keeps a copy of the head there
   deltachain publish s3://models/run7 step103/ --keep-last 200 --max-changed 20
   deltachain publish s3://models/run7 step104/ --meta step=104 --once step   nothing if step 104 is there already
+  deltachain publish s3://models/run7 step105/ --sign-key run7.key       signed; see `deltachain key`
 
 N processes that hold disjoint parts of the model publish them as shards, and one command commits; assets are the other
 files of shard 0:
@@ -178,6 +180,8 @@ pub(crate) struct PublishArgs {
     /// Note for people and tools, stored in the commit; repeatable
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note, conflicts_with = "shard")]
     pub(crate) notes: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) signatures: PublisherSignatureArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 }
@@ -233,6 +237,8 @@ pub(crate) struct CommitArgs {
     /// Commit nothing if the --meta NAME of the version before is this one's or higher, as in `publish --once`
     #[arg(long, value_name = "NAME")]
     pub(crate) once: Option<String>,
+    #[command(flatten)]
+    pub(crate) signatures: PublisherSignatureArgs,
 }
 
 /// List the versions of a chain, the newest first
@@ -247,6 +253,8 @@ pub(crate) struct LogArgs {
     /// Show at most this many versions; 0 for all
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) last: u64,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
 }
 
 /// Show a version: its digests, routes, files, assets and notes
@@ -261,6 +269,8 @@ pub(crate) struct ShowArgs {
     /// The version [default: the head]
     #[arg(long, value_name = "N")]
     pub(crate) version: Option<u64>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
 }
 
 /// A model directory that follows a chain.
@@ -303,6 +313,8 @@ pub(crate) struct DirectoryArgs {
     #[arg(long)]
     pub(crate) trust_directory: bool,
     #[command(flatten)]
+    pub(crate) signatures: FollowerTrustArgs,
+    #[command(flatten)]
     pub(crate) limits: LimitArgs,
 }
 
@@ -344,6 +356,7 @@ Examples:
   deltachain follow s3://models/run7 /models/run7 --exec 'kill -HUP $(cat engine.pid)' --exec-timeout 60
   deltachain follow s3://models/run7 /models/run7 --once --exec ./reload       from a timer
   deltachain follow s3://models/run7 /models/run7 --metrics 9464
+  deltachain follow s3://models/run7 /models/run7 --trust run7.pub             only versions that this key has signed
   deltachain follow s3://models/run7 /models/run7 --engine sglang --server http://127.0.0.1:30000
   deltachain follow s3://models/run7 /dev/shm/run7 --engine vllm --server http://127.0.0.1:8000 --server http://127.0.0.1:8001
   deltachain follow s3://models/run7 /dev/shm/run7 --engine vllm --server http://127.0.0.1:8000 --ready-port 9465
@@ -511,6 +524,8 @@ pub(crate) struct FsckArgs {
     #[arg(long, value_name = "DIR", requires = "deep")]
     pub(crate) scratch: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
     pub(crate) limits: LimitArgs,
 }
 
@@ -523,10 +538,6 @@ fn parse_shard(text: &str) -> Result<(usize, usize), String> {
     } else {
         Err(format!("there are {of} shards, the last is {}", of.saturating_sub(1)))
     }
-}
-
-fn parse_digest(text: &str) -> Result<Digest, String> {
-    Digest::from_hex(text).ok_or_else(|| "a digest has 64 hexadecimal digits".to_owned())
 }
 
 fn parse_cost(text: &str) -> Result<f64, String> {

@@ -15,6 +15,7 @@ mod exchange_args;
 mod failure;
 mod inputs;
 mod interrupt;
+mod keys;
 mod listener;
 mod numbers;
 mod operation;
@@ -22,6 +23,7 @@ mod other_files;
 mod output;
 mod progress;
 mod shared_args;
+mod signature_args;
 mod table;
 mod watcher;
 
@@ -118,6 +120,8 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         #[cfg(feature = "exchange")]
         Command::Export(args) => commands::export::run(args, output),
         Command::Demo(args) => commands::demo::run(args, output),
+        Command::Key(args) => commands::key::run(args, output),
+        Command::Sign(args) => chain::sign::run(args, output),
         Command::Init(args) => chain::init::run(args, output),
         Command::Publish(args) => chain::publish::run(args, output),
         Command::Commit(args) => chain::commit::run(args, output),

@@ -2,12 +2,14 @@
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ColorChoice, ValueEnum};
+use deltachain::tensor::Digest;
 use deltachain::{Limits, Profile};
 
 // Headings of `--help`. Each argument names its own: a heading of a struct would hold for what follows it, too.
 pub(crate) const GLOBAL_OPTIONS: &str = "Global options";
 pub(crate) const STORE_OPTIONS: &str = "Store options";
 pub(crate) const LIMITS: &str = "Limits for untrusted links";
+pub(crate) const SIGNATURES: &str = "Signatures";
 pub(crate) const SERVERS: &str = "Inference servers";
 
 /// Options that every command takes.
@@ -110,6 +112,10 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+pub(crate) fn parse_digest(text: &str) -> Result<Digest, String> {
+    Digest::from_hex(text).ok_or_else(|| "a digest has 64 hexadecimal digits".to_owned())
 }
 
 /// A time in seconds, of a day at most.

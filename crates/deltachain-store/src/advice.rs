@@ -1,7 +1,9 @@
 //! What users can do about a refusal where an option helps. The tool and the Python package name their options
 //! differently, so each has a column here.
 
-use deltachain::rules::{CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, Rule};
+use deltachain::rules::{
+    CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, Rule, SIG_01, SIG_03,
+};
 use deltachain::{Error, ErrorClass};
 
 /// Who shows an error.
@@ -16,7 +18,7 @@ pub enum Face {
 /// What helps against these broken rules: for the tool, for Python.
 type Row = (&'static [Rule], &'static str, &'static str);
 
-const BY_RULE: [Row; 7] = [
+const BY_RULE: [Row; 9] = [
     (&[CHN_01], NO_CHAIN, NO_CHAIN),
     (
         &[CHN_13],
@@ -42,9 +44,17 @@ const BY_RULE: [Row; 7] = [
     ),
     (&[LIM_08], "--max-coded-bytes is the limit", "the command-line tool has --max-coded-bytes, which is the limit"),
     (&[LIM_05, LIM_07], ALLOWED, ALLOWED),
+    (
+        &[SIG_01],
+        "check the URL and the keys of --trust and --quorum; `deltachain log` says who claims to have signed",
+        "check the URL and the keys of `trust`; `log()` says who claims to have signed",
+    ),
+    (&[SIG_03], STRANGER, STRANGER),
 ];
 
 const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain";
+const STRANGER: &str = "somebody else may have published: look at the head before you sign it or publish after it; \
+                        docs/operating.md says what to do";
 const ALLOWED: &str = "the format allows more than this program reads and publishes";
 
 /// What may help, in one phrase, which is never empty.

@@ -13,6 +13,7 @@ pub(crate) mod import;
 pub(crate) mod inspect;
 mod inspect_html;
 mod inspect_segments;
+pub(crate) mod key;
 pub(crate) mod snapshot;
 pub(crate) mod squash;
 pub(crate) mod verify;

@@ -18,7 +18,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// How long a command has to end when it is asked to, before it is ended by force.
 const GRACE: Duration = Duration::from_secs(5);
 /// How often a command that runs is looked at.
-const PATIENCE: Duration = Duration::from_millis(20);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What the user wants to be run.
 #[derive(Debug, Clone)]
@@ -179,7 +179,7 @@ impl Commander {
     }
 }
 
-fn shell(command: &str) -> Command {
+pub(crate) fn shell(command: &str) -> Command {
     let (program, option) = if cfg!(windows) { ("cmd", "/C") } else { ("/bin/sh", "-c") };
     let mut shell = Command::new(program);
     shell.args([option, command]);
@@ -187,7 +187,7 @@ fn shell(command: &str) -> Command {
 }
 
 /// Starts a command in a group of its own, with all processes that it starts, where the system has groups of processes.
-fn start(command: &mut Command) -> io::Result<Child> {
+pub(crate) fn start(command: &mut Command) -> io::Result<Child> {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);
     command.spawn()
@@ -195,7 +195,7 @@ fn start(command: &mut Command) -> io::Result<Child> {
 
 /// Asks all processes of the group to end, and after a while ends them by force.
 #[cfg(unix)]
-fn end(child: &mut Child) {
+pub(crate) fn end(child: &mut Child) {
     use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
     let group = Pid::from_child(child);
     // An error says that there is nobody any more.
@@ -214,7 +214,7 @@ fn end(child: &mut Child) {
 }
 
 #[cfg(not(unix))]
-fn end(child: &mut Child) {
+pub(crate) fn end(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -16,4 +16,5 @@ mod reports;
 mod round_trips;
 mod servers;
 mod showing;
+mod signatures;
 mod support;

@@ -13,7 +13,12 @@ pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
     let parts = args.parts.iter().map(|path| read_part(path)).collect::<Result<Vec<ShardPart>>>()?;
     let notes = notes(&args.notes)?;
-    let mut publisher = Publisher::open(store, PublishOptions::default().once(args.once.clone()))?;
+    let options = PublishOptions::default()
+        .once(args.once.clone())
+        .sign(args.signatures.sign.signers()?)
+        .trust(args.signatures.trust.trust()?)
+        .vouch(args.signatures.vouch);
+    let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.commit(parts, notes, watcher))?;
     output.summary(|| describe(&args.chain.url, &published), || as_json(&args.chain.url, &published))
 }

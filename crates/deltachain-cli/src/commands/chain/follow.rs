@@ -15,7 +15,7 @@ use deltachain_store::{FollowEvent, FollowOptions, HeldVersion, Observer, Phase,
 use serde_json::json;
 
 use crate::chain_args::FollowArgs;
-use crate::commands::chain::pull::{as_json, describe, describe_held, held_as_json, open};
+use crate::commands::chain::pull::{as_json, describe, describe_held, held_as_json, open, signed_by, with_signers};
 use crate::listener::Listener;
 use crate::operation::command::{Commander, Outcome, Wanted};
 use crate::operation::health::MaxLag;
@@ -216,11 +216,11 @@ impl<'a> Operation<'a> {
             self.listener.remark(&format!("the chain was rolled back: from version {from} to {}", switched.version));
         }
         let event = if went_back.is_some() { "rolled-back" } else { "switched" };
-        let time = Time::now();
+        let (time, signed_by) = (Time::now(), signed_by(&self.args.directory)?);
         self.listener.event(
             || format!("{}\n  time   {time}", describe_with_lag(switched)),
             || {
-                let mut json = as_json(switched);
+                let mut json = with_signers(as_json(switched), signed_by);
                 json["event"] = event.into();
                 json["time"] = time.to_string().into();
                 json
@@ -235,10 +235,11 @@ impl<'a> Operation<'a> {
         if !self.args.once {
             return Ok(());
         }
+        let signed_by = signed_by(&self.args.directory)?;
         self.listener.event(
             || describe_held(held),
             || {
-                let mut json = held_as_json(held);
+                let mut json = with_signers(held_as_json(held), signed_by);
                 json["event"] = "newest".into();
                 json["time"] = Time::now().to_string().into();
                 json

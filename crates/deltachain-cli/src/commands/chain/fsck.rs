@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use deltachain::chain::Trust;
 use deltachain::{Error, Result};
 use deltachain_store::{DirectoryReport, FsckOptions, FsckReport, Observer, Scratch, check_directory, fsck};
 use serde_json::{Value, json};
 
 use crate::chain_args::FsckArgs;
 use crate::commands::chain::report::{Access, Report};
+use crate::commands::chain::signers::Signers;
 use crate::failure::describe;
 use crate::numbers::{counted, grouped};
 use crate::output::{printable, printable_path};
@@ -16,6 +18,7 @@ use crate::output::{printable, printable_path};
 struct OfChain {
     url: String,
     is_deep: bool,
+    trust: Option<Trust>,
     found: FsckReport,
 }
 
@@ -31,15 +34,20 @@ pub(crate) fn report(args: &FsckArgs, access: &Access, observer: &dyn Observer) 
             let text = "--deep is for chains; of this directory all files are read anyway";
             return Err(Error::usage(text).in_file(directory));
         }
+        if !args.trust.trust.is_empty() {
+            let text = "--trust is for chains; `status` says who signed the version of this directory";
+            return Err(Error::usage(text).in_file(directory));
+        }
         let found = check_directory(&directory, observer)?;
         return Ok(Box::new(OfDirectory { directory, found }));
     }
+    let trust = args.trust.trust()?;
     let store = access.open(&args.chain)?;
     let place = if args.deep { Some(Scratch::new(args.scratch.as_deref())?) } else { None };
     let deep = place.as_ref().map(|place| place.path().to_owned());
     let options = FsckOptions::default().deep(deep).limits(args.limits.limits());
     let found = fsck(&store, &options, observer)?;
-    Ok(Box::new(OfChain { url: args.chain.url.clone(), is_deep: args.deep, found }))
+    Ok(Box::new(OfChain { url: args.chain.url.clone(), is_deep: args.deep, trust, found }))
 }
 
 /// The directory, if the argument names a follower's directory: one that holds a model, and no chain.
@@ -47,6 +55,28 @@ fn directory_of(url: &str) -> Option<PathBuf> {
     let path = Path::new(url);
     let is_kept = path.join("deltachain.directory").is_file();
     (is_kept && !path.join("chain.json").exists()).then(|| path.to_owned())
+}
+
+impl OfChain {
+    /// By version, who signed it: those with notes.
+    fn signers(&self) -> impl DoubleEndedIterator<Item = (u64, Signers)> {
+        self.found.notes.iter().map(|(&version, notes)| (version, Signers::of(notes, self.trust.as_ref())))
+    }
+
+    /// Which version is the newest that is signed.
+    fn signed(&self) -> String {
+        if self.trust.is_none() {
+            return match self.signers().next_back() {
+                None => String::new(),
+                Some((version, signers)) => format!("note: signatures up to version {version}, {}", signers.text()),
+            };
+        }
+        let newest = self.signers().rfind(|(_, signers)| signers.is_signed() == Some(true));
+        newest.map_or_else(
+            || "note: no version is signed by the trusted keys".to_owned(),
+            |(version, signers)| format!("note: the newest signed version is {version}, {}", signers.text()),
+        )
+    }
 }
 
 impl Report for OfChain {
@@ -58,6 +88,7 @@ impl Report for OfChain {
             let files = counted(report.partials.len(), "unfinished file", "unfinished files");
             lines.push(format!("note: {files}; pruning removes them when they are a day old"));
         }
+        lines.extend(Some(self.signed()).filter(|line| !line.is_empty()));
         lines.push(format!(
             "{}: {}, {} of them pruned; {} ({} bytes) read; {}{}; {} unreferenced ({} bytes); {}",
             printable(&self.url),
@@ -80,6 +111,11 @@ impl Report for OfChain {
 
     fn json(&self) -> Value {
         let report = &self.found;
+        let signatures = self.signers().map(|(version, signers)| {
+            let mut json = json!({ "version": version });
+            signers.add_to(&mut json);
+            json
+        });
         json!({
             "url": self.url,
             "versions": report.versions,
@@ -91,6 +127,7 @@ impl Report for OfChain {
             "orphans": report.orphans,
             "orphan_bytes": report.orphan_bytes,
             "unfinished": report.partials.len(),
+            "signatures": signatures.collect::<Vec<_>>(),
             "hints": report.hints,
             "problems": report.problems.iter().map(describe).collect::<Vec<_>>(),
         })

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::chain_args::LogArgs;
 use crate::commands::chain::report::{Access, Report};
+use crate::commands::chain::signers::Signers;
 use crate::numbers::grouped;
 use crate::output::printable;
 use crate::table::{Align, layout};
@@ -22,13 +23,19 @@ const SHOWN_CHARACTERS: usize = 80;
 /// The newest versions of a chain.
 pub(crate) struct Log {
     url: String,
-    entries: Vec<LogEntry>,
+    entries: Vec<(LogEntry, Signers)>,
 }
 
 impl Log {
     pub(crate) fn of(args: &LogArgs, access: &Access) -> Result<Self> {
         let last = (args.last > 0).then_some(args.last);
+        let trust = args.trust.trust()?;
         let entries = deltachain_store::log(&access.open(&args.chain)?, last)?;
+        let with_signers = |entry: LogEntry| {
+            let signers = Signers::of(&entry.notes, trust.as_ref());
+            (entry, signers)
+        };
+        let entries = entries.into_iter().map(with_signers).collect();
         Ok(Self { url: args.chain.url.clone(), entries })
     }
 }
@@ -39,31 +46,40 @@ impl Report for Log {
     }
 
     fn json(&self) -> Value {
-        json!({ "url": self.url, "versions": self.entries.iter().map(entry_as_json).collect::<Vec<_>>() })
+        json!({ "url": self.url, "versions": self.entries.iter().map(|(entry, signers)| entry_as_json(entry, signers)).collect::<Vec<_>>() })
     }
 }
 
-fn as_text(entries: &[LogEntry]) -> String {
+fn as_text(entries: &[(LogEntry, Signers)]) -> String {
     if entries.is_empty() {
         return "no versions yet".to_owned();
     }
-    let columns = [
+    // Of a chain that nobody signs, nothing is said.
+    let says = entries.iter().any(|(entry, signers)| !entry.notes.is_empty() || signers.is_signed().is_some());
+    let mut columns = vec![
         ("version", Align::Right),
         ("state", Align::Left),
         ("stored", Align::Left),
         ("routes (bytes)", Align::Left),
         ("notes", Align::Left),
     ];
+    if says {
+        columns.insert(4, ("signed", Align::Left));
+    }
     let rows: Vec<Vec<String>> = entries
         .iter()
-        .map(|entry| {
-            vec![
+        .map(|(entry, signers)| {
+            let mut row = vec![
                 entry.version.to_string(),
                 entry.state.to_string()[..SHOWN_DIGITS].to_owned(),
                 entry.stored.map_or_else(|| "-".to_owned(), crate::numbers::date),
                 routes(entry),
                 notes(&entry.metadata),
-            ]
+            ];
+            if says {
+                row.insert(4, signers.text());
+            }
+            row
         })
         .collect();
     layout(&columns, &rows)
@@ -92,12 +108,12 @@ pub(crate) fn origin(from: Option<u64>) -> String {
     from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"))
 }
 
-pub(crate) fn entry_as_json(entry: &LogEntry) -> Value {
+pub(crate) fn entry_as_json(entry: &LogEntry, signers: &Signers) -> Value {
     let routes = entry.routes.iter().map(|route| {
         let files = route.files.iter().map(|file| json!({ "digest": file.digest.to_string(), "size": file.size }));
         json!({ "from": route.from, "files": files.collect::<Vec<_>>() })
     });
-    json!({
+    let mut json = json!({
         "version": entry.version,
         "state": entry.state.to_string(),
         "commit": entry.commit.to_string(),
@@ -107,7 +123,9 @@ pub(crate) fn entry_as_json(entry: &LogEntry) -> Value {
         "routes": routes.collect::<Vec<_>>(),
         "assets": assets_as_json(&entry.assets),
         "metadata": entry.metadata,
-    })
+    });
+    signers.add_to(&mut json);
+    json
 }
 
 pub(crate) fn assets_as_json(assets: &[Asset]) -> Value {

@@ -13,4 +13,6 @@ pub(crate) mod pull;
 pub(crate) mod report;
 pub(crate) mod reports;
 pub(crate) mod show;
+pub(crate) mod sign;
+pub(crate) mod signers;
 pub(crate) mod status;

@@ -33,6 +33,9 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         .max_changed(args.max_changed.map(|percent| percent / 100.0))
         .keep_last(args.keep_last.map(NonZeroU64::get))
         .scratch(args.scratch.clone())
+        .sign(args.signatures.sign.signers()?)
+        .trust(args.signatures.trust.trust()?)
+        .vouch(args.signatures.vouch)
         .limits(args.limits.limits());
 
     let given = args.base.as_deref().map(open_state).transpose()?;

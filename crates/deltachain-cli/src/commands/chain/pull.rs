@@ -1,10 +1,13 @@
 //! `pull`: brings a directory to a version of a chain. Also what `follow` shares with it.
 
 use deltachain::{Error, Result};
-use deltachain_store::{Directory, Follower, FollowerOptions, HeldVersion, OtherFiles, Store, Switched};
+use deltachain_store::{
+    Directory, Follower, FollowerOptions, HeldVersion, OtherFiles, Store, Switched, inspect_directory,
+};
 use serde_json::{Value, json};
 
 use crate::chain_args::{DirectoryArgs, PullArgs};
+use crate::commands::chain::signers::texts;
 use crate::numbers::{grouped, time};
 use crate::output::{Output, printable_path};
 use crate::watcher::watched;
@@ -13,16 +16,18 @@ pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
     let mut subscriber = open(args.chain.open()?, &args.directory)?;
     if let Some(prepared) = watched(output, |watcher| subscriber.prepare(args.version, watcher))? {
         let switched = subscriber.apply(prepared)?;
-        return output.summary(|| describe(&switched), || as_json(&switched));
+        let signed_by = signed_by(&args.directory)?;
+        return output.summary(|| describe(&switched), || with_signers(as_json(&switched), signed_by));
     }
     let held = subscriber.held().ok_or_else(|| Error::usage("the directory holds no version"))?;
+    let signed_by = signed_by(&args.directory)?;
     output.summary(
         || describe_held(&held),
         || {
             let mut json = held_as_json(&held);
             json["from"] = held.version.into();
             (json["downloaded"], json["written"]) = (0.into(), 0.into());
-            json
+            with_signers(json, signed_by)
         },
     )
 }
@@ -55,8 +60,24 @@ pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Follower<Direct
         .trust_directory(args.trust_directory)
         .other_files(other_files)
         .allow_rollback(args.allow_rollback)
-        .adopt(args.adopt);
+        .adopt(args.adopt)
+        .trust(args.signatures.trust.trust()?)
+        .forget_trust(args.signatures.forget_trust);
     Follower::in_directory(store, &args.directory, options)
+}
+
+/// The trusted keys that signed the version in the directory; `None` if it takes every version.
+pub(crate) fn signed_by(args: &DirectoryArgs) -> Result<Option<Vec<String>>> {
+    if args.signatures.trust.trust.is_empty() {
+        return Ok(None);
+    }
+    let trust = inspect_directory(&args.directory)?.and_then(|status| status.trust);
+    Ok(trust.map(|trust| texts(&trust.signed_by)))
+}
+
+pub(crate) fn with_signers(mut json: Value, signed_by: Option<Vec<String>>) -> Value {
+    json["signed_by"] = signed_by.into();
+    json
 }
 
 pub(crate) fn describe(switched: &Switched) -> String {

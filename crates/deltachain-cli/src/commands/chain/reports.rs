@@ -10,6 +10,7 @@ use crate::commands::chain::fsck;
 use crate::commands::chain::log::Log;
 use crate::commands::chain::prune::PruneReport;
 use crate::commands::chain::report::{Access, Report};
+use crate::commands::chain::show::Shown;
 use crate::operation::health::Health;
 
 /// Does what a command says, and reports.
@@ -19,7 +20,7 @@ use crate::operation::health::Health;
 pub(crate) fn report(command: &Command, access: &Access, observer: &dyn Observer) -> Result<Box<dyn Report>> {
     Ok(match command {
         Command::Log(args) => Box::new(Log::of(args, access)?),
-        Command::Show(args) => Box::new(deltachain_store::show(&access.open(&args.chain)?, args.version)?),
+        Command::Show(args) => Box::new(Shown::of(args, access)?),
         Command::Status(args) => Box::new(Health::of(&args.directory, args.max_lag)?),
         Command::Compact(args) => Box::new(CompactReport::of(args, access, observer)?),
         Command::Prune(args) => Box::new(PruneReport::of(args, access, observer)?),

@@ -1,24 +1,42 @@
 //! `show`: everything about one version.
 
+use deltachain::Result;
 use deltachain_store::LogEntry;
 use serde_json::Value;
 
+use crate::chain_args::ShowArgs;
 use crate::commands::chain::log::{entry_as_json, origin};
-use crate::commands::chain::report::Report;
+use crate::commands::chain::report::{Access, Report};
+use crate::commands::chain::signers::Signers;
 use crate::numbers::{date, grouped};
 use crate::output::printable;
 
-impl Report for LogEntry {
-    fn text(&self) -> String {
-        as_text(self)
-    }
+/// A version and who signed it.
+pub(crate) struct Shown {
+    entry: LogEntry,
+    signers: Signers,
+}
 
-    fn json(&self) -> Value {
-        entry_as_json(self)
+impl Shown {
+    pub(crate) fn of(args: &ShowArgs, access: &Access) -> Result<Self> {
+        let trust = args.trust.trust()?;
+        let entry = deltachain_store::show(&access.open(&args.chain)?, args.version)?;
+        let signers = Signers::of(&entry.notes, trust.as_ref());
+        Ok(Self { entry, signers })
     }
 }
 
-fn as_text(entry: &LogEntry) -> String {
+impl Report for Shown {
+    fn text(&self) -> String {
+        as_text(&self.entry, &self.signers)
+    }
+
+    fn json(&self) -> Value {
+        entry_as_json(&self.entry, &self.signers)
+    }
+}
+
+fn as_text(entry: &LogEntry, signers: &Signers) -> String {
     let mut lines = vec![
         format!("version  {}", entry.version),
         format!("state    {}", entry.state),
@@ -26,6 +44,9 @@ fn as_text(entry: &LogEntry) -> String {
         format!("parent   {}", entry.parent),
     ];
     lines.extend(entry.stored.map(|stored| format!("stored   {}", date(stored))));
+    if !entry.notes.is_empty() || signers.is_signed().is_some() {
+        lines.push(format!("signed   {}", signers.text()));
+    }
     if entry.shards.len() > 1 {
         lines.extend(entry.shards.iter().enumerate().map(|(number, shard)| format!("shard {number}  {shard}")));
     }

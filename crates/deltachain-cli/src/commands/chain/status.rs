@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use deltachain::chain::VerifierKey;
 use deltachain_engines::{ServerState, name_of};
-use deltachain_store::DirectoryStatus;
+use deltachain_store::{DirectoryStatus, TrustStatus};
 use serde_json::{Value, json};
 
 use crate::commands::chain::log::notes;
 use crate::commands::chain::report::Report;
+use crate::commands::chain::signers::texts;
 use crate::operation::health::{CommandHealth, Health};
 use crate::operation::records::{At, Failure, ServerRecord};
 use crate::operation::time::Time;
@@ -45,6 +47,11 @@ fn as_text(health: &Health) -> String {
             lines.push(format!("notes     {}", notes(metadata)));
         }
         lines.push(format!("files     {}", printable_path(directory)));
+    }
+    if let Some(TrustStatus { trust, signed_by, .. }) = health.held.as_ref().and_then(|held| held.trust.as_ref()) {
+        let names = signed_by.iter().map(VerifierKey::name).collect::<Vec<_>>().join(", ");
+        let by = if names.is_empty() { "not known: it is older than the trust".to_owned() } else { printable(&names) };
+        lines.push(format!("signed    {by}; wanted are {} of {} keys", trust.quorum(), trust.keys().len()));
     }
     if let Some(stored) = stored(health) {
         lines.push(format!("age       {}, published {stored}", short(stored.age())));
@@ -97,6 +104,16 @@ fn server_as_text(server: &ServerRecord) -> String {
     format!("server    {}: {has}{since}{more}", printable(url))
 }
 
+fn trust_as_json(status: &TrustStatus) -> Value {
+    let seen = status.seen.map(|(version, commit)| json!({ "version": version, "commit": commit.to_string() }));
+    json!({
+        "keys": texts(status.trust.keys()),
+        "quorum": status.trust.quorum(),
+        "seen": seen,
+        "signed_by": texts(&status.signed_by),
+    })
+}
+
 /// A time that has passed, as `2h 3m`.
 fn short(time: Duration) -> String {
     humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
@@ -114,6 +131,7 @@ fn as_json(health: &Health) -> Value {
         "chain": held.map(|held| held.chain.to_string()),
         "metadata": held.map(|held| &held.metadata),
         "directory": held.map(|held| held.directory.to_string_lossy()),
+        "trust": held.and_then(|held| held.trust.as_ref()).map(trust_as_json),
         "switched": held.and_then(|held| held.switched).map(Time::from),
         "stored": stored(health),
         "age_seconds": stored(health).map(|stored| stored.age().as_secs_f64()),

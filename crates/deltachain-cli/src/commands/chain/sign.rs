@@ -1,0 +1,61 @@
+//! `sign`: signs a version that has been published.
+
+use deltachain::tensor::Digest;
+use deltachain::{Error, Result};
+use deltachain_store::{LogEntry, Store};
+use serde_json::json;
+
+use crate::commands::chain::log::notes;
+use crate::output::{Output, printable};
+use crate::signature_args::SignVersionArgs;
+
+pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
+    let signers = args.sign.some_signers()?;
+    let store = args.chain.open()?;
+    let (entry, commit) = entry(args, &store)?;
+    let note = deltachain_store::sign(&store, entry.version, commit, &signers)?;
+    let by: Vec<String> = signers.iter().map(|signer| signer.public().to_string()).collect();
+    let text = || {
+        let mut lines = vec![
+            format!("signed version {} of {} and all below it", entry.version, printable(&args.chain.url)),
+            format!("  state   {}", entry.state),
+            format!("  commit  {}", entry.commit),
+        ];
+        if !entry.metadata.is_empty() {
+            lines.push(format!("  notes   {}", notes(&entry.metadata)));
+        }
+        lines.extend(by.iter().map(|key| format!("  by      {}", printable(key))));
+        lines.join("\n")
+    };
+    let json = || {
+        json!({
+            "url": args.chain.url,
+            "version": entry.version,
+            "state": entry.state.to_string(),
+            "commit": entry.commit.to_string(),
+            "note": note.to_string(),
+            "signed_by": by,
+        })
+    };
+    output.summary(text, json)
+}
+
+/// The version that is to be signed, and the commit that the user has named.
+fn entry(args: &SignVersionArgs, store: &Store) -> Result<(LogEntry, Digest)> {
+    let entry = deltachain_store::show(store, args.version)?;
+    let Some(commit) = args.commit else {
+        let text = format!(
+            "version {} has the commit {commit}: look at it (`deltachain show`), and sign it with --commit {commit}",
+            entry.version,
+            commit = entry.commit,
+        );
+        return Err(Error::usage(text));
+    };
+    // A wrong commit of a version that was named is refused when it is signed.
+    if entry.commit == commit || args.version.is_some() {
+        return Ok((entry, commit));
+    }
+    let found = deltachain_store::log(store, None)?.into_iter().find(|entry| entry.commit == commit);
+    let nothing = || Error::usage(format!("no version has the commit {commit}; nothing has been signed"));
+    Ok((found.ok_or_else(nothing)?, commit))
+}

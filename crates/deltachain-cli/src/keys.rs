@@ -1,0 +1,289 @@
+//! Keys that the user names: in files, in the environment, and elsewhere, where a command signs with them. No error has
+//! the text of what may be a secret key.
+
+use std::env;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use deltachain::chain::{Signer, SigningKey, Trust, VerifierKey};
+use deltachain::{Error, Result};
+use serde_json::{Value, json};
+
+use crate::inputs::require;
+use crate::interrupt;
+use crate::operation::command::{PATIENCE, end, shell, start};
+use crate::signature_args::{SignArgs, TrustArgs};
+
+/// The content of a key file, for those who have no files.
+const VARIABLE: &str = "DELTACHAIN_SIGNING_KEY";
+/// What every secret key begins with.
+const SECRET: &str = "PRIVATE+KEY+";
+/// A longer file holds no keys.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// What a key file holds.
+#[derive(Debug)]
+pub(crate) enum Keys {
+    Secret(SigningKey),
+    Public(Vec<VerifierKey>),
+}
+
+impl Keys {
+    /// From the text of a key file: a secret key, or public keys. Empty lines and those that begin with `#` do not count, nor
+    /// does white space around a key.
+    fn parse(text: &str) -> Result<Self> {
+        let lines = text.trim_start_matches('\u{feff}').lines().enumerate();
+        let lines = lines.map(|(place, line)| (place + 1, line.split(" #").next().unwrap_or_default().trim()));
+        let lines: Vec<(usize, &str)> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
+        match lines.as_slice() {
+            [] => Err(Error::usage("there is no key in it")),
+            [(_, line)] if line.starts_with(SECRET) => SigningKey::parse(line).map(Self::Secret),
+            lines if lines.iter().any(|(_, line)| line.contains(SECRET)) => {
+                Err(Error::usage("a secret key has to be the only key in its file"))
+            }
+            lines => lines.iter().map(|(place, line)| public(line, *place)).collect::<Result<_>>().map(Self::Public),
+        }
+    }
+
+    /// Reads a key file; `-` is standard input.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        if path == Path::new("-") {
+            return text_of(io::stdin().lock()).and_then(|text| Self::parse(&text));
+        }
+        require([path])?;
+        let file = File::open(path).map_err(|error| Error::io("reading", error).in_file(path))?;
+        text_of(file).and_then(|text| Self::parse(&text)).map_err(|error| error.in_file(path))
+    }
+
+    /// The public keys.
+    pub(crate) fn public(&self) -> &[VerifierKey] {
+        match self {
+            Self::Secret(key) => std::slice::from_ref(key.public()),
+            Self::Public(keys) => keys,
+        }
+    }
+}
+
+/// A line that may be a damaged secret key is not shown.
+fn public(line: &str, place: usize) -> Result<VerifierKey> {
+    let refused = |_| Error::usage(format!("line {place} is no public key (NAME+ID+KEY), or a damaged one"));
+    line.parse().map_err(refused)
+}
+
+fn text_of(from: impl Read) -> Result<String> {
+    let mut text = String::new();
+    let read = from.take(MOST_BYTES).read_to_string(&mut text);
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Error::usage("this is no text with keys")),
+        read => read.map(|_| text).map_err(|error| Error::io("reading", error)),
+    }
+}
+
+/// Writes a new secret key into a new file, which only its owner may read.
+///
+/// # Errors
+/// USAGE if the name is no name or the file exists; IO.
+pub(crate) fn make(name: &str, path: &Path) -> Result<VerifierKey> {
+    if crate::output::printable(name) != name {
+        return Err(Error::usage("the name of the key has a character that is not seen"));
+    }
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|error| Error::io("asking for random bytes", io::Error::other(error)))?;
+    let key = SigningKey::from_seed(name, seed)?;
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Error::usage("there is such a file; a key replaces none").in_file(path),
+        _ => Error::io("creating", error).in_file(path),
+    })?;
+    let written = writeln!(file, "{}", key.to_text()).and_then(|()| file.sync_all());
+    if let Err(error) = written {
+        // Half a key is none.
+        let _ = std::fs::remove_file(path);
+        return Err(Error::io("writing", error).in_file(path));
+    }
+    Ok(key.public().clone())
+}
+
+pub(crate) fn as_json(key: &VerifierKey) -> Value {
+    json!({ "name": key.name(), "id": key.id(), "key": key.to_string() })
+}
+
+impl SignArgs {
+    /// Who signs; nobody if no key was given.
+    ///
+    /// # Errors
+    /// USAGE if a key cannot be used; IO.
+    pub(crate) fn signers(&self) -> Result<Vec<Arc<dyn Signer>>> {
+        let Some(command) = &self.sign_command else {
+            if self.sign_key.is_empty() {
+                return Ok(from_environment()?.into_iter().collect());
+            }
+            return self.sign_key.iter().map(|path| secret(path).map(|key| Arc::new(key) as Arc<dyn Signer>)).collect();
+        };
+        let mut signers: Vec<Arc<dyn Signer>> = Vec::new();
+        let mut asked = Vec::new();
+        for path in &self.sign_key {
+            match Keys::read(path)? {
+                Keys::Secret(_) => signers.push(Arc::new(secret(path)?)),
+                Keys::Public(keys) => asked.extend(keys),
+            }
+        }
+        let [public] = asked.as_slice() else {
+            let text = format!("--sign-command signs for one public key of --sign-key; there are {}", asked.len());
+            return Err(Error::usage(text));
+        };
+        let timeout = Duration::from_secs_f64(self.sign_timeout);
+        signers.push(Arc::new(Elsewhere { public: public.clone(), command: command.clone(), timeout }));
+        Ok(signers)
+    }
+
+    /// Who signs, for a command that does nothing else.
+    pub(crate) fn some_signers(&self) -> Result<Vec<Arc<dyn Signer>>> {
+        let signers = self.signers()?;
+        let nobody = || Error::usage(format!("there is no key to sign with: give --sign-key, or {VARIABLE}"));
+        if signers.is_empty() { Err(nobody()) } else { Ok(signers) }
+    }
+}
+
+/// The key in the environment, if there is one.
+fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
+    let Some(text) = env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let read = match text.to_str().map(Keys::parse) {
+        Some(Ok(Keys::Secret(key))) => return Ok(Some(Arc::new(key))),
+        Some(Err(error)) => error.message().to_owned(),
+        Some(Ok(Keys::Public(_))) | None => "this is not a secret key".to_owned(),
+    };
+    Err(Error::usage(format!("{VARIABLE}: {read}")))
+}
+
+/// Reads a secret key that nobody else can read.
+fn secret(path: &Path) -> Result<SigningKey> {
+    match Keys::read(path)? {
+        Keys::Public(_) => {
+            let text = "this is a public key: give the file of the secret one, or --sign-command if it is elsewhere";
+            Err(Error::usage(text).in_file(path))
+        }
+        Keys::Secret(key) => refuse_open(path).map(|()| key),
+    }
+}
+
+/// Refuses a file that others may read or write, where the system says so.
+#[cfg(unix)]
+fn refuse_open(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let metadata = std::fs::metadata(path).map_err(|error| Error::io("reading", error).in_file(path))?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if metadata.is_file() && mode & 0o077 != 0 {
+        let text = format!("others can use this secret key (mode {mode:03o}): chmod 600 it, and think of a new key");
+        return Err(Error::usage(text).in_file(path));
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn refuse_open(_: &Path) -> Result<()> {
+    Ok(())
+}
+
+impl TrustArgs {
+    /// Whom to trust; `None` if no key was given.
+    ///
+    /// # Errors
+    /// USAGE if a key cannot be read, is given twice, or the quorum cannot be reached; IO.
+    pub(crate) fn trust(&self) -> Result<Option<Trust>> {
+        let mut keys = Vec::new();
+        for given in &self.trust {
+            if let Ok(key) = given.parse() {
+                keys.push(key);
+                continue;
+            }
+            // A name with + is rather a key, which may be a secret one.
+            if given.contains('+') && !Path::new(given).exists() {
+                return Err(Error::usage("a key of --trust is no public key (NAME+ID+KEY), or a damaged one"));
+            }
+            match Keys::read(&PathBuf::from(given))? {
+                Keys::Public(read) => keys.extend(read),
+                Keys::Secret(_) => {
+                    let text = "this is a secret key: --trust takes public ones, which `deltachain key show` prints";
+                    return Err(Error::usage(text).in_file(given));
+                }
+            }
+        }
+        if keys.is_empty() { Ok(None) } else { Trust::new(keys, self.quorum.unwrap_or(1)).map(Some) }
+    }
+}
+
+/// A key that a command signs with.
+struct Elsewhere {
+    public: VerifierKey,
+    command: String,
+    timeout: Duration,
+}
+
+impl fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Elsewhere").field("public", &self.public).finish_non_exhaustive()
+    }
+}
+
+impl Signer for Elsewhere {
+    fn public(&self) -> &VerifierKey {
+        &self.public
+    }
+
+    fn sign(&self, text: &[u8]) -> Result<[u8; 64]> {
+        let failed = |error| Error::io("running the command of --sign-command", error);
+        let said = self.ask(text).map_err(failed)?;
+        interrupt::check()?;
+        let said = said.map_err(|reason| failed(io::Error::other(reason)))?;
+        let signature = BASE64_STANDARD.decode(said.trim_ascii()).ok().and_then(|bytes| bytes.try_into().ok());
+        let other = || failed(io::Error::other("it printed something else than 64 bytes in base64"));
+        signature.ok_or_else(other)
+    }
+}
+
+impl Elsewhere {
+    /// What the command prints, or why it did not.
+    fn ask(&self, text: &[u8]) -> io::Result<Result<Vec<u8>, String>> {
+        // Files, not pipes: nobody waits for a command that does not read, or for one that leaves a child behind.
+        let (mut question, mut answer) = (tempfile::tempfile()?, tempfile::tempfile()?);
+        question.write_all(text)?;
+        question.seek(SeekFrom::Start(0))?;
+        let mut shell = shell(&self.command);
+        shell.env_remove(VARIABLE).stdin(Stdio::from(question)).stdout(Stdio::from(answer.try_clone()?));
+        let mut running = start(&mut shell)?;
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = running.try_wait()? {
+                break status;
+            }
+            if interrupt::happened() {
+                end(&mut running);
+                return Ok(Err("interrupted".to_owned()));
+            }
+            if began.elapsed() >= self.timeout {
+                end(&mut running);
+                return Ok(Err(format!("it did not end within {} s and was ended", self.timeout.as_secs_f64())));
+            }
+            thread::sleep(PATIENCE);
+        };
+        if !status.success() {
+            return Ok(Err(format!("it ended with {status}")));
+        }
+        let mut said = Vec::new();
+        answer.seek(SeekFrom::Start(0))?;
+        answer.take(1024).read_to_end(&mut said)?;
+        Ok(Ok(said))
+    }
+}
