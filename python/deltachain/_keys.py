@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from . import _native
 from ._errors import UsageError
@@ -68,7 +69,7 @@ def signers(given: Signer | Sequence[Signer] | None) -> list[tuple[str, Callable
     if given is None:
         given, name = os.environ.get("DELTACHAIN_SIGNING_KEY") or [], "DELTACHAIN_SIGNING_KEY"
     rows: list[tuple[str, Callable[[bytes], bytes] | None]] = []
-    for key in [given] if isinstance(given, str | os.PathLike | SignWith) else given:
+    for key in _listed(given):
         if not isinstance(key, SignWith):
             rows.append((_secret(key, name), None))
         elif callable(key.function):
@@ -86,12 +87,16 @@ def trusted(given: Trusted | Sequence[Trusted] | None, quorum: int) -> tuple[lis
             raise UsageError("USAGE: quorum= needs trust=")
         return None
     keys: list[str] = []
-    for one in [given] if isinstance(given, str | os.PathLike) else given:
+    for one in _listed(given):
         if isinstance(one, str) and not os.path.exists(one):
             keys.append(_public(one, "trust="))
         else:
             keys += [_public(line, "trust=") for line in _lines(one, "trust=")]
     return keys, quorum
+
+
+def _listed(given: Any) -> Sequence[Any]:
+    return given if isinstance(given, list | tuple) else [given]
 
 
 def _secret(key: object, name: str) -> str:

@@ -177,7 +177,13 @@ def test_a_quorum_is_of_different_keys(tmp_path: Path) -> None:
         assert take(sub) == 0
     with pytest.raises(dc.ChainError):
         publish(url, 2, sign_key=[FIRST, SECOND], trust=[OF_FIRST, OF_SECOND], quorum=2)
-    for settings in ({"trust": OF_FIRST, "quorum": 2}, {"quorum": 2}, {"trust": []}, {"trust": [OF_FIRST] * 2}):
+    for settings in (
+        {"trust": 7},
+        {"trust": OF_FIRST, "quorum": 2},
+        {"quorum": 2},
+        {"trust": []},
+        {"trust": [OF_FIRST] * 2},
+    ):
         with pytest.raises(dc.UsageError):
             dc.Subscriber(url, **settings)
 
