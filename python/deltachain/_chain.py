@@ -103,6 +103,8 @@ class Status:
     """Whether there are no problems."""
     problems: tuple[str, ...]
     """Why it is not healthy."""
+    ready: bool | None
+    """With `max_lag`, whether each server is ready for requests; None if that is not known or there is no server."""
     version: int | None
     """The held version; None if there is none, as for what follows."""
     metadata: dict[str, str]
