@@ -24,6 +24,7 @@ from ._files import __all__ as _files_all
 from ._files import open as open
 from ._follow_engine import follow_engine
 from ._host_copy import HostCopy
+from ._keys import SignWith, new_key, public_key
 from ._native import __version__
 from ._publisher import *  # noqa: F403
 from ._publisher import __all__ as _publisher_all
@@ -37,9 +38,12 @@ __all__ = [  # noqa: PLE0604
     "AsyncSubscriber",
     "Group",
     "HostCopy",
+    "SignWith",
     "Tensor",
     "__version__",
     "follow_engine",
+    "new_key",
+    "public_key",
     *_chain_all,
     *_errors_all,
     *_files_all,

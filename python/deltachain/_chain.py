@@ -92,6 +92,8 @@ class Version:
     """Its files beside the tensors."""
     shards: tuple[str, ...]
     """State digest of each shard."""
+    claimed_signers: tuple[str, ...] = ()
+    """Names of keys that notes on it name. Nothing is proved by that: `Subscriber(trust=)` checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Status:
     """Whether there are no problems."""
     problems: tuple[str, ...]
     """Why it is not healthy."""
+    ready: bool | None
+    """With `max_lag`, whether each server is ready for requests; None if that is not known or there is no server."""
     version: int | None
     """The held version; None if there is none, as for what follows."""
     metadata: dict[str, str]
@@ -143,6 +147,8 @@ class Status:
     """The command of `--exec`: `succeeded`, `running`, `failures`, `last_failure`."""
     servers: tuple[dict[str, Any], ...]
     """The servers of `--engine`: `url`, `version` and more, as `deltachain status --json` prints them."""
+    trust: dict[str, Any] | None = None
+    """Whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`; None if everybody's are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +370,7 @@ def fsck(
     if found.pop("directory", None) is not None:
         return DirectoryReport(problems, **found)
     del found["url"]
+    found.pop("signatures", None)
     return FsckReport(problems, tuple(found.pop("hints")), **found)
 
 
@@ -489,6 +496,7 @@ def _version(entry: dict[str, Any]) -> Version:
         routes=tuple(Route(route["from"], sum(file["size"] for file in route["files"])) for route in entry["routes"]),
         assets=tuple(Asset(**asset) for asset in entry["assets"]),
         shards=tuple(entry["shards"]),
+        claimed_signers=tuple(signer["name"] for signer in entry.get("claimed_signers", ())),
     )
 
 

@@ -74,15 +74,27 @@ class EngineCopy:
         directory: the shared copy. With a chain, the first process that opens it manages it; the others read it.
         changes: whether to find the changes between versions.
         remove: whether to remove the directory at the end, if this process manages it.
+        trust, quorum: as for `Subscriber`, if this process manages it.
     """
 
-    def __init__(self, chain: str | None, directory: str, *, changes: bool, remove: bool = False) -> None:
+    def __init__(
+        self,
+        chain: str | None,
+        directory: str,
+        *,
+        changes: bool,
+        remove: bool = False,
+        trust: str | list[str] | None = None,
+        quorum: int = 1,
+    ) -> None:
         self._directory, self._wants_changes, self._remove = directory, changes, remove
         self._subscriber: Subscriber | None = None
         try:
             if chain is not None:
                 # A directory that is to be removed may be left by a killed process, of a chain that was made anew.
-                self._subscriber = Subscriber(chain, host_copy=directory, kind="torch", adopt=remove)
+                self._subscriber = Subscriber(
+                    chain, host_copy=directory, kind="torch", adopt=remove, trust=trust, quorum=quorum
+                )
         except InUseError:
             pass
         except Error:

@@ -22,6 +22,7 @@ from . import _native
 from ._chain import Version, newest
 from ._errors import CancelledError, ForkedError, IoError, UsageError
 from ._files import Profile, Progress
+from ._keys import Signer, Trusted, signers, trusted
 from ._like import Expected, Like, Taking, known, pairs
 from ._ranks import Alone, Group, Ranks, TorchGroup, divide, usual_shards
 from ._settings import MOST_THREADS, Stop, choice, ending, number, texts, whole
@@ -203,6 +204,13 @@ class Publisher:
             version whose entry is not greater than that of the newest version is skipped, and its `Published.is_new` is
             False. With a group, the metadata of rank 0 count.
         other_files: whether to publish the assets of `like`.
+        sign_key: sign each version: a secret key as text, a path of the file that holds it, a `SignWith`, or a list of
+            these. By default `DELTACHAIN_SIGNING_KEY` of the environment, a text or a path. With a group, rank 0 signs,
+            and no other rank needs the key.
+        trust, quorum: follow only a head that this many of these keys have signed, as in `Subscriber`; the keys that
+            sign must be among them. By default one of those that sign.
+        vouch: digest of a head's commit that is followed although it is not signed so: to begin to sign a chain. Look
+            at it before, since you vouch for it.
         max_changed: the maximum share of elements, from 0 to 1, that may differ from the previous version: a guard
             against mistakes.
         scratch: a directory for links that wait to be stored, and for the head that is built after a restart.
@@ -239,6 +247,10 @@ class Publisher:
         skips: Sequence[int] = (),
         other_files: bool = True,
         max_changed: float | None = None,
+        sign_key: Signer | Sequence[Signer] | None = None,
+        trust: Trusted | Sequence[Trusted] | None = None,
+        quorum: int = 1,
+        vouch: str | None = None,
         scratch: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -283,6 +295,8 @@ class Publisher:
 
         def opened() -> None:
             self._like = None if like is None else Like(like)
+            own = signers(sign_key) if self._ranks.rank == 0 else []
+            keys = trusted(trust, quorum)
             self._store = store = open_store(
                 url,
                 storage_options=storage_options,
@@ -306,6 +320,9 @@ class Publisher:
                 keep_last,
                 None if scratch is None else os.fspath(scratch),
                 once,
+                [(key, function and self._asking(function)) for key, function in own],
+                keys,
+                vouch,
             )
 
         # The first rank makes the directory that the others open.
@@ -342,6 +359,29 @@ class Publisher:
         last = self._seen
         said = "nothing published yet" if last is None else f"last published version {last.version}, {last.digest[:12]}"
         return f"<deltachain.Publisher {self._url}, {said}{', publishing' if self._is_publishing() else ''}>"
+
+    def _asking(self, function: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+        """The function that signs, in a thread of its own: a publish that is cancelled does not wait for it."""
+        owner = weakref.ref(self)
+
+        def ask(text: bytes) -> bytes:
+            answer: Future[bytes] = Future()
+
+            def run() -> None:
+                try:
+                    answer.set_result(function(text))
+                except BaseException as error:
+                    answer.set_exception(error)
+
+            threading.Thread(target=run, name="deltachain-sign", daemon=True).start()
+            publisher = owner()
+            job = None if publisher is None else publisher._job
+            while not wait((answer,), _LOOK).done:
+                if job is not None and job._is_stopped:
+                    raise _cancelled()
+            return answer.result()
+
+        return ask
 
     def _is_publishing(self) -> bool:
         job = self._job

@@ -17,6 +17,7 @@ from ._chain import given
 from ._errors import Error, TornError, UsageError
 from ._files import Patch, Progress, patch_of, taken
 from ._host_copy import differences, mapped
+from ._keys import Trusted, trusted
 from ._settings import MOST_THREADS, Stop, ending, number, whole
 from ._store import Credentials, open_store
 from ._tensors import Kind, checked_kind, kind_of, name_of, shaped, usual_kind
@@ -70,6 +71,10 @@ class Held:
         other_files: with `host_copy`, whether to download the chain's assets, such as config.json and tokenizers.
         allow_rollback: digest of a commit that the subscriber may roll back to.
         adopt: whether the first version may be of another chain than the held version.
+        trust: take only versions that these keys have signed: a public key, a path of a file of them (one per line, `#`
+            begins a comment), or a list of both. The head is then the highest signed version.
+        quorum: how many of these keys have to sign.
+        forget_trust: with a host copy, forget that it was kept with `trust`, which must otherwise be given again.
         kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of tensors in patches. By default that of `into`;
             otherwise torch if it is imported, or else numpy if that is.
         threads: threads that decode and hash; by default, as many as processors.
@@ -101,6 +106,9 @@ class Held:
         other_files: bool = True,
         allow_rollback: str | None = None,
         adopt: bool = False,
+        trust: Trusted | Sequence[Trusted] | None = None,
+        quorum: int = 1,
+        forget_trust: bool = False,
         kind: Kind | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
@@ -120,6 +128,7 @@ class Held:
         if into is not None and not isinstance(into, Mapping):
             raise UsageError(f"USAGE: into= must be a mapping from names to tensors, not {type(into).__name__}")
         whole("threads", threads, 1, MOST_THREADS)
+        keys = trusted(trust, quorum)
         self._kind = checked_kind(kind) or (kind_of(next(iter(into.values()))) if into else usual_kind())
         self._store = open_store(
             url,
@@ -134,7 +143,7 @@ class Held:
         own_cache = None if cache is None else os.fspath(cache)
         place = None if host_copy is None else os.fspath(host_copy)
         self._native = _native.Follower(
-            self._store, place, patterns, own_cache, other_files, allow_rollback, adopt, into
+            self._store, place, patterns, own_cache, other_files, allow_rollback, adopt, into, keys, forget_trust
         )
         self._on_disk = place is not None
         self._threads = threads

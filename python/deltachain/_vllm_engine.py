@@ -206,7 +206,14 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             directory = shared_memory_directory(settings.chain, self._bytes())
         # Closes the old copy first: the new one may use the same directory.
         self.shutdown()
-        copy = EngineCopy(settings.chain, directory, changes=is_sparse, remove=settings.host_copy is None)
+        copy = EngineCopy(
+            settings.chain,
+            directory,
+            changes=is_sparse,
+            remove=settings.host_copy is None,
+            trust=settings.trust,
+            quorum=settings.quorum,
+        )
         self._copy, self._settings, self._is_sparse = copy, settings, is_sparse
         _logger.info(
             "deltachain: follows %s, managed by %s; updates are %s%s",

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import _native
 from ._errors import UsageError
+from ._keys import trusted
 
 __all__ = ["CONFIGURATION", "Settings", "fixed", "merged"]
 
@@ -41,6 +42,8 @@ class Settings:
             keeps them (`clear_cache=false`), and answers may mix two versions.
         timeout: maximum seconds that an update, or the start, waits for a version.
         start: `"model"`: the server begins to serve with its own model. `"newest"`: with the newest version.
+        trust: public keys, or files of them: only versions that these have signed are downloaded (`chain`).
+        quorum: how many of these keys have to sign.
         untested_loaders: whether `mode="sparse"` may use loaders that are untested with patches.
     """
 
@@ -50,6 +53,8 @@ class Settings:
     kv: str = "recompute"
     timeout: float = 600.0
     start: str = "model"
+    trust: str | list[str] | None = None
+    quorum: int = 1
     untested_loaders: bool = False
 
 
@@ -73,6 +78,12 @@ def fixed(additional: object) -> dict[str, Any]:
         _check(name, value)
     if settings.get("start") == "newest" and not {"chain", "host_copy"} & set(settings):
         raise UsageError(f'USAGE: "start": "newest" needs "chain" or "host_copy" in {CONFIGURATION}')
+    if "trust" in settings and "chain" not in settings:
+        raise UsageError(
+            f'USAGE: "trust" in {CONFIGURATION} needs "chain" there: who downloads the chain checks signatures '
+            "(`deltachain follow --trust`)"
+        )
+    trusted(settings.get("trust"), settings.get("quorum", 1))
     return settings
 
 

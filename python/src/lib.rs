@@ -21,6 +21,7 @@ mod operations;
 mod patches;
 mod publisher;
 mod report;
+mod signing;
 mod store;
 mod subscriber;
 mod tensors;
@@ -53,6 +54,8 @@ mod native {
     use crate::publisher::{Checkpoint, Publisher, Snapshot};
     #[pymodule_export]
     use crate::report::report;
+    #[pymodule_export]
+    use crate::signing::{public_key, secret_key};
     #[pymodule_export]
     use crate::store::{Stop, Store};
     #[pymodule_export]

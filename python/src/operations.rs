@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use deltachain::files::{self, FileOptions, LAYOUT_KEY, Layout, OutputFile};
-use deltachain::tensor::{StateDigests, TensorInfo, total_bytes};
+use deltachain::tensor::{Digest, StateDigests, TensorInfo, total_bytes};
 use deltachain::{
     DiffOptions, DiffReport, Error, FileSource, Limits, LinkReader, Profile, Progress, Replay, Result, Source,
     StateTable, check_sequence,
@@ -19,6 +19,12 @@ use crate::given::Given;
 use crate::link::{Link, LinkSource, Opened};
 use crate::tensors::Lent;
 use crate::work::{How, Threads, run};
+
+/// A digest that is given as text.
+pub(crate) fn digest_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Digest>> {
+    let parse = |text| Digest::from_hex(text).ok_or_else(|| usage(py, format!("{text:?} is not a digest"), None));
+    text.map(parse).transpose()
+}
 
 pub(crate) fn profile_named(py: Python<'_>, name: &str) -> PyResult<Profile> {
     match name {

@@ -18,7 +18,8 @@ use pyo3::types::PyDict;
 use rayon::prelude::*;
 
 use crate::errors::{no_pickle, usage};
-use crate::operations::{Info, profile_named, rows};
+use crate::operations::{Info, digest_of, profile_named, rows};
+use crate::signing::{SignerRow, TrustRow, signers, trust as trusted};
 use crate::store::{Stop, Store};
 use crate::tensors::{Bytes, Finder};
 use crate::work::{How, OfProcess, Threads, Watch, pool, run};
@@ -256,6 +257,9 @@ impl Publisher {
         keep_last: Option<u64>,
         scratch: Option<PathBuf>,
         once: Option<String>,
+        sign: Vec<SignerRow>,
+        trust: Option<TrustRow>,
+        vouch: Option<&str>,
     ) -> PyResult<Self> {
         let options = PublishOptions::default()
             .profile(profile_named(py, profile)?)
@@ -265,7 +269,10 @@ impl Publisher {
             .max_changed(max_changed)
             .keep_last(keep_last)
             .scratch(scratch)
-            .once(once);
+            .once(once)
+            .sign(signers(py, sign)?)
+            .trust(trusted(py, trust)?)
+            .vouch(digest_of(py, vouch)?);
         let like = like.map(|like| run(py, &How::default(), |_| SafetensorsState::open(&like))).transpose()?;
         let store = store.get().get(py)?;
         let publisher = run(py, &How::default(), |_| ChainPublisher::open(store, options))?;

@@ -19,8 +19,9 @@ use pyo3::prelude::*;
 
 use crate::errors::{cancelled, no_pickle, usage};
 use crate::memory::{Borrowed, Buffer, Kept};
-use crate::operations::{Info, rows};
+use crate::operations::{Info, digest_of, rows};
 use crate::patches::{Row, Rows};
+use crate::signing::{TrustRow, trust as trusted};
 use crate::store::Store;
 use crate::tensors::Lent;
 use crate::work::{How, OfProcess, Threads, run, run_apart, run_until};
@@ -193,11 +194,6 @@ fn free<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T
     }
 }
 
-fn hex(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Digest>> {
-    let parse = |text| Digest::from_hex(text).ok_or_else(|| usage(py, format!("{text:?} is not a digest"), None));
-    text.map(parse).transpose()
-}
-
 #[pymethods]
 impl Follower {
     /// Keeps a copy in a directory if one is given, otherwise in memory: from the first version on in tensors of the
@@ -213,10 +209,18 @@ impl Follower {
         allow_rollback: Option<&str>,
         adopt: bool,
         into: Option<Py<PyAny>>,
+        trust: Option<TrustRow>,
+        forget_trust: bool,
     ) -> PyResult<Self> {
-        let rollback = hex(py, allow_rollback)?;
+        let rollback = digest_of(py, allow_rollback)?;
         let others = if other_files { OtherFiles::Assets } else { OtherFiles::None };
-        let options = FollowerOptions::default().tensors(tensors).cache(cache).other_files(others).adopt(adopt);
+        let options = FollowerOptions::default()
+            .tensors(tensors)
+            .cache(cache)
+            .other_files(others)
+            .adopt(adopt)
+            .trust(trusted(py, trust)?)
+            .forget_trust(forget_trust);
         let into = into.map(|into| Provided { tensors: into, options: options.clone() });
         let options = options.allow_rollback(rollback);
         let stop = Stop::default();

@@ -54,8 +54,8 @@ fn steps_for(systems: For, steps: &mut Steps, runner: bool) {
         Some(python) => {
             steps.run("Python package", || python.run("python/tests", &["-m", "pytest", "--quiet", "."]));
             steps.run("examples in the Python package's documentation", || {
-                let modules = "import doctest, sys; from deltachain import _chain, _files, _publisher, _tensors; \
-                               sys.exit(sum(doctest.testmod(m).failed for m in (_chain, _files, _publisher, _tensors)))";
+                let modules = "import doctest, sys; from deltachain import _chain, _files, _keys, _publisher, _tensors; \
+                               sys.exit(sum(doctest.testmod(m).failed for m in (_chain, _files, _keys, _publisher, _tensors)))";
                 python.run("python/tests", &["-c", modules])
             });
         }

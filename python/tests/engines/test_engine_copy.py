@@ -112,6 +112,20 @@ def test_one_process_keeps_it_and_others_read(tmp_path: Path) -> None:
     assert (tmp_path / "copy").is_dir()
 
 
+def test_a_stranger_is_not_downloaded(tmp_path: Path) -> None:
+    key = dc.new_key("trainer")
+    for step, own in ((0, [key]), (1, [])):
+        with dc.Publisher(tmp_path / "chain", sign_key=own) as pub:
+            pub.publish({"weight": torch.full((8,), float(step))})
+    trust = [dc.public_key(key)]
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False, trust=trust)
+    try:
+        # The newest would be 1.
+        until(lambda: copy.ready == 0)
+    finally:
+        copy.close()
+
+
 def test_views_outlive_files_and_the_directory_is_removed(tmp_path: Path) -> None:
     digests = published(tmp_path, 1)
     copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False, remove=True)

@@ -13,6 +13,7 @@ import deltachain as dc
 from deltachain._vllm_settings import Settings, fixed, merged
 
 CHAIN = "s3://models/run7"
+OF_FIRST = dc.public_key(dc.new_key("first"))
 
 
 @pytest.fixture
@@ -49,6 +50,10 @@ def test_the_configuration_is_read() -> None:
         ({"timeout": float("nan")}, "timeout must be a number"),
         ({"untested_loaders": "yes"}, "untested_loaders must be true or false"),
         ({"start": "now", "chain": CHAIN}, "start must be one of model, newest"),
+        ({"trust": OF_FIRST}, '"trust" .* needs "chain"'),
+        ({"chain": CHAIN, "trust": 7}, "neither a key nor a file"),
+        ({"chain": CHAIN, "quorum": 2}, "quorum= needs trust="),
+        ({"chain": CHAIN, "trust": [OF_FIRST], "quorum": 0}, "quorum= must be"),
         ({"start": "newest"}, 'needs "chain" or "host_copy"'),
     ],
 )

@@ -1,0 +1,130 @@
+"""Keys of signed chains: who signs, and whom a reader trusts (SPEC-signatures.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _native
+from ._errors import UsageError
+from ._settings import whole
+
+__all__ = ["SignWith", "Signer", "Trusted", "new_key", "public_key", "signers", "trusted"]
+
+# What a secret key begins with.
+_SECRET = "PRIVATE+KEY+"
+
+
+@dataclass(frozen=True, slots=True)
+class SignWith:
+    """A key that is elsewhere, for `Publisher(sign_key=)`: a key service, a hardware token.
+
+    dc.Publisher(url, sign_key=dc.SignWith("trainer+c74f20a3+ARpc2QcUPDhM...", ask_the_key_service))
+    """
+
+    public: str
+    """Its public key, `NAME+ID+KEY`."""
+    function: Callable[[bytes], bytes]
+    """Returns the Ed25519 signature, 64 bytes, of the bytes that it is called with. Called from another thread, once
+    for each version. An exception from it ends the publish, and nothing is committed."""
+
+
+# A secret key as text, a path of a file that holds one, or a key that is elsewhere.
+Signer = str | os.PathLike[str] | SignWith
+# A public key as text, or a path of a file of keys.
+Trusted = str | os.PathLike[str]
+
+
+def new_key(name: str) -> str:
+    """A new secret key, as text. Keep it secret: who has it publishes in your name.
+
+    >>> import deltachain as dc
+    >>> dc.new_key("trainer").startswith("PRIVATE+KEY+trainer+")
+    True
+
+    Args:
+        name: a name for people, without spaces and `+`.
+    """
+    return _native.secret_key(name, os.urandom(32))
+
+
+def public_key(key: str | os.PathLike[str]) -> str:
+    """The public key of a secret one, which readers are given as `trust=`.
+
+    Args:
+        key: the secret key as text, or a path of the file that holds it.
+
+    Raises:
+        UsageError: if it is no secret key.
+    """
+    return _native.public_key(_secret(key, "key"))
+
+
+def signers(given: Signer | Sequence[Signer] | None) -> list[tuple[str, Callable[[bytes], bytes] | None]]:
+    """The keys that sign: secret ones, or public ones with the function that signs. By default that of the
+    environment."""
+    name = "sign_key="
+    if given is None:
+        given, name = os.environ.get("DELTACHAIN_SIGNING_KEY") or [], "DELTACHAIN_SIGNING_KEY"
+    rows: list[tuple[str, Callable[[bytes], bytes] | None]] = []
+    for key in _listed(given):
+        if not isinstance(key, SignWith):
+            rows.append((_secret(key, name), None))
+        elif callable(key.function):
+            rows.append((_public(key.public, "SignWith()"), key.function))
+        else:
+            raise UsageError("USAGE: SignWith() needs a function that signs")
+    return rows
+
+
+def trusted(given: Trusted | Sequence[Trusted] | None, quorum: int) -> tuple[list[str], int] | None:
+    """The keys of `trust=`, and how many have to sign."""
+    whole("quorum", quorum, 1)
+    if given is None:
+        if quorum != 1:
+            raise UsageError("USAGE: quorum= needs trust=")
+        return None
+    keys: list[str] = []
+    for one in _listed(given):
+        if isinstance(one, str) and not os.path.exists(one):
+            keys.append(_public(one, "trust="))
+        else:
+            keys += [_public(line, "trust=") for line in _lines(one, "trust=")]
+    return keys, quorum
+
+
+def _listed(given: Any) -> Sequence[Any]:
+    return given if isinstance(given, list | tuple) else [given]
+
+
+def _secret(key: object, name: str) -> str:
+    """The text of a secret key. No message has what was given, which may be a key with a slip."""
+    if isinstance(key, str) and "PRIVATE" in key:
+        return key.strip()
+    lines = _lines(key, name)
+    if len(lines) != 1:
+        raise UsageError(f"USAGE: {name}: the file must hold one secret key")
+    return lines[0]
+
+
+def _public(key: object, name: str) -> str:
+    if not isinstance(key, str):
+        raise UsageError(f"USAGE: {name} must be public keys, NAME+ID+KEY, or files of them")
+    if _SECRET in key:
+        raise UsageError(f"USAGE: {name} has a secret key: give the public one, and do not hand the secret one out")
+    return key.strip()
+
+
+def _lines(path: object, name: str) -> list[str]:
+    """The lines of a file of keys, without comments."""
+    try:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, ValueError, TypeError) as error:
+        why = f": {error.strerror}" if isinstance(error, OSError) else ""
+        raise UsageError(f"USAGE: {name} is neither a key nor a file of keys that can be read{why}") from None
+    return [line for line in lines if line and not line.startswith("#")]

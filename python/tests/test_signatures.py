@@ -1,0 +1,315 @@
+"""Signed chains: who publishes without a trusted key gets no reader, and what a key does wrong is said without it."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import shutil
+import threading
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import model, write_model
+from test_publisher import tensors
+from test_ranks import ran
+
+import deltachain as dc
+from deltachain._native import rules
+
+FIRST, SECOND, STRANGER = (dc.new_key(name) for name in ("first", "second", "stranger"))
+OF_FIRST, OF_SECOND, OF_STRANGER = map(dc.public_key, (FIRST, SECOND, STRANGER))
+
+
+def publish(url: Path, step: int, **settings: Any) -> dc.Published:
+    with dc.Publisher(url, **settings) as pub:
+        return pub.publish(tensors(step), metadata={"step": step})
+
+
+def take(sub: dc.Subscriber) -> int | None:
+    """Takes what there is to take; the version held then."""
+    update = sub.poll(timeout=60)
+    if update is not None:
+        update.apply()
+    return sub.version
+
+
+def signed(secret: str, text: bytes) -> bytes:
+    """Signs as RFC 8032, section 5.1.6 says, in the words of its section 6."""
+    p, q = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
+    d = -121665 * pow(121666, p - 2, p) % p
+
+    def add(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+        k, m = (a[1] - a[0]) * (b[1] - b[0]) % p, (a[1] + a[0]) * (b[1] + b[0]) % p
+        c, z = 2 * a[3] * b[3] * d % p, 2 * a[2] * b[2] % p
+        e, f, g, h = m - k, z - c, z + c, m + k
+        return e * f % p, g * h % p, f * g % p, e * h % p
+
+    def times(s: int) -> bytes:
+        y = 4 * pow(5, p - 2, p) % p
+        x2 = (y * y - 1) * pow(d * y * y + 1, p - 2, p)
+        x = pow(x2, (p + 3) // 8, p)
+        x = x if (x * x - x2) % p == 0 else x * pow(2, (p - 1) // 4, p) % p
+        x = p - x if x & 1 else x
+        sum_, point = (0, 1, 1, 0), (x, y, 1, x * y % p)
+        while s:
+            sum_, point, s = add(sum_, point) if s & 1 else sum_, add(point, point), s >> 1
+        x, y = (value * pow(sum_[2], p - 2, p) % p for value in sum_[:2])
+        return (y | (x & 1) << 255).to_bytes(32, "little")
+
+    def number(*parts: bytes) -> int:
+        return int.from_bytes(hashlib.sha512(b"".join(parts)).digest(), "little")
+
+    seed = b64decode(secret.split("+", 4)[4])[1:]
+    half = hashlib.sha512(seed).digest()
+    a = int.from_bytes(half[:32], "little") & ((1 << 254) - 8) | 1 << 254
+    r = number(half[32:], text) % q
+    point = times(r)
+    return point + ((r + number(point, times(a), text) * a) % q).to_bytes(32, "little")
+
+
+def test_a_follower_with_trust_takes_what_is_signed_alone(tmp_path: Path) -> None:
+    url = tmp_path / "chain"
+    publish(url, 0, sign_key=FIRST)
+    with dc.Subscriber(url, trust=OF_FIRST) as sub, dc.Subscriber(url) as other:
+        assert take(sub) == 0
+        publish(url, 1, sign_key=FIRST)
+        # Without a key, and with one that nobody trusts: the held version stays.
+        assert take(sub) == 1
+        publish(url, 2)
+        publish(url, 3, sign_key=STRANGER, vouch=commit_of(url))
+        assert (take(sub), take(other)) == (1, 3)
+        # One that may still be signed is waited for.
+        with pytest.raises(dc.TimeoutError):
+            sub.prepare(2, timeout=0)
+        assert sub.version == 1
+
+
+def commit_of(url: Path) -> str:
+    return dc.log(url)[0].commit
+
+
+def test_nothing_signed_is_no_version_to_take(tmp_path: Path) -> None:
+    publish(tmp_path / "chain", 0)
+    with dc.Subscriber(tmp_path / "chain", trust=[OF_FIRST]) as sub:
+        assert take(sub) is None
+        with pytest.raises(dc.TimeoutError):
+            sub.prepare(timeout=0)
+        assert sub.version is None
+
+
+def test_a_publisher_follows_no_stranger(tmp_path: Path) -> None:
+    url = tmp_path / "chain"
+    publish(url, 0, sign_key=FIRST)
+    stranger = publish(url, 1)
+    with pytest.raises(dc.ChainError) as refused:
+        publish(url, 2, sign_key=FIRST)
+    assert refused.value.rule == "R-SIG-03" and len(dc.log(url)) == 2
+    assert publish(url, 2, sign_key=FIRST, vouch=stranger.commit).version == 2
+    # A list of keys that does not have its own, and one that has.
+    with pytest.raises(dc.UsageError, match="not among those it trusts"):
+        dc.Publisher(url, sign_key=FIRST, trust=OF_SECOND)
+    assert publish(url, 3, sign_key=SECOND, trust=[OF_FIRST, OF_SECOND]).version == 3
+
+
+@pytest.mark.parametrize("in_directory", [False, True])
+def test_an_old_head_is_no_head(tmp_path: Path, in_directory: bool) -> None:
+    url, old = tmp_path / "chain", tmp_path / "old"
+    publish(url, 0, sign_key=FIRST)
+    shutil.copytree(url, old)
+    publish(url, 1, sign_key=FIRST)
+    copy = {"host_copy": tmp_path / "copy"} if in_directory else {}
+    with dc.Subscriber(url, trust=OF_FIRST, **copy) as sub:
+        assert take(sub) == 1
+        shutil.rmtree(url)
+        shutil.copytree(old, url)
+        with pytest.raises(dc.ChainError) as refused:
+            take(sub)
+        assert refused.value.rule == rules.CHN_14 and sub.version == 1
+
+
+def test_a_key_that_is_no_longer_trusted_signs_nothing(tmp_path: Path) -> None:
+    url, copy = tmp_path / "chain", tmp_path / "copy"
+    publish(url, 0, sign_key=[FIRST, SECOND])
+    with dc.Subscriber(url, host_copy=copy, trust=[OF_FIRST, OF_SECOND]) as sub:
+        assert take(sub) == 0
+    publish(url, 1, sign_key=FIRST)
+    with dc.Subscriber(url, host_copy=copy, trust=OF_SECOND) as sub:
+        assert take(sub) == 0
+    with dc.Subscriber(url, host_copy=copy, trust=[OF_FIRST, OF_SECOND]) as sub:
+        assert take(sub) == 1
+
+
+def test_notes_of_another_chain_do_not_count(tmp_path: Path) -> None:
+    url, other = tmp_path / "chain", tmp_path / "other"
+    publish(url, 0, sign_key=FIRST)
+    publish(other, 5, sign_key=FIRST)
+    with dc.Subscriber(url, trust=OF_FIRST) as sub:
+        assert take(sub) == 0
+        shutil.rmtree(url)
+        shutil.copytree(other, url)
+        with pytest.raises(dc.ChainError) as refused:
+            take(sub)
+        assert refused.value.rule == rules.CHN_13 and sub.version == 0
+
+
+def test_trust_is_not_forgotten_at_a_restart(tmp_path: Path) -> None:
+    url, copy = tmp_path / "chain", tmp_path / "copy"
+    publish(url, 0, sign_key=FIRST)
+    with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
+        assert take(sub) == 0
+    publish(url, 1)
+    with pytest.raises(dc.UsageError, match="no keys were given"):
+        dc.Subscriber(url, host_copy=copy)
+    with dc.Subscriber(url, host_copy=copy, forget_trust=True) as sub:
+        assert take(sub) == 1
+    with dc.Subscriber(url, host_copy=copy) as sub:
+        assert sub.version == 1
+
+
+def test_a_quorum_is_of_different_keys(tmp_path: Path) -> None:
+    url = tmp_path / "chain"
+    publish(url, 0, sign_key=[FIRST, SECOND])
+    with dc.Subscriber(url, trust=[OF_FIRST, OF_SECOND], quorum=2) as sub:
+        assert take(sub) == 0
+        publish(url, 1, sign_key=FIRST)
+        assert take(sub) == 0
+    with pytest.raises(dc.ChainError):
+        publish(url, 2, sign_key=[FIRST, SECOND], trust=[OF_FIRST, OF_SECOND], quorum=2)
+    for settings in (
+        {"trust": 7},
+        {"trust": OF_FIRST, "quorum": 2},
+        {"quorum": 2},
+        {"trust": []},
+        {"trust": [OF_FIRST] * 2},
+    ):
+        with pytest.raises(dc.UsageError):
+            dc.Subscriber(url, **settings)
+
+
+def test_keys_come_from_files_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, secret, public = tmp_path / "chain", tmp_path / "a+b key", tmp_path / "keys"
+    secret.write_text(f"# of the trainer\n{FIRST}\n")
+    public.write_text(f"# the trainer\n{OF_FIRST}\n\n  {OF_SECOND}\n")
+    assert dc.public_key(secret) == OF_FIRST
+    publish(url, 0, sign_key=str(secret))
+    monkeypatch.setenv("DELTACHAIN_SIGNING_KEY", str(secret))
+    publish(url, 1)
+    monkeypatch.setenv("DELTACHAIN_SIGNING_KEY", f"{SECOND}\n")
+    publish(url, 2, trust=public)
+    with dc.Subscriber(url, trust=str(public)) as sub:
+        assert take(sub) == 2
+    with dc.Subscriber(url, trust=[public, OF_STRANGER]) as sub:
+        assert take(sub) == 2
+    monkeypatch.setenv("DELTACHAIN_SIGNING_KEY", "there is no such file")
+    with pytest.raises(dc.UsageError, match="DELTACHAIN_SIGNING_KEY"):
+        publish(url, 3)
+    # No key at all is given by an empty list.
+    publish(url, 3, sign_key=[])
+
+
+def test_secrets_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    seed = FIRST.split("+", 4)[4]
+    url = tmp_path / "chain"
+    slips = [FIRST[:-4], FIRST.lower(), f" {FIRST} x", FIRST.removeprefix("PRIVATE+"), FIRST.replace("first", "other")]
+    (tmp_path / "two").write_text(f"{FIRST}\n{SECOND}")
+    shown: list[object] = []
+    for slip in (*slips, tmp_path / "two", tmp_path / "none", 3):
+        for call in (lambda key: dc.Publisher(url, sign_key=[key]), dc.public_key):
+            with pytest.raises(dc.UsageError) as refused:
+                call(slip)
+            shown += [refused.value, repr(refused.value), refused.value.__cause__]
+    for call in (
+        lambda: dc.Subscriber(url, trust=FIRST),
+        lambda: dc.Subscriber(url, trust=[OF_SECOND, FIRST], quorum=2),
+        lambda: dc.Publisher(url, trust=FIRST),
+        lambda: dc.Publisher(url, sign_key=dc.SignWith(FIRST, bytes)),
+    ):
+        with pytest.raises(dc.UsageError, match="secret key") as refused:
+            call()
+        shown.append(refused.value)
+    with dc.Publisher(url, sign_key=FIRST) as pub:
+        pub.publish(tensors(0))
+        with pytest.raises(TypeError):
+            pickle.dumps(pub)
+        shown += [repr(pub), vars(pub), caplog.text]
+    assert seed.lower() not in "".join(map(str, shown)).lower()
+
+
+def test_a_function_signs(tmp_path: Path) -> None:
+    url, asked = tmp_path / "chain", []
+
+    def sign(text: bytes) -> bytes:
+        asked.append(text)
+        return signed(FIRST, text)
+
+    publish(url, 0, sign_key=[dc.SignWith(OF_FIRST, sign), SECOND])
+    with dc.Subscriber(url, trust=[OF_FIRST, OF_SECOND], quorum=2) as sub:
+        assert take(sub) == 0
+        assert [text.decode().split("\n")[2:] for text in asked] == [["0", sub.commit, ""]]
+
+
+def test_a_function_that_fails_ends_the_publish(tmp_path: Path) -> None:
+    url = tmp_path / "chain"
+
+    def raises(text: bytes) -> bytes:
+        raise ConnectionError("the key service is away")
+
+    refusals: list[Any] = [raises, lambda text: b"short", lambda text: None, lambda text: signed(SECOND, text), bytes]
+    for step, function in enumerate(refusals):
+        with dc.Publisher(url, sign_key=dc.SignWith(OF_FIRST, function)) as pub:
+            with pytest.raises(dc.Error) as failed:
+                pub.publish(tensors(step))
+            assert not dc.log(url)
+            assert (function is raises) == ("the key service is away" in str(failed.value))
+    with pytest.raises(dc.UsageError):
+        dc.Publisher(url, sign_key=dc.SignWith(OF_FIRST, 3))  # type: ignore[arg-type]
+    # The next publisher knows what to do with what they left.
+    assert publish(url, 0, sign_key=FIRST).version == 0
+
+
+def test_a_function_that_blocks_can_be_left(tmp_path: Path) -> None:
+    url, is_asked, ends = tmp_path / "chain", threading.Event(), threading.Event()
+
+    def sign(text: bytes) -> bytes:
+        is_asked.set()
+        assert ends.wait(60)
+        return signed(FIRST, text)
+
+    with dc.Publisher(url, sign_key=dc.SignWith(OF_FIRST, sign)) as pub:
+        with pytest.raises(dc.CancelledError):
+            pub.publish(tensors(0), stop=is_asked)
+        assert not dc.log(url)
+        ends.set()
+        assert pub.publish(tensors(0)).version == 0
+    with dc.Subscriber(url, trust=OF_FIRST) as sub:
+        assert take(sub) == 0
+
+
+def test_rank_0_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, like, key = tmp_path / "chain", tmp_path / "like", tmp_path / "key"
+    write_model(like / "model.safetensors", model(0))
+    key.write_text(FIRST)
+    # The other ranks would fail if they looked for it.
+    monkeypatch.setenv("TEST_KEY_OF_RANK_0", str(key))
+    monkeypatch.setenv("DELTACHAIN_SIGNING_KEY", str(tmp_path / "there is no such file"))
+    said = ran("sockets", 2, url, like, 0, 1)
+    assert [[row.get("version") for row in rows] for rows in said] == [[0, 1], [0, 1]], said
+    with dc.Subscriber(url, trust=OF_FIRST) as sub:
+        assert take(sub) == 1
+
+
+def test_async_subscribers_have_trust(tmp_path: Path) -> None:
+    import asyncio
+
+    url = tmp_path / "chain"
+    publish(url, 0, sign_key=FIRST)
+    publish(url, 1)
+
+    async def held() -> int:
+        async with dc.AsyncSubscriber(url, trust=OF_FIRST) as sub:
+            return (await sub.prepare(timeout=60)).version
+
+    assert asyncio.run(held()) == 0
