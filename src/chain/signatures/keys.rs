@@ -72,17 +72,18 @@ impl FromStr for VerifierKey {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let refused = || Error::usage(format!("{text:?} is not a public key: NAME+ID+KEY"));
+        // Texts are not repeated: somebody may have given a secret key.
+        let refused = || Error::usage("this is not a public key: NAME+ID+KEY");
         let mut parts = text.splitn(3, '+');
         let (Some(name), Some(id), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(refused());
         };
         let [ED25519, key @ ..] = base64::decode::<33>(key).ok_or_else(refused)? else {
-            return Err(Error::usage(format!("{text:?} is not an Ed25519 key")));
+            return Err(Error::usage("this is not an Ed25519 key"));
         };
         let read = Self::new(name, key)?;
         if read.id() != id {
-            return Err(Error::usage(format!("the public key {text:?} is damaged: its ID should be {}", read.id())));
+            return Err(Error::usage(format!("the public key is damaged: its ID should be {}", read.id())));
         }
         Ok(read)
     }

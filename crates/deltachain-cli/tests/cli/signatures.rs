@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -26,7 +27,7 @@ fn run(folder: &Folder, arguments: &[&str]) -> Ran {
 fn assert_silent(folder: &Folder, ran: &Ran) {
     for entry in fs::read_dir(folder.at(".")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        if name.ends_with(".key") {
+        if Path::new(&name).extension().is_some_and(|end| end == "key") {
             let secret = secret(folder, &name);
             assert!(!ran.stdout.contains(&secret) && !ran.stderr.contains(&secret), "{name}: {ran:?}");
         }
