@@ -32,7 +32,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// What a key file holds.
 #[derive(Debug)]
 pub(crate) enum Keys {
-    Secret(SigningKey),
+    Secret(Box<SigningKey>),
     Public(Vec<VerifierKey>),
 }
 
@@ -45,7 +45,7 @@ impl Keys {
         let lines: Vec<(usize, &str)> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
         match lines.as_slice() {
             [] => Err(Error::usage("there is no key in it")),
-            [(_, line)] if line.starts_with(SECRET) => SigningKey::parse(line).map(Self::Secret),
+            [(_, line)] if line.starts_with(SECRET) => SigningKey::parse(line).map(Box::new).map(Self::Secret),
             lines if lines.iter().any(|(_, line)| line.contains(SECRET)) => {
                 Err(Error::usage("a secret key has to be the only key in its file"))
             }
@@ -160,7 +160,7 @@ impl SignArgs {
 fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
     let Some(text) = env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
     let read = match text.to_str().map(Keys::parse) {
-        Some(Ok(Keys::Secret(key))) => return Ok(Some(Arc::new(key))),
+        Some(Ok(Keys::Secret(key))) => return Ok(Some(Arc::new(*key))),
         Some(Err(error)) => error.message().to_owned(),
         Some(Ok(Keys::Public(_))) | None => "this is not a secret key".to_owned(),
     };
@@ -174,7 +174,7 @@ fn secret(path: &Path) -> Result<SigningKey> {
             let text = "this is a public key: give the file of the secret one, or --sign-command if it is elsewhere";
             Err(Error::usage(text).in_file(path))
         }
-        Keys::Secret(key) => refuse_open(path).map(|()| key),
+        Keys::Secret(key) => refuse_open(path).map(|()| *key),
     }
 }
 

@@ -1,7 +1,9 @@
 //! What users can do about a refusal where an option helps. The tool and the Python package name their options
 //! differently, so each has a column here.
 
-use deltachain::rules::{CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, Rule, SIG_01, SIG_03};
+use deltachain::rules::{
+    CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, Rule, SIG_01, SIG_03,
+};
 use deltachain::{Error, ErrorClass};
 
 /// Who shows an error.
