@@ -45,7 +45,7 @@ impl Keys {
         let lines: Vec<(usize, &str)> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
         match lines.as_slice() {
             [] => Err(Error::usage("there is no key in it")),
-            [(_, line)] if line.starts_with(SECRET) => SigningKey::parse(line).map(|key| Self::Secret(Box::new(key))),
+            [(_, line)] if line.starts_with(SECRET) => SigningKey::parse(line).map(Box::new).map(Self::Secret),
             lines if lines.iter().any(|(_, line)| line.contains(SECRET)) => {
                 Err(Error::usage("a secret key has to be the only key in its file"))
             }

@@ -11,7 +11,7 @@ use crate::shared_args::{SIGNATURES, parse_digest, parse_seconds};
 
 /// Who signs.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_field_names, reason = "they are the options' names")]
+#[expect(clippy::struct_field_names, reason = "the options have these names")]
 pub(crate) struct SignArgs {
     /// Sign with the secret key in this file, which `deltachain key new` made; repeatable [default: the content of
     /// DELTACHAIN_SIGNING_KEY, if it is set]

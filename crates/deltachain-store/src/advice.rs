@@ -46,7 +46,7 @@ const BY_RULE: [Row; 9] = [
     (&[LIM_05, LIM_07], ALLOWED, ALLOWED),
     (
         &[SIG_01],
-        "check the URL and the keys of --trust and --quorum; `deltachain log` says who claims to have signed",
+        "check the URL, --trust and --quorum, and ask the publisher: `deltachain log` says who claims to have signed",
         "check the URL and the keys of `trust`; `log()` says who claims to have signed",
     ),
     (&[SIG_03], STRANGER, STRANGER),
