@@ -20,6 +20,7 @@ from ._errors import ChainError, Error, InUseError, TimeoutError, UsageError, Wr
 from ._files import Patch
 from ._host_copy import differences, mapped
 from ._native import rules
+from ._store import open_store
 from ._subscriber import Subscriber
 
 __all__ = ["EngineCopy", "Version", "shared_memory_directory"]
@@ -91,6 +92,8 @@ class EngineCopy:
         self._subscriber: Subscriber | None = None
         try:
             if chain is not None:
+                # A subscriber would wait for a directory that does not exist.
+                open_store(chain)
                 # A directory that is to be removed may be left by a killed process, of a chain that was made anew.
                 self._subscriber = Subscriber(
                     chain, host_copy=directory, kind="torch", adopt=remove, trust=trust, quorum=quorum
