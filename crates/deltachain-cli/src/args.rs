@@ -14,8 +14,8 @@ use crate::chain_args::{
 #[cfg(feature = "exchange")]
 use crate::exchange_args::{ExportArgs, ImportArgs};
 use crate::failure;
+use crate::key_args::{KeyArgs, SignVersionArgs};
 use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
-use crate::signature_args::{KeyArgs, SignVersionArgs};
 
 const EXAMPLES: &str = "\
 Examples:

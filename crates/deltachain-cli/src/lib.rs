@@ -15,6 +15,7 @@ mod exchange_args;
 mod failure;
 mod inputs;
 mod interrupt;
+mod key_args;
 mod keys;
 mod listener;
 mod numbers;

@@ -2,9 +2,9 @@
 
 use deltachain::Result;
 
+use crate::key_args::{KeyArgs, KeyCommand};
 use crate::keys::{Keys, as_json, make};
 use crate::output::Output;
-use crate::signature_args::{KeyArgs, KeyCommand};
 
 pub(crate) fn run(args: &KeyArgs, output: Output) -> Result<()> {
     match &args.command {

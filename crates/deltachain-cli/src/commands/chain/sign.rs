@@ -6,8 +6,8 @@ use deltachain_store::{LogEntry, Store};
 use serde_json::json;
 
 use crate::commands::chain::log::notes;
+use crate::key_args::SignVersionArgs;
 use crate::output::{Output, printable};
-use crate::signature_args::SignVersionArgs;
 
 pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
     let signers = args.sign.some_signers()?;
