@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
 
+use crate::codec::changes::append_changes;
 use crate::codec::encode::{EncodedSegment, encode};
 use crate::codec::lane::with_lane;
 use crate::codec::piece::{PieceInput, PieceSink, Profile};
@@ -15,6 +16,7 @@ use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link_writer::LinkWriter;
 use crate::progress::Progress;
+use crate::sums::{LinkSums, PieceSums, Sums};
 use crate::tensor::{Digest, PieceDigests, State, StateDigests, TensorInfo, digests_of, total_bytes};
 
 /// How to make a link.
@@ -26,6 +28,8 @@ pub struct DiffOptions<'a> {
     /// The base's digests, if they are known: a publisher has them from the report of the link before this one. They
     /// save hashing the base. `None`: they are computed. If they are not the base's, the link fits no state.
     pub base_digests: Option<&'a StateDigests>,
+    /// Whether the link carries sums, so that readers can take it in place (SPEC-in-place section 24.3).
+    pub sums: bool,
     /// Free text for people and tools: step number, run name.
     pub metadata: BTreeMap<String, String>,
     /// Is told the bytes of base and target that have been dealt with.
@@ -34,7 +38,7 @@ pub struct DiffOptions<'a> {
 
 impl Default for DiffOptions<'_> {
     fn default() -> Self {
-        Self { profile: Profile::default(), base_digests: None, metadata: BTreeMap::new(), progress: &() }
+        Self { profile: Profile::default(), base_digests: None, sums: false, metadata: BTreeMap::new(), progress: &() }
     }
 }
 
@@ -42,6 +46,7 @@ impl<'a> DiffOptions<'a> {
     crate::setters! {
         profile: Profile,
         base_digests: Option<&'a StateDigests>,
+        sums: bool,
         metadata: BTreeMap<String, String>,
         progress: &'a dyn Progress,
     }
@@ -119,6 +124,8 @@ pub fn diff(
     }
 
     let mut writer = LinkWriter::default();
+    let mut sums: Vec<Vec<PieceSums>> =
+        entries.iter().map(|entry| vec![PieceSums::default(); entry.pieces.len()]).collect();
     let mut changed = 0;
     // Of the target's tensors, and of the tensors that they are compared with.
     let mut new_digests = PieceDigests::new(target.tensors().iter())?;
@@ -134,6 +141,7 @@ pub fn diff(
                 let Compared { tensor, piece, .. } = *compared;
                 changed += seen.changed;
                 new_digests.set(tensor, piece, seen.new)?;
+                sums[tensor][address(piece)?] = seen.sums;
                 if let Some(old) = seen.old {
                     old_digests.set(tensor, piece, old)?;
                 }
@@ -162,8 +170,13 @@ pub fn diff(
     let unchanged = |(entry, old): &(WrittenTensor, &Option<usize>)| {
         old.is_some_and(|old| base.tensors()[old] == entry.info && base_digests.tensors[old] == entry.digest())
     };
-    let written = entries.into_iter().zip(&same_names).filter(|pair| !unchanged(pair));
-    let mut tensors: Vec<TensorEntry> = written.map(|(entry, _)| TensorEntry::Write(entry.into())).collect();
+    let written = entries.into_iter().zip(&same_names).zip(sums).filter(|(pair, _)| !unchanged(pair));
+    let (mut tensors, mut sums): (Vec<TensorEntry>, BTreeMap<String, Vec<PieceSums>>) = written
+        .map(|((entry, _), sums)| {
+            let named = (entry.info.name().to_owned(), sums);
+            (TensorEntry::Write(entry.into()), named)
+        })
+        .unzip();
     let mut kept = same_names.iter().flatten().copied().peekable();
     let removed = base.tensors().iter().enumerate().filter(|(number, _)| kept.next_if_eq(number).is_none());
     tensors.extend(removed.map(|(_, info)| TensorEntry::Remove(info.name().to_owned())));
@@ -172,7 +185,9 @@ pub fn diff(
 
     let index = Index { metadata: options.metadata.clone(), segments: Vec::new(), tensors };
     let is_direct = writer.is_direct();
-    let bytes = writer.finish(base_digests.state, target_digests.state, index, out)?;
+    let entries = index.tensors.iter().map(|entry| sums.remove(entry.name()).unwrap_or_default());
+    let sums = options.sums.then(|| LinkSums { entries: entries.collect() });
+    let bytes = writer.finish(base_digests.state, target_digests.state, index, sums.as_ref(), out)?;
     Ok(DiffReport {
         base: base_digests.state,
         target: target_digests,
@@ -222,6 +237,8 @@ struct Seen {
     new: Digest,
     /// Digest in the base, if it is asked for and there is a base.
     old: Option<Digest>,
+    /// Zero unless they are asked for.
+    sums: PieceSums,
 }
 
 /// Hashes a piece of the target while it is compared with the base's.
@@ -246,7 +263,7 @@ impl PieceSink for Look<'_> {
         let hash_old = |old| if changed == 0 { new } else { Digest::of_bytes(old) };
         let old = base.filter(|_| !self.is_base_known).map(hash_old);
         let changed = if base.is_some() { changed } else { (target.len() / self.lane_bytes) as u64 };
-        Seen { changed, new, old }
+        Seen { changed, new, old, sums: PieceSums::default() }
     }
 }
 
@@ -293,6 +310,32 @@ impl Job<'_> {
                 hasher: blake3::Hasher::new(),
             })
         })?;
+        let mut pieces = pieces;
+        if options.sums {
+            for (seen, input) in pieces.iter_mut().zip(&inputs) {
+                seen.sums.piece = Sums::of_bytes(0, input.target);
+            }
+            for segment in &segments {
+                for &number in &segment.pieces {
+                    let target = inputs[number].target;
+                    let zeros;
+                    let base = match inputs[number].base {
+                        Some(base) => base,
+                        None => {
+                            zeros = vec![0; target.len()];
+                            &zeros
+                        }
+                    };
+                    pieces[number].sums.coded = if segment.coding.is_sparse() {
+                        let (mut numbers, mut values) = (Vec::new(), Vec::new());
+                        append_changes(lane_bytes, 0, (base, target), &mut numbers, &mut values);
+                        Sums::of_lanes(lane_bytes, &numbers, &values)
+                    } else {
+                        pieces[number].sums.piece
+                    };
+                }
+            }
+        }
         Ok(EncodedGroup { segments, pieces })
     }
 }
@@ -344,6 +387,7 @@ mod tests {
     use crate::limits::Limits;
     use crate::link::LinkReader;
     use crate::replay::apply;
+    use crate::sums::StateSums;
     use crate::tensor::{Dtype, MemoryState, PIECE_BYTES, ReadOnce};
 
     fn state(tensors: &[(&str, Dtype, Vec<u8>)]) -> MemoryState {
@@ -401,6 +445,31 @@ mod tests {
 
         fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
             self.0.bytes(tensor, range)
+        }
+    }
+
+    #[test]
+    fn sums_of_a_link_are_those_of_the_target() {
+        let (base, target) = pair();
+        let (table, sums) = StateSums::hashed(&base, &()).unwrap();
+        for profile in [Profile::Compact, Profile::Local, Profile::Direct] {
+            let mut file = Vec::new();
+            diff(&base, &target, &DiffOptions::default().profile(profile).sums(true), &mut file).unwrap();
+            let link = LinkReader::open(file.clone(), &Limits::default()).unwrap();
+            link.verify(&()).unwrap();
+            assert!(apply(&base, &link).unwrap() == target);
+            let link_sums = link.sums().unwrap();
+            let after = sums.after(&table, &link, link_sums.as_ref()).unwrap();
+            assert_eq!(after, StateSums::hashed(&target, &()).unwrap().1);
+            after.check(&target, &()).unwrap();
+            assert_eq!(after.check(&base, &()).unwrap_err().rule(), Some("R-SUM-04"));
+            // A damaged area is none, and nothing else changes.
+            let end = file.len() - 1;
+            file[end] ^= 1;
+            let link = LinkReader::open(file, &Limits::default()).unwrap();
+            assert_eq!(link.sums().unwrap(), None);
+            assert!(apply(&base, &link).unwrap() == target);
+            assert!(sums.after(&table, &link, None).unwrap().tensors.contains(&None));
         }
     }
 

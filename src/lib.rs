@@ -117,6 +117,7 @@ mod replay;
 pub mod rules;
 mod source;
 mod squash;
+pub mod sums;
 mod table;
 pub mod tensor;
 mod varint;

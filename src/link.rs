@@ -5,11 +5,13 @@ use rayon::prelude::*;
 use crate::codec::decode::{Decoded, PartChanges};
 use crate::codec::lane::Lane;
 use crate::error::{Error, Result, Section};
+use crate::format::extension::{self, SUMS_BIT, SUMS_KIND};
 use crate::format::{Coding, HEADER_BYTES, Header, Index, Part, Table, WrittenTensor};
 use crate::limits::{Limits, address};
 use crate::progress::Progress;
 use crate::rules::{self, ensure};
 use crate::source::Source;
+use crate::sums::LinkSums;
 use crate::tensor::{Dtype, TensorInfo};
 
 /// A link whose header and index have been read and checked (steps 1 to 6 of SPEC section 10).
@@ -94,6 +96,24 @@ impl<S: Source> LinkReader<S> {
     /// Whether every segment has absolute values, so that patches can be read without a base (SPEC section 9.2).
     pub fn is_direct(&self) -> bool {
         !self.index.segments.iter().any(|segment| segment.coding.is_relative())
+    }
+
+    /// The sums that the link carries (SPEC-in-place section 24.3); `None` if it has none, or if what is there is not right.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn sums(&self) -> Result<Option<LinkSums>> {
+        let Some(expected) = LinkSums::record_bytes(&self.index) else { return Ok(None) };
+        if self.header.compatible_features & SUMS_BIT == 0 || self.header.extension_length < expected {
+            return Ok(None);
+        }
+        // The area ends where the file does.
+        let begin = self.header.file_length() - self.header.extension_length;
+        let area = (begin, self.header.extension_length);
+        let Some(data) = extension::record(&self.source, area, SUMS_KIND, expected)? else { return Ok(None) };
+        let (rows, digests) = self.index.to_runs();
+        let binding = LinkSums::binding(self.header.base, self.header.target, &[&rows, &digests]);
+        Ok(LinkSums::parse(&data, binding, &self.index))
     }
 
     /// The tensor that a part belongs to.

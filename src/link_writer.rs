@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 
 use crate::error::{Error, Result};
+use crate::format::extension::{self, SUMS_BIT, SUMS_KIND};
 use crate::format::stream::{Compressor, Effort};
 use crate::format::{Coding, Header, Index, SegmentEntry};
 use crate::limits::Limits;
+use crate::sums::LinkSums;
 use crate::tensor::Digest;
 
 /// Segments up to this many bytes together wait in memory, more of them in a temporary file.
@@ -53,19 +55,31 @@ impl LinkWriter {
         self.waiting.drain(..).try_for_each(|bytes| file.write_all(&bytes))
     }
 
-    /// Writes the whole link; `index.segments` is filled in here. Returns the link's length.
-    pub(crate) fn finish(self, base: Digest, target: Digest, mut index: Index, out: &mut dyn Write) -> Result<u64> {
+    /// Writes the whole link, with `sums` if they are given; `index.segments` is filled in here. Returns the link's length.
+    pub(crate) fn finish(
+        self,
+        base: Digest,
+        target: Digest,
+        mut index: Index,
+        sums: Option<&LinkSums>,
+        out: &mut dyn Write,
+    ) -> Result<u64> {
         index.segments = self.segments;
         let (rows, digests) = index.to_runs();
         let stored = Compressor::default().encode(&[&rows, &digests], Effort::Index)?;
+        let area = sums.map(|sums| {
+            let binding = LinkSums::binding(base, target, &[&rows, &digests]);
+            extension::area(SUMS_KIND, &sums.to_record(binding, &index))
+        });
+        let area = area.unwrap_or_default();
         let header = Header {
-            compatible_features: 0,
+            compatible_features: if area.is_empty() { 0 } else { SUMS_BIT },
             base,
             target,
             index_stored: stored.len() as u64,
             index_raw: (rows.len() + digests.len()) as u64,
             segments_length: self.length,
-            extension_length: 0,
+            extension_length: area.len() as u64,
             index_crc: crc32fast::hash(&stored),
         };
         // The writer is as strict as the reader: it writes only what the reader accepts.
@@ -82,6 +96,7 @@ impl LinkWriter {
             }
         }
         self.waiting.into_iter().try_for_each(|bytes| out.write_all(&bytes)).map_err(writing)?;
+        out.write_all(&area).map_err(writing)?;
         out.flush().map_err(writing)?;
         Ok(header.file_length())
     }
@@ -106,7 +121,7 @@ mod tests {
         let written = WrittenTensor { info, start: Start::Zeros, pieces, digests: vec![Digest([0; 32]); 6] };
         let index = Index { tensors: vec![TensorEntry::Write(written.into())], ..Index::default() };
         let mut out = Vec::new();
-        let length = writer.finish(Digest([1; 32]), Digest([2; 32]), index, &mut out).unwrap();
+        let length = writer.finish(Digest([1; 32]), Digest([2; 32]), index, None, &mut out).unwrap();
         assert_eq!(length, out.len() as u64);
         // Not `assert_eq`, which would print them.
         assert!(out.ends_with(&segments.concat()));

@@ -151,6 +151,8 @@ rules! {
     CHN_16 "R-CHN-16" Corrupt;
     CHN_17 "R-CHN-17" Chain;
     SIG_01 "R-SIG-01" Chain;
+    SUM_03 "R-SUM-03" StateMismatch;
+    SUM_04 "R-SUM-04" StateMismatch;
 }
 
 /// Rules that bind writers, which no reader checks: they are not among [`RULES`].

@@ -79,7 +79,7 @@ pub fn squash<S: Source>(links: &[&LinkReader<S>], out: &mut dyn Write) -> Resul
     }
     let (writer, tensors) = squasher.finish()?;
     let index = Index { metadata, segments: Vec::new(), tensors };
-    writer.finish(first.header().base, last.header().target, index, out)
+    writer.finish(first.header().base, last.header().target, index, None, out)
 }
 
 /// A composed piece, as states whose difference it is.

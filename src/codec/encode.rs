@@ -130,6 +130,11 @@ impl<'a, L: Lane> Planned<'a, L> {
                 Some(plan) => plan.method,
                 None => Lanes::of(self.kind, piece, self.profile).method(&mut found.places),
             };
+            // Dense differences would need contexts to be short, and old values of all lanes.
+            let method = match (self.profile, method) {
+                (Profile::Local, Some((Positions::Dense, true))) => Some((Positions::Dense, false)),
+                (_, method) => method,
+            };
             let mut sink = sink(piece);
             if let Some(open) = all_open.iter_mut().find(|open| method == Some(open.sorted.method)) {
                 changed.push(self.add(open, number, found, &mut sink));
@@ -147,6 +152,9 @@ impl<'a, L: Lane> Planned<'a, L> {
     }
 
     fn begin(&self, method: Method) -> Open<L> {
+        if self.profile == Profile::Local {
+            return Open { sorted: Sorted::new(method, 1), own: Vec::new().into_iter(), shared: Vec::new() };
+        }
         let planned = self.plans.iter().flatten().filter(|plan| plan.method == Some(method));
         let own: Vec<&ExponentStatistics> = planned.filter_map(|plan| plan.rates.as_ref()).collect();
         let Thresholds { own, shared } = match method {

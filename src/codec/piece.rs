@@ -10,8 +10,22 @@ pub enum Profile {
     /// The smallest file: differences, in contexts. Applying it needs the base.
     #[default]
     Compact,
+    /// Differences, without contexts: applying it needs the old values of the lanes that change and nothing else
+    /// (SPEC-in-place section 24.5).
+    Local,
     /// New values only: every part decodes to (index, value) pairs without the base.
     Direct,
+}
+
+impl Profile {
+    /// `compact`, `local` or `direct`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Compact => "compact",
+            Self::Local => "local",
+            Self::Direct => "direct",
+        }
+    }
 }
 
 /// A piece to encode: its bytes in base and target, of equal length.

@@ -141,7 +141,7 @@ impl Sample {
 
 impl<'a, L: Lane> Lanes<'a, L> {
     pub(super) fn of(kind: Kind<L>, piece: &PieceInput<'a>, profile: Profile) -> Self {
-        let is_relative = profile == Profile::Compact && piece.base.is_some();
+        let is_relative = profile != Profile::Direct && piece.base.is_some();
         let (base, target) = (piece.base.map(L::chunks), L::chunks(piece.target));
         Self { kind, base, target, is_relative, is_sparse: piece.sparse }
     }

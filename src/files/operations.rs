@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::codec::piece::Profile;
 use crate::diff::{DiffOptions, DiffReport};
 use crate::error::{Error, Result};
 use crate::files::disk::{parent_of, refuse_existing};
@@ -138,7 +139,11 @@ fn write_link(
     let mut file = OutputFile::create(out, options.replace)?;
     let bytes = [base.state(), target].map(|state| total_bytes(state.tensors()));
     bytes.iter().for_each(|&bytes| options.progress.expect(bytes));
-    let link = DiffOptions { profile: options.profile, base_digests: None, metadata, progress: options.progress };
+    let link = DiffOptions::default()
+        .profile(options.profile)
+        .sums(options.profile == Profile::Local)
+        .metadata(metadata)
+        .progress(options.progress);
     // An error without a file name is one of writing: errors of reading name their file.
     let report = crate::diff::diff(base.state(), target, &link, &mut file).map_err(|error| error.in_file(out))?;
     options.progress.advance(0)?;

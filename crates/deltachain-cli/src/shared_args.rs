@@ -37,6 +37,8 @@ const MOST_THREADS: u64 = 1024;
 pub(crate) enum ProfileArg {
     /// The smallest file; applying it needs the base
     Compact,
+    /// Differences that need the old values of changed elements alone, with sums: for readers that patch memory in place
+    Local,
     /// New values only, which can be read without the base
     Direct,
 }
@@ -45,6 +47,7 @@ impl From<ProfileArg> for Profile {
     fn from(profile: ProfileArg) -> Self {
         match profile {
             ProfileArg::Compact => Self::Compact,
+            ProfileArg::Local => Self::Local,
             ProfileArg::Direct => Self::Direct,
         }
     }

@@ -251,8 +251,7 @@ fn one_link(paths: &Paths<'_>, name: &str, from: Option<usize>, to: usize, profi
     let exact = read(&result)? == STEPS[to] && built.target == report.target;
     let (what, profile) = match (from, profile) {
         (None, _) => (format!("step {to}, complete"), "snapshot"),
-        (Some(from), Profile::Compact) => (format!("step {from} -> {to}"), "compact"),
-        (Some(from), Profile::Direct) => (format!("step {from} -> {to}"), "direct"),
+        (Some(from), profile) => (format!("step {from} -> {to}"), profile.name()),
     };
     Ok(Row { what, profile, report, made, applied, exact })
 }

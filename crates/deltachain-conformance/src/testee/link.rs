@@ -84,6 +84,7 @@ pub(super) fn patches(request: &Request<'_>) -> Result<Value> {
 pub(super) fn encode(request: &Request<'_>) -> Result<Value> {
     let profile = match request.text("profile")? {
         "compact" => Profile::Compact,
+        "local" => Profile::Local,
         "direct" => Profile::Direct,
         other => return Err(Error::usage(format!("there is no profile {other}"))),
     };
