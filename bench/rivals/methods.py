@@ -18,6 +18,8 @@ class Method:
 
     # What its times contain beside coding, for the table.
     checks = ""
+    # What shows that a result is wrong, if anything does.
+    proof = ""
     # Whether it takes BF16 only.
     bf16_only = False
 
@@ -77,6 +79,7 @@ class Basilica(Method):
     """PULSEPT1 of basilica-sdk. The snapshot that both sides hold is its own, and is made before a step."""
 
     checks = "XXH3-128 of every target tensor, both ways"
+    proof = "every byte, XXH3-128"
     bf16_only = True
     version = 1
 
@@ -119,6 +122,7 @@ class Fireworks(Method):
     """ARC of fireworks-delta-compression, by tensors, in the safetensors file that it writes."""
 
     checks = "Adler-32 of every target tensor, both ways"
+    proof = "every byte, Adler-32"
     format = "arc_v1"
 
     def setup(self) -> None:
@@ -263,6 +267,7 @@ class SlimeXor(Layout):
     """XOR of each changed tensor's bytes, in a zstd frame, with a checksum of the new bytes."""
 
     checks = "XXH3-128 of every changed target tensor, both ways"
+    proof = "every byte of changed tensors, XXH3-128"
 
     def payload(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         return np.bitwise_xor(old, new)

@@ -43,9 +43,46 @@ def table(run: dict) -> str:
 
 # What each of ours is held against: rivals of the same kind, which check as much, or at most as much.
 OURS = {"in process": "deltachain compact", "command": "deltachain compact, tool"}
-UNCHECKED = "deltachain direct, patched in place"
-# With all digests, but without a second copy of the model.
-IN_PLACE = ["deltachain compact, prepared and patched in place", "deltachain direct, prepared and patched in place"]
+UNCHECKED = "deltachain direct, unproven"
+# Proven before anything changes, without a second copy of the model: by all digests, and by what changes.
+IN_PLACE = ["deltachain compact, patched in place", "deltachain local, patched in place"]
+
+# Lines in Gbit/s.
+LINES = (0.1, 1, 10, 100)
+
+
+def seconds_to_new_weights(row: dict, line: float) -> float:
+    """Encoding, transfer and decoding, one after another."""
+    coding = statistics.median(row["encode"]) + statistics.median(row["decode"])
+    return coding + row["bytes"] * 8 / (line * 1e9)
+
+
+def times_table(run: dict) -> str:
+    """Time to new weights over lines of several speeds, the fastest over 1 Gbit/s first."""
+    head = [f"{line} Gbit/s" for line in LINES]
+    lines = [
+        f"| method | bytes | encode ms | decode ms | {' | '.join(head)} | what the result is proven by |",
+        f"|---|---:|---:|---:|{'---:|' * len(LINES)}---|",
+    ]
+    rows = sorted(run["rows"].items(), key=lambda item: seconds_to_new_weights(item[1], 1))
+    best = {
+        (line, only): min(
+            (seconds_to_new_weights(row, line) for _, row in rows if not only or row["proof"]), default=0.0)
+        for line in LINES for only in (False, True)
+    }
+    for name, row in rows:
+        cells = [name, f"{row['bytes']:,}"]
+        cells += [f"{1e3 * statistics.median(row[way]):,.1f}" for way in ("encode", "decode")]
+        for line in LINES:
+            own = seconds_to_new_weights(row, line)
+            text = f"{1e3 * own:,.1f} ms"
+            if own == best[line, False]:
+                text = f"**{text}**"
+            elif own == best[line, True] and row["proof"]:
+                text = f"*{text}*"
+            cells.append(text)
+        lines.append(f"| {' | '.join([*cells, row['proof'] or 'nothing'])} |")
+    return "\n".join(lines)
 
 
 def comparison(run: dict) -> list[str]:
@@ -75,7 +112,7 @@ def comparison(run: dict) -> list[str]:
 def summary(runs: list[dict]) -> str:
     head = [
         "| pair | threads | rival | held against | its size / ours | its encode time / ours | its decode time / ours "
-        "| decode / compact in place | decode / direct in place | decode, without checks on both sides "
+        "| decode / compact in place | decode / local in place | decode, without checks on both sides "
         "| where it is ahead |",
         "|---|---:|---|---|---:|---:|---:|---:|---:|---:|---|",
     ]
@@ -101,6 +138,11 @@ def report(runs: list[dict], command: str, machine: str, date: datetime.date, ro
             f"Load of the machine at the start: {run['load']:.2f}."
         )
         parts.append(table(run))
+        parts.append(
+            "Time to new weights: encoding, transfer and decoding, one after another. Bold: the first of all; italic: "
+            "the first of those that prove the result."
+        )
+        parts.append(times_table(run))
         if run["failures"]:
             parts.append("\n".join(f"- {name}: not measured: {reason}" for name, reason in run["failures"].items()))
     return "\n\n".join(parts) + "\n"

@@ -30,19 +30,21 @@ from checkpoint import map_file, parse
 from methods import METHODS
 
 HERE = Path(__file__).parent
-# The project's own methods of its worker: what they are called, and what their times contain.
+# The project's own methods of its worker: what they are called, what their times contain, and what proves the result.
 HASHED = "BLAKE3 of base and target (encode)"
+# Of a publisher that knows the digests of what it published last.
+HELD = "BLAKE3 of the target (encode)"
+LANES = "sums of all changed elements, old and new, before anything changes"
+ALL, CHANGED = "every byte, BLAKE3", "every changed element, sums"
 OWN = {
-    "compact": ("deltachain compact", f"{HASHED}, of the target (decode)"),
-    "direct": ("deltachain direct", f"{HASHED}, of the target (decode)"),
-    "known": ("deltachain compact, base digests known", "BLAKE3 of the target, both ways"),
+    "compact": ("deltachain compact", f"{HASHED}, of the target (decode)", ALL),
+    "direct": ("deltachain direct", f"{HASHED}, of the target (decode)", ALL),
+    "known": ("deltachain compact, base digests known", "BLAKE3 of the target, both ways", ALL),
     "compact-in-place": (
-        "deltachain compact, prepared and patched in place",
-        f"{HASHED}, of the target before anything changes (decode)"),
-    "direct-in-place": (
-        "deltachain direct, prepared and patched in place",
-        f"{HASHED}, of the target before anything changes (decode)"),
-    "patches": ("deltachain direct, patched in place", f"{HASHED}, CRC-32 of the link only (decode)"),
+        "deltachain compact, patched in place", f"{HELD}, and before anything changes (decode)", ALL),
+    "local-in-place": ("deltachain local, patched in place", f"{HELD}; {LANES} (decode)", CHANGED),
+    "direct-in-place": ("deltachain direct, patched in place", f"{HELD}; {LANES} (decode)", CHANGED),
+    "patches": ("deltachain direct, unproven", f"{HELD}; CRC-32 of the link only (decode)", ""),
 }
 
 
@@ -66,8 +68,8 @@ class InProcess:
 
     kind = "in process"
 
-    def __init__(self, command: list, name: str, checks: str, threads: int, errors: Path):
-        self.name, self.checks = name, checks
+    def __init__(self, command: list, name: str, checks: str, proof: str, threads: int, errors: Path):
+        self.name, self.checks, self.proof = name, checks, proof
         self.errors = open(errors, "w+")
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
@@ -131,8 +133,10 @@ class Command:
 
     kind = "command"
 
-    def __init__(self, name: str, checks: str, threads: int, folder: Path, target: Path, encode: list, decode: list):
-        self.name, self.checks, self.threads, self.target = name, checks, threads, target
+    def __init__(
+        self, name: str, checks: str, proof: str, threads: int, folder: Path, target: Path, encode: list, decode: list,
+    ):
+        self.name, self.checks, self.proof, self.threads, self.target = name, checks, proof, threads, target
         slug = "".join(c if c.isalnum() else "-" for c in name)
         self.blob, self.result = folder / f"{slug}.blob", folder / f"{slug}.result"
         paths = {"BLOB": self.blob, "RESULT": self.result}
@@ -175,31 +179,31 @@ def methods(options, base: Path, target: Path, threads: int, folder: Path):
     """Names of the methods for a pair, each with what makes it."""
     common = [base, target, str(threads)]
     errors = folder / "errors"
-    for method, (name, checks) in OWN.items():
-        yield name, lambda method=method, name=name, checks=checks: InProcess(
-            [options.worker, method, *common], name, checks, threads, errors)
+    for method, own in OWN.items():
+        yield own[0], lambda method=method, own=own: InProcess(
+            [options.worker, method, *common], *own, threads, errors)
     tool = [options.tool, "--quiet", "--threads", str(threads)]
 
-    def command(name, checks, encode, decode):
-        return name, lambda: Command(name, checks, threads, folder, target, encode, decode)
+    def command(name, checks, proof, encode, decode):
+        return name, lambda: Command(name, checks, proof, threads, folder, target, encode, decode)
 
     yield command(
-        "deltachain compact, tool", "BLAKE3 of base and target, both ways",
+        "deltachain compact, tool", "BLAKE3 of base and target, both ways", ALL,
         [*tool, "diff", base, target, "-o", "BLOB"], [*tool, "apply", "--base", base, "BLOB", "-o", "RESULT"])
     tensors, _ = parse(map_file(base))
     bf16 = all(tensor.dtype == "BF16" for tensor in tensors.values())
     for name, method in METHODS.items():
         if bf16 or not method.bf16_only:
             yield name, lambda name=name, method=method: InProcess(
-                [sys.executable, HERE / "worker.py", name, *common], name, method.checks, threads, errors)
+                [sys.executable, HERE / "worker.py", name, *common], name, method.checks, method.proof, threads, errors)
     for level in (1, 3):
         zstd = ["zstd", "-q", "-f", f"-T{threads}", f"--patch-from={base}"]
         yield command(
-            f"zstd -{level} --patch-from", "XXH64 of the target, both ways",
+            f"zstd -{level} --patch-from", "XXH64 of the target, both ways", "every byte, XXH64",
             [*zstd, f"-{level}", target, "-o", "BLOB"], [*zstd, "-d", "--long=31", "BLOB", "-o", "RESULT"])
     xdelta = ["xdelta3", "-f", "-B", str(max(base.stat().st_size, 1 << 20)), "-s", base]
     yield command(
-        "xdelta3", "Adler-32 by window, both ways",
+        "xdelta3", "Adler-32 by window, both ways", "every byte, Adler-32",
         [*xdelta, "-e", target, "BLOB"], [*xdelta, "-d", "BLOB", "RESULT"])
 
 
@@ -211,7 +215,11 @@ def measure(options, name: str, base: Path, target: Path, threads: int, folder: 
             alive.append(make())
         except Failed as error:
             failures[method] = str(error)
-    rows = {method.name: {"kind": method.kind, "checks": method.checks, "encode": [], "decode": []} for method in alive}
+    rows = {
+        method.name: {
+            "kind": method.kind, "checks": method.checks, "proof": method.proof, "encode": [], "decode": [],
+        } for method in alive
+    }
     load = os.getloadavg()[0]
     for number in range(options.rounds + 1):
         for method in alive[number % len(alive):] + alive[: number % len(alive)]:
