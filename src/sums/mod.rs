@@ -63,6 +63,14 @@ impl Sums {
     pub fn of_lanes(lane_bytes: usize, numbers: &[u32], values: &[u8]) -> Self {
         with_lane!(lane_bytes, L => lanes::of_lanes::<L>(numbers.iter().copied().zip(L::chunks(values).iter().copied())))
     }
+
+    /// Of some lanes of a stretch of a piece, by their places in it, ascending. It begins with the lane of number `first`.
+    pub(crate) fn of_places(lane_bytes: usize, first: u32, places: &[u16], stretch: &[u8]) -> Self {
+        with_lane!(lane_bytes, L => {
+            let lanes = L::chunks(stretch);
+            lanes::of_lanes::<L>(places.iter().map(|&place| (first + u32::from(place), lanes[usize::from(place)])))
+        })
+    }
 }
 
 /// Sums of rows, added up.
