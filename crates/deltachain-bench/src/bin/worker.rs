@@ -7,17 +7,20 @@
 //! Methods:
 //!
 //! - `compact` and `direct` hash the base, make a link, and apply it to other memory, with all digests.
-//! - `known` makes a compact link like a publisher that keeps the head: the base's digests are known, and the changes for
-//!   the base are found, too. It is applied like the others.
-//! - `compact-in-place` and `direct-in-place` apply to the only copy of the base in place: everything is proven and
-//!   prepared first. Answers of `decode` also have the seconds of the exchange alone, when nobody can use the copy.
+//! - The others make links like a publisher that keeps the head: the base's digests are known. `known` is a compact link that
+//!   is applied like those.
+//! - `compact-in-place`, `local-in-place` and `direct-in-place` apply to the only copy of the base, in buffers of somebody
+//!   else's: everything is proven first, by the digests of all that is touched (`compact`) or by the sums of what changes.
+//!   Answers of `decode` also have the seconds of the exchange alone, when nobody can use the copy.
 //! - `patches` puts the values of a direct link into the base in place. This proves the link's segments, not the result.
 
 use std::io::Write;
 use std::time::Instant;
 
 use deltachain::files::SafetensorsState;
-use deltachain::tensor::{MemoryState, State, StateDigests};
+use deltachain::memory::LentState;
+use deltachain::sums::StateSums;
+use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff};
 use deltachain_bench::{Result, output};
 use deltachain_store::{Follower, FollowerOptions, Store, StoreOptions};
@@ -39,18 +42,23 @@ fn main() -> Result {
     rayon::ThreadPoolBuilder::new().num_threads(threads.parse()?).build_global()?;
     let (profile, way) = match method.as_str() {
         "compact" | "known" => (Profile::Compact, Way::ToOtherMemory),
+        "local-in-place" => (Profile::Local, Way::InPlace),
         "direct" => (Profile::Direct, Way::ToOtherMemory),
         "compact-in-place" => (Profile::Compact, Way::InPlace),
         "direct-in-place" => (Profile::Direct, Way::InPlace),
         "patches" => (Profile::Direct, Way::Unproven),
         _ => return Err(format!("there is no method `{method}`").into()),
     };
+    let empty = MemoryState::new();
     let base = MemoryState::copy_of(&SafetensorsState::open(base)?)?;
     let target = MemoryState::copy_of(&SafetensorsState::open(target)?)?;
     // What a subscriber knows of the version that it holds, and a publisher of the version that it published last.
-    let digests = StateDigests::of(&base, &())?;
-    let table = StateTable { tensors: base.tensors().to_vec(), digests };
+    let (table, sums) = StateSums::hashed(&base, &())?;
     let mut room = MemoryState::zeros(target.tensors())?;
+    let mut engine = Engine::of(if let Way::InPlace = way { &base } else { &empty });
+    let is_hashed = matches!(method.as_str(), "compact" | "direct");
+    // Compact links are proven by all digests anyway.
+    let has_sums = method.ends_with("-in-place") && profile != Profile::Compact;
     let mut link = Vec::new();
 
     let mut answers = std::io::stdout();
@@ -61,17 +69,26 @@ fn main() -> Result {
         let answer = match request.trim() {
             "encode" => {
                 link.clear();
-                let known = (method == "known").then_some(&table.digests);
-                let options = DiffOptions::default().profile(profile).base_digests(known);
+                let known = (!is_hashed).then_some(&table.digests);
+                let options = DiffOptions::default().profile(profile).base_digests(known).sums(has_sums);
                 diff(&base, &target, &options, &mut link)?;
                 json!({ "seconds": start.elapsed().as_secs_f64(), "bytes": link.len() })
             }
             "prepare" => {
-                output::copy(&base, &room.writer())?;
+                match way {
+                    Way::InPlace => engine.hold(&base),
+                    Way::ToOtherMemory | Way::Unproven => output::copy(&base, &room.writer())?,
+                }
                 json!({ "ready": true })
             }
             "decode" => {
-                let pause = decode(&link, &table, way, &base, &mut room)?;
+                let pause = match way {
+                    Way::InPlace => Some(engine.follow(&link, &table, &sums)?),
+                    Way::ToOtherMemory | Way::Unproven => {
+                        decode(&link, &table, way, &base, &mut room)?;
+                        None
+                    }
+                };
                 json!({ "seconds": start.elapsed().as_secs_f64(), "pause": pause })
             }
             "apply" => {
@@ -89,7 +106,13 @@ fn main() -> Result {
                 drop(second);
                 json!({ "seconds": seconds })
             }
-            "exact" => json!({ "exact": output::holds(&room, &target) }),
+            "exact" => {
+                let is_exact = match way {
+                    Way::InPlace => engine.holds(&target),
+                    Way::ToOtherMemory | Way::Unproven => output::holds(&room, &target),
+                };
+                json!({ "exact": is_exact })
+            }
             other => return Err(format!("there is no request `{other}`").into()),
         };
         writeln!(answers, "{answer}")?;
@@ -98,14 +121,8 @@ fn main() -> Result {
     Ok(())
 }
 
-/// Makes `room`, which holds the base, hold the target; returns the seconds for which it held neither, if that is not all of the time.
-fn decode(
-    link: &[u8],
-    table: &StateTable,
-    way: Way,
-    base: &MemoryState,
-    room: &mut MemoryState,
-) -> Result<Option<f64>> {
+/// Makes `room`, which holds the base, hold the target.
+fn decode(link: &[u8], table: &StateTable, way: Way, base: &MemoryState, room: &mut MemoryState) -> Result {
     let link = LinkReader::open(link, &Limits::unlimited())?;
     if let Way::Unproven = way {
         let infos = room.tensors().to_vec();
@@ -113,16 +130,41 @@ fn decode(
         for patch in link.patches(|_| true, None) {
             output::patch(&output, &infos, &patch?)?;
         }
-        return Ok(None);
+        return Ok(());
     }
     let mut replay = Replay::new(table.clone());
     replay.push(&link)?;
-    if let Way::ToOtherMemory = way {
-        replay.run(base, &room.writer(), &())?;
-        return Ok(None);
+    replay.run(base, &room.writer(), &())?;
+    Ok(())
+}
+
+/// The only copy of a model, in buffers as an engine has them.
+struct Engine(Vec<(TensorInfo, Vec<u8>)>);
+
+impl Engine {
+    fn of(state: &MemoryState) -> Self {
+        Self(state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect())
     }
-    let mut patches = replay.patches(&*room, &*room, u64::MAX, &())?;
-    let pause = Instant::now();
-    patches.fit(room)?.apply()?;
-    Ok(Some(pause.elapsed().as_secs_f64()))
+
+    /// Takes the bytes of a state with the same tensors.
+    fn hold(&mut self, state: &MemoryState) {
+        self.0.iter_mut().zip(state.iter()).for_each(|((_, own), (_, data))| own.copy_from_slice(data));
+    }
+
+    fn holds(&self, state: &MemoryState) -> bool {
+        self.0.iter().map(|(info, data)| (info, data.as_slice())).eq(state.iter())
+    }
+
+    /// Takes a link in place; returns the seconds of the exchange.
+    fn follow(&mut self, link: &[u8], table: &StateTable, sums: &StateSums) -> Result<f64> {
+        let tensors = self.0.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()));
+        let mut memory = LentState::new(tensors)?;
+        let link = LinkReader::open(link, &Limits::unlimited())?;
+        let mut replay = Replay::new(table.clone()).with_sums(sums.clone());
+        replay.push(&link)?;
+        let mut patches = replay.in_place(&memory, u64::MAX, &())?;
+        let pause = Instant::now();
+        patches.fit(&mut memory)?.apply()?;
+        Ok(pause.elapsed().as_secs_f64())
+    }
 }
