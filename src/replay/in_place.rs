@@ -185,7 +185,6 @@ fn take<L: Lane>(dtype: Dtype, lanes: Option<&[u32]>, step: &PieceStep, current:
     }
 }
 
-#[inline(always)]
 fn change<L: Lane>(
     lanes: Option<&[u32]>,
     step: &PieceStep,

@@ -201,7 +201,7 @@ fn where_lanes_are_not_enough_plans_are_refused_and_pieces_are_taken_whole() {
             let drawn = (drawn ^ drawn >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40;
             let exponent = drawn % 8;
             let changes = (drawn >> 10) % (8 << exponent) == 0;
-            ((100 + exponent) << 7 | drawn / 8 % 128) + if changes { by } else { 0 }
+            (((100 + exponent) << 7) | (drawn / 8 % 128)) + if changes { by } else { 0 }
         }
     };
     let (base, target) = (tensor(Dtype::BF16, 70_000, lanes(0)), tensor(Dtype::BF16, 70_000, lanes(1)));

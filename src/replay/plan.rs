@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use rayon::prelude::*;
 
-use crate::codec::blocks::{Compare, Work, dispatch};
+use crate::codec::union::union;
 use crate::error::{Error, ErrorClass, Result, Section};
 use crate::format::Start;
 use crate::limits::address;
@@ -146,7 +146,7 @@ impl<S: Source> Planner<'_, S> {
     /// # Errors
     /// Those of step 8 of SPEC section 10 without 8.5; of some segment, not always the first.
     pub(super) fn plan(&self, group: &Group, segments: &Segments<'_, S>) -> Result<Vec<Planned>> {
-        let mut coded: Vec<Option<Vec<_>>> = group.items.iter().map(|_| Some(Vec::new())).collect();
+        let mut coded: Vec<Option<Vec<CodedLanes>>> = group.items.iter().map(|_| Some(Vec::new())).collect();
         for &number in &group.segments {
             let segment = segments.open(number)?;
             for (&(lineage, piece), coded) in group.items.iter().zip(&mut coded) {
@@ -170,7 +170,7 @@ impl<S: Source> Planner<'_, S> {
     }
 
     /// The plan of a piece from what each link that has a part of it codes.
-    fn planned(&self, item: Item, coded: Option<Vec<(Option<Vec<u32>>, Vec<u8>)>>) -> Result<Planned> {
+    fn planned(&self, item: Item, coded: Option<Vec<CodedLanes>>) -> Result<Planned> {
         let (number, piece) = item;
         let lineage = self.course.lineage(number);
         let mut planned = Planned { item, plan: None, places: Vec::new(), failure: None };
@@ -224,95 +224,34 @@ impl<S: Source> Planner<'_, S> {
     }
 }
 
+/// The lanes that a link codes of a piece, and their values. Lanes are numbers in the piece, or places among the lanes that any of
+/// the links codes; `None` if they are all of these.
+type CodedLanes = (Option<Vec<u32>>, Vec<u8>);
+
 /// What links code of a piece, in the order of the links.
 struct Coded {
     /// The lanes that any of them codes; `None` if they are all of the piece.
     lanes: Option<Vec<u32>>,
-    /// Of each link its lanes as places among them, `None` if it codes all of them; and its values.
-    steps: Vec<(Option<Vec<u32>>, Vec<u8>)>,
+    /// Of each link, by places.
+    steps: Vec<CodedLanes>,
 }
 
 impl Coded {
-    /// From the numbers of lanes that each link codes, `None` if all of the piece, and their values.
-    fn of(mut steps: Vec<(Option<Vec<u32>>, Vec<u8>)>) -> Self {
+    /// From what each link codes, by numbers.
+    fn of(mut steps: Vec<CodedLanes>) -> Self {
         if let [(numbers, _)] = steps.as_mut_slice() {
             return Self { lanes: numbers.take(), steps };
         }
         let lists: Option<Vec<&mut Vec<u32>>> = steps.iter_mut().map(|(numbers, _)| numbers.as_mut()).collect();
         // If one codes all of the piece, numbers are places.
         let Some(mut lists) = lists else { return Self { lanes: None, steps } };
-        let lanes = dispatch(Union(&mut lists));
+        let lanes = union(&mut lists);
         for (places, _) in &mut steps {
             if places.as_ref().is_some_and(|places| places.len() == lanes.len()) {
                 *places = None;
             }
         }
         Self { lanes: Some(lanes), steps }
-    }
-}
-
-/// Makes the union of lists of numbers, which ascend, and places in it of the numbers.
-struct Union<'a, 'n>(&'a mut [&'n mut Vec<u32>]);
-
-/// Words of a stretch of numbers that are looked at together: few enough for the nearest cache.
-const WORDS: usize = 1 << 10;
-const WORDS_U32: u32 = 1 << 10;
-
-/// This many numbers are written for each word, even if it has fewer: most have no more, so no branch is needed.
-const AHEAD: usize = 8;
-
-impl Work for Union<'_, '_> {
-    type Output = Vec<u32>;
-
-    #[inline(always)]
-    fn run(self, _: impl Compare) -> Vec<u32> {
-        let lists = self.0;
-        let mut union: Vec<u32> = Vec::new();
-        let mut begins = vec![0; lists.len()];
-        let mut ends = begins.clone();
-        let word = |number: u32| ((number / 64) as usize % WORDS, 1_u64 << (number % 64));
-        while let Some(least) = lists.iter().zip(&begins).filter_map(|(list, &begin)| list.get(begin)).min() {
-            let first_word = least / 64 / WORDS_U32 * WORDS_U32;
-            let end = 64 * (u64::from(first_word) + u64::from(WORDS_U32));
-            let mut set = [0_u64; WORDS];
-            for (list, (&begin, end_of_list)) in lists.iter().zip(begins.iter().zip(&mut ends)) {
-                *end_of_list = begin + list[begin..].partition_point(|&number| u64::from(number) < end);
-                for &number in &list[begin..*end_of_list] {
-                    let (word, bit) = word(number);
-                    set[word] |= bit;
-                }
-            }
-            let mut filled = union.len();
-            let count: usize = set.iter().map(|set| set.count_ones() as usize).sum();
-            union.resize(filled + count + AHEAD, 0);
-            let mut before = [0; WORDS];
-            for ((&set, before), first) in set.iter().zip(&mut before).zip((64 * first_word..).step_by(64)) {
-                // Lanes of a piece are `u32`, and so are their places.
-                *before = u32::try_from(filled).unwrap_or(u32::MAX);
-                let mut left = set;
-                let mut next = || {
-                    let number = first + left.trailing_zeros();
-                    left &= left.wrapping_sub(1);
-                    number
-                };
-                let count = set.count_ones() as usize;
-                let numbers = &mut union[filled..];
-                numbers[..AHEAD].iter_mut().for_each(|number| *number = next());
-                if count > AHEAD {
-                    numbers[AHEAD..count].iter_mut().for_each(|number| *number = next());
-                }
-                filled += count;
-            }
-            union.truncate(filled);
-            for (list, (begin, &end)) in lists.iter_mut().zip(begins.iter_mut().zip(&ends)) {
-                for number in &mut list[*begin..end] {
-                    let (word, bit) = word(*number);
-                    *number = before[word] + (set[word] & (bit - 1)).count_ones();
-                }
-                *begin = end;
-            }
-        }
-        union
     }
 }
 

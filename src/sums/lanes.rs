@@ -24,7 +24,7 @@ pub(crate) fn of_lanes<L: Lane, const N: usize>(lanes: impl Iterator<Item = (u32
     totals.map(Total::sums)
 }
 
-#[inline(always)]
+#[inline]
 fn add<L: Lane>(number: u32, lane: L::Bytes, products: &mut [u64; 2]) {
     let byte = number as usize * size_of::<L>();
     let mut value = L::load(lane).to_u64() << (8 * (byte % 2));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use criterion::Criterion;
 use deltachain::memory::LentState;
 use deltachain::sums::StateSums;
-use deltachain::tensor::{MemoryState, total_bytes};
+use deltachain::tensor::{MemoryState, State, total_bytes};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, diff};
 use deltachain_bench::{Pair, Result, Walk, output, synthetic};
 use rayon::ThreadPool;
