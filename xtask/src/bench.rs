@@ -32,6 +32,9 @@ published last`, or with another `base given`, which is hashed.\n\
 - `apply`, `prepare` and `prove` begin with opening the link, and check all digests. `apply` writes to other \
 memory. `prepare` collects the changes for the only copy, which does not change yet; `the pause` puts them into \
 the copy, or takes them back. `prove` keeps nothing.\n\
+- `in place: prove` begins with opening the link, reads the lanes that it codes and no others, and compares sums \
+instead of digests. `in place: pause` is in memory that others can write to: old values are read again and \
+compared, then the new ones are written.\n\
 - `catch-up` applies several links in one pass: in memory like `apply`, or from file to file, where the base is \
 hashed first and the result is on disk at the end.\n";
 
@@ -246,6 +249,7 @@ fn goals(measured: &Measured) -> Vec<Goal> {
         let measured = seconds(figures, dense, operation) / measured;
         goals.push(Goal { what: format!("{operation}, 2 threads x 1 thread"), bound: 1.8, at_most: false, measured });
     }
+    goals.extend(in_place(figures, dense));
     goals.extend(steps(figures));
     goals.extend(catch_up(figures));
     goals.extend(measured.catch_up.iter().filter(|run| run.links == 16).map(|run| Goal {
@@ -267,6 +271,25 @@ fn goals(measured: &Measured) -> Vec<Goal> {
         }
     }
     goals
+}
+
+/// Goals for links that are taken in place: what goes with the changes costs no more than copying the model does, and links
+/// in one pass little more than one link.
+fn in_place(figures: &Figures, dense: &str) -> Vec<Goal> {
+    let copies = [("prove local", 1.2), ("prove direct", 1.2), ("pause", 0.4)];
+    let copies = copies.into_iter().map(|(name, bound)| Goal {
+        what: format!("in place: {name} at 1 % of BF16, 1 thread, time x memcpy"),
+        bound,
+        at_most: true,
+        measured: seconds(figures, dense, &format!("in place: {name}")) / seconds(figures, dense, "memcpy"),
+    });
+    let sequences = figures.keys().filter(|group| group.starts_with("in place, ")).map(|group| Goal {
+        what: format!("{group}, 1 thread: 16 links, x 1 link of as many lanes"),
+        bound: 1.2,
+        at_most: true,
+        measured: seconds(figures, group, "16 links") / seconds(figures, group, "1 link of as many lanes"),
+    });
+    copies.chain(sequences).collect()
 }
 
 /// Goals for real pairs of one step, `NAME N-M` with M one more than N.
