@@ -80,7 +80,7 @@ pub struct PublishedRoute {
     pub from: Option<u64>,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Whether it comes from a version and all values in its files are absolute.
+    /// Whether all values in its files are absolute, as those of a snapshot are.
     pub is_direct: bool,
     /// Whether it can be taken in place.
     pub is_in_place: bool,
@@ -95,6 +95,6 @@ impl PublishedRoute {
 
     pub(crate) fn of(route: &Route, is_direct: bool, is_in_place: bool) -> Self {
         let bytes = u64::try_from(route.bytes()).unwrap_or(u64::MAX);
-        Self { from: route.from, bytes, is_direct: is_direct && route.from.is_some(), is_in_place }
+        Self { from: route.from, bytes, is_direct, is_in_place }
     }
 }
