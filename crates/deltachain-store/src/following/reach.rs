@@ -233,7 +233,6 @@ impl Reader {
                 tell(text, told);
             }
             if let Some(Err(error)) = plan.start.as_deref().map(|shards| check_start(shards, to.held())) {
-                preparation.fallback = to.fault();
                 planner.fail_held(error);
                 continue;
             }
@@ -247,8 +246,9 @@ impl Reader {
             match made {
                 Ok(made) => {
                     let is_whole = plan.hops.first().is_some_and(|hop| hop.from.is_none());
-                    if to.is_in_place() && is_whole && to.held().is_some() {
-                        preparation.fallback.get_or_insert(Fallback::NoRoute);
+                    if to.is_in_place() && is_whole {
+                        let why = || to.fault().or(to.held().map(|_| Fallback::NoRoute));
+                        preparation.fallback = preparation.fallback.or_else(why);
                     }
                     if let Some(why) = preparation.fallback {
                         tell(format!("version {} is loaded as a whole: {why}", plan.version), told);
