@@ -124,7 +124,7 @@ impl Ways {
     /// The cheapest path from there.
     pub(super) fn from(&self, start: Option<u64>) -> Option<Path> {
         if start == Some(self.wanted) {
-            return Some(Path { cost: Cost::NOTHING, routes: Vec::new(), start });
+            return Some(Path { cost: Cost::NOTHING, start, routes: Vec::new() });
         }
         let way = start.map_or(self.from_nothing.as_ref(), |start| self.from_version.get(&start));
         let (cost, mut next) = (way?.cost, way);
@@ -133,7 +133,7 @@ impl Ways {
             routes.push((way.next, way.place));
             next = self.from_version.get(&way.next).filter(|_| way.next != self.wanted);
         }
-        Some(Path { cost, routes, start })
+        Some(Path { cost, start, routes })
     }
 
     /// What a path that begins at one of these versions, or below and through them, costs more than: the least cost from one

@@ -19,7 +19,7 @@ use crate::following::fallback::Fallback;
 use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
 use crate::following::held_memory::{HeldMemory, Holding};
 use crate::following::opened::Opened;
-use crate::following::reach::{Destination, Reached, Reader};
+use crate::following::reach::{Destination, Reached, Reader, is_trusted};
 use crate::following::shard::Shard;
 use crate::following::switched::{HeldVersion, Preparation, Switched};
 use crate::observer::Observer;
@@ -51,6 +51,9 @@ pub enum How {
     /// By [`PreparedRoute::tensors`]: the first version, one to which no route can be taken in place, and one after a failure.
     Whole,
 }
+
+/// Tensors with their data, and the number of the next one.
+type Batch = (Vec<(TensorInfo, Vec<u8>)>, Option<usize>);
 
 /// A version that is ready for an executor: all of its files have been fetched and hashed.
 #[derive(Debug)]
@@ -177,7 +180,7 @@ impl PreparedRoute {
     ///
     /// # Errors
     /// USAGE if the version is to be taken in place, or has no such tensor; as for [`Replay::run`](deltachain::Replay::run).
-    pub fn tensors(&self, begin: usize, most_bytes: u64) -> Result<(Vec<(TensorInfo, Vec<u8>)>, Option<usize>)> {
+    pub fn tensors(&self, begin: usize, most_bytes: u64) -> Result<Batch> {
         if self.how == How::InPlace {
             return Err(Error::usage("the version is not loaded as a whole: it has plans"));
         }
@@ -185,12 +188,11 @@ impl PreparedRoute {
         let Some(&(shard, ..)) = rows.get(begin) else { return Err(Error::usage("the version has no such tensor")) };
         let mut chosen: BTreeSet<&str> = BTreeSet::new();
         let mut bytes = 0_u64;
-        for &(of, _, info) in rows[begin..].iter().take_while(|(of, ..)| *of == shard) {
+        for &(_, _, info) in rows[begin..].iter().take_while(|(of, ..)| *of == shard) {
             bytes = bytes.saturating_add(info.bytes());
             if !chosen.is_empty() && bytes > most_bytes {
                 break;
             }
-            debug_assert_eq!(of, shard);
             chosen.insert(info.name());
         }
         let end = begin + chosen.len();
@@ -414,7 +416,7 @@ impl Destination for Engine {
         received: &mut Received,
     ) -> Result<PreparedRoute, Failure> {
         let is_whole = plan.hops.first().is_none_or(|hop| hop.from.is_none());
-        if !is_whole && plan.hops.iter().any(|hop| !hop.is_in_commit) {
+        if !is_whole && !is_trusted(plan) {
             let message = "the path has a route that no commit names, which is not taken in place";
             return Err(Failure::Held(Fallback::NoRoute, Error::refused(ErrorClass::Unsupported, message)));
         }
@@ -429,7 +431,8 @@ impl Destination for Engine {
                     pushed.replay.plans().map(drop).map_err(|error| following.not_in_place(place, error))?;
                 }
                 bases.push((pushed.shard.table.clone(), pushed.shard.sums.clone().unwrap_or_default()));
-                sums.push(pushed.replay.sums().cloned().unwrap_or_default());
+                // Those of an untrusted snapshot are taken from its tensors, when these have been hashed.
+                sums.push(pushed.replay.sums().filter(|_| is_trusted(plan)).cloned().unwrap_or_default());
             }
             Ok((bases, sums))
         })?;

@@ -9,7 +9,7 @@ use deltachain::chain::{Plan, check_held, check_union, union_of};
 use deltachain::files::Layout;
 use deltachain::memory::{PatchSet, Proof, Ready, StateMemory};
 use deltachain::sums::StateSums;
-use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo, total_bytes};
+use deltachain::tensor::{Digest, MemoryState, State, total_bytes};
 use deltachain::{Error, FileSource, Replay, Result, StateTable};
 
 use crate::access::documents::commit_of;
@@ -19,12 +19,12 @@ use crate::directory::scratch::Scratch;
 use crate::fetching::links::{Failure, Received};
 use crate::following::fallback::Fallback;
 use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
+use crate::following::found::{found, sums_of_taken};
 use crate::following::held_memory::{HeldMemory, Holding};
 use crate::following::joined::Joined;
 use crate::following::opened::Opened;
-use crate::following::reach::{Destination, Reached, Reader};
+use crate::following::reach::{Destination, Reached, Reader, is_trusted};
 use crate::following::replay::rows;
-use crate::following::selection::Choice;
 use crate::following::shard::Shard;
 use crate::following::switched::{HeldVersion, Preparation, Switched};
 use crate::observer::{InPhase, Observer, Phase};
@@ -253,11 +253,12 @@ impl<M: StateMemory + Send> Follower<Memory<M>> {
     }
 
     /// Reads all of the memory and compares its sums with those of the version held, which takes about as long as copying it.
-    /// Where the sums are not known, as in the follower's own memory, it is hashed. Says how far it is proven.
+    /// Where the sums are not known, as in the follower's own memory, it is hashed. Says how far it is proven; `None` if no
+    /// version is held.
     ///
     /// # Errors
     /// R-SUM-04 (`STATE_MISMATCH`) if something has changed the memory; otherwise as for [`verify`](Self::verify).
-    pub fn check(&mut self, observer: &dyn Observer) -> Result<Proof> {
+    pub fn check(&mut self, observer: &dyn Observer) -> Result<Option<Proof>> {
         self.place.check(&self.reader, observer)
     }
 }
@@ -292,7 +293,7 @@ impl<M: StateMemory + Send> Memory<M> {
             if table.is_none() && choice.selection.is_some() {
                 return Err(Error::usage("only some tensors are selected: the table of the whole shard is needed"));
             }
-            let (table, own) = self.found(choice, memory, table.as_ref(), &hashing)?;
+            let (table, own) = found(choice, memory, table.as_ref(), Self::changes_in_place(), &hashing)?;
             sums.extend(own);
             check_held(&commit.shards, of, [(number, table.digests.state)])?;
             shards.push(ShardRecord { number, layout: Layout::single_file(&table.tensors).to_json(), table });
@@ -310,7 +311,7 @@ impl<M: StateMemory + Send> Memory<M> {
     }
 
     /// Whether links are taken in place, because nothing else is there to build in.
-    fn changes_in_place(&self) -> bool {
+    fn changes_in_place() -> bool {
         M::nothing().is_none()
     }
 
@@ -389,27 +390,6 @@ impl<M: StateMemory + Send> Memory<M> {
         Ok(())
     }
 
-    /// The table of a shard's memory, and its sums if it is changed in place. Both come from one reading.
-    fn found(
-        &self,
-        choice: &Choice,
-        memory: &M,
-        whole: Option<&StateTable>,
-        hashing: &InPhase<'_>,
-    ) -> Result<(StateTable, Option<StateSums>)> {
-        if !self.changes_in_place() {
-            let digests = StateDigests::of(memory, hashing)?;
-            let found = StateTable { tensors: memory.tensors().to_vec(), digests };
-            return Ok((in_whole(choice, found, whole)?, None));
-        }
-        let (found, sums) = StateSums::hashed(memory, hashing)?;
-        let table = in_whole(choice, found, whole)?;
-        let mut sums = sums.tensors.into_iter();
-        let taken = |info: &TensorInfo| if choice.takes(info.name()) { sums.next().flatten() } else { None };
-        let tensors = table.tensors.iter().map(taken).collect();
-        Ok((table, Some(StateSums { tensors })))
-    }
-
     /// Hashes the memory; its sums are known then.
     fn verify(&mut self, reader: &Reader, observer: &dyn Observer) -> Result<()> {
         let Some(Holding { record, .. }) = self.held.holding() else { return Ok(()) };
@@ -420,7 +400,7 @@ impl<M: StateMemory + Send> Memory<M> {
         }
         let mut sums = Vec::new();
         for (shard, memory) in record.shards.iter().zip(&self.memories) {
-            let (found, own) = self.found(&reader.choice, memory, Some(&shard.table), &hashing)?;
+            let (found, own) = found(&reader.choice, memory, Some(&shard.table), Self::changes_in_place(), &hashing)?;
             check_held(&expected, record.of, [(shard.number, found.digests.state)])?;
             sums.extend(own);
         }
@@ -430,31 +410,25 @@ impl<M: StateMemory + Send> Memory<M> {
         Ok(())
     }
 
-    fn check(&mut self, reader: &Reader, observer: &dyn Observer) -> Result<Proof> {
-        let Some(Holding { record, sums, .. }) = self.held.holding() else { return Ok(Proof::ChangedLanes) };
-        let of_taken = |(shard, sums): (&ShardRecord, &StateSums)| {
-            let rows = shard.table.tensors.iter().zip(&sums.tensors);
-            let tensors = rows.filter(|(info, _)| reader.choice.takes(info.name())).map(|(_, sums)| sums.clone());
-            StateSums { tensors: tensors.collect() }
-        };
-        let sums: Vec<StateSums> = record.shards.iter().zip(sums).map(of_taken).collect();
-        let count = |sums: &StateSums| sums.tensors.iter().flatten().count();
-        let are_known = |(sums, memory): (&StateSums, &M)| count(sums) == memory.tensors().len();
-        if sums.len() < self.memories.len() || !sums.iter().zip(&self.memories).all(are_known) {
+    fn check(&mut self, reader: &Reader, observer: &dyn Observer) -> Result<Option<Proof>> {
+        let Some(Holding { record, sums, .. }) = self.held.holding() else { return Ok(None) };
+        let of_taken = |(shard, sums): (&ShardRecord, _)| sums_of_taken(&reader.choice, &shard.table, sums);
+        let known: Option<Vec<StateSums>> = record.shards.iter().zip(sums).map(of_taken).collect();
+        let Some(sums) = known.filter(|known| known.len() == record.shards.len()) else {
             let done = self.verify(reader, observer);
-            return self.note(done, Proof::Hashed);
-        }
+            return self.note(done, Proof::Hashed).map(Some);
+        };
         let checking = hashing(observer, &self.memories);
         let done = sums.iter().zip(&self.memories).try_for_each(|(sums, memory)| sums.check(memory, &checking));
         drop(checking);
-        self.note(done, Proof::Memory)
+        self.note(done, Proof::Memory).map(Some)
     }
 
     /// What has come of proving all of the memory.
     fn note(&mut self, done: Result<()>, proof: Proof) -> Result<Proof> {
         match &done {
             Ok(()) => self.held.proven(proof),
-            Err(error) if error.rule().is_some() && self.changes_in_place() => self.held.fault = Some(Fallback::Check),
+            Err(error) if error.rule().is_some() && Self::changes_in_place() => self.held.fault = Some(Fallback::Check),
             Err(_) => {}
         }
         done.map(|()| proof)
@@ -482,15 +456,13 @@ impl<M: StateMemory + Send> Memory<M> {
         let ((sets, sums), shards, links) = reader.follow(plan, self, observer, received, |following, pushed| {
             following.begin_in_place(pushed, &self.memories)?;
             let sums: Vec<_> = pushed.iter().map(|shard| shard.replay.sums().cloned().unwrap_or_default()).collect();
-            let sets = if !is_whole {
-                following.take_in_place(pushed, &self.memories, self.budget)?
-            } else {
-                if self.held.proves_before() {
-                    following.prove(pushed)?;
-                }
-                Vec::new()
-            };
-            Ok((sets, sums))
+            if !is_whole {
+                return Ok((following.take_in_place(pushed, &self.memories, self.budget)?, sums));
+            }
+            if self.held.proves_before() {
+                following.prove(pushed)?;
+            }
+            Ok((Vec::new(), sums))
         })?;
         let load = if is_whole {
             let nothing = wanted.iter().map(|_| (StateTable::new(Vec::new(), Vec::new()), StateSums::default()));
@@ -506,11 +478,6 @@ impl<M: StateMemory + Send> Memory<M> {
         let proof = if is_whole { Proof::Hashed } else { Proof::ChangedLanes };
         Ok(Made { holding: Holding { record, sums, proof }, memories: None, sets, load })
     }
-}
-
-/// Whether all links of a plan may be taken in place (R-SUM-08).
-fn is_trusted(plan: &Plan) -> bool {
-    plan.hops.iter().all(|hop| hop.is_in_commit)
 }
 
 impl<M: StateMemory + Send> Place for Memory<M> {
@@ -554,8 +521,8 @@ impl<M: StateMemory + Send> Place for Memory<M> {
     }
 
     fn check_if_due(&mut self, reader: &Reader, every: Duration, observer: &dyn Observer) -> Option<Result<Proof>> {
-        let is_due = self.changes_in_place() && self.held.is_due(every);
-        is_due.then(|| self.check(reader, observer))
+        let is_due = Self::changes_in_place() && self.held.is_due(every);
+        if is_due { self.check(reader, observer).transpose() } else { None }
     }
 }
 
@@ -592,7 +559,7 @@ impl<M: StateMemory + Send> Destination for Memory<M> {
     }
 
     fn is_in_place(&self) -> bool {
-        self.changes_in_place()
+        Self::changes_in_place()
     }
 
     fn fault(&self) -> Option<Fallback> {
@@ -606,7 +573,7 @@ impl<M: StateMemory + Send> Destination for Memory<M> {
         observer: &dyn Observer,
         received: &mut Received,
     ) -> Result<Made<M>, Failure> {
-        if self.changes_in_place() {
+        if Self::changes_in_place() {
             return self.make_in_place(reader, plan, observer, received);
         }
         let wanted = reader.choice.shards(plan.version, plan.shards.len())?;
@@ -635,19 +602,4 @@ fn fit<'m, M: StateMemory>(sets: &'m mut [PatchSet], memories: &'m mut [M]) -> R
 fn hashing<'o, 's>(observer: &'o dyn Observer, states: impl IntoIterator<Item = &'s (impl State + 's)>) -> InPhase<'o> {
     let tensors = states.into_iter().flat_map(State::tensors);
     InPhase::begin(observer, Phase::Hash, total_bytes(tensors))
-}
-
-/// The table of a shard, with the digests of the tensors that have been found in memory. `whole` has those of tensors that are
-/// not taken.
-fn in_whole(choice: &Choice, found: StateTable, whole: Option<&StateTable>) -> Result<StateTable> {
-    let Some(whole) = whole else { return Ok(found) };
-    let taken = whole.tensors.iter().filter(|info| choice.takes(info.name()));
-    if !taken.eq(&found.tensors) {
-        return Err(Error::usage("the memory does not contain exactly the selected tensors"));
-    }
-    let mut found = found.digests.tensors.into_iter();
-    let rows = whole.tensors.iter().zip(&whole.digests.tensors);
-    let digests =
-        rows.map(|(info, &digest)| if choice.takes(info.name()) { found.next() } else { None }.unwrap_or(digest));
-    Ok(StateTable::new(whole.tensors.clone(), digests.collect()))
 }

@@ -302,6 +302,11 @@ fn start<'a>(plan: &Plan, wanted: &[usize], to: &'a impl Destination) -> Result<
     }
 }
 
+/// Whether all links of a plan may be taken in place (R-SUM-08).
+pub(crate) fn is_trusted(plan: &Plan) -> bool {
+    plan.hops.iter().all(|hop| hop.is_in_commit)
+}
+
 /// Compares the held shards with the shards that a plan starts from. Without any of use, there are none.
 fn check_start(shards: &[Digest], record: Option<&Record>) -> Result<()> {
     let held = record.iter().flat_map(|record| &record.shards);

@@ -3,7 +3,7 @@
 use super::*;
 
 /// An executor of plans for memory of its own: slow and obvious.
-struct Executor {
+pub(super) struct Executor {
     follower: Follower<Engine>,
     memory: Elsewhere,
     /// The lanes that have been proven: tensor, first lane, numbers, new values.
@@ -11,7 +11,7 @@ struct Executor {
 }
 
 impl Executor {
-    fn new(chain: &Chain) -> Self {
+    pub(super) fn new(chain: &Chain) -> Self {
         Self::with(chain, FollowerOptions::default())
     }
 
@@ -26,7 +26,7 @@ impl Executor {
     }
 
     /// Goes to a version, at the second attempt if the proof fails.
-    fn go(&mut self, version: u64) -> (How, Option<Fallback>) {
+    pub(super) fn go(&mut self, version: u64) -> (How, Option<Fallback>) {
         let mut prepared = self.prepare(version);
         if prepared.kind() == How::InPlace
             && let Err(error) = self.prove(&prepared)

@@ -1,6 +1,7 @@
 //! The caller's memory in place: through versions, past faults of all kinds.
 
 use super::*;
+use crate::in_place::engine::Executor;
 
 #[test]
 fn memory_of_the_caller_is_changed_in_place() {
@@ -31,7 +32,7 @@ fn memory_of_the_caller_is_changed_in_place() {
             let switched = follower.apply(&mut prepared, &()).unwrap();
             assert_eq!(follower.held().unwrap().proof, switched.proof);
             // The sums are those of the links, and right.
-            assert_eq!(follower.check(&()).unwrap(), Proof::Memory);
+            assert_eq!(follower.check(&()).unwrap(), Some(Proof::Memory));
             assert_eq!(follower.held().unwrap().proof, Proof::Memory);
             if version == 5 {
                 follower.verify(&()).unwrap();
@@ -49,7 +50,7 @@ fn memory_of_the_caller_is_changed_in_place() {
         // Who begins with weights has all sums.
         drop(follower);
         let mut follower = at(&chain, 6, &mut own, FollowerOptions::default());
-        assert_eq!(follower.check(&()).unwrap(), Proof::Memory);
+        assert_eq!(follower.check(&()).unwrap(), Some(Proof::Memory));
         assert_eq!(go(&mut follower, 10).fallback, None);
         drop(follower);
         assert_eq!(own, buffers(&chain.states[10]));
@@ -73,7 +74,7 @@ fn a_wrong_lane_that_changes_is_noticed_and_repaired() {
             assert_eq!(memory.copy(), chain.states[5]);
             // By sums where the snapshot has them.
             let proof = if profiles.contains(&Profile::Local) { Proof::Memory } else { Proof::Hashed };
-            assert_eq!(follower.check(&()).unwrap(), proof);
+            assert_eq!(follower.check(&()).unwrap(), Some(proof));
         }
     }
 }
@@ -146,7 +147,7 @@ fn memory_is_checked_from_time_to_time() {
         Ok(if polls == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     };
     own.follow(&options, &(), &mut event).unwrap();
-    assert_eq!(own.check(&()).unwrap(), Proof::Hashed);
+    assert_eq!(own.check(&()).unwrap(), Some(Proof::Hashed));
 }
 
 #[test]
@@ -194,7 +195,7 @@ fn what_cannot_be_written_is_torn_until_it_is_loaded() {
         let Err(error) = follower.apply(&mut prepared, &Notes::stopping_at(stop_at)) else { break };
         assert_eq!(error.message(), "stopped by the test");
         assert_eq!((follower.held(), follower.is_torn()), (None, true));
-        assert!(follower.check(&()).is_ok() && follower.held().is_none());
+        assert_eq!((follower.check(&()).unwrap(), follower.held()), (None, None));
         // The same again, or another version.
         if stop_at % 2 == 0 {
             follower.apply(&mut prepared, &()).unwrap();
@@ -299,7 +300,7 @@ fn a_route_that_only_a_document_names_is_not_trusted() {
     let switched = go(&mut follower, 3);
     assert_eq!((switched.routes, switched.fallback), (vec![(Some(1), 3)], None));
     assert_eq!(memory.copy(), chain.states[3]);
-    assert_eq!(follower.check(&()).unwrap(), Proof::Hashed);
+    assert_eq!(follower.check(&()).unwrap(), Some(Proof::Hashed));
     let mut executor = Executor::new(&chain);
     executor.go(1);
     assert_eq!(executor.go(3), (How::Whole, Some(Fallback::NoRoute)));
@@ -372,6 +373,6 @@ fn some_tensors_are_taken_in_place() {
     for version in [0, 1, 2, 4] {
         let switched = go(&mut follower, version as u64);
         assert_eq!((switched.fallback, memory.copy()), (None, part(version)));
-        assert_eq!(follower.check(&()).unwrap(), Proof::Memory);
+        assert_eq!(follower.check(&()).unwrap(), Some(Proof::Memory));
     }
 }
