@@ -14,8 +14,8 @@ use deltachain::{Error, ErrorClass, PiecePlan, Result, StateTable};
 use crate::access::store::Store;
 use crate::directory::record::Record;
 use crate::directory::scratch::Scratch;
+use crate::fallback::Fallback;
 use crate::fetching::links::{Failure, Received};
-use crate::following::fallback::Fallback;
 use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
 use crate::following::held_memory::{HeldMemory, Holding};
 use crate::following::opened::Opened;
@@ -104,6 +104,11 @@ impl PreparedRoute {
     /// The table of each shard of the version, also of tensors that are not selected.
     pub fn tables(&self) -> impl Iterator<Item = &StateTable> {
         self.record.shards.iter().map(|shard| &shard.table)
+    }
+
+    /// Whether a tensor is selected.
+    pub fn takes(&self, name: &str) -> bool {
+        self.links.takes(name)
     }
 
     /// The table of each shard that the links start from: what tensors of [plans](Self::plans) count in.

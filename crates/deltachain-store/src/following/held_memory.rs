@@ -7,7 +7,7 @@ use deltachain::sums::StateSums;
 use deltachain::tensor::Digest;
 
 use crate::directory::record::Record;
-use crate::following::fallback::Fallback;
+use crate::fallback::Fallback;
 use crate::following::switched::HeldVersion;
 
 /// A version that memory holds.

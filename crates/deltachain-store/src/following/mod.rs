@@ -2,7 +2,6 @@
 
 pub(crate) mod directory;
 pub(crate) mod engine;
-pub(crate) mod fallback;
 pub(crate) mod follower;
 pub(crate) mod found;
 pub(crate) mod held_memory;

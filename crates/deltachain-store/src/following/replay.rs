@@ -8,8 +8,8 @@ use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
 use crate::directory::record::ShardRecord;
 use crate::directory::room::check_room;
+use crate::fallback::Fallback;
 use crate::fetching::links::{Failure, Link, Links, Received};
-use crate::following::fallback::Fallback;
 use crate::following::selection::Selection;
 use crate::following::shard::{HeldModel, PartWriter, Shard};
 use crate::observer::{InPhase, Observer, Phase};

@@ -8,8 +8,8 @@ use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 
 use crate::directory::record::Record;
+use crate::fallback::Fallback;
 use crate::fetching::links::Received;
-use crate::following::fallback::Fallback;
 
 /// The version that a subscriber is at.
 #[derive(Debug, Clone, PartialEq, Eq)]
