@@ -35,7 +35,7 @@ pub struct FollowerOptions {
     /// Patterns of the names of the selected tensors, such as `model.layers.{0,1}.*`; all if `None`. `?` stands for a
     /// character, `*` for any number of them, `[a-f]` for one of these, `{a,b}` for either. Only what these tensors need is
     /// downloaded of a link that is longer than [`part_bytes`](crate::StoreOptions::part_bytes); what that means for the
-    /// checks, SPEC section 19 says.
+    /// checks, SPEC section 19 says. For memory that is changed in place, links are downloaded and hashed whole.
     pub tensors: Option<Vec<String>>,
     /// Bytes of links that are kept when they have been used. If `None`, 1 GiB; none in a directory in the machine's memory
     /// (tmpfs).
