@@ -311,6 +311,9 @@ impl Follower<Engine> {
         let public = HeldVersion::new(&record, (), proof);
         let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
         self.place.held.hold(Some(Holding { record, sums, proof }));
+        if proof != Proof::ChangedLanes {
+            self.place.held.proven(proof);
+        }
         self.place.epoch += 1;
         Ok(Switched::new(base, public, preparation))
     }

@@ -174,8 +174,11 @@ impl<M: StateMemory + Send> Follower<Memory<M>> {
     /// the chain's versions have. Whatever it holds is overwritten by the first version that is applied.
     ///
     /// # Errors
-    /// As for [`in_memory`](Follower::in_memory).
+    /// USAGE if the memory is of a kind that a follower can make itself; as for [`in_memory`](Follower::in_memory).
     pub fn into_memory(store: Store, memories: Vec<M>, options: FollowerOptions) -> Result<Self> {
+        if !Memory::<M>::changes_in_place() {
+            return Err(Error::usage("this kind of memory is the follower's own, and begins empty"));
+        }
         let mut follower = Memory::follower(store, options)?;
         follower.place.memories = memories;
         Ok(follower)
@@ -246,7 +249,7 @@ impl<M: StateMemory + Send> Follower<Memory<M>> {
     ///
     /// # Errors
     /// R-APP-01 (`WRONG_BASE`) if somebody has written to it: the caller's memory holds no version then, and the next one is
-    /// loaded as a whole. What the observer wants it to end with.
+    /// loaded as a whole. USAGE if it holds none already. What the observer wants it to end with.
     pub fn verify(&mut self, observer: &dyn Observer) -> Result<()> {
         let done = self.place.verify(&self.reader, observer);
         self.place.note(done, Proof::Hashed).map(drop)
@@ -254,7 +257,7 @@ impl<M: StateMemory + Send> Follower<Memory<M>> {
 
     /// Reads all of the memory and compares its sums with those of the version held, which takes about as long as copying it.
     /// Where the sums are not known, as in the follower's own memory, it is hashed. Says how far it is proven; `None` if no
-    /// version is held.
+    /// version has been held yet.
     ///
     /// # Errors
     /// R-SUM-04 (`STATE_MISMATCH`) if something has changed the memory; otherwise as for [`verify`](Self::verify).
@@ -306,6 +309,7 @@ impl<M: StateMemory + Send> Memory<M> {
         let (accepted, files) = (BTreeSet::new(), BTreeMap::new());
         let record = Record { version, commit, chain, state, metadata, of, taken, assets, accepted, files, shards };
         self.held.hold(Some(Holding { record, sums, proof: Proof::Hashed }));
+        self.held.proven(Proof::Hashed);
         self.memories = weights.into_iter().map(|weights| weights.memory).collect();
         Ok(())
     }
@@ -330,7 +334,8 @@ impl<M: StateMemory + Send> Memory<M> {
     fn check_at(&self, prepared: &PreparedPatches<M>, is_forth: bool) -> Result<()> {
         let own = prepared.public.commit;
         let expected = if is_forth { prepared.base.map(|(_, commit)| commit) } else { Some(own) };
-        let is_fit = prepared.load.is_some() || self.held.fault.is_none();
+        // What is loaded as a whole, or was compared with what the memory holds, does not depend on that.
+        let is_fit = prepared.load.is_some() || !Self::changes_in_place() || self.held.fault.is_none();
         if prepared.is_applied == is_forth || self.held.base().map(|(_, commit)| commit) != expected || !is_fit {
             return Err(Error::usage("the memory is not at the version that this was prepared for"));
         }
@@ -352,6 +357,7 @@ impl<M: StateMemory + Send> Memory<M> {
             loaded?;
         }
         self.held.hold(prepared.other.holding.take());
+        self.held.proven(Proof::Hashed);
         prepared.is_applied = true;
         Ok(())
     }
@@ -392,7 +398,7 @@ impl<M: StateMemory + Send> Memory<M> {
 
     /// Hashes the memory; its sums are known then.
     fn verify(&mut self, reader: &Reader, observer: &dyn Observer) -> Result<()> {
-        let Some(Holding { record, .. }) = self.held.holding() else { return Ok(()) };
+        let Some(Holding { record, .. }) = self.held.to_prove()? else { return Ok(()) };
         let hashing = hashing(observer, &self.memories);
         let mut expected = vec![Digest::of_empty_state(); record.of];
         for shard in &record.shards {
@@ -411,7 +417,7 @@ impl<M: StateMemory + Send> Memory<M> {
     }
 
     fn check(&mut self, reader: &Reader, observer: &dyn Observer) -> Result<Option<Proof>> {
-        let Some(Holding { record, sums, .. }) = self.held.holding() else { return Ok(None) };
+        let Some(Holding { record, sums, .. }) = self.held.to_prove()? else { return Ok(None) };
         let of_taken = |(shard, sums): (&ShardRecord, _)| sums_of_taken(&reader.choice, &shard.table, sums);
         let known: Option<Vec<StateSums>> = record.shards.iter().zip(sums).map(of_taken).collect();
         let Some(sums) = known.filter(|known| known.len() == record.shards.len()) else {
