@@ -29,8 +29,9 @@ pub(crate) fn digest_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<D
 pub(crate) fn profile_named(py: Python<'_>, name: &str) -> PyResult<Profile> {
     match name {
         "compact" => Ok(Profile::Compact),
+        "local" => Ok(Profile::Local),
         "direct" => Ok(Profile::Direct),
-        _ => Err(usage(py, format!("profile must be \"compact\" or \"direct\", not {name:?}"), None)),
+        _ => Err(usage(py, format!("profile must be \"compact\", \"local\" or \"direct\", not {name:?}"), None)),
     }
 }
 
