@@ -24,6 +24,7 @@ mod report;
 mod signing;
 mod store;
 mod subscriber;
+mod sums;
 mod tensors;
 mod work;
 
@@ -60,6 +61,8 @@ mod native {
     use crate::store::{Stop, Store};
     #[pymodule_export]
     use crate::subscriber::{Follower, Polling, Prepared};
+    #[pymodule_export]
+    use crate::sums::sum_numbers;
 
     use std::ffi::OsString;
 

@@ -30,7 +30,8 @@ pub(crate) fn profile_named(py: Python<'_>, name: &str) -> PyResult<Profile> {
     match name {
         "compact" => Ok(Profile::Compact),
         "direct" => Ok(Profile::Direct),
-        _ => Err(usage(py, format!("profile must be \"compact\" or \"direct\", not {name:?}"), None)),
+        "local" => Ok(Profile::Local),
+        _ => Err(usage(py, format!("profile must be \"compact\", \"direct\" or \"local\", not {name:?}"), None)),
     }
 }
 

@@ -13,6 +13,12 @@ use crate::sums::tables::TABLES;
 /// What sums are taken modulo: a prime.
 pub const MODULUS: u32 = (1 << 31) - 1;
 
+/// The fixed numbers that units are multiplied with, in the order of SPEC-in-place section 24.2: for programs that compute
+/// sums elsewhere, such as on a device.
+pub fn numbers() -> impl Iterator<Item = u32> {
+    TABLES.low.iter().chain(&TABLES.high).flatten().copied()
+}
+
 /// Units of a row: their products are added before they are reduced.
 const ROW: usize = 1 << 12;
 
