@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._errors import CancelledError, StateMismatchError, UnsupportedError, UsageError
 from ._native import rules
-from ._parts import Held
+from ._parts import Box, Held, Info, covers
 from ._sums import MODULUS, PIECE_BYTES, of_bytes, of_lanes
 
 if TYPE_CHECKING:
@@ -89,14 +89,32 @@ class Memory:
     """
 
     held: Mapping[str, Sequence[Held]]
-    joined: Mapping[Held, Sequence[int]] = field(default_factory=dict)
-    covers: Mapping[str, int] = field(default_factory=dict)
+    joined: dict[Held, Sequence[int]] = field(default_factory=dict)
+    covers: dict[str, int] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
     add: Callable[[torch.Tensor, Exception | None], torch.Tensor] | None = None
 
     def parts(self, name: str) -> Sequence[Held]:
         """The parts of a tensor that are here."""
         return self.held.get(name, ())
+
+    def divide(self, infos: Sequence[Info], rank: int, ranks: Sequence[Mapping[str, Sequence[Box]]]) -> None:
+        """Finds the covers that several processes make together.
+
+        Args:
+            infos: the tensors.
+            rank: of this process.
+            ranks: the parts that each rank has.
+
+        Raises:
+            UsageError: if parts are missing, or overlap.
+        """
+        for info in infos:
+            name = info[0]
+            self.covers[name], joined = covers(info, [own.get(name, ()) for own in ranks])
+            for place, held in enumerate(self.parts(name)):
+                if (rank, place) in joined:
+                    self.joined[held] = joined[rank, place]
 
     def check_ties(self, digests: Mapping[str, str]) -> None:
         """Refuses a version in which tensors differ that lie in the same memory.

@@ -24,7 +24,7 @@ from ._errors import CancelledError, ForkedError, IoError, UsageError
 from ._files import Profile, Progress
 from ._keys import Signer, Trusted, signers, trusted
 from ._like import Expected, Like, Taking, known, pairs
-from ._ranks import Alone, Group, Ranks, TorchGroup, divide, usual_shards
+from ._ranks import Group, Ranks, divide, group_of, usual_shards
 from ._settings import MOST_THREADS, Stop, choice, ending, number, texts, whole
 from ._store import Credentials, open_store
 
@@ -280,7 +280,7 @@ class Publisher:
             whole("skips", skip, 1)
         if snapshot_cost is not None and snapshot_every is not None:
             raise UsageError("USAGE: give snapshot_cost= or snapshot_every=, not both")
-        self._ranks = Ranks(_group_of(group), rank_timeout)
+        self._ranks = Ranks(group_of(group), rank_timeout)
         if like is None and (self._ranks.size > 1 or (shards or 1) > 1):
             raise UsageError("USAGE: several ranks or shards need like= to assign tensors to shards")
         self._shards = shards
@@ -769,19 +769,6 @@ def _size(value: Any) -> int:
         return int(value.nbytes)
     except Exception:
         return 0
-
-
-def _group_of(group: Any) -> Group:
-    if group is None:
-        return Alone()
-    if hasattr(group, "exchange"):
-        own: Group = group
-        return own
-    if type(group).__module__.startswith("torch."):
-        return TorchGroup(group)
-    raise TypeError(
-        f"group= must be a process group of torch.distributed, or a deltachain.Group, not {type(group).__name__}"
-    )
 
 
 _open: weakref.WeakSet[Publisher] = weakref.WeakSet()

@@ -19,7 +19,7 @@ from ._errors import CLASSES, Error, IoError, UsageError
 from ._like import known, pairs
 from ._tensors import name_of
 
-__all__ = ["Alone", "Group", "Ranks", "TorchGroup", "divide", "usual_shards"]
+__all__ = ["Group", "Ranks", "TorchGroup", "divide", "group_of", "usual_shards"]
 
 _logger = logging.getLogger("deltachain")
 
@@ -36,7 +36,8 @@ _UNKNOWN = "this version was aborted, but it may have been published"
 
 
 class Group(Protocol):
-    """Processes that publish one chain together. `Publisher(group=)` takes one, or a process group of torch."""
+    """Processes that publish or follow a chain together. `Publisher(group=)` and `Subscriber(group=)` take one, or a
+    process group of torch."""
 
     rank: int
     """Number of this process."""
@@ -240,6 +241,17 @@ class Ranks:
             raise self._ended(error)
         return [word[1:] for word in told]
 
+    def vote(self, error: BaseException | None, timeout: float | None = None) -> BaseException | None:
+        """Tells all ranks this rank's error. Returns it, or that of the lowest rank with one: then every rank knows.
+
+        Raises:
+            Exception: if a rank has ended, or was silent for too long: what the others know is unknown.
+        """
+        if self.size == 1:
+            return error
+        told = self.exchange(noted(error), timeout)
+        return error or next((heard(rank, note) for rank, note in enumerate(told) if note), None)
+
     def same(self, what: str, forms: Mapping[str, str], error: BaseException | None = None) -> bool:
         """Checks that all ranks have the same names and forms. Returns whether their order is the same too.
 
@@ -429,6 +441,20 @@ def heard(rank: int, note: bytes) -> Error:
     """The error in a message of another rank."""
     name, rule, retryable, text = note.decode().split("\n", 3)
     return CLASSES.get(name, Error)(f"rank {rank} failed: {text}", rule=rule or None, retryable=bool(retryable))
+
+
+def group_of(group: Any) -> Group:
+    """What a caller gives as `group=`."""
+    if group is None:
+        return Alone()
+    if hasattr(group, "exchange"):
+        own: Group = group
+        return own
+    if type(group).__module__.startswith("torch."):
+        return TorchGroup(group)
+    raise TypeError(
+        f"group= must be a process group of torch.distributed, or a deltachain.Group, not {type(group).__name__}"
+    )
 
 
 def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from ._errors import Error, TornError, UsageError
 from ._files import Patch, Progress, patch_of, taken
 from ._host_copy import differences, mapped
 from ._keys import Trusted, trusted
+from ._ranks import Ranks, group_of
 from ._settings import MOST_THREADS, Stop, ending, number, whole
 from ._store import Credentials, open_store
+from ._tensor_follower import TensorFollower, needs_torch
 from ._tensors import Kind, checked_kind, kind_of, name_of, shaped, usual_kind
 
 __all__ = ["Lag", "Subscriber", "Times", "Update"]
@@ -61,10 +64,15 @@ class Held:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
         host_copy: a directory for the copy; its files are in `HOST_COPY/current`, a symbolic link that is switched. It
             survives the process. One process manages it, every process of the machine can read it (`HostCopy`).
-        into: your own tensors as the copy: a mapping as for `diff`, on the CPU; no other code may write to them. The
-            first version overwrites them, later versions change them in place, each only after it is verified.
-            Preparing the first version takes the model's memory a second time. Without `host_copy` and `into`, the
-            copy is in memory of this package.
+        into: your own tensors as the copy: a mapping as for `diff`. The first version overwrites them, later ones change
+            them in place. There is no other copy, so the host's memory holds only what changes. Tensors on a device, or
+            that share their memory (tied weights), are patched by torch, on that device. Without `host_copy` and
+            `into`, the copy is in memory of this package.
+        group: the processes that hold the tensors of `into` together: a process group of torch.distributed, or a
+            `deltachain.Group`. `into` then has what this rank holds: DTensors, a `Part` or a list of them, or whole
+            tensors; names of which it has nothing are omitted. All ranks make the same calls. Rank 0 decides which
+            version comes, and when waiting ends.
+        rank_timeout: seconds without a heartbeat after which a rank counts as lost.
         tensors: patterns of names, to select tensors. `*`, `?`, `[ab]`, `{a,b}`.
         cache: a directory for downloaded links; no other process may use it. With `host_copy` the cache is in that
             directory.
@@ -101,6 +109,8 @@ class Held:
         *,
         host_copy: str | os.PathLike[str] | None = None,
         into: Mapping[str, Any] | None = None,
+        group: Any = None,
+        rank_timeout: float = 300.0,
         tensors: Sequence[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         other_files: bool = True,
@@ -127,9 +137,15 @@ class Held:
             raise UsageError(f"USAGE: tensors= must be a list of patterns, not {tensors!r:.60}")
         if into is not None and not isinstance(into, Mapping):
             raise UsageError(f"USAGE: into= must be a mapping from names to tensors, not {type(into).__name__}")
+        if group is not None and into is None:
+            raise UsageError("USAGE: group= is for the tensors of into=, which are missing")
+        number("rank_timeout", rank_timeout, 0.001)
         whole("threads", threads, 1, MOST_THREADS)
         keys = trusted(trust, quorum)
+        is_patched = into is not None and (group is not None or needs_torch(into))
         self._kind = checked_kind(kind) or (kind_of(next(iter(into.values()))) if into else usual_kind())
+        if is_patched and self._kind != "torch":
+            raise UsageError("USAGE: with group=, and on devices, only tensors of torch can be patched")
         self._store = open_store(
             url,
             is_new=None,
@@ -142,9 +158,24 @@ class Held:
         patterns = None if tensors is None else list(tensors)
         own_cache = None if cache is None else os.fspath(cache)
         place = None if host_copy is None else os.fspath(host_copy)
-        self._native = _native.Follower(
-            self._store, place, patterns, own_cache, other_files, allow_rollback, adopt, into, keys, forget_trust
+        native = _native.Follower(
+            self._store,
+            place,
+            patterns,
+            own_cache,
+            other_files,
+            allow_rollback,
+            adopt,
+            None if is_patched else into,
+            keys,
+            forget_trust,
+            is_patched,
         )
+        self._native: Any = native
+        # Whether the tensors are patched by `apply`, and there are no patches to give.
+        self._is_patched = is_patched
+        if into is not None and is_patched:
+            self._native = TensorFollower(native, into, Ranks(group_of(group), rank_timeout))
         self._on_disk = place is not None
         self._threads = threads
         self._progress = progress
@@ -208,7 +239,11 @@ class Held:
         return self._is_engine_torn or self._native.is_torn
 
     def state(self) -> Iterator[tuple[str, Any]]:
-        """Names and tensors of the held version, one at a time: copies from memory, or views of files on disk."""
+        """Names and tensors of the held version, one at a time: copies from memory, or views of files on disk. With
+        `group=`, copies of what this rank holds."""
+        if self._is_patched:
+            yield from self._native.state()
+            return
         if self._on_disk:
             path = self.path
             if path is not None:
@@ -248,6 +283,28 @@ class Held:
         """The next version, after a pause if `waits`; None if `until` ends the wait."""
         prepared = self._native.next(polling, waits, until, self._threads, self._progress)
         return None if prepared is None else Update(self, prepared)
+
+    @property
+    def proof(self) -> str | None:
+        """How far the copy is proven to be the held version; None if there is none.
+
+        - `"changed_lanes"`: the lanes that links changed hold its values; nothing about other lanes;
+        - `"memory"`: all of it had the version's sums at `checked`: it has not changed by accident;
+        - `"hashed"`: all of it had the version's digests at `checked`.
+        """
+        proof: str | None = self._native.proof
+        return proof
+
+    @property
+    def checked(self) -> datetime | None:
+        """When all of the copy in memory was last compared with a version, by sums or digests."""
+        checked: datetime | None = self._native.checked
+        return checked
+
+    def _compared(self, *, until: Callable[[], bool] | None = None) -> float:
+        begin = time.monotonic()
+        self._native.check(self._threads, self._progress, until)
+        return time.monotonic() - begin
 
     def _verified(self, *, until: Callable[[], bool] | None = None) -> None:
         self._native.verify(self._threads, self._progress, until)
@@ -345,6 +402,21 @@ class Subscriber(Held):
             yield update
             refused = self.version != update.version
 
+    def check(self, *, stop: Stop | None = None) -> float:
+        """Compares the sums of all of the copy in memory with those of the held version, which takes about as long as
+        copying it. It notices accidents; `verify` hashes. Call it after anything that may have written to the tensors
+        of `into=` (a sleep, a reset, a reload by the engine), and from time to time. With `group=`, all ranks call it.
+
+        Returns:
+            Seconds that it took. `proof` and `checked` tell it from then on.
+
+        Raises:
+            WrongBaseError: if other code has written to it. The next version is loaded as a whole.
+            UnsupportedError: if the chain has no sums of this version.
+            CancelledError: if `stop` ends the call.
+        """
+        return self._compared(until=ending(stop))
+
     def verify(self, *, stop: Stop | None = None) -> None:
         """Hashes the copy in memory and compares it with the held version.
 
@@ -414,6 +486,7 @@ class Update:
         native = self._native
         if native is None:
             return
+        self._check_gives_patches()
         kind = self._subscriber._kind
         self._check_unapplied(native)
         if self._after is not None:
@@ -441,6 +514,7 @@ class Update:
         """
         subscriber = self._subscriber
         self._check()
+        self._check_gives_patches()
         if subscriber.torn:
             raise TornError("an update was interrupted: load all tensors with update.full()")
         subscriber._is_engine_torn = True
@@ -455,6 +529,7 @@ class Update:
         is None. When the block has read all and ends, the subscriber is not torn any more."""
         subscriber = self._subscriber
         self._check()
+        self._check_gives_patches()
         subscriber._is_engine_torn = True
         self.apply()
         tensors = subscriber.state()
@@ -466,8 +541,14 @@ class Update:
         """Switches the copy without giving patches: for engines that read the files of a host copy, or whose tensors
         are the copy (`into=`). If it is interrupted, call it again, or continue with another update.
 
+        On a device the tensors are read and written in its current stream, after the kernels that are queued there; the
+        call ends when they have been written. Pause the engine before, and wait for its other streams. With `group=`
+        all ranks write, or all go back to the old version; a rank that cannot know is torn.
+
         Raises:
             UsageError: if another update has been applied since this was prepared.
+            StateMismatchError: if other code has written to the tensors since `prepare`; the next version is loaded as a
+                whole.
         """
         self._check()
         if self._native is None:
@@ -477,6 +558,10 @@ class Update:
         self.times = Times(*fields["times"])
         self.downloaded = fields["downloaded"]
         self.routes = fields["routes"]
+
+    def _check_gives_patches(self) -> None:
+        if self._subscriber._is_patched:
+            raise UsageError("USAGE: torch patches the tensors of into= where they are: use update.apply()")
 
     def _check(self) -> None:
         """Refuses an outdated update before anything changes."""

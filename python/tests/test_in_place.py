@@ -259,14 +259,9 @@ class Threads:
 def memories(given: list[dict[str, Any]], state: plans.State, threads: Threads) -> list[Memory]:
     parts = [bound(infos_of(state), list(parts_of(into, True)), True) for into in given]
     made = [Memory(own, {}, {}, {}, threads.add(rank)) for rank, own in enumerate(parts)]
-    for info in infos_of(state):
-        name = info[0]
-        count, joined = covers(info, [[part.part for part in own.get(name, ())] for own in parts])
-        for rank, memory in enumerate(made):
-            memory.covers[name] = count  # type: ignore[index]
-            for place, part in enumerate(parts[rank].get(name, ())):
-                if (rank, place) in joined:
-                    memory.joined[part] = joined[rank, place]  # type: ignore[index]
+    boxes = [{name: [part.part for part in held] for name, held in own.items()} for own in parts]
+    for rank, memory in enumerate(made):
+        memory.divide(infos_of(state), rank, boxes)
     return made
 
 
