@@ -29,9 +29,9 @@ pub(crate) fn digest_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<D
 pub(crate) fn profile_named(py: Python<'_>, name: &str) -> PyResult<Profile> {
     match name {
         "compact" => Ok(Profile::Compact),
-        "direct" => Ok(Profile::Direct),
         "local" => Ok(Profile::Local),
-        _ => Err(usage(py, format!("profile must be \"compact\", \"direct\" or \"local\", not {name:?}"), None)),
+        "direct" => Ok(Profile::Direct),
+        _ => Err(usage(py, format!("profile must be \"compact\", \"local\" or \"direct\", not {name:?}"), None)),
     }
 }
 

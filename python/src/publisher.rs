@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, State, TensorInfo};
-use deltachain::{Error, Result};
+use deltachain::{Error, Profile, Result};
 use deltachain_store::{
     Base, Model, PublishOptions, Published, Publisher as ChainPublisher, ShardPart, Snapshots, Stop as StoreStop,
 };
@@ -241,6 +241,22 @@ pub(crate) struct Publisher {
     inner: OfProcess<Inner>,
 }
 
+/// One profile, or several.
+#[derive(FromPyObject)]
+enum Profiles {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Profiles {
+    fn named(&self, py: Python<'_>) -> PyResult<Vec<Profile>> {
+        match self {
+            Self::One(name) => Ok(vec![profile_named(py, name)?]),
+            Self::Several(names) => names.iter().map(|name| profile_named(py, name)).collect(),
+        }
+    }
+}
+
 #[pymethods]
 impl Publisher {
     #[new]
@@ -248,7 +264,7 @@ impl Publisher {
         py: Python<'_>,
         store: &Bound<'_, Store>,
         like: Option<PathBuf>,
-        profile: &str,
+        profile: Profiles,
         snapshot_cost: Option<f64>,
         snapshot_every: Option<u64>,
         skips: Vec<u64>,
@@ -262,7 +278,7 @@ impl Publisher {
         vouch: Option<&str>,
     ) -> PyResult<Self> {
         let options = PublishOptions::default()
-            .profile(profile_named(py, profile)?)
+            .profiles(profile.named(py)?)
             .snapshots(when(snapshot_cost, snapshot_every))
             .skips(skips)
             .assets(assets)

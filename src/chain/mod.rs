@@ -37,9 +37,9 @@
 //! ```
 
 mod checks;
-mod direct;
 mod documents;
 mod history;
+mod marks;
 mod names;
 mod path;
 mod plan;

@@ -1,6 +1,6 @@
 //! The cheapest path (SPEC section 19): the least bytes, then the fewest routes, then the lowest versions, then the routes
 //! that stand first in their documents. For the cheapest direct path, the bytes of routes that are not known to be direct
-//! come before all that.
+//! come before all that; for the cheapest path in place, those of routes that are not known to be takeable in place.
 //!
 //! Costs are reckoned backwards, from the version wanted. So they need the routes of no version below those looked at, and
 //! tell what the cheapest path through a lower version costs at least.
@@ -14,8 +14,12 @@ use crate::chain::Route;
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) route: Route,
-    /// Whether its bytes count as those of a route that is not direct.
-    pub(super) is_avoided: bool,
+    /// Whether it stands in the version's commit.
+    pub(super) is_in_commit: bool,
+    /// Whether it is known to be direct.
+    pub(super) is_direct: bool,
+    /// Whether it is known that it can be taken in place.
+    pub(super) is_in_place: bool,
 }
 
 /// Bytes of files on a path. Ordered: the lesser is the cheaper.
@@ -60,14 +64,19 @@ impl Cost {
     const NOTHING: Self = Self { avoided: 0, bytes: 0 };
 
     /// With a route more.
-    fn and(self, candidate: &Candidate) -> Self {
-        let bytes = candidate.route.bytes();
-        let avoided = if candidate.is_avoided { bytes } else { 0 };
+    fn and(self, route: &Route, is_avoided: bool) -> Self {
+        let bytes = route.bytes();
+        let avoided = if is_avoided { bytes } else { 0 };
         Self { avoided: self.avoided + avoided, bytes: self.bytes + bytes }
     }
 }
 
 impl Path {
+    /// The lesser is the better path. Paths of equal cost that begin with the same version differ in the route to it alone.
+    pub(super) fn order(&self) -> (Cost, usize, Option<(u64, usize)>) {
+        (self.cost, self.routes.len(), self.routes.first().copied())
+    }
+
     /// Of all files together.
     pub(super) fn bytes(&self) -> u128 {
         self.cost.bytes
@@ -75,8 +84,12 @@ impl Path {
 }
 
 impl Ways {
-    /// Finds the ways to `wanted`, given the routes to each version, in the order of their document.
-    pub(super) fn find<'a>(wanted: u64, routes_to: impl DoubleEndedIterator<Item = (u64, &'a [Candidate])>) -> Self {
+    /// Finds the ways to `wanted`, given the routes to each version, in the order of their document, and which of them are avoided.
+    pub(super) fn find<'a>(
+        wanted: u64,
+        routes_to: impl DoubleEndedIterator<Item = (u64, &'a [Candidate])>,
+        is_avoided: fn(&Candidate) -> bool,
+    ) -> Self {
         let mut ways = Self { wanted, from_version: BTreeMap::new(), from_nothing: None };
         // Routes ascend, so all ways from a version are known when its turn comes.
         for (version, candidates) in routes_to.rev() {
@@ -86,7 +99,12 @@ impl Ways {
                 None => continue,
             };
             for (place, candidate) in candidates.iter().enumerate() {
-                let way = Way { cost: cost.and(candidate), routes: count + 1, next: version, place };
+                let way = Way {
+                    cost: cost.and(&candidate.route, is_avoided(candidate)),
+                    routes: count + 1,
+                    next: version,
+                    place,
+                };
                 match candidate.route.from {
                     None => ways.from_nothing = Some(ways.from_nothing.map_or(way, |known| known.min(way))),
                     Some(from) => {
@@ -100,24 +118,22 @@ impl Ways {
 
     /// The cheapest path from nothing or from the version held.
     pub(super) fn cheapest(&self, held: Option<u64>) -> Option<Path> {
-        if held == Some(self.wanted) {
-            return Some(Path { cost: Cost::NOTHING, start: held, routes: Vec::new() });
+        self.from(None).into_iter().chain(held.and_then(|held| self.from(Some(held)))).min_by_key(Path::order)
+    }
+
+    /// The cheapest path from there.
+    pub(super) fn from(&self, start: Option<u64>) -> Option<Path> {
+        if start == Some(self.wanted) {
+            return Some(Path { cost: Cost::NOTHING, routes: Vec::new(), start });
         }
-        let from_held = held.and_then(|held| self.from_version.get(&held));
-        // Ways of equal cost that begin with the same version differ in the route to it alone, and of these the one from
-        // nothing stands first.
-        let (start, first) = match (from_held, self.from_nothing.as_ref()) {
-            (Some(way), Some(other)) if way < other => (held, way),
-            (Some(way), None) => (held, way),
-            (_, other) => (None, other?),
-        };
-        let mut routes = vec![(first.next, first.place)];
-        let mut last = first.next;
-        while let Some(way) = self.from_version.get(&last).filter(|_| last != self.wanted) {
-            last = way.next;
-            routes.push((last, way.place));
+        let way = start.map_or(self.from_nothing.as_ref(), |start| self.from_version.get(&start));
+        let (cost, mut next) = (way?.cost, way);
+        let mut routes = Vec::new();
+        while let Some(way) = next {
+            routes.push((way.next, way.place));
+            next = self.from_version.get(&way.next).filter(|_| way.next != self.wanted);
         }
-        Some(Path { cost: first.cost, start, routes })
+        Some(Path { cost, routes, start })
     }
 
     /// What a path that begins at one of these versions, or below and through them, costs more than: the least cost from one

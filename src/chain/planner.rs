@@ -9,10 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::checks::{check_files, check_parent, check_routes, check_version};
-use crate::chain::path::{Candidate, Path, Ways};
+use crate::chain::path::{Candidate, Cost, Path, Ways};
 use crate::chain::received::{Document, ReadCommit};
 use crate::chain::signatures::Signatures;
-use crate::chain::{FileReference, Held, Hop, Listing, ObjectName, Plan, Route, RoutesDocument, Step};
+use crate::chain::{Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, RoutesDocument, Step};
 use crate::error::{Error, Result};
 use crate::json::MAX_INTEGER;
 use crate::limits::Limits;
@@ -87,6 +87,8 @@ enum Order {
     Cheapest,
     /// The least bytes of routes that are not known to be direct, then the least bytes.
     Direct,
+    /// Likewise of routes that are not known to be takeable in place. All of a path from nothing counts as that.
+    InPlace,
 }
 
 #[derive(Debug)]
@@ -94,6 +96,31 @@ struct RoutesInForce {
     /// The document that they stand in.
     source: ObjectName,
     routes: Vec<Candidate>,
+}
+
+impl RoutesInForce {
+    fn of_commit(source: ObjectName, commit: &Commit) -> Self {
+        let known = commit.direct_routes().into_iter().zip(commit.in_place_routes());
+        let routes = commit.routes.iter().zip(known).map(|(route, (is_direct, is_in_place))| Candidate {
+            route: route.clone(),
+            is_in_commit: true,
+            is_direct,
+            is_in_place,
+        });
+        Self { source, routes: routes.collect() }
+    }
+
+    /// A routes document is never trusted to name files that are taken in place; but it may leave the commit's in force.
+    fn of_document(source: ObjectName, document: RoutesDocument, commit: &Commit) -> Self {
+        let in_place = commit.in_place_routes();
+        let direct = document.direct_routes();
+        let routes = document.routes.into_iter().zip(direct).map(|(route, is_direct)| {
+            let place = commit.routes.iter().position(|own| *own == route);
+            let is_in_place = place.is_some_and(|place| in_place[place]);
+            Candidate { route, is_in_commit: place.is_some(), is_direct, is_in_place }
+        });
+        Self { source, routes: routes.collect() }
+    }
 }
 
 impl Planner {
@@ -142,6 +169,15 @@ impl Planner {
     #[must_use]
     pub fn direct(self) -> Self {
         Self { order: Order::Direct, ..self }
+    }
+
+    /// Plans the cheapest path in place: from the version held the one with the least bytes of routes that are not known to be
+    /// takeable in place ([`Commit::in_place_routes`](crate::chain::Commit::in_place_routes)), or the cheapest path from
+    /// nothing if that has less. Routes that only routes documents name are never known to be
+    /// ([`Hop::is_in_commit`](crate::chain::Hop::is_in_commit)).
+    #[must_use]
+    pub fn in_place(self) -> Self {
+        Self { order: Order::InPlace, ..self }
     }
 
     /// Only these shards will be taken: R-CHN-17 refuses those that the version has not.
@@ -355,9 +391,7 @@ impl Planner {
             return Ok(None);
         }
         self.pass_over_routes();
-        let ways = Ways::find(wanted, self.routes.iter().map(|(&version, known)| (version, known.routes.as_slice())));
-        let path = ways.cheapest(self.held.map(|held| held.version));
-        let below = ways.least_cost_from(self.floor..self.low);
+        let (path, below) = self.best_path(wanted);
         if below.is_some_and(|below| path.as_ref().is_none_or(|path| below < path.cost)) {
             let low = self.low.saturating_sub(self.commits.len() as u64).max(self.floor);
             if self.listed.as_ref().is_some_and(|(from, _)| low < *from) {
@@ -373,6 +407,30 @@ impl Planner {
             Some(path) => self.plan(wanted, &path).map(Some),
             None => self.give_up(wanted),
         }
+    }
+
+    /// The best path through the window, and what those that begin below it cost more than.
+    fn best_path(&self, wanted: u64) -> (Option<Path>, Option<Cost>) {
+        let routes = || self.routes.iter().map(|(&version, known)| (version, known.routes.as_slice()));
+        let ways = Ways::find(
+            wanted,
+            routes(),
+            match self.order {
+                Order::Cheapest => |_| false,
+                Order::Direct => |candidate| !candidate.is_direct,
+                Order::InPlace => |_| true,
+            },
+        );
+        let held = self.held.map(|held| held.version);
+        let path = if self.order == Order::InPlace {
+            let in_place = Ways::find(wanted, routes(), |candidate| !candidate.is_in_place);
+            let held = held.and_then(|held| in_place.from(Some(held)));
+            held.into_iter().chain(ways.from(None)).min_by_key(Path::order)
+        } else {
+            ways.cheapest(held)
+        };
+        // The version held is in the window: what begins below comes from nothing.
+        (path, ways.least_cost_from(self.floor..self.low))
     }
 
     /// Step 1.
@@ -586,8 +644,8 @@ impl Planner {
             };
             match self.check_routes(version, source, document) {
                 Ok(Some(document)) => {
-                    let direct = document.direct_routes();
-                    return Some(self.in_force(source, document.routes, direct));
+                    let commit = &self.commits.get(&version)?.commit;
+                    return Some(RoutesInForce::of_document(source, document, commit));
                 }
                 // It has been removed since it was listed, so there may be a newer one.
                 Ok(None) => self.must_list = true,
@@ -596,13 +654,7 @@ impl Planner {
             self.bad_documents.insert(source);
         }
         let commit = &self.commits.get(&version)?.commit;
-        Some(self.in_force(ObjectName::Commit(version), commit.routes.clone(), commit.direct_routes()))
-    }
-
-    fn in_force(&self, source: ObjectName, routes: Vec<Route>, direct: Vec<bool>) -> RoutesInForce {
-        let candidate =
-            |(route, direct): (Route, bool)| Candidate { route, is_avoided: self.order == Order::Direct && !direct };
-        RoutesInForce { source, routes: routes.into_iter().zip(direct).map(candidate).collect() }
+        Some(RoutesInForce::of_commit(ObjectName::Commit(version), commit))
     }
 
     fn check_routes(
@@ -635,10 +687,11 @@ impl Planner {
         let commit_of = |version: u64| self.commits.get(&version).ok_or_else(missing);
         let mut hops = Vec::with_capacity(path.routes.len());
         for &(version, place) in &path.routes {
-            let route = self.routes.get(&version).and_then(|known| Some(&known.routes.get(place)?.route));
-            let route = route.ok_or_else(missing)?;
+            let Candidate { route, is_in_commit, .. } =
+                self.routes.get(&version).and_then(|known| known.routes.get(place)).ok_or_else(missing)?;
             let shards = commit_of(version)?.commit.shards.clone();
-            hops.push(Hop { version, from: route.from, files: route.files.clone(), shards });
+            let files = route.files.clone();
+            hops.push(Hop { version, from: route.from, files, shards, is_in_commit: *is_in_commit });
         }
         let ReadCommit { digest, commit } = commit_of(wanted)?;
         Ok(Plan {

@@ -15,7 +15,7 @@ use crate::engine_args::EngineArgs;
 use crate::operation::health::MaxLag;
 use crate::operation::http::parse_address;
 use crate::shared_args::{
-    LimitArgs, ProfileArg, SERVERS, STORE_OPTIONS, parse_digest, parse_note, parse_pair, parse_seconds, parse_size,
+    LimitArgs, ProfilesArgs, SERVERS, STORE_OPTIONS, parse_digest, parse_note, parse_pair, parse_seconds, parse_size,
 };
 use crate::signature_args::{FollowerTrustArgs, PublisherSignatureArgs, TrustArgs};
 
@@ -159,9 +159,8 @@ pub(crate) struct PublishArgs {
     /// Publish only the tensors, not the other files
     #[arg(long)]
     pub(crate) no_assets: bool,
-    /// How values are coded
-    #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
-    pub(crate) profile: ProfileArg,
+    #[command(flatten)]
+    pub(crate) profiles: ProfilesArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     /// Publish nothing if the state is the head's
@@ -446,7 +445,10 @@ pub(crate) struct StatusArgs {
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["snapshot", "from"]), after_help = "\
 Examples:
   deltachain compact s3://models/run7 --snapshot
-  deltachain compact s3://models/run7 --version 64 --from 0,32")]
+  deltachain compact s3://models/run7 --version 64 --from 0,32
+
+Readers that patch memory in place trust only the routes that `publish` made, so they do not use the new links; routes for
+them stay, and with --profile local the snapshot saves them work.")]
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
@@ -459,9 +461,8 @@ pub(crate) struct CompactArgs {
     /// Add links from these older versions; comma-separated
     #[arg(long, value_name = "V", value_delimiter = ',')]
     pub(crate) from: Vec<u64>,
-    /// How values are coded
-    #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
-    pub(crate) profile: ProfileArg,
+    #[command(flatten)]
+    pub(crate) profiles: ProfilesArgs,
     /// Directory for temporary files, with space for two states [default: the system's]
     ///
     /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a killed run are removed by

@@ -53,6 +53,20 @@ impl From<ProfileArg> for Profile {
     }
 }
 
+/// How the values of new links are coded.
+#[derive(Debug, Args)]
+pub(crate) struct ProfilesArgs {
+    /// How values are coded; comma-separated or repeatable: a link for each profile
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ProfileArg::Compact])]
+    profile: Vec<ProfileArg>,
+}
+
+impl ProfilesArgs {
+    pub(crate) fn profiles(&self) -> Vec<Profile> {
+        self.profile.iter().copied().map(Profile::from).collect()
+    }
+}
+
 /// What a link may make this program allocate and write.
 #[derive(Debug, Args)]
 pub(crate) struct LimitArgs {

@@ -1,7 +1,7 @@
 //! Plans for chains in memory: every rule of steps 1 to 4, and every way round something unusable.
 
 use super::*;
-use crate::chain::{Asset, ChainDocument, Commit, RoutesDocument};
+use crate::chain::{Asset, ChainDocument, Route};
 
 mod held;
 mod search;
@@ -35,7 +35,12 @@ impl Store {
     }
 
     /// Adds a version whose number of shards is that of the first route.
-    fn add(mut self, routes: &[RouteGiven<'_>]) -> Self {
+    fn add(self, routes: &[RouteGiven<'_>]) -> Self {
+        self.add_in_place(routes, &[])
+    }
+
+    /// Whose commit says which routes can be taken in place, by their places.
+    fn add_in_place(mut self, routes: &[RouteGiven<'_>], places: &[usize]) -> Self {
         let version = self.commits.len() as u64;
         let parent = version.checked_sub(1).map_or(ObjectName::Chain, ObjectName::Commit);
         let state = Digest::of_bytes(format!("state {version}").as_bytes());
@@ -50,7 +55,7 @@ impl Store {
             shards,
             routes: routes_of(version, routes),
             assets: Vec::new(),
-            metadata: BTreeMap::new(),
+            metadata: if places.is_empty() { BTreeMap::new() } else { marks("deltachain.in-place", places) },
         };
         self.put(ObjectName::Commit(version), commit.to_bytes().unwrap());
         self.commits.push(commit);
@@ -68,8 +73,7 @@ impl Store {
 
     /// Says which routes of a commit or of a routes document are direct, by their places.
     fn mark(&mut self, name: ObjectName, places: &[usize]) {
-        let value = places.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-        let metadata = BTreeMap::from([("deltachain.direct".to_owned(), value)]);
+        let metadata = marks("deltachain.direct", places);
         let bytes = &self.objects[&name.to_string()];
         let bytes = match name {
             ObjectName::Commit(_) => {
@@ -128,6 +132,11 @@ impl Store {
     fn refusal(&self, wanted: Option<u64>, held: Option<Held>) -> (&'static str, String) {
         rule_and_file(&self.plan(wanted, held).unwrap_err())
     }
+}
+
+fn marks(key: &str, places: &[usize]) -> BTreeMap<String, String> {
+    let value = places.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+    BTreeMap::from([(key.to_owned(), value)])
 }
 
 fn planner(wanted: Option<u64>, held: Option<Held>) -> Planner {
@@ -191,6 +200,7 @@ fn a_plan_says_what_a_reader_needs() {
         from,
         files: commit.routes[route].files.clone(),
         shards: commit.shards.clone(),
+        is_in_commit: true,
     };
     let expected = Plan {
         version: 1,
@@ -319,6 +329,34 @@ fn a_direct_path_is_found_below_the_window() {
     let (plan, _) = store.drive(&mut planner(None, None).direct()).unwrap();
     assert_eq!((path(&plan), plan.bytes), ((None, vec![0, 3]), 400));
     assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![0, 1, 2, 3]));
+}
+
+#[test]
+fn a_path_in_place_avoids_what_commits_do_not_mark() {
+    // From 0 to 1 and from 1 to 2 two routes each, of which the longer can be taken in place; a snapshot of each.
+    let routes = |from| [(None, &[100][..]), (Some(from), &[10][..]), (Some(from), &[15][..])];
+    let store = Store::new().add(&[(None, &[100])]).add_in_place(&routes(0), &[2]).add_in_place(&routes(1), &[2]);
+    let plan = |store: &Store, held| store.drive(&mut planner(None, held).in_place()).map(|(plan, _)| plan).unwrap();
+    let taken = |plan: &Plan| (path(plan), plan.bytes, plan.hops.iter().all(|hop| hop.is_in_commit));
+    assert_eq!(taken(&plan(&store, store.held(0))), ((Some(0), vec![1, 2]), 30, true));
+    // From nothing the cheapest path, whether the rest of it can be taken in place or not.
+    assert_eq!(taken(&plan(&store, None)), ((None, vec![2]), 100, true));
+    // Routes of a document are never marked, whatever it says; but it may leave those of the commit.
+    let other = [(None, &[100][..]), (Some(0), &[1][..]), (Some(1), &[10][..]), (Some(1), &[15][..])];
+    let mut store = store.with_routes(2, 1, &other);
+    let name = ObjectName::Routes { version: 2, generation: 1 };
+    let says = marks("deltachain.in-place", &[1]);
+    let document = RoutesDocument::parse(&store.objects[&name.to_string()], &Limits::default()).unwrap();
+    store.put(name, RoutesDocument { metadata: says, ..document }.to_bytes().unwrap());
+    assert_eq!(taken(&plan(&store, store.held(0))), ((Some(0), vec![1, 2]), 30, true));
+    assert_eq!(taken(&store.plan(None, store.held(0)).unwrap()), ((Some(0), vec![2]), 1, false));
+    // What has been withdrawn is not taken. What is left from the version held counts as a path from nothing does.
+    let store = store.with_routes(2, 2, &[(None, &[100]), (Some(1), &[10])]);
+    assert_eq!(taken(&plan(&store, store.held(0))), ((Some(0), vec![1, 2]), 25, true));
+    let store = store.with_routes(2, 3, &[(None, &[9]), (Some(1), &[10])]);
+    assert_eq!(taken(&plan(&store, store.held(0))), ((None, vec![2]), 9, false));
+    let store = store.with_routes(2, 4, &[(Some(1), &[7])]);
+    assert_eq!(taken(&plan(&store, store.held(0))), ((Some(0), vec![1, 2]), 22, false));
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn add_versions(args: &ImportArgs, url: &str, output: Output) -> Result<()> {
     let watcher = Watcher::new(output);
     let store = Store::open(url, args.store.options())?;
     let base = open_state(&args.base)?;
-    let options = PublishOptions::default().profile(args.profile.into());
+    let options = PublishOptions::default().profiles(vec![args.profile.into()]);
     let scratch = tempfile::tempdir().map_err(|error| Error::io("creating a temporary directory", error))?;
     let mut made: Vec<Published> = Vec::new();
     let mut first = Publisher::open(store.clone(), options.clone().metadata(notes(&args.notes)?))?;

@@ -13,7 +13,7 @@ use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::attempt::Attempt;
 use crate::publishing::kept::{Kept, Place};
 use crate::publishing::model::End;
-use crate::publishing::new_link::NewLink;
+use crate::publishing::new_link::{Coding, NewLink};
 use crate::publishing::published::PublishedRoute;
 
 /// Which routes are made, and how.
@@ -26,8 +26,9 @@ pub struct CompactOptions {
     pub from: Vec<u64>,
     /// Whether a snapshot is made.
     pub snapshot: bool,
-    /// How values are coded.
-    pub profile: Profile,
+    /// How values are coded, as [`PublishOptions::profiles`](crate::PublishOptions::profiles). But the new routes are never taken
+    /// in place: readers in place trust the routes of the commit alone.
+    pub profiles: Vec<Profile>,
     /// Where states are built: room for two is needed. What is built there is left there.
     pub scratch: PathBuf,
     /// Limits for documents and links that are read.
@@ -39,7 +40,7 @@ impl CompactOptions {
         version: Option<u64>,
         from: Vec<u64>,
         snapshot: bool,
-        profile: Profile,
+        profiles: Vec<Profile>,
         limits: Limits,
     }
 
@@ -49,7 +50,7 @@ impl CompactOptions {
             version: None,
             from: Vec::new(),
             snapshot: false,
-            profile: Profile::default(),
+            profiles: vec![Profile::default()],
             scratch: scratch.into(),
             limits: Limits::default(),
         }
@@ -67,10 +68,10 @@ pub struct Compacted {
 }
 
 /// Adds routes to a version. They come into force together, after all files have been stored; a route from the same
-/// version that was there before is replaced.
+/// version that was there before is replaced, unless it can be taken in place.
 ///
 /// # Errors
-/// USAGE if no route is asked for, or a link from a version that is not older or has another number of shards; R-CHN-03
+/// USAGE if no route or no profile is asked for, or a profile twice, or a link from a version that is not older or has another number of shards; R-CHN-03
 /// (`CHAIN`) if the version does not exist; errors of building the states; R-PUB-08 (`CHAIN`) if it took 20 hours; IO;
 /// the observer's error, if it stops the work.
 pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer) -> Result<Compacted> {
@@ -86,27 +87,32 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
         return Err(Error::usage("compact needs a snapshot or links from older versions to add"));
     }
 
-    let mut made: Vec<MadeRoute> = sources
-        .iter()
-        .map(|source| {
-            let from = source.as_ref().map(|source| source.commit.version);
-            MadeRoute { route: Route { from, files: Vec::new() }, is_direct: true }
-        })
-        .collect();
+    let codings = Coding::of(&options.profiles)?;
+    // For each source, and for each coding but of snapshots.
+    let codings = |source: &Option<Entry>| if source.is_some() { &codings[..] } else { &codings[..1] };
+    let mut made: Vec<MadeRoute> = Vec::new();
+    for source in &sources {
+        let from = source.as_ref().map(|source| source.commit.version);
+        let empty = || MadeRoute { route: Route { from, files: Vec::new() }, is_direct: true };
+        made.extend(codings(source).iter().map(|_| empty()));
+    }
     let _uploads = InPhase::begin(observer, Phase::Upload, 0);
     let attempt = Attempt::begin();
     for shard in 0..target.commit.shards.len() {
         let maker = Maker { store, options, shard, observer };
         let mut kept = maker.keep("target", &target)?;
         let state = kept.bring_to(version, None, observer)?;
-        for (source, made) in sources.iter().zip(&mut made) {
-            let link = maker.make(source.as_ref(), &target, state)?;
-            made.route.files.push(link.reference);
-            made.is_direct &= link.report.is_direct;
+        let mut made = made.iter_mut();
+        for source in &sources {
+            let links = maker.make(source.as_ref(), &target, state, codings(source))?;
+            for (link, made) in links.iter().zip(&mut made) {
+                made.route.files.push(link.reference);
+                made.is_direct &= link.report.is_direct;
+            }
         }
     }
     put_in_force(store, version, &made, &attempt, &options.limits)?;
-    Ok(Compacted { version, routes: made.iter().map(|made| PublishedRoute::of(&made.route)).collect() })
+    Ok(Compacted { version, routes: made.iter().map(MadeRoute::published).collect() })
 }
 
 /// A route that has been made.
@@ -114,6 +120,12 @@ struct MadeRoute {
     route: Route,
     /// Whether all values of its links are absolute.
     is_direct: bool,
+}
+
+impl MadeRoute {
+    fn published(&self) -> PublishedRoute {
+        PublishedRoute::of(&self.route, self.is_direct, false)
+    }
 }
 
 /// A version, or the head, as it is now.
@@ -162,22 +174,31 @@ impl Maker<'_> {
         )
     }
 
-    /// Makes the link from a version, or from nothing, and stores it.
-    fn make(&self, source: Option<&Entry>, target: &Entry, state: &SafetensorsState) -> Result<NewLink> {
+    /// Makes the links from a version, or from nothing, and stores them.
+    fn make(
+        &self,
+        source: Option<&Entry>,
+        target: &Entry,
+        state: &SafetensorsState,
+        codings: &[Coding],
+    ) -> Result<Vec<NewLink>> {
         let Self { options, shard, observer, .. } = *self;
         let mut kept = source.map(|source| self.keep("source", source)).transpose()?;
         let base = match (&mut kept, source) {
             (Some(kept), Some(source)) => Some(kept.bring_to(source.commit.version, None, observer)?),
             _ => None,
         };
-        let link = NewLink::make(base.map(End::from), state.into(), options.profile, &options.scratch, observer)?;
         let digest_of = |entry: &Entry| entry.commit.shards.get(shard).copied();
-        let base = source.map_or(Some(Digest::of_empty_state()), digest_of);
-        if (Some(link.report.base), Some(link.report.target.state)) != (base, digest_of(target)) {
-            return Err(Error::usage("the states have changed while they were read").in_file(&options.scratch));
-        }
-        link.upload(self.store, observer)?;
-        Ok(link)
+        let ends = (source.map_or(Some(Digest::of_empty_state()), digest_of), digest_of(target));
+        let make = |&coding: &Coding| {
+            let link = NewLink::make(base.map(End::from), state.into(), coding, &options.scratch, observer)?;
+            if (Some(link.report.base), Some(link.report.target.state)) != ends {
+                return Err(Error::usage("the states have changed while they were read").in_file(&options.scratch));
+            }
+            link.upload(self.store, observer)?;
+            Ok(link)
+        };
+        codings.iter().map(make).collect()
     }
 }
 
@@ -185,8 +206,11 @@ impl Maker<'_> {
 fn put_in_force(store: &Store, version: u64, added: &[MadeRoute], attempt: &Attempt, limits: &Limits) -> Result<()> {
     loop {
         let entry = entry_of(store, Some(version), limits)?;
-        let is_new = |route: &Route| !added.iter().any(|added| added.route.from == route.from);
-        let mut routes: Vec<Route> = entry.routes.iter().filter(|route| is_new(route)).cloned().collect();
+        let in_place = entry.commit.routes.iter().zip(entry.commit.in_place_routes());
+        let in_place: Vec<&Route> = in_place.filter(|(_, in_place)| *in_place).map(|(route, _)| route).collect();
+        let stays =
+            |route: &Route| in_place.contains(&route) || !added.iter().any(|added| added.route.from == route.from);
+        let mut routes: Vec<Route> = entry.routes.iter().filter(|route| stays(route)).cloned().collect();
         routes.extend(added.iter().map(|added| added.route.clone()));
         let is_direct = |route: &Route| added.iter().any(|added| added.is_direct && added.route == *route);
         let document = entry.successor(routes, is_direct);

@@ -26,6 +26,11 @@ pub struct LogEntry {
     pub shards: Vec<Digest>,
     /// The routes in force; none if the version has been pruned.
     pub routes: Vec<Route>,
+    /// For each of them whether it is known to be direct ([`Commit::direct_routes`](deltachain::chain::Commit::direct_routes)).
+    pub direct: Vec<bool>,
+    /// For each of them whether it is known that it can be taken in place
+    /// ([`Commit::in_place_routes`](deltachain::chain::Commit::in_place_routes)).
+    pub in_place: Vec<bool>,
     /// Its assets, ascending by name.
     pub assets: Vec<Asset>,
     /// The commit's metadata.
@@ -101,7 +106,12 @@ fn refuse_faults(history: &mut History) -> Result<()> {
 
 impl LogEntry {
     fn new(version: u64, entry: Entry, objects: &[StoredObject], notes: Vec<Note>) -> Self {
-        let Entry { digest, commit, routes, .. } = entry;
+        let Entry { digest, commit, routes, direct, .. } = entry;
+        let in_place = |route: &Route| {
+            commit.routes.iter().zip(commit.in_place_routes()).any(|(own, in_place)| in_place && own == route)
+        };
+        let in_place = routes.iter().map(in_place).collect();
+        let direct = routes.iter().map(|route| direct.contains(route)).collect();
         let place = objects.binary_search_by_key(&ObjectName::Commit(version), |object| object.name);
         Self {
             version,
@@ -110,6 +120,8 @@ impl LogEntry {
             parent: commit.parent,
             shards: commit.shards,
             routes,
+            direct,
+            in_place,
             assets: commit.assets,
             metadata: commit.metadata,
             stored: place.ok().map(|place| objects[place].stored).filter(|&time| time > SystemTime::UNIX_EPOCH),

@@ -11,7 +11,7 @@ use crate::access::store::Store;
 use crate::publishing::attempt::Attempt;
 use crate::publishing::once::is_repeated;
 use crate::publishing::options::PublishOptions;
-use crate::publishing::part::ShardPart;
+use crate::publishing::part::{ShardLink, ShardPart};
 use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
 use crate::publishing::published::{Published, PublishedRoute};
 use crate::publishing::signing::{Signing, check_head, store_note};
@@ -61,7 +61,11 @@ pub(crate) fn commit(
     let mut metadata = options.metadata.clone();
     metadata.extend(path.map(|path| (PATH_BYTES_KEY.to_owned(), path.to_string())));
     let mut commit = parent.next(state, shards, routes, assets, metadata)?;
-    commit.mark_direct(|route| parts.iter().zip(&route.files).all(|(part, file)| part.is_direct(*file)));
+    let all = |route: &Route, is: fn(&ShardLink) -> bool| {
+        parts.iter().zip(&route.files).all(|(part, file)| part.link(*file).is_some_and(is))
+    };
+    commit.mark_direct(|route| all(route, |link| link.is_direct));
+    commit.mark_in_place(|route| all(route, |link| link.is_in_place));
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
     if !options.sign.is_empty() {
@@ -79,13 +83,14 @@ pub(crate) fn commit(
             return Ok(published);
         }
     }
+    let routes = PublishedRoute::all(&commit);
     Ok(Published {
         version: commit.version,
         state,
         commit: Digest::of_bytes(&bytes),
         metadata: commit.metadata,
         shards: parts.iter().map(|part| part.table.digests.clone()).collect(),
-        routes: commit.routes.iter().map(PublishedRoute::of).collect(),
+        routes,
         assets: commit.assets,
         changed: parts.iter().map(|part| part.changed).fold(0, u64::saturating_add),
         elements: parts.iter().map(|part| part.elements).fold(0, u64::saturating_add),
@@ -103,12 +108,18 @@ fn repeated(found: Option<&[u8]>, own: &Commit, options: &PublishOptions) -> Res
     Ok(is_there.then(|| Published::head(&found, Digest::of_bytes(bytes), Vec::new(), 0)))
 }
 
-/// The routes for which every shard has a link.
+/// The routes for which every shard has a link. Of several links from one version, which differ in their profiles, the first
+/// of all shards belong together, the second, and so on.
 fn common_routes(parts: &[ShardPart]) -> Vec<Route> {
-    let mut files: BTreeMap<Option<u64>, Vec<FileReference>> = BTreeMap::new();
-    for link in parts.iter().flat_map(|part| &part.links) {
-        files.entry(link.from).or_default().push(link.file);
+    let mut files: BTreeMap<(Option<u64>, usize), Vec<FileReference>> = BTreeMap::new();
+    for part in parts {
+        let mut counts: BTreeMap<Option<u64>, usize> = BTreeMap::new();
+        for link in &part.links {
+            let count = counts.entry(link.from).or_default();
+            files.entry((link.from, *count)).or_default().push(link.file);
+            *count += 1;
+        }
     }
     let complete = files.into_iter().filter(|(_, files)| files.len() == parts.len());
-    complete.map(|(from, files)| Route { from, files }).collect()
+    complete.map(|((from, _), files)| Route { from, files }).collect()
 }

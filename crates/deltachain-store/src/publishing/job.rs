@@ -17,7 +17,7 @@ use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::attempt::Attempt;
 use crate::publishing::kept::{Kept, Place};
 use crate::publishing::model::End;
-use crate::publishing::new_link::NewLink;
+use crate::publishing::new_link::{Coding, NewLink};
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::{ShardLink, ShardPart};
 use crate::publishing::policy::{PathBytes, skipped_from};
@@ -104,7 +104,8 @@ impl Job<'_> {
         let attempt = Attempt::begin();
         let (links, is_head) = self.make_and_store(&Bases { head, state, place, is_lasting })?;
         // The way to the new version, once it has been committed.
-        if let (Some(work), Some((_, link))) = (&mut work, links.iter().find(|(from, _)| *from == head)) {
+        let from_head = links.iter().filter(|(from, _)| *from == head).min_by_key(|(_, link)| link.reference.size);
+        if let (Some(work), Some((_, link))) = (&mut work, from_head) {
             work.remember(link)?;
         }
         let part = self.part(&links, assets)?;
@@ -150,31 +151,39 @@ impl Job<'_> {
 
     fn make_links(&self, bases: &Bases<'_>, add: &mut dyn FnMut(Option<u64>, NewLink)) -> Result<Option<NewLink>> {
         let Self { parent, shard, of, options, observer, .. } = *self;
-        let (profile, place) = (options.profile, bases.place);
-        let target = self.target;
+        let codings = Coding::of(&options.profiles)?;
+        let make = |base: Option<End<'_>>, coding| NewLink::make(base, self.target, coding, bases.place, observer);
         let mut needs_snapshot = true;
         if let (Some(_), Some(base)) = (bases.head, bases.state) {
-            let link = NewLink::make(Some(base), target, profile, place, observer)?;
-            parent.check_base(shard, link.report.base)?;
-            self.check_changed(&link.report)?;
-            if self.if_changed && link.report.base == link.report.target.state {
-                return Ok(Some(link));
+            let mut least = u64::MAX;
+            for &coding in &codings {
+                let link = make(Some(base), coding)?;
+                parent.check_base(shard, link.report.base)?;
+                self.check_changed(&link.report)?;
+                if self.if_changed && link.report.base == link.report.target.state {
+                    return Ok(Some(link));
+                }
+                least = least.min(link.reference.size);
+                add(bases.head, link);
             }
-            // Several shards must come to the same result, though each knows its own link only.
-            let bytes = if of == 1 { link.reference.size } else { 0 };
-            add(bases.head, link);
+            // Several shards must come to the same result, though each knows its own links only.
+            let bytes = if of == 1 { least } else { 0 };
             needs_snapshot = options.snapshots.want(parent, self.path, bytes, observer);
         }
         let skipped = skipped_from(parent.next_version(), &options.skips);
-        let make = |base: Option<End<'_>>| NewLink::make(base, target, profile, place, observer);
         if needs_snapshot {
-            add(None, make(None)?);
+            // There are no old values that the profiles could treat differently.
+            add(None, make(None, codings[0])?);
         }
         let version = parent.next_version();
         for from in skipped {
             match self.older(from, version, bases) {
                 Ok(None) => {}
-                Ok(Some(older)) => add(Some(from), make(older.state().map(End::from))?),
+                Ok(Some(older)) => {
+                    for &coding in &codings {
+                        add(Some(from), make(older.state().map(End::from), coding)?);
+                    }
+                }
                 // Readers can do without this link.
                 Err(error) if error.rule().is_some() => {
                     observer.remark(&format!("skipping the link from version {from}, which cannot be built: {error}"));
@@ -232,6 +241,7 @@ impl Job<'_> {
             from: *from,
             file: link.reference,
             is_direct: link.report.is_direct,
+            is_in_place: link.is_in_place,
         };
         Ok(ShardPart {
             version: self.parent.next_version(),

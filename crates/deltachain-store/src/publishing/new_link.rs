@@ -6,8 +6,9 @@ use std::path::Path;
 
 use deltachain::chain::FileReference;
 use deltachain::files::{LAYOUT_KEY, Layout};
+use deltachain::format::{Start, TensorEntry};
 use deltachain::tensor::{Digest, MemoryState, total_bytes};
-use deltachain::{DiffOptions, DiffReport, Error, Profile, Result, diff};
+use deltachain::{DiffOptions, DiffReport, Error, FileSource, Limits, LinkReader, Profile, Result, diff};
 use tempfile::NamedTempFile;
 
 use crate::access::store::Store;
@@ -18,12 +19,38 @@ use crate::publishing::model::End;
 /// A key of a link's metadata (SPEC section 20).
 const NONCE_KEY: &str = "deltachain.nonce";
 
+/// How the links of a route are made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Coding {
+    profile: Profile,
+    sums: bool,
+}
+
+impl Coding {
+    /// One for each of these profiles.
+    ///
+    /// # Errors
+    /// USAGE if there is none, or one is given twice.
+    pub(crate) fn of(profiles: &[Profile]) -> Result<Vec<Self>> {
+        if profiles.is_empty() {
+            return Err(Error::usage("no profile is given"));
+        }
+        if let Some(twice) = (1..).zip(profiles).find(|&(next, profile)| profiles[next..].contains(profile)) {
+            return Err(Error::usage(format!("duplicate profile {}", twice.1.name())));
+        }
+        let sums = profiles.contains(&Profile::Local);
+        Ok(profiles.iter().map(|&profile| Self { profile, sums }).collect())
+    }
+}
+
 /// A link in a temporary file.
 #[derive(Debug)]
 pub(crate) struct NewLink {
     pub(crate) file: NamedTempFile,
     pub(crate) reference: FileReference,
     pub(crate) report: DiffReport,
+    /// Whether it can be taken in place, as far as its profile says (SPEC-in-place section 24.5).
+    pub(crate) is_in_place: bool,
 }
 
 impl NewLink {
@@ -31,7 +58,7 @@ impl NewLink {
     pub(crate) fn make(
         base: Option<End<'_>>,
         target: End<'_>,
-        profile: Profile,
+        Coding { profile, sums }: Coding,
         place: &Path,
         observer: &dyn Observer,
     ) -> Result<Self> {
@@ -49,12 +76,13 @@ impl NewLink {
         let file = unfinished::file(place);
         let file = file.map_err(|error| Error::io("creating a temporary file", error).in_file(place))?;
         let mut out = HashingWriter { file: BufWriter::new(file), hasher: blake3::Hasher::new() };
-        let options = DiffOptions::default().profile(profile).metadata(metadata).progress(&progress);
+        let options = DiffOptions::default().profile(profile).sums(sums).metadata(metadata).progress(&progress);
         let report = diff(base.state, target.state, &options.base_digests(base.digests), &mut out)?;
         let digest = Digest(*out.hasher.finalize().as_bytes());
         let file = out.file.into_inner().map_err(|error| Error::io("writing a temporary file", error.into_error()))?;
         let reference = FileReference { digest, size: report.bytes };
-        Ok(Self { file, reference, report })
+        let is_in_place = sums && (profile == Profile::Local || report.is_direct) && patches_alone(file.path())?;
+        Ok(Self { file, reference, report, is_in_place })
     }
 
     /// Stores the link. The observer has been told of a phase of uploads; its end is the caller's to tell.
@@ -62,6 +90,13 @@ impl NewLink {
         observer.begin(Phase::Upload, self.reference.size);
         store.upload(self.file.path(), self.reference.name(), self.reference.size, observer)
     }
+}
+
+/// Whether no entry of the link sets or removes a tensor.
+fn patches_alone(link: &Path) -> Result<bool> {
+    let link = LinkReader::open(FileSource::open(link)?, &Limits::unlimited())?;
+    let mut entries = link.index().tensors.iter().map(TensorEntry::written);
+    Ok(entries.all(|written| written.is_some_and(|written| written.start == Start::Base)))
 }
 
 /// Hashes the bytes that are written.

@@ -15,8 +15,10 @@ use crate::publishing::policy::Snapshots;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PublishOptions {
-    /// How values are coded.
-    pub profile: Profile,
+    /// How values are coded: for each of these, given once, a version gets a route from each version that it gets routes from.
+    /// So each more costs a reading of both versions, and the bytes of its links. A snapshot is coded in the first way. If
+    /// [`Profile::Local`] is among them, all links carry sums, and the routes that can be taken in place are marked.
+    pub profiles: Vec<Profile>,
     /// Metadata of the commit: step number, run name.
     pub metadata: BTreeMap<String, String>,
     /// When a version gets a snapshot.
@@ -60,7 +62,7 @@ pub struct PublishOptions {
 impl Default for PublishOptions {
     fn default() -> Self {
         Self {
-            profile: Profile::default(),
+            profiles: vec![Profile::default()],
             metadata: BTreeMap::new(),
             snapshots: Snapshots::default(),
             skips: Vec::new(),
@@ -80,7 +82,7 @@ impl Default for PublishOptions {
 
 impl PublishOptions {
     deltachain::setters! {
-        profile: Profile,
+        profiles: Vec<Profile>,
         metadata: BTreeMap<String, String>,
         snapshots: Snapshots,
         skips: Vec<u64>,

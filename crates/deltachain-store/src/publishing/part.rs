@@ -40,6 +40,8 @@ pub(crate) struct ShardLink {
     pub(crate) file: FileReference,
     /// Whether all of its values are absolute.
     pub(crate) is_direct: bool,
+    /// Whether it can be taken in place.
+    pub(crate) is_in_place: bool,
 }
 
 impl ShardPart {
@@ -53,9 +55,9 @@ impl ShardPart {
         (self.shard, self.of)
     }
 
-    /// Whether this is one of the links, and all of its values are absolute.
-    pub(crate) fn is_direct(&self, file: FileReference) -> bool {
-        self.links.iter().any(|link| link.is_direct && link.file == file)
+    /// Its link with this file.
+    pub(crate) fn link(&self, file: FileReference) -> Option<&ShardLink> {
+        self.links.iter().find(|link| link.file == file)
     }
 
     /// State digest of the shard.
@@ -107,6 +109,7 @@ struct LinkDocument {
     digest: String,
     size: u64,
     direct: bool,
+    in_place: bool,
 }
 
 impl From<ShardPart> for Document {
@@ -121,6 +124,7 @@ impl From<ShardPart> for Document {
             digest: link.file.digest.to_string(),
             size: link.file.size,
             direct: link.is_direct,
+            in_place: link.is_in_place,
         });
         Self {
             deltachain_part: 1,
@@ -158,7 +162,7 @@ impl TryFrom<Document> for ShardPart {
             .map(|asset| Ok(Asset { name: asset.name, digest: digest(&asset.digest)?, size: asset.size }));
         let links = document.links.iter().map(|link| {
             let file = FileReference { digest: digest(&link.digest)?, size: link.size };
-            Ok(ShardLink { from: link.from, file, is_direct: link.direct })
+            Ok(ShardLink { from: link.from, file, is_direct: link.direct, is_in_place: link.in_place })
         });
         Ok(Self {
             version: document.version,

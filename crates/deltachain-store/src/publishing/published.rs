@@ -45,7 +45,7 @@ impl Published {
             commit: digest,
             metadata: commit.metadata.clone(),
             shards,
-            routes: commit.routes.iter().map(PublishedRoute::of).collect(),
+            routes: PublishedRoute::all(commit),
             assets: commit.assets.clone(),
             changed: 0,
             elements,
@@ -80,10 +80,21 @@ pub struct PublishedRoute {
     pub from: Option<u64>,
     /// Bytes of its files.
     pub bytes: u64,
+    /// Whether all values in its files are absolute, as those of a snapshot are.
+    pub is_direct: bool,
+    /// Whether it can be taken in place.
+    pub is_in_place: bool,
 }
 
 impl PublishedRoute {
-    pub(crate) fn of(route: &Route) -> Self {
-        Self { from: route.from, bytes: u64::try_from(route.bytes()).unwrap_or(u64::MAX) }
+    /// Of a commit, in its order.
+    pub(crate) fn all(commit: &Commit) -> Vec<Self> {
+        let known = commit.direct_routes().into_iter().zip(commit.in_place_routes());
+        commit.routes.iter().zip(known).map(|(route, (direct, in_place))| Self::of(route, direct, in_place)).collect()
+    }
+
+    pub(crate) fn of(route: &Route, is_direct: bool, is_in_place: bool) -> Self {
+        let bytes = u64::try_from(route.bytes()).unwrap_or(u64::MAX);
+        Self { from: route.from, bytes, is_direct, is_in_place }
     }
 }

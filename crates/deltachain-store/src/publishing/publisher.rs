@@ -17,6 +17,7 @@ use crate::publishing::attempt::Attempt;
 use crate::publishing::commit::{check_complete, commit};
 use crate::publishing::job::{Job, Made};
 use crate::publishing::model::{End, Model};
+use crate::publishing::new_link::Coding;
 use crate::publishing::once::is_repeated;
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
@@ -87,9 +88,10 @@ impl Publisher {
     /// A publisher for the chain in this store. The head is not read before something is published.
     ///
     /// # Errors
-    /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if one of the keys that sign is given twice
-    /// or not trusted; IO.
+    /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if there is no profile or one twice, or if one
+    /// of the keys that sign is given twice or not trusted; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
+        Coding::of(&options.profiles)?;
         let trust = trust_of(&options)?;
         let chain = store.get(ObjectName::Chain)?;
         Parent::read(chain.as_deref(), None, &options.limits)?;

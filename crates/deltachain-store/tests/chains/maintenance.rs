@@ -153,7 +153,7 @@ fn direct_routes_are_marked_as_long_as_they_stay() {
     let mut chain = Chain::new(3, Snapshots::Never, &[2]);
     assert_eq!(marks(&chain.store), (0, 3));
     // The publisher changes its mind.
-    chain.options.profile = Profile::Direct;
+    chain.options.profiles = vec![Profile::Direct];
     chain.publish(3);
     chain.publish(4);
     assert_eq!(marks(&chain.store), (3, 3));
@@ -166,7 +166,7 @@ fn direct_routes_are_marked_as_long_as_they_stay() {
     };
     let compact = |from: &[u64], profile, generation| {
         let scratch = tempfile::tempdir_in(chain.place.path()).unwrap();
-        let options = CompactOptions::new(scratch.path()).from(from.to_vec()).snapshot(true).profile(profile);
+        let options = CompactOptions::new(scratch.path()).from(from.to_vec()).snapshot(true).profiles(vec![profile]);
         compact(&chain.store, &options, &()).unwrap();
         document(generation)
     };

@@ -388,7 +388,7 @@ fn a_route_is_direct_if_the_links_of_all_shards_are() {
         (3, [Profile::Direct; 2]),
     ] {
         let part = |shard: usize| {
-            let options = options(Snapshots::Never, &[]).profile(profiles[shard]);
+            let options = options(Snapshots::Never, &[]).profiles(vec![profiles[shard]]);
             let mut state = MemoryState::new();
             // Small changes, which compact links have as differences.
             let data = (0..4000_u16).flat_map(|value| (0x3F00 + value % 128 + version % 2).to_le_bytes()).collect();

@@ -51,22 +51,28 @@ proptest! {
         given in any_routes(),
         held in proptest::option::of(0..8_u64),
         failing in proptest::collection::vec(any::<proptest::sample::Index>(), 16),
-        // For each version a bit for each route; the cheapest path, or the cheapest direct one.
+        // For each version a bit for each route; the cheapest path, the cheapest direct one, or the cheapest in place.
         marks in proptest::collection::vec(any::<u8>(), 8),
-        is_direct in any::<bool>(),
+        order in 0..3,
     ) {
+        let (is_direct, is_in_place) = (order == 1, order == 2);
         let (mut store, mut graph) = (Store::new(), Graph::new());
         for (version, routes) in (0..).zip(&given) {
-            // The commit has routes that are not in force, so that all can be given by a document.
-            store = store.add(&[(None, &[1, 1])]);
             let routes: Vec<_> = routes.iter().map(|(from, sizes)| (*from, sizes.as_slice())).collect();
             let ordered = routes_of(version, &routes);
-            store = store.with_routes(version, 1, &routes);
             let bits = marks[usize::try_from(version).unwrap()];
             let marked: Vec<usize> = (0..ordered.len()).filter(|place| bits >> place & 1 == 1).collect();
+            store = if is_in_place && !routes.is_empty() {
+                store.add_in_place(&routes, &marked)
+            } else {
+                // The commit has routes that are not in force, so that all can be given by a document.
+                store.add(&[(None, &[1, 1])])
+            };
+            store = store.with_routes(version, 1, &routes);
             store.mark(ObjectName::Routes { version, generation: 1 }, &marked);
-            let is_avoided =
-                |(place, route): &(usize, Route)| is_direct && route.from.is_some() && !marked.contains(place);
+            let is_avoided = |(place, route): &(usize, Route)| {
+                (is_direct || is_in_place) && route.from.is_some() && !marked.contains(place)
+            };
             let routes = ordered.into_iter().enumerate().map(|route| (route.1.clone(), is_avoided(&route)));
             graph.insert(version, routes.collect());
         }
@@ -75,11 +81,16 @@ proptest! {
         let mut planner = planner(None, held.and_then(|held| store.held(held)));
         if is_direct {
             planner = planner.direct();
+        } else if is_in_place {
+            planner = planner.in_place();
         }
         for (count, which) in failing.iter().enumerate() {
             let found = store.drive(&mut planner);
             // Places are those in what is left, which are in the same order.
-            let Some(((_, bytes, _, versions, places), start)) = all_paths(&graph, held, wanted).into_iter().min() else {
+            let mut paths = all_paths(&graph, held, wanted);
+            // Of a path from nothing, nothing is taken in place.
+            paths.iter_mut().filter(|(_, start)| is_in_place && start.is_none()).for_each(|(cost, _)| cost.0 = cost.1);
+            let Some(((_, bytes, _, versions, places), start)) = paths.into_iter().min() else {
                 let first = if count == 0 { "R-CHN-08" } else { "R-CHN-09" };
                 prop_assert_eq!(found.unwrap_err().rule(), Some(first));
                 break;

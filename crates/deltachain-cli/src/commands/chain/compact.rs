@@ -23,7 +23,7 @@ impl CompactReport {
             .version(args.version)
             .from(args.from.clone())
             .snapshot(args.snapshot)
-            .profile(args.profile.into())
+            .profiles(args.profiles.profiles())
             .limits(args.limits.limits());
         Ok(Self { url: args.chain.url.clone(), compacted: compact(&store, &options, observer)? })
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use deltachain::Result;
-use deltachain::chain::Asset;
+use deltachain::chain::{Asset, Route};
 use deltachain_store::LogEntry;
 use serde_json::{Value, json};
 
@@ -95,10 +95,10 @@ pub(crate) fn notes(metadata: &BTreeMap<String, String>) -> String {
 }
 
 fn routes(entry: &LogEntry) -> String {
-    let routes = entry
-        .routes
-        .iter()
-        .map(|route| format!("{} ({})", origin(route.from), grouped(u64::try_from(route.bytes()).unwrap_or(u64::MAX))));
+    let routes = routes_with_kinds(entry).map(|(route, kind)| {
+        let bytes = grouped(u64::try_from(route.bytes()).unwrap_or(u64::MAX));
+        format!("{} ({bytes}{kind})", origin(route.from))
+    });
     let routes: Vec<String> = routes.collect();
     if routes.is_empty() { "pruned".to_owned() } else { routes.join(", ") }
 }
@@ -108,10 +108,28 @@ pub(crate) fn origin(from: Option<u64>) -> String {
     from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"))
 }
 
+/// What can be said of a route after its length. Snapshots are direct anyway.
+pub(crate) fn kind(from: Option<u64>, is_direct: bool, is_in_place: bool) -> &'static str {
+    match (is_direct && from.is_some(), is_in_place) {
+        (true, true) => ", direct, in place",
+        (true, false) => ", direct",
+        (false, true) => ", in place",
+        (false, false) => "",
+    }
+}
+
+/// The routes in force of a version, and what can be said of each.
+pub(crate) fn routes_with_kinds(entry: &LogEntry) -> impl Iterator<Item = (&Route, &'static str)> {
+    let kinds = entry.direct.iter().zip(&entry.in_place);
+    entry.routes.iter().zip(kinds).map(|(route, (&direct, &in_place))| (route, kind(route.from, direct, in_place)))
+}
+
 pub(crate) fn entry_as_json(entry: &LogEntry, signers: &Signers) -> Value {
-    let routes = entry.routes.iter().map(|route| {
+    let kinds = entry.direct.iter().zip(&entry.in_place);
+    let routes = entry.routes.iter().zip(kinds).map(|(route, (direct, in_place))| {
         let files = route.files.iter().map(|file| json!({ "digest": file.digest.to_string(), "size": file.size }));
-        json!({ "from": route.from, "files": files.collect::<Vec<_>>() })
+        let files: Vec<Value> = files.collect();
+        json!({ "from": route.from, "files": files, "direct": direct, "in_place": in_place })
     });
     let mut json = json!({
         "version": entry.version,

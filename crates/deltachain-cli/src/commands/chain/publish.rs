@@ -11,7 +11,7 @@ use deltachain_store::{Base, PublishOptions, Published, PublishedRoute, Publishe
 use serde_json::{Value, json};
 
 use crate::chain_args::PublishArgs;
-use crate::commands::chain::log::{assets_as_json, origin};
+use crate::commands::chain::log::{assets_as_json, kind, origin};
 use crate::commands::diff::notes;
 use crate::inputs::{open_state, refuse_existing};
 use crate::numbers::{counted, grouped, percent};
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
     let state = open_state(&args.state)?;
     let options = PublishOptions::default()
-        .profile(args.profile.into())
+        .profiles(args.profiles.profiles())
         .metadata(notes(&args.notes)?)
         .snapshots(args.policy.snapshots())
         .skips(args.policy.skips())
@@ -98,11 +98,13 @@ pub(crate) fn describe(url: &str, published: &Published) -> String {
 
 /// A new route, on a line of its own.
 pub(crate) fn route_as_text(route: &PublishedRoute) -> String {
-    format!("  {:<12} {} bytes", origin(route.from), grouped(route.bytes))
+    let kind = kind(route.from, route.is_direct, route.is_in_place);
+    format!("  {:<12} {} bytes{kind}", origin(route.from), grouped(route.bytes))
 }
 
 pub(crate) fn routes_as_json(routes: &[PublishedRoute]) -> Value {
-    routes.iter().map(|route| json!({ "from": route.from, "bytes": route.bytes })).collect()
+    let route = |route: &PublishedRoute| json!({ "from": route.from, "bytes": route.bytes, "direct": route.is_direct, "in_place": route.is_in_place });
+    routes.iter().map(route).collect()
 }
 
 pub(crate) fn as_json(url: &str, published: &Published) -> Value {

@@ -5,7 +5,7 @@ use deltachain_store::LogEntry;
 use serde_json::Value;
 
 use crate::chain_args::ShowArgs;
-use crate::commands::chain::log::{entry_as_json, origin};
+use crate::commands::chain::log::{entry_as_json, origin, routes_with_kinds};
 use crate::commands::chain::report::{Access, Report};
 use crate::commands::chain::signers::Signers;
 use crate::numbers::{date, grouped};
@@ -53,8 +53,8 @@ fn as_text(entry: &LogEntry, signers: &Signers) -> String {
     if entry.routes.is_empty() {
         lines.push("routes   none: it has been pruned".to_owned());
     }
-    for route in &entry.routes {
-        lines.push(origin(route.from));
+    for (route, kind) in routes_with_kinds(entry) {
+        lines.push(format!("{}{kind}", origin(route.from)));
         let files = route.files.iter().map(|file| format!("  {}  {} bytes", file.name(), grouped(file.size)));
         lines.extend(files);
     }
