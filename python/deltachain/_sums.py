@@ -1,4 +1,5 @@
-"""Sums of memory (SPEC-in-place section 24), computed by torch: integers only, on the device that holds the memory."""
+"""Sums of memory (SPEC-in-place section 24), computed by torch: integers only, on the device that holds the memory.
+Of long rows on the CPU by the library."""
 
 from __future__ import annotations
 
@@ -48,7 +49,17 @@ def _folded(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def of_bytes(lanes: torch.Tensor, begin: int = 0) -> torch.Tensor:
-    """The two sums of lanes in one row, the first of which has the number `begin` in its piece.
+    """The two sums of lanes in one row, the first of which has the number `begin` in its piece."""
+    import torch
+
+    if lanes.device.type != "cpu":
+        return _of_bytes(lanes, begin)
+    # Many times as fast as torch there, and also with many threads.
+    return torch.tensor(_native.sums_of(lanes, begin * lanes.element_size()), dtype=torch.int64)
+
+
+def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:
+    """The same by torch.
 
     A unit times a number is below 2^47, and a row's products together below 2^59.
     """

@@ -62,7 +62,7 @@ mod native {
     #[pymodule_export]
     use crate::subscriber::{Follower, Polling, Prepared};
     #[pymodule_export]
-    use crate::sums::sum_numbers;
+    use crate::sums::{sum_numbers, sums_of};
 
     use std::ffi::OsString;
 

@@ -83,13 +83,15 @@ def test_sums_are_those_of_the_specification(width: int) -> None:
         lanes = (begin + len(data)) % width
         if begin % width == 0 and lanes == 0:
             found = torch.frombuffer(bytearray(data), dtype=torch.int8)
-            assert _sums.of_bytes(_sums.as_lanes(found, width), begin // width).tolist() == expected
+            for of_bytes in (_sums.of_bytes, _sums._of_bytes):
+                assert of_bytes(_sums.as_lanes(found, width), begin // width).tolist() == expected
     draw = random.Random(width)
     for begin, count in itertools.product([0, 1, 8192 // width - 1, 8192 // width], [0, 1, 9, 20000 // width]):
         data = draw.randbytes(count * width)
         lanes = _sums.as_lanes(torch.frombuffer(bytearray(data or b"\0" * width), dtype=torch.uint8), width)[:count]
         expected = list(plans.sums(begin * width, data))
-        assert _sums.of_bytes(lanes, begin).tolist() == expected
+        for of_bytes in (_sums.of_bytes, _sums._of_bytes):
+            assert of_bytes(lanes, begin).tolist() == expected
         numbers = torch.arange(begin, begin + count, dtype=torch.int32)
         cuts = sorted([0, count // 3, count // 3, count])
         found = _sums.of_lanes(numbers, cuts, lanes, lanes)
@@ -104,10 +106,12 @@ def test_rows_that_are_taken_at_once_add_up() -> None:
     numbers = torch.arange(begin, begin + lanes.numel())
     (found,) = _sums.of_lanes(numbers, [lanes.numel()], lanes)
     assert torch.equal(_sums.of_bytes(lanes, begin), found[0])
+    assert torch.equal(_sums._of_bytes(lanes, begin), found[0])
     # The largest units.
     lanes.fill_(-1)
     (found,) = _sums.of_lanes(numbers, [lanes.numel()], lanes)
     assert torch.equal(_sums.of_bytes(lanes, begin), found[0])
+    assert torch.equal(_sums._of_bytes(lanes, begin), found[0])
 
 
 @pytest.mark.parametrize("seed", range(150))
