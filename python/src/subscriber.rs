@@ -406,8 +406,8 @@ impl Follower {
         progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let copy = free(py, &self.copy)?;
-        let copy = copy.get(py)?;
+        let mut copy = free(py, &self.copy)?;
+        let copy = copy.get_mut(py)?;
         let verified = run_until(py, &How { threads, progress, until, ..How::default() }, |watch| match copy {
             Copy::Memory(subscriber) => subscriber.verify(watch),
             Copy::Into(subscriber, _) => subscriber.verify(watch),
@@ -475,14 +475,14 @@ impl Follower {
         is_half_done: &AtomicBool,
     ) -> PyResult<()> {
         let how = How { stop: Some(self.fresh_stop()), ..How::default() };
-        run(py, &how, |_| {
+        run(py, &how, |watch| {
             let was_torn = self.is_torn.swap(true, Ordering::SeqCst);
             let is_in_place = !matches!(copy, Copy::Directory(_));
             is_half_done.store(is_in_place, Ordering::SeqCst);
             let failed = || Error::usage("the switch to this version has failed: prepare it again");
             let told = match (&mut *copy, made) {
-                (Copy::Memory(own), Made::Memory(patches)) => own.apply(patches).map(|switched| Told::of(&switched)),
-                (Copy::Into(lent, _), Made::Into(patches)) => lent.apply(patches).map(|switched| Told::of(&switched)),
+                (Copy::Memory(own), Made::Memory(patches)) => own.apply(patches, watch).map(|switched| Told::of(&switched)),
+                (Copy::Into(lent, _), Made::Into(patches)) => lent.apply(patches, watch).map(|switched| Told::of(&switched)),
                 (Copy::Directory(directory), Made::Directory(files)) => {
                     let files = files.take().ok_or_else(failed);
                     files.and_then(|files| directory.apply(files)).map(|switched| Told::of(&switched))

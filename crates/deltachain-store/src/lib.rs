@@ -60,6 +60,8 @@ pub use assets::other_files::OtherFiles;
 pub use directory::scratch::Scratch;
 pub use directory::status::{DirectoryStatus, TrustStatus, VersionHere, find_version, inspect_directory, is_managed};
 pub use following::directory::{Directory, Prepared};
+pub use following::engine::{Engine, How, PreparedRoute};
+pub use following::fallback::Fallback;
 pub use following::follower::{Follower, FollowerOptions, Place};
 pub use following::memory::{Memory, PreparedPatches, Weights};
 pub use following::polling::{FollowEvent, FollowOptions, OnEvent, Polling, lag, stored};

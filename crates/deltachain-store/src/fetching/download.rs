@@ -146,6 +146,11 @@ impl<'a> Download<'a> {
         self.wait(u64::MAX).map(drop)
     }
 
+    /// The file, as far as it has come.
+    pub(crate) fn into_file(self) -> FileSource {
+        self.source
+    }
+
     /// Whether it has ended, and badly.
     pub(crate) fn has_failed(&self) -> bool {
         self.shared.lock().end.as_ref().is_some_and(|(_, result)| result.is_err())

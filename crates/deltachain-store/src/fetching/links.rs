@@ -11,6 +11,7 @@ use crate::access::store::Store;
 use crate::fetching::cache::Cache;
 use crate::fetching::download::Download;
 use crate::fetching::ranges::Ranges;
+use crate::following::fallback::Fallback;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Links that are fetched at the same time.
@@ -23,6 +24,8 @@ pub(crate) enum Failure {
     File(FileReference, Error),
     /// One of the links of a route was refused.
     Route(Hop, Error),
+    /// No path that starts from the version held will help.
+    Held(Fallback, Error),
     /// No other path will help.
     Other(Error),
 }
@@ -163,6 +166,19 @@ impl<'a> Links<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The links of each shard, once all have been [settled](Self::settle): open files, whatever becomes of the cache.
+    ///
+    /// # Errors
+    /// USAGE if only parts of a link were fetched.
+    pub(crate) fn into_files(self) -> Result<Vec<Vec<FileSource>>> {
+        let file = |link: Link<'_>| match link.bytes {
+            Bytes::Here(file) => Ok(file),
+            Bytes::Coming(download) => Ok(download.into_file()),
+            Bytes::InStore(_) => Err(Error::usage("only parts of the link were fetched")),
+        };
+        self.shards.into_iter().map(|links| links.into_iter().map(file).collect()).collect()
     }
 
     /// Why the links of a shard could not be opened or applied. The first question is whether the links that came are

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use deltachain::chain::{FileReference, Plan};
 use deltachain::files::SafetensorsState;
+use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
@@ -123,7 +124,7 @@ impl Follower<Directory> {
     /// # Errors
     /// USAGE if another one has been prepared since; IO. The directory is at either version then, and is complete.
     pub fn apply(&mut self, prepared: Prepared) -> Result<Switched> {
-        self.place.switch(prepared)
+        self.place.switch(prepared, &())
     }
 
     /// The files of tensors of the version held.
@@ -169,7 +170,7 @@ impl Place for Directory {
         }
     }
 
-    fn switch(&mut self, prepared: Prepared) -> Result<Switched> {
+    fn switch(&mut self, prepared: Prepared, _observer: &dyn Observer) -> Result<Switched> {
         let Prepared { made, mut preparation } = prepared;
         let began = Instant::now();
         self.kept.switch(&made.model)?;
@@ -253,7 +254,7 @@ impl Destination for InDirectory<'_> {
         self.held.map(HeldModel::record)
     }
 
-    fn shards(&self) -> Result<Vec<Shard<'_>>> {
+    fn shards(&self, _plan: &Plan) -> Result<Vec<Shard<'_>>> {
         self.held.map_or(Ok(Vec::new()), HeldModel::shards)
     }
 
@@ -287,7 +288,7 @@ impl Destination for InDirectory<'_> {
                 let build = reader.follow(plan, self, observer, received, |following, pushed| {
                     following.write(pushed, self.held, &model)
                 });
-                let (written, shards) = build?;
+                let (written, shards, _) = build?;
                 received.written += written;
                 shards
             }
@@ -310,7 +311,7 @@ impl Destination for InDirectory<'_> {
 impl Known {
     fn new(current: Current, files: Files) -> Self {
         let Current { record, model: directory } = current;
-        let public = HeldVersion::new(&record, directory);
+        let public = HeldVersion::new(&record, directory, Proof::Hashed);
         Self { record, public, files }
     }
 }

@@ -1,14 +1,19 @@
 //! A follower: what keeps a directory or memory at a version of a chain (SPEC section 19).
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use deltachain::chain::Trust;
+use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 
 use crate::access::store::Store;
 use crate::assets::other_files::OtherFiles;
+use crate::directory::marker::Kind;
+use crate::directory::own::{check_outside, own};
 use crate::directory::room::is_in_memory;
+use crate::directory::scratch::Scratch;
 use crate::following::reach::{Consent, Reader};
 use crate::following::selection::Choice;
 use crate::following::switched::{HeldVersion, Switched};
@@ -60,9 +65,9 @@ pub struct FollowerOptions {
     /// In memory: the directory where links are kept, which no other process may use meanwhile; a temporary one if `None`.
     /// One that is not empty and that this did not make is refused (USAGE), and one in the chain's own directory.
     pub cache: Option<PathBuf>,
-    /// In memory: bytes that a prepared version may take in addition to the memory that it changes. What takes more is
-    /// refused as USAGE. Without a bound, that is at most as much as the model itself. The first version, which comes from
-    /// nothing, is not bounded.
+    /// In memory: bytes that a prepared version may take in addition to the memory that it changes. If it takes more, memory
+    /// that is changed in place is loaded as a whole; the follower's own is refused as USAGE. Without a bound, that is at most
+    /// as much as the model itself. The first version, which comes from nothing, is not bounded.
     pub budget: u64,
 }
 
@@ -109,6 +114,24 @@ impl FollowerOptions {
         Choice::new(self.shards.clone(), self.tensors.clone())
     }
 
+    /// What reaches versions for memory, and the place of its cache if the caller has given none.
+    pub(crate) fn reader_for_memory(mut self, store: Store) -> Result<(Reader, Option<Scratch>)> {
+        let choice = self.choice()?;
+        let (cache, scratch) = match self.cache.take() {
+            Some(cache) => {
+                check_outside(&cache, store.directory().as_deref())?;
+                own(&cache, Kind::Cache)?;
+                (cache, None)
+            }
+            None => {
+                let made = Scratch::new(None)?;
+                (made.path().join("cache"), Some(made))
+            }
+        };
+        let trust = self.trust.take().map(Trusting::in_memory);
+        Ok((self.reader(store, cache, choice, trust)?, scratch))
+    }
+
     /// What reaches versions, with links in the directory `cache`.
     pub(crate) fn reader(
         &self,
@@ -124,20 +147,22 @@ impl FollowerOptions {
     }
 }
 
-/// Keeps a [`Directory`](crate::Directory) or [`Memory`](crate::Memory) at a version of a chain.
+/// Keeps a [`Directory`](crate::Directory), [`Memory`](crate::Memory), or the memory of an [`Engine`](crate::Engine), at a version
+/// of a chain.
 #[derive(Debug)]
 pub struct Follower<P> {
     pub(crate) reader: Reader,
     pub(crate) place: P,
 }
 
-/// Where a follower keeps its version: a [`Directory`](crate::Directory) or [`Memory`](crate::Memory).
+/// Where a follower keeps its version: a [`Directory`](crate::Directory), [`Memory`](crate::Memory) or an
+/// [`Engine`](crate::Engine).
 pub trait Place: sealed::Place {}
 
 impl<P: sealed::Place> Place for P {}
 
 pub(crate) mod sealed {
-    use super::{HeldVersion, Observer, Reader, Result, Switched};
+    use super::{Duration, HeldVersion, Observer, Proof, Reader, Result, Switched};
 
     /// What differs between places. Nobody else can implement it.
     pub trait Place {
@@ -161,13 +186,24 @@ pub(crate) mod sealed {
         ) -> Result<Option<Self::Prepared>>;
 
         /// Switches to a version that has been prepared.
-        fn switch(&mut self, prepared: Self::Prepared) -> Result<Switched<Self::At>>;
+        fn switch(&mut self, prepared: Self::Prepared, observer: &dyn Observer) -> Result<Switched<Self::At>>;
+
+        /// Checks memory that is changed in place, if that was last done this long ago: how far it is proven then, or
+        /// why it is not the version held.
+        fn check_if_due(
+            &mut self,
+            _reader: &Reader,
+            _every: Duration,
+            _observer: &dyn Observer,
+        ) -> Option<Result<Proof>> {
+            None
+        }
     }
 }
 
 impl<P: Place> Follower<P> {
     /// The version held. The first [`prepare`](Self::prepare) in a directory finds out whether its files are unchanged; if
-    /// not, there is no held version from then on.
+    /// not, there is no held version from then on. Nor is there one in memory that is torn, or that is known not to hold it.
     pub fn held(&self) -> Option<HeldVersion<P::At>> {
         self.place.held()
     }

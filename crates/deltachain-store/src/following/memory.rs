@@ -1,30 +1,32 @@
 //! Brings memory to versions of a chain: the changes are prepared and proven beside it, then exchanged with the values
-//! that it holds.
+//! that it holds. The caller's memory is changed in place: lanes are proven by sums, and what cannot be taken so is loaded as a
+//! whole.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use deltachain::chain::{Plan, check_held, check_union, union_of};
 use deltachain::files::Layout;
-use deltachain::memory::{PatchSet, Ready, StateMemory};
-use deltachain::tensor::{Digest, MemoryState, State, StateDigests, total_bytes};
-use deltachain::{Error, Result, StateTable};
+use deltachain::memory::{PatchSet, Proof, Ready, StateMemory};
+use deltachain::sums::StateSums;
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo, total_bytes};
+use deltachain::{Error, FileSource, Replay, Result, StateTable};
 
 use crate::access::documents::commit_of;
 use crate::access::store::Store;
-use crate::directory::marker::Kind;
-use crate::directory::own::{check_outside, own};
 use crate::directory::record::{Record, ShardRecord};
 use crate::directory::scratch::Scratch;
 use crate::fetching::links::{Failure, Received};
+use crate::following::fallback::Fallback;
 use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
+use crate::following::held_memory::{HeldMemory, Holding};
 use crate::following::joined::Joined;
+use crate::following::opened::Opened;
 use crate::following::reach::{Destination, Reached, Reader};
 use crate::following::replay::rows;
 use crate::following::selection::Choice;
 use crate::following::shard::Shard;
 use crate::following::switched::{HeldVersion, Preparation, Switched};
-use crate::following::trusting::Trusting;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Weights of one shard that are loaded already.
@@ -54,7 +56,18 @@ impl<M> Weights<M> {
 /// records which version the memory holds: another process begins from nothing, from files, or from
 /// [weights](Follower::with_weights) whose version it knows.
 ///
-/// Nobody but the follower may write to memory that is caller-provided.
+/// The follower's own memory is always hashed: each piece that changes is read, built and hashed beside it.
+///
+/// Memory of the caller is changed *in place* (SPEC-in-place section 24): of a version with links of the profile local only
+/// the lanes that change are read, proven by sums, and compared once more when they are written. So the rest of the memory is not
+/// proven; [`check`](Follower::check) does that, and [`Follower::follow`] from time to time. What cannot be taken in place is
+/// loaded as a whole, streamed into the memory, and so is the first version: [`Switched::fallback`] says why. While a whole
+/// version is loaded, and if that fails, the memory is [torn](Follower::is_torn), until one has been loaded.
+///
+/// Nobody but the follower may write to memory that is caller-provided. If somebody does, the next version that changes such
+/// lanes notices it, or the next check.
+///
+/// A version that is held in place is no base for a publisher: give it files, or the memory as a state, which it hashes.
 ///
 /// ```
 /// # use deltachain::tensor::{Dtype, MemoryState, State};
@@ -70,7 +83,7 @@ impl<M> Weights<M> {
 /// let mut follower = Follower::in_memory(store, FollowerOptions::default())?;
 /// if let Some(mut prepared) = follower.prepare(None, &())? {
 ///     // Everything that can fail is done.
-///     let switched = follower.apply(&mut prepared)?;
+///     let switched = follower.apply(&mut prepared, &())?;
 ///     assert_eq!(switched.version, 0);
 /// }
 /// let mut weight = [0];
@@ -82,8 +95,8 @@ impl<M> Weights<M> {
 #[derive(Debug)]
 pub struct Memory<M = MemoryState> {
     budget: u64,
-    held: Option<Record>,
-    /// One for each shard held.
+    held: HeldMemory,
+    /// One for each shard held. The caller's, which is changed in place, is here before anything is held.
     memories: Vec<M>,
     /// The cache, if the caller has given none. Removed when this is dropped.
     _scratch: Option<Scratch>,
@@ -95,25 +108,20 @@ pub struct PreparedPatches<M = MemoryState> {
     public: HeldVersion<()>,
     /// The version, and the commit, that the memory holds, or held.
     base: Option<(u64, Digest)>,
-    /// What changes in the memory of each shard.
+    /// What changes in the memory of each shard; nothing if the version is loaded as a whole.
     sets: Vec<PatchSet>,
+    /// The links of a version that is loaded as a whole. That cannot be undone.
+    load: Option<Opened>,
     /// What else is exchanged.
     other: Side<M>,
     is_applied: bool,
     preparation: Preparation,
 }
 
-/// Which way values go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Forth,
-    Back,
-}
-
 /// One of two versions.
 #[derive(Debug)]
 struct Side<M> {
-    record: Option<Record>,
+    holding: Option<Holding>,
     /// Its memory, if it has other shards than the other one, so that nothing changes in place.
     memories: Option<Vec<M>>,
 }
@@ -139,6 +147,11 @@ impl<M> PreparedPatches<M> {
         &self.public.metadata
     }
 
+    /// Whether the version is loaded as a whole into the caller's memory: nothing is prepared but its links.
+    pub fn is_whole(&self) -> bool {
+        self.load.is_some()
+    }
+
     /// What changes in the memory of each shard: lanes and their values, and tensors that come whole. When it has been applied,
     /// the tensors that come whole are those of the version before.
     pub fn patch_sets(&self) -> &[PatchSet] {
@@ -156,7 +169,18 @@ impl Follower<Memory> {
     }
 }
 
-impl<M: StateMemory> Follower<Memory<M>> {
+impl<M: StateMemory + Send> Follower<Memory<M>> {
+    /// Begins with nothing, in memory of the caller: one for each selected shard, ascending by number, with the tensors that
+    /// the chain's versions have. Whatever it holds is overwritten by the first version that is applied.
+    ///
+    /// # Errors
+    /// As for [`in_memory`](Follower::in_memory).
+    pub fn into_memory(store: Store, memories: Vec<M>, options: FollowerOptions) -> Result<Self> {
+        let mut follower = Memory::follower(store, options)?;
+        follower.place.memories = memories;
+        Ok(follower)
+    }
+
     /// Begins with weights that are loaded already, in memory that is handed over or caller-provided: one for each selected
     /// shard, ascending by number. All of them are hashed, and compared with the commit of the version that they are said
     /// to be.
@@ -180,7 +204,7 @@ impl<M: StateMemory> Follower<Memory<M>> {
     /// The table of each held shard, with the tensors that are not selected: another process can begin with it by
     /// [`Weights::part`].
     pub fn tables(&self) -> impl Iterator<Item = &StateTable> {
-        self.place.held.iter().flat_map(|record| record.shards.iter().map(|shard| &shard.table))
+        self.place.held.holding().into_iter().flat_map(|held| held.record.shards.iter().map(|shard| &shard.table))
     }
 
     /// The memory of each shard held.
@@ -193,60 +217,56 @@ impl<M: StateMemory> Follower<Memory<M>> {
         Joined::new(&self.place.memories)
     }
 
-    /// Exchanges the prepared values with the values that the memory holds. As long as it is kept, it can be
-    /// [undone](Self::undo).
+    /// Whether the memory may hold parts of two versions, because loading a whole version, or going back, has failed.
+    pub fn is_torn(&self) -> bool {
+        self.place.held.fault == Some(Fallback::Torn)
+    }
+
+    /// Makes the memory hold the prepared version: values are exchanged, or the whole version is loaded, which the observer sees
+    /// as [building](Phase::Build). As long as values that were exchanged are kept, this can be [undone](Self::undo).
     ///
     /// # Errors
-    /// USAGE if the memory is not at the version any more that this was prepared for; R-APP-01 if somebody has written to it.
-    /// Nothing has changed then, unless a [set](PreparedPatches::patch_sets) says that it is torn.
-    pub fn apply(&mut self, prepared: &mut PreparedPatches<M>) -> Result<Switched<()>> {
-        self.place.go(prepared, Way::Forth)
+    /// USAGE if the memory is not at the version any more that this was prepared for. R-APP-01 (`WRONG_BASE`) if somebody has
+    /// written to the caller's memory since. Nothing has changed then, or the memory [is torn](Self::is_torn), as it is if
+    /// loading a whole version fails: with rules of links, IO, or the observer's error.
+    pub fn apply(&mut self, prepared: &mut PreparedPatches<M>, observer: &dyn Observer) -> Result<Switched<()>> {
+        self.place.apply(prepared, observer)
     }
 
     /// Makes the memory hold the version before again, bit for bit. What has been prepared can be applied again.
     ///
     /// # Errors
-    /// USAGE if the memory is not at the version that was prepared; otherwise as for [`apply`](Self::apply).
+    /// USAGE if the memory is not at the version that was prepared, or that was loaded as a whole; otherwise as for
+    /// [`apply`](Self::apply).
     pub fn undo(&mut self, prepared: &mut PreparedPatches<M>) -> Result<()> {
-        self.place.exchange(prepared, Way::Back)
+        self.place.exchange(prepared, false)
     }
 
     /// Hashes the memory and compares it with what the version held is.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it; what the observer wants it to end with.
-    pub fn verify(&self, observer: &dyn Observer) -> Result<()> {
-        let Some(record) = &self.place.held else { return Ok(()) };
-        let hashing = hashing(observer, &self.place.memories);
-        let mut expected = vec![Digest::of_empty_state(); record.of];
-        for shard in &record.shards {
-            expected[shard.number] = shard.table.digests.state;
-        }
-        for (shard, memory) in record.shards.iter().zip(&self.place.memories) {
-            let found = found_table(&self.reader.choice, memory, Some(&shard.table), &hashing)?;
-            check_held(&expected, record.of, [(shard.number, found.digests.state)])?;
-        }
-        Ok(())
+    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it: the caller's memory holds no version then, and the next one is
+    /// loaded as a whole. What the observer wants it to end with.
+    pub fn verify(&mut self, observer: &dyn Observer) -> Result<()> {
+        let done = self.place.verify(&self.reader, observer);
+        self.place.note(done, Proof::Hashed).map(drop)
+    }
+
+    /// Reads all of the memory and compares its sums with those of the version held, which takes about as long as copying it.
+    /// Where the sums are not known, as in the follower's own memory, it is hashed. Says how far it is proven.
+    ///
+    /// # Errors
+    /// R-SUM-04 (`STATE_MISMATCH`) if something has changed the memory; otherwise as for [`verify`](Self::verify).
+    pub fn check(&mut self, observer: &dyn Observer) -> Result<Proof> {
+        self.place.check(&self.reader, observer)
     }
 }
 
-impl<M: StateMemory> Memory<M> {
-    fn follower(store: Store, mut options: FollowerOptions) -> Result<Follower<Self>> {
-        let choice = options.choice()?;
-        let (cache, scratch) = match options.cache.take() {
-            Some(cache) => {
-                check_outside(&cache, store.directory().as_deref())?;
-                own(&cache, Kind::Cache)?;
-                (cache, None)
-            }
-            None => {
-                let made = Scratch::new(None)?;
-                (made.path().join("cache"), Some(made))
-            }
-        };
-        let trust = options.trust.take().map(Trusting::in_memory);
-        let reader = options.reader(store, cache, choice, trust)?;
-        let place = Self { budget: options.budget, held: None, memories: Vec::new(), _scratch: scratch };
+impl<M: StateMemory + Send> Memory<M> {
+    fn follower(store: Store, options: FollowerOptions) -> Result<Follower<Self>> {
+        let budget = options.budget;
+        let (reader, scratch) = options.reader_for_memory(store)?;
+        let place = Self { budget, held: HeldMemory::default(), memories: Vec::new(), _scratch: scratch };
         Ok(Follower { reader, place })
     }
 
@@ -267,12 +287,13 @@ impl<M: StateMemory> Memory<M> {
             return Err(Error::usage(message));
         }
         let hashing = hashing(observer, weights.iter().map(|weights| &weights.memory));
-        let mut shards = Vec::with_capacity(of);
+        let (mut shards, mut sums) = (Vec::with_capacity(of), Vec::new());
         for (&number, Weights { memory, table }) in wanted.iter().zip(&weights) {
             if table.is_none() && choice.selection.is_some() {
                 return Err(Error::usage("only some tensors are selected: the table of the whole shard is needed"));
             }
-            let table = found_table(choice, memory, table.as_ref(), &hashing)?;
+            let (table, own) = self.found(choice, memory, table.as_ref(), &hashing)?;
+            sums.extend(own);
             check_held(&commit.shards, of, [(number, table.digests.state)])?;
             shards.push(ShardRecord { number, layout: Layout::single_file(&table.tensors).to_json(), table });
         }
@@ -282,27 +303,62 @@ impl<M: StateMemory> Memory<M> {
         let (state, metadata, assets) = (commit.state, commit.metadata, false);
         let (commit, chain) = (held.commit, held.chain);
         let (accepted, files) = (BTreeSet::new(), BTreeMap::new());
-        self.held =
-            Some(Record { version, commit, chain, state, metadata, of, taken, assets, accepted, files, shards });
+        let record = Record { version, commit, chain, state, metadata, of, taken, assets, accepted, files, shards };
+        self.held.hold(Some(Holding { record, sums, proof: Proof::Hashed }));
         self.memories = weights.into_iter().map(|weights| weights.memory).collect();
         Ok(())
     }
 
-    fn go(&mut self, prepared: &mut PreparedPatches<M>, way: Way) -> Result<Switched<()>> {
+    /// Whether links are taken in place, because nothing else is there to build in.
+    fn changes_in_place(&self) -> bool {
+        M::nothing().is_none()
+    }
+
+    fn apply(&mut self, prepared: &mut PreparedPatches<M>, observer: &dyn Observer) -> Result<Switched<()>> {
         let began = Instant::now();
-        self.exchange(prepared, way)?;
+        match &prepared.load {
+            Some(_) => self.load(prepared, observer)?,
+            None => self.exchange(prepared, true)?,
+        }
         let mut preparation = prepared.preparation.clone();
         preparation.times.switch = began.elapsed();
         Ok(Switched::new(prepared.base.map(|(version, _)| version), prepared.public.clone(), preparation))
     }
 
-    fn exchange(&mut self, prepared: &mut PreparedPatches<M>, way: Way) -> Result<()> {
-        let is_forth = way != Way::Back;
+    /// Checks that the memory is at the version that a change begins with.
+    fn check_at(&self, prepared: &PreparedPatches<M>, is_forth: bool) -> Result<()> {
         let own = prepared.public.commit;
         let expected = if is_forth { prepared.base.map(|(_, commit)| commit) } else { Some(own) };
-        let held = self.held.as_ref().map(|record| record.commit);
-        if prepared.is_applied == is_forth || held != expected {
+        let is_fit = prepared.load.is_some() || self.held.fault.is_none();
+        if prepared.is_applied == is_forth || self.held.base().map(|(_, commit)| commit) != expected || !is_fit {
             return Err(Error::usage("the memory is not at the version that this was prepared for"));
+        }
+        Ok(())
+    }
+
+    /// Streams a whole version into the memory.
+    fn load(&mut self, prepared: &mut PreparedPatches<M>, observer: &dyn Observer) -> Result<()> {
+        self.check_at(prepared, true)?;
+        let Some(links) = &prepared.load else { return Ok(()) };
+        let building =
+            InPhase::begin(observer, Phase::Build, total_bytes(self.memories.iter().flat_map(State::tensors)));
+        self.held.fault = Some(Fallback::Torn);
+        for (place, memory) in self.memories.iter_mut().enumerate() {
+            let load = |replay: &Replay<'_, FileSource>| replay.load(&MemoryState::new(), memory, &building);
+            let loaded = links.replay(place, &|_| true, load);
+            // Bad links are told from good ones before the next attempt.
+            self.held.links_failed |= loaded.as_ref().is_err_and(|error| error.rule().is_some());
+            loaded?;
+        }
+        self.held.hold(prepared.other.holding.take());
+        prepared.is_applied = true;
+        Ok(())
+    }
+
+    fn exchange(&mut self, prepared: &mut PreparedPatches<M>, is_forth: bool) -> Result<()> {
+        self.check_at(prepared, is_forth)?;
+        if prepared.load.is_some() {
+            return Err(Error::usage("the version was loaded as a whole, which cannot be undone"));
         }
         let PreparedPatches { sets, other, .. } = &mut *prepared;
         let memories = match &mut other.memories {
@@ -310,29 +366,159 @@ impl<M: StateMemory> Memory<M> {
             _ => &mut self.memories,
         };
         let mut ready = fit(sets, memories)?;
+        self.held.fault = Some(Fallback::Torn);
         for place in 0..ready.len() {
             let done = if is_forth { ready[place].apply() } else { ready[place].undo() };
-            if done.is_err() && is_forth {
-                // If that fails too, the set says that it is torn.
-                ready[..place].iter_mut().for_each(|ready| drop(ready.undo()));
+            if let Err(error) = done {
+                let mut is_torn = !is_forth;
+                for ready in ready[..place].iter_mut().filter(|_| is_forth) {
+                    is_torn |= ready.undo().is_err();
+                }
+                is_torn |= sets.iter().any(PatchSet::is_torn);
+                // What somebody has written to the memory stays in it.
+                self.held.fault = Some(if is_torn { Fallback::Torn } else { Fallback::Proof });
+                return Err(error);
             }
-            done?;
         }
         if let Some(memories) = &mut other.memories {
             std::mem::swap(&mut self.memories, memories);
         }
-        std::mem::swap(&mut self.held, &mut other.record);
+        let before = self.held.last.take();
+        self.held.hold(std::mem::replace(&mut other.holding, before));
         prepared.is_applied = is_forth;
         Ok(())
     }
+
+    /// The table of a shard's memory, and its sums if it is changed in place. Both come from one reading.
+    fn found(
+        &self,
+        choice: &Choice,
+        memory: &M,
+        whole: Option<&StateTable>,
+        hashing: &InPhase<'_>,
+    ) -> Result<(StateTable, Option<StateSums>)> {
+        if !self.changes_in_place() {
+            let digests = StateDigests::of(memory, hashing)?;
+            let found = StateTable { tensors: memory.tensors().to_vec(), digests };
+            return Ok((in_whole(choice, found, whole)?, None));
+        }
+        let (found, sums) = StateSums::hashed(memory, hashing)?;
+        let table = in_whole(choice, found, whole)?;
+        let mut sums = sums.tensors.into_iter();
+        let taken = |info: &TensorInfo| if choice.takes(info.name()) { sums.next().flatten() } else { None };
+        let tensors = table.tensors.iter().map(taken).collect();
+        Ok((table, Some(StateSums { tensors })))
+    }
+
+    /// Hashes the memory; its sums are known then.
+    fn verify(&mut self, reader: &Reader, observer: &dyn Observer) -> Result<()> {
+        let Some(Holding { record, .. }) = self.held.holding() else { return Ok(()) };
+        let hashing = hashing(observer, &self.memories);
+        let mut expected = vec![Digest::of_empty_state(); record.of];
+        for shard in &record.shards {
+            expected[shard.number] = shard.table.digests.state;
+        }
+        let mut sums = Vec::new();
+        for (shard, memory) in record.shards.iter().zip(&self.memories) {
+            let (found, own) = self.found(&reader.choice, memory, Some(&shard.table), &hashing)?;
+            check_held(&expected, record.of, [(shard.number, found.digests.state)])?;
+            sums.extend(own);
+        }
+        if let Some(holding) = &mut self.held.last {
+            holding.sums = sums;
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, reader: &Reader, observer: &dyn Observer) -> Result<Proof> {
+        let Some(Holding { record, sums, .. }) = self.held.holding() else { return Ok(Proof::ChangedLanes) };
+        let of_taken = |(shard, sums): (&ShardRecord, &StateSums)| {
+            let rows = shard.table.tensors.iter().zip(&sums.tensors);
+            let tensors = rows.filter(|(info, _)| reader.choice.takes(info.name())).map(|(_, sums)| sums.clone());
+            StateSums { tensors: tensors.collect() }
+        };
+        let sums: Vec<StateSums> = record.shards.iter().zip(sums).map(of_taken).collect();
+        let count = |sums: &StateSums| sums.tensors.iter().flatten().count();
+        let are_known = |(sums, memory): (&StateSums, &M)| count(sums) == memory.tensors().len();
+        if sums.len() < self.memories.len() || !sums.iter().zip(&self.memories).all(are_known) {
+            let done = self.verify(reader, observer);
+            return self.note(done, Proof::Hashed);
+        }
+        let checking = hashing(observer, &self.memories);
+        let done = sums.iter().zip(&self.memories).try_for_each(|(sums, memory)| sums.check(memory, &checking));
+        drop(checking);
+        self.note(done, Proof::Memory)
+    }
+
+    /// What has come of proving all of the memory.
+    fn note(&mut self, done: Result<()>, proof: Proof) -> Result<Proof> {
+        match &done {
+            Ok(()) => self.held.proven(proof),
+            Err(error) if error.rule().is_some() && self.changes_in_place() => self.held.fault = Some(Fallback::Check),
+            Err(_) => {}
+        }
+        done.map(|()| proof)
+    }
+
+    /// As [`make`](Destination::make), for memory that is changed in place.
+    fn make_in_place(
+        &self,
+        reader: &Reader,
+        plan: &Plan,
+        observer: &dyn Observer,
+        received: &mut Received,
+    ) -> Result<Made<M>, Failure> {
+        let wanted = reader.choice.shards(plan.version, plan.shards.len())?;
+        if wanted.len() != self.memories.len() {
+            return Err(Error::usage(format!(
+                "version {} has {} shards that are selected, but memory for {} was given",
+                plan.version,
+                wanted.len(),
+                self.memories.len()
+            ))
+            .into());
+        }
+        let is_whole = plan.hops.first().is_none_or(|hop| hop.from.is_none());
+        let ((sets, sums), shards, links) = reader.follow(plan, self, observer, received, |following, pushed| {
+            following.begin_in_place(pushed, &self.memories)?;
+            let sums: Vec<_> = pushed.iter().map(|shard| shard.replay.sums().cloned().unwrap_or_default()).collect();
+            let sets = if !is_whole {
+                following.take_in_place(pushed, &self.memories, self.budget)?
+            } else {
+                if self.held.proves_before() {
+                    following.prove(pushed)?;
+                }
+                Vec::new()
+            };
+            Ok((sets, sums))
+        })?;
+        let load = if is_whole {
+            let nothing = wanted.iter().map(|_| (StateTable::new(Vec::new(), Vec::new()), StateSums::default()));
+            Some(Opened::new(nothing, links.into_files()?, &reader.choice, &reader.limits)?)
+        } else {
+            None
+        };
+        let accepted = reader.accepted(self.held.record(), plan.commit);
+        received.written += sets.iter().map(PatchSet::bytes).sum::<u64>();
+        let record = Record::new(plan, reader.choice.patterns(), false, accepted, shards);
+        // The digests of an untrusted document's route prove the state, but not its sums.
+        let sums = if is_trusted(plan) { sums } else { vec![StateSums::default(); sums.len()] };
+        let proof = if is_whole { Proof::Hashed } else { Proof::ChangedLanes };
+        Ok(Made { holding: Holding { record, sums, proof }, memories: None, sets, load })
+    }
 }
 
-impl<M: StateMemory> Place for Memory<M> {
+/// Whether all links of a plan may be taken in place (R-SUM-08).
+fn is_trusted(plan: &Plan) -> bool {
+    plan.hops.iter().all(|hop| hop.is_in_commit)
+}
+
+impl<M: StateMemory + Send> Place for Memory<M> {
     type Prepared = PreparedPatches<M>;
     type At = ();
 
     fn held(&self) -> Option<HeldVersion<()>> {
-        self.held.as_ref().map(|record| HeldVersion::new(record, ()))
+        self.held.public()
     }
 
     fn is_there(&self) -> bool {
@@ -345,50 +531,72 @@ impl<M: StateMemory> Place for Memory<M> {
         version: Option<u64>,
         observer: &dyn Observer,
     ) -> Result<Option<PreparedPatches<M>>> {
-        let known = self.held.as_ref();
-        let base = known.map(|known| (known.version, known.commit));
-        let Reached::Made(made, preparation) = reader.prepare(version, known, self, observer)? else { return Ok(None) };
-        let Made { record, memories, mut sets } = made;
-        if memories.is_none() {
+        let base = self.held.base();
+        let reached = reader.prepare(version, self.held.record(), self, observer)?;
+        let Reached::Made(made, preparation) = reached else { return Ok(None) };
+        let Made { holding, memories, mut sets, load } = made;
+        if memories.is_none() && load.is_none() {
             fit(&mut sets, &mut self.memories)?;
         }
         Ok(Some(PreparedPatches {
-            public: HeldVersion::new(&record, ()),
+            public: HeldVersion::new(&holding.record, (), holding.proof),
             base,
             sets,
-            other: Side { record: Some(record), memories },
+            load,
+            other: Side { holding: Some(holding), memories },
             is_applied: false,
             preparation,
         }))
     }
 
-    fn switch(&mut self, mut prepared: PreparedPatches<M>) -> Result<Switched<()>> {
-        self.go(&mut prepared, Way::Forth)
+    fn switch(&mut self, mut prepared: PreparedPatches<M>, observer: &dyn Observer) -> Result<Switched<()>> {
+        self.apply(&mut prepared, observer)
+    }
+
+    fn check_if_due(&mut self, reader: &Reader, every: Duration, observer: &dyn Observer) -> Option<Result<Proof>> {
+        let is_due = self.changes_in_place() && self.held.is_due(every);
+        is_due.then(|| self.check(reader, observer))
     }
 }
 
-/// Changes of memory, before it is known that they fit.
+/// What comes of a plan, before it is known that it fits.
 pub(crate) struct Made<M> {
-    record: Record,
+    holding: Holding,
     /// Memory without tensors, if the version has other shards than the one held.
     memories: Option<Vec<M>>,
     sets: Vec<PatchSet>,
+    /// If the version is loaded as a whole.
+    load: Option<Opened>,
 }
 
-impl<M: StateMemory> Destination for Memory<M> {
+impl<M: StateMemory + Send> Destination for Memory<M> {
     type Made = Made<M>;
 
     fn held(&self) -> Option<&Record> {
-        self.held.as_ref()
+        self.held.holding().map(|holding| &holding.record)
     }
 
-    fn shards(&self) -> Result<Vec<Shard<'_>>> {
-        let shards = self.held.iter().flat_map(|record| &record.shards).zip(&self.memories);
-        shards.map(|(record, memory)| Shard::held(record, Box::new(memory))).collect()
+    fn shards(&self, plan: &Plan) -> Result<Vec<Shard<'_>>> {
+        let Some(Holding { record, sums, .. }) = self.held.holding() else { return Ok(Vec::new()) };
+        let mut sums = sums.iter().cloned();
+        let shards = record.shards.iter().zip(&self.memories).map(|(record, memory)| {
+            // Without sums, pieces are read as a whole and proven by their digests.
+            let sums = sums.next().map(|sums| if is_trusted(plan) { sums } else { StateSums::default() });
+            Shard::held(record, Box::new(memory), sums)
+        });
+        shards.collect()
     }
 
     fn lacks_files(&self, _plan: &Plan) -> bool {
         false
+    }
+
+    fn is_in_place(&self) -> bool {
+        self.changes_in_place()
+    }
+
+    fn fault(&self) -> Option<Fallback> {
+        self.held.fault
     }
 
     fn make(
@@ -398,24 +606,23 @@ impl<M: StateMemory> Destination for Memory<M> {
         observer: &dyn Observer,
         received: &mut Received,
     ) -> Result<Made<M>, Failure> {
+        if self.changes_in_place() {
+            return self.make_in_place(reader, plan, observer, received);
+        }
         let wanted = reader.choice.shards(plan.version, plan.shards.len())?;
-        let held = self.held.iter().flat_map(|record| &record.shards).map(|shard| &shard.number);
-        let memories = if wanted.iter().eq(held) {
-            None
-        } else {
-            let memories = wanted.iter().map(|_| M::nothing()).collect::<Option<Vec<M>>>();
-            Some(memories.ok_or_else(|| {
-                Error::usage("the number of shards has changed; caller-provided memory cannot be resized")
-            })?)
-        };
+        let known = self.held.record();
+        let is_same = wanted.iter().eq(known.into_iter().flat_map(|record| &record.shards).map(|shard| &shard.number));
+        let memories: Option<Vec<M>> = if is_same { None } else { wanted.iter().map(|_| M::nothing()).collect() };
         let over = memories.as_ref().unwrap_or(&self.memories);
-        let budget = if self.held.is_some() { self.budget } else { u64::MAX };
+        let budget = if known.is_some() { self.budget } else { u64::MAX };
         let patch =
             reader.follow(plan, self, observer, received, |following, pushed| following.patch(pushed, over, budget));
-        let (sets, shards) = patch?;
-        let accepted = reader.accepted(self.held.as_ref(), plan.commit);
+        let (sets, shards, _) = patch?;
+        let accepted = reader.accepted(known, plan.commit);
         received.written += sets.iter().map(PatchSet::bytes).sum::<u64>();
-        Ok(Made { record: Record::new(plan, reader.choice.patterns(), false, accepted, shards), memories, sets })
+        let record = Record::new(plan, reader.choice.patterns(), false, accepted, shards);
+        let holding = Holding { record, sums: Vec::new(), proof: Proof::Hashed };
+        Ok(Made { holding, memories, sets, load: None })
     }
 }
 
@@ -430,21 +637,15 @@ fn hashing<'o, 's>(observer: &'o dyn Observer, states: impl IntoIterator<Item = 
     InPhase::begin(observer, Phase::Hash, total_bytes(tensors))
 }
 
-/// The table of a shard, with the digests that are found in memory. `whole` has the digests of tensors that are not
-/// taken.
-fn found_table(
-    choice: &Choice,
-    memory: &impl State,
-    whole: Option<&StateTable>,
-    hashing: &InPhase<'_>,
-) -> Result<StateTable> {
-    let found = StateDigests::of(memory, hashing)?;
-    let Some(whole) = whole else { return Ok(StateTable { tensors: memory.tensors().to_vec(), digests: found }) };
-    let taken: Vec<_> = whole.tensors.iter().filter(|info| choice.takes(info.name())).collect();
-    if !taken.into_iter().eq(memory.tensors()) {
+/// The table of a shard, with the digests of the tensors that have been found in memory. `whole` has those of tensors that are
+/// not taken.
+fn in_whole(choice: &Choice, found: StateTable, whole: Option<&StateTable>) -> Result<StateTable> {
+    let Some(whole) = whole else { return Ok(found) };
+    let taken = whole.tensors.iter().filter(|info| choice.takes(info.name()));
+    if !taken.eq(&found.tensors) {
         return Err(Error::usage("the memory does not contain exactly the selected tensors"));
     }
-    let mut found = found.tensors.into_iter();
+    let mut found = found.digests.tensors.into_iter();
     let rows = whole.tensors.iter().zip(&whole.digests.tensors);
     let digests =
         rows.map(|(info, &digest)| if choice.takes(info.name()) { found.next() } else { None }.unwrap_or(digest));

@@ -1,9 +1,13 @@
 //! Bringing a directory or memory to versions of a chain: planning, building, switching, polling.
 
 pub(crate) mod directory;
+pub(crate) mod engine;
+pub(crate) mod fallback;
 pub(crate) mod follower;
+pub(crate) mod held_memory;
 pub(crate) mod joined;
 pub(crate) mod memory;
+pub(crate) mod opened;
 pub(crate) mod polling;
 pub(crate) mod reach;
 pub(crate) mod replay;

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use deltachain::chain::ObjectName;
+use deltachain::memory::Proof;
 use deltachain::rules::{CHN_01, CHN_03, CHN_17, SIG_01};
 use deltachain::{Error, ErrorClass, Result};
 
@@ -33,11 +34,19 @@ pub struct FollowOptions {
     pub poll_longest: Duration,
     /// End when this version, or a later one, has been reached.
     pub until: Option<u64>,
+    /// How often memory that is changed in place is [checked](Follower::check): an hour by default, never if `None`. A check
+    /// takes about as long as copying the model. A directory, and memory of the follower's own, is not checked.
+    pub check_every: Option<Duration>,
 }
 
 impl Default for FollowOptions {
     fn default() -> Self {
-        Self { poll: Duration::from_secs(2), poll_longest: Duration::from_secs(30), until: None }
+        Self {
+            poll: Duration::from_secs(2),
+            poll_longest: Duration::from_secs(30),
+            until: None,
+            check_every: Some(Duration::from_hours(1)),
+        }
     }
 }
 
@@ -46,6 +55,7 @@ impl FollowOptions {
         poll: Duration,
         poll_longest: Duration,
         until: Option<u64>,
+        check_every: Option<Duration>,
     }
 }
 
@@ -57,6 +67,9 @@ pub enum FollowEvent<P = PathBuf> {
     Switched(Box<Switched<P>>),
     /// A poll: the version held is the newest.
     Newest,
+    /// Memory that is changed in place was checked: how far it is proven now, or why it is not the version held. Then that is
+    /// loaded as a whole next.
+    Checked(Result<Proof>),
     /// A poll, or the way to a version, failed. The next poll is after a pause.
     Failed(Error),
     /// Nothing to do. Comes often between two polls, so that the caller can do work of its own.
@@ -86,8 +99,16 @@ impl<P: Place> Follower<P> {
     ) -> Result<()> {
         let mut polling = Polling::new(options);
         loop {
+            let every = options.check_every;
+            if let Some(checked) = every.and_then(|every| self.place.check_if_due(&self.reader, every, observer)) {
+                observer.advance(Phase::Wait, 0)?;
+                if on_event(self, FollowEvent::Checked(checked))?.is_break() {
+                    return Ok(());
+                }
+            }
             let polled = polling.poll(self, observer);
-            let switched = polled.and_then(|prepared| prepared.map(|made| self.place.switch(made)).transpose());
+            let switched =
+                polled.and_then(|prepared| prepared.map(|made| self.place.switch(made, observer)).transpose());
             observer.advance(Phase::Wait, 0)?;
             let mut behind = false;
             let event = match switched {

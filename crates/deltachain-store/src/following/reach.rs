@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use deltachain::chain::{Held, ObjectName, Plan, Planner, check_held};
 use deltachain::rules::{CHN_02, CHN_04, CHN_05, CHN_07, CHN_08, CHN_09, CHN_13, CHN_14, Rule};
+use deltachain::sums::StateSums;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
@@ -15,6 +16,7 @@ use crate::access::store::Store;
 use crate::directory::record::{Record, ShardRecord};
 use crate::fetching::cache::Cache;
 use crate::fetching::links::{Failure, Links, Received};
+use crate::following::fallback::Fallback;
 use crate::following::replay::{Following, Pushed, Trouble};
 use crate::following::selection::Choice;
 use crate::following::shard::Shard;
@@ -33,11 +35,21 @@ pub(crate) trait Destination {
     /// What is held, as far as it is of use.
     fn held(&self) -> Option<&Record>;
 
-    /// The shards held.
-    fn shards(&self) -> Result<Vec<Shard<'_>>>;
+    /// The shards held, as the plan may use them.
+    fn shards(&self, plan: &Plan) -> Result<Vec<Shard<'_>>>;
 
     /// Whether the held version lacks something other than tensors.
     fn lacks_files(&self, plan: &Plan) -> bool;
+
+    /// Whether links are taken in place where they can be: then their files are fetched whole, and sums are followed.
+    fn is_in_place(&self) -> bool {
+        false
+    }
+
+    /// Why what is held must not be changed in place.
+    fn fault(&self) -> Option<Fallback> {
+        None
+    }
 
     /// Follows a plan, by [`Reader::follow`] if it has routes. What has been received is added to `received`.
     fn make(
@@ -193,7 +205,8 @@ impl Reader {
         observer: &dyn Observer,
         told: &mut BTreeSet<String>,
     ) -> Result<Reached<D::Made>> {
-        let mut planner = planner.shards(self.choice.numbers.iter().flatten().copied());
+        let planner = planner.shards(self.choice.numbers.iter().flatten().copied());
+        let mut planner = if to.is_in_place() { planner.in_place() } else { planner };
         let mut preparation = Preparation::default();
         let tell = |text: String, told: &mut BTreeSet<String>| {
             if !told.contains(&text) {
@@ -220,6 +233,7 @@ impl Reader {
                 tell(text, told);
             }
             if let Some(Err(error)) = plan.start.as_deref().map(|shards| check_start(shards, to.held())) {
+                preparation.fallback = to.fault();
                 planner.fail_held(error);
                 continue;
             }
@@ -232,41 +246,58 @@ impl Reader {
             preparation.times.download = preparation.received.time;
             match made {
                 Ok(made) => {
+                    let is_whole = plan.hops.first().is_some_and(|hop| hop.from.is_none());
+                    if to.is_in_place() && is_whole && to.held().is_some() {
+                        preparation.fallback.get_or_insert(Fallback::NoRoute);
+                    }
+                    if let Some(why) = preparation.fallback {
+                        tell(format!("version {} is loaded as a whole: {why}", plan.version), told);
+                    }
                     self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
                     preparation.routes = plan.hops.iter().map(|hop| (hop.from, hop.version)).collect();
                     return Ok(Reached::Made(made, preparation));
                 }
                 Err(Failure::File(file, error)) => planner.fail_file(&file, error),
                 Err(Failure::Route(hop, error)) => planner.fail_route(&hop, error),
+                Err(Failure::Held(why, error)) => {
+                    preparation.fallback = Some(why);
+                    planner.fail_held(error);
+                }
                 Err(Failure::Other(error)) => return Err(error),
             }
         }
     }
 
-    /// Fetches the links of a plan, lets `build` make something of them, and says what the shards are then.
-    pub(crate) fn follow<T>(
-        &self,
-        plan: &Plan,
+    /// Fetches the links of a plan, lets `build` make something of them, and says what the shards are then. The links are given
+    /// back.
+    pub(crate) fn follow<'a, T>(
+        &'a self,
+        plan: &'a Plan,
         to: &impl Destination,
-        observer: &dyn Observer,
+        observer: &'a dyn Observer,
         received: &mut Received,
         build: impl FnOnce(&Following<'_>, &[Pushed<'_>]) -> Result<T, Trouble>,
-    ) -> Result<(T, Vec<ShardRecord>), Failure> {
+    ) -> Result<(T, Vec<ShardRecord>, Links<'a>), Failure> {
         let wanted = self.choice.shards(plan.version, plan.shards.len())?;
         let (selection, limits) = (self.choice.selection.as_ref(), &self.limits);
         let following = Following { plan, wanted: &wanted, selection, limits, observer };
         let access = (&self.store, &self.cache, observer);
-        let links = Links::fetch(access, selection.is_some(), &plan.hops, &wanted, received)?;
+        let in_parts = selection.is_some() && !to.is_in_place();
+        let links = Links::fetch(access, in_parts, &plan.hops, &wanted, received)?;
         let shards = start(plan, &wanted, to)?;
-        following.run(&shards, &links, received, |pushed| build(&following, pushed))
+        let (built, shards) = following.run(&shards, &links, received, |pushed| build(&following, pushed))?;
+        Ok((built, shards, links))
     }
 }
 
 /// The shards that a plan starts from.
 fn start<'a>(plan: &Plan, wanted: &[usize], to: &'a impl Destination) -> Result<Vec<Shard<'a>>> {
     match plan.hops.first().and_then(|hop| hop.from) {
-        None => Ok(wanted.iter().map(|&number| Shard::nothing(number)).collect()),
-        Some(from) if to.held().is_some_and(|held| held.version == from) => to.shards(),
+        None => {
+            let sums = to.is_in_place().then(StateSums::default);
+            Ok(wanted.iter().map(|&number| Shard::nothing(number, sums.clone())).collect())
+        }
+        Some(from) if to.held().is_some_and(|held| held.version == from) => to.shards(plan),
         Some(_) => Err(Error::usage("the plan starts from another version than the held one")),
     }
 }

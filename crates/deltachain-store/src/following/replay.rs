@@ -3,12 +3,13 @@
 use deltachain::chain::{Plan, check_target, check_union};
 use deltachain::files::{Layout, LayoutFile, StagedSafetensors};
 use deltachain::memory::{PatchSet, StateMemory};
-use deltachain::tensor::{StateDigests, TensorInfo, total_bytes};
+use deltachain::tensor::{State, StateDigests, TensorInfo, total_bytes};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
 use crate::directory::record::ShardRecord;
 use crate::directory::room::check_room;
 use crate::fetching::links::{Failure, Link, Links, Received};
+use crate::following::fallback::Fallback;
 use crate::following::selection::Selection;
 use crate::following::shard::{HeldModel, PartWriter, Shard};
 use crate::observer::{InPhase, Observer, Phase};
@@ -36,6 +37,8 @@ pub(crate) struct Pushed<'a> {
 /// reason.
 pub(crate) enum Trouble {
     Shard(usize, Error),
+    /// The links of a shard cannot be taken in place.
+    InPlace(usize, Fallback, Error),
     Other(Error),
 }
 
@@ -71,6 +74,10 @@ impl Following<'_> {
         }
         let built = build(&pushed).map_err(|trouble| match trouble {
             Trouble::Shard(place, error) => links.blame(place, error),
+            Trouble::InPlace(place, why, error) => match links.blame(place, error) {
+                Failure::Route(_, error) | Failure::Other(error) => Failure::Held(why, error),
+                other => other,
+            },
             Trouble::Other(error) => error.into(),
         })?;
         links.settle(received)?;
@@ -127,6 +134,66 @@ impl Following<'_> {
         }
         self.check_union(pushed)?;
         Ok(sets)
+    }
+
+    /// Prepares the changes for memory that holds the version that the links start from: where lanes are enough, they are
+    /// proven by sums. What is prepared takes `budget` bytes at most.
+    pub(crate) fn take_in_place<M: StateMemory>(
+        &self,
+        pushed: &[Pushed<'_>],
+        memories: &[M],
+        budget: u64,
+    ) -> Result<Vec<PatchSet>, Trouble> {
+        let building = InPhase::begin(self.observer, Phase::Build, 0);
+        let mut sets: Vec<PatchSet> = Vec::with_capacity(pushed.len());
+        for (place, (Pushed { replay, .. }, memory)) in pushed.iter().zip(memories).enumerate() {
+            let left = budget.saturating_sub(sets.iter().map(PatchSet::bytes).sum());
+            sets.push(replay.in_place(memory, left, &building).map_err(|error| self.not_in_place(place, error))?);
+        }
+        Ok(sets)
+    }
+
+    /// What it means that the links of a shard could not be taken in place.
+    pub(crate) fn not_in_place(&self, place: usize, error: Error) -> Trouble {
+        // That it is to end says nothing about the memory.
+        match Fallback::of(&error).filter(|_| self.observer.advance(Phase::Build, 0).is_ok()) {
+            Some(why) => Trouble::InPlace(place, why, error),
+            None => Trouble::Shard(place, error),
+        }
+    }
+
+    /// Proves the links of all shards, whatever becomes of them.
+    pub(crate) fn prove(&self, pushed: &[Pushed<'_>]) -> Result<(), Trouble> {
+        let building = InPhase::begin(self.observer, Phase::Build, 0);
+        for (place, Pushed { shard, replay, .. }) in pushed.iter().enumerate() {
+            replay.prove(&*shard.state, &building).map_err(|error| Trouble::Shard(place, error))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the shards are together what the commit names, and gives the tensors of each that are taken.
+    pub(crate) fn begin(&self, pushed: &[Pushed<'_>]) -> Result<Vec<Vec<TensorInfo>>, Trouble> {
+        let building = InPhase::begin(self.observer, Phase::Build, 0);
+        let (tensors, _) = self.tensors(pushed, &building)?;
+        self.check_union(pushed)?;
+        Ok(tensors)
+    }
+
+    /// The same for memory of others, which must have these tensors.
+    pub(crate) fn begin_in_place<M: State>(&self, pushed: &[Pushed<'_>], memories: &[M]) -> Result<(), Trouble> {
+        let tensors = self.begin(pushed)?;
+        for (tensors, memory) in tensors.iter().zip(memories) {
+            let room = |info: &TensorInfo| (info.name().to_owned(), info.dtype(), info.bytes());
+            if !memory.tensors().iter().map(room).eq(tensors.iter().map(room)) {
+                return Err(Error::usage(format!(
+                    "the caller-provided memory does not have the tensors of version {}, by name, dtype and length; it \
+                     cannot be resized",
+                    self.plan.version
+                ))
+                .into());
+            }
+        }
+        Ok(())
     }
 
     /// The tensors of each shard that are built, and the tensors of all shards, ascending by name. The observer is told
@@ -200,6 +267,9 @@ fn push<'a>(
     is_taken: &'a (dyn Fn(&str) -> bool + Sync),
 ) -> Result<Pushed<'a>> {
     let mut replay = Replay::of_part(shard.table.clone(), is_taken).with_layout(shard.layout.clone());
+    if let Some(sums) = &shard.sums {
+        replay = replay.with_sums(sums.clone());
+    }
     readers.iter().try_for_each(|reader| replay.push(reader))?;
     let layout = replay.layout().cloned().ok_or_else(|| Error::usage("the plan has no route to follow"))?;
     Ok(Pushed { shard, replay, layout })

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
+use deltachain::sums::StateSums;
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, TensorInfo, total_bytes};
 use deltachain::{Error, Result, StateTable};
 
@@ -21,19 +22,21 @@ pub(crate) struct Shard<'a> {
     pub(crate) table: StateTable,
     /// `None` if it comes from nothing.
     pub(crate) layout: Option<Layout>,
+    /// Of all of its tensors, as far as they are known, if sums are followed.
+    pub(crate) sums: Option<StateSums>,
 }
 
 impl<'a> Shard<'a> {
     /// The empty state.
-    pub(crate) fn nothing(number: usize) -> Self {
+    pub(crate) fn nothing(number: usize, sums: Option<StateSums>) -> Self {
         let table = StateTable::new(Vec::new(), Vec::new());
-        Self { number, state: Box::new(MemoryState::new()), table, layout: None }
+        Self { number, state: Box::new(MemoryState::new()), table, layout: None, sums }
     }
 
     /// One that is held.
-    pub(crate) fn held(record: &ShardRecord, state: Box<dyn State + 'a>) -> Result<Self> {
+    pub(crate) fn held(record: &ShardRecord, state: Box<dyn State + 'a>, sums: Option<StateSums>) -> Result<Self> {
         let layout = Some(Layout::parse(&record.layout, &record.table.tensors)?);
-        Ok(Self { number: record.number, state, table: record.table.clone(), layout })
+        Ok(Self { number: record.number, state, table: record.table.clone(), layout, sums })
     }
 }
 
@@ -84,7 +87,7 @@ impl HeldModel {
     pub(crate) fn shards(&self) -> Result<Vec<Shard<'_>>> {
         let shard = |record: &ShardRecord| {
             let part = Part::of(&self.files, &record.table, self.selection.as_ref())?;
-            Shard::held(record, Box::new(part))
+            Shard::held(record, Box::new(part), None)
         };
         self.record.shards.iter().map(shard).collect()
     }

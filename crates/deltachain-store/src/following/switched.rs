@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 
 use crate::directory::record::Record;
 use crate::fetching::links::Received;
+use crate::following::fallback::Fallback;
 
 /// The version that a subscriber is at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,12 +25,14 @@ pub struct HeldVersion<D = PathBuf> {
     pub metadata: BTreeMap<String, String>,
     /// The directory of its files: the one that `current` leads to. Nothing for a version in memory.
     pub directory: D,
+    /// How far it is proven that this is the version. A directory, and memory of the follower's own, is hashed.
+    pub proof: Proof,
 }
 
 impl<D> HeldVersion<D> {
-    pub(crate) fn new(record: &Record, directory: D) -> Self {
+    pub(crate) fn new(record: &Record, directory: D, proof: Proof) -> Self {
         let &Record { version, state, commit, .. } = record;
-        Self { version, state, commit, metadata: record.metadata.clone(), directory }
+        Self { version, state, commit, metadata: record.metadata.clone(), directory, proof }
     }
 }
 
@@ -82,14 +86,19 @@ pub struct Switched<D = PathBuf> {
     pub written: u64,
     /// How long it took.
     pub times: PhaseTimes,
+    /// How far it is proven that this is the version.
+    pub proof: Proof,
+    /// Of memory that is changed in place: why the version was loaded as a whole. `None` if it was taken in place, or is the
+    /// first one.
+    pub fallback: Option<Fallback>,
     /// How far it was behind. `None` unless [`Follower::follow`](crate::Follower::follow) has found out.
     pub lag: Option<Lag>,
 }
 
 impl<D> Switched<D> {
     pub(crate) fn new(from: Option<u64>, held: HeldVersion<D>, preparation: Preparation) -> Self {
-        let HeldVersion { version, state, commit, metadata, directory } = held;
-        let Preparation { routes, received, times } = preparation;
+        let HeldVersion { version, state, commit, metadata, directory, proof } = held;
+        let Preparation { routes, received, times, fallback } = preparation;
         let Received { downloaded, from_cache, written, .. } = received;
         Self {
             from,
@@ -103,6 +112,8 @@ impl<D> Switched<D> {
             from_cache,
             written,
             times,
+            proof,
+            fallback,
             lag: None,
         }
     }
@@ -114,4 +125,5 @@ pub(crate) struct Preparation {
     pub(crate) routes: Vec<(Option<u64>, u64)>,
     pub(crate) received: Received,
     pub(crate) times: PhaseTimes,
+    pub(crate) fallback: Option<Fallback>,
 }

@@ -540,7 +540,7 @@ fn what_signatures_cost() {
         let warm = objects.requests();
         let mut follower = Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(trust)).unwrap();
         let mut prepared = follower.prepare(None, &()).unwrap().unwrap();
-        follower.apply(&mut prepared).unwrap();
+        follower.apply(&mut prepared, &()).unwrap();
         objects.requests();
         let mut polling = Polling::new(&FollowOptions::default());
         assert!(polling.poll(&mut follower, &()).unwrap().is_none());

@@ -101,7 +101,7 @@ fn lend(buffers: &mut Buffers) -> LentState<'_> {
     LentState::new(buffers.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap()
 }
 
-fn begin<M: StateMemory>(
+fn begin<M: StateMemory + Send>(
     chain: &Chain,
     version: u64,
     weights: Vec<Weights<M>>,
@@ -110,14 +110,14 @@ fn begin<M: StateMemory>(
     Follower::with_weights(chain.store.clone(), version, weights, options, &())
 }
 
-fn copy(subscriber: &Follower<Memory<impl StateMemory>>) -> MemoryState {
+fn copy(subscriber: &Follower<Memory<impl StateMemory + Send>>) -> MemoryState {
     MemoryState::copy_of(&subscriber.state()).unwrap()
 }
 
 /// Goes on to versions, as a directory does, and back and forth at each.
 fn go(
     chain: &Chain,
-    subscriber: &mut Follower<Memory<impl StateMemory>>,
+    subscriber: &mut Follower<Memory<impl StateMemory + Send>>,
     tensors: Option<&[&str]>,
     versions: impl Iterator<Item = u64>,
 ) {
@@ -143,7 +143,7 @@ fn go(
         assert_eq!((prepared.version(), prepared.state()), (version, expected.state));
         assert!(subscriber.undo(&mut prepared).is_err());
 
-        let switched = subscriber.apply(&mut prepared).unwrap();
+        let switched = subscriber.apply(&mut prepared, &()).unwrap();
         assert_eq!(copy(subscriber), state);
         assert_eq!(
             (switched.from, switched.version, switched.commit, &switched.routes),
@@ -152,10 +152,10 @@ fn go(
         assert_eq!((switched.downloaded, switched.from_cache), (expected.downloaded, expected.from_cache));
         assert_eq!(expected.written, state.tensors().iter().map(TensorInfo::bytes).sum::<u64>());
         subscriber.verify(&()).unwrap();
-        assert!(subscriber.apply(&mut prepared).is_err());
+        assert!(subscriber.apply(&mut prepared, &()).is_err());
         subscriber.undo(&mut prepared).unwrap();
         assert_eq!((copy(subscriber), subscriber.held()), (before, held));
-        subscriber.apply(&mut prepared).unwrap();
+        subscriber.apply(&mut prepared, &()).unwrap();
         assert_eq!((copy(subscriber), subscriber.held().unwrap().version), (state, version));
     }
 }
@@ -205,7 +205,7 @@ fn some_shards_are_taken() {
         let mut subscriber = Follower::in_memory(chain.store.clone(), options.clone()).unwrap();
         for version in 0..5 {
             let mut prepared = subscriber.prepare(Some(version as u64), &()).unwrap().unwrap();
-            subscriber.apply(&mut prepared).unwrap();
+            subscriber.apply(&mut prepared, &()).unwrap();
             assert_eq!(copy(&subscriber), chain.versions[version][1]);
         }
         let own = Weights::whole(chain.versions[1][1].clone());
@@ -224,7 +224,7 @@ fn patches_are_shown() {
     let [set] = first.patch_sets() else { panic!("one shard") };
     let whole: Vec<_> = set.whole_tensors().map(|(info, data)| (info.clone(), data.to_vec())).collect();
     assert_eq!((whole, set.runs().len()), (buffers(&chain.whole(0)), 0));
-    subscriber.apply(&mut first).unwrap();
+    subscriber.apply(&mut first, &()).unwrap();
 
     let next = subscriber.prepare(Some(1), &()).unwrap().unwrap();
     let [set] = next.patch_sets() else { panic!("one shard") };
@@ -267,7 +267,7 @@ fn another_way_is_taken_past_a_damaged_file() {
                 let mut prepared = subscriber.prepare(Some(3), &notes).unwrap().unwrap();
                 assert!(notes.remarks().iter().any(|remark| remark.contains(rule)), "{:?}", notes.remarks());
                 assert!(prepared.patch_sets().iter().all(|set| set.whole_tensors().count() == 0));
-                assert_eq!(subscriber.apply(&mut prepared).unwrap().routes[0], route);
+                assert_eq!(subscriber.apply(&mut prepared, &()).unwrap().routes[0], route);
                 assert_eq!(copy(&subscriber), chain.whole(3));
                 subscriber.undo(&mut prepared).unwrap();
                 assert_eq!(copy(&subscriber), chain.whole(0));
@@ -304,7 +304,7 @@ fn what_fails_leaves_everything_as_it_was() {
         short.budget = 1;
         let mut subscriber = Follower::in_memory(chain.store.clone(), short).unwrap();
         let mut prepared = subscriber.prepare(Some(3), &()).unwrap().unwrap();
-        subscriber.apply(&mut prepared).unwrap();
+        subscriber.apply(&mut prepared, &()).unwrap();
         let error = subscriber.prepare(None, &()).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Usage);
         assert!(error.message().contains('1'), "{error}");
@@ -333,7 +333,7 @@ fn shards_come_and_go() {
     go(&chain, &mut subscriber, None, 5..6);
     assert_eq!(subscriber.memories().len(), 3);
     let mut prepared = subscriber.prepare(Some(3), &()).unwrap().unwrap();
-    subscriber.apply(&mut prepared).unwrap();
+    subscriber.apply(&mut prepared, &()).unwrap();
     assert_eq!(subscriber.memories(), chain.versions[3]);
 
     let mut own: Vec<_> = chain.versions[4].iter().map(buffers).collect();
@@ -393,15 +393,15 @@ fn what_was_prepared_for_another_version_is_refused() {
     let mut subscriber = begin(&chain, 0, weights(&chain, 0, None), options(None)).unwrap();
     let mut first = subscriber.prepare(Some(1), &()).unwrap().unwrap();
     let mut second = subscriber.prepare(Some(2), &()).unwrap().unwrap();
-    subscriber.apply(&mut first).unwrap();
-    assert_eq!(subscriber.apply(&mut second).unwrap_err().class(), ErrorClass::Usage);
+    subscriber.apply(&mut first, &()).unwrap();
+    assert_eq!(subscriber.apply(&mut second, &()).unwrap_err().class(), ErrorClass::Usage);
     let mut third = subscriber.prepare(Some(3), &()).unwrap().unwrap();
-    subscriber.apply(&mut third).unwrap();
+    subscriber.apply(&mut third, &()).unwrap();
     assert_eq!(subscriber.undo(&mut first).unwrap_err().class(), ErrorClass::Usage);
     // All the way back, and another way forth.
     subscriber.undo(&mut third).unwrap();
     subscriber.undo(&mut first).unwrap();
-    subscriber.apply(&mut second).unwrap();
+    subscriber.apply(&mut second, &()).unwrap();
     assert_eq!(copy(&subscriber), chain.whole(2));
 }
 
@@ -414,7 +414,7 @@ fn links_are_kept_where_the_caller_says() {
         options.cache = cache;
         let mut subscriber = Follower::in_memory(chain.store.clone(), options).unwrap();
         let mut prepared = subscriber.prepare(Some(0), &()).unwrap().unwrap();
-        let switched = subscriber.apply(&mut prepared).unwrap();
+        let switched = subscriber.apply(&mut prepared, &()).unwrap();
         (switched.downloaded, switched.from_cache)
     };
     let size = chain.files(0, None)[0].size;

@@ -1,0 +1,59 @@
+//! Why a version is loaded as a whole into memory that is otherwise changed in place.
+
+use std::fmt;
+
+use deltachain::{Error, ErrorClass};
+
+/// Why a version was, or will be, loaded as a whole and not taken in place. The first version is loaded as a whole without a
+/// reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// No path from the version held can be taken in place, or one from nothing is shorter.
+    NoRoute,
+    /// The changes take more than the [budget](crate::FollowerOptions::budget).
+    Budget,
+    /// The lanes that links code did not hold what the version held says: the memory was written to, or is faulty.
+    Proof,
+    /// A check found that the memory is not the version held.
+    Check,
+    /// The memory may hold parts of two versions.
+    Torn,
+}
+
+impl Fallback {
+    /// As in events and metrics: `no_route`, `budget`, `proof`, `check` or `torn`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoRoute => "no_route",
+            Self::Budget => "budget",
+            Self::Proof => "proof",
+            Self::Check => "check",
+            Self::Torn => "torn",
+        }
+    }
+
+    /// Whether an error of taking links in place is a reason to load the version as a whole. Other errors are faults of a link,
+    /// or end the work. A wrong result of a piece is one here: what is wrong is rather the memory than the link.
+    pub(crate) fn of(error: &Error) -> Option<Self> {
+        match error.class() {
+            ErrorClass::StateMismatch => Some(Self::Proof),
+            ErrorClass::Unsupported if error.rule().is_none() => Some(Self::NoRoute),
+            ErrorClass::Usage => Some(Self::Budget),
+            _ => None,
+        }
+    }
+}
+
+/// As in texts.
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoRoute => "no path from the version held can be taken in place",
+            Self::Budget => "the changes take more than the budget",
+            Self::Proof => "the memory does not hold what it should where it changes",
+            Self::Check => "a check found that the memory does not hold its version",
+            Self::Torn => "the memory may hold parts of two versions",
+        })
+    }
+}

@@ -1,0 +1,76 @@
+//! The links of a plan that has been followed, kept open: what comes of them goes to memory later.
+
+use deltachain::sums::StateSums;
+use deltachain::{FileSource, Limits, LinkReader, Replay, Result, StateTable};
+
+use crate::following::selection::{Choice, Selection};
+
+/// The links of each shard that is taken.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    shards: Vec<OpenedShard>,
+    /// The tensors that are taken; all if `None`.
+    selection: Option<Selection>,
+}
+
+#[derive(Debug)]
+struct OpenedShard {
+    /// What the links start from.
+    table: StateTable,
+    sums: StateSums,
+    links: Vec<LinkReader<FileSource>>,
+}
+
+impl Opened {
+    /// Of files whose digests were right. `bases` are the table and the sums that each shard starts from.
+    ///
+    /// # Errors
+    /// Those of opening links; but they have been opened before.
+    pub(crate) fn new(
+        bases: impl IntoIterator<Item = (StateTable, StateSums)>,
+        files: Vec<Vec<FileSource>>,
+        choice: &Choice,
+        limits: &Limits,
+    ) -> Result<Self> {
+        let open = |((table, sums), files): ((StateTable, StateSums), Vec<FileSource>)| {
+            let links = files.into_iter().map(|file| LinkReader::open(file, limits)).collect::<Result<_>>()?;
+            Ok(OpenedShard { table, sums, links })
+        };
+        let shards = bases.into_iter().zip(files).map(open).collect::<Result<_>>()?;
+        Ok(Self { shards, selection: choice.selection.clone() })
+    }
+
+    /// Whether a tensor is taken.
+    pub(crate) fn takes(&self, tensor: &str) -> bool {
+        self.selection.as_ref().is_none_or(|taken| taken.takes(tensor))
+    }
+
+    /// How many shards there are.
+    pub(crate) fn count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The table that each shard starts from.
+    pub(crate) fn bases(&self) -> impl Iterator<Item = &StateTable> {
+        self.shards.iter().map(|shard| &shard.table)
+    }
+
+    /// The sums that each shard starts from.
+    pub(crate) fn base_sums(&self) -> impl Iterator<Item = &StateSums> {
+        self.shards.iter().map(|shard| &shard.sums)
+    }
+
+    /// Works with the links of one shard, for the tensors that are taken, and among these for those that `chooses` chooses.
+    pub(crate) fn replay<T>(
+        &self,
+        shard: usize,
+        chooses: &(dyn Fn(&str) -> bool + Sync),
+        work: impl FnOnce(&Replay<'_, FileSource>) -> Result<T>,
+    ) -> Result<T> {
+        let OpenedShard { table, sums, links } = &self.shards[shard];
+        let is_taken = |name: &str| self.takes(name) && chooses(name);
+        let mut replay = Replay::of_part(table.clone(), &is_taken).with_sums(sums.clone());
+        links.iter().try_for_each(|link| replay.push(link))?;
+        work(&replay)
+    }
+}
