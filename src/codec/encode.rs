@@ -32,6 +32,11 @@ pub(super) const SEGMENT_LANES: usize = 1 << 18;
 const METHODS: [Method; 4] =
     [(Positions::Sparse, true), (Positions::Dense, true), (Positions::Sparse, false), (Positions::Dense, false)];
 
+/// Where it stands among them.
+fn place((positions, is_relative): Method) -> usize {
+    2 * usize::from(!is_relative) + usize::from(positions == Positions::Dense)
+}
+
 /// Encodes pieces of one dtype. Each piece is shown to a sink of its own, which `sink` makes when its turn comes; also returns
 /// what these have seen.
 pub(crate) fn encode<'a, L: Lane, S: PieceSink>(
@@ -46,7 +51,7 @@ pub(crate) fn encode<'a, L: Lane, S: PieceSink>(
     let small = Rates::of_small(kind, pieces, profile, &mut found.places);
     let plan = |piece| {
         let lanes = Lanes::of(kind, piece, profile);
-        (!lanes.are_few()).then(|| lanes.plan(&mut found.places))
+        (lanes.is_local || !lanes.are_few()).then(|| lanes.plan(&mut found.places))
     };
     let plans = pieces.iter().map(plan).collect();
     Planned { kind, pieces, profile, plans, small }.encode(&mut found, compressor, sink)
@@ -126,18 +131,20 @@ impl<'a, L: Lane> Planned<'a, L> {
             Ok(())
         };
         for (number, (piece, plan)) in self.pieces.iter().zip(&self.plans).enumerate() {
+            let lanes = Lanes::of(self.kind, piece, self.profile);
             let method = match plan {
                 Some(plan) => plan.method,
-                None => Lanes::of(self.kind, piece, self.profile).method(&mut found.places),
-            };
-            // Dense differences would need contexts to be short, and old values of all lanes.
-            let method = match (self.profile, method) {
-                (Profile::Local, Some((Positions::Dense, true))) => Some((Positions::Dense, false)),
-                (_, method) => method,
+                None => lanes.method(&mut found.places),
             };
             let mut sink = sink(piece);
-            if let Some(open) = all_open.iter_mut().find(|open| method == Some(open.sorted.method)) {
+            if let Some(method) = method {
+                let mut open = &mut all_open[place(method)];
                 changed.push(self.add(open, number, found, &mut sink));
+                if lanes.is_local && lanes.are_shorter_dense(open.sorted.last()) {
+                    open.sorted.take_back();
+                    open = &mut all_open[place((Positions::Dense, false))];
+                    self.add(open, number, found, &mut ());
+                }
                 if open.sorted.coded() >= SEGMENT_LANES {
                     close(open, &changed)?;
                 }
@@ -152,9 +159,6 @@ impl<'a, L: Lane> Planned<'a, L> {
     }
 
     fn begin(&self, method: Method) -> Open<L> {
-        if self.profile == Profile::Local {
-            return Open { sorted: Sorted::new(method, 1), own: Vec::new().into_iter(), shared: Vec::new() };
-        }
         let planned = self.plans.iter().flatten().filter(|plan| plan.method == Some(method));
         let own: Vec<&ExponentStatistics> = planned.filter_map(|plan| plan.rates.as_ref()).collect();
         let Thresholds { own, shared } = match method {

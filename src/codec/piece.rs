@@ -42,7 +42,10 @@ pub(crate) trait PieceSink {
     /// What it knows of the piece in the end.
     type Seen;
 
-    /// The next stretch of the piece, whole lanes of base, if it has one, and target.
+    /// The lanes that change in the next stretch of the piece, by their places in it. Not called if none does in the piece.
+    fn changed(&mut self, target: &[u8], lanes: &[u16]);
+
+    /// The next stretches of the piece, whole lanes of base, if it has one, and target.
     fn passed(&mut self, base: Option<&[u8]>, target: &[u8]);
 
     /// All stretches have been shown; this many lanes of the piece change.
@@ -52,6 +55,8 @@ pub(crate) trait PieceSink {
 /// Nothing but how many lanes change.
 impl PieceSink for () {
     type Seen = u64;
+
+    fn changed(&mut self, _target: &[u8], _lanes: &[u16]) {}
 
     fn passed(&mut self, _base: Option<&[u8]>, _target: &[u8]) {}
 
