@@ -1,5 +1,5 @@
-"""Patching tensors of torch where they are (SPEC-in-place section 24.6): proves the lanes that links change, then writes
-them. Only numbers of lanes and their values cross to the device; what is computed there are integers."""
+"""Patching tensors of torch where they are (SPEC-in-place section 24.6): proves the lanes that links change, then
+writes them. Only numbers of lanes and their values cross to the device; what is computed there are integers."""
 
 from __future__ import annotations
 
@@ -194,13 +194,16 @@ def _differs(sums: torch.Tensor, expected: list[Expected]) -> StateMismatchError
     rows = [[*one.before, *(one.coded or (0, 0)), *one.piece, one.coded is not None] for one in expected]
     wanted = torch.tensor(rows, dtype=torch.int64)
     old, new = sums[:, :2], sums[:, 2:]
-    is_wrong = ((new != wanted[:, 2:4]).any(1) & (wanted[:, 6] != 0), ((wanted[:, :2] - old + new - wanted[:, 4:6]) % MODULUS != 0).any(1))
+    is_wrong = (
+        (new != wanted[:, 2:4]).any(1) & (wanted[:, 6] != 0),
+        ((wanted[:, :2] - old + new - wanted[:, 4:6]) % MODULUS != 0).any(1),
+    )
     if not bool((is_wrong[0] | is_wrong[1]).any()):
         return None
     first = int((is_wrong[0] | is_wrong[1]).nonzero()[0])
     rule = rules.SUM_03 if is_wrong[0][first] else rules.SUM_04
     return StateMismatchError(
-        f"STATE_MISMATCH {rule}: the memory does not hold the version that it should: other sums of {expected[first].what}",
+        f"STATE_MISMATCH {rule}: the memory is not the version that it should be: other sums of {expected[first].what}",
         rule=rule,
     )
 
@@ -384,10 +387,7 @@ def _brought(piece: Piece, held: Held, rows: list[tuple[bool, list[int]]], summi
             own, values = _own(which, piece, own, values)
         was = current if own is None else current.index_select(0, own)
         new = _after(was, values, held.is_signed) if step.is_relative else values
-        if lanes is None:
-            numbers = torch.arange(piece.count, dtype=torch.int32, device=device)
-        else:
-            numbers = lanes
+        numbers = torch.arange(piece.count, dtype=torch.int32, device=device) if lanes is None else lanes
         summing.add(row, numbers if own is None else numbers.index_select(0, own), was, new)
         if own is None:
             current, is_fresh = new, False
@@ -482,7 +482,9 @@ def check(memory: Memory, sums: Mapping[str, Sequence[Sums] | None], until: Call
         try:
             for name, pieces in sums.items():
                 if pieces is None:
-                    raise UnsupportedError(f"UNSUPPORTED: the sums of a tensor are unknown (tensor {name!r})", tensor=name)
+                    raise UnsupportedError(
+                        f"UNSUPPORTED: the sums of a tensor are unknown (tensor {name!r})", tensor=name
+                    )
                 for number, expected in enumerate(pieces):
                     if until is not None and until():
                         raise CancelledError("CANCELLED: ended by the caller")

@@ -224,7 +224,9 @@ def bound(
             not of the chain's dtype and shape.
     """
     known = {info[0]: info for info in infos}
-    flaws = [f"{name!r} is not in the chain" for name in dict.fromkeys(name for name, _, _ in given) if name not in known]
+    flaws = [
+        f"{name!r} is not in the chain" for name in dict.fromkeys(name for name, _, _ in given) if name not in known
+    ]
     if not is_group:
         flaws += [f"{name!r} is missing" for name in known.keys() - {name for name, _, _ in given}]
     if flaws:
@@ -251,9 +253,14 @@ def ties(parts: Mapping[str, Sequence[Held]]) -> dict[str, str]:
         if others == {name}:
             continue
         other = others.pop()
-        forms = [[(part.lanes.data_ptr(), part.lanes.dtype, part.part, part.shape) for part in parts[one]] for one in (name, other)]
+        forms = [
+            [(part.lanes.data_ptr(), part.lanes.dtype, part.part, part.shape) for part in parts[one]]
+            for one in (name, other)
+        ]
         if others or forms[0] != forms[1]:
-            raise _refused(name, f"it shares memory with {other!r}, which is not the same part of a tensor of its shape")
+            raise _refused(
+                name, f"it shares memory with {other!r}, which is not the same part of a tensor of its shape"
+            )
         tied[name] = other
     return tied
 
@@ -334,9 +341,13 @@ def covers(info: Info, ranks: Sequence[Sequence[Box]]) -> tuple[int, dict[tuple[
     overlap = next(((a, b) for at, a in enumerate(distinct) for b in distinct[at + 1 :] if _overlap(a, b)), None)
     if overlap is not None:
         ranks_of = [holders[box][0][0] for box in overlap]
-        raise _refused(name, f"parts overlap: {list(overlap[0])} of rank {ranks_of[0]}, {list(overlap[1])} of rank {ranks_of[1]}")
+        raise _refused(
+            name, f"parts overlap: {list(overlap[0])} of rank {ranks_of[0]}, {list(overlap[1])} of rank {ranks_of[1]}"
+        )
     if sum(map(_size, distinct)) != total:
-        raise _refused(name, f"the parts of all ranks together are not all of the shape {shape}: {list(map(list, distinct))}")
+        raise _refused(
+            name, f"the parts of all ranks together are not all of the shape {shape}: {list(map(list, distinct))}"
+        )
     count = max(map(len, holders.values()))
     joined: dict[tuple[int, int], list[int]] = {}
     for own in holders.values():

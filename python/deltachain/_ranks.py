@@ -139,7 +139,7 @@ class Ranks:
         self._group = group
         self.rank, self.size = group.rank, group.size
         self._members = getattr(group, "members", None)
-        self._limit = limit
+        self.limit = limit
         self._call = 0
         # The error that ended this call, and whether it ends all later calls too.
         self._over: BaseException | None = None
@@ -183,7 +183,7 @@ class Ranks:
         if self._over is not None:
             raise self._over
         if timeout is None and self._is_late:
-            timeout = self._limit
+            timeout = self.limit
         while True:
             if self._is_open:
                 # Finishes the exchange that timed out before.
@@ -393,7 +393,7 @@ class Ranks:
             worker.join(5)
             raise
         worker.join()
-        return self.agree(word=result[0], timeout=self._limit)
+        return self.agree(word=result[0], timeout=self.limit)
 
     @property
     def is_busy(self) -> bool:
@@ -412,7 +412,7 @@ class Ranks:
             pause = min(2 * pause, _BEAT)
             own = result[1] if has_ended else None
             # `+` is done, empty is still working.
-            if all(self.agree(own, b"+" if has_ended else b"", self._limit)):
+            if all(self.agree(own, b"+" if has_ended else b"", self.limit)):
                 return
 
 

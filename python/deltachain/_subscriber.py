@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
@@ -64,10 +64,10 @@ class Held:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
         host_copy: a directory for the copy; its files are in `HOST_COPY/current`, a symbolic link that is switched. It
             survives the process. One process manages it, every process of the machine can read it (`HostCopy`).
-        into: your own tensors as the copy: a mapping as for `diff`. The first version overwrites them, later ones change
-            them in place. There is no other copy, so the host's memory holds only what changes. Tensors on a device, or
-            that share their memory (tied weights), are patched by torch, on that device. Without `host_copy` and
-            `into`, the copy is in memory of this package.
+        into: your own tensors as the copy: a mapping as for `diff`. The first version overwrites them, later ones
+            change them in place if the chain has links of the profile local. There is no other copy: the host's memory
+            holds only what changes. Tensors on a device, or that share their memory (tied weights), are patched by
+            torch, on that device. Without `host_copy` and `into`, the copy is in memory of this package.
         group: the processes that hold the tensors of `into` together: a process group of torch.distributed, or a
             `deltachain.Group`. `into` then has what this rank holds: DTensors, a `Part` or a list of them, or whole
             tensors; names of which it has nothing are omitted. All ranks make the same calls. Rank 0 decides which
@@ -142,10 +142,8 @@ class Held:
         number("rank_timeout", rank_timeout, 0.001)
         whole("threads", threads, 1, MOST_THREADS)
         keys = trusted(trust, quorum)
-        is_patched = into is not None and (group is not None or needs_torch(into))
+        by_torch = into is not None and (group is not None or needs_torch(into))
         self._kind = checked_kind(kind) or (kind_of(next(iter(into.values()))) if into else usual_kind())
-        if is_patched and self._kind != "torch":
-            raise UsageError("USAGE: with group=, and on devices, only tensors of torch can be patched")
         self._store = open_store(
             url,
             is_new=None,
@@ -166,21 +164,22 @@ class Held:
             other_files,
             allow_rollback,
             adopt,
-            None if is_patched else into,
+            None if by_torch else into,
             keys,
             forget_trust,
-            is_patched,
+            by_torch,
         )
         self._native: Any = native
-        # Whether the tensors are patched by `apply`, and there are no patches to give.
-        self._is_patched = is_patched
-        if into is not None and is_patched:
+        # Whether the copy is tensors of the caller's, which `apply` patches.
+        self._is_into = into is not None
+        if into is not None and by_torch:
             self._native = TensorFollower(native, into, Ranks(group_of(group), rank_timeout))
         self._on_disk = place is not None
         self._threads = threads
         self._progress = progress
         # Whether the caller's engine may hold parts of two versions.
         self._is_engine_torn = False
+        self._checked: datetime | None = None
 
     def __repr__(self) -> str:
         try:
@@ -241,7 +240,7 @@ class Held:
     def state(self) -> Iterator[tuple[str, Any]]:
         """Names and tensors of the held version, one at a time: copies from memory, or views of files on disk. With
         `group=`, copies of what this rank holds."""
-        if self._is_patched:
+        if isinstance(self._native, TensorFollower):
             yield from self._native.state()
             return
         if self._on_disk:
@@ -297,17 +296,19 @@ class Held:
 
     @property
     def checked(self) -> datetime | None:
-        """When all of the copy in memory was last compared with a version, by sums or digests."""
-        checked: datetime | None = self._native.checked
-        return checked
+        """When all of the copy was last compared with the version that it held, by sums or digests; None if no version
+        is held."""
+        return None if self.proof is None else self._checked
 
     def _compared(self, *, until: Callable[[], bool] | None = None) -> float:
         begin = time.monotonic()
         self._native.check(self._threads, self._progress, until)
+        self._checked = datetime.now(UTC)
         return time.monotonic() - begin
 
     def _verified(self, *, until: Callable[[], bool] | None = None) -> None:
         self._native.verify(self._threads, self._progress, until)
+        self._checked = datetime.now(UTC)
 
     def _check(self, version: int | None, timeout: float | None) -> None:
         whole("version", version, 0, MOST_VERSION)
@@ -547,21 +548,23 @@ class Update:
 
         Raises:
             UsageError: if another update has been applied since this was prepared.
-            StateMismatchError: if other code has written to the tensors since `prepare`; the next version is loaded as a
-                whole.
+            StateMismatchError, WrongBaseError: if other code has written to the tensors since `prepare`; the next
+                version is loaded as a whole.
         """
         self._check()
         if self._native is None:
             return
         subscriber = self._subscriber
         fields = subscriber._native.switch(self._native, subscriber._threads, subscriber._progress)
+        if subscriber.proof == "hashed":
+            subscriber._checked = datetime.now(UTC)
         self.times = Times(*fields["times"])
         self.downloaded = fields["downloaded"]
         self.routes = fields["routes"]
 
     def _check_gives_patches(self) -> None:
-        if self._subscriber._is_patched:
-            raise UsageError("USAGE: torch patches the tensors of into= where they are: use update.apply()")
+        if self._subscriber._is_into:
+            raise UsageError("USAGE: the tensors of into= are patched by update.apply(): there are no patches to load")
 
     def _check(self) -> None:
         """Refuses an outdated update before anything changes."""

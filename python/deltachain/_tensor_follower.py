@@ -3,20 +3,18 @@ The library plans and downloads; what is read, proven and written is in `_in_pla
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from . import _native
-from ._errors import CancelledError, Error, IoError, StateMismatchError, UsageError, WrongBaseError
+from ._errors import CancelledError, IoError, StateMismatchError, TornError, UsageError, WrongBaseError
 from ._in_place import Changes, Memory, Piece, Step, check, load, prove
 from ._native import rules
-from ._parts import Box, Info, Part, bound, covers, parts_of, ties
+from ._parts import Box, Info, Part, bound, parts_of, ties
 from ._ranks import Ranks
 from ._tensors import note_written
 
@@ -51,13 +49,22 @@ class Prepared:
 
     Attributes:
         native: the version.
+        table: name, dtype, shape and digest of its tensors.
         memory: where its tensors are.
         changes: what is to be written; None if all tensors are to be loaded.
+        seconds: that proving took.
         told: what has been told of the switch; None before.
     """
 
-    def __init__(self, native: _native.Prepared, memory: Memory, changes: Changes | None, seconds: float) -> None:
-        self.native, self.memory, self.changes, self.seconds = native, memory, changes, seconds
+    def __init__(
+        self,
+        native: _native.Prepared,
+        table: list[tuple[str, str, list[int], str]],
+        memory: Memory,
+        changes: Changes | None,
+        seconds: float,
+    ) -> None:
+        self.native, self.table, self.memory, self.changes, self.seconds = native, table, memory, changes, seconds
         self.told: dict[str, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -92,13 +99,17 @@ class TensorFollower:
         self._names = {str(number): tensor for number, (_, tensor, _) in enumerate(self._given)}
         # Where the tensors of the last version are, and what these tensors were.
         self._bound: tuple[list[Info], Memory] | None = None
+        # Digests of the held tensors.
+        self._table: dict[str, str] = {}
         self._calls = 0
-        self.is_torn = False
-        self.proof: str | None = None
-        self.checked: datetime | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether the tensors may hold parts of two versions."""
+        return self._native.is_engine_torn
 
     # Preparing.
 
@@ -181,37 +192,41 @@ class TensorFollower:
                 made = self._native.poll(version, timeout, threads, progress, stop.is_set)[1]
             if made is None:
                 raise IoError(f"IO: version {version} is not there on rank {ranks.rank}", retryable=True)
-            return json.dumps([made.commit, made.how, made.basis()]).encode()
+            return json.dumps([made.is_in_place, made.agreement()]).encode()
 
         told = [json.loads(word) for word in ranks.together(follow, stop.set)]
         assert made is not None
         begin = time.monotonic()
-        memory = self._memory(made)
-        if all(how == "in_place" for _, how, _ in told):
+        table = made.table()
+        memory = self._memory(table)
+        failure: Exception | None = None
+        if all(is_in_place for is_in_place, _ in told):
             # R-SUM-11.
-            ranks.same("links and sums", {"version": json.dumps(told[ranks.rank])})
+            ranks.same("table, links and sums", {"version": told[ranks.rank][1]})
             try:
-                changes = prove(memory, _pieces(made))
+                changes = prove(memory, _pieces(made, threads))
+            except (IoError, CancelledError):
+                raise
             except Exception as error:
-                if isinstance(error, IoError | CancelledError):
-                    raise
+                # It is the same on all ranks, since they compare together.
+                failure = error
                 _logger.warning("version %d is loaded as a whole: %s", version, error)
             else:
-                return True, Prepared(made, memory, changes, time.monotonic() - begin)
-        self._begin(f"load version {version}")
+                return True, Prepared(made, table, memory, changes, time.monotonic() - begin)
+            self._begin(f"load version {version}")
 
         def again() -> bytes:
             nonlocal made
             assert made is not None
-            if made.how == "in_place":
-                self._native.failed(made)
+            if made.is_in_place:
+                self._native.failed(made, not isinstance(failure, StateMismatchError))
                 made = self._native.poll(version, timeout, threads, progress, stop.is_set)[1]
-            if made is None or made.how == "in_place":
+            if made is None or made.is_in_place:
                 raise IoError(f"IO: version {version} is not there on rank {ranks.rank}", retryable=True)
             return made.commit.encode()
 
-        ranks.same("version", {"commit": str(ranks.together(again, stop.set)[ranks.rank])})
-        return True, Prepared(made, memory, None, 0.0)
+        ranks.same("version", {"commit": ranks.together(again, stop.set)[ranks.rank].decode()})
+        return True, Prepared(made, table, memory, None, 0.0)
 
     def _begin(self, call: str) -> None:
         """The first exchange of a call, or of another attempt within it."""
@@ -227,10 +242,9 @@ class TensorFollower:
         if len(set(told)) > 1:
             self._native.lost()
 
-    def _memory(self, made: _native.Prepared) -> Memory:
+    def _memory(self, table: list[tuple[str, str, list[int], str]]) -> Memory:
         """Where the tensors of a version are."""
         ranks = self._ranks
-        table = made.table()
         infos = [(name, dtype, list(shape)) for name, dtype, shape, _ in table]
         error: Exception | None = None
         memory = None
@@ -275,80 +289,63 @@ class TensorFollower:
             return prepared.told
         # That all call this is the vote: none has written anything before.
         self._begin(f"apply version {prepared.version}, {prepared.proof}")
-        begin = time.monotonic()
         note_written(self._names)
+        self._native.begin(prepared.native)
+        # From here on the tensors are torn, until the native follower is told otherwise.
         if prepared.changes is None:
-            self._load(prepared)
+            self._load(prepared, threads)
         else:
-            self._exchange(prepared.changes)
-        try:
-            told = self._native.switched(prepared.native, prepared.proof)
-        except BaseException:
-            self._is_lost()
-            raise
-        self.is_torn, self.proof = False, prepared.proof
-        if prepared.changes is None:
-            self.checked = datetime.now(UTC)
-        plan, download, build, _ = told["times"]
-        told["times"] = (plan, download, build + prepared.seconds, time.monotonic() - begin)
+            self._exchange(prepared.native, prepared.changes)
+        told = self._native.switched(prepared.native, prepared.proof)
+        plan, download, build, switch = told["times"]
+        told["times"] = (plan, download, build + prepared.seconds, switch)
+        self._table = {name: digest for name, _, _, digest in prepared.table}
         prepared.told = told
         return told
 
-    def _exchange(self, changes: Changes) -> None:
-        """Writes the proven lanes. All ranks do, or all go back; if it is not known what others did, it is torn."""
+    def _exchange(self, native: _native.Prepared, changes: Changes) -> None:
+        """Writes the proven lanes. All ranks do, or all go back; if it is not known what others did, they are torn."""
         failure: BaseException | None = None
         try:
             changes.switch()
         except BaseException as error:
             failure = error
+        error = self._vote(failure, self._ranks.limit)
+        if error is None:
+            return
+        failure = None
         try:
-            self._vote(failure)
-        except _Lost as lost:
-            self._is_lost()
-            raise lost.error from failure
-        except BaseException as error:
-            try:
-                failure = None
-                try:
-                    changes.undo()
-                except BaseException as raised:
-                    failure = raised
-                self._vote(failure)
-            except BaseException as raised:
-                self._is_lost()
-                raise error from (raised.error if isinstance(raised, _Lost) else raised)
-            if isinstance(error, StateMismatchError):
-                # Other code has written to the memory: it is no version.
-                self._native.lost()
-            raise
+            changes.undo()
+        except BaseException as raised:
+            failure = raised
+        if self._vote(failure, self._ranks.limit) is None:
+            # If other code has written to the memory, it is no version.
+            self._native.undone(native, not isinstance(error, StateMismatchError))
+        raise error
 
-    def _load(self, prepared: Prepared) -> None:
+    def _load(self, prepared: Prepared, threads: int | None) -> None:
         """Writes all tensors."""
-        self.is_torn = True
         failure: BaseException | None = None
         try:
-            for name, data in _tensors(prepared.native):
+            for name, data in _tensors(prepared.native, threads):
                 load(prepared.memory, name, data)
-        except BaseException as error:
-            failure = error
-        try:
-            self._vote(failure)
-        except BaseException as error:
-            self._is_lost()
-            raise error.error if isinstance(error, _Lost) else error from failure
-
-    def _vote(self, failure: BaseException | None) -> None:
-        """Raises if anything has failed here or on another rank; `_Lost` if that is not known."""
-        try:
-            error = self._ranks.vote(failure)
         except BaseException as raised:
-            raise _Lost(raised) from failure
+            failure = raised
+        # Loading may take one rank much longer than another.
+        error = self._vote(failure, None)
         if error is not None:
             raise error
 
-    def _is_lost(self) -> None:
-        self.is_torn, self.proof = True, None
-        self._native.lost()
+    def _vote(self, failure: BaseException | None, timeout: float | None) -> BaseException | None:
+        """What has failed, here or on another rank: all know it then.
+
+        Raises:
+            TornError: if a rank was lost, so that it is unknown what others have written.
+        """
+        try:
+            return self._ranks.vote(failure, timeout)
+        except Exception as raised:
+            raise TornError(f"TORN: it is unknown what other ranks have written: {raised}") from (failure or raised)
 
     # Checking.
 
@@ -356,16 +353,16 @@ class TensorFollower:
         """Compares the sums of all memory with those of the held version."""
         self._begin("check()")
         held = self._native.held_commit()
-        self._ranks.same("version", {"commit": "torn" if self.is_torn else "none" if held is None else held[0]})
-        if held is None or self.is_torn or self._bound is None:
+        self._ranks.same("version", {"commit": "none" if held is None else held[0]})
+        if held is None or self._bound is None:
             raise UsageError("USAGE: the tensors hold no whole version: apply an update")
         try:
-            check(self._bound[1], dict(self._native.sums()), until)
-        except StateMismatchError as error:
-            self._native.lost()
-            self.proof = None
-            raise WrongBaseError(str(error), rule=rules.SUM_04, advice="prepare again: that loads all tensors") from error
-        self.proof, self.checked = MEMORY, datetime.now(UTC)
+            names = self._table
+            check(self._bound[1], {name: sums for name, sums in self._native.sums() if name in names}, until)
+        except StateMismatchError:
+            self._native.checked(None)
+            raise
+        self._native.checked(MEMORY)
 
     def verify(self, threads: int | None, progress: Any, until: Callable[[], bool] | None) -> None:
         """Hashes all tensors, which crosses from the device to the host."""
@@ -375,14 +372,14 @@ class TensorFollower:
             raise UsageError("USAGE: no version is held")
         own = {name: tensor for name, tensor, _ in self._given}
         _, rows = _native.digest(own, threads, progress)
-        if {(info[0], digest) for info, digest in rows} != {(name, digest) for name, _, _, digest in self._native.table()}:
-            self._native.lost()
+        if {info[0]: digest for info, digest in rows} != self._table:
+            self._native.checked(None)
             raise WrongBaseError(
                 f"WRONG_BASE {rules.APP_01}: other code has written to the tensors",
                 rule=rules.APP_01,
                 advice="prepare again: that loads all tensors",
             )
-        self.proof, self.checked = HASHED, datetime.now(UTC)
+        self._native.checked(HASHED)
 
     def state(self) -> Iterator[tuple[str, Any]]:
         """Names and copies of tensors; of the parts that this process holds."""
@@ -391,22 +388,17 @@ class TensorFollower:
                 yield name, tensor.detach().clone()
 
 
-class _Lost(Exception):
-    """A rank was lost while others depended on it."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-def _pieces(made: _native.Prepared) -> Iterator[Piece]:
-    for name, number, first, count, lanes, steps in made.plans():
-        yield Piece(name, number, first, count, lanes, [Step(*step) for step in steps])
+def _pieces(made: _native.Prepared, threads: int | None) -> Iterator[Piece]:
+    plans = made.plans(threads)
+    while rows := plans.next():
+        for name, number, first, count, lanes, steps in rows:
+            yield Piece(name, number, first, count, lanes, [Step(*step) for step in steps])
 
 
-def _tensors(made: _native.Prepared) -> Iterator[tuple[str, Any]]:
+def _tensors(made: _native.Prepared, threads: int | None) -> Iterator[tuple[str, Any]]:
     """Names and bytes of all tensors of a version, some at a time."""
     begin: int | None = 0
     while begin is not None:
-        rows, begin = made.tensors(begin)
+        rows, begin = made.tensors(begin, threads)
         for name, _, _, data in rows:
             yield name, data

@@ -37,8 +37,8 @@ class WeightSums:
 
 
 def _sums(model: torch.nn.Module) -> list[torch.Tensor]:
-    """The length and the sums of each storage once, since some parameters are views of others. Of each 16 MiB, as of the
-    pieces of a tensor."""
+    """The length and the sums of each storage once, since some parameters are views of others. Sums of each 16 MiB, as
+    of the pieces of a tensor."""
     storages = {}
     for parameter in model.parameters():
         storage = parameter.untyped_storage()

@@ -19,6 +19,7 @@ mod link;
 mod memory;
 mod operations;
 mod patches;
+mod plans;
 mod publisher;
 mod report;
 mod signing;
@@ -51,6 +52,8 @@ mod native {
     };
     #[pymodule_export]
     use crate::patches::compare;
+    #[pymodule_export]
+    use crate::plans::Plans;
     #[pymodule_export]
     use crate::publisher::{Checkpoint, Publisher, Snapshot};
     #[pymodule_export]

@@ -210,7 +210,10 @@ def divided(draw: random.Random, state: plans.State, ranks: int) -> list[dict[st
         else:
             rows, columns = whole.shape[:2]
             middle = (draw.randint(0, rows), draw.randint(0, columns))
-            down, across = [slice(0, middle[0]), slice(middle[0], rows)], [slice(0, middle[1]), slice(middle[1], columns)]
+            down, across = (
+                [slice(0, middle[0]), slice(middle[0], rows)],
+                [slice(0, middle[1]), slice(middle[1], columns)],
+            )
             boxes = {
                 "rows": [(part,) for part in down],
                 "columns": [(slice(None), part) for part in across],

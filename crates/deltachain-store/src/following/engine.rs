@@ -103,6 +103,11 @@ impl PreparedRoute {
         self.record.shards.iter().map(|shard| &shard.table)
     }
 
+    /// Whether a tensor is selected.
+    pub fn takes(&self, name: &str) -> bool {
+        self.links.takes(name)
+    }
+
     /// The table of each shard that the links start from: what tensors of [plans](Self::plans) count in.
     pub fn base_tables(&self) -> impl Iterator<Item = &StateTable> {
         self.links.bases()
