@@ -106,11 +106,12 @@ def test_versions_are_taken_in_place(url: str, by: str, caplog: pytest.LogCaptur
         assert {name: as_bytes(tensor) for name, tensor in subscriber.state()} == {
             name: as_bytes(tensor) for name, tensor in tensors.items()
         }
-        # Backwards there is no route.
+        assert "as a whole" not in caplog.text
+        # Backwards there is no route, which is said.
         subscriber.prepare(2).apply()
         assert_holds(tensors, 2)
         assert subscriber.proof == "hashed"
-    assert "as a whole" not in caplog.text
+    assert "version 2 is loaded as a whole: no path from the version held can be taken in place" in caplog.text
 
 
 def test_there_are_no_patches_to_load(url: str, by: str) -> None:
