@@ -1,5 +1,5 @@
-"""Publishes tensors of a GPU, and brings two other copies on the GPU forward: one by patches, one in place. Compares all
-bit for bit, and at the end by their digests.
+"""Publishes tensors of a GPU, and brings two other copies on the GPU forward: one by patches, one in place. Compares
+all bit for bit, and at the end by their digests.
 
     python gpu_smoke.py [--device cuda] [--mib 1024] [--versions 3]
 
@@ -129,7 +129,7 @@ def main() -> None:
         checking, _ = timed(device, patched.check)
         hashing, _ = timed(device, patched.verify)
         print(
-            f"{mark}: the sums of all memory compared in {checking:.3f} s; its digests, on the host, in {hashing:.3f} s: "
+            f"{mark}: the sums of all memory compared in {checking:.3f} s, its digests on the host in {hashing:.3f} s: "
             f"version {patched.version}, {patched.digest}"
         )
         assert patched.digest == published.digest

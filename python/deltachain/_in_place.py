@@ -54,7 +54,7 @@ class Piece(NamedTuple):
         name: of the tensor.
         number: of the piece.
         first: number of its first lane.
-        count: how many lanes it has.
+        length: how many lanes it has.
         lanes: which of them change, counted from `first`, ascending; None: all.
         steps: what each link changes, in order.
     """
@@ -62,7 +62,7 @@ class Piece(NamedTuple):
     name: str
     number: int
     first: int
-    count: int
+    length: int
     lanes: Any
     steps: Sequence[Step]
 
@@ -353,8 +353,8 @@ class _Summing:
             ends.append(total)
         numbers, old, new = (torch.cat([one[at] for one in waiting]) for at in (1, 2, 3))
         sums = torch.cat(of_lanes(numbers, ends, old, new), dim=1)
-        for (rows, *_), own in zip(waiting, sums, strict=True):
-            self._ledger.found(*rows, own.expand(len(rows[1]), 4))
+        for ((is_alone, rows), *_), own in zip(waiting, sums, strict=True):
+            self._ledger.found(is_alone, rows, own.expand(len(rows), 4))
 
 
 def _brought(piece: Piece, held: Held, rows: list[tuple[bool, list[int]]], summing: _Summing) -> _Change | None:
@@ -362,17 +362,17 @@ def _brought(piece: Piece, held: Held, rows: list[tuple[bool, list[int]]], summi
     import torch
 
     begin, end = held.span()
-    if not held.lanes.numel() or end <= piece.first or begin >= piece.first + piece.count:
+    if not held.lanes.numel() or end <= piece.first or begin >= piece.first + piece.length:
         return None
     device = held.lanes.device
     lanes = None if piece.lanes is None else _numbers(piece.lanes).to(device, non_blocking=True)
     which = None
     if held.is_whole:
-        memory = held.lanes[piece.first : piece.first + piece.count]
+        memory = held.lanes[piece.first : piece.first + piece.length]
         places = lanes
     else:
         memory = held.lanes
-        numbers = torch.arange(piece.count, device=device) if lanes is None else lanes.long()
+        numbers = torch.arange(piece.length, device=device) if lanes is None else lanes.long()
         which, places = held.find(numbers + piece.first)
         lanes = numbers.index_select(0, which).int()
         if memory.numel() < 1 << 31:
@@ -387,7 +387,7 @@ def _brought(piece: Piece, held: Held, rows: list[tuple[bool, list[int]]], summi
             own, values = _own(which, piece, own, values)
         was = current if own is None else current.index_select(0, own)
         new = _after(was, values, held.is_signed) if step.is_relative else values
-        numbers = torch.arange(piece.count, dtype=torch.int32, device=device) if lanes is None else lanes
+        numbers = torch.arange(piece.length, dtype=torch.int32, device=device) if lanes is None else lanes
         summing.add(row, numbers if own is None else numbers.index_select(0, own), was, new)
         if own is None:
             current, is_fresh = new, False
@@ -407,7 +407,7 @@ def _own(
 
     if places is None:
         return None, values.index_select(0, which)
-    count = piece.count if piece.lanes is None else len(piece.lanes)
+    count = piece.length if piece.lanes is None else len(piece.lanes)
     rank = torch.full((count,), -1, dtype=torch.int32, device=which.device)
     rank[which] = torch.arange(which.numel(), dtype=torch.int32, device=which.device)
     rank = rank.index_select(0, places)
@@ -504,6 +504,8 @@ def _of_piece(held: Held, number: int) -> torch.Tensor:
     count = PIECE_BYTES // held.lanes.element_size()
     first = number * count
     begin, end = (held.below(min(lane, math.prod(held.shape))) for lane in (first, first + count))
+    if begin == end:
+        return torch.zeros(2, dtype=torch.int64, device=held.lanes.device)
     if len(held.box) <= 1:
         return of_bytes(held.lanes[begin:end], held.span()[0] + begin - first)
     total = torch.zeros(2, dtype=torch.int64, device=held.lanes.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ._errors import UsageError
@@ -72,7 +73,7 @@ class Held:
     @property
     def is_whole(self) -> bool:
         """Whether these are all lanes of the tensor."""
-        return self.lanes.numel() == math.prod(self.shape)
+        return bool(self.lanes.numel() == math.prod(self.shape))
 
     def span(self) -> tuple[int, int]:
         """The number of its first lane, and the one after its last."""
@@ -162,16 +163,15 @@ def parts_of(into: Mapping[str, Any], is_group: bool) -> Iterator[tuple[str, Any
                 tensor = tensor.to_local()
             _check(name, tensor)
             if tensor.numel():
-                begin = (tensor.device, tensor.data_ptr())
-                length, other = places.setdefault(begin, (tensor.nbytes, name))
+                place = (tensor.device, tensor.data_ptr())
+                length, other = places.setdefault(place, (tensor.nbytes, name))
                 if length != tensor.nbytes:
                     raise _refused(name, f"it shares a part of its memory with {other!r}: give each part once")
             yield name, tensor, index
-    last: tuple[Any, int, str] = (None, 0, "")
-    for (device, begin), (length, name) in sorted(places.items(), key=lambda place: (str(place[0][0]), place[0][1])):
-        if device == last[0] and begin < last[1]:
-            raise _refused(name, f"it shares a part of its memory with {last[2]!r}: give each part once")
-        last = (device, begin + length, name)
+    by_device = sorted((str(device), begin, length, name) for (device, begin), (length, name) in places.items())
+    for (device, begin, length, other), (next_device, next_begin, _, name) in pairwise(by_device):
+        if device == next_device and next_begin < begin + length:
+            raise _refused(name, f"it shares a part of its memory with {other!r}: give each part once")
 
 
 def _refused(name: str, text: str) -> UsageError:

@@ -273,8 +273,8 @@ class Publisher:
         whole("keep_last", keep_last, 1)
         whole("shards", shards, 1)
         whole("threads", threads, 1, MOST_THREADS)
-        profiles = [profile] if isinstance(profile, str) else list(profile)
-        for one in profiles or [None]:
+        profiles: list[str] = [profile] if isinstance(profile, str) else list(profile)
+        for one in profiles or [""]:
             choice("profile", one, get_args(Profile))
         number("snapshot_cost", snapshot_cost, 0)
         whole("snapshot_every", snapshot_every, 1)

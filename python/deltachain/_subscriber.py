@@ -240,6 +240,8 @@ class Held:
     def state(self) -> Iterator[tuple[str, Any]]:
         """Names and tensors of the held version, one at a time: copies from memory, or views of files on disk. With
         `group=`, copies of what this rank holds."""
+        if self.version is None:
+            return
         if isinstance(self._native, TensorFollower):
             yield from self._native.state()
             return
@@ -449,11 +451,11 @@ class Update:
         self._native = native
         held = subscriber._native.held()
         self.base: int | None = None if held is None else held[0]
-        self.version: int = native.version if native is not None else held[0]  # type: ignore[index]
-        self.digest: str = native.digest if native is not None else held[1]  # type: ignore[index]
+        self.version: int = native.version if native is not None else held[0]
+        self.digest: str = native.digest if native is not None else held[1]
         commit = (native.commit, native.metadata) if native is not None else subscriber._native.held_commit()
-        self.commit: str = commit[0]  # type: ignore[index]
-        self.metadata: dict[str, str] = given(commit[1])  # type: ignore[index]
+        self.commit: str = commit[0]
+        self.metadata: dict[str, str] = given(commit[1])
         # The number of switches so far.
         self._switches = subscriber._native.switches
         self._before = subscriber.path
@@ -475,7 +477,8 @@ class Update:
 
     @property
     def stored(self) -> datetime | None:
-        return self._subscriber._native.stored(self.version)
+        stored: datetime | None = self._subscriber._native.stored(self.version)
+        return stored
 
     def patches(self) -> Iterator[Patch]:
         """The changes from the held version to this one: a patch for each tensor that changes. For a first version,

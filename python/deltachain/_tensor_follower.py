@@ -32,7 +32,7 @@ def needs_torch(into: Mapping[str, Any]) -> bool:
     for value in into.values():
         if isinstance(value, Part | list | tuple) or hasattr(value, "to_local"):
             return True
-        device = getattr(value, "device", None)
+        device: Any = getattr(value, "device", None)
         if type(device).__module__ != "torch":
             continue
         if device.type != "cpu":
@@ -179,7 +179,9 @@ class TensorFollower:
             nonlocal is_there, made
             if ranks.rank != 0:
                 return b""
-            is_there, made = first(until if ranks.size == 1 else lambda: stop.is_set() or (until and until()))
+            is_there, made = first(
+                until if ranks.size == 1 else lambda: stop.is_set() or (until is not None and until())
+            )
             return json.dumps([is_there, None if made is None else made.version]).encode()
 
         is_there, version = json.loads(ranks.together(choose, stop.set)[0])
@@ -308,8 +310,8 @@ class TensorFollower:
         failure: BaseException | None = None
         try:
             changes.switch()
-        except BaseException as error:
-            failure = error
+        except BaseException as raised:
+            failure = raised
         error = self._vote(failure, self._ranks.limit)
         if error is None:
             return
@@ -332,9 +334,9 @@ class TensorFollower:
         except BaseException as raised:
             failure = raised
         # Loading may take one rank much longer than another.
-        error = self._vote(failure, None)
-        if error is not None:
-            raise error
+        failed = self._vote(failure, None)
+        if failed is not None:
+            raise failed
 
     def _vote(self, failure: BaseException | None, timeout: float | None) -> BaseException | None:
         """What has failed, here or on another rank: all know it then.
