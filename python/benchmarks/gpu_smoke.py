@@ -1,9 +1,10 @@
-"""Publishes tensors of a GPU and brings another copy on the GPU forward by patches, and compares both bit for bit.
+"""Publishes tensors of a GPU, and brings two other copies on the GPU forward: one by patches, one in place. Compares
+all bit for bit, and at the end by their digests.
 
-    python gpu_smoke.py [--mib 1024] [--versions 3]
+    python gpu_smoke.py [--device cuda] [--mib 1024] [--versions 3]
 
-Needs torch. Without a GPU the same is done on the CPU, and every line is marked so: the tensors are then read piece by
-piece by a function, as those of a GPU are, but nothing crosses a bus.
+Needs torch. With `--device cpu`, every line is marked as a stand-in: the tensors are then read piece by piece by a
+function, and patched by torch, as those of a GPU are, but nothing crosses a bus.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 import deltachain as dc
+from deltachain._device import reader
 
 TENSORS = 16
 
@@ -37,8 +39,6 @@ def timed(device: torch.device, work: Callable[[], Any]) -> tuple[float, Any]:
 
 def weights(model: dict[str, torch.Tensor], device: torch.device) -> Iterator[tuple[str, Any]]:
     """The stream that is published."""
-    from deltachain._device import reader
-
     for name, tensor in model.items():
         # The stand-in for a device: what reads a GPU's memory reads that of the CPU.
         yield name, tensor if device.type == "cuda" else dc.Tensor("BF16", tuple(tensor.shape), reader(name, tensor))
@@ -57,12 +57,28 @@ def load(held: dict[str, torch.Tensor], patches: Any, device: torch.device) -> i
     return elements
 
 
+def in_place(url: str, tensors: dict[str, torch.Tensor], device: torch.device) -> dc.Subscriber:
+    """Follows with these tensors as the only copy, patched by torch."""
+    # The stand-in: two names of the same memory are patched by torch, also on the CPU.
+    twin = {} if device.type == "cuda" else {"twin": tensors["layers.0.weight"]}
+    return dc.Subscriber(url, into=tensors | twin)
+
+
+def equal(model: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:
+    for name, tensor in model.items():
+        assert torch.equal(tensor.view(torch.int16), held[name].view(torch.int16)), f"{name} differs"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--versions", type=int, default=3)
     options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        print("SKIPPED: torch has no CUDA device here: give --device cpu for the stand-in")
+        return
     mark = torch.cuda.get_device_name() if device.type == "cuda" else "STAND-IN ON THE CPU"
     print(f"{mark}; torch {torch.__version__}; deltachain {dc.__version__}; a model of {options.mib} MiB")
     torch.manual_seed(0)
@@ -70,11 +86,15 @@ def main() -> None:
     shape = (lanes // 64, 64)
     random = ((torch.randn(shape, device=device) / 50).bfloat16() for _ in range(TENSORS))
     model = {f"layers.{number}.weight": tensor for number, tensor in enumerate(random)}
+    if device.type == "cpu":
+        model["twin"] = model["layers.0.weight"]
     held: dict[str, torch.Tensor] = {}
+    own = {name: torch.zeros_like(tensor) for name, tensor in model.items() if name != "twin"}
     with (
         tempfile.TemporaryDirectory() as folder,
-        dc.Publisher(folder) as publisher,
+        dc.Publisher(folder, profile=["compact", "local"]) as publisher,
         dc.Subscriber(folder, kind="torch") as subscriber,
+        in_place(folder, own, device) as patched,
     ):
         for version in range(options.versions + 1):
             for tensor in model.values():
@@ -82,6 +102,10 @@ def main() -> None:
                 tensor.view(-1)[changed] *= 1.01
             taking, job = timed(device, lambda: publisher.publish_async(weights(model, device)))
             storing, published = timed(device, job.result)
+            print(
+                f"{mark}: version {version}, {published.bytes / (1 << 20):.1f} MiB: copied from the device in "
+                f"{taking:.3f} s, links made and stored in {storing:.3f} s"
+            )
             preparing, update = timed(device, subscriber.prepare)
 
             def apply(update: Any = update) -> int:
@@ -89,14 +113,26 @@ def main() -> None:
                     return load(held, patches, device)
 
             pause, elements = timed(device, apply)
-            for name, tensor in model.items():
-                same = torch.equal(tensor.view(torch.int16), held[name].view(torch.int16))
-                assert same, f"{name} differs at version {version}"
+            equal(model, held)
             print(
-                f"{mark}: version {version}, {published.bytes / (1 << 20):.1f} MiB: copied from the device in "
-                f"{taking:.3f} s, link made and stored in {storing:.3f} s, prepared in {preparing:.3f} s, {elements} "
-                f"elements loaded in {pause:.3f} s, equal bit for bit"
+                f"{mark}: version {version} by patches: prepared in {preparing:.3f} s, {elements} elements loaded in "
+                f"{pause:.3f} s, equal bit for bit"
             )
+            preparing, update = timed(device, patched.prepare)
+            pause, _ = timed(device, update.apply)
+            equal(model, own | ({"twin": own["layers.0.weight"]} if device.type == "cpu" else {}))
+            assert patched.proof == ("hashed" if version == 0 else "changed_lanes"), patched.proof
+            print(
+                f"{mark}: version {version} in place: proven in {preparing:.3f} s, written in {pause:.3f} s "
+                f"({patched.proof}), equal bit for bit"
+            )
+        checking, _ = timed(device, patched.check)
+        hashing, _ = timed(device, patched.verify)
+        print(
+            f"{mark}: the sums of all memory compared in {checking:.3f} s, its digests on the host in {hashing:.3f} s: "
+            f"version {patched.version}, {patched.digest}"
+        )
+        assert patched.digest == published.digest
 
 
 if __name__ == "__main__":

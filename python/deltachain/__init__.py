@@ -26,6 +26,7 @@ from ._follow_engine import follow_engine
 from ._host_copy import HostCopy
 from ._keys import SignWith, new_key, public_key
 from ._native import __version__
+from ._parts import Part
 from ._publisher import *  # noqa: F403
 from ._publisher import __all__ as _publisher_all
 from ._ranks import Group
@@ -38,6 +39,7 @@ __all__ = [  # noqa: PLE0604
     "AsyncSubscriber",
     "Group",
     "HostCopy",
+    "Part",
     "SignWith",
     "Tensor",
     "__version__",

@@ -95,6 +95,10 @@ class AsyncSubscriber(Held):
             yield update
             refused = self.version != update.version
 
+    async def check(self) -> float:
+        """As `Subscriber.check`."""
+        return await in_thread(self._compared)
+
     async def verify(self) -> None:
         """As `Subscriber.verify`."""
         await in_thread(self._verified)

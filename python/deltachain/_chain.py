@@ -438,7 +438,7 @@ def compact(
         version: the version that gets new routes; by default, the newest.
         snapshot: add a snapshot of it.
         bases: add links from these older versions.
-        profile: `"compact"` or `"direct"`, as in `Publisher`.
+        profile: `"compact"`, `"local"` or `"direct"`, as in `Publisher`.
         scratch: a directory for temporary files, with space for two states; by default, the system's.
         threads: threads that compare and compress; by default, as many as processors.
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the call.

@@ -34,7 +34,7 @@ __all__ = [
 Path = str | os.PathLike[str]
 Tensors = Mapping[str, Any]
 State = Path | Tensors
-Profile = Literal["compact", "direct"]
+Profile = Literal["compact", "local", "direct"]
 Progress = Callable[[str, int, int], object]
 
 # Bytes of tensors whose patches are read at once.
@@ -367,7 +367,8 @@ def diff(
         base: the state that the link is applied to; None for a snapshot.
         target: the state that it leads to.
         out: the file to write. By default, the link stays in memory.
-        profile: `"compact"` for the smallest file, `"direct"` for patches that can be read without the base.
+        profile: `"compact"` for the smallest file, `"local"` for readers in place, `"direct"` for patches that can be
+            read without the base.
         metadata: free text in the link.
         replace: whether a file at `out` may be replaced.
         threads: number of threads; by default, as many as processors.

@@ -24,7 +24,7 @@ from ._errors import CancelledError, ForkedError, IoError, UsageError
 from ._files import Profile, Progress
 from ._keys import Signer, Trusted, signers, trusted
 from ._like import Expected, Like, Taking, known, pairs
-from ._ranks import Alone, Group, Ranks, TorchGroup, divide, usual_shards
+from ._ranks import Ranks, divide, group_of, usual_shards
 from ._settings import MOST_THREADS, Stop, choice, ending, number, texts, whole
 from ._store import Credentials, open_store
 
@@ -194,7 +194,9 @@ class Publisher:
         shards: the number of shards of a new chain. By default 1 for a single process, otherwise a multiple of 24. It
             limits how many processes can share the work later, and it never changes.
         threads: threads that compare and compress; by default, as many as processors.
-        profile: `"compact"`, the smallest links, or `"direct"`, whose values can be used without the base.
+        profile: `"compact"`, the smallest links; `"local"`, those that `Subscriber(into=)` takes in place; or
+            `"direct"`, whose values can be used without the base. Or a list of several: each version then has links of
+            each.
         snapshot_cost: give a version a snapshot for late joiners when they would read more than this many times the
             size of the last snapshot (2.0). `math.inf`: never; version 0 always has one.
         snapshot_every: instead, give every this many versions a snapshot.
@@ -241,7 +243,7 @@ class Publisher:
         transform: Callable[[str, Any], Any] | None = None,
         shards: int | None = None,
         threads: int | None = None,
-        profile: Profile = "compact",
+        profile: Profile | Sequence[Profile] = "compact",
         snapshot_cost: float | None = None,
         snapshot_every: int | None = None,
         skips: Sequence[int] = (),
@@ -271,7 +273,9 @@ class Publisher:
         whole("keep_last", keep_last, 1)
         whole("shards", shards, 1)
         whole("threads", threads, 1, MOST_THREADS)
-        choice("profile", profile, get_args(Profile))
+        profiles: list[str] = [profile] if isinstance(profile, str) else list(profile)
+        for one in profiles or [""]:
+            choice("profile", one, get_args(Profile))
         number("snapshot_cost", snapshot_cost, 0)
         whole("snapshot_every", snapshot_every, 1)
         number("max_changed", max_changed, 0, 1)
@@ -280,7 +284,7 @@ class Publisher:
             whole("skips", skip, 1)
         if snapshot_cost is not None and snapshot_every is not None:
             raise UsageError("USAGE: give snapshot_cost= or snapshot_every=, not both")
-        self._ranks = Ranks(_group_of(group), rank_timeout)
+        self._ranks = Ranks(group_of(group), rank_timeout)
         if like is None and (self._ranks.size > 1 or (shards or 1) > 1):
             raise UsageError("USAGE: several ranks or shards need like= to assign tensors to shards")
         self._shards = shards
@@ -311,7 +315,7 @@ class Publisher:
             self._native = _native.Publisher(
                 store,
                 None if like is None else os.fspath(like),
-                profile,
+                profiles,
                 snapshot_cost,
                 snapshot_every,
                 skips,
@@ -769,19 +773,6 @@ def _size(value: Any) -> int:
         return int(value.nbytes)
     except Exception:
         return 0
-
-
-def _group_of(group: Any) -> Group:
-    if group is None:
-        return Alone()
-    if hasattr(group, "exchange"):
-        own: Group = group
-        return own
-    if type(group).__module__.startswith("torch."):
-        return TorchGroup(group)
-    raise TypeError(
-        f"group= must be a process group of torch.distributed, or a deltachain.Group, not {type(group).__name__}"
-    )
 
 
 _open: weakref.WeakSet[Publisher] = weakref.WeakSet()

@@ -19,7 +19,7 @@ from ._errors import CLASSES, Error, IoError, UsageError
 from ._like import known, pairs
 from ._tensors import name_of
 
-__all__ = ["Alone", "Group", "Ranks", "TorchGroup", "divide", "usual_shards"]
+__all__ = ["Group", "Ranks", "TorchGroup", "divide", "group_of", "usual_shards"]
 
 _logger = logging.getLogger("deltachain")
 
@@ -36,7 +36,8 @@ _UNKNOWN = "this version was aborted, but it may have been published"
 
 
 class Group(Protocol):
-    """Processes that publish one chain together. `Publisher(group=)` takes one, or a process group of torch."""
+    """Processes that publish or follow a chain together. `Publisher(group=)` and `Subscriber(group=)` take one, or a
+    process group of torch."""
 
     rank: int
     """Number of this process."""
@@ -138,7 +139,7 @@ class Ranks:
         self._group = group
         self.rank, self.size = group.rank, group.size
         self._members = getattr(group, "members", None)
-        self._limit = limit
+        self.limit = limit
         self._call = 0
         # The error that ended this call, and whether it ends all later calls too.
         self._over: BaseException | None = None
@@ -182,7 +183,7 @@ class Ranks:
         if self._over is not None:
             raise self._over
         if timeout is None and self._is_late:
-            timeout = self._limit
+            timeout = self.limit
         while True:
             if self._is_open:
                 # Finishes the exchange that timed out before.
@@ -239,6 +240,17 @@ class Ranks:
         if error is not None:
             raise self._ended(error)
         return [word[1:] for word in told]
+
+    def vote(self, error: BaseException | None, timeout: float | None = None) -> BaseException | None:
+        """Tells all ranks this rank's error. Returns it, or that of the lowest rank with one: then every rank knows.
+
+        Raises:
+            Exception: if a rank has ended, or was silent for too long: what the others know is unknown.
+        """
+        if self.size == 1:
+            return error
+        told = self.exchange(noted(error), timeout)
+        return error or next((heard(rank, note) for rank, note in enumerate(told) if note), None)
 
     def same(self, what: str, forms: Mapping[str, str], error: BaseException | None = None) -> bool:
         """Checks that all ranks have the same names and forms. Returns whether their order is the same too.
@@ -381,7 +393,7 @@ class Ranks:
             worker.join(5)
             raise
         worker.join()
-        return self.agree(word=result[0], timeout=self._limit)
+        return self.agree(word=result[0], timeout=self.limit)
 
     @property
     def is_busy(self) -> bool:
@@ -400,7 +412,7 @@ class Ranks:
             pause = min(2 * pause, _BEAT)
             own = result[1] if has_ended else None
             # `+` is done, empty is still working.
-            if all(self.agree(own, b"+" if has_ended else b"", self._limit)):
+            if all(self.agree(own, b"+" if has_ended else b"", self.limit)):
                 return
 
 
@@ -429,6 +441,20 @@ def heard(rank: int, note: bytes) -> Error:
     """The error in a message of another rank."""
     name, rule, retryable, text = note.decode().split("\n", 3)
     return CLASSES.get(name, Error)(f"rank {rank} failed: {text}", rule=rule or None, retryable=bool(retryable))
+
+
+def group_of(group: Any) -> Group:
+    """What a caller gives as `group=`."""
+    if group is None:
+        return Alone()
+    if hasattr(group, "exchange"):
+        own: Group = group
+        return own
+    if type(group).__module__.startswith("torch."):
+        return TorchGroup(group)
+    raise TypeError(
+        f"group= must be a process group of torch.distributed, or a deltachain.Group, not {type(group).__name__}"
+    )
 
 
 def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:

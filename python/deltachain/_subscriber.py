@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
@@ -18,8 +19,10 @@ from ._errors import Error, TornError, UsageError
 from ._files import Patch, Progress, patch_of, taken
 from ._host_copy import differences, mapped
 from ._keys import Trusted, trusted
+from ._ranks import Ranks, group_of
 from ._settings import MOST_THREADS, Stop, ending, number, whole
 from ._store import Credentials, open_store
+from ._tensor_follower import TensorFollower, needs_torch
 from ._tensors import Kind, checked_kind, kind_of, name_of, shaped, usual_kind
 
 __all__ = ["Lag", "Subscriber", "Times", "Update"]
@@ -61,10 +64,15 @@ class Held:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
         host_copy: a directory for the copy; its files are in `HOST_COPY/current`, a symbolic link that is switched. It
             survives the process. One process manages it, every process of the machine can read it (`HostCopy`).
-        into: your own tensors as the copy: a mapping as for `diff`, on the CPU; no other code may write to them. The
-            first version overwrites them, later versions change them in place, each only after it is verified.
-            Preparing the first version takes the model's memory a second time. Without `host_copy` and `into`, the
-            copy is in memory of this package.
+        into: your own tensors as the copy: a mapping as for `diff`. The first version overwrites them, later ones
+            change them in place if the chain has links of the profile local. There is no other copy: the host's memory
+            holds only what changes. Tensors on a device, or that share their memory (tied weights), are patched by
+            torch, on that device. Without `host_copy` and `into`, the copy is in memory of this package.
+        group: the processes that hold the tensors of `into` together: a process group of torch.distributed, or a
+            `deltachain.Group`. `into` then has what this rank holds: DTensors, a `Part` or a list of them, or whole
+            tensors; names of which it has nothing are omitted. All ranks make the same calls. Rank 0 decides which
+            version comes, and when waiting ends.
+        rank_timeout: seconds without a heartbeat after which a rank counts as lost.
         tensors: patterns of names, to select tensors. `*`, `?`, `[ab]`, `{a,b}`.
         cache: a directory for downloaded links; no other process may use it. With `host_copy` the cache is in that
             directory.
@@ -101,6 +109,8 @@ class Held:
         *,
         host_copy: str | os.PathLike[str] | None = None,
         into: Mapping[str, Any] | None = None,
+        group: Any = None,
+        rank_timeout: float = 300.0,
         tensors: Sequence[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         other_files: bool = True,
@@ -127,8 +137,12 @@ class Held:
             raise UsageError(f"USAGE: tensors= must be a list of patterns, not {tensors!r:.60}")
         if into is not None and not isinstance(into, Mapping):
             raise UsageError(f"USAGE: into= must be a mapping from names to tensors, not {type(into).__name__}")
+        if group is not None and into is None:
+            raise UsageError("USAGE: group= is for the tensors of into=, which are missing")
+        number("rank_timeout", rank_timeout, 0.001)
         whole("threads", threads, 1, MOST_THREADS)
         keys = trusted(trust, quorum)
+        by_torch = into is not None and (group is not None or needs_torch(into))
         self._kind = checked_kind(kind) or (kind_of(next(iter(into.values()))) if into else usual_kind())
         self._store = open_store(
             url,
@@ -142,14 +156,30 @@ class Held:
         patterns = None if tensors is None else list(tensors)
         own_cache = None if cache is None else os.fspath(cache)
         place = None if host_copy is None else os.fspath(host_copy)
-        self._native = _native.Follower(
-            self._store, place, patterns, own_cache, other_files, allow_rollback, adopt, into, keys, forget_trust
+        native = _native.Follower(
+            self._store,
+            place,
+            patterns,
+            own_cache,
+            other_files,
+            allow_rollback,
+            adopt,
+            None if by_torch else into,
+            keys,
+            forget_trust,
+            by_torch,
         )
+        self._native: Any = native
+        # Whether the copy is tensors of the caller's, which `apply` patches.
+        self._is_into = into is not None
+        if into is not None and by_torch:
+            self._native = TensorFollower(native, into, Ranks(group_of(group), rank_timeout))
         self._on_disk = place is not None
         self._threads = threads
         self._progress = progress
         # Whether the caller's engine may hold parts of two versions.
         self._is_engine_torn = False
+        self._checked: datetime | None = None
 
     def __repr__(self) -> str:
         try:
@@ -208,7 +238,13 @@ class Held:
         return self._is_engine_torn or self._native.is_torn
 
     def state(self) -> Iterator[tuple[str, Any]]:
-        """Names and tensors of the held version, one at a time: copies from memory, or views of files on disk."""
+        """Names and tensors of the held version, one at a time: copies from memory, or views of files on disk. With
+        `group=`, copies of what this rank holds."""
+        if self.version is None:
+            return
+        if isinstance(self._native, TensorFollower):
+            yield from self._native.state()
+            return
         if self._on_disk:
             path = self.path
             if path is not None:
@@ -249,8 +285,32 @@ class Held:
         prepared = self._native.next(polling, waits, until, self._threads, self._progress)
         return None if prepared is None else Update(self, prepared)
 
+    @property
+    def proof(self) -> str | None:
+        """How far the copy is proven to be the held version; None if there is none.
+
+        - `"changed_lanes"`: the lanes that links changed hold its values; nothing about other lanes;
+        - `"memory"`: all of it had the version's sums at `checked`: it has not changed by accident;
+        - `"hashed"`: all of it had the version's digests at `checked`.
+        """
+        proof: str | None = self._native.proof
+        return proof
+
+    @property
+    def checked(self) -> datetime | None:
+        """When all of the copy was last compared with the version that it held, by sums or digests; None if no version
+        is held."""
+        return None if self.proof is None else self._checked
+
+    def _compared(self, *, until: Callable[[], bool] | None = None) -> float:
+        begin = time.monotonic()
+        self._native.check(self._threads, self._progress, until)
+        self._checked = datetime.now(UTC)
+        return time.monotonic() - begin
+
     def _verified(self, *, until: Callable[[], bool] | None = None) -> None:
         self._native.verify(self._threads, self._progress, until)
+        self._checked = datetime.now(UTC)
 
     def _check(self, version: int | None, timeout: float | None) -> None:
         whole("version", version, 0, MOST_VERSION)
@@ -345,6 +405,21 @@ class Subscriber(Held):
             yield update
             refused = self.version != update.version
 
+    def check(self, *, stop: Stop | None = None) -> float:
+        """Compares the sums of all of the copy in memory with those of the held version, which takes about as long as
+        copying it. It notices accidents; `verify` hashes. Call it after anything that may have written to the tensors
+        of `into=` (a sleep, a reset, a reload by the engine), and from time to time. With `group=`, all ranks call it.
+
+        Returns:
+            Seconds that it took. `proof` and `checked` tell it from then on.
+
+        Raises:
+            WrongBaseError: if other code has written to it. The next version is loaded as a whole.
+            UnsupportedError: if the chain has no sums of this version.
+            CancelledError: if `stop` ends the call.
+        """
+        return self._compared(until=ending(stop))
+
     def verify(self, *, stop: Stop | None = None) -> None:
         """Hashes the copy in memory and compares it with the held version.
 
@@ -376,11 +451,11 @@ class Update:
         self._native = native
         held = subscriber._native.held()
         self.base: int | None = None if held is None else held[0]
-        self.version: int = native.version if native is not None else held[0]  # type: ignore[index]
-        self.digest: str = native.digest if native is not None else held[1]  # type: ignore[index]
+        self.version: int = native.version if native is not None else held[0]
+        self.digest: str = native.digest if native is not None else held[1]
         commit = (native.commit, native.metadata) if native is not None else subscriber._native.held_commit()
-        self.commit: str = commit[0]  # type: ignore[index]
-        self.metadata: dict[str, str] = given(commit[1])  # type: ignore[index]
+        self.commit: str = commit[0]
+        self.metadata: dict[str, str] = given(commit[1])
         # The number of switches so far.
         self._switches = subscriber._native.switches
         self._before = subscriber.path
@@ -402,7 +477,8 @@ class Update:
 
     @property
     def stored(self) -> datetime | None:
-        return self._subscriber._native.stored(self.version)
+        stored: datetime | None = self._subscriber._native.stored(self.version)
+        return stored
 
     def patches(self) -> Iterator[Patch]:
         """The changes from the held version to this one: a patch for each tensor that changes. For a first version,
@@ -414,6 +490,7 @@ class Update:
         native = self._native
         if native is None:
             return
+        self._check_gives_patches()
         kind = self._subscriber._kind
         self._check_unapplied(native)
         if self._after is not None:
@@ -441,6 +518,7 @@ class Update:
         """
         subscriber = self._subscriber
         self._check()
+        self._check_gives_patches()
         if subscriber.torn:
             raise TornError("an update was interrupted: load all tensors with update.full()")
         subscriber._is_engine_torn = True
@@ -455,6 +533,7 @@ class Update:
         is None. When the block has read all and ends, the subscriber is not torn any more."""
         subscriber = self._subscriber
         self._check()
+        self._check_gives_patches()
         subscriber._is_engine_torn = True
         self.apply()
         tensors = subscriber.state()
@@ -466,17 +545,29 @@ class Update:
         """Switches the copy without giving patches: for engines that read the files of a host copy, or whose tensors
         are the copy (`into=`). If it is interrupted, call it again, or continue with another update.
 
+        On a device the tensors are read and written in its current stream, after the kernels that are queued there; the
+        call ends when they have been written. Pause the engine before, and wait for its other streams. With `group=`
+        all ranks write, or all go back to the old version; a rank that cannot know is torn.
+
         Raises:
             UsageError: if another update has been applied since this was prepared.
+            StateMismatchError, WrongBaseError: if other code has written to the tensors since `prepare`; the next
+                version is loaded as a whole.
         """
         self._check()
         if self._native is None:
             return
         subscriber = self._subscriber
         fields = subscriber._native.switch(self._native, subscriber._threads, subscriber._progress)
+        if subscriber.proof == "hashed":
+            subscriber._checked = datetime.now(UTC)
         self.times = Times(*fields["times"])
         self.downloaded = fields["downloaded"]
         self.routes = fields["routes"]
+
+    def _check_gives_patches(self) -> None:
+        if self._subscriber._is_into:
+            raise UsageError("USAGE: the tensors of into= are patched by update.apply(): there are no patches to load")
 
     def _check(self) -> None:
         """Refuses an outdated update before anything changes."""

@@ -12,12 +12,13 @@ from . import _native
 from ._errors import UsageError
 from ._settings import choice
 
-__all__ = ["PACKED", "Kind", "Tensor", "allocator", "checked_kind", "kind_of"]
+__all__ = ["BITS", "PACKED", "SIGNED", "Kind", "Tensor", "allocator", "checked_kind", "kind_of"]
 
 # The libraries that tensors are of.
 Kind = Literal["torch", "numpy", "deltachain"]
 
-_BITS = {
+# Bits of an element.
+BITS = {
     "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
     "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
     "C64": 64, "F64": 64, "I64": 64, "U64": 64,
@@ -25,6 +26,9 @@ _BITS = {
 
 # Dtypes of which several elements share a byte. Their lanes are bytes.
 PACKED = frozenset({"F4", "F6_E2M3", "F6_E3M2"})
+
+# Dtypes whose highest bit is a sign.
+SIGNED = frozenset({"F8_E5M2", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F16", "BF16", "F32", "F64"})
 
 # Names of torch and numpy (with ml_dtypes), which are the same except for F4.
 _NAMES = {
@@ -61,7 +65,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Length of the data in bytes, from dtype and shape."""
-        bits = _BITS[self.dtype]
+        bits = BITS[self.dtype]
         for dimension in self.shape:
             bits *= dimension
         return bits // 8

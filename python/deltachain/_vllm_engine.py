@@ -17,7 +17,7 @@ from ._errors import Error, TornError, UnsupportedError, UsageError
 from ._files import Patch
 from ._vllm_replies import are_whole
 from ._vllm_settings import Settings, fixed, merged
-from ._vllm_worker import Fingerprint, Lease, add_to
+from ._vllm_worker import Lease, WeightSums, add_to
 
 # Before anything of vLLM is imported: it names all that is missing.
 _vllm_api.check()
@@ -127,8 +127,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         # Worker 0 decides which follower updates the server.
         self._lease = Lease() if vllm_config.parallel_config.rank == 0 else None
         self._is_torn = False
-        # The model's version and its fingerprint; None if unknown, or the server's initial weights.
-        self._holds: tuple[int, str, Fingerprint] | None = None
+        # The model's version and the sums of its weights; None if unknown, or the server's initial weights.
+        self._holds: tuple[int, str, WeightSums] | None = None
         self._received: int | None = None
         self.times: dict[str, float] = {}
         if self._configured.get("start") == "newest":
@@ -261,8 +261,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         """Number and digest of the model's version; None if it is torn or was changed by other code."""
         if self._is_torn or self._holds is None:
             return None
-        number, digest, fingerprint = self._holds
-        if fingerprint.fits(self.model):
+        number, digest, sums = self._holds
+        if sums.fits(self.model):
             return number, digest
         _logger.warning("deltachain: the weights of version %d were changed: the next update loads all", number)
         self._forget()
@@ -356,7 +356,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 else:
                     self._patch(patches)
                 self._pack_again()
-                self._holds = (taken.number, taken.digest, Fingerprint(self.model))
+                self._holds = (taken.number, taken.digest, WeightSums(self.model))
             except BaseException as error:
                 self._forget()
                 raise TornError(

@@ -1,5 +1,5 @@
 """Methods that followers call on vLLM's workers, beside vLLM's own (docs/engines.md, "What is asked of a server of
-vLLM"), and their data: a fingerprint of the weights, and the follower that updates the server."""
+vLLM"), and their data: the sums of the weights, and the follower that updates the server."""
 
 from __future__ import annotations
 
@@ -9,53 +9,49 @@ from typing import Any
 
 import torch
 
-__all__ = ["Fingerprint", "Lease", "add_to"]
+from ._sums import PIECE_BYTES, of_bytes
 
-# Elements that are sampled from each parameter.
-_SAMPLES = 4096
-
-# Integer dtypes by their length in bytes.
-_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+__all__ = ["Lease", "WeightSums", "add_to"]
 
 
-class Fingerprint:
-    """A sample of each parameter of a model, and the objects that hold packed weights. It shows whether the weights
-    were changed later, unless only a few elements were.
+class WeightSums:
+    """The sums of all weights of a model, and the objects that hold packed weights. They show whether other code has
+    changed the weights: any single element for certain, any other accident but for a chance of about 2^-60.
 
     Args:
         model: the model, as it is now.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._samples = [sample.clone() for sample in _samples(model)]
+        self._sums = _sums(model)
         self._packed = _packed(model)
 
     def fits(self, model: torch.nn.Module) -> bool:
-        """Whether the model still has this fingerprint. Synchronizes with the device once."""
-        samples, packed = _samples(model), _packed(model)
-        if [sample.shape for sample in samples] != [sample.shape for sample in self._samples]:
-            return False
-        # The fingerprint keeps the old objects alive, so no other object has their id.
+        """Whether the model still has these sums. Reads all weights, on their device, and waits for it."""
+        packed = _packed(model)
+        # The sums keep the old objects alive, so no other object has their id.
         if [id(one) for one in packed] != [id(one) for one in self._packed]:
             return False
-        differ = [(now != then).any() for now, then in zip(samples, self._samples, strict=True)]
-        return not differ or not bool(torch.stack(differ).any())
+        sums = _sums(model)
+        return len(sums) == len(self._sums) and all(map(torch.equal, sums, self._sums))
 
 
-def _samples(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Samples each storage once, since some parameters are views of others."""
-    memories = {}
+def _sums(model: torch.nn.Module) -> list[torch.Tensor]:
+    """The length and the sums of each storage once, since some parameters are views of others. Sums of each 16 MiB, as
+    of the pieces of a tensor."""
+    storages = {}
     for parameter in model.parameters():
         storage = parameter.untyped_storage()
         if storage.nbytes():
-            memories[storage.data_ptr()] = (storage, parameter)
+            storages[storage.data_ptr()] = storage
     found = []
-    for storage, parameter in memories.values():
-        width = parameter.element_size() if storage.nbytes() % parameter.element_size() == 0 else 1
-        empty = torch.empty(0, dtype=_NUMBERS.get(width, torch.uint8), device=parameter.device)
-        elements = empty.set_(storage)
-        # An odd stride, so that samples are not all in one column.
-        found.append(elements[:: max(1, elements.numel() // _SAMPLES) | 1])
+    with torch.inference_mode():
+        for storage in storages.values():
+            # Lanes of two bytes are quicker than single bytes.
+            kind = torch.int8 if storage.nbytes() % 2 else torch.int16
+            lanes = torch.empty(0, dtype=kind, device=storage.device).set_(storage)
+            pieces = [of_bytes(piece) for piece in lanes.split(PIECE_BYTES // lanes.element_size())]
+            found.append(torch.stack([torch.full_like(pieces[0], storage.nbytes()), *pieces]))
     return found
 
 

@@ -19,11 +19,13 @@ mod link;
 mod memory;
 mod operations;
 mod patches;
+mod plans;
 mod publisher;
 mod report;
 mod signing;
 mod store;
 mod subscriber;
+mod sums;
 mod tensors;
 mod work;
 
@@ -51,6 +53,8 @@ mod native {
     #[pymodule_export]
     use crate::patches::compare;
     #[pymodule_export]
+    use crate::plans::Plans;
+    #[pymodule_export]
     use crate::publisher::{Checkpoint, Publisher, Snapshot};
     #[pymodule_export]
     use crate::report::report;
@@ -60,6 +64,8 @@ mod native {
     use crate::store::{Stop, Store};
     #[pymodule_export]
     use crate::subscriber::{Follower, Polling, Prepared};
+    #[pymodule_export]
+    use crate::sums::{sum_numbers, sums_of};
 
     use std::ffi::OsString;
 

@@ -5,22 +5,24 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use deltachain::memory::{LentState, PatchSet};
+use deltachain::memory::{LentState, PatchSet, Proof};
+use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Directory, FollowOptions, Follower as ChainFollower, FollowerOptions, Lag, Memory, Observer, OtherFiles, Phase,
-    Polling as ChainPolling, Prepared as PreparedFiles, PreparedPatches, Stop, Switched, Weights, lag, stored,
+    Directory, Engine, Fallback, FollowOptions, Follower as ChainFollower, FollowerOptions, Lag, Memory, Observer, OtherFiles, Phase,
+    Polling as ChainPolling, Prepared as PreparedFiles, PreparedPatches, PreparedRoute, Stop, Switched, Weights, lag, stored,
 };
 use pyo3::prelude::*;
 
-use crate::errors::{cancelled, no_pickle, usage};
+use crate::errors::{cancelled, no_pickle, raised, usage};
 use crate::memory::{Borrowed, Buffer, Kept};
 use crate::operations::{Info, digest_of, rows};
 use crate::patches::{Row, Rows};
+use crate::plans::{BYTES_AT_ONCE, Plans, TableRow, Tensors, table_rows, tensors_from};
 use crate::signing::{TrustRow, trust as trusted};
 use crate::store::Store;
 use crate::tensors::Lent;
@@ -32,8 +34,10 @@ enum Copy {
     Memory(ChainFollower<Memory>),
     /// A directory, whose `current` is switched.
     Directory(ChainFollower<Directory>),
-    /// Tensors of the caller's. Those that keep their memory are dropped last.
+    /// Tensors of the caller's, from the first version on. Those that keep their memory are dropped last.
     Into(ChainFollower<Memory<LentState<'static>>>, #[expect(dead_code, reason = "keeps the memory")] Vec<Borrowed>),
+    /// None: what is prepared is written by Python, or is the first version of the caller's tensors.
+    Engine(ChainFollower<Engine>),
 }
 
 /// The same for each kind of copy, and what makes a [`Made`] of what it has prepared.
@@ -50,6 +54,10 @@ macro_rules! of_each {
             }
             Copy::Into($follower, _) => {
                 let $wrap = Made::Into;
+                $act
+            }
+            Copy::Engine($follower) => {
+                let $wrap = |route| Made::Engine(Some(Arc::new(route)));
                 $act
             }
         }
@@ -76,6 +84,8 @@ enum Made {
     /// Nothing once a switch to it has begun.
     Directory(Option<PreparedFiles>),
     Into(PreparedPatches<LentState<'static>>),
+    /// Nothing once it has been switched to.
+    Engine(Option<Arc<PreparedRoute>>),
 }
 
 /// What a poll has found.
@@ -196,8 +206,8 @@ fn free<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T
 
 #[pymethods]
 impl Follower {
-    /// Keeps a copy in a directory if one is given, otherwise in memory: from the first version on in tensors of the
-    /// caller's, if they are given, which are overwritten.
+    /// Keeps a copy in a directory if one is given, otherwise in memory: in tensors of the caller's, if they are given, which
+    /// are overwritten. With `is_engine` there is no copy: Python writes what is prepared to its tensors, and tells it.
     #[new]
     fn new(
         py: Python<'_>,
@@ -211,6 +221,7 @@ impl Follower {
         into: Option<Py<PyAny>>,
         trust: Option<TrustRow>,
         forget_trust: bool,
+        is_engine: bool,
     ) -> PyResult<Self> {
         let rollback = digest_of(py, allow_rollback)?;
         let others = if other_files { OtherFiles::Assets } else { OtherFiles::None };
@@ -225,9 +236,11 @@ impl Follower {
         let options = options.allow_rollback(rollback);
         let stop = Stop::default();
         let chain = store.get().get(py)?.with_stop(stop.clone());
+        let is_engine = is_engine || into.is_some();
         let copy = run(py, &How { stop: Some(stop.clone()), ..How::default() }, |_| {
             Ok(match &directory {
                 Some(directory) => Copy::Directory(ChainFollower::in_directory(chain, directory, options)?),
+                None if is_engine => Copy::Engine(ChainFollower::for_engine(chain, options)?),
                 None => Copy::Memory(ChainFollower::in_memory(chain, options)?),
             })
         })?;
@@ -242,6 +255,7 @@ impl Follower {
         Ok(match copy.get(py)? {
             Copy::Memory(subscriber) => subscriber.held().map(in_memory),
             Copy::Into(subscriber, _) => subscriber.held().map(in_memory),
+            Copy::Engine(subscriber) => subscriber.held().map(in_memory),
             Copy::Directory(subscriber) => {
                 subscriber.held().map(|held| (held.version, held.state.to_string(), Some(held.directory)))
             }
@@ -256,6 +270,13 @@ impl Follower {
         }))
     }
 
+    /// How far the copy is proven to be the version held; None if nothing is.
+    #[getter]
+    fn proof(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        let copy = free(py, &self.copy)?;
+        Ok(of_each!(copy.get(py)?, follower, _wrap => follower.held().map(|held| held.proof.name())))
+    }
+
     /// How often the copy has been switched.
     #[getter]
     fn switches(&self) -> u64 {
@@ -266,6 +287,12 @@ impl Follower {
     #[getter]
     fn is_torn(&self) -> bool {
         self.is_torn.load(Ordering::SeqCst)
+    }
+
+    /// Whether the tensors that Python writes may hold parts of two versions.
+    #[getter]
+    fn is_engine_torn(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with_engine(py, |engine| Ok(engine.is_torn()))
     }
 
     /// Polls once for a version, or the head: whether it is there, and what has been prepared unless it is held
@@ -331,7 +358,7 @@ impl Follower {
             let polled = self.with_copy(py, &how, |copy, watch| polling.poll(copy, watch))?;
             match polled {
                 None => return Ok(None),
-                Some(Polled::New(prepared)) => return self.checked(py, prepared).map(|prepared| Some(*prepared)),
+                Some(Polled::New(prepared)) => return self.fitting(py, prepared).map(|prepared| Some(*prepared)),
                 Some(Polled::Held | Polled::Missing) => {}
             }
         }
@@ -350,18 +377,19 @@ impl Follower {
         let mut made = free(py, &prepared.made)?;
         if prepared.told().is_none() {
             let is_half_done = AtomicBool::new(false);
-            if matches!(copy.get(py)?, Copy::Into(..)) {
-                self.note_written(py)?;
+            let how = How { threads, progress, stop: Some(self.fresh_stop()), ..How::default() };
+            self.note_written(py)?;
+            if matches!(copy.get(py)?, Copy::Engine(_)) {
+                self.load_first(py, copy.get_mut(py)?, made.get_mut(py)?, prepared, &how)?;
+            } else {
+                let switched = self.exchange(py, copy.get_mut(py)?, made.get_mut(py)?, prepared, &is_half_done, &how);
+                if is_half_done.into_inner() {
+                    // It has panicked, and nobody knows what the copy holds.
+                    close(py, &mut copy)?;
+                }
+                switched?;
             }
-            let switched = self.exchange(py, copy.get_mut(py)?, made.get_mut(py)?, prepared, &is_half_done);
-            if is_half_done.into_inner() {
-                // It has panicked, and nobody knows what the copy holds.
-                close(py, &mut copy)?;
-            }
-            switched?;
         }
-        let how = How { threads, progress, stop: Some(self.fresh_stop()), ..How::default() };
-        self.move_into(py, copy.get_mut(py)?, &how)?;
         prepared.told().ok_or_else(|| usage(py, "this was prepared by another subscriber", None))
     }
 
@@ -382,6 +410,7 @@ impl Follower {
         Ok(match copy.get(py)? {
             Copy::Memory(subscriber) => rows(subscriber.state().tensors()),
             Copy::Into(subscriber, _) => rows(subscriber.state().tensors()),
+            Copy::Engine(_) => Vec::new(),
             Copy::Directory(_) => return Err(usage(py, "its tensors are in files", None)),
         })
     }
@@ -393,7 +422,7 @@ impl Follower {
         let bytes = run(py, &How::default(), |_| match copy {
             Copy::Memory(subscriber) => read_whole(&subscriber.state(), number),
             Copy::Into(subscriber, _) => read_whole(&subscriber.state(), number),
-            Copy::Directory(_) => Err(Error::usage("its tensors are in files")),
+            Copy::Engine(_) | Copy::Directory(_) => Err(Error::usage("its tensors are in files")),
         })?;
         Ok(Buffer::new(Kept::Bytes(bytes.into())))
     }
@@ -411,9 +440,92 @@ impl Follower {
         let verified = run_until(py, &How { threads, progress, until, ..How::default() }, |watch| match copy {
             Copy::Memory(subscriber) => subscriber.verify(watch),
             Copy::Into(subscriber, _) => subscriber.verify(watch),
+            Copy::Engine(_) => Ok(()),
             Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
         })?;
         verified.ok_or_else(|| cancelled(py))
+    }
+
+    /// Compares the sums of the copy in memory with those of the version held; hashes it where they are not known.
+    fn check(
+        &self,
+        py: Python<'_>,
+        threads: Option<Threads>,
+        progress: Option<Py<PyAny>>,
+        until: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let mut copy = free(py, &self.copy)?;
+        let copy = copy.get_mut(py)?;
+        let checked = run_until(py, &How { threads, progress, until, ..How::default() }, |watch| match copy {
+            Copy::Memory(subscriber) => subscriber.check(watch).map(drop),
+            Copy::Into(subscriber, _) => subscriber.check(watch).map(drop),
+            Copy::Engine(_) => Ok(()),
+            Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
+        })?;
+        checked.ok_or_else(|| cancelled(py))
+    }
+
+    // For tensors that Python writes.
+
+    /// It begins to write a version.
+    fn begin(&self, py: Python<'_>, prepared: &Prepared) -> PyResult<()> {
+        let route = prepared.route(py)?;
+        self.with_engine(py, |engine| engine.begin(&route))
+    }
+
+    /// It has gone back; `is_intact` unless somebody else has written to the tensors.
+    fn undone(&self, py: Python<'_>, prepared: &Prepared, is_intact: bool) -> PyResult<()> {
+        let route = prepared.route(py)?;
+        self.with_engine(py, |engine| engine.undone(&route, is_intact))
+    }
+
+    /// It has written all of a version. Returns what `switch` does.
+    fn switched(&self, py: Python<'_>, prepared: &Prepared, proof: &str) -> PyResult<Told> {
+        let proof = proof_named(py, proof)?;
+        let route = prepared.taken_route(py)?;
+        let told = self.with_engine(py, |engine| engine.switched(route, proof))?;
+        let told = Told::of(&told);
+        self.switches.fetch_add(1, Ordering::SeqCst);
+        *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told.clone());
+        Ok(told)
+    }
+
+    /// Nobody knows what the tensors hold.
+    fn lost(&self, py: Python<'_>) -> PyResult<()> {
+        self.with_engine(py, |engine| {
+            engine.lost();
+            Ok(())
+        })
+    }
+
+    /// A version could not be proven, for lack of memory if `is_budget`: it is to be loaded as a whole.
+    fn failed(&self, py: Python<'_>, prepared: &Prepared, is_budget: bool) -> PyResult<()> {
+        let route = prepared.route(py)?;
+        let why = if is_budget { Fallback::Budget } else { Fallback::Proof };
+        self.with_engine(py, |engine| {
+            engine.failed(&route, why);
+            Ok(())
+        })
+    }
+
+    /// All of the tensors have been compared with the version held: how far they are proven, or None if they are something
+    /// else.
+    fn checked(&self, py: Python<'_>, proof: Option<&str>) -> PyResult<()> {
+        let proof = proof.map(|proof| proof_named(py, proof)).transpose()?;
+        self.with_engine(py, |engine| {
+            engine.checked(proof);
+            Ok(())
+        })
+    }
+
+    /// For each tensor of the version held its sums, if they are known.
+    fn sums(&self, py: Python<'_>) -> PyResult<Vec<(String, Option<Vec<[u32; 2]>>)>> {
+        self.with_engine(py, |engine| {
+            let tables = engine.tables().zip(engine.sums());
+            let rows = tables.flat_map(|(table, sums)| table.tensors.iter().zip(&sums.tensors));
+            let numbers = |sums: &Vec<Sums>| sums.iter().map(|sums| sums.numbers()).collect();
+            Ok(rows.map(|(info, sums)| (info.name().to_owned(), sums.as_ref().map(numbers))).collect())
+        })
     }
 
     /// Gives up the copy, its connections and its lock.
@@ -427,8 +539,7 @@ impl Follower {
 }
 
 impl Follower {
-    /// Works with the copy. A move to tensors of the caller's that was interrupted comes first. None if the caller has
-    /// ended it.
+    /// Works with the copy. None if the caller has ended it.
     fn with_copy<T: Send>(
         &self,
         py: Python<'_>,
@@ -437,8 +548,20 @@ impl Follower {
     ) -> PyResult<Option<T>> {
         let mut copy = free(py, &self.copy)?;
         let copy = copy.get_mut(py)?;
-        self.move_into(py, copy, how)?;
         run_until(py, how, |watch| work(copy, watch))
+    }
+
+    /// Works with the follower whose tensors Python writes.
+    fn with_engine<T>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut ChainFollower<Engine>) -> Result<T>,
+    ) -> PyResult<T> {
+        let mut copy = free(py, &self.copy)?;
+        let Copy::Engine(engine) = copy.get_mut(py)? else {
+            return Err(usage(py, "its tensors are not written by Python", None));
+        };
+        work(engine).map_err(|error| raised(py, &error))
     }
 
     /// Prepares a version, or the head.
@@ -451,15 +574,15 @@ impl Follower {
             })
         })?;
         Ok(match polled.ok_or_else(|| cancelled(py))? {
-            Polled::New(prepared) => Polled::New(self.checked(py, prepared)?),
+            Polled::New(prepared) => Polled::New(self.fitting(py, prepared)?),
             other => other,
         })
     }
 
     /// The caller must have the tensors of a first version.
-    fn checked(&self, py: Python<'_>, prepared: Box<Prepared>) -> PyResult<Box<Prepared>> {
-        if let (Made::Memory(patches), Some(into)) = (free(py, &prepared.made)?.get(py)?, &self.into) {
-            check_into(py, patches, &Lent::of(into.tensors.bind(py))?)?;
+    fn fitting(&self, py: Python<'_>, prepared: Box<Prepared>) -> PyResult<Box<Prepared>> {
+        if let (Made::Engine(Some(route)), Some(into)) = (free(py, &prepared.made)?.get(py)?, &self.into) {
+            check_same(py, &wanted(route), &Lent::of(into.tensors.bind(py))?)?;
         }
         Ok(prepared)
     }
@@ -473,9 +596,9 @@ impl Follower {
         made: &mut Made,
         prepared: &Prepared,
         is_half_done: &AtomicBool,
+        how: &How,
     ) -> PyResult<()> {
-        let how = How { stop: Some(self.fresh_stop()), ..How::default() };
-        run(py, &how, |watch| {
+        run(py, how, |watch| {
             let was_torn = self.is_torn.swap(true, Ordering::SeqCst);
             let is_in_place = !matches!(copy, Copy::Directory(_));
             is_half_done.store(is_in_place, Ordering::SeqCst);
@@ -494,9 +617,12 @@ impl Follower {
                 _ => Err(Error::usage("this was prepared by another subscriber")),
             };
             is_half_done.store(false, Ordering::SeqCst);
-            // In memory an error comes before anything is changed; in a directory, `current` may lead to either version
-            // then.
-            let is_torn = if told.is_err() { was_torn || !is_in_place } else { self.is_to_move(copy) };
+            // In memory of its own an error comes before anything is changed; in a directory, `current` may lead to either
+            // version then.
+            let is_torn = match copy {
+                Copy::Into(lent, _) => lent.is_torn(),
+                _ => told.is_err() && (was_torn || !is_in_place),
+            };
             self.is_torn.store(is_torn, Ordering::SeqCst);
             let told = told?;
             self.switches.fetch_add(1, Ordering::SeqCst);
@@ -505,44 +631,58 @@ impl Follower {
         })
     }
 
-    /// Whether the copy is to be in the caller's tensors, and is not yet there.
-    fn is_to_move(&self, copy: &Copy) -> bool {
-        self.into.is_some() && matches!(copy, Copy::Memory(_))
-    }
-
-    /// Hands the version held over from own memory to the caller's tensors, which then are the copy. Nothing happens if
-    /// there are none, or nothing is held, or they are the copy.
-    fn move_into(&self, py: Python<'_>, copy: &mut Copy, how: &How) -> PyResult<()> {
-        let (Some(into), Copy::Memory(own)) = (&self.into, &*copy) else { return Ok(()) };
-        let Some(held) = own.held() else { return Ok(()) };
+    /// Writes the first version to the caller's tensors, which are the copy from then on.
+    fn load_first(
+        &self,
+        py: Python<'_>,
+        copy: &mut Copy,
+        made: &mut Made,
+        prepared: &Prepared,
+        how: &How,
+    ) -> PyResult<()> {
+        let (Some(into), Copy::Engine(engine), Made::Engine(made)) = (&self.into, &mut *copy, made) else {
+            return Err(usage(py, "this was prepared by another subscriber", None));
+        };
+        let Some(route) = made.clone() else { return Err(usage(py, "this has been applied", None)) };
         let lent = Lent::of(into.tensors.bind(py))?;
-        check_same(py, own.state().tensors(), &lent)?;
+        check_same(py, &wanted(&route), &lent)?;
         let store = self.store.get().get(py)?.with_stop(self.stop.clone());
-        self.note_written(py)?;
-        let moved = run(py, how, |watch| {
+        self.is_torn.store(true, Ordering::SeqCst);
+        let loaded = run(py, how, |watch| {
             let (tensors, owners) = lent.into_parts();
             let mut tensors: BTreeMap<String, (TensorInfo, &'static mut [u8])> =
                 tensors.into_iter().map(|(info, bytes)| (info.name().to_owned(), (info, bytes))).collect();
-            let mut weights = Vec::new();
-            for (memory, table) in own.memories().iter().zip(own.tables()) {
-                let mut taken = Vec::new();
-                for (number, info) in memory.tensors().iter().enumerate() {
-                    let own = tensors.remove(info.name());
-                    let (info, bytes) = own.ok_or_else(|| Error::usage("a tensor is missing"))?;
-                    memory.read(number, 0, bytes)?;
+            let missing = || Error::usage("a tensor is missing");
+            let mut begin = (!tensors.is_empty()).then_some(0);
+            while let Some(number) = begin {
+                let (built, next) = route.tensors(number, BYTES_AT_ONCE)?;
+                for (info, data) in built {
+                    tensors.get_mut(info.name()).ok_or_else(missing)?.1.copy_from_slice(&data);
                     watch.advance(Phase::Build, 0)?;
-                    taken.push((info, bytes));
                 }
-                let lent = LentState::new(taken)?;
+                begin = next;
+            }
+            let mut weights = Vec::new();
+            for table in route.tables() {
+                let own = table.tensors.iter().filter(|info| route.takes(info.name()));
+                let taken: Result<Vec<_>> =
+                    own.map(|info| tensors.remove(info.name()).ok_or_else(missing)).collect();
+                let lent = LentState::new(taken?)?;
                 let selected = into.options.tensors.is_some();
                 weights.push(if selected { Weights::part(lent, table.clone()) } else { Weights::whole(lent) });
             }
             // They are hashed, so that nothing becomes a base but what has been written completely.
             let options = into.options.clone();
-            let subscriber = ChainFollower::with_weights(store, held.version, weights, options, watch)?;
+            let subscriber = ChainFollower::with_weights(store, route.version(), weights, options, watch)?;
             Ok((subscriber, owners))
         })?;
-        *copy = Copy::Into(moved.0, moved.1);
+        drop(route);
+        let route = made.take().and_then(Arc::into_inner);
+        let route = route.ok_or_else(|| usage(py, "the version is still being read", None))?;
+        let told = engine.switched(route, Proof::Hashed).map_err(|error| raised(py, &error))?;
+        self.switches.fetch_add(1, Ordering::SeqCst);
+        *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Told::of(&told));
+        *copy = Copy::Into(loaded.0, loaded.1);
         self.is_torn.store(false, Ordering::SeqCst);
         Ok(())
     }
@@ -566,13 +706,17 @@ fn close(py: Python<'_>, copy: &mut OfProcess<Copy>) -> PyResult<()> {
     Ok(())
 }
 
-/// The caller must have the tensors of the first version, so that they can become the copy.
-fn check_into(py: Python<'_>, first: &PreparedPatches, lent: &Lent) -> PyResult<()> {
-    // Of a set that begins with nothing, all tensors come whole.
-    let all = first.patch_sets().iter().flat_map(|set| set.whole_tensors().map(|(info, _)| info.clone()));
-    let mut all: Vec<TensorInfo> = all.collect();
+/// The tensors of a version that the caller must have, by name.
+fn wanted(route: &PreparedRoute) -> Vec<TensorInfo> {
+    let all = route.tables().flat_map(|table| &table.tensors).filter(|info| route.takes(info.name()));
+    let mut all: Vec<TensorInfo> = all.cloned().collect();
     all.sort_by(|left, right| left.name().cmp(right.name()));
-    check_same(py, &all, lent)
+    all
+}
+
+fn proof_named(py: Python<'_>, name: &str) -> PyResult<Proof> {
+    let all = [Proof::ChangedLanes, Proof::Memory, Proof::Hashed];
+    all.into_iter().find(|proof| proof.name() == name).ok_or_else(|| usage(py, format!("no proof {name:?}"), None))
 }
 
 /// The lent tensors must be the tensors of the version: the error lists the ones that are not.
@@ -632,6 +776,24 @@ fn read_whole(state: &dyn State, number: usize) -> Result<Vec<u8>> {
 }
 
 impl Prepared {
+    /// What is written by Python.
+    fn route(&self, py: Python<'_>) -> PyResult<Arc<PreparedRoute>> {
+        match free(py, &self.made)?.get(py)? {
+            Made::Engine(Some(route)) => Ok(Arc::clone(route)),
+            _ => Err(usage(py, "its tensors are not written by Python, or it has been applied", None)),
+        }
+    }
+
+    /// The same, which is given up.
+    fn taken_route(&self, py: Python<'_>) -> PyResult<PreparedRoute> {
+        let mut made = free(py, &self.made)?;
+        let Made::Engine(route) = made.get_mut(py)? else {
+            return Err(usage(py, "its tensors are not written by Python", None));
+        };
+        let route = route.take().and_then(Arc::into_inner);
+        route.ok_or_else(|| usage(py, "it has been applied, or its plans are still being read", None))
+    }
+
     fn told(&self) -> Option<Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -654,7 +816,7 @@ impl Prepared {
         let made = free(py, &self.made)?;
         Ok(match made.get(py)? {
             Made::Directory(files) => files.as_ref().map(|files| files.directory().to_owned()),
-            Made::Memory(_) | Made::Into(_) => None,
+            Made::Memory(_) | Made::Into(_) | Made::Engine(_) => None,
         })
     }
 
@@ -677,6 +839,33 @@ impl Prepared {
         Ok(rows.finish())
     }
 
+    /// Of a version for tensors that Python writes: whether it is taken in place, or else loaded as a whole.
+    #[getter]
+    fn is_in_place(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.route(py)?.kind() == deltachain_store::How::InPlace)
+    }
+
+    /// Equal in all processes that work from the same table and sums, with the same links.
+    fn agreement(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.route(py)?.agreement().to_string())
+    }
+
+    /// Name, dtype, shape and digest of the tensors of the version.
+    fn table(&self, py: Python<'_>) -> PyResult<Vec<TableRow>> {
+        Ok(table_rows(&*self.route(py)?))
+    }
+
+    /// What links do to lanes, of a version that is taken in place.
+    fn plans(&self, py: Python<'_>, threads: Option<Threads>) -> PyResult<Plans> {
+        Plans::of(py, self.route(py)?, threads)
+    }
+
+    /// Some tensors of a version that is loaded as a whole, from number `begin` on, and the number to go on with.
+    fn tensors(&self, py: Python<'_>, begin: usize, threads: Option<Threads>) -> PyResult<Tensors> {
+        let route = self.route(py)?;
+        run(py, &How { threads, ..How::default() }, |_| tensors_from(&route, begin))
+    }
+
     fn __reduce__(&self) -> PyResult<()> {
         Err(no_pickle("updates"))
     }
@@ -686,6 +875,6 @@ fn sets(made: &Made) -> &[PatchSet] {
     match made {
         Made::Memory(patches) => patches.patch_sets(),
         Made::Into(patches) => patches.patch_sets(),
-        Made::Directory(_) => &[],
+        Made::Directory(_) | Made::Engine(_) => &[],
     }
 }

@@ -160,8 +160,7 @@ def test_a_state_dict_is_followed_in_place(chain: Chain) -> None:
     subscriber.prepare().apply()
     for step in (1, 2):
         chain.publish(model(step))
-        with subscriber.prepare().applying() as patches:
-            assert {type(patch.values) for patch in patches} == {torch.Tensor}
+        subscriber.prepare().apply()
         assert {name: as_bytes(tensor) for name, tensor in weights.items()} == {
             name: data for name, (_, _, data) in chain.versions[step].items()
         }

@@ -21,6 +21,7 @@ import pytest
 from conftest import as_bytes
 
 import deltachain as dc
+from deltachain._ranks import Alone
 
 SEQUENCES = int(os.environ.get("DELTACHAIN_TORN_SEQUENCES", "100"))
 EVENTS = 14
@@ -56,7 +57,7 @@ def drawn_versions() -> list[Weights]:
 def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Weights]]:
     url = str(tmp_path_factory.mktemp("torn") / "chain")
     versions = drawn_versions()
-    with dc.Publisher(url) as publisher:
+    with dc.Publisher(url, profile=["compact", "local"]) as publisher:
         for version in versions:
             publisher.publish({name: dc.Tensor(*SHAPES[name], data) for name, data in version.items()})
     return url, versions
@@ -120,7 +121,9 @@ class Sequence:
     def __init__(self, seed: int, url: str, versions: list[Weights], folder: Path) -> None:
         self.draw = random.Random(seed)
         self.url, self.versions, self.folder = url, versions, folder
-        self.place = ["memory", "into", "host copy"][seed % 3]
+        self.place = PLACES[seed % len(PLACES)]
+        # Otherwise the caller's tensors are the copy.
+        self.gives_patches = self.place in ("memory", "host copy")
         self.kind = self.draw.choice(KINDS)
         self.fails = False
         self.open()
@@ -132,8 +135,11 @@ class Sequence:
         places: dict[str, dict[str, Any]] = {
             "memory": {},
             "into": {"into": self.lent_tensors},
+            "into, by torch": {"group": Alone()},
             "host copy": {"host_copy": self.folder / "host copy"},
         }
+        if self.place == "into, by torch":
+            places[self.place]["into"] = {name: tensor_over(name, data) for name, data in self.lent.items()}
         self.subscriber = dc.Subscriber(self.url, kind=self.kind, progress=self.progress, **places[self.place])
         self.updates: list[dc.Update] = []
         # What a host copy has from before; whoever applies without patches reads the copy, too.
@@ -144,6 +150,10 @@ class Sequence:
         if self.fails:
             self.fails = False
             raise Stopped
+
+    def event(self) -> Callable[[Sequence], None]:
+        events = ORDINARY if self.draw.random() < 0.5 else ROUGH
+        return self.draw.choice([one for one in events if self.gives_patches or one in WITHOUT_PATCHES])
 
     def read_the_copy(self) -> None:
         if self.is_behind and not self.subscriber.torn:
@@ -236,6 +246,8 @@ class Sequence:
         with pytest.raises(dc.UsageError, match="closed"):
             self.subscriber.poll()
         for update in self.updates[-1:]:
+            with pytest.raises(dc.UsageError, match="closed"):
+                update.apply()
             for use in (update.applying, update.full):
                 with pytest.raises(dc.UsageError, match="closed"), use():
                     pytest.fail("a closed subscriber gives patches")
@@ -248,11 +260,13 @@ class Sequence:
         held = subscriber.version
         expected = {} if held is None else self.versions[held]
         assert {name: as_bytes(tensor) for name, tensor in subscriber.state()} == expected, "the copy"
+        if not self.gives_patches:
+            assert held is None or self.lent == expected, "the caller's tensors"
+            assert (held is None) == (subscriber.proof is None)
+            return
         self.read_the_copy()
         if not subscriber.torn:
             assert self.engine.holds(expected), "the engine"
-            if self.place == "into" and held is not None:
-                assert self.lent == expected, "the caller's tensors"
             return
         for update in self.updates[-1:]:
             # The other error if something has been applied since it was prepared.
@@ -261,9 +275,12 @@ class Sequence:
 
     def repair(self) -> None:
         update = self.subscriber.prepare(self.draw.randrange(VERSIONS), timeout=60)
-        with update.full() as patches:
-            for patch in patches:
-                self.engine.load(patch)
+        if self.gives_patches:
+            with update.full() as patches:
+                for patch in patches:
+                    self.engine.load(patch)
+        else:
+            update.apply()
         assert not self.subscriber.torn and self.subscriber.version == update.version
         self.is_behind = False
         self.check()
@@ -304,13 +321,29 @@ ROUGH = [
     Sequence.full_ends_early,
     Sequence.close,
 ]
+WITHOUT_PATCHES = [
+    Sequence.prepare,
+    Sequence.apply,
+    Sequence.prepare_fails,
+    Sequence.apply_fails,
+    Sequence.apply_is_interrupted,
+    Sequence.close,
+]
 KINDS = ["numpy", "deltachain"]
+PLACES = ["memory", "into", "host copy"]
 try:
-    import torch as _torch  # noqa: F401
+    import torch
 
     KINDS.append("torch")
+    PLACES.append("into, by torch")
 except ImportError:
     pass
+
+
+def tensor_over(name: str, data: bytearray) -> Any:
+    dtype, shape = SHAPES[name]
+    kinds = {"F32": torch.float32, "U8": torch.uint8, "I16": torch.int16, "F64": torch.float64, "I32": torch.int32}
+    return torch.frombuffer(data, dtype=kinds[dtype]).view(shape)
 
 
 @pytest.mark.parametrize("seed", range(SEQUENCES))
@@ -320,7 +353,7 @@ def test_what_is_not_torn_is_the_version_that_it_says(
     sequence = Sequence(seed, *chain, tmp_path)
     print(f"seed {seed}: {sequence.place}, {sequence.kind}")
     for _ in range(EVENTS):
-        event = sequence.draw.choice(ORDINARY if sequence.draw.random() < 0.5 else ROUGH)
+        event = sequence.event()
         try:
             event(sequence)
             said = "done"

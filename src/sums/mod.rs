@@ -17,6 +17,13 @@ use crate::sums::tables::TABLES;
 /// What sums are taken modulo: a prime.
 pub const MODULUS: u32 = (1 << 31) - 1;
 
+/// The fixed numbers that units are multiplied with, in the order of SPEC-in-place section 24.2: for programs that compute
+/// sums elsewhere, such as on a device.
+pub fn numbers() -> impl Iterator<Item = u32> {
+    let of = |table: &'static [[u32; 2]]| [0, 1].into_iter().flat_map(|k| table.iter().map(move |pair| pair[k]));
+    of(&TABLES.low).chain(of(&TABLES.high))
+}
+
 /// Units of a row: their products are added before they are reduced.
 const ROW: usize = 1 << 12;
 const ROW_BYTES: usize = 2 * ROW;

@@ -51,6 +51,7 @@ mod tests {
         let of = |both: &[[u32; 2]], k: usize| both.iter().map(|both| both[k]).collect::<Vec<u32>>();
         let all = [of(&TABLES.low, 0), of(&TABLES.low, 1), of(&TABLES.high, 0), of(&TABLES.high, 1)];
         let bytes: Vec<u8> = all.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
+        assert_eq!(crate::sums::numbers().collect::<Vec<u32>>(), all.concat());
         let text = include_str!("../../SPEC-in-place.md");
         assert!(text.contains(&Digest::of_bytes(&bytes).to_string()));
         for table in all {

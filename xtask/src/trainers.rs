@@ -14,7 +14,15 @@ const REQUIREMENTS: [&str; 2] = ["python/requirements-test.txt", "python/tests/e
 const VERL: &str = "verl==0.9.1";
 
 /// What needs torch.
-const TESTS: [&str; 4] = ["engines", "test_torch.py", "test_ranks.py", "test_publisher.py"];
+const TESTS: [&str; 7] = [
+    "engines",
+    "test_torch.py",
+    "test_in_place.py",
+    "test_in_place_follow.py",
+    "test_in_place_ranks.py",
+    "test_ranks.py",
+    "test_publisher.py",
+];
 
 pub(crate) fn run() -> Result {
     Profile::Tests.choose();

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
-from deltachain._vllm_worker import Fingerprint, Lease, add_to  # noqa: E402
+from deltachain._vllm_worker import Lease, WeightSums, add_to  # noqa: E402
 
 
 def model() -> Any:
@@ -29,11 +29,19 @@ def zero(tensor: Any) -> None:
     tensor.data.zero_()
 
 
+def swapped(weight: Any) -> Any:
+    flat = weight.reshape(-1).clone()
+    flat[[17, 4711]] = flat[[4711, 17]]
+    return flat.view(weight.shape)
+
+
 CHANGES: dict[str, Callable[[Any], object]] = {
     "a reset": lambda made: [zero(parameter) for parameter in made.parameters()],
     "the smallest parameter": lambda made: zero(made[1].bias),
     "bytes": lambda made: made.bytes.data.add_(1),
-    "one in a hundred": lambda made: made[0].weight.data.view(-1)[::100].neg_(),
+    "one element of many": lambda made: made[0].weight.data.view(-1)[12345].neg_(),
+    "one bit": lambda made: made.bytes.data[69999].bitwise_xor_(128),
+    "two elements that change places": lambda made: made[0].weight.data.copy_(swapped(made[0].weight.data)),
     "a sign of zero, and NaN": lambda made: made[1].bias.data.copy_(torch.tensor([-0.0, float("nan"), 1.0])),
     "another memory": lambda made: setattr(made[0], "weight", torch.nn.Parameter(torch.zeros(300, 100))),
     "what is packed": lambda made: setattr(made[1], "cpu_linear", lambda values: values),
@@ -44,22 +52,22 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 def test_changed_weights_are_noticed(change: str) -> None:
     made = model()
     made[1].bias.data.copy_(torch.tensor([0.0, float("nan"), 1.0]))
-    fingerprint = Fingerprint(made)
-    assert fingerprint.fits(made) and fingerprint.fits(made)
+    sums = WeightSums(made)
+    assert sums.fits(made) and sums.fits(made)
     CHANGES[change](made)
-    assert not fingerprint.fits(made)
-    assert Fingerprint(made).fits(made)
+    assert not sums.fits(made)
+    assert WeightSums(made).fits(made)
 
 
 def test_the_same_weights_in_another_place_fit() -> None:
     made = model()
-    fingerprint = Fingerprint(made)
+    sums = WeightSums(made)
     made.bytes = torch.nn.Parameter(made.bytes.data.clone(), requires_grad=False)
-    assert fingerprint.fits(made)
+    assert sums.fits(made)
 
 
 def test_a_model_without_weights() -> None:
-    assert Fingerprint(torch.nn.Module()).fits(torch.nn.Module())
+    assert WeightSums(torch.nn.Module()).fits(torch.nn.Module())
 
 
 def test_one_follower_brings_versions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,314 @@
+"""Subscribers that patch the caller's tensors where they are, by the library or by torch."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
+
+from conftest import as_bytes  # noqa: E402
+
+import deltachain as dc  # noqa: E402
+from deltachain import _in_place, _tensor_follower  # noqa: E402
+from deltachain._tensor_follower import TensorFollower  # noqa: E402
+
+VERSIONS = 4
+
+
+def model(version: int) -> dict[str, Any]:
+    """Some tensors, of which a few lanes change with each version."""
+    generator = torch.Generator().manual_seed(0)
+    made = {
+        "embed.weight": torch.randn(300, 64, generator=generator).bfloat16(),
+        "up.weight": torch.randn(128, 64, generator=generator).bfloat16(),
+        "down.weight": torch.randn(64, 128, generator=generator).bfloat16(),
+        "norm.weight": torch.randn(64, generator=generator),
+        "scale": torch.tensor(0.5),
+        "steps": torch.zeros(3, dtype=torch.int64),
+    }
+    made["lm_head.weight"] = made["embed.weight"]
+    for step in range(version):
+        changed = torch.Generator().manual_seed(step + 1)
+        for tensor in dict.fromkeys(made.values()):
+            lanes = torch.randint(tensor.numel(), (max(1, tensor.numel() // 100),), generator=changed)
+            tensor.view(-1)[lanes] += 1
+    return made
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return published(tmp_path_factory.mktemp("chain") / "chain", "local")
+
+
+def published(path: Path, profile: Any, versions: int = VERSIONS) -> str:
+    with dc.Publisher(path, profile=profile) as publisher:
+        for version in range(versions):
+            publisher.publish(model(version))
+    return str(path)
+
+
+def zeros() -> dict[str, Any]:
+    made = {name: torch.zeros_like(tensor) for name, tensor in model(0).items()}
+    made["lm_head.weight"] = made["embed.weight"]
+    return made
+
+
+def assert_holds(tensors: dict[str, Any], version: int) -> None:
+    expected = model(version)
+    assert tensors.keys() == expected.keys()
+    for name, tensor in tensors.items():
+        assert as_bytes(tensor) == as_bytes(expected[name]), name
+
+
+@pytest.fixture(params=["library", "torch"])
+def by(request: pytest.FixtureRequest) -> str:
+    """What patches the tensors: tied ones, which torch does, or others."""
+    name: str = request.param
+    return name
+
+
+def tensors_for(by: str) -> dict[str, Any]:
+    made = zeros()
+    if by == "library":
+        made["lm_head.weight"] = made["lm_head.weight"].clone()
+    return made
+
+
+def test_versions_are_taken_in_place(url: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
+    tensors = tensors_for(by)
+    with dc.Subscriber(url, into=tensors) as subscriber:
+        assert isinstance(subscriber._native, TensorFollower) == (by == "torch")
+        assert (subscriber.proof, subscriber.checked, subscriber.version) == (None, None, None)
+        first = subscriber.prepare(0)
+        assert not any(map(torch.any, tensors.values()))
+        first.apply()
+        assert_holds(tensors, 0)
+        assert subscriber.proof == "hashed" and subscriber.checked is not None
+        loaded = subscriber.checked
+        for version in (1, 3):
+            update = subscriber.prepare(version)
+            assert_holds(tensors, update.base)
+            update.apply()
+            update.apply()
+            assert_holds(tensors, version)
+            assert (subscriber.version, subscriber.torn) == (version, False)
+            assert (subscriber.proof, subscriber.checked) == ("changed_lanes", loaded)
+            assert update.times is not None and update.times.switch >= 0
+        assert update.routes == [(1, 2), (2, 3)]
+        assert subscriber.check() >= 0
+        assert subscriber.proof == "memory" and subscriber.checked > loaded
+        subscriber.verify()
+        assert subscriber.proof == "hashed"
+        assert {name: as_bytes(tensor) for name, tensor in subscriber.state()} == {
+            name: as_bytes(tensor) for name, tensor in tensors.items()
+        }
+        assert "as a whole" not in caplog.text
+        # Backwards there is no route, which is said.
+        subscriber.prepare(2).apply()
+        assert_holds(tensors, 2)
+        assert subscriber.proof == "hashed"
+    assert "version 2 is loaded as a whole: no path from the version held can be taken in place" in caplog.text
+
+
+def test_there_are_no_patches_to_load(url: str, by: str) -> None:
+    with dc.Subscriber(url, into=tensors_for(by)) as subscriber:
+        update = subscriber.prepare(0)
+        for call in (lambda: list(update.patches()), update.applying().__enter__, update.full().__enter__):
+            with pytest.raises(dc.UsageError, match=r"patched by update.apply\(\)"):
+                call()
+        assert not subscriber.torn
+        update.apply()
+        assert subscriber.version == 0
+
+
+def test_a_wrong_lane_means_a_whole_load(url: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
+    tensors = tensors_for(by)
+    changed = (model(0)["up.weight"] != model(1)["up.weight"]).nonzero()[0].tolist()
+    same = (model(0)["up.weight"] == model(1)["up.weight"]).nonzero()[0].tolist()
+    with dc.Subscriber(url, into=tensors) as subscriber:
+        subscriber.prepare(0).apply()
+        tensors["up.weight"].view(torch.int16)[tuple(changed)] ^= 1
+        subscriber.prepare(1).apply()
+        assert_holds(tensors, 1)
+        assert subscriber.proof == "hashed"
+        # A lane that does not change: only the check finds it.
+        tensors["up.weight"].view(torch.int16)[tuple(same)] ^= 1
+        if same not in (model(1)["up.weight"] != model(2)["up.weight"]).nonzero().tolist():
+            subscriber.prepare(2).apply()
+            assert subscriber.proof == "changed_lanes"
+        with pytest.raises(dc.StateMismatchError) as caught:
+            subscriber.check()
+        assert caught.value.rule == "R-SUM-04"
+        assert subscriber.proof is None and subscriber.checked is None
+        subscriber.prepare(3).apply()
+        assert_holds(tensors, 3)
+
+
+def test_a_write_between_proof_and_switch_is_refused(url: str, by: str) -> None:
+    tensors = tensors_for(by)
+    with dc.Subscriber(url, into=tensors) as subscriber:
+        subscriber.prepare(0).apply()
+        update = subscriber.prepare(1)
+        lane = (model(0)["down.weight"] != model(1)["down.weight"]).nonzero()[0].tolist()
+        tensors["down.weight"].view(torch.int16)[tuple(lane)] ^= 64
+        with pytest.raises((dc.StateMismatchError, dc.WrongBaseError)):
+            update.apply()
+        assert not subscriber.torn
+        tensors["down.weight"].view(torch.int16)[tuple(lane)] ^= 64
+        assert_holds(tensors, 0)
+        tensors["down.weight"].view(torch.int16)[tuple(lane)] ^= 64
+        subscriber.prepare(1).apply()
+        assert_holds(tensors, 1)
+        assert subscriber.proof == "hashed"
+
+
+def test_compact_links_are_no_way_for_torch(tmp_path: Path) -> None:
+    url = published(tmp_path / "chain", "compact", 2)
+    tensors = tensors_for("torch")
+    with dc.Subscriber(url, into=tensors) as subscriber:
+        subscriber.prepare(0).apply()
+        subscriber.prepare(1).apply()
+        assert_holds(tensors, 1)
+        assert subscriber.proof == "hashed"
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", ["now", "put", "load"])
+def test_an_exception_anywhere_leaves_the_old_version_or_says_torn(
+    url: str, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = tensors_for("torch")
+    with dc.Subscriber(url, into=tensors) as subscriber:
+        if at == "load":
+            update = subscriber.prepare(0)
+            fail_third(monkeypatch, _tensor_follower, "load")
+            with pytest.raises(Stopped):
+                update.apply()
+            assert subscriber.torn and subscriber.version is None and subscriber.proof is None
+            monkeypatch.undo()
+            # The same update, or another one.
+            update.apply()
+            assert not subscriber.torn
+            assert_holds(tensors, 0)
+            return
+        subscriber.prepare(0).apply()
+        update = subscriber.prepare(2)
+        fail_third(monkeypatch, _in_place._Change, at)
+        with pytest.raises(Stopped):
+            update.apply()
+        monkeypatch.undo()
+        assert not subscriber.torn and subscriber.version == 0
+        assert_holds(tensors, 0)
+        update.apply()
+        assert_holds(tensors, 2)
+
+
+def fail_third(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> None:
+    """Of the calls of this function, the third fails."""
+    original, calls = getattr(place, name), itertools.count(1)
+
+    def called(*arguments: Any) -> Any:
+        if next(calls) == 3:
+            raise Stopped
+        return original(*arguments)
+
+    monkeypatch.setattr(place, name, called)
+
+
+def test_an_undo_that_fails_is_torn(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = tensors_for("torch")
+    with dc.Subscriber(url, into=tensors) as subscriber:
+        subscriber.prepare(0).apply()
+        update = subscriber.prepare(1)
+
+        def put(*_: object) -> None:
+            raise Stopped
+
+        monkeypatch.setattr(_in_place._Change, "put", put)
+        with pytest.raises(Stopped):
+            update.apply()
+        assert subscriber.torn and subscriber.proof is None
+        monkeypatch.undo()
+        subscriber.prepare(1).apply()
+        assert not subscriber.torn
+        assert_holds(tensors, 1)
+
+
+def test_tied_names_that_differ_are_refused(tmp_path: Path) -> None:
+    first, second = model(0), model(0)
+    second["lm_head.weight"] = second["lm_head.weight"].clone()
+    second["lm_head.weight"][0, 0] += 1
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish(first)
+        publisher.publish(second)
+    tensors = tensors_for("torch")
+    with dc.Subscriber(tmp_path / "chain", into=tensors) as subscriber:
+        subscriber.prepare(0).apply()
+        with pytest.raises(dc.UsageError, match="share their memory, but differ"):
+            subscriber.prepare(1)
+        assert subscriber.version == 0 and not subscriber.torn
+        assert_holds(tensors, 0)
+
+
+def test_tensors_that_are_not_those_of_the_chain_are_listed(url: str) -> None:
+    tensors = tensors_for("torch")
+    del tensors["scale"]
+    tensors["more"] = torch.zeros(1)
+    with pytest.raises(dc.UsageError) as caught:
+        dc.Subscriber(url, into=tensors).prepare()
+    assert "'scale' is missing" in str(caught.value) and "'more' is not in the chain" in str(caught.value)
+    tensors = tensors_for("torch")
+    tensors["norm.weight"] = torch.zeros(64, dtype=torch.bfloat16)
+    with pytest.raises(dc.UsageError, match="the chain has F32, this is BF16") as caught:
+        dc.Subscriber(url, into=tensors).prepare()
+    assert caught.value.tensor == "norm.weight"
+
+
+def test_selected_tensors_are_enough(url: str) -> None:
+    embed = torch.zeros(300, 64, dtype=torch.bfloat16)
+    tensors = {"embed.weight": embed, "lm_head.weight": embed}
+    with dc.Subscriber(url, into=tensors, tensors=["embed*", "lm_head*"]) as subscriber:
+        for version in (0, 2):
+            subscriber.prepare(version).apply()
+            assert as_bytes(embed) == as_bytes(model(version)["embed.weight"])
+        assert subscriber.proof == "changed_lanes"
+        subscriber.check()
+        subscriber.verify()
+
+
+def test_followed_by_asyncio(url: str) -> None:
+    import asyncio
+
+    async def follow(tensors: dict[str, Any]) -> None:
+        async with dc.AsyncSubscriber(url, into=tensors) as subscriber:
+            (await subscriber.prepare(0)).apply()
+            async for update in subscriber.follow():
+                update.apply()
+                break
+            assert subscriber.version == VERSIONS - 1 and subscriber.proof == "changed_lanes"
+            await subscriber.check()
+            assert subscriber.proof == "memory"
+
+    tensors = tensors_for("torch")
+    asyncio.run(follow(tensors))
+    assert_holds(tensors, VERSIONS - 1)
+
+
+def test_a_stale_backward_fails(url: str) -> None:
+    tensors = tensors_for("torch")
+    norm = torch.nn.Parameter(tensors["norm.weight"])
+    tensors["norm.weight"] = norm
+    with dc.Subscriber(url, into=tensors) as subscriber:
+        for version in (0, 1):
+            update = subscriber.prepare(version)
+            loss = (norm * norm).sum()
+            update.apply()
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
