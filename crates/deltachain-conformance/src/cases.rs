@@ -1,7 +1,8 @@
 //! Cases: the questions about each vector, and the right answers.
 
 use crate::index::{
-    Expected, HeaderDigests, Kind, Minimal, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, Vector,
+    Expected, HeaderDigests, Kind, Minimal, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, SumsResult,
+    Vector,
 };
 use crate::suite::Suite;
 
@@ -11,6 +12,8 @@ pub(crate) enum Operation {
     Check,
     Apply,
     Patches,
+    Sums,
+    InPlace,
     EncodeCompact,
     EncodeDirect,
     Document,
@@ -25,6 +28,8 @@ impl Operation {
             Self::Check => "check",
             Self::Apply => "apply",
             Self::Patches => "patches",
+            Self::Sums => "sums",
+            Self::InPlace => "in-place",
             Self::EncodeCompact => "encode-compact",
             Self::EncodeDirect => "encode-direct",
             Self::Document => "document",
@@ -47,8 +52,10 @@ impl Operation {
 pub(crate) enum Expectation<'a> {
     Refusal(&'a Refusal),
     Check(&'a HeaderDigests),
+    /// Also of *in place*.
     Apply(&'a StateResult),
     Patches(&'a PatchesResult),
+    Sums(&'a SumsResult),
     /// A link to this state, which the vector's base leads to.
     Encode {
         target: &'a str,
@@ -93,6 +100,8 @@ pub(crate) fn cases_of<'a>(vector: &'a Vector, minimal: Option<&'a Minimal>) -> 
         asked(Operation::Check, expect.check.as_ref(), Expectation::Check),
         asked(Operation::Apply, expect.apply.as_ref(), Expectation::Apply),
         asked(Operation::Patches, expect.patches.as_ref(), Expectation::Patches),
+        asked(Operation::Sums, expect.sums.as_ref(), Expectation::Sums),
+        asked(Operation::InPlace, expect.in_place.as_ref(), Expectation::Apply),
         encode.map(|encode| (Operation::EncodeCompact, encode)),
         encode.map(|encode| (Operation::EncodeDirect, encode)),
         asked(Operation::Document, expect.document.as_ref(), |_| Expectation::Document),

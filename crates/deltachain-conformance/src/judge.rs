@@ -13,7 +13,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::cases::{Case, Expectation, Operation};
-use crate::index::{HeaderDigests, Nothing, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, Tensor};
+use crate::index::{
+    HeaderDigests, Nothing, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, SumsResult, Tensor,
+};
 use crate::process::shortened;
 use crate::workshop::{Request, Workshop};
 
@@ -76,13 +78,15 @@ fn judged(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Worksho
         }
         (Answer::Valid(members), Expectation::Patches(expected)) => {
             let answer: PatchesResult = typed(members)?;
-            let differing = answer.patches.iter().zip(&expected.patches).find(|(answer, expected)| answer != expected);
-            match differing {
-                Some((answer, expected)) => Err(format!("{answer:?} instead of {expected:?}")),
-                None if answer.patches.len() != expected.patches.len() => {
-                    Err(format!("{} patches instead of {}", answer.patches.len(), expected.patches.len()))
-                }
-                None => Ok(Verdict::Right),
+            same_items("patches", &answer.patches, &expected.patches)
+        }
+        (Answer::Valid(members), Expectation::Sums(expected)) => {
+            let answer: SumsResult = typed(members)?;
+            match (&answer.sums, &expected.sums) {
+                (Some(answer), Some(expected)) => same_items("tensors", answer, expected),
+                (answer, expected) if answer == expected => Ok(Verdict::Right),
+                (Some(_), _) => Err("sums, but the link has none".to_owned()),
+                (None, _) => Err("no sums, but the link has some".to_owned()),
             }
         }
         (Answer::Valid(members), Expectation::Plan(expected)) => {
@@ -201,6 +205,17 @@ fn typed<T: DeserializeOwned>(members: Map<String, Value>) -> Judged<T> {
 
 fn same<T: PartialEq + std::fmt::Debug>(answer: &T, expected: &T) -> Judged<Verdict> {
     if answer == expected { Ok(Verdict::Right) } else { Err(format!("{answer:?} instead of {expected:?}")) }
+}
+
+/// That two lists are the same; if not, the first items that differ are shown.
+fn same_items<T: PartialEq + std::fmt::Debug>(what: &str, answer: &[T], expected: &[T]) -> Judged<Verdict> {
+    if answer.len() != expected.len() {
+        return Err(format!("{} {what} instead of {}", answer.len(), expected.len()));
+    }
+    let mut pairs = answer.iter().zip(expected);
+    pairs
+        .find(|(answer, expected)| answer != expected)
+        .map_or(Ok(Verdict::Right), |(answer, expected)| same(answer, expected))
 }
 
 fn same_digest(whose: &str, found: &str, expected: &str) -> Judged {
@@ -360,6 +375,8 @@ pub(crate) fn wanted(case: &Case<'_>) -> String {
         Expectation::Check(expected) => format!("valid, {} to {}", expected.base, expected.target),
         Expectation::Apply(expected) => format!("valid, {}", expected.digest),
         Expectation::Patches(expected) => format!("valid, {} patches", expected.patches.len()),
+        Expectation::Sums(SumsResult { sums: None }) => "valid, without sums".to_owned(),
+        Expectation::Sums(SumsResult { sums: Some(sums) }) => format!("valid, sums of {} tensors", sums.len()),
         Expectation::Encode { target } => format!("a link to {target}"),
         Expectation::Document => "valid".to_owned(),
         Expectation::Plan(expected) => format!("valid, {expected:?}"),
