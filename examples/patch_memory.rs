@@ -38,7 +38,7 @@ pub(crate) fn patch(base: &str, links: &[String]) -> Result<String, Box<dyn Erro
     let lanes = patches.lanes();
 
     // Here an engine would stop. The patch cannot fail, and `undo` is the way back.
-    patches.fit(&mut weights)?.apply();
+    patches.fit(&mut weights)?.apply()?;
 
     patches.verify(&weights, &())?;
     Ok(format!("{lanes} elements changed; the weights have the digest {}", patches.table().digests.state))

@@ -133,7 +133,7 @@ pub use limits::Limits;
 pub use link::{LinkReader, Ranks, Segment, StreamLengths};
 pub use patches::{Patch, Patches};
 pub use progress::Progress;
-pub use replay::{Replay, apply};
+pub use replay::{PiecePlan, PieceStep, Replay, apply};
 #[cfg(deltachain_rule_switch)]
 #[doc(hidden)]
 pub use rules::switch_off;

@@ -282,21 +282,25 @@ impl Segment {
         each_width!(self, decoded => Box::new(decoded.changes(part)))
     }
 
-    /// The coded lanes of a part with one context: ascending lane numbers, counted from `first` on (`None` if all lanes
-    /// of the piece are coded), and their values as little-endian bytes (new bits, or differences if the segment's
-    /// coding is relative).
+    /// Whether positions depend on nothing but the segment: there is one context.
+    pub(crate) fn has_one_context(&self) -> bool {
+        self.table().contexts == 1
+    }
+
+    /// The coded lanes of a part with one context: ascending lane numbers in the piece (`None` if all of them are coded), and
+    /// their values as little-endian bytes (new bits, or differences if the segment's coding is relative).
     ///
     /// # Errors
-    /// R-POS-01; USAGE if the part has several contexts.
-    pub(crate) fn coded(&self, part: usize, first: u64) -> Result<(Option<Vec<u64>>, Vec<u8>)> {
-        fn bytes<L: Lane>(decoded: &Decoded<L>, part: usize, first: u64) -> Result<(Option<Vec<u64>>, Vec<u8>)> {
-            let (lanes, values) = decoded.patches(part, first)?;
+    /// USAGE if the part has several contexts.
+    pub(crate) fn coded(&self, part: usize) -> Result<(Option<Vec<u32>>, Vec<u8>)> {
+        fn bytes<L: Lane>(decoded: &Decoded<L>, part: usize) -> Result<(Option<Vec<u32>>, Vec<u8>)> {
+            let (lanes, values) = decoded.patches(part)?;
             let mut bytes = vec![0; size_of_val(values)];
             for (out, value) in L::chunks_mut(&mut bytes).iter_mut().zip(values) {
                 *out = value.store();
             }
             Ok((lanes, bytes))
         }
-        each_width!(self, decoded => bytes(decoded, part, first))
+        each_width!(self, decoded => bytes(decoded, part))
     }
 }

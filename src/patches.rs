@@ -133,8 +133,9 @@ impl<'a, S: Source> Patches<'a, S> {
         let coding = link.index().segments[number].coding;
         let base = self.base;
         let first = lanes_of(&written.info, piece).start;
+        let in_tensor = |numbers: Vec<u32>| numbers.into_iter().map(|number| first + u64::from(number)).collect();
         let segment = self.segment(number)?;
-        let (mut indices, mut values) = if coding.is_relative() {
+        let (mut indices, mut values): (Option<Vec<u64>>, _) = if coding.is_relative() {
             let Some(base) = base else {
                 let message = format!("{} is coded relative to its base: give the base", written.info.name());
                 return Err(Error::usage(message).of_tensor(written.info.name()));
@@ -150,9 +151,10 @@ impl<'a, S: Source> Patches<'a, S> {
             link.locate(number, part, segment.apply(part, &mut new))?;
             let (mut numbers, mut values) = (Vec::new(), Vec::new());
             append_changes(coding.lane_bytes, 0, (&old, &new), &mut numbers, &mut values);
-            (Some(numbers.into_iter().map(|number| first + u64::from(number)).collect()), values)
+            (Some(in_tensor(numbers)), values)
         } else {
-            link.locate(number, part, segment.coded(part, first))?
+            let (numbers, values) = link.locate(number, part, segment.coded(part))?;
+            (numbers.map(in_tensor), values)
         };
 
         let before = |lane: u64| match &indices {

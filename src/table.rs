@@ -45,6 +45,24 @@ impl StateTable {
     pub fn after<S: Source>(&self, link: &LinkReader<S>) -> Result<Self> {
         target_table(&self.tensors, &self.digests, link).map(|(table, _)| table)
     }
+
+    /// Hashes all of a state and compares it with the table: that is *hashed* (SPEC-in-place section 24.1). Reports bytes
+    /// read to `progress`.
+    ///
+    /// # Errors
+    /// R-APP-04 if it is another state, with the first tensor that differs; those of reading it, and of `progress`.
+    pub fn check(&self, state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<()> {
+        let found = StateDigests::of(state, progress)?;
+        let rows = self.tensors.iter().zip(&self.digests.tensors);
+        let wrong = state.tensors().iter().zip(&found.tensors).zip(rows).find(|(found, expected)| found != expected);
+        ensure(found == self.digests, &rules::APP_04, || {
+            format!("the memory holds the state {}, not {}", found.state, self.digests.state)
+        })
+        .map_err(|error| match wrong {
+            Some(((info, _), _)) => error.of_tensor(info.name()),
+            None => error,
+        })
+    }
 }
 
 /// Where a tensor of the target comes from.

@@ -283,10 +283,10 @@ fn changing_memory_allocates_nothing() {
     let mut memory = base.clone();
     let mut ready = set.fit(&mut memory).unwrap();
     let ((), peak) = peak_of(|| {
-        ready.apply();
-        ready.undo();
-        ready.exchange(100);
-        ready.apply();
+        ready.apply().unwrap();
+        ready.undo().unwrap();
+        ready.exchange(100).unwrap();
+        ready.apply().unwrap();
     });
     assert_eq!((peak, memory), (0, target));
 }

@@ -27,7 +27,15 @@ pub(crate) trait Compare: Copy {
 
     /// The bytes that are `least` or more.
     fn at_least(self, block: &Block<u8>, least: u8) -> u64;
+
+    /// Multiplies the units of some rows, or of equal parts of them, with two numbers each; for each row both sums of the
+    /// products, which must not exceed 64 bits. A row has as many blocks as there are factors.
+    fn products<const ROWS: usize>(self, rows: [&[Block<u8>]; ROWS], factors: &[Factors]) -> [[u64; 2]; ROWS];
 }
+
+/// What the units of 16 bits of a block are multiplied with: for each sum those of even places, then those of odd places, two
+/// in each number.
+pub(crate) type Factors = [[[u64; 8]; 2]; 2];
 
 /// A loop over blocks.
 pub(crate) trait Work {
@@ -75,6 +83,26 @@ impl Compare for Portable {
             *flag = u8::from(byte >= least);
         }
         bits(&flags)
+    }
+
+    #[inline(always)]
+    fn products<const ROWS: usize>(self, rows: [&[Block<u8>]; ROWS], factors: &[Factors]) -> [[u64; 2]; ROWS] {
+        let product = |units: u64, factors: u64| {
+            let [low, high] = [0, 32].map(|shift| (units >> shift & 0xFFFF) * (factors >> shift & 0xFFFF_FFFF));
+            low + high
+        };
+        rows.map(|row| {
+            let mut sums = [0; 2];
+            for (block, factors) in row.iter().zip(factors) {
+                for (number, units) in block.as_flattened().as_chunks().0.iter().enumerate() {
+                    let units = u64::from_le_bytes(*units);
+                    for (sum, [even, odd]) in sums.iter_mut().zip(factors) {
+                        *sum += product(units, even[number]) + product(units >> 16, odd[number]);
+                    }
+                }
+            }
+            sums
+        })
     }
 }
 

@@ -296,16 +296,16 @@ impl<L: Lane> Decoded<L> {
         })
     }
 
-    /// The coded lanes of a part and their values, if positions do not depend on the base: with one context. Lanes are ascending,
-    /// and counted from `first` on; `None` if they are all there are. The values are new bits or differences, as the segment's
-    /// coding says.
-    pub(crate) fn patches(&self, part: usize, first: u64) -> Result<(Option<Vec<u64>>, &[L])> {
+    /// The coded lanes of a part and their values, if positions do not depend on the base: with one context. Lanes are ascending
+    /// numbers in the piece; `None` if they are all there are. The values are new bits or differences, as the segment's coding
+    /// says.
+    pub(crate) fn patches(&self, part: usize) -> Result<(Option<Vec<u32>>, &[L])> {
         let Some(run) = self.runs(part).next().filter(|_| self.contexts() == 1) else {
             return Err(Error::usage("positions with several contexts need the base"));
         };
-        let mut next = first;
+        let mut next = 0;
         let lane = |&gap: &u32| {
-            let lane = next + u64::from(gap);
+            let lane = next + gap;
             next = lane + 1;
             lane
         };

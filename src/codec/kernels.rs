@@ -90,7 +90,7 @@ impl Piece {
     /// Those of the decoder.
     pub fn patches(&self) -> Result<usize> {
         with_lane!(self.dtype.lane_bytes(), L => {
-            self.decoded::<L>()?.iter().map(|decoded| Ok(decoded.patches(0, 0)?.1.len())).sum()
+            self.decoded::<L>()?.iter().map(|decoded| Ok(decoded.patches(0)?.1.len())).sum()
         })
     }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::inline_always, reason = "what compares blocks must be compiled with the loop around it: see `blocks`")]
 
 pub(crate) mod bits;
-mod blocks;
+pub(crate) mod blocks;
 pub(crate) mod changes;
 mod choose;
 mod contexts;

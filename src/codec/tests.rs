@@ -223,7 +223,7 @@ fn ranks_end_with_the_lanes() {
             &[count],
             &[&[], low, high, &[], &values],
         )?;
-        decoded.patches(0, 0).map(|(indices, _)| indices.unwrap())
+        decoded.patches(0).map(|(indices, _)| indices.unwrap())
     };
     assert_eq!(decode(0, &[], &[3]).unwrap(), [3]);
     assert_eq!(decode(0, &[], &[1, 1]).unwrap(), [1, 3]);
@@ -283,7 +283,7 @@ fn contexts_have_the_members_that_the_base_gives_them() {
         assert_eq!(piece, lanes([1, 0x3F81, 3, 0x3F81]));
         let error = decoded.apply(0, &mut wrong.clone()).unwrap_err();
         assert_eq!((error.rule(), error.offset()), (Some(rule), Some(0)));
-        assert!(decoded.patches(0, 0).is_err());
+        assert!(decoded.patches(0).is_err());
     }
 }
 

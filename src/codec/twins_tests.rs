@@ -1,6 +1,8 @@
 //! Tests of what works on blocks of lanes at once: each function beside a slow and obvious one.
 
-use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, Places, STRETCH, Work, by_all, first, padded, select};
+use crate::codec::blocks::{
+    BLOCK, BLOCKS, Block, Compare, Factors, Places, STRETCH, Work, by_all, first, padded, select,
+};
 use crate::codec::contexts::{Contexts, Members};
 use crate::codec::lane::{Kind, Lane};
 use crate::codec::tests::{Generator, pieces};
@@ -97,6 +99,59 @@ fn blocks_are_compared<L: Lane>() {
         let block = |lanes: &[L]| padded::<L>(&lanes.iter().map(|lane| lane.store()).collect::<Vec<_>>());
         for found in by_all(&Differing::<L> { old: block(&old), new: block(&new) }) {
             assert_eq!(found, set);
+        }
+    }
+}
+
+/// Multiplies some rows.
+#[derive(Clone)]
+struct Products<'a, const ROWS: usize>(&'a [Vec<Block<u8>>; ROWS], &'a [Factors]);
+
+impl<const ROWS: usize> Work for Products<'_, ROWS> {
+    type Output = [[u64; 2]; ROWS];
+
+    #[inline(always)]
+    fn run(self, compare: impl Compare) -> Self::Output {
+        compare.products(self.0.each_ref().map(Vec::as_slice), self.1)
+    }
+}
+
+#[test]
+fn every_processor_multiplies_alike() {
+    rows_are_multiplied::<1>();
+    rows_are_multiplied::<2>();
+    rows_are_multiplied::<8>();
+}
+
+fn rows_are_multiplied<const ROWS: usize>() {
+    let mut random = Generator(8);
+    for blocks in [0, 1, 2, 128] {
+        for full in [false, true] {
+            // The greatest units and factors that there are, or any.
+            let mut next = || if full { u64::MAX } else { random.next() << 32 ^ random.next() };
+            let rows = [(); ROWS].map(|()| {
+                let mut block = || std::array::from_fn(|_| [next().to_le_bytes()[0]]);
+                (0..blocks).map(|_| block()).collect::<Vec<Block<u8>>>()
+            });
+            let mut factor = || next() & 0x7FFF_FFFF_7FFF_FFFF;
+            let mut factors = || [(); 2].map(|()| [(); 2].map(|()| std::array::from_fn(|_| factor())));
+            let factors: Vec<Factors> = (0..blocks).map(|_| factors()).collect();
+            let expected = rows.each_ref().map(|row| {
+                [0, 1].map(|sum| {
+                    let block = |(block, factors): (&Block<u8>, &Factors)| {
+                        let units = block.as_flattened().as_chunks().0.iter().enumerate();
+                        let product = |(place, unit): (usize, &[u8; 2])| {
+                            let factor = factors[sum][place % 2][place / 4] >> (32 * (place / 2 % 2)) & 0xFFFF_FFFF;
+                            u64::from(u16::from_le_bytes(*unit)) * factor
+                        };
+                        units.map(product).sum::<u64>()
+                    };
+                    row.iter().zip(&factors).map(block).sum::<u64>()
+                })
+            });
+            for found in by_all(&Products(&rows, &factors)) {
+                assert_eq!(found, expected);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::arch::x86_64::{__m256i, __m512i};
 use pulp::x86::{V3, V4};
 use pulp::{NullaryFnOnce, cast};
 
-use crate::codec::blocks::{Block, Compare, Portable, Work};
+use crate::codec::blocks::{Block, Compare, Factors, Portable, Work};
 use crate::codec::lane::Lane;
 
 /// Bytes that are compared at once.
@@ -71,7 +71,35 @@ impl Compare for V4 {
         let least = self.avx512f._mm512_set1_epi8(least.cast_signed());
         self.avx512bw._mm512_cmpge_epu8_mask(cast(*block), least)
     }
+
+    #[inline(always)]
+    fn products<const ROWS: usize>(self, rows: [&[Block<u8>]; ROWS], factors: &[Factors]) -> [[u64; 2]; ROWS] {
+        let even: __m512i = cast([EVEN; 8]);
+        let product = |a, b| self.avx512f._mm512_mul_epu32(a, b);
+        let sum = |a, b| self.avx512f._mm512_add_epi64(a, b);
+        let upper = |a| self.avx512f._mm512_srli_epi64::<32>(a);
+        let rows = rows.map(|row| &row[..factors.len()]);
+        let mut sums: [[__m512i; 2]; ROWS] = [[cast([0_u64; 8]); 2]; ROWS];
+        for (number, [[a, b], [c, d]]) in factors.iter().enumerate() {
+            let [a, b, c, d]: [__m512i; 4] = [cast(*a), cast(*b), cast(*c), cast(*d)];
+            let [a1, b1, c1, d1] = [upper(a), upper(b), upper(c), upper(d)];
+            for (sums, row) in sums.iter_mut().zip(rows) {
+                let units: __m512i = cast(row[number]);
+                let (even, odd) =
+                    (self.avx512f._mm512_and_si512(units, even), self.avx512f._mm512_srli_epi32::<16>(units));
+                let (even1, odd1) = (upper(even), upper(odd));
+                let evens = [sum(product(even, a), product(even1, a1)), sum(product(even, c), product(even1, c1))];
+                let odds = [sum(product(odd, b), product(odd1, b1)), sum(product(odd, d), product(odd1, d1))];
+                sums[0] = sum(sums[0], sum(evens[0], odds[0]));
+                sums[1] = sum(sums[1], sum(evens[1], odds[1]));
+            }
+        }
+        sums.map(|both| both.map(|sum| cast::<_, [u64; 8]>(sum).iter().sum()))
+    }
 }
+
+/// The lower one of two units in 32 bits, twice.
+const EVEN: u64 = 0x0000_FFFF_0000_FFFF;
 
 /// Two registers of AVX2.
 type Pair = [__m256i; 2];
@@ -87,6 +115,34 @@ impl Compare for V3 {
         let least = self.avx._mm256_set1_epi8(least.cast_signed());
         let bytes: Pair = cast(*block);
         equal::<u8>(self, bytes.map(|bytes| self.avx2._mm256_max_epu8(bytes, least)), bytes)
+    }
+
+    #[inline(always)]
+    fn products<const ROWS: usize>(self, rows: [&[Block<u8>]; ROWS], factors: &[Factors]) -> [[u64; 2]; ROWS] {
+        let even: __m256i = cast([EVEN; 4]);
+        let product = |a, b| self.avx2._mm256_mul_epu32(a, b);
+        let sum = |a, b| self.avx2._mm256_add_epi64(a, b);
+        let upper = |a| self.avx2._mm256_srli_epi64::<32>(a);
+        let rows = rows.map(|row| &row[..factors.len()]);
+        let mut sums: [[__m256i; 2]; ROWS] = [[cast([0_u64; 4]); 2]; ROWS];
+        for (number, [[a, b], [c, d]]) in factors.iter().enumerate() {
+            let [a, b, c, d]: [Pair; 4] = [cast(*a), cast(*b), cast(*c), cast(*d)];
+            for half in 0..2 {
+                let [a, b, c, d] = [a[half], b[half], c[half], d[half]];
+                let [a1, b1, c1, d1] = [upper(a), upper(b), upper(c), upper(d)];
+                for (sums, row) in sums.iter_mut().zip(rows) {
+                    let units = cast::<_, Pair>(row[number])[half];
+                    let (even, odd) =
+                        (self.avx2._mm256_and_si256(units, even), self.avx2._mm256_srli_epi32::<16>(units));
+                    let (even1, odd1) = (upper(even), upper(odd));
+                    let evens = [sum(product(even, a), product(even1, a1)), sum(product(even, c), product(even1, c1))];
+                    let odds = [sum(product(odd, b), product(odd1, b1)), sum(product(odd, d), product(odd1, d1))];
+                    sums[0] = sum(sums[0], sum(evens[0], odds[0]));
+                    sums[1] = sum(sums[1], sum(evens[1], odds[1]));
+                }
+            }
+        }
+        sums.map(|both| both.map(|sum| cast::<_, [u64; 4]>(sum).iter().sum()))
     }
 }
 

@@ -1,7 +1,9 @@
 //! Collecting what differs between two states: stretch by stretch within a piece, piece by piece within a set.
 
 use crate::codec::changes::append_changes;
+use crate::codec::lane::{Lane, with_lane};
 use crate::error::{Error, Result};
+use crate::memory::Proof;
 use crate::memory::patch_set::{Cursor, PatchSet, Run, RunKind};
 use crate::table::StateTable;
 use crate::tensor::{MemoryState, State, TensorInfo, total_bytes};
@@ -22,6 +24,8 @@ pub(crate) struct PieceChanges {
     /// Lanes within the piece.
     numbers: Vec<u32>,
     values: Vec<u8>,
+    /// What the base has in the same places.
+    old: Vec<u8>,
 }
 
 /// Changes of one kind.
@@ -36,7 +40,14 @@ enum Span {
 impl PieceChanges {
     /// Nothing has changed yet in a piece of a tensor with lanes of `lane_bytes` bytes.
     pub(crate) fn new(lane_bytes: usize) -> Self {
-        Self { lane_bytes, end: 0, spans: Vec::new(), numbers: Vec::new(), values: Vec::new() }
+        Self { lane_bytes, end: 0, spans: Vec::new(), numbers: Vec::new(), values: Vec::new(), old: Vec::new() }
+    }
+
+    /// The lanes with these numbers, ascending, their values in the target, and those that they have in the base.
+    pub(crate) fn of_lanes(lane_bytes: usize, numbers: Vec<u32>, values: Vec<u8>, old: Vec<u8>) -> Self {
+        let end = numbers.last().map_or(0, |&last| (u64::from(last) + 1) * lane_bytes as u64);
+        let spans = if numbers.is_empty() { Vec::new() } else { vec![Span::Lanes(numbers.len())] };
+        Self { lane_bytes, end, spans, numbers, values, old }
     }
 
     /// Compares the next stretch of whole lanes, which begins at byte `begin` of the piece: its bytes in base and target. Where the
@@ -48,16 +59,27 @@ impl PieceChanges {
         let first = u32::try_from(begin / self.lane_bytes as u64).unwrap_or(u32::MAX);
         append_changes(self.lane_bytes, first, (old, new), &mut self.numbers, &mut self.values);
         let changed = self.numbers.len() - numbers;
+        if changed == 0 {
+            return;
+        }
         if changed * (size_of::<u32>() + self.lane_bytes) < new.len() {
+            let own = self.old.len();
+            self.old.resize(self.values.len(), 0);
+            with_lane!(self.lane_bytes, L => {
+                let (lanes, old) = (&self.numbers[numbers..], L::chunks(old));
+                for (value, &lane) in L::chunks_mut(&mut self.old[own..]).iter_mut().zip(lanes) {
+                    *value = old[(lane - first) as usize];
+                }
+            });
             match self.spans.last_mut() {
-                _ if changed == 0 => {}
                 Some(Span::Lanes(count)) => *count += changed,
                 _ => self.spans.push(Span::Lanes(changed)),
             }
-        } else if changed > 0 {
+        } else {
             self.numbers.truncate(numbers);
             self.values.truncate(values);
             self.values.extend_from_slice(new);
+            self.old.extend_from_slice(old);
             match self.spans.last_mut() {
                 Some(Span::Whole(first, length)) if *first + *length as u64 == begin => *length += new.len(),
                 _ => self.spans.push(Span::Whole(begin, new.len())),
@@ -95,10 +117,12 @@ impl PatchCollector {
             runs: Vec::new(),
             numbers: Vec::new(),
             values: Vec::new(),
+            old: Vec::new(),
+            proof: Proof::Hashed,
             other: MemoryState::new(),
             cursor: Cursor::default(),
             is_switched: false,
-            is_settled: false,
+            is_torn: false,
         };
         let mut collector = Self { set, budget, new_bytes: 0 };
         collector.new_bytes = total_bytes(collector.new_tensors().map(|(_, info)| info));
@@ -131,6 +155,7 @@ impl PatchCollector {
         }
         let first_lane = range.start / lane_bytes as u64;
         let (mut numbers, mut values) = (changes.numbers.as_slice(), changes.values.as_slice());
+        let mut old = changes.old.as_slice();
         for span in changes.spans {
             let length = match span {
                 Span::Lanes(count) => {
@@ -147,6 +172,9 @@ impl PatchCollector {
             let now;
             (now, values) = values.split_at(length);
             self.set.values.extend_from_slice(now);
+            let now;
+            (now, old) = old.split_at(length);
+            self.set.old.extend_from_slice(now);
             if let Some(run) = self.set.runs.last_mut() {
                 run.values.end = self.set.values.len();
             }
@@ -184,12 +212,12 @@ impl PatchCollector {
     fn begin(&mut self, tensor: usize, first_lane: u64, kind: RunKind) {
         let begin = self.set.values.len().next_multiple_of(ALIGNMENT);
         self.set.values.resize(begin, 0);
+        self.set.old.resize(begin, 0);
         self.set.runs.push(Run { tensor, first_lane, kind, values: begin..begin });
     }
 
     fn check_budget(&self) -> Result<()> {
-        let arenas = (size_of_val(self.set.numbers.as_slice()) + self.set.values.len()) as u64;
-        let needed = arenas.saturating_add(self.new_bytes);
+        let needed = self.set.arenas().saturating_add(self.new_bytes);
         if needed > self.budget {
             let budget = self.budget;
             return Err(Error::usage(format!("the changes take {needed} bytes so far, {budget} are allowed")));
@@ -197,19 +225,21 @@ impl PatchCollector {
         Ok(())
     }
 
-    /// The set, with the new tensors: exactly the tensors of `new`.
+    /// The set, with the new tensors: exactly the tensors of `new`. `proof` says how far the changes are proven.
     ///
     /// # Errors
     /// USAGE if `new` holds other tensors.
-    pub(crate) fn finish(self, new: MemoryState) -> Result<PatchSet> {
+    pub(crate) fn finish(self, new: MemoryState, proof: Proof) -> Result<PatchSet> {
         if !self.new_tensors().map(|(_, info)| info).eq(new.tensors()) {
             return Err(Error::usage("the new tensors are not those of the target"));
         }
         let mut set = self.set;
+        set.proof = proof;
         set.other = new.among(&set.table.tensors);
         set.runs.sort_by_key(|run| run.tensor);
         set.numbers.shrink_to_fit();
         set.values.shrink_to_fit();
+        set.old.shrink_to_fit();
         Ok(set)
     }
 }

@@ -1,12 +1,45 @@
 //! Memory that can be changed in place: the library's own, and memory of others.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::tensor::{MemoryState, State, TensorInfo, read_bytes, stretch_of};
+use crate::tensor::{
+    Lanes, MemoryState, MemoryWriter, State, StateWriter, TensorInfo, read_bytes, redescribe, scatter, stretch_of,
+};
 
-/// A state whose bytes a [`PatchSet`](super::PatchSet) can change where they are: [`MemoryState`] and [`LentState`].
-pub trait StateMemory: State + sealed::Room {
+/// A state whose lanes a [`PatchSet`](super::PatchSet) can change where they are: [`MemoryState`], [`LentState`], or memory
+/// that lies anywhere, such as on a device.
+pub trait StateMemory: State {
+    /// Writes the values of some lanes of tensor number `tensor`.
+    ///
+    /// # Errors
+    /// IO if they cannot be written; USAGE if there are no such lanes, or if `values` do not have their length. Some of the
+    /// lanes may have been written then.
+    fn scatter(&mut self, tensor: usize, lanes: &Lanes<'_>, values: &[u8]) -> Result<()>;
+
+    /// Takes other shapes: the same tensors by name, dtype and length.
+    ///
+    /// # Errors
+    /// USAGE if this kind of memory keeps its shapes, and one differs.
+    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
+        if self.tensors() == tensors {
+            return Ok(());
+        }
+        Err(Error::usage("this memory cannot take tensors of other shapes"))
+    }
+
+    /// The library's own memory, if it is that: tensors can come to it, go and change their size, and nobody else can write to
+    /// it.
+    fn own(&mut self) -> Option<&mut MemoryState> {
+        None
+    }
+
+    /// Lets several threads write the tensors' bytes, if these are where the processor can reach them.
+    fn writer(&mut self) -> Option<MemoryWriter<'_>> {
+        None
+    }
+
     /// Memory without tensors that tensors can come to; `None` if this kind has no room of its own.
     fn nothing() -> Option<Self>
     where
@@ -17,43 +50,68 @@ pub trait StateMemory: State + sealed::Room {
 }
 
 impl StateMemory for MemoryState {
+    fn scatter(&mut self, tensor: usize, lanes: &Lanes<'_>, values: &[u8]) -> Result<()> {
+        let lane_bytes = lane_bytes_of(self, tensor)?;
+        scatter(lane_bytes, self.room(tensor), lanes, values)
+    }
+
+    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
+        self.describe(tensors)
+    }
+
+    fn own(&mut self) -> Option<&mut MemoryState> {
+        Some(self)
+    }
+
+    fn writer(&mut self) -> Option<MemoryWriter<'_>> {
+        Some(self.writer())
+    }
+
     fn nothing() -> Option<Self> {
         Some(Self::new())
     }
 }
 
-impl StateMemory for LentState<'_> {}
+impl StateMemory for LentState<'_> {
+    fn scatter(&mut self, tensor: usize, lanes: &Lanes<'_>, values: &[u8]) -> Result<()> {
+        let lane_bytes = lane_bytes_of(self, tensor)?;
+        scatter(lane_bytes, self.data[tensor], lanes, values)
+    }
 
-/// What an exchange needs. Nobody else can implement it, so that an exchange cannot fail.
-pub(super) mod sealed {
-    use crate::tensor::MemoryState;
+    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
+        redescribe(&mut self.infos, tensors)
+    }
 
-    /// Room for a state.
-    pub trait Room {
-        /// The bytes of the tensor with this number.
-        fn room(&mut self, tensor: usize) -> &mut [u8];
-
-        /// Whether tensors can come, go and change their size.
-        fn is_owned(&self) -> bool;
-
-        /// Exchanges all tensors for the tensors of `other`. For tensors that both have, `shared` gives the numbers
-        /// here and there: their data stay here.
-        fn switch(&mut self, other: &mut MemoryState, shared: &mut dyn Iterator<Item = (usize, usize)>);
+    fn writer(&mut self) -> Option<MemoryWriter<'_>> {
+        Some(MemoryWriter::new(self.data.iter_mut().map(|data| &mut **data)))
     }
 }
 
-impl sealed::Room for MemoryState {
-    fn room(&mut self, tensor: usize) -> &mut [u8] {
-        self.room(tensor)
-    }
+/// A writer of whole stretches for memory that is written by its lanes.
+pub(crate) struct ScatterWriter<'a, M: ?Sized> {
+    memory: Mutex<&'a mut M>,
+    lane_bytes: Vec<usize>,
+}
 
-    fn is_owned(&self) -> bool {
-        true
+impl<'a, M: StateMemory + ?Sized> ScatterWriter<'a, M> {
+    /// `tensors` are the memory's.
+    pub(crate) fn new(memory: &'a mut M, tensors: &[TensorInfo]) -> Self {
+        Self { memory: Mutex::new(memory), lane_bytes: tensors.iter().map(|info| info.dtype().lane_bytes()).collect() }
     }
+}
 
-    fn switch(&mut self, other: &mut MemoryState, shared: &mut dyn Iterator<Item = (usize, usize)>) {
-        self.switch(other, shared);
+impl<M: StateMemory + Send + ?Sized> StateWriter for ScatterWriter<'_, M> {
+    fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        let lane_bytes = *self.lane_bytes.get(tensor).ok_or_else(|| Error::usage("no such tensor in the memory"))?;
+        let lanes = Lanes::all(offset / lane_bytes as u64, bytes.len() / lane_bytes);
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).scatter(tensor, &lanes, bytes)
     }
+}
+
+/// Bytes of a lane of the tensor with this number.
+fn lane_bytes_of(state: &impl State, tensor: usize) -> Result<usize> {
+    let info = state.tensors().get(tensor).ok_or_else(|| Error::usage("no such tensor in the memory"))?;
+    Ok(info.dtype().lane_bytes())
 }
 
 /// A state in buffers that somebody else owns: mapped, pinned, a framework's. Its tensors cannot come, go or change their size.
@@ -100,19 +158,5 @@ impl State for LentState<'_> {
 
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
         stretch_of(self.data.get(tensor)?, range)
-    }
-}
-
-impl sealed::Room for LentState<'_> {
-    fn room(&mut self, tensor: usize) -> &mut [u8] {
-        self.data[tensor]
-    }
-
-    fn is_owned(&self) -> bool {
-        false
-    }
-
-    fn switch(&mut self, other: &mut MemoryState, _shared: &mut dyn Iterator<Item = (usize, usize)>) {
-        std::mem::swap(&mut self.infos, other.infos_mut());
     }
 }

@@ -1,5 +1,4 @@
-//! States in memory that are changed in place: values that were prepared and proven beside them are exchanged with the
-//! values that they hold.
+//! States in memory that are changed in place: values are prepared and proven beside them, then written to where they lie.
 
 mod collect;
 mod exchange;
@@ -8,10 +7,46 @@ mod patch_set;
 
 pub(crate) use collect::{PatchCollector, PieceChanges};
 pub use exchange::Ready;
+pub(crate) use lent::ScatterWriter;
 pub use lent::{LentState, StateMemory};
 pub use patch_set::{PatchSet, Run, RunKind};
 
+use std::fmt;
+
 use crate::error::{Error, Result};
+
+/// How far memory is proven (SPEC-in-place section 24.1). One is never said for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Proof {
+    /// The lanes that links code hold the target's values. That says nothing about lanes that no link has coded.
+    ChangedLanes,
+    /// The sums of all of the memory were compared: nothing has changed by accident since the state was hashed.
+    Memory,
+    /// The digests of all of it were compared: it is the state, against attackers too.
+    Hashed,
+}
+
+impl Proof {
+    /// As in statuses and metrics: `changed_lanes`, `memory` or `hashed`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ChangedLanes => "changed_lanes",
+            Self::Memory => "memory",
+            Self::Hashed => "hashed",
+        }
+    }
+}
+
+/// As in texts.
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ChangedLanes => "changed lanes proven",
+            Self::Memory => "memory proven",
+            Self::Hashed => "hashed",
+        })
+    }
+}
 
 /// Appends the lanes in which two stretches of a tensor differ: their numbers, which count from `first` on, and their
 /// new values, little-endian. For programs that compare states that have been proven, such as two versions in a

@@ -3,15 +3,14 @@
 use std::ops::Range;
 
 use crate::error::Result;
+use crate::memory::Proof;
 use crate::progress::Progress;
-use crate::rules::{self, ensure};
 use crate::table::StateTable;
-use crate::tensor::{MemoryState, State, StateDigests, TensorInfo};
+use crate::tensor::{MemoryState, State, TensorInfo};
 
 /// Every difference between a state, the target, and another one, the base, whatever links lie between them. Numbers
-/// and values stand in two arenas, which can go to a device as they are.
-///
-/// A set that has been applied holds what the base had in these places: it is the way back.
+/// and values stand in arenas, which can go to a device as they are: the target's values, and those that the base was proven to
+/// have, which are the way back.
 #[derive(Debug)]
 pub struct PatchSet {
     /// The tensors of the base.
@@ -22,17 +21,20 @@ pub struct PatchSet {
     pub(super) runs: Vec<Run>,
     pub(super) numbers: Vec<u32>,
     pub(super) values: Vec<u8>,
+    /// What the base has in the same places, laid out alike.
+    pub(super) old: Vec<u8>,
+    pub(super) proof: Proof,
     /// The other state's tensors; a tensor that shares its memory with one of this state has no data here.
     pub(super) other: MemoryState,
-    /// Up to where values have been exchanged.
+    /// Up to where values have been written, or may have been.
     pub(super) cursor: Cursor,
     /// Whether the tensors have been exchanged, which comes last.
     pub(super) is_switched: bool,
-    /// Whether there is no way back: the values are still the target's.
-    pub(super) is_settled: bool,
+    /// Whether the way back has failed.
+    pub(super) is_torn: bool,
 }
 
-/// How far an exchange has come: lanes of a run; all lanes before them are exchanged.
+/// How far an exchange has come: lanes of a run; all lanes before them are written.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cursor {
     pub(super) run: usize,
@@ -48,7 +50,8 @@ pub struct Run {
     pub first_lane: u64,
     /// Which lanes.
     pub kind: RunKind,
-    /// Where the values stand in [`PatchSet::values`]: lane by lane, little-endian. It begins at a multiple of 8.
+    /// Where the values stand in [`PatchSet::values`] and [`PatchSet::old_values`]: lane by lane, little-endian. It begins at a
+    /// multiple of 8.
     pub values: Range<usize>,
 }
 
@@ -83,9 +86,25 @@ impl PatchSet {
         &self.numbers
     }
 
-    /// Values of lanes: the target's, or the base's where they have been exchanged.
+    /// Values of lanes: the target's.
     pub fn values(&self) -> &[u8] {
         &self.values
+    }
+
+    /// The values that the base was proven to have in the same places.
+    pub fn old_values(&self) -> &[u8] {
+        &self.old
+    }
+
+    /// How far the target is proven, if the memory holds it after [`apply`](super::Ready::apply).
+    pub fn proof(&self) -> Proof {
+        self.proof
+    }
+
+    /// Whether memory that somebody else provides holds parts of two states, because neither the exchange nor the way back could
+    /// be finished. [`undo`](super::Ready::undo) may be tried again; otherwise the memory must be loaded as a whole.
+    pub fn is_torn(&self) -> bool {
+        self.is_torn
     }
 
     /// The tensors that come whole, with their data: no tensor of the base has their name, dtype and byte length. When
@@ -111,29 +130,24 @@ impl PatchSet {
         (0..self.runs.len()).map(|run| self.lanes_of(run) as u64).sum()
     }
 
-    /// Bytes that are held: both arenas and the tensors that come whole.
+    /// Bytes that are held: the arenas and the tensors that come whole.
     pub fn bytes(&self) -> u64 {
         let whole: usize = self.whole_tensors().map(|(_, data)| data.len()).sum();
-        (size_of_val(self.numbers.as_slice()) + self.values.len() + whole) as u64
+        self.arenas() + whole as u64
+    }
+
+    /// Bytes of the arenas.
+    pub(super) fn arenas(&self) -> u64 {
+        (size_of_val(self.numbers.as_slice()) + self.values.len() + self.old.len()) as u64
     }
 
     /// Hashes a state that the set has been applied to, and compares it with the table of the target. Reports bytes read to
     /// `progress`.
     ///
     /// # Errors
-    /// R-APP-04 if the state is another one; those of reading it, and of `progress`.
+    /// As for [`StateTable::check`].
     pub fn verify(&self, state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<()> {
-        let found = StateDigests::of(state, progress)?;
-        let wrong =
-            state.tensors().iter().zip(&found.tensors).zip(self.table.tensors.iter().zip(&self.table.digests.tensors));
-        let wrong = wrong.into_iter().find(|((info, digest), expected)| (*info, *digest) != *expected);
-        ensure(found == self.table.digests, &rules::APP_04, || {
-            format!("the memory holds the state {}, not {}", found.state, self.table.digests.state)
-        })
-        .map_err(|error| match wrong {
-            Some(((info, _), _)) => error.of_tensor(info.name()),
-            None => error,
-        })
+        self.table.check(state, progress)
     }
 
     /// Lanes of the run with this number.

@@ -8,13 +8,12 @@ use rayon::prelude::*;
 
 use crate::codec::decode::PartChanges;
 use crate::error::{Error, Result};
-use crate::format::WrittenTensor;
-use crate::groups::Groups;
 use crate::in_order::in_order;
 use crate::limits::address;
-use crate::link::{LinkReader, Segment};
+use crate::link::Segment;
 use crate::progress::Progress;
-use crate::replay::lineage::{Lineage, Place, Taken};
+use crate::replay::course::{Course, Group, Item};
+use crate::replay::lineage::Place;
 use crate::replay::output::{Output, make_in};
 use crate::replay::segments::{SegmentNumber, Segments};
 use crate::rules::{self, ensure};
@@ -26,13 +25,14 @@ const STRETCH_BYTES: usize = 1 << 17;
 
 /// A pass over the pieces of a sequence of links.
 pub(super) struct Pass<'a, S, O> {
-    pub(super) links: &'a [&'a LinkReader<S>],
+    pub(super) course: Course<'a, S>,
+    /// Which pieces are built.
+    pub(super) builds: &'a (dyn Fn(Item) -> bool + Sync),
     /// Of each link, the segments that are read.
     pub(super) wanted: &'a [Vec<usize>],
     /// What is held of the base, and the number there of each tensor of the base's table.
     pub(super) held: &'a dyn State,
     pub(super) held_numbers: &'a [usize],
-    pub(super) taken: &'a Taken<'a>,
     pub(super) out: &'a O,
     /// Whether the result of each link is compared with its digests, and the least failure looked for. Otherwise any failure
     /// ends the pass.
@@ -41,15 +41,6 @@ pub(super) struct Pass<'a, S, O> {
     /// from one batch of links to the next.
     pub(super) open_bytes: usize,
     pub(super) progress: &'a dyn Progress,
-}
-
-/// A piece of a lineage, by their numbers.
-type Item = (usize, u64);
-
-/// Pieces that are built together, and the segments with parts of them, ascending.
-struct Group {
-    items: Vec<Item>,
-    segments: Vec<SegmentNumber>,
 }
 
 /// The segments that are open for a group, ascending; `None` if one cannot be decoded.
@@ -112,7 +103,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         let (first, groups) = self.items()?;
         // These need no segment, which may still be on its way.
         self.carry_over(&first)?;
-        let segments = Segments::of(self.links);
+        let segments = Segments::of(self.course.links);
         groups.iter().flat_map(|group| &group.segments).for_each(|&number| segments.expect(number));
         let others = self.wanted.iter().enumerate().flat_map(|(link, wanted)| wanted.iter().map(move |&n| (link, n)));
         let others: Vec<SegmentNumber> = others.filter(|&number| !segments.is_expected(number)).collect();
@@ -126,7 +117,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 least = Failure::least(least.take(), failure);
                 for Piece { item: (number, piece), made, failure, .. } in pieces {
                     least = Failure::least(least.take(), failure);
-                    if let Some((target, made)) = self.taken.lineages[number].target.zip(made) {
+                    if let Some((target, made)) = self.course.lineage(number).target.zip(made) {
                         self.out.take(target, piece, made)?;
                     }
                 }
@@ -135,7 +126,8 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         )?;
         // Every segment is proven, also if the result does not need it.
         let prove = |(): &mut (), &(link, number): &SegmentNumber| {
-            let failure = self.links[link].segment(number).err().map(|error| Failure::new((link, 8, number, 0), error));
+            let failure =
+                self.course.links[link].segment(number).err().map(|error| Failure::new((link, 8, number, 0), error));
             self.note(failure)
         };
         in_order(
@@ -158,25 +150,9 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         }
     }
 
-    /// What writes a lineage.
-    fn places(&self, lineage: &Lineage<'_>) -> &[Place] {
-        &self.taken.places[lineage.places.clone()]
-    }
-
-    fn written(&self, (link, entry): Place) -> Result<&WrittenTensor> {
-        // Lineages are made of written tensors only.
-        self.links[link].index().tensors[entry].written().ok_or_else(|| Error::usage("the tensor is removed"))
-    }
-
-    /// The segment that has a part of a piece.
-    fn segment_of(&self, (link, entry): Place, piece: u64) -> Result<Option<SegmentNumber>> {
-        let segment = self.written((link, entry))?.pieces.get(address(piece)?).copied().flatten();
-        Ok(segment.map(|segment| (link, segment)))
-    }
-
     /// R-APP-04 for an entry's digest of a piece; the hasher has the bytes of the piece.
     fn compare(&self, place: Place, piece: u64, hasher: &blake3::Hasher) -> Result<Option<Failure>> {
-        let written = self.written(place)?;
+        let written = self.course.written(place)?;
         let is_promised = written.digests.get(address(piece)?) == Some(&Digest::of_hashed(hasher));
         let compared = ensure(is_promised, &rules::APP_04, || "the result differs from what the link promises".into());
         let failed = |error: Error| Failure::new((place.0, 9, place.1, piece), error.of_tensor(written.info.name()));
@@ -186,8 +162,9 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     /// R-APP-04 for tensors without data.
     fn check_empty(&self) -> Result<Option<Failure>> {
         let mut least = None;
-        for lineage in self.taken.lineages.iter().filter(|lineage| lineage.info.bytes() == 0) {
-            let places = self.places(lineage);
+        let lineages = self.course.taken.lineages.iter().enumerate();
+        for (_, lineage) in lineages.filter(|(number, one)| one.info.bytes() == 0 && (self.builds)((*number, 0))) {
+            let places = self.course.places(lineage);
             let skipped = if self.compares_each { 0 } else { places.len().saturating_sub(1) };
             let is_compared = self.compares_each || lineage.target.is_some();
             for &place in places.iter().skip(skipped).filter(|_| is_compared) {
@@ -200,45 +177,30 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
 
     /// The pieces that are built without any segment, and the others in groups.
     fn items(&self) -> Result<(Vec<Item>, Vec<Group>)> {
-        let (mut first, mut groups) = (Vec::new(), Vec::new());
-        let mut open = Groups::new();
-        for (number, lineage) in self.taken.lineages.iter().enumerate() {
-            let (info, target, places) = (lineage.info, lineage.target, self.places(lineage));
+        let (mut first, mut built) = (Vec::new(), Vec::new());
+        for (number, lineage) in self.course.taken.lineages.iter().enumerate() {
+            let (info, target, places) = (lineage.info, lineage.target, self.course.places(lineage));
             if places.is_empty() && !O::TAKES_UNCHANGED {
                 self.progress.advance(info.bytes())?;
                 continue;
             }
-            for piece in 0..info.pieces() {
+            for piece in (0..info.pieces()).filter(|&piece| (self.builds)((number, piece))) {
                 let (mut has_part, mut needs_base) = (false, false);
                 for &place in places {
-                    if let Some((link, segment)) = self.segment_of(place, piece)? {
+                    if let Some((link, segment)) = self.course.segment_of(place, piece)? {
                         has_part = true;
-                        needs_base |= self.links[link].index().segments[segment].coding.is_relative();
+                        needs_base |= self.course.links[link].index().segments[segment].coding.is_relative();
                     }
                 }
                 if !has_part && O::TAKES_UNCHANGED && target.is_some() {
                     first.push((number, piece));
                 } else if target.is_some() || needs_base || self.compares_each {
                     // In lineages that have ended, the positions of relative values must still be checked.
-                    let range = info.piece(piece);
-                    groups.extend(open.push(info.dtype(), range.end - range.start, (number, piece)));
+                    built.push((number, piece));
                 }
             }
         }
-        groups.extend(open.finish().map(|(_, group)| group));
-        let groups = groups.into_iter().map(|items| {
-            let mut segments = Vec::new();
-            for &(number, piece) in &items {
-                for &place in self.places(&self.taken.lineages[number]) {
-                    // Those of one group come one after another, or nearly so.
-                    segments.extend(self.segment_of(place, piece)?.filter(|segment| segments.last() != Some(segment)));
-                }
-            }
-            segments.sort_unstable();
-            segments.dedup();
-            Ok(Group { items, segments })
-        });
-        Ok((first, groups.collect::<Result<_>>()?))
+        Ok((first, self.course.grouped(built)?))
     }
 
     /// Builds pieces that need no segment.
@@ -251,7 +213,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     }
 
     fn begin(&self, item: Item) -> Piece<O::Piece> {
-        let made = self.taken.lineages[item.0].target.map(|target| self.out.begin(target));
+        let made = self.course.lineage(item.0).target.map(|target| self.out.begin(target));
         Piece { item, made, bytes: None, failure: None }
     }
 
@@ -280,7 +242,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 open.push((number, segment));
             }
         }
-        each(&mut pieces, |room, piece| self.finish_piece(piece, &open, first..self.links.len(), room))?;
+        each(&mut pieces, |room, piece| self.finish_piece(piece, &open, first..self.course.links.len(), room))?;
         open.drain(..).for_each(|(number, _)| segments.close(number, room_was_short));
         Ok((pieces, least))
     }
@@ -288,15 +250,14 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     /// What some links do to a piece; up to the first whose segment cannot be decoded.
     fn steps<'o>(&'o self, item: Item, open: &'o Open, links: &Range<usize>, steps: &mut Vec<Step<'o>>) -> Result<()> {
         let (number, piece) = item;
-        for &place in self.places(&self.taken.lineages[number]).iter().filter(|(link, _)| links.contains(link)) {
-            let part = match self.segment_of(place, piece)? {
+        for &place in self.course.places(self.course.lineage(number)).iter().filter(|(link, _)| links.contains(link)) {
+            let part = match self.course.segment_of(place, piece)? {
                 None if !self.compares_each => continue,
                 None => None,
                 Some(segment) => {
                     let found = open.binary_search_by_key(&segment, |(number, _)| *number);
                     let Some(decoded) = found.ok().and_then(|found| open[found].1.as_ref()) else { return Ok(()) };
-                    let parts = self.links[segment.0].parts(segment.1);
-                    let part = parts.partition_point(|part| (part.entry, part.piece) < (place.1, piece));
+                    let part = self.course.part(segment, place.1, piece);
                     Some((segment.1, part, decoded.changes(part)))
                 }
             };
@@ -310,7 +271,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     fn judge(&self, (_, piece): Item, steps: &[Step<'_>]) -> Result<Option<Failure>> {
         for Step { place, part, hasher } in steps {
             if let Some((segment, part, changes)) = part
-                && let Err(error) = self.links[place.0].locate(*segment, *part, changes.finish())
+                && let Err(error) = self.course.links[place.0].locate(*segment, *part, changes.finish())
             {
                 return Ok(Some(Failure::new((place.0, 8, *segment, 1 + *part as u64), error)));
             }
@@ -325,7 +286,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
 
     /// Reads what a piece starts from.
     fn read_start(&self, number: usize, begin: u64, bytes: &mut [u8]) -> Result<()> {
-        match self.taken.lineages[number].start {
+        match self.course.lineage(number).start {
             Some(start) => self.held.read(self.held_numbers[start], begin, bytes),
             None => {
                 bytes.fill(0);
@@ -346,7 +307,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         let mut bytes = match piece.bytes.take() {
             Some(bytes) => bytes,
             None => {
-                let range = self.taken.lineages[number].info.piece(index);
+                let range = self.course.lineage(number).info.piece(index);
                 let mut bytes = vec![0; address(range.end - range.start)?];
                 self.read_start(number, range.start, &mut bytes)?;
                 bytes
@@ -371,14 +332,14 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         room: &mut Room<'o>,
     ) -> Result<()> {
         let (number, index) = piece.item;
-        let lineage = &self.taken.lineages[number];
+        let lineage = self.course.lineage(number);
         let Room { steps, buffer } = room;
         steps.clear();
         self.steps(piece.item, open, &links, steps)?;
         let kept = piece.bytes.take();
         let is_zero = lineage.start.is_none() && kept.is_none() && steps.is_empty();
         let mut hasher = blake3::Hasher::new();
-        let last = self.places(lineage).last().filter(|_| !self.compares_each && lineage.target.is_some());
+        let last = self.course.places(lineage).last().filter(|_| !self.compares_each && lineage.target.is_some());
         let whole = lineage.info.piece(index);
         for begin in whole.clone().step_by(STRETCH_BYTES) {
             let range = begin..whole.end.min(begin + STRETCH_BYTES as u64);

@@ -61,7 +61,8 @@ impl Lineages {
 
     /// Follows the next link, which has this number; returns the table of the state that it leads to.
     ///
-    /// `check` is given that table when it is known to be the target's, and before anything changes.
+    /// `check` is given that table, and where its tensors come from, when it is known to be the target's, and before anything
+    /// changes.
     ///
     /// # Errors
     /// Step 7 of SPEC section 10; those of `check`. Nothing has changed then.
@@ -70,10 +71,10 @@ impl Lineages {
         table: &StateTable,
         number: usize,
         link: &LinkReader<S>,
-        check: impl FnOnce(&StateTable) -> Result<T>,
+        check: impl FnOnce(&StateTable, &[Origin]) -> Result<T>,
     ) -> Result<(StateTable, T)> {
         let (reached, origins) = target_table(&table.tensors, &table.digests, link)?;
-        let checked = check(&reached)?;
+        let checked = check(&reached, &origins)?;
         let mut before: Vec<Option<Line>> = std::mem::take(&mut self.alive).into_iter().map(Some).collect();
         self.alive.reserve_exact(origins.len());
         for origin in origins {

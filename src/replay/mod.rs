@@ -5,22 +5,29 @@
 //! each link, so that the right one is blamed.
 
 mod build;
+mod course;
+mod in_place;
 mod lineage;
 mod output;
+mod plan;
 mod segments;
 #[cfg(test)]
 mod tests;
 
+pub use plan::{PiecePlan, PieceStep};
+
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::link::LinkReader;
-use crate::memory::{PatchCollector, PatchSet};
+use crate::memory::{PatchCollector, PatchSet, Proof, ScatterWriter, StateMemory};
 use crate::progress::Progress;
 use crate::replay::build::Pass;
-use crate::replay::lineage::Lineages;
-use crate::replay::output::{Nowhere, Output, Patching, Writing};
+use crate::replay::course::{Course, Item};
+use crate::replay::lineage::{Lineages, Taken};
+use crate::replay::output::{Loading, Nowhere, Output, Patching, Writing};
 use crate::source::Source;
-use crate::table::StateTable;
+use crate::sums::{LinkSums, StateSums};
+use crate::table::{Origin, StateTable};
 use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo, total_bytes};
 
 /// Bytes that the decoded segments of a group of pieces may take.
@@ -61,6 +68,8 @@ pub struct Replay<'a, S> {
     lineages: Lineages,
     /// The files that the state lies in, if that is followed.
     layout: Option<Followed>,
+    /// Sums, if they are followed.
+    sums: Option<FollowedSums>,
     /// Which tensors are taken; all if `None`.
     is_taken: Option<&'a (dyn Fn(&str) -> bool + Sync)>,
     open_bytes: usize,
@@ -69,12 +78,21 @@ pub struct Replay<'a, S> {
 /// The layout that the links lead to so far; `None` for that of nothing.
 struct Followed(Option<Layout>);
 
+/// The sums of the base, of each link, if it has any, and of the target, as far as they are known.
+#[derive(Debug)]
+struct FollowedSums {
+    base: StateSums,
+    links: Vec<Option<LinkSums>>,
+    target: StateSums,
+}
+
 impl<'a, S: Source> Replay<'a, S> {
     /// From a base with this table; no link has been pushed.
     pub fn new(base: StateTable) -> Self {
         let lineages = Lineages::of_base(base.tensors.len());
         let (base, table) = (base.tensors.clone(), base);
-        Self { base, links: Vec::new(), table, lineages, layout: None, is_taken: None, open_bytes: OPEN_BYTES }
+        let (layout, sums, is_taken) = (None, None, None);
+        Self { base, links: Vec::new(), table, lineages, layout, sums, is_taken, open_bytes: OPEN_BYTES }
     }
 
     /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken` chooses (SPEC section 9.1).
@@ -93,21 +111,40 @@ impl<'a, S: Source> Replay<'a, S> {
         Self { layout: Some(Followed(base)), ..self }
     }
 
+    /// Also follows the [`sums`](Self::sums), to take links [in place](Self::in_place). `sums` are the base's, all that are
+    /// known. To be called before the first link is pushed.
+    #[must_use]
+    pub fn with_sums(self, sums: StateSums) -> Self {
+        Self { sums: Some(FollowedSums { base: sums.clone(), links: Vec::new(), target: sums }), ..self }
+    }
+
     /// Adds the next link: step 7 of SPEC section 10, for which nothing is decoded. R-APP-06 is the caller's to check, before
     /// the first link is pushed ([`check_sequence`](crate::check_sequence)).
     ///
     /// # Errors
     /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; R-LAY-01 [with a layout](Self::with_layout); USAGE if the base's table
-    /// has not as many digests as tensors. The error says which link it is about. Nothing has changed then.
+    /// has not as many digests as tensors; IO. The error says which link it is about. Nothing has changed then.
     pub fn push(&mut self, link: &'a LinkReader<S>) -> Result<()> {
         let number = self.links.len();
-        let follow = |table: &StateTable| {
-            let Some(Followed(base)) = &self.layout else { return Ok(None) };
-            let layout = Layout::of_target(&link.index().metadata, base.as_ref(), &table.tensors)?;
-            Ok(Some(Followed(Some(layout))))
+        let follow = |table: &StateTable, origins: &[Origin]| {
+            let layout = match &self.layout {
+                None => None,
+                Some(Followed(base)) => {
+                    let layout = Layout::of_target(&link.index().metadata, base.as_ref(), &table.tensors)?;
+                    Some(Followed(Some(layout)))
+                }
+            };
+            let Some(sums) = &self.sums else { return Ok((layout, None)) };
+            let own = link.sums()?;
+            Ok((layout, Some((sums.target.follow(origins, own.as_ref()), own))))
         };
         let pushed = self.lineages.push(&self.table, number, link, follow);
-        (self.table, self.layout) = pushed.map_err(|error| error.of_link(number))?;
+        let (table, (layout, sums)) = pushed.map_err(|error| error.of_link(number))?;
+        (self.table, self.layout) = (table, layout);
+        if let (Some(followed), Some((target, own))) = (&mut self.sums, sums) {
+            followed.target = target;
+            followed.links.push(own);
+        }
         self.links.push(link);
         Ok(())
     }
@@ -116,6 +153,12 @@ impl<'a, S: Source> Replay<'a, S> {
     /// no link has been pushed.
     pub fn layout(&self) -> Option<&Layout> {
         self.layout.as_ref()?.0.as_ref()
+    }
+
+    /// The sums of the state that the links lead to, of all its tensors, as far as they are known; `None` if they are
+    /// [not followed](Self::with_sums).
+    pub fn sums(&self) -> Option<&StateSums> {
+        self.sums.as_ref().map(|sums| &sums.target)
     }
 
     /// The table of the state that the links lead to: of all its tensors, whichever of them are taken.
@@ -180,9 +223,9 @@ impl<'a, S: Source> Replay<'a, S> {
     /// replay.push(&link)?;
     /// let mut patches = replay.patches(&weights, &weights, u64::MAX, &())?;
     /// // Everything that can fail is done. Now one value is exchanged.
-    /// patches.fit(&mut weights)?.apply();
+    /// patches.fit(&mut weights)?.apply()?;
     /// assert_eq!(weights, target);
-    /// patches.fit(&mut weights)?.undo();
+    /// patches.fit(&mut weights)?.undo()?;
     /// assert_ne!(weights, target);
     /// # Ok(())
     /// # }
@@ -197,6 +240,16 @@ impl<'a, S: Source> Replay<'a, S> {
         budget: u64,
         progress: &dyn Progress,
     ) -> Result<PatchSet> {
+        self.collect(over, budget, |patching| self.pass(held, patching, progress).map(|()| Proof::Hashed))
+    }
+
+    /// Collects what `find` finds: the changes that turn `over` into the target.
+    fn collect(
+        &self,
+        over: &dyn State,
+        budget: u64,
+        find: impl FnOnce(&Patching<'_>) -> Result<Proof>,
+    ) -> Result<PatchSet> {
         let rows = self.table.tensors.iter().zip(&self.table.digests.tensors);
         let (tensors, digests) = rows.filter(|(info, _)| self.takes(info.name())).map(|(i, d)| (i.clone(), *d)).unzip();
         let target = StateTable::new(tensors, digests);
@@ -204,8 +257,42 @@ impl<'a, S: Source> Replay<'a, S> {
         let new: Vec<TensorInfo> = collector.new_tensors().map(|(_, info)| info.clone()).collect();
         let mut new = MemoryState::zeros(&new)?;
         let patching = Patching::new(over, target.tensors, new.writer(), collector);
-        self.pass(held, &patching, progress)?;
-        patching.finish().finish(new)
+        let proof = find(&patching)?;
+        patching.finish().finish(new, proof)
+    }
+
+    /// Builds and proves the target like [`run`](Self::run), straight into memory: there is no second copy of it. The memory
+    /// must have the tensors that are built, by name, dtype and length, unless it is the library's
+    /// [own](StateMemory::own).
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run); those of the memory. USAGE if it has other tensors; then nothing has been written. Otherwise the
+    /// memory is torn.
+    pub fn load<M: StateMemory + Send + ?Sized>(
+        &self,
+        held: &dyn State,
+        memory: &mut M,
+        progress: &dyn Progress,
+    ) -> Result<StateDigests> {
+        let tensors = self.tensors();
+        let has_room = |own: &[TensorInfo]| {
+            own.len() == tensors.len()
+                && own.iter().zip(&tensors).all(|(own, new)| own.name() == new.name() && new.can_patch(own))
+        };
+        if !has_room(memory.tensors()) {
+            let own = memory.own().ok_or_else(|| {
+                Error::usage("the memory does not have the tensors of the version, by name, dtype and length")
+            })?;
+            // First the old ones go.
+            *own = MemoryState::new();
+            *own = MemoryState::zeros(&tensors)?;
+        }
+        memory.describe(&tensors)?;
+        match memory.writer() {
+            Some(writer) => self.pass(held, &Loading(&writer), progress),
+            None => self.pass(held, &Loading(&ScatterWriter::new(memory, &tensors)), progress),
+        }?;
+        Ok(self.table.digests.clone())
     }
 
     /// Does what [`run`](Self::run) does, but keeps nothing of the result.
@@ -218,21 +305,36 @@ impl<'a, S: Source> Replay<'a, S> {
 
     /// Builds all that is taken; if that fails, finds out which link has the fault.
     fn pass<O: Output>(&self, held: &dyn State, out: &O, progress: &dyn Progress) -> Result<()> {
-        let Err(error) = self.build(held, out, false, progress) else { return Ok(()) };
+        let taken = &self.taken();
+        let course = Course { links: &self.links, taken };
+        let wanted: Vec<_> = self.links.iter().map(|link| self.wanted_of(link)).collect();
+        self.pass_over(course, &wanted, &|_| true, held, out, progress)
+    }
+
+    /// The same for the pieces that `builds` chooses. Of the other segments those of `wanted` are proven.
+    fn pass_over<O: Output>(
+        &self,
+        course: Course<'_, S>,
+        wanted: &[Vec<usize>],
+        builds: &(dyn Fn(Item) -> bool + Sync),
+        held: &dyn State,
+        out: &O,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let held_numbers = &self.held_numbers(held)?;
+        let open_bytes = self.open_bytes;
+        let pass = Pass { course, builds, wanted, held, held_numbers, out, compares_each: false, open_bytes, progress };
+        let Err(error) = pass.run() else { return Ok(()) };
         if error.rule().is_none() {
             return Err(error);
         }
-        let least = self.build(held, &Nowhere, true, &|_| progress.advance(0))?;
-        Err(least.map_or(error, build::Failure::into_error))
+        let (out, progress) = (&Nowhere, &|_| progress.advance(0));
+        let pass = Pass { course, builds, wanted, held, held_numbers, out, compares_each: true, open_bytes, progress };
+        Err(pass.run()?.map_or(error, build::Failure::into_error))
     }
 
-    fn build<O: Output>(
-        &self,
-        held: &dyn State,
-        out: &O,
-        compares_each: bool,
-        progress: &dyn Progress,
-    ) -> Result<Option<build::Failure>> {
+    /// The number in `held` of each tensor of the base; where it is not taken, that of the next one.
+    fn held_numbers(&self, held: &dyn State) -> Result<Vec<usize>> {
         let mut held_numbers = Vec::with_capacity(self.base.len());
         let mut count = 0;
         for info in &self.base {
@@ -242,11 +344,12 @@ impl<'a, S: Source> Replay<'a, S> {
         if !held.tensors().iter().eq(self.base.iter().filter(|info| self.takes(info.name()))) {
             return Err(Error::usage("the held state does not contain exactly the selected tensors of the base"));
         }
-        let taken = &self.lineages.taken(&self.table.tensors, &self.links, |name| self.takes(name));
-        let wanted: Vec<Vec<usize>> = self.links.iter().map(|link| self.wanted_of(link)).collect();
-        let (links, wanted) = (&self.links, &wanted);
-        let (held_numbers, open_bytes) = (&held_numbers, self.open_bytes);
-        Pass { links, wanted, held, held_numbers, taken, out, compares_each, open_bytes, progress }.run()
+        Ok(held_numbers)
+    }
+
+    /// The lineages that are built.
+    fn taken(&self) -> Taken<'_> {
+        self.lineages.taken(&self.table.tensors, &self.links, |name| self.takes(name))
     }
 
     /// The segments of a link that are read.

@@ -66,6 +66,29 @@ impl<W: StateWriter + ?Sized> Output for Writing<'_, W> {
     }
 }
 
+/// Writes what is built to memory that holds something else.
+pub(super) struct Loading<'a, W: ?Sized>(pub(super) &'a W);
+
+impl<W: StateWriter + ?Sized> Output for Loading<'_, W> {
+    type Piece = ();
+
+    const TAKES_UNCHANGED: bool = true;
+
+    fn starts_as_zeros(&self, _tensor: usize) -> bool {
+        false
+    }
+
+    fn begin(&self, _tensor: usize) {}
+
+    fn put(&self, (): &mut (), tensor: usize, range: Range<u64>, buffer: &mut Vec<u8>, make: Make<'_>) -> Result<()> {
+        Writing(self.0).put(&mut (), tensor, range, buffer, make)
+    }
+
+    fn take(&self, _tensor: usize, _piece: u64, (): ()) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// Collects what differs from a state in memory.
 pub(super) struct Patching<'a> {
     over: &'a dyn State,
@@ -106,6 +129,12 @@ impl<'a> Patching<'a> {
         };
         let tensors = target.into_iter().enumerate().map(place).collect();
         Self { over, tensors, new, collector: Mutex::new(collector) }
+    }
+
+    /// Adds changes of a piece that have been found otherwise.
+    pub(super) fn take_changes(&self, tensor: usize, piece: u64, changes: PieceChanges) -> Result<()> {
+        let mut collector = self.collector.lock().unwrap_or_else(PoisonError::into_inner);
+        collector.add(tensor, piece, changes)
     }
 
     /// All that has been collected.
@@ -159,8 +188,7 @@ impl Output for Patching<'_> {
         if self.starts_as_zeros(tensor) {
             return Ok(());
         }
-        let mut collector = self.collector.lock().unwrap_or_else(PoisonError::into_inner);
-        collector.add(tensor, piece, made.changes)
+        self.take_changes(tensor, piece, made.changes)
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Segments<'a, S> {
 struct Slot {
     /// How many groups will still ask for it.
     uses: usize,
+    /// Whether any group was to ask for it.
+    was_expected: bool,
     segment: Option<Arc<Segment>>,
 }
 
@@ -38,12 +40,14 @@ impl<'a, S: Source> Segments<'a, S> {
 
     /// One more group will ask for the segment.
     pub(super) fn expect(&self, number: SegmentNumber) {
-        self.slot(number).uses += 1;
+        let mut slot = self.slot(number);
+        slot.uses += 1;
+        slot.was_expected = true;
     }
 
-    /// Whether any group asks for the segment.
+    /// Whether any group asks for the segment, or has asked for it.
     pub(super) fn is_expected(&self, number: SegmentNumber) -> bool {
-        self.slot(number).uses > 0
+        self.slot(number).was_expected
     }
 
     /// The decoded segment: steps 8.1 to 8.4 of SPEC section 10. Other threads that want it wait meanwhile.

@@ -1,13 +1,16 @@
 //! Sums: two numbers for any lanes of a piece, which add up, so that lanes can be proven without reading the rest
 //! (SPEC-in-place section 24).
 
+mod lanes;
 mod record;
+mod rows;
 mod state;
 mod tables;
 
 pub use record::{LinkSums, PieceSums};
 pub use state::StateSums;
 
+use crate::codec::lane::{Lane, with_lane};
 use crate::sums::tables::TABLES;
 
 /// What sums are taken modulo: a prime.
@@ -15,6 +18,7 @@ pub const MODULUS: u32 = (1 << 31) - 1;
 
 /// Units of a row: their products are added before they are reduced.
 const ROW: usize = 1 << 12;
+const ROW_BYTES: usize = 2 * ROW;
 
 /// The sums of some bytes of a piece (SPEC-in-place section 24.2). Those of different bytes of one piece add up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -52,60 +56,33 @@ impl Sums {
 
     /// Of bytes that stand one after another, the first at byte `begin` of the piece, which is even.
     pub fn of_bytes(begin: u64, bytes: &[u8]) -> Self {
-        let mut sums = Self::ZERO;
-        let (units, rest) = bytes.as_chunks::<2>();
-        let last = rest.first().map(|&byte| [byte, 0]);
-        let mut row = Row::default();
-        for (unit, number) in units.iter().chain(&last).zip(begin / 2..) {
-            if number % ROW as u64 == 0 {
-                sums = sums.plus(row.end());
-            }
-            row.add(number, u16::from_le_bytes(*unit).into());
-        }
-        sums.plus(row.end())
+        rows::of_bytes(begin, bytes)
     }
 
     /// Of lanes of `lane_bytes` bytes, by their numbers in the piece, ascending, and their values, little-endian.
     pub fn of_lanes(lane_bytes: usize, numbers: &[u32], values: &[u8]) -> Self {
-        let mut sums = Self::ZERO;
-        let mut row = Row::default();
-        for (&number, value) in numbers.iter().zip(values.chunks_exact(lane_bytes)) {
-            let begin = u64::from(number) * lane_bytes as u64;
-            for (&byte, place) in value.iter().zip(begin..) {
-                if place / 2 / ROW as u64 != row.number {
-                    sums = sums.plus(row.end());
-                }
-                row.add(place / 2, u64::from(byte) << (8 * (place % 2)));
-            }
-        }
-        sums.plus(row.end())
+        with_lane!(lane_bytes, L => lanes::of_lanes::<L>(numbers.iter().copied().zip(L::chunks(values).iter().copied())))
     }
 }
 
-/// Units of one row that have been added: at most as many as it has, so that nothing overflows.
+/// Sums of rows, added up.
 #[derive(Default)]
-struct Row {
-    number: u64,
-    products: [u64; 2],
-}
+struct Total([u64; 2]);
 
-impl Row {
-    /// Adds what stands at a unit of this row, or of the next one if the last has been ended.
-    fn add(&mut self, unit: u64, value: u64) {
-        self.number = unit / ROW as u64;
-        // A piece has 2^23 units.
-        let place = usize::try_from(unit % ROW as u64).unwrap_or(0);
-        for (products, low) in self.products.iter_mut().zip(&TABLES.low) {
-            *products += value * u64::from(low[place]);
+impl Total {
+    /// Adds what the products of a row's units with the numbers of the row add up to: below 2^59.
+    fn add(&mut self, row: u64, products: [u64; 2]) {
+        // A piece has no other rows.
+        let Some(high) = usize::try_from(row).ok().and_then(|row| TABLES.high.get(row)) else { return };
+        for ((total, products), &high) in self.0.iter_mut().zip(products).zip(high) {
+            // A number below 2^32 that leaves the same, and twice as large a one.
+            let folded = |number: u64| (number & P) + (number >> 31);
+            *total += folded(folded(products) * u64::from(high));
         }
     }
 
-    /// Its sums; nothing has been added then.
-    fn end(&mut self) -> Sums {
-        let number = usize::try_from(self.number).unwrap_or(usize::MAX);
-        let products = std::mem::take(&mut self.products);
-        let of = |k: usize| TABLES.high[k].get(number).map_or(0, |&high| reduced(products[k] % P * u64::from(high)));
-        Sums([of(0), of(1)])
+    fn sums(self) -> Sums {
+        Sums(self.0.map(reduced))
     }
 }
 
@@ -134,6 +111,44 @@ mod tests {
         for (bytes, begin, expected) in rows {
             assert_eq!(Sums::of_bytes(begin, bytes).numbers(), expected);
         }
+    }
+
+    /// SPEC-in-place section 24.2, word by word.
+    fn plain(begin: u64, bytes: &[u8]) -> Sums {
+        let of = |k: usize| {
+            let product = |(byte, place): (&u8, u64)| {
+                let low = TABLES.low[usize::try_from((place >> 1) % ROW as u64).unwrap()][k];
+                let high = TABLES.high[usize::try_from(place >> 13).unwrap()][k];
+                (u64::from(*byte) << (8 * (place % 2))) % P * u64::from(low) % P * u64::from(high) % P
+            };
+            reduced(bytes.iter().zip(begin..).map(product).sum())
+        };
+        Sums([of(0), of(1)])
+    }
+
+    fn noise(seed: u8, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        blake3::Hasher::new().update(&[seed]).finalize_xof().fill(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn bytes_at_any_place_are_multiplied_with_their_numbers() {
+        let bytes = noise(1, 12 * ROW_BYTES);
+        let full = vec![0xFF; 12 * ROW_BYTES];
+        for begin in [0, 2, 62, 64, 66, 8190, 8192, 3 * 8192 + 100, (1 << 24) - 12 * 8192] {
+            for length in [0, 1, 2, 3, 62, 63, 64, 65, 127, 128, 129, 8191, 8192, 8193, 17 * 1024, 70_001, 12 * 8192] {
+                for bytes in [&bytes, &full] {
+                    assert_eq!(
+                        Sums::of_bytes(begin, &bytes[..length]),
+                        plain(begin, &bytes[..length]),
+                        "{begin} {length}"
+                    );
+                }
+            }
+        }
+        // Whatever lies beyond the piece.
+        assert_eq!(Sums::of_bytes(1 << 24, &bytes), Sums::ZERO);
     }
 
     #[test]

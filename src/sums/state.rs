@@ -47,6 +47,11 @@ impl StateSums {
         link_sums: Option<&LinkSums>,
     ) -> Result<Self> {
         let (_, origins) = target_table(&table.tensors, &table.digests, link)?;
+        Ok(self.follow(&origins, link_sums))
+    }
+
+    /// The same, where it is known what becomes of each tensor.
+    pub(crate) fn follow(&self, origins: &[Origin], link_sums: Option<&LinkSums>) -> Self {
         let tensors = origins.iter().map(|origin| match origin {
             Origin::Base(number) => self.tensors.get(*number).cloned().flatten(),
             Origin::Link(entry, _) => {
@@ -54,7 +59,7 @@ impl StateSums {
                 Some(pieces.iter().map(|sums| sums.piece).collect())
             }
         });
-        Ok(Self { tensors: tensors.collect() })
+        Self { tensors: tensors.collect() }
     }
 
     /// Reads all of a state and compares its sums: nothing has changed by accident since they were known to be right. That
@@ -62,12 +67,13 @@ impl StateSums {
     /// `progress`.
     ///
     /// # Errors
-    /// R-SUM-04 with the first tensor that differs; those of reading the state, and of `progress`.
+    /// R-SUM-04, with the first tensor that differs, or if there are not as many tensors; those of reading the state, and of `progress`.
     pub fn check(&self, state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<()> {
+        let count = state.tensors().len();
+        ensure(self.tensors.len() == count, &rules::SUM_04, || format!("the memory has {count} tensors"))?;
         let found = of_pieces(state, progress, |bytes| Sums::of_bytes(0, bytes))?;
-        let expected = self.tensors.iter().map(Some).chain(std::iter::repeat(None));
-        for ((info, found), expected) in state.tensors().iter().zip(&found).zip(expected) {
-            let is_same = expected.and_then(Option::as_ref) == Some(found);
+        for ((info, found), expected) in state.tensors().iter().zip(&found).zip(&self.tensors) {
+            let is_same = expected.as_ref() == Some(found);
             ensure(is_same, &rules::SUM_04, || "the memory has other sums than the version".into())
                 .map_err(|error| error.of_tensor(info.name()))?;
         }

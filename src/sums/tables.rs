@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use crate::codec::blocks::{BLOCK, Factors};
 use crate::sums::{MODULUS, ROW};
 
 /// What the numbers are made from.
@@ -10,12 +11,14 @@ const CONTEXT: &str = "deltachain 2026-11-25 sums v1";
 /// Rows of a piece.
 const ROWS: usize = 1 << 11;
 
-/// The numbers for each of the two sums.
+/// The numbers for the two sums.
 pub(super) struct Tables {
-    /// By the place of a unit in its row.
-    pub(super) low: [Vec<u32>; 2],
-    /// By row.
-    pub(super) high: [Vec<u32>; 2],
+    /// For both, by the place of a unit in its row.
+    pub(super) low: Vec<[u32; 2]>,
+    /// The same for blocks of units.
+    pub(super) factors: Vec<Factors>,
+    /// For both, by row.
+    pub(super) high: Vec<[u32; 2]>,
 }
 
 pub(super) static TABLES: LazyLock<Tables> = LazyLock::new(|| {
@@ -27,7 +30,15 @@ pub(super) static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     })
     .filter(|&number| number != 0 && number != MODULUS);
     let mut next = |count| numbers.by_ref().take(count).collect::<Vec<u32>>();
-    Tables { low: [next(ROW), next(ROW)], high: [next(ROWS), next(ROWS)] }
+    let (low, high) = ([next(ROW), next(ROW)], [next(ROWS), next(ROWS)]);
+    let factors = (0..ROW).step_by(BLOCK / 2).map(|block| {
+        let place = |odd, number| block + 4 * number + odd;
+        let two = |low: &[u32], place: usize| u64::from(low[place]) | u64::from(low[place + 2]) << 32;
+        low.each_ref().map(|low| [0, 1].map(|odd| std::array::from_fn(|number| two(low, place(odd, number)))))
+    });
+    let factors = factors.collect();
+    let both = |[first, second]: [Vec<u32>; 2]| first.into_iter().zip(second).map(<[u32; 2]>::from).collect();
+    Tables { low: both(low), factors, high: both(high) }
 });
 
 #[cfg(test)]
@@ -37,8 +48,9 @@ mod tests {
 
     #[test]
     fn the_numbers_of_the_specification() {
-        let all = [&TABLES.low[0], &TABLES.low[1], &TABLES.high[0], &TABLES.high[1]];
-        let bytes: Vec<u8> = all.into_iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
+        let of = |both: &[[u32; 2]], k: usize| both.iter().map(|both| both[k]).collect::<Vec<u32>>();
+        let all = [of(&TABLES.low, 0), of(&TABLES.low, 1), of(&TABLES.high, 0), of(&TABLES.high, 1)];
+        let bytes: Vec<u8> = all.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
         let text = include_str!("../../SPEC-in-place.md");
         assert!(text.contains(&Digest::of_bytes(&bytes).to_string()));
         for table in all {

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::limits::address;
+use crate::tensor::lanes::{Lanes, gather};
 use crate::tensor::{Dtype, PIECE_BYTES, PIECE_LENGTH, TensorInfo};
 
 /// A set of tensors that can be read piecewise and from several threads: a file, a directory of shards, memory.
@@ -23,6 +24,14 @@ pub trait State: Sync {
     /// [`read`](Self::read).
     fn bytes(&self, _tensor: usize, _range: Range<u64>) -> Option<&[u8]> {
         None
+    }
+
+    /// Fills `out` with the values of some lanes of tensor number `tensor`, one after another.
+    ///
+    /// # Errors
+    /// IO if they cannot be read; USAGE if there are no such lanes, or if `out` does not have their length.
+    fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
+        gather(self, tensor, lanes, out)
     }
 
     /// The number of the tensor with this name.
@@ -44,6 +53,10 @@ impl<T: State + ?Sized> State for &T {
         (**self).bytes(tensor, range)
     }
 
+    fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
+        (**self).gather(tensor, lanes, out)
+    }
+
     fn find(&self, name: &str) -> Option<usize> {
         (**self).find(name)
     }
@@ -61,6 +74,10 @@ impl State for ReadOnce<'_> {
 
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
         self.0.read(tensor, offset, out)
+    }
+
+    fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
+        self.0.gather(tensor, lanes, out)
     }
 }
 
@@ -175,9 +192,9 @@ impl MemoryState {
         &mut self.data[tensor]
     }
 
-    /// Name, dtype and shape of each tensor; their data stay as they are.
-    pub(crate) fn infos_mut(&mut self) -> &mut Vec<TensorInfo> {
-        &mut self.infos
+    /// Takes other shapes for the same tensors.
+    pub(crate) fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
+        redescribe(&mut self.infos, tensors)
     }
 
     /// Exchanges this state with `other`, except the data of some tensors, which stay here: `shared` gives their
@@ -212,6 +229,16 @@ impl State for MemoryState {
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
         stretch_of(self.data.get(tensor)?, range)
     }
+}
+
+/// Takes other descriptions of tensors whose data stay as they are: of the same names, dtypes and lengths.
+pub(crate) fn redescribe(own: &mut Vec<TensorInfo>, tensors: &[TensorInfo]) -> Result<()> {
+    let is_same = |(own, new): (&TensorInfo, &TensorInfo)| own.name() == new.name() && new.can_patch(own);
+    if own.len() != tensors.len() || !own.iter().zip(tensors).all(is_same) {
+        return Err(Error::usage("these are not the tensors of the memory, by name, dtype and length"));
+    }
+    own.clone_from_slice(tensors);
+    Ok(())
 }
 
 /// [`State::read`] for a state all of whose [bytes](State::bytes) are in memory.

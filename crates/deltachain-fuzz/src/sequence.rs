@@ -63,10 +63,10 @@ pub fn sequence(data: &[u8]) {
             assert!(written == state, "in one pass, links lead elsewhere");
             assert!(sequence.damage.is_some() || state == last, "links lead elsewhere");
             let mut ready = set.fit(&mut memory).expect("the set was made for this memory");
-            ready.exchange(sequence.stop.into());
-            ready.undo();
+            ready.exchange(sequence.stop.into()).expect("nobody else can write to it");
+            ready.undo().expect("nobody else can write to it");
             assert!(memory == base, "the way back leads elsewhere");
-            set.fit(&mut memory).expect("memory is what it was").apply();
+            set.fit(&mut memory).expect("memory is what it was").apply().expect("nobody else can write to it");
             assert!(memory == state, "patched memory is another state");
         }
         (Err(built), Err(patched), Err((link, one))) => {

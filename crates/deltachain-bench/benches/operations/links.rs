@@ -106,9 +106,9 @@ impl Group<'_> {
         let link = Link::of(self.pair, Profile::Compact)?;
         let mut patches = link.replay(|replay| replay.patches(base, base, u64::MAX, &()))?;
         let mut weights = base.clone();
-        patches.fit(&mut weights)?.apply();
+        patches.fit(&mut weights)?.apply()?;
         let is_there = output::holds(&weights, target);
-        patches.fit(&mut weights)?.undo();
+        patches.fit(&mut weights)?.undo()?;
         if !is_there || !output::holds(&weights, base) {
             return Err(format!("{name}: the exchange is not exact").into());
         }
@@ -118,9 +118,9 @@ impl Group<'_> {
                 turn = !turn;
                 let mut ready = patches.fit(&mut weights)?;
                 if turn {
-                    ready.apply();
+                    ready.apply()?;
                 } else {
-                    ready.undo();
+                    ready.undo()?;
                 }
                 Ok(())
             });

@@ -82,7 +82,7 @@ fn main() -> Result {
                 let store = Store::open(request.trim_start_matches("follow "), StoreOptions::default())?;
                 let mut subscriber = Follower::in_memory(store, FollowerOptions::default())?;
                 let mut first = subscriber.prepare(Some(0), &())?.ok_or("version 0 is held already")?;
-                subscriber.settle(&mut first)?;
+                subscriber.apply(&mut first)?;
                 let start = Instant::now();
                 let second = subscriber.prepare(Some(1), &())?;
                 let seconds = start.elapsed().as_secs_f64();
@@ -123,6 +123,6 @@ fn decode(
     }
     let mut patches = replay.patches(&*room, &*room, u64::MAX, &())?;
     let pause = Instant::now();
-    patches.fit(room)?.apply();
+    patches.fit(room)?.apply()?;
     Ok(Some(pause.elapsed().as_secs_f64()))
 }

@@ -107,8 +107,6 @@ pub struct PreparedPatches<M = MemoryState> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Forth,
-    /// There is no way back.
-    Settle,
     Back,
 }
 
@@ -141,8 +139,8 @@ impl<M> PreparedPatches<M> {
         &self.public.metadata
     }
 
-    /// What changes in the memory of each shard: lanes and their values, and tensors that come whole. These are the new
-    /// version's values until it is applied, and then the values of the version before.
+    /// What changes in the memory of each shard: lanes and their values, and tensors that come whole. When it has been applied,
+    /// the tensors that come whole are those of the version before.
     pub fn patch_sets(&self) -> &[PatchSet] {
         &self.sets
     }
@@ -199,18 +197,10 @@ impl<M: StateMemory> Follower<Memory<M>> {
     /// [undone](Self::undo).
     ///
     /// # Errors
-    /// USAGE if the memory is not at the version any more that this was prepared for. Nothing has changed then.
+    /// USAGE if the memory is not at the version any more that this was prepared for; R-APP-01 if somebody has written to it.
+    /// Nothing has changed then, unless a [set](PreparedPatches::patch_sets) says that it is torn.
     pub fn apply(&mut self, prepared: &mut PreparedPatches<M>) -> Result<Switched<()>> {
         self.place.go(prepared, Way::Forth)
-    }
-
-    /// As [`apply`](Self::apply), but it cannot be undone: the prepared version keeps its values, which are only read. So
-    /// others may go on reading them.
-    ///
-    /// # Errors
-    /// As for [`apply`](Self::apply).
-    pub fn settle(&mut self, prepared: &mut PreparedPatches<M>) -> Result<Switched<()>> {
-        self.place.go(prepared, Way::Settle)
     }
 
     /// Makes the memory hold the version before again, bit for bit. What has been prepared can be applied again.
@@ -320,11 +310,14 @@ impl<M: StateMemory> Memory<M> {
             _ => &mut self.memories,
         };
         let mut ready = fit(sets, memories)?;
-        ready.iter_mut().for_each(match way {
-            Way::Forth => Ready::apply,
-            Way::Settle => Ready::settle,
-            Way::Back => Ready::undo,
-        });
+        for place in 0..ready.len() {
+            let done = if is_forth { ready[place].apply() } else { ready[place].undo() };
+            if done.is_err() && is_forth {
+                // If that fails too, the set says that it is torn.
+                ready[..place].iter_mut().for_each(|ready| drop(ready.undo()));
+            }
+            done?;
+        }
         if let Some(memories) = &mut other.memories {
             std::mem::swap(&mut self.memories, memories);
         }

@@ -1,0 +1,366 @@
+//! Plans: what links do to the lanes that they code, piece by piece. Whoever holds the lanes, wherever they lie, can prove
+//! and write them without the rest of the piece (SPEC-in-place section 24.6).
+
+use std::collections::VecDeque;
+
+use rayon::prelude::*;
+
+use crate::error::{Error, ErrorClass, Result, Section};
+use crate::format::Start;
+use crate::limits::address;
+use crate::replay::course::{Course, Group, Item};
+use crate::replay::lineage::{Place, Taken};
+use crate::replay::segments::{SegmentNumber, Segments};
+use crate::replay::{FollowedSums, Replay};
+use crate::rules::{self, Rule, ensure};
+use crate::source::Source;
+use crate::sums::{PieceSums, Sums};
+
+/// What links do to one piece of a tensor, in lanes: see [`Replay::plans`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PiecePlan {
+    /// The tensor's number in the table of the base.
+    pub tensor: usize,
+    /// The number of the piece.
+    pub piece: u64,
+    /// The lane of the tensor with which the piece begins.
+    pub first_lane: u64,
+    /// The lanes that any of the links codes, strictly ascending, counted from `first_lane`; `None` if they are all of the piece.
+    pub lanes: Option<Vec<u32>>,
+    /// What the links do that code lanes of the piece, in their order.
+    pub steps: Vec<PieceStep>,
+}
+
+/// What one link does to the lanes of a piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PieceStep {
+    /// The number of the link.
+    pub link: usize,
+    /// Which of the [lanes](PiecePlan::lanes) it codes, by their places among them, strictly ascending; `None` if all of them.
+    pub places: Option<Vec<u32>>,
+    /// Whether values are differences (SPEC section 8.3) modulo 2^W; otherwise they are the new lanes.
+    pub is_relative: bool,
+    /// A value for each lane, little-endian.
+    pub values: Vec<u8>,
+    /// The sums of the piece before this link.
+    pub before: Sums,
+    /// The sums of the new values: R-SUM-03.
+    pub coded: Sums,
+    /// The sums of the piece after this link: R-SUM-04.
+    pub piece: Sums,
+}
+
+/// A broken rule of step 3 of the operation, and where: link, entry, piece.
+#[derive(Debug)]
+pub(super) struct Failure {
+    place: (usize, usize, u64),
+    error: Error,
+}
+
+impl Failure {
+    /// The lesser one, if any.
+    pub(super) fn least(left: Option<Self>, right: Option<Self>) -> Option<Self> {
+        left.into_iter().chain(right).min_by_key(|failure| failure.place)
+    }
+
+    pub(super) fn into_error(self) -> Error {
+        self.error
+    }
+}
+
+/// A piece that has been planned.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) item: Item,
+    /// What the links do; `None` if lanes are not enough for that.
+    pub(super) plan: Option<PiecePlan>,
+    /// Of each step the entry, and the segment with the part.
+    pub(super) sources: Vec<(Place, SegmentNumber)>,
+    /// R-SUM-04 of a link without a part.
+    pub(super) failure: Option<Failure>,
+}
+
+/// Makes plans for pieces.
+#[derive(Debug)]
+pub(super) struct Planner<'a, S> {
+    pub(super) course: Course<'a, S>,
+    pub(super) sums: &'a FollowedSums,
+}
+
+/// The lanes that a link codes, and their values.
+type Coded = (Option<Vec<u32>>, Vec<u8>);
+
+impl<S: Source> Planner<'_, S> {
+    /// Whether the lanes that are coded are enough to prove a piece, as far as indexes and sums tell.
+    pub(super) fn takes(&self, (number, piece): Item) -> Result<bool> {
+        let lineage = self.course.lineage(number);
+        if lineage.target.is_none() || self.sums_before(number, piece)?.is_none() {
+            return Ok(false);
+        }
+        for &place in self.course.places(lineage) {
+            let is_local = match self.course.segment_of(place, piece)? {
+                Some((link, segment)) => {
+                    let coding = self.course.links[link].index().segments[segment].coding;
+                    coding.is_sparse() || !coding.is_relative()
+                }
+                None => true,
+            };
+            if !is_local || self.sums_of(place, piece)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The sums that a piece has in the base.
+    fn sums_before(&self, lineage: usize, piece: u64) -> Result<Option<Sums>> {
+        let Some(start) = self.course.lineage(lineage).start else { return Ok(None) };
+        let pieces = self.sums.base.tensors.get(start).and_then(Option::as_ref);
+        let piece = address(piece)?;
+        Ok(pieces.and_then(|pieces| pieces.get(piece)).copied())
+    }
+
+    /// The sums that a link has for a piece.
+    fn sums_of(&self, (link, entry): Place, piece: u64) -> Result<Option<PieceSums>> {
+        let of_link = self.sums.links.get(link).and_then(Option::as_ref);
+        let piece = address(piece)?;
+        Ok(of_link.and_then(|sums| sums.entries.get(entry)?.get(piece).copied()))
+    }
+
+    /// The pieces that links write, which need no more than lanes.
+    pub(super) fn items(&self) -> Result<Vec<Item>> {
+        let mut items = Vec::new();
+        for (number, lineage) in self.course.taken.lineages.iter().enumerate() {
+            if self.course.places(lineage).is_empty() {
+                continue;
+            }
+            for piece in 0..lineage.info.pieces() {
+                if self.takes((number, piece))? {
+                    items.push((number, piece));
+                }
+            }
+        }
+        Ok(items)
+    }
+
+    /// Plans the pieces of a group. Its segments are opened link by link, and let go one by one.
+    ///
+    /// # Errors
+    /// Those of step 8 of SPEC section 10 without 8.5; of some segment, not always the first.
+    pub(super) fn plan(&self, group: &Group, segments: &Segments<'_, S>) -> Result<Vec<Planned>> {
+        let mut coded: Vec<Option<Vec<Coded>>> = group.items.iter().map(|_| Some(Vec::new())).collect();
+        for &number in &group.segments {
+            let segment = segments.open(number)?;
+            for (&(lineage, piece), coded) in group.items.iter().zip(&mut coded) {
+                let places = self.course.places(self.course.lineage(lineage));
+                let Ok(place) = places.binary_search_by_key(&number.0, |(link, _)| *link) else { continue };
+                if self.course.segment_of(places[place], piece)? != Some(number) {
+                    continue;
+                }
+                if !segment.has_one_context() {
+                    *coded = None;
+                }
+                if let Some(coded) = coded {
+                    coded.push(segment.coded(self.course.part(number, places[place].1, piece))?);
+                }
+            }
+            drop(segment);
+            segments.close(number, false);
+        }
+        let planned = group.items.iter().zip(coded).map(|(&item, coded)| self.planned(item, coded));
+        planned.collect()
+    }
+
+    /// The plan of a piece from what each link that has a part of it codes.
+    fn planned(&self, item: Item, coded: Option<Vec<Coded>>) -> Result<Planned> {
+        let (number, piece) = item;
+        let lineage = self.course.lineage(number);
+        let mut planned = Planned { item, plan: None, sources: Vec::new(), failure: None };
+        let (Some(tensor), Some(base), Some(coded)) = (lineage.start, self.sums_before(number, piece)?, coded) else {
+            return Ok(planned);
+        };
+        let lane_bytes = lineage.info.dtype().lane_bytes();
+        let range = lineage.info.piece(piece);
+        let (lanes, places) = union(coded.iter().map(|(numbers, _)| numbers.as_deref()));
+        let mut values = places.into_iter().zip(coded.into_iter().map(|(_, values)| values));
+        let (mut steps, mut before) = (Vec::new(), base);
+        for &place in self.course.places(lineage) {
+            let unknown = || Error::usage("the sums of the piece are not known");
+            let sums = self.sums_of(place, piece)?.ok_or_else(unknown)?;
+            if let Some(segment) = self.course.segment_of(place, piece)? {
+                // In the order of the links.
+                let (places, values) = values.next().ok_or_else(unknown)?;
+                let is_relative = self.course.links[segment.0].index().segments[segment.1].coding.is_relative();
+                let PieceSums { coded, piece } = sums;
+                steps.push(PieceStep { link: place.0, places, is_relative, values, before, coded, piece });
+                planned.sources.push((place, segment));
+            } else {
+                let failure = self.ensure(before == sums.piece, &rules::SUM_04, place, piece)?;
+                planned.failure = Failure::least(planned.failure.take(), failure);
+            }
+            before = sums.piece;
+        }
+        let first_lane = range.start / lane_bytes as u64;
+        planned.plan = Some(PiecePlan { tensor, piece, first_lane, lanes, steps });
+        Ok(planned)
+    }
+
+    /// A rule of step 3, for an entry of a link and a piece.
+    pub(super) fn ensure(&self, holds: bool, rule: &'static Rule, place: Place, piece: u64) -> Result<Option<Failure>> {
+        let checked = ensure(holds, rule, || {
+            if rule.id == rules::SUM_03.id {
+                "the new values of the coded lanes have other sums than the link promises".into()
+            } else {
+                "the piece comes to other sums than the link promises: the memory does not hold the base, or the link is wrong"
+                    .into()
+            }
+        });
+        let Err(error) = checked else { return Ok(None) };
+        let (link, entry) = place;
+        let name = self.course.written(place)?.info.name();
+        let error = match self.course.segment_of(place, piece)? {
+            Some((_, segment)) => error.in_section(Section::Segment(segment)),
+            None => error.in_section(Section::Index),
+        };
+        Ok(Some(Failure { place: (link, entry, piece), error: error.of_tensor(name).of_link(link) }))
+    }
+}
+
+/// The union of lanes, which ascend; `None` if all of a piece are among them. And for each list where its lanes are in the union;
+/// `None` if it is the union.
+fn union<'a>(lists: impl Iterator<Item = Option<&'a [u32]>> + Clone) -> (Option<Vec<u32>>, Vec<Option<Vec<u32>>>) {
+    let all: Option<Vec<&[u32]>> = lists.clone().collect();
+    let Some(all) = all else {
+        // Then numbers are places.
+        return (None, lists.map(|list| list.map(<[u32]>::to_vec)).collect());
+    };
+    let mut lanes = all.concat();
+    if all.len() > 1 {
+        lanes.sort_unstable();
+        lanes.dedup();
+    }
+    let places = all.iter().map(|list| {
+        let place = |lane| u32::try_from(lanes.partition_point(|other| other < lane)).unwrap_or(u32::MAX);
+        (list.len() < lanes.len()).then(|| list.iter().map(place).collect())
+    });
+    let places = places.collect();
+    (Some(lanes), places)
+}
+
+/// The plans of a sequence of links: see [`Replay::plans`].
+struct Plans<'a, S> {
+    replay: &'a Replay<'a, S>,
+    sums: &'a FollowedSums,
+    taken: Taken<'a>,
+    segments: Segments<'a, S>,
+    groups: VecDeque<Group>,
+    ready: VecDeque<PiecePlan>,
+}
+
+impl<S: Source> Replay<'_, S> {
+    /// What the links do to the lanes that they code, piece by piece, for whoever holds these lanes: a device, several processes
+    /// together. For each step in order, the old values of its lanes are those that the memory holds, changed by the steps
+    /// before it; the sums of its new values must be [`coded`](PieceStep::coded), and those of the piece
+    /// [`piece`](PieceStep::piece). Nothing may be written before all plans have been proven in all their steps. Lanes
+    /// that lie in several places are proven in each. [`in_place`](Self::in_place) does that for a [`State`].
+    ///
+    /// Pieces without a part have no plan; that their sums stay is compared here. Memory: the coded lanes of a group of pieces,
+    /// of all links.
+    ///
+    /// # Errors
+    /// UNSUPPORTED, without a rule, if lanes are not enough (SPEC-in-place section 24.6, step 2); USAGE if sums are [not
+    /// followed](Self::with_sums). While plans are made: those of step 8 of SPEC section 10 without 8.5, R-SUM-04,
+    /// UNSUPPORTED, IO. Nothing comes after an error.
+    pub fn plans(&self) -> Result<impl Iterator<Item = Result<PiecePlan>> + use<'_, S>> {
+        let sums = self.followed_sums()?;
+        let taken = self.taken();
+        let planner = Planner { course: Course { links: &self.links, taken: &taken }, sums };
+        if let Some(refused) = self.why_not(&planner)? {
+            return Err(self.first_fault().err().unwrap_or(refused));
+        }
+        let groups = planner.course.grouped(planner.items()?)?;
+        let segments = Segments::of(&self.links);
+        groups.iter().flat_map(|group| &group.segments).for_each(|&number| segments.expect(number));
+        Ok(Plans { replay: self, sums, taken, segments, groups: groups.into(), ready: VecDeque::new() })
+    }
+
+    /// The sums, if they are followed.
+    pub(super) fn followed_sums(&self) -> Result<&FollowedSums> {
+        self.sums.as_ref().ok_or_else(|| Error::usage("the sums of the base are needed to take links in place"))
+    }
+
+    /// Why lanes are not enough, as far as indexes and sums tell.
+    fn why_not(&self, planner: &Planner<'_, S>) -> Result<Option<Error>> {
+        let refused = |message: &str, link: usize| Error::refused(ErrorClass::Unsupported, message).of_link(link);
+        for (number, link) in self.links.iter().enumerate() {
+            for entry in link.index().tensors.iter().filter(|entry| self.takes(entry.name())) {
+                if entry.written().is_none_or(|written| written.start == Start::Zeros) {
+                    let message = "a tensor is set or removed, which cannot be done in place";
+                    return Ok(Some(refused(message, number).of_tensor(entry.name())));
+                }
+            }
+            if planner.sums.links.get(number).is_none_or(Option::is_none) {
+                return Ok(Some(refused("the link has no sums, so that it cannot be taken in place", number)));
+            }
+        }
+        for (number, lineage) in planner.course.taken.lineages.iter().enumerate() {
+            let Some(&(link, _)) = planner.course.places(lineage).first() else { continue };
+            for piece in 0..lineage.info.pieces() {
+                if !planner.takes((number, piece))? {
+                    let is_known = planner.sums_before(number, piece)?.is_some();
+                    let message = if is_known { NOT_LOCAL } else { "the sums of the base are not known for a tensor" };
+                    return Ok(Some(refused(message, link).of_tensor(lineage.info.name())));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Step 8 of SPEC section 10 of each link in order, without 8.5, as *check* does it.
+    pub(super) fn first_fault(&self) -> Result<()> {
+        for (number, link) in self.links.iter().enumerate() {
+            let checked: Vec<Result<()>> =
+                self.wanted_of(link).into_par_iter().map(|segment| link.segment(segment).map(drop)).collect();
+            checked.into_iter().collect::<Result<()>>().map_err(|error| error.of_link(number))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a link is refused.
+const NOT_LOCAL: &str =
+    "a part needs more of the base than the lanes that it codes, so that it cannot be taken in place";
+
+impl<S: Source> Plans<'_, S> {
+    /// The plans of the next group.
+    fn fill(&mut self, group: &Group) -> Result<()> {
+        let course = Course { links: &self.replay.links, taken: &self.taken };
+        let planned = Planner { course, sums: self.sums }.plan(group, &self.segments)?;
+        let mut least = None;
+        for Planned { item: (lineage, _), plan, failure, .. } in planned {
+            least = Failure::least(least, failure);
+            let name = course.lineage(lineage).info.name();
+            let plan = plan.ok_or_else(|| Error::refused(ErrorClass::Unsupported, NOT_LOCAL).of_tensor(name))?;
+            self.ready.extend(Some(plan).filter(|plan| !plan.steps.is_empty()));
+        }
+        least.map_or(Ok(()), |failure| Err(failure.into_error()))
+    }
+}
+
+impl<S: Source> Iterator for Plans<'_, S> {
+    type Item = Result<PiecePlan>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.ready.is_empty() {
+            let group = self.groups.pop_front()?;
+            if let Err(error) = self.fill(&group) {
+                self.groups.clear();
+                self.ready.clear();
+                let is_fault = error.rule().is_some() || error.class() == ErrorClass::Unsupported;
+                let first = if is_fault { self.replay.first_fault().err() } else { None };
+                return Some(Err(first.unwrap_or(error)));
+            }
+        }
+        self.ready.pop_front().map(Ok)
+    }
+}
