@@ -280,6 +280,15 @@ def order():
     file, found = changed(step(1), "a", 0, 1, 0)
     yield vector("in-place/order-cannot", file, "24.6", "the first link breaks R-SUM-03, the second one has no sums",
                  UNSUPPORTED, found=found, then=[MADE["links/in-place/not-sums"]])
+    for id, plan in (("contexts", Plan(SPARSE, SMALL, [("b", 0)], (0, 0), (8, 8), [0])),
+                     ("dense", Plan(DENSE, PLANES, [("b", 0)]))):
+        file, found = changed(link(BASE, TARGET, plans()[0], plan), "a", 0, 1, 0)
+        yield vector(f"in-place/order-cannot-{id}", file, "24.6", f"the first part breaks R-SUM-03, the second is not local: "
+                     f"{id}", UNSUPPORTED, found=found)
+        file, found = changed(link(BASE, BASE.changed("in-place-wrong-last", b=TARGET.tensors["b"]), plan, listed=["a"]),
+                              "a", 0, 0, 0)
+        yield vector(f"in-place/order-cannot-{id}-listed", file, "24.6", "the first piece, which has no part, breaks R-SUM-04, "
+                     f"the second part is not local: {id}", UNSUPPORTED, found=found)
 
 
 @makes_vectors

@@ -25,11 +25,12 @@ use crate::testee::request::Request;
 type Operation = fn(&Request) -> deltachain::Result<Value>;
 
 /// What the reference library can do.
-const SUPPORTED: [(&str, Operation); 8] = [
+const SUPPORTED: [(&str, Operation); 9] = [
     ("check", link::check),
     ("apply", link::apply),
     ("patches", link::patches),
     ("sums", in_place::sums),
+    ("in-place", in_place::in_place),
     ("encode", link::encode),
     ("document", chain::document),
     ("plan", chain::plan),
