@@ -40,6 +40,7 @@ def piece_sums():
 
 def sums_added():
     found = []
-    for one, more in (([0, 0], [5, 6]), ([P - 1, 1], [1, P - 1]), ([P - 1, P - 1], [P - 1, P - 1]), ([7, P - 2], [P - 8, 1])):
+    for one, more in (([0, 0], [5, 6]), ([P - 1, 1], [1, P - 1]), ([P - 1, P - 1], [P - 1, P - 1]), ([7, P - 2], [P - 8, 1]),
+                      ([0, 0], [0, 0]), ([1, 2], [3, 4])):
         found.append({"one": one, "other": more, "more": [(x + y) % P for x, y in zip(one, more)]})
     return found
