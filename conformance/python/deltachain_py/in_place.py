@@ -90,13 +90,22 @@ def link_sums(link):
               for piece, number in enumerate(entry.segments)]
     if data is None or len(data) != 32 + sum(8 + 8 * has_part for _, _, has_part in wanted):
         return None
-    binding = blake3(header.base + header.target + link.index_raw,
-                     derive_key_context="deltachain 2026-11-25 sums of a link v1").digest()
     pairs = list(struct.iter_unpack("<II", data[32:]))
-    if data[:32] != binding or max(map(max, pairs), default=0) >= P:
+    if data[:32] != _binding(header, link.index_raw) or max(map(max, pairs), default=0) >= P:
         return None
     pairs = iter(pairs)
     return {(name, piece): (next(pairs), next(pairs) if has_part else None) for name, piece, has_part in wanted}
+
+
+def _binding(header, index_raw):
+    return blake3(header.base + header.target + index_raw,
+                  derive_key_context="deltachain 2026-11-25 sums of a link v1").digest()
+
+
+def area(header, index_raw, pairs):
+    """An extension area with the record of a link alone."""
+    data = _binding(header, index_raw) + b"".join(struct.pack("<II", *pair) for pair in pairs)
+    return AREA + struct.pack("<IIQ", KIND, crc32(data), len(data)) + data
 
 
 # --- The operation (24.6) ---

@@ -125,11 +125,15 @@ impl<'a> Workshop<'a> {
                 });
                 (Some("result.safetensors"), members)
             }
-            Operation::EncodeCompact | Operation::EncodeDirect => {
+            Operation::EncodeCompact | Operation::EncodeDirect | Operation::EncodeLocal => {
                 let Expectation::Encode { target } = case.expectation else {
                     return Err(Problem::failed(format!("{}: nothing to encode", case.id)));
                 };
-                let profile = if case.operation == Operation::EncodeDirect { "direct" } else { "compact" };
+                let profile = match case.operation {
+                    Operation::EncodeDirect => "direct",
+                    Operation::EncodeLocal => "local",
+                    _ => "compact",
+                };
                 let (base, target) = (self.base(vector)?, text(&self.state(target)?)?);
                 (Some("result.dcf"), json!({ "base": base, "target": target, "profile": profile }))
             }
