@@ -6,20 +6,21 @@ import { mkdir, open as openFile, readFile, rm, writeFile } from 'node:fs/promis
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import {
-  DeltachainError, FORMAT_LIMITS, Hasher, LIMITS, applyLinks, blake3Hex, emptyState, open, openChain, openSafetensors,
-  parseDocument, safetensorsHeader, stateDigest, usageError,
+  DeltachainError, FORMAT_LIMITS, Hasher, LIMITS, applyLinks, blake3Hex, emptyState, hashMemory, open, openChain,
+  openSafetensors, parseDocument, safetensorsHeader, stateDigest, takeInPlace, usageError,
 } from './src/index.js';
 import { directoryStore, fileSource } from './src/node.js';
+import { PIECE_BYTES } from './src/limits.js';
 
 /** @typedef {import('./src/index.js').State} State */
 
-const OPERATIONS = { check, apply, patches, document, plan, replay };
+const OPERATIONS = { check, apply, patches, sums, 'in-place': inPlace, document, plan, replay };
 const HELLO = {
   testee: '@deltachain/reader',
   protocol: 2,
   operations: Object.keys(OPERATIONS),
   without: [],
-  drafts: ['signatures'],
+  drafts: ['signatures', 'in-place'],
 };
 
 /** @type {(() => Promise<void>)[]} files that the current request has opened */
@@ -43,7 +44,7 @@ const limitsOf = ({ set_bytes: setBytes = null, coded_bytes: codedBytes = null }
 const link = async (path, request) => open(await file(path), { limits: limitsOf(request) });
 
 /** @param {string | null} path */
-const state = async (path) => (path === null ? emptyState() : openSafetensors(await file(path)));
+const state = async (path) => (path === null ? { ...emptyState(), infos: new Map() } : openSafetensors(await file(path)));
 
 /** @param {any} request */
 async function check(request) {
@@ -111,6 +112,33 @@ async function patches(request) {
   }
   if (last !== undefined) last.digest = await hasher.hex();
   return { patches: [...found.values()] };
+}
+
+/** @param {any} request */
+async function sums(request) {
+  const own = await link(request.link, request);
+  await own.check();
+  const found = await own.sums();
+  return { sums: found === null ? null : Array.from(found, ([name, pieces]) => ({ name, pieces })) };
+}
+
+/** @param {any} request */
+async function inPlace(request) {
+  const links = [];
+  for (const path of request.links) links.push(await link(path, request));
+  const { infos, readPiece } = await state(request.base);
+  /** @type {Map<string, Uint8Array>} */
+  const memory = new Map();
+  for (const { name, byteLength } of infos.values()) {
+    const bytes = new Uint8Array(byteLength);
+    for (let piece = 0; piece * PIECE_BYTES < byteLength; piece++) bytes.set(await readPiece(name, piece), piece * PIECE_BYTES);
+    memory.set(name, bytes);
+  }
+  const { table } = await takeInPlace(links, memory, await hashMemory(memory, infos.values()));
+  const out = output(request.output);
+  await out.begin([...table.values()]);
+  for (const { name } of table.values()) await out.write(null, 0, /** @type {Uint8Array} */ (memory.get(name)));
+  return { digest: stateDigest(table.values()) };
 }
 
 /** @param {any} request */

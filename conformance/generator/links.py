@@ -20,9 +20,10 @@ def text_of(name):
         return file.read()
 
 
-SPEC_TEXT, SIGNATURES_TEXT = text_of("SPEC.md"), text_of("SPEC-signatures.md")
+SPEC_TEXT = text_of("SPEC.md")
+ADDITIONS = text_of("SPEC-signatures.md") + text_of("SPEC-in-place.md")
 # Rules of readers with their classes; writers' rules have "writer" in place of a class.
-CLASSES = dict(re.findall(r"\*\*(R-[A-Z]{3}-\d{2})\*\* \(([A-Z_]+)\)", SPEC_TEXT + SIGNATURES_TEXT))
+CLASSES = dict(re.findall(r"\*\*(R-[A-Z]{3}-\d{2})\*\*\s+\(([A-Z_]+)\)", SPEC_TEXT + ADDITIONS))
 
 
 def valid(id, link, section, reason, rules=(), base=None, result=None, check=True, apply=True, patches=True, features=(),

@@ -13,12 +13,19 @@ def is_draft(entry):
     return entry["since"].endswith("-draft")
 
 
+def files_of(value):
+    """The paths that an entry names, its own file and states."""
+    if isinstance(value, str):
+        return {value} if value.startswith("vectors/") else set()
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return {path for item in inside for path in files_of(item)}
+
+
 def digests(files):
     """{name: SHA-256} of everything that there is to publish."""
     vectors = json.loads(files["index.json"])["vectors"]
-    drafts = {entry["file"] for entry in vectors if is_draft(entry)}
-    found = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()
-             if path != "index.json" and path not in drafts}
+    named = {path for entry in vectors if not is_draft(entry) for path in files_of(entry)}
+    found = {path: hashlib.sha256(data).hexdigest() for path, data in files.items() if path in named}
     for entry in vectors:
         if is_draft(entry):
             continue

@@ -1,6 +1,6 @@
 """functions.json: tables of single functions of SPEC.md, to test one at a time. Numbers that can exceed 2^53 are
 decimal strings."""
-from . import tables_signatures
+from . import tables_in_place, tables_signatures
 from .coding import difference, key, members, rotated
 from .documents import quoted
 from .links import CLASSES
@@ -30,12 +30,12 @@ ABOUT = {
 
 
 def made():
-    about = ABOUT | tables_signatures.ABOUT
+    about = ABOUT | tables_signatures.ABOUT | tables_in_place.ABOUT
     tables = {"varint": varints(), "crc32": crcs(), "lanes": lanes(), "differences": differences(),
               "bitmaps": bitmaps(),
               "gaps": gaps(), "magnitudes": magnitudes(), "members": memberships(), "tensor_digests": tensor_digests(),
               "state_digests": state_digests(), "names": names(), "json_strings": json_strings(), "routes": routes(),
-              "direct": direct()} | tables_signatures.made()
+              "direct": direct()} | tables_signatures.made() | tables_in_place.made()
     return {"about": "Tables of single functions of SPEC.md. Bytes are in hexadecimal digits; numbers that can exceed "
                      "2^53 are decimal strings.", "spec": SINCE, "licence": "CC0-1.0",
             "tables": {name: {"about": about[name], "rows": rows} for name, rows in tables.items()}}

@@ -13,7 +13,7 @@ from pathlib import Path
 from blake3 import blake3
 
 import testee_chain
-from deltachain_py import link as dcf, safetensors, writer
+from deltachain_py import in_place, link as dcf, safetensors, writer
 from deltachain_py.errors import DcfError, Limits
 from deltachain_py.index import REMOVE
 from deltachain_py.model import PIECE_BYTES, state_digest
@@ -49,6 +49,23 @@ def patches(request):
     return {"patches": answer}
 
 
+def sums(request):
+    link = dcf.check_link(read(request["link"]), limits(request))
+    found = in_place.link_sums(link)
+    if found is None:
+        return {"sums": None}
+    return {"sums": [{"name": entry.name, "pieces": [dict(zip(("piece", "coded"), found[entry.name, piece]))
+                                                     for piece in range(len(entry.segments))]}
+                     for entry in link.index.tensors if entry.operation != REMOVE]}
+
+
+def take_in_place(request):
+    links = [read(path) for path in request["links"]]
+    target = in_place.in_place(links, state(request["base"]), limits(request))
+    write_whole(request["output"], safetensors.encode(target))
+    return {"digest": state_digest(target).hex()}
+
+
 def encode(request):
     options = writer.Options(profile=request["profile"])
     write_whole(request["output"], writer.diff(state(request["base"]), state(request["target"]), options))
@@ -56,9 +73,10 @@ def encode(request):
 
 
 MINIMAL = "--minimal" in sys.argv[1:]
-OPERATIONS = {"check": check, "apply": apply, "patches": patches, "encode": encode} | testee_chain.operations(MINIMAL)
+OPERATIONS = {"check": check, "apply": apply, "patches": patches, "sums": sums, "in-place": take_in_place,
+              "encode": encode} | testee_chain.operations(MINIMAL)
 HELLO = {"testee": "deltachain_py", "protocol": 2, "operations": list(OPERATIONS), "without": [],
-         "drafts": ["signatures"]} | ({"profile": "minimal-chain"} if MINIMAL else {})
+         "drafts": ["signatures", "in-place"]} | ({"profile": "minimal-chain"} if MINIMAL else {})
 
 
 def read(path):

@@ -29,7 +29,7 @@ def main(arguments=None):
     commands = parser.add_subparsers(dest="command", required=True)
     diff, apply = commands.add_parser("diff"), commands.add_parser("apply")
     diff.add_argument("target", help="state, a safetensors file")
-    diff.add_argument("--profile", choices=("direct", "compact"), default="compact")
+    diff.add_argument("--profile", choices=("direct", "local", "compact"), default="compact")
     apply.add_argument("links", nargs="+", metavar="link")
     for command in (diff, apply):
         command.add_argument("--base", help="state; without it, the empty one")

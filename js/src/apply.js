@@ -41,12 +41,7 @@ import { digestOfTable, emptyState } from './state.js';
  * @returns {Promise<Table>} of the result
  */
 export async function applyLinks(links, base, writer, options = {}) {
-  links.forEach((link, i) => {
-    const fits = i === 0 || links[i - 1].header.target === link.header.base;
-    ensure(fits, 'R-APP-06', 'the base of a link is not the target of the one before');
-  });
-  const tables = [await base.table({ signal: options.signal })];
-  for (const link of links) tables.push(nextTable(link, tables[tables.length - 1], options.layouts ?? true));
+  const tables = promisedTables(links, await base.table({ signal: options.signal }), options.layouts ?? true);
   const pass = new Pass(links, base, tables, options);
   try {
     await pass.run(writer);
@@ -57,6 +52,22 @@ export async function applyLinks(links, base, writer, options = {}) {
     throw error;
   }
   return tables[tables.length - 1];
+}
+
+/**
+ * R-APP-06 and step 7 of section 10 for links that are taken one after another: the tables before the first and after each.
+ * @param {Link[]} links
+ * @param {Table} base
+ * @param {boolean} layouts
+ */
+export function promisedTables(links, base, layouts) {
+  links.forEach((link, i) => {
+    const fits = i === 0 || links[i - 1].header.target === link.header.base;
+    ensure(fits, 'R-APP-06', 'the base of a link is not the target of the one before');
+  });
+  const tables = [base];
+  for (const link of links) tables.push(nextTable(link, tables[tables.length - 1], layouts));
+  return tables;
 }
 
 /**

@@ -107,6 +107,8 @@ const RULES = {
   'R-CHN-15': ['CHAIN', '19'],
   'R-CHN-16': ['CORRUPT', '19'],
   'R-SIG-01': ['CHAIN', '23.3'],
+  'R-SUM-03': ['STATE_MISMATCH', '24.6'],
+  'R-SUM-04': ['STATE_MISMATCH', '24.6'],
 };
 
 /** Why something was refused. `message` is for people, the other members for programs. */
@@ -124,7 +126,7 @@ export class DeltachainError extends Error {
     this.class = errorClass;
     /** Rule that is broken, such as `R-IDX-05`; null if there is none. */
     this.rule = rule;
-    /** Section of SPEC.md, or of SPEC-signatures.md (23), that defines the rule; null without a rule. */
+    /** Section of SPEC.md, of SPEC-signatures.md (23) or of SPEC-in-place.md (24), that defines the rule; null without a rule. */
     this.section = rule === null ? null : RULES[rule][1];
     /** Where in the file, in bytes; null if the fault has no single place. */
     this.offset = place.offset ?? null;

@@ -14,6 +14,7 @@
 
 export { applyLinks, memoryWriter } from './apply.js';
 export { openChain, Chain } from './chain.js';
+export { checkMemory, hashMemory, takeInPlace } from './in-place.js';
 export { EMPTY_STATE_DIGEST, Hasher, blake3Hex, stateDigest } from './digests.js';
 export { parseDocument } from './documents.js';
 export { DeltachainError, usage as usageError } from './errors.js';
@@ -37,6 +38,8 @@ export { filesStore, httpStore } from './store.js';
 /** @typedef {import('./dtypes.js').TensorInfo} TensorInfo */
 /** @typedef {import('./errors.js').ErrorClass} ErrorClass */
 /** @typedef {import('./extension.js').ExtensionRecord} ExtensionRecord */
+/** @typedef {import('./in-place.js').Known} Known */
+/** @typedef {import('./in-place.js').Memory} Memory */
 /** @typedef {import('./inspect.js').Inspection} Inspection */
 /** @typedef {import('./limits.js').Limits} Limits */
 /** @typedef {import('./link.js').Coded} Coded */
@@ -49,4 +52,6 @@ export { filesStore, httpStore } from './store.js';
 /** @typedef {import('./state.js').Table} Table */
 /** @typedef {import('./state.js').TableEntry} TableEntry */
 /** @typedef {import('./store.js').Store} Store */
+/** @typedef {import('./sums.js').PieceSums} PieceSums */
+/** @typedef {import('./sums.js').Sums} Sums */
 /** @typedef {import('./work.js').WorkOptions} WorkOptions */

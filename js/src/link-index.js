@@ -69,6 +69,7 @@ const MAGIC = [0x89, 0x44, 0x43, 0x46, 0x0d, 0x0a, 0x1a, 0x0a];
  * @property {[string, string][]} metadata
  * @property {SegmentEntry[]} segments
  * @property {TensorEntry[]} tensors
+ * @property {Uint8Array} raw its bytes, not compressed
  */
 
 /**
@@ -167,7 +168,7 @@ class IndexParser {
     this.#readDigests();
     this.#checkWhole();
     const { metadata, segments, tensors } = this;
-    return { metadata, segments, tensors };
+    return { metadata, segments, tensors, raw: this.cursor.bytes };
   }
 
   /** @param {number} limit @param {string} what */

@@ -2,12 +2,13 @@
 import { DeltachainError } from './errors.js';
 import { applyLinks } from './apply.js';
 import { EMPTY_STATE_DIGEST } from './digests.js';
-import { readExtension } from './extension.js';
+import { findRecords, readRecord } from './extension.js';
 import { inspect } from './inspect.js';
 import { LIMITS, PIECE_BYTES } from './limits.js';
 import { HEADER_BYTES, parseHeader, parseIndex } from './link-index.js';
 import { placesOf } from './parts.js';
 import { Segment } from './segment.js';
+import { SUMS_BIT, SUMS_KIND, parseSums, recordLength } from './sums.js';
 
 /** @typedef {import('./sources.js').Source} Source */
 /** @typedef {import('./link-index.js').Written} Written */
@@ -101,8 +102,27 @@ export class Link {
 
   /** The records of the extension area, which is read whole: `header.extensionLength` tells how long it is. */
   async extension() {
+    const records = [];
+    for (const found of await this.#records()) records.push(await readRecord(this.source, found));
+    return records;
+  }
+
+  #records() {
     const { fileLength, extensionLength } = this.header;
-    return readExtension(await this.source.read(fileLength - extensionLength, extensionLength));
+    return findRecords(this.source, fileLength - extensionLength, fileLength);
+  }
+
+  /**
+   * The sums that the link has (SPEC-in-place.md, section 24.3), of each piece of each tensor that it writes, by name; null
+   * if it has none, or if what is there is not right. That is no fault of the link.
+   * @returns {Promise<Map<string, import('./sums.js').PieceSums[]> | null>}
+   */
+  async sums() {
+    if ((this.header.compatibleFeatures & SUMS_BIT) === 0) return null;
+    const found = (await this.#records()).find(({ kind }) => kind === SUMS_KIND);
+    if (found?.length !== recordLength(this.index)) return null;
+    const { data, crcMatches } = await readRecord(this.source, found);
+    return crcMatches ? parseSums(data, this.header, this.index) : null;
   }
 
   /**

@@ -25,10 +25,22 @@ export function applyPart(segment, part, bytes) {
     const values = segment.values.subarray(start, start + count);
     // With one context the rank of a lane is its number.
     const list = places === null ? (segment.ranks?.subarray(start, start + count) ?? null) : places[c];
-    if (!segment.relative) replace(lanes, values, list);
-    else if (lanes instanceof BigUint64Array) moveWide(lanes, /** @type {BigUint64Array} */ (values), list, dtype);
-    else moveNarrow(lanes, /** @type {NarrowLanes} */ (values), list, dtype);
+    moveLanes(lanes, values, list, segment.relative, dtype);
   }
+}
+
+/**
+ * Replaces lanes by new ones, or moves them by differences modulo 2^W.
+ * @param {Lanes} lanes
+ * @param {Lanes} values
+ * @param {Uint32Array | null} list lane of each value; null for all
+ * @param {boolean} relative
+ * @param {Dtype} dtype
+ */
+export function moveLanes(lanes, values, list, relative, dtype) {
+  if (!relative) replace(lanes, values, list);
+  else if (lanes instanceof BigUint64Array) moveWide(lanes, /** @type {BigUint64Array} */ (values), list, dtype);
+  else moveNarrow(/** @type {NarrowLanes} */ (lanes), /** @type {NarrowLanes} */ (values), list, dtype);
 }
 
 /** @param {Lanes} lanes @param {Lanes} values @param {Uint32Array | null} list lane of each value; null for all */

@@ -8,7 +8,7 @@ import {
 } from '../src/index.js';
 import { readStream } from '../src/zstd.js';
 import { crc32 } from '../src/crc32.js';
-import { readExtension } from '../src/extension.js';
+import { findRecords } from '../src/extension.js';
 import { worked } from './worked.mjs';
 
 const vectors = new URL('../../conformance/vectors/', import.meta.url);
@@ -78,17 +78,19 @@ test('records of an extension area', async () => {
   };
   const area = (/** @type {Uint8Array[]} */ ...records) => Uint8Array.from([...magic, ...records.flatMap((one) => [...one])]);
   const [right, other] = [record(1, 0xcbf43926), record(2, 0xcbf43927)];
-  const found = readExtension(area(right, other)).map(({ kind, data, crcMatches }) => [kind, data.length, crcMatches]);
-  assert.deepEqual(found, [[1, 9, true], [2, 9, false]]);
-  assert.deepEqual(readExtension(area()), []);
+  const found = (/** @type {Uint8Array} */ bytes) => findRecords(bytesSource(bytes), 0, bytes.length);
+  const records = (await found(area(right, other))).map(({ kind, offset, length }) => [kind, offset, length]);
+  assert.deepEqual(records, [[1, 24, 9], [2, 49, 9]]);
+  assert.deepEqual(await found(area()), []);
   for (const wrong of [area(other, right), area(right, right), area(record(1, 0, 10)), area(right).subarray(0, -1), area(right).subarray(8)]) {
-    assert.deepEqual(readExtension(wrong), []);
+    assert.deepEqual(await found(wrong), []);
   }
-  const bytes = Uint8Array.from([...worked('smallest'), ...area(right)]);
-  bytes[112] = area(right).length;
+  const bytes = Uint8Array.from([...worked('smallest'), ...area(right, other)]);
+  bytes[112] = area(right, other).length;
   new DataView(bytes.buffer).setUint32(124, crc32(bytes.subarray(0, 124)), true);
   const link = await open(bytesSource(bytes));
-  assert.deepEqual((await link.extension()).map(({ kind }) => kind), [1]);
+  const read = (await link.extension()).map(({ kind, data, crcMatches }) => [kind, data.length, crcMatches]);
+  assert.deepEqual(read, [[1, 9, true], [2, 9, false]]);
 });
 
 test('an apply that is ended says so', async () => {

@@ -11,6 +11,7 @@ import { EMPTY_STATE_DIGEST, FORMAT_LIMITS, LIMITS, stateDigest } from '../src/i
 import { PIECE_BYTES, SEGMENT_BYTES, SEGMENT_PIECES } from '../src/limits.js';
 import { HEADER_BYTES } from '../src/link-index.js';
 import { folderOf, isPathName, isPlainName } from '../src/names.js';
+import { minus, plus, sumsOfBytes, sumsOfLanes } from '../src/sums.js';
 import { checkTrust, noteText, parseKey, parseNote, signersOf } from '../src/signatures.js';
 
 const read = async (/** @type {string} */ name) =>
@@ -100,5 +101,28 @@ test('keys, and for whom a note counts', () => {
   }
   for (const { chain, version, commit, keys, note, counts } of tables.notes.rows) {
     assert.deepEqual(signers(unhex(note), noteText(chain, version, commit), keys), counts, note);
+  }
+});
+
+test('sums', () => {
+  for (const { bytes, place, sums } of tables.sums.rows) {
+    const data = unhex(bytes);
+    assert.deepEqual(sumsOfLanes(Uint32Array.from(data, (_, i) => place + i), data), sums);
+    if (place % 2 === 0) assert.deepEqual(sumsOfBytes(data, place), sums);
+  }
+  for (const { bytes: length, multiply, add, modulus, sums } of tables.piece_sums.rows) {
+    const data = Uint8Array.from({ length }, (_, i) => (i * multiply + add) % modulus);
+    assert.deepEqual(sumsOfBytes(data), sums);
+    // At an odd place in their buffer, and as lanes of each width.
+    assert.deepEqual(sumsOfBytes(Uint8Array.from({ length: length + 1 }, (_, i) => data[i - 1] ?? 0).subarray(1)), sums);
+    for (const Lanes of [Uint8Array, Uint16Array, Uint32Array, BigUint64Array]) {
+      const each = Lanes.BYTES_PER_ELEMENT;
+      if (length % each !== 0) continue;
+      const lanes = new Lanes(data.buffer);
+      assert.deepEqual(sumsOfLanes(Uint32Array.from({ length: lanes.length }, (_, i) => i), lanes), sums);
+    }
+  }
+  for (const { one, other, more } of tables.sums_added.rows) {
+    assert.deepEqual([plus(one, other), minus(more, other)], [more, one]);
   }
 });

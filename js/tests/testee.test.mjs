@@ -19,7 +19,7 @@ function ask(requests) {
 
 test('all operations but encode', () => {
   const [hello] = ask([{ operation: 'hello', protocol: 2 }]);
-  assert.deepEqual(hello.operations, ['check', 'apply', 'patches', 'document', 'plan', 'replay']);
+  assert.deepEqual(hello.operations, ['check', 'apply', 'patches', 'sums', 'in-place', 'document', 'plan', 'replay']);
   assert.deepEqual(hello.without, []);
 });
 

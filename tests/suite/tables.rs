@@ -6,6 +6,7 @@ use std::path::Path;
 
 use deltachain::chain::{ChainDocument, FileReference, Note, ObjectName, Route, RoutesDocument, Trust, VerifierKey};
 use deltachain::format::{Coding, HEADER_BYTES, MAGIC, Positions, Values};
+use deltachain::sums::Sums;
 use deltachain::tensor::{DescribedDtype, Digest, Dtype, PIECE_BYTES, TensorInfo};
 use deltachain::{ErrorClass, Limits, RULES, Segment, StateTable, limits};
 use serde_json::Value;
@@ -292,5 +293,30 @@ fn keys_and_notes_are_those_of_the_tables() {
         let counts = note.map_or_else(Vec::new, |note| note.counts_for(&trust).into_iter().cloned().collect());
         let expected = numbers(&row["counts"]).into_iter().map(|place| usize::try_from(place).unwrap());
         assert_eq!(counts, expected.map(|place| trust.keys()[place].clone()).collect::<Vec<_>>(), "{row}");
+    }
+}
+
+#[test]
+fn sums_are_those_of_the_tables() {
+    let sums = |value: &Value| {
+        let [a, b] = numbers(value).try_into().unwrap();
+        Sums::new([a, b].map(|number| u32::try_from(number).unwrap())).unwrap()
+    };
+    for row in rows("sums") {
+        let (place, data, expected) = (number(&row["place"]), bytes(&row["bytes"]), sums(&row["sums"]));
+        let lanes: Vec<u32> = (u32::try_from(place).unwrap()..).take(data.len()).collect();
+        assert_eq!(Sums::of_lanes(1, &lanes, &data), expected, "{row}");
+        if place.is_multiple_of(2) {
+            assert_eq!(Sums::of_bytes(place, &data), expected, "{row}");
+        }
+    }
+    for row in rows("piece_sums") {
+        let [length, multiply, add, modulus] = ["bytes", "multiply", "add", "modulus"].map(|name| number(&row[name]));
+        let data: Vec<u8> = (0..length).map(|i| u8::try_from((i * multiply + add) % modulus).unwrap()).collect();
+        assert_eq!(Sums::of_bytes(0, &data), sums(&row["sums"]), "{row}");
+    }
+    for row in rows("sums_added") {
+        let [one, other, more] = ["one", "other", "more"].map(|name| sums(&row[name]));
+        assert_eq!((one.plus(other), more.minus(other)), (more, one));
     }
 }

@@ -15,11 +15,12 @@ use crate::steps::execute;
 use crate::workspace::{build_runner, host, root, runner, target};
 
 /// Files and folders of the repository, and where they stand in the bundle.
-const CONTENT: [(&str, &str); 20] = [
+const CONTENT: [(&str, &str); 21] = [
     ("LICENSE-APACHE", "LICENSE-APACHE"),
     ("LICENSE-MIT", "LICENSE-MIT"),
     ("SPEC.md", "SPEC.md"),
     ("SPEC-signatures.md", "SPEC-signatures.md"),
+    ("SPEC-in-place.md", "SPEC-in-place.md"),
     ("conformance/README.md", "README.md"),
     ("conformance/example_testee.py", "example_testee.py"),
     ("conformance/fuzz_example.py", "fuzz_example.py"),

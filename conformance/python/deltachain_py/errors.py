@@ -21,6 +21,9 @@ RULES = _classes(
     WRONG_BASE="APP-01 APP-06",
     STATE_MISMATCH="APP-04 APP-05")
 
+# Those that only a reader in place can report (SPEC-in-place.md).
+IN_PLACE_RULES = _classes(STATE_MISMATCH="SUM-03 SUM-04")
+
 # Those that only a reader of a chain can report (part 2, and SPEC-signatures.md).
 CHAIN_RULES = _classes(
     LIMIT="LIM-05 LIM-07",
@@ -30,7 +33,7 @@ CHAIN_RULES = _classes(
           "SIG-01",
     CORRUPT="CHN-10 CHN-16",
     STATE_MISMATCH="CHN-11 CHN-12")
-_CLASS = RULES | CHAIN_RULES
+_CLASS = RULES | IN_PLACE_RULES | CHAIN_RULES
 
 
 class DcfError(Exception):

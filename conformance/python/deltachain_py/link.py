@@ -16,6 +16,7 @@ class Link:
     data: bytes
     header: Header
     index: Index
+    index_raw: bytes
 
     @property
     def profile(self):
@@ -35,7 +36,7 @@ def parse(data, limits=Limits()):
     stored = data[SIZE:SIZE + header.index_stored]
     check(crc32(stored) == header.index_crc, "R-IDX-01", "index CRC", "index")
     raw = read_stream(stored, header.index_raw, "index")
-    return Link(data, header, parse_index(raw, header, limits))
+    return Link(data, header, parse_index(raw, header, limits), raw)
 
 
 def promise(link, table):
@@ -100,14 +101,21 @@ def apply(data, base, limits=Limits()):
 
 def apply_chain(files, base, limits=Limits()):
     """Apply links one after another: each group of steps for all of them before the next."""
-    links, table = [parse(data, limits) for data in files], table_of(base)
+    links, _ = promised(files, table_of(base), limits)
+    for link in links:
+        base = build(link, base)
+    return base
+
+
+def promised(files, table, limits):
+    """Steps 1 to 7 for links that are taken one after another, from a base with this table: the links, and the table of
+    the last target."""
+    links = [parse(data, limits) for data in files]
     for number, (one, two) in enumerate(zip(links, links[1:]), 1):
         check(two.header.base == one.header.target, "R-APP-06", f"link {number} does not continue the one before")
     for link in links:
         table = promise(link, table)
-    for link in links:
-        base = build(link, base)
-    return base
+    return links, table
 
 
 def build(link, base, taken=everything):

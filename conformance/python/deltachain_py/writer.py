@@ -2,12 +2,13 @@
 
 profile direct:  absolute values, one context
 profile compact: relative values for patches, up to four contexts
+profile local:   one context, relative values where positions are sparse; with sums (SPEC-in-place.md)
 Both code a piece sparse if few of its lanes change.
 """
 from collections import namedtuple
 from dataclasses import dataclass
 
-from . import codings
+from . import codings, in_place
 from .codings import BITMAP
 from .errors import SEGMENT_BYTES
 from .header import Header
@@ -23,7 +24,7 @@ from .streams import write_stream
 class Options:
     profile: str = "compact"
     level: int = 3                    # of zstd
-    contexts: int = 4                 # at most, in compact links
+    contexts: int = 4                 # at most, in compact links; in local ones there is one
     segment_bytes: int = SEGMENT_BYTES
     # Forced choices, for tests; None means "choose".
     positions: int = None             # DENSE or SPARSE
@@ -58,7 +59,23 @@ def diff(base, target, options=Options(), metadata=None):
     index_raw = Index(sorted((metadata or {}).items(), key=lambda item: item[0].encode()), segments, entries).encode()
     index = write_stream(index_raw, options.level, checksum=True)  # R-STR-08
     header = Header(state_digest(base), state_digest(target), len(index), len(index_raw), len(body), crc32(index))
-    return header.encode() + index + bytes(body)
+    area = b""
+    if options.profile == "local":
+        area = in_place.area(header, index_raw, _sums(entries, target, plans))
+        header.compatible, header.extension_length = in_place.BIT, len(area)
+    return header.encode() + index + bytes(body) + area
+
+
+def _sums(entries, target, plans):
+    """The pairs of a record, from the bytes of the target (R-SUM-01)."""
+    coded = {(plan.part.entry.name, plan.part.piece): plan.coded for plan in plans}
+    for entry in entries:
+        for piece in range(len(entry.segments)):
+            data, width = target[entry.name].data[slice(*piece_range(entry.byte_length, piece))], entry.dtype.lane_bytes
+            yield in_place.sums_of(data)
+            if (entry.name, piece) in coded:
+                lanes = to_lanes(data, width)
+                yield in_place.sums_of_lanes([(lane, lanes[lane]) for lane in coded[entry.name, piece]], width)
 
 
 def snapshot(target, options=Options(), metadata=None):
@@ -91,7 +108,7 @@ def _choose(entry, density, options):
     if options.profile == "direct" or entry.operation == SET:
         values = ABSOLUTE
     elif values is None:
-        values = PLANES if positions == DENSE else SMALL
+        values = SMALL if positions == SPARSE else ABSOLUTE if options.profile == "local" else PLANES
     return Coding(entry.dtype.lane_bytes, positions, values)
 
 
@@ -129,7 +146,7 @@ def _thresholds(plan, count):
 
 def _encode_group(group, options):
     coding = group[0].part.coding
-    k = 1 if coding.values == ABSOLUTE else options.contexts
+    k = 1 if coding.values == ABSOLUTE or options.profile == "local" else options.contexts
     thresholds = [_thresholds(plan, k - 1) for plan in group]
 
     ranks, counts, values = ([[] for _ in range(k)] for _ in range(3))  # [c][p]; counts of members

@@ -4,11 +4,11 @@ import tempfile
 import unittest
 from contextlib import redirect_stderr, redirect_stdout
 
-from deltachain_py import link as dcf
+from deltachain_py import in_place, link as dcf
 from deltachain_py import safetensors, writer
 from tool import main
 from deltachain_py.errors import DcfError
-from deltachain_py.index import ABSOLUTE, DENSE, PLANES, SMALL, SPARSE
+from deltachain_py.index import ABSOLUTE, DENSE, PATCH, PLANES, SMALL, SPARSE
 from deltachain_py.model import BY_NAME, DTYPES, Tensor
 from deltachain_py.writer import Options
 from tests.helper import mutate, random_state, random_tensor, rule_of, seeded, verify
@@ -28,6 +28,10 @@ class RoundTrip(unittest.TestCase):
             self.assertEqual(stored[4] & 4, 4)  # R-STR-08
         if base != target:
             self.assertEqual(rule_of(dcf.apply, data, target), "R-APP-01")  # applying twice is refused
+        if options.profile == "local":
+            self.assertIsNotNone(in_place.link_sums(link))
+            if all(entry.operation == PATCH for entry in link.index.tensors):
+                self.assertEqual(in_place.in_place([data], base), target)
         return link
 
     def test_profiles(self):
@@ -35,7 +39,7 @@ class RoundTrip(unittest.TestCase):
         for density in (0.01, 0.1, 0.5, 1):
             base = random_state(rng)
             target = mutate(rng, base, density)
-            for profile in ("direct", "compact"):
+            for profile in ("direct", "compact", "local"):
                 link = self.there(base, target, Options(profile=profile), {"step": "7", "é": "\0"})
                 self.assertEqual(link.index.metadata, [("step", "7"), ("é", "\0")])
                 if profile == "direct":

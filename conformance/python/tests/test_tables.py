@@ -6,7 +6,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from deltachain_py import codings, documents, errors, header, link as dcf, model, names, signatures, streams
+from deltachain_py import codings, documents, errors, header, in_place, link as dcf, model, names, signatures, streams
 from deltachain_py.errors import Limits
 from deltachain_py.model import BY_NAME, DESCRIBED, DTYPES, PIECE_BYTES, Dtype, Row, Tensor
 from deltachain_py.primitives import Reader, crc32, varint
@@ -51,7 +51,7 @@ class Constants(unittest.TestCase):
         legal = [byte for byte in range(256) if rule_of(Coding.decode, byte, Reader(b"", "")) is None]
         self.assertEqual([item["coding"] for item in self.known["streams"]], legal)
         rules = {rule["id"]: rule["class"] for rule in self.known["rules"] if rule["class"] != "writer"}
-        self.assertEqual(rules, errors.RULES | errors.CHAIN_RULES)
+        self.assertEqual(rules, errors.RULES | errors.IN_PLACE_RULES | errors.CHAIN_RULES)
 
     @unittest.skipUnless(shutil.which("cc"), "no C compiler")
     def test_header_for_c(self):
@@ -182,6 +182,16 @@ class Functions(unittest.TestCase):
             keys = signatures.Trust(row["keys"], 1).keys
             counted = signatures.counts_for(bytes.fromhex(row["note"]), text, keys)
             self.assertEqual([number for number, key in enumerate(keys) if key in counted], row["counts"])
+
+    def test_sums(self):
+        for row in self.rows("sums"):
+            self.assertEqual(list(in_place.sums_of(bytes.fromhex(row["bytes"]), row["place"])), row["sums"])
+        for row in self.rows("piece_sums"):
+            data = bytes((i * row["multiply"] + row["add"]) % row["modulus"] for i in range(row["bytes"]))
+            self.assertEqual(list(in_place.sums_of(data)), row["sums"])
+        for row in self.rows("sums_added"):
+            self.assertEqual(list(in_place.plus(row["one"], row["other"])), row["more"])
+            self.assertEqual(list(in_place.minus(row["more"], row["other"])), row["one"])
 
 
 class Decoded(unittest.TestCase):

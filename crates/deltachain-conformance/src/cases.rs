@@ -1,18 +1,22 @@
 //! Cases: the questions about each vector, and the right answers.
 
 use crate::index::{
-    Expected, HeaderDigests, Kind, Minimal, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, Vector,
+    Expected, HeaderDigests, IN_PLACE, Kind, Minimal, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult,
+    SumsResult, Vector,
 };
 use crate::suite::Suite;
 
-/// The operations of the protocol; `encode` counts twice, once for each profile.
+/// The operations of the protocol; `encode` counts once for each profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Operation {
     Check,
     Apply,
     Patches,
+    Sums,
+    InPlace,
     EncodeCompact,
     EncodeDirect,
+    EncodeLocal,
     Document,
     Plan,
     Replay,
@@ -25,8 +29,11 @@ impl Operation {
             Self::Check => "check",
             Self::Apply => "apply",
             Self::Patches => "patches",
+            Self::Sums => "sums",
+            Self::InPlace => "in-place",
             Self::EncodeCompact => "encode-compact",
             Self::EncodeDirect => "encode-direct",
+            Self::EncodeLocal => "encode-local",
             Self::Document => "document",
             Self::Plan => "plan",
             Self::Replay => "replay",
@@ -36,7 +43,7 @@ impl Operation {
     /// What the protocol calls it.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::EncodeCompact | Self::EncodeDirect => "encode",
+            Self::EncodeCompact | Self::EncodeDirect | Self::EncodeLocal => "encode",
             other => other.label(),
         }
     }
@@ -47,8 +54,10 @@ impl Operation {
 pub(crate) enum Expectation<'a> {
     Refusal(&'a Refusal),
     Check(&'a HeaderDigests),
+    /// Also of *in place*.
     Apply(&'a StateResult),
     Patches(&'a PatchesResult),
+    Sums(&'a SumsResult),
     /// A link to this state, which the vector's base leads to.
     Encode {
         target: &'a str,
@@ -89,12 +98,16 @@ pub(crate) fn cases_of<'a>(vector: &'a Vector, minimal: Option<&'a Minimal>) -> 
     }
     let expect = &vector.expect;
     let encode = encoded(vector).map(|target| Expectation::Encode { target });
+    let is_in_place = vector.features.iter().any(|feature| feature == IN_PLACE);
     let questions = [
         asked(Operation::Check, expect.check.as_ref(), Expectation::Check),
         asked(Operation::Apply, expect.apply.as_ref(), Expectation::Apply),
         asked(Operation::Patches, expect.patches.as_ref(), Expectation::Patches),
+        asked(Operation::Sums, expect.sums.as_ref(), Expectation::Sums),
+        asked(Operation::InPlace, expect.in_place.as_ref(), Expectation::Apply),
         encode.map(|encode| (Operation::EncodeCompact, encode)),
         encode.map(|encode| (Operation::EncodeDirect, encode)),
+        encode.filter(|_| is_in_place).map(|encode| (Operation::EncodeLocal, encode)),
         asked(Operation::Document, expect.document.as_ref(), |_| Expectation::Document),
         asked(Operation::Plan, expect.plan.as_ref(), Expectation::Plan),
         asked(Operation::Replay, expect.replay.as_ref(), Expectation::Replay),

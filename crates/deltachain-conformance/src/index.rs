@@ -12,7 +12,7 @@ use serde_json::Value;
 pub(crate) const FORMAT: u64 = 3;
 
 /// What a reader must know to be measured by a vector, and may say that it does not.
-pub(crate) const FEATURES: [&str; 30] = [
+pub(crate) const FEATURES: [&str; 31] = [
     "dense",
     "sparse",
     "absolute",
@@ -43,10 +43,14 @@ pub(crate) const FEATURES: [&str; 30] = [
     "direct-path",
     "symbolic-links",
     "signatures",
+    IN_PLACE,
 ];
 
+/// The feature of SPEC-in-place.md.
+pub(crate) const IN_PLACE: &str = "in-place";
+
 /// Features of drafts: vectors with one of these are only for testees that name it.
-pub(crate) const DRAFTS: [&str; 1] = ["signatures"];
+pub(crate) const DRAFTS: [&str; 2] = ["signatures", IN_PLACE];
 
 /// What a minimal chain reader (SPEC section 14) may leave out: it is not asked vectors with one of these.
 pub(crate) const NOT_MINIMAL: [&str; 3] = ["accept", "partial", "routes-documents"];
@@ -210,6 +214,9 @@ pub(crate) struct Expect {
     pub(crate) check: Option<Expected<HeaderDigests>>,
     pub(crate) apply: Option<Expected<StateResult>>,
     pub(crate) patches: Option<Expected<PatchesResult>>,
+    pub(crate) sums: Option<Expected<SumsResult>>,
+    #[serde(rename = "in-place")]
+    pub(crate) in_place: Option<Expected<StateResult>>,
     pub(crate) document: Option<Expected<Nothing>>,
     pub(crate) plan: Option<Expected<PlanResult>>,
     pub(crate) replay: Option<Expected<ReplayResult>>,
@@ -283,6 +290,31 @@ pub(crate) struct PatchResult {
     pub(crate) name: String,
     pub(crate) lanes: u64,
     pub(crate) digest: String,
+}
+
+/// Of `sums`.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SumsResult {
+    /// Of each entry that is not a removal; none if the link has no sums.
+    #[serde(deserialize_with = "present")]
+    pub(crate) sums: Option<Vec<TensorSums>>,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TensorSums {
+    pub(crate) name: String,
+    pub(crate) pieces: Vec<PieceSums>,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PieceSums {
+    piece: [u32; 2],
+    /// None if the piece has no part.
+    #[serde(deserialize_with = "present")]
+    coded: Option<[u32; 2]>,
 }
 
 /// Of `document` and `encode`.

@@ -6,14 +6,17 @@ use std::path::Path;
 
 use deltachain::files::SafetensorsState;
 use deltachain::format::HEADER_BYTES;
+use deltachain::sums::StateSums;
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo};
-use deltachain::{FileSource, Limits, LinkReader, Replay, Source, StateTable};
+use deltachain::{FileSource, Limits, LinkReader, Replay, Source};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::cases::{Case, Expectation, Operation};
-use crate::index::{HeaderDigests, Nothing, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, Tensor};
+use crate::index::{
+    HeaderDigests, Nothing, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, SumsResult, Tensor,
+};
 use crate::process::shortened;
 use crate::workshop::{Request, Workshop};
 
@@ -76,13 +79,15 @@ fn judged(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Worksho
         }
         (Answer::Valid(members), Expectation::Patches(expected)) => {
             let answer: PatchesResult = typed(members)?;
-            let differing = answer.patches.iter().zip(&expected.patches).find(|(answer, expected)| answer != expected);
-            match differing {
-                Some((answer, expected)) => Err(format!("{answer:?} instead of {expected:?}")),
-                None if answer.patches.len() != expected.patches.len() => {
-                    Err(format!("{} patches instead of {}", answer.patches.len(), expected.patches.len()))
-                }
-                None => Ok(Verdict::Right),
+            same_items("patches", &answer.patches, &expected.patches)
+        }
+        (Answer::Valid(members), Expectation::Sums(expected)) => {
+            let answer: SumsResult = typed(members)?;
+            match (&answer.sums, &expected.sums) {
+                (Some(answer), Some(expected)) => same_items("tensors", answer, expected),
+                (answer, expected) if answer == expected => Ok(Verdict::Right),
+                (Some(_), _) => Err("sums, but the link has none".to_owned()),
+                (None, _) => Err("no sums, but the link has some".to_owned()),
             }
         }
         (Answer::Valid(members), Expectation::Plan(expected)) => {
@@ -113,8 +118,7 @@ fn judged(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Worksho
             let base =
                 case.vector.base.state().map(|base| workshop.state(base)).transpose().map_err(|e| e.to_string())?;
             let target = workshop.digest(target).map_err(|e| e.to_string())?;
-            let direct = case.operation == Operation::EncodeDirect;
-            check_link(&request.output, base.as_deref(), target, direct)
+            check_link(&request.output, base.as_deref(), target, case.operation)
                 .map_err(|problem| format!("the link is bad: {problem}"))?;
             Ok(Verdict::Right)
         }
@@ -201,6 +205,17 @@ fn typed<T: DeserializeOwned>(members: Map<String, Value>) -> Judged<T> {
 
 fn same<T: PartialEq + std::fmt::Debug>(answer: &T, expected: &T) -> Judged<Verdict> {
     if answer == expected { Ok(Verdict::Right) } else { Err(format!("{answer:?} instead of {expected:?}")) }
+}
+
+/// That two lists are the same; if not, the first items that differ are shown.
+fn same_items<T: PartialEq + std::fmt::Debug>(what: &str, answer: &[T], expected: &[T]) -> Judged<Verdict> {
+    if answer.len() != expected.len() {
+        return Err(format!("{} {what} instead of {}", answer.len(), expected.len()));
+    }
+    let mut pairs = answer.iter().zip(expected);
+    pairs
+        .find(|(answer, expected)| answer != expected)
+        .map_or(Ok(Verdict::Right), |(answer, expected)| same(answer, expected))
 }
 
 fn same_digest(whose: &str, found: &str, expected: &str) -> Judged {
@@ -322,20 +337,36 @@ fn check_names(found: &BTreeSet<String>, expected: &BTreeSet<String>) -> Judged 
 }
 
 /// Applies a link that a testee has made, and compares the result with the target.
-fn check_link(link: &Path, base: Option<&Path>, target: Digest, direct: bool) -> deltachain::Result<()> {
+fn check_link(link: &Path, base: Option<&Path>, target: Digest, operation: Operation) -> deltachain::Result<()> {
     let link = LinkReader::open(FileSource::open(link)?, &Limits::default())?;
-    if direct && !link.is_direct() {
+    if operation == Operation::EncodeDirect && !link.is_direct() {
         return Err(deltachain::Error::usage("relative values in a link of the direct profile"));
     }
     check_checksum(&link)?;
     let files = base.map(SafetensorsState::open).transpose()?;
     let empty = MemoryState::new();
     let base: &dyn State = files.as_ref().map_or(&empty, |files| files);
-    let mut replay = Replay::new(StateTable::of(base, &())?);
+    let (table, sums) = StateSums::hashed(base, &())?;
+    let mut replay = Replay::new(table).with_sums(sums);
     replay.push(&link)?;
     replay.prove(base, &())?;
     let reached = replay.table().digests.state;
-    if reached == target { Ok(()) } else { Err(deltachain::Error::usage(format!("its target is {reached}"))) }
+    if reached != target {
+        return Err(deltachain::Error::usage(format!("its target is {reached}")));
+    }
+    if operation == Operation::EncodeLocal { check_sums(base, &replay) } else { Ok(()) }
+}
+
+/// That a link of the profile local has the sums of its target, and can be taken in place unless it sets or removes tensors.
+fn check_sums(base: &dyn State, replay: &Replay<'_, FileSource>) -> deltachain::Result<()> {
+    let mut memory = MemoryState::copy_of(base)?;
+    let mut patches = replay.in_place(&memory, u64::MAX, &())?;
+    if patches.whole_tensors().next().is_none() && patches.removed().next().is_none() {
+        replay.plans()?.try_for_each(|plan| plan.map(drop))?;
+    }
+    patches.fit(&mut memory)?.apply()?;
+    let sums = replay.sums().cloned().unwrap_or_default();
+    sums.check(&memory, &())
 }
 
 /// R-STR-08.
@@ -360,6 +391,8 @@ pub(crate) fn wanted(case: &Case<'_>) -> String {
         Expectation::Check(expected) => format!("valid, {} to {}", expected.base, expected.target),
         Expectation::Apply(expected) => format!("valid, {}", expected.digest),
         Expectation::Patches(expected) => format!("valid, {} patches", expected.patches.len()),
+        Expectation::Sums(SumsResult { sums: None }) => "valid, without sums".to_owned(),
+        Expectation::Sums(SumsResult { sums: Some(sums) }) => format!("valid, sums of {} tensors", sums.len()),
         Expectation::Encode { target } => format!("a link to {target}"),
         Expectation::Document => "valid".to_owned(),
         Expectation::Plan(expected) => format!("valid, {expected:?}"),
@@ -370,8 +403,8 @@ pub(crate) fn wanted(case: &Case<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use deltachain::files::{Layout, StagedSafetensors};
-    use deltachain::tensor::Dtype;
-    use deltachain::{DiffOptions, diff};
+    use deltachain::tensor::{Dtype, StateWriter};
+    use deltachain::{DiffOptions, Profile, diff};
 
     use super::*;
     use crate::suite::Suite;
@@ -411,7 +444,7 @@ mod tests {
         let check = |bytes: &[u8]| {
             let path = folder.path().join("link.dcf");
             fs::write(&path, bytes).unwrap();
-            check_link(&path, None, target, false).map_err(|error| error.to_string())
+            check_link(&path, None, target, Operation::EncodeCompact).map_err(|error| error.to_string())
         };
         assert_eq!(check(&bytes), Ok(()));
         // The same without the last four bytes of the frame, and the flag that announces them.
@@ -425,6 +458,28 @@ mod tests {
         let crc = crc32fast::hash(&bytes[..124]);
         bytes[124..128].copy_from_slice(&crc.to_le_bytes());
         assert!(check(&bytes).unwrap_err().contains("R-STR-08"));
+    }
+
+    #[test]
+    fn a_local_link_needs_sums_and_local_parts() {
+        let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+        base.insert("t", Dtype::BF16, &[2], vec![1, 0x3C, 1, 0x3F]).unwrap();
+        target.insert("t", Dtype::BF16, &[2], vec![1, 0x3C, 2, 0x3F]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["base", "link"].map(|name| folder.path().join(name));
+        let infos = base.tensors();
+        let staged = StagedSafetensors::create(&paths[0], infos, &Layout::single_file(infos), None, false).unwrap();
+        staged.write(0, 0, &[1, 0x3C, 1, 0x3F]).unwrap();
+        staged.commit().unwrap();
+        let reached = StateDigests::of(&target, &()).unwrap().state;
+        let check = |profile, has_sums| {
+            let mut file = Vec::new();
+            diff(&base, &target, &DiffOptions::default().profile(profile).sums(has_sums), &mut file).unwrap();
+            fs::write(&paths[1], file).unwrap();
+            check_link(&paths[1], Some(&paths[0]), reached, Operation::EncodeLocal)
+        };
+        check(Profile::Local, true).unwrap();
+        check(Profile::Local, false).unwrap_err();
     }
 
     #[test]

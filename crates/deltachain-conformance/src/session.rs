@@ -15,7 +15,7 @@ use crate::workshop::Workshop;
 /// The one version of the protocol that this program speaks.
 pub(crate) const PROTOCOL: u64 = 2;
 /// The operations that a testee may support.
-const OPERATIONS: [&str; 7] = ["check", "apply", "patches", "encode", "document", "plan", "replay"];
+const OPERATIONS: [&str; 9] = ["check", "apply", "patches", "sums", "in-place", "encode", "document", "plan", "replay"];
 
 /// The profile of readers that leave out what SPEC section 14 allows a minimal chain reader.
 const MINIMAL: &str = "minimal-chain";

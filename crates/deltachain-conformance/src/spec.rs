@@ -4,7 +4,13 @@
 use serde::Serialize;
 
 /// The texts that this program was built with, one after another.
-const TEXT: &str = concat!(include_str!("../../../SPEC.md"), "\n", include_str!("../../../SPEC-signatures.md"));
+const TEXT: &str = concat!(
+    include_str!("../../../SPEC.md"),
+    "\n",
+    include_str!("../../../SPEC-signatures.md"),
+    "\n",
+    include_str!("../../../SPEC-in-place.md")
+);
 
 /// The word that rules for writers have instead of a class.
 const WRITER: &str = "writer";
@@ -14,8 +20,19 @@ const OF_LINKS: &str = "10";
 /// The same for readers of chains, part 2.
 const OF_CHAINS: &str = "19";
 const SECTIONS_OF_CHAINS: [&str; 6] = ["17", "18", "19", "20", "21", "22"];
-/// And for those with trust, in SPEC-signatures.md.
-const OF_SIGNATURES: &str = "23.3";
+
+/// A text beside SPEC.md, which has one section.
+struct Addition {
+    section: &'static str,
+    name: &'static str,
+    /// The section of it that orders the steps of its readers.
+    order: &'static str,
+}
+
+const ADDITIONS: [Addition; 2] = [
+    Addition { section: "23", name: "SPEC-signatures.md", order: "23.3" },
+    Addition { section: "24", name: "SPEC-in-place.md", order: "24.6" },
+];
 
 /// What steps mean by words, without naming rules: how the ids begin.
 const IN_WORDS: [(&str, &[&str]); 5] = [
@@ -46,8 +63,8 @@ pub(crate) struct SpecRule {
     class: String,
     /// Number of the section that defines it.
     pub(crate) section: String,
-    /// Where readers check it: steps of section 10; for the rules of part 2, of section 19; for those of
-    /// SPEC-signatures.md, of section 23.3.
+    /// Where readers check it: steps of section 10; for the rules of part 2, of section 19; for those of an addition, of
+    /// the section of it that orders them.
     steps: Vec<String>,
     /// What it demands, in one line.
     text: String,
@@ -79,7 +96,7 @@ impl Spec {
 
     /// `SPEC.md section 6.1 (Segment entry)`.
     pub(crate) fn describe(&self, section: &str) -> String {
-        let text = if is_of_signatures(section) { "SPEC-signatures.md" } else { "SPEC.md" };
+        let text = addition(section).map_or("SPEC.md", |addition| addition.name);
         match self.title(section) {
             Some(title) => format!("{text} section {section} ({title})"),
             None => format!("{text} section {section}"),
@@ -91,8 +108,9 @@ impl Spec {
     }
 }
 
-fn is_of_signatures(section: &str) -> bool {
-    section.split('.').next() == OF_SIGNATURES.split('.').next()
+/// The text beside SPEC.md that has a section, if it is not SPEC.md.
+fn addition(section: &str) -> Option<&'static Addition> {
+    ADDITIONS.iter().find(|addition| section.split('.').next() == Some(addition.section))
 }
 
 /// The sections of a text, and its paragraphs and items.
@@ -202,9 +220,9 @@ fn demand_before(text: &str) -> String {
 
 /// The steps that name a rule, or mean it.
 fn steps(rule: &SpecRule, blocks: &[Block]) -> Vec<String> {
-    let order = match rule.section.as_str() {
-        section if is_of_signatures(section) => OF_SIGNATURES,
-        section if SECTIONS_OF_CHAINS.contains(&section) => OF_CHAINS,
+    let order = match (addition(&rule.section), rule.section.as_str()) {
+        (Some(addition), _) => addition.order,
+        (None, section) if SECTIONS_OF_CHAINS.contains(&section) => OF_CHAINS,
         _ => OF_LINKS,
     };
     let blocks = blocks.iter().filter(|block| block.section == order && !block.step.is_empty());
@@ -280,14 +298,19 @@ R-AAA-04 is last.
         assert_eq!(spec.describe("1.2"), "SPEC.md section 1.2 (Two)");
         assert_eq!((spec.describe("7"), spec.describe("2")), ("SPEC.md section 7".into(), "SPEC.md section 2".into()));
         assert_eq!(spec.describe("23.2"), "SPEC-signatures.md section 23.2");
+        assert_eq!(spec.describe("24"), "SPEC-in-place.md section 24");
     }
 
     #[test]
     fn the_rules_of_the_library_are_there() {
         let spec = Spec::new();
-        let of_signatures = spec.rules.iter().find(|rule| rule.id == "R-SIG-01").unwrap();
-        assert_eq!((of_signatures.section.as_str(), of_signatures.steps.join(" ")), ("23.3", "2 3".to_owned()));
-        assert_eq!(spec.title("23.3"), Some("Reading with trust"));
+        let steps = |id| {
+            let rule = spec.rules.iter().find(|rule| rule.id == id).unwrap();
+            (rule.section.as_str(), rule.steps.join(" "))
+        };
+        assert_eq!(steps("R-SIG-01"), ("23.3", "2 3".to_owned()));
+        assert_eq!((steps("R-SUM-03"), steps("R-SUM-04")), (("24.6", "3".to_owned()), ("24.6", "3".to_owned())));
+        assert_eq!((spec.title("23.3"), spec.title("24.6")), (Some("Reading with trust"), Some("The operation")));
         for rule in deltachain::RULES {
             let known: Vec<_> = spec.rules.iter().filter(|known| known.id == rule.id).collect();
             assert_eq!(known.len(), 1, "{}", rule.id);

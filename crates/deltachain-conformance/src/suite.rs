@@ -86,10 +86,11 @@ impl Suite {
         if let Some(unknown) = vector.features.iter().find(|feature| !FEATURES.contains(&feature.as_str())) {
             return Some(format!("{unknown} is not a feature"));
         }
-        let result = match &vector.expect.apply {
-            Some(Expected::Valid(result)) => result.state.as_ref(),
-            _ => None,
-        };
+        let results =
+            [&vector.expect.apply, &vector.expect.in_place].into_iter().filter_map(|expected| match expected {
+                Some(Expected::Valid(result)) => result.state.as_ref(),
+                _ => None,
+            });
         let replayed = match &vector.expect.replay {
             Some(Expected::Valid(replay)) => Some(replay),
             _ => None,
@@ -97,13 +98,17 @@ impl Suite {
         let shards = replayed.iter().flat_map(|replay| replay.shards.values()).filter_map(|shard| shard.state.as_ref());
         let held = vector.held.iter().flat_map(|held| &held.shards);
         let base = vector.base.state();
-        let mut states = result.into_iter().chain(shards).chain(held).map(String::as_str).chain(base);
+        let mut states = results.chain(shards).chain(held).map(String::as_str).chain(base);
         if let Some(unknown) = states.find(|state| !self.index.states.contains_key(*state)) {
             return Some(format!("{unknown} is not among the states"));
         }
         let expect = &vector.expect;
         let (link, document, chain) = (
-            expect.check.is_some() || expect.apply.is_some() || expect.patches.is_some(),
+            expect.check.is_some()
+                || expect.apply.is_some()
+                || expect.patches.is_some()
+                || expect.sums.is_some()
+                || expect.in_place.is_some(),
             expect.document.is_some(),
             expect.plan.is_some() || expect.replay.is_some(),
         );
@@ -115,7 +120,7 @@ impl Suite {
         if !fits {
             return Some(format!("what is expected does not fit a {}", vector.kind.name()));
         }
-        (expect.apply.is_some() && matches!(vector.base, Base::Absent))
+        ((expect.apply.is_some() || expect.in_place.is_some()) && matches!(vector.base, Base::Absent))
             .then(|| "there is no base to apply it to".to_owned())
     }
 

@@ -110,11 +110,11 @@ impl<'a> Workshop<'a> {
         fs::create_dir(&folder).map_err(Problem::with_file(&folder))?;
         let vector = case.vector;
         let (name, mut members) = match case.operation {
-            Operation::Check | Operation::Patches => {
+            Operation::Check | Operation::Patches | Operation::Sums => {
                 let link = text(&self.file(vector)?)?;
                 (None, json!({ "link": link, "set_bytes": vector.set_bytes, "coded_bytes": vector.coded_bytes }))
             }
-            Operation::Apply => {
+            Operation::Apply | Operation::InPlace => {
                 let then = vector.then.iter().filter_map(|id| self.suite.vector(id));
                 let links = std::iter::once(vector).chain(then).map(|link| text(&self.file(link)?));
                 let members = json!({
@@ -125,11 +125,15 @@ impl<'a> Workshop<'a> {
                 });
                 (Some("result.safetensors"), members)
             }
-            Operation::EncodeCompact | Operation::EncodeDirect => {
+            Operation::EncodeCompact | Operation::EncodeDirect | Operation::EncodeLocal => {
                 let Expectation::Encode { target } = case.expectation else {
                     return Err(Problem::failed(format!("{}: nothing to encode", case.id)));
                 };
-                let profile = if case.operation == Operation::EncodeDirect { "direct" } else { "compact" };
+                let profile = match case.operation {
+                    Operation::EncodeDirect => "direct",
+                    Operation::EncodeLocal => "local",
+                    _ => "compact",
+                };
                 let (base, target) = (self.base(vector)?, text(&self.state(target)?)?);
                 (Some("result.dcf"), json!({ "base": base, "target": target, "profile": profile }))
             }

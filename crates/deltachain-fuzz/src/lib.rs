@@ -7,6 +7,7 @@
 mod archive;
 mod chain;
 mod exchange;
+mod in_place;
 mod memory;
 mod note;
 mod raw;
@@ -21,6 +22,7 @@ mod structured;
 pub use archive::mutate as mutate_chain;
 pub use chain::{chain, document};
 pub use exchange::{arc2, pulsept1, slime, trl};
+pub use in_place::in_place;
 pub use memory::peak_of;
 pub use note::note;
 pub use raw::{header_index, layout, link, reserialise, safetensors, segment};
@@ -45,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "chain", run: chain },
     Target { name: "document", run: document },
     Target { name: "header_index", run: header_index },
+    Target { name: "in_place", run: in_place },
     Target { name: "layout", run: layout },
     Target { name: "link", run: link },
     Target { name: "note", run: note },

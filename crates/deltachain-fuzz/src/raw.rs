@@ -70,6 +70,10 @@ pub fn link(data: &[u8]) {
     let source = Counted(data, AtomicU64::new(0));
     let (result, peak) = peak_of(|| LinkReader::open(&source, &limits())?.verify(&()));
     refused_by_rule(&result);
+    if let Ok(link) = LinkReader::open(data, &limits()) {
+        let sums = link.sums().expect("memory can be read");
+        assert!(sums.is_none_or(|sums| sums.entries.len() == link.index().tensors.len()));
+    }
     let (length, read) = (data.len() as u64, source.1.into_inner());
     assert!(read <= length, "of {length} bytes {read} were read: some twice");
     let limits = Header::parse(&data[..data.len().min(128)]).map_or_else(|_| limits(), |header| limits_for(&header));

@@ -44,6 +44,7 @@ const EXPECTED: &[(&str, usize)] = &[
     ("chain", 600),
     ("document", 180),
     ("header_index", 700),
+    ("in_place", 64),
     ("layout", 40),
     ("link", 700),
     ("note", 12),
@@ -147,6 +148,11 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
         let mut bytes = vec![0; 64 << (number % 5)];
         fastrand::Rng::with_seed(number).fill(&mut bytes);
         seeds.add(target, "noise", bytes);
+    }
+    for number in 0..64 {
+        let mut bytes = vec![0; 64 << (number % 5)];
+        fastrand::Rng::with_seed(number).fill(&mut bytes);
+        seeds.add("in_place", "noise", bytes);
     }
     for (target, bytes) in exchange::seeds() {
         seeds.add(target, "our writer", bytes);

@@ -25,7 +25,7 @@ pub(super) fn limits(request: &Request<'_>) -> Limits {
     limits
 }
 
-fn open(path: &Path, limits: &Limits) -> Result<LinkReader<FileSource>> {
+pub(super) fn open(path: &Path, limits: &Limits) -> Result<LinkReader<FileSource>> {
     LinkReader::open(FileSource::open(path)?, limits)
 }
 

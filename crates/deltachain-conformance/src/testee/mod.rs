@@ -4,6 +4,7 @@
 
 mod always;
 mod chain;
+mod in_place;
 mod link;
 mod request;
 mod shard;
@@ -24,10 +25,12 @@ use crate::testee::request::Request;
 type Operation = fn(&Request) -> deltachain::Result<Value>;
 
 /// What the reference library can do.
-const SUPPORTED: [(&str, Operation); 7] = [
+const SUPPORTED: [(&str, Operation); 9] = [
     ("check", link::check),
     ("apply", link::apply),
     ("patches", link::patches),
+    ("sums", in_place::sums),
+    ("in-place", in_place::in_place),
     ("encode", link::encode),
     ("document", chain::document),
     ("plan", chain::plan),

@@ -71,12 +71,17 @@ impl Shard {
 
     /// Writes what is taken.
     pub(super) fn save(&self, out: &Path) -> Result<()> {
-        let staged = stage(self.data.tensors(), out)?;
-        for (number, (_, bytes)) in MemoryState::copy_of(&*self.data)?.iter().enumerate() {
-            staged.write(number, 0, bytes)?;
-        }
-        staged.commit().map(drop)
+        write(&MemoryState::copy_of(&*self.data)?, out)
     }
+}
+
+/// A state as a file.
+pub(super) fn write(state: &MemoryState, out: &Path) -> Result<()> {
+    let staged = stage(state.tensors(), out)?;
+    for (number, (_, bytes)) in state.iter().enumerate() {
+        staged.write(number, 0, bytes)?;
+    }
+    staged.commit().map(drop)
 }
 
 /// A file for a state, whatever the layout.

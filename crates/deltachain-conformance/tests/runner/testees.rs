@@ -1,5 +1,6 @@
 //! Testees that are right, and testees that err.
 
+use deltachain::sums::Sums;
 use deltachain::{DiffOptions, Profile, diff};
 use serde_json::{Value, json};
 
@@ -50,6 +51,37 @@ fn states_by_rule_and_sequences_of_links_work() {
     vectors.index["vectors"][0]["expect"]["apply"]["digest"] = json!(digest(&states[1]));
     vectors.index["vectors"][1]["expect"]["check"]["base"] = json!(digest(&states[2]));
     vectors.run(&reference(), &[]).says(1, &["1 passed, 3 failed"]);
+}
+
+#[test]
+fn links_in_place_are_asked_of_those_who_name_the_draft() {
+    let mut vectors = Vectors::tiny();
+    let mut link = Vec::new();
+    diff(&state(&[1, 2, 3]), &state(&[1, 2, 4]), &DiffOptions::default().profile(Profile::Local).sums(true), &mut link)
+        .unwrap();
+    // Of three lanes all are coded.
+    let sums = Sums::of_bytes(0, &[1, 2, 4]).numbers();
+    let result = vectors.index["vectors"][0]["expect"]["apply"].clone();
+    vectors.index["vectors"] = json!([]);
+    vectors.add("links/tiny/sums", &link, |vector| {
+        vector["features"] = json!(["in-place"]);
+        vector["base"] = json!("vectors/states/old.safetensors");
+        let pieces = json!([{ "piece": sums, "coded": sums }]);
+        vector["expect"] = json!({ "sums": { "sums": [{ "name": "t", "pieces": pieces }] }, "in-place": result });
+    });
+    vectors.run(&reference(), &["--rules", "--require-complete"]).says(0, &["2 cases: 2 passed"]);
+    // A testee that does not know the draft.
+    let hello = json!({ "testee": "x", "protocol": 2, "operations": ["sums", "in-place"], "without": [] });
+    vectors.run(&fake("hello", &hello), &[]).says(0, &["2 skipped"]);
+    // Each is really compared.
+    vectors.index["vectors"][0]["expect"]["sums"]["sums"][0]["pieces"][0]["coded"] = json!(null);
+    vectors.index["vectors"][0]["expect"]["in-place"]["digest"] = json!(digest(&state(&[1, 2, 3])));
+    vectors.run(&reference(), &[]).says(1, &["0 passed, 2 failed", "instead of TensorSums"]);
+    vectors.index["vectors"][0]["expect"]["sums"] = json!({ "sums": null });
+    vectors.index["vectors"][0]["base"].take();
+    vectors.run(&reference(), &[]).says(1, &["sums, but the link has none", "WRONG_BASE R-APP-01"]);
+    vectors.index["vectors"][0].as_object_mut().unwrap().remove("base");
+    vectors.run(&reference(), &[]).says(1, &["there is no base to apply it to"]);
 }
 
 #[test]

@@ -1,0 +1,46 @@
+//! The operations of SPEC-in-place.md: `sums` and `in-place`.
+
+use deltachain::files::SafetensorsState;
+use deltachain::sums::{StateSums, Sums};
+use deltachain::tensor::MemoryState;
+use deltachain::{Replay, Result, check_sequence};
+use serde_json::{Value, json};
+
+use crate::testee::link::{limits, open};
+use crate::testee::request::Request;
+use crate::testee::shard::write;
+
+pub(super) fn sums(request: &Request<'_>) -> Result<Value> {
+    let link = open(request.path("link")?, &limits(request))?;
+    link.verify(&())?;
+    let numbers = |sums: Sums| json!(sums.numbers());
+    let sums = link.sums()?.map(|sums| {
+        let entries = link.index().tensors.iter().zip(&sums.entries);
+        let tensors = entries.filter_map(|(entry, sums)| {
+            let segments = &entry.written()?.pieces;
+            let pieces = segments.iter().zip(sums).map(|(segment, sums)| {
+                json!({ "piece": numbers(sums.piece), "coded": segment.map(|_| numbers(sums.coded)) })
+            });
+            Some(json!({ "name": entry.name(), "pieces": pieces.collect::<Vec<_>>() }))
+        });
+        tensors.collect::<Vec<_>>()
+    });
+    Ok(json!({ "sums": sums }))
+}
+
+pub(super) fn in_place(request: &Request<'_>) -> Result<Value> {
+    let limits = limits(request);
+    let links = request.paths("links")?;
+    let links = links.iter().map(|path| open(path, &limits)).collect::<Result<Vec<_>>>()?;
+    check_sequence(&links.iter().collect::<Vec<_>>())?;
+    let files = request.optional_path("base")?.map(SafetensorsState::open).transpose()?;
+    let mut memory = files.as_ref().map_or_else(|| Ok(MemoryState::new()), MemoryState::copy_of)?;
+    let (table, sums) = StateSums::hashed(&memory, &())?;
+    let mut replay = Replay::new(table).with_layout(files.map(|files| files.layout().clone())).with_sums(sums);
+    links.iter().try_for_each(|link| replay.push(link))?;
+    // The library would build whole pieces instead, where lanes are not enough.
+    replay.plans()?.try_for_each(|plan| plan.map(drop))?;
+    replay.in_place(&memory, u64::MAX, &())?.fit(&mut memory)?.apply()?;
+    write(&memory, request.path("output")?)?;
+    Ok(json!({ "digest": replay.table().digests.state.to_string() }))
+}
