@@ -67,6 +67,16 @@ impl Sums {
             sums
         })
     }
+
+    /// Of some lanes of a stretch of a piece, by their places in it, ascending. It begins with the lane of number `first`.
+    pub(crate) fn of_places(lane_bytes: usize, first: u32, places: &[u16], stretch: &[u8]) -> Self {
+        with_lane!(lane_bytes, L => {
+            let lanes = L::chunks(stretch);
+            let lanes = places.iter().map(|&place| (first + u32::from(place), [lanes[usize::from(place)]]));
+            let [sums] = of_lanes::<L, 1>(lanes);
+            sums
+        })
+    }
 }
 
 /// Sums of rows, added up.

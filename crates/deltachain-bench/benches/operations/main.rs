@@ -45,7 +45,7 @@ fn main() -> Result {
         }
         group.chain(disk.path())?;
     }
-    for percent in [0.1, 1.0, 5.0, 20.0] {
+    for percent in [0.1, 0.35, 1.0, 5.0, 20.0] {
         let name = format!("{DENSITIES_MEBIBYTES} MiB, {percent} %");
         whole(&mut criterion, &synthetic(&name, DENSITIES_MEBIBYTES, percent / 100.0)?)?;
     }
@@ -80,6 +80,7 @@ fn whole<'a>(criterion: &'a mut Criterion, pair: &'a Pair) -> Result<Group<'a>> 
             group.links(&pool, profile)?;
             group.step(&pool, profile)?;
         }
+        group.links(&pool, Profile::Local)?;
     }
     Ok(group)
 }
