@@ -79,7 +79,9 @@ impl Sums {
     pub(crate) fn of_places(lane_bytes: usize, first: u32, places: &[u16], stretch: &[u8]) -> Self {
         with_lane!(lane_bytes, L => {
             let lanes = L::chunks(stretch);
-            lanes::of_lanes::<L>(places.iter().map(|&place| (first + u32::from(place), lanes[usize::from(place)])))
+            let lanes = places.iter().map(|&place| (first + u32::from(place), [lanes[usize::from(place)]]));
+            let [sums] = of_lanes::<L, 1>(lanes);
+            sums
         })
     }
 }
