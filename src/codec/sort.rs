@@ -7,8 +7,8 @@ use crate::codec::piece::{Method, PieceInput, PieceSink, differing, old_block};
 use crate::format::coding::Positions;
 use crate::format::segment::MAX_CONTEXTS;
 
-/// Lanes that are sorted before the sink is shown them. Whole stretches.
-const PASSED: usize = 1 << 14;
+/// Bytes of the target that are sorted before the sink is shown them. Whole stretches.
+const PASSED_BYTES: usize = 1 << 16;
 
 /// The coded lanes of a segment, by context and then in order of parts and lanes.
 pub(super) struct CodedContext<L> {
@@ -66,8 +66,9 @@ impl<L: Lane> Sorted<L> {
         let mut begun = Begun::default();
         let mut coded_before = [0; MAX_CONTEXTS];
         coded_before.iter_mut().zip(&self.contexts).for_each(|(coded, context)| *coded = context.values.len());
-        for begin in (0..target.len()).step_by(PASSED) {
-            let target = &target[begin..target.len().min(begin + PASSED)];
+        let passed = PASSED_BYTES / size_of::<L>();
+        for begin in (0..target.len()).step_by(passed) {
+            let target = &target[begin..target.len().min(begin + passed)];
             let base = base.map(|base| &base[begin..begin + target.len()]);
             dispatch(Sort { kind, base, target, contexts, found, begun: &mut begun, sorted: self, sink });
             sink.passed(base.map(L::flat), L::flat(target));
