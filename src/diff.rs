@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
 
-use crate::codec::changes::append_changes;
 use crate::codec::encode::{EncodedSegment, encode};
 use crate::codec::lane::with_lane;
 use crate::codec::piece::{PieceInput, PieceSink, Profile};
@@ -23,7 +22,7 @@ use crate::tensor::{Digest, PieceDigests, State, StateDigests, TensorInfo, diges
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct DiffOptions<'a> {
-    /// Smallest file, or values that can be used without the base.
+    /// How values are coded: the smallest file, or what readers need that do not have all of the base at hand.
     pub profile: Profile,
     /// The base's digests, if they are known: a publisher has them from the report of the link before this one. They
     /// save hashing the base. `None`: they are computed. If they are not the base's, the link fits no state.
@@ -241,20 +240,43 @@ struct Seen {
     sums: PieceSums,
 }
 
-/// Hashes a piece of the target while it is compared with the base's.
+/// Hashes a piece of the target, and takes its sums, while it is compared with the base's.
 struct Look<'a> {
     piece: &'a PieceInput<'a>,
     lane_bytes: usize,
     /// Whether the base's digests are known.
     is_base_known: bool,
     hasher: blake3::Hasher,
+    sums: Option<SumsSoFar>,
+}
+
+/// Sums of what has been seen of a piece.
+#[derive(Default)]
+struct SumsSoFar {
+    /// Lanes in which changes have been looked for, and bytes of which the sums have been taken.
+    lanes: u32,
+    bytes: u64,
+    sums: PieceSums,
 }
 
 impl PieceSink for Look<'_> {
     type Seen = Seen;
 
+    fn changed(&mut self, target: &[u8], lanes: &[u16]) {
+        if let Some(seen) = &mut self.sums {
+            let coded = Sums::of_places(self.lane_bytes, seen.lanes, lanes, target);
+            seen.sums.coded = seen.sums.coded.plus(coded);
+            // A piece has 2^24 lanes at most.
+            seen.lanes += u32::try_from(target.len() / self.lane_bytes).unwrap_or(0);
+        }
+    }
+
     fn passed(&mut self, _base: Option<&[u8]>, target: &[u8]) {
         self.hasher.update(target);
+        if let Some(seen) = &mut self.sums {
+            seen.sums.piece = seen.sums.piece.plus(Sums::of_bytes(seen.bytes, target));
+            seen.bytes += target.len() as u64;
+        }
     }
 
     fn end(self, changed: u64) -> Seen {
@@ -263,7 +285,7 @@ impl PieceSink for Look<'_> {
         let hash_old = |old| if changed == 0 { new } else { Digest::of_bytes(old) };
         let old = base.filter(|_| !self.is_base_known).map(hash_old);
         let changed = if base.is_some() { changed } else { (target.len() / self.lane_bytes) as u64 };
-        Seen { changed, new, old, sums: PieceSums::default() }
+        Seen { changed, new, old, sums: self.sums.map_or_else(PieceSums::default, |seen| seen.sums) }
     }
 }
 
@@ -302,39 +324,18 @@ impl Job<'_> {
             return Ok(EncodedGroup { segments: Vec::new(), pieces: Vec::new() });
         };
         let lane_bytes = dtype.lane_bytes();
-        let (segments, pieces) = with_lane!(lane_bytes, L => {
+        let (segments, mut pieces) = with_lane!(lane_bytes, L => {
             encode::<L, _>(dtype, &inputs, options.profile, &mut context.compressor, |piece| Look {
                 piece,
                 lane_bytes,
                 is_base_known: options.base_digests.is_some(),
                 hasher: blake3::Hasher::new(),
+                sums: options.sums.then(SumsSoFar::default),
             })
         })?;
-        let mut pieces = pieces;
-        if options.sums {
-            for (seen, input) in pieces.iter_mut().zip(&inputs) {
-                seen.sums.piece = Sums::of_bytes(0, input.target);
-            }
-            for segment in &segments {
-                for &number in &segment.pieces {
-                    let target = inputs[number].target;
-                    let zeros;
-                    let base = match inputs[number].base {
-                        Some(base) => base,
-                        None => {
-                            zeros = vec![0; target.len()];
-                            &zeros
-                        }
-                    };
-                    pieces[number].sums.coded = if segment.coding.is_sparse() {
-                        let (mut numbers, mut values) = (Vec::new(), Vec::new());
-                        append_changes(lane_bytes, 0, (base, target), &mut numbers, &mut values);
-                        Sums::of_lanes(lane_bytes, &numbers, &values)
-                    } else {
-                        pieces[number].sums.piece
-                    };
-                }
-            }
+        // Dense parts code all lanes.
+        for segment in segments.iter().filter(|segment| !segment.coding.is_sparse()) {
+            segment.pieces.iter().for_each(|&piece| pieces[piece].sums.coded = pieces[piece].sums.piece);
         }
         Ok(EncodedGroup { segments, pieces })
     }

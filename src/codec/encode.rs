@@ -32,6 +32,11 @@ pub(super) const SEGMENT_LANES: usize = 1 << 18;
 const METHODS: [Method; 4] =
     [(Positions::Sparse, true), (Positions::Dense, true), (Positions::Sparse, false), (Positions::Dense, false)];
 
+/// Where it stands among them.
+fn place((positions, is_relative): Method) -> usize {
+    2 * usize::from(!is_relative) + usize::from(positions == Positions::Dense)
+}
+
 /// Encodes pieces of one dtype. Each piece is shown to a sink of its own, which `sink` makes when its turn comes; also returns
 /// what these have seen.
 pub(crate) fn encode<'a, L: Lane, S: PieceSink>(
@@ -46,7 +51,7 @@ pub(crate) fn encode<'a, L: Lane, S: PieceSink>(
     let small = Rates::of_small(kind, pieces, profile, &mut found.places);
     let plan = |piece| {
         let lanes = Lanes::of(kind, piece, profile);
-        (!lanes.are_few()).then(|| lanes.plan(&mut found.places))
+        (lanes.is_local || !lanes.are_few()).then(|| lanes.plan(&mut found.places))
     };
     let plans = pieces.iter().map(plan).collect();
     Planned { kind, pieces, profile, plans, small }.encode(&mut found, compressor, sink)
@@ -126,18 +131,20 @@ impl<'a, L: Lane> Planned<'a, L> {
             Ok(())
         };
         for (number, (piece, plan)) in self.pieces.iter().zip(&self.plans).enumerate() {
+            let lanes = Lanes::of(self.kind, piece, self.profile);
             let method = match plan {
                 Some(plan) => plan.method,
-                None => Lanes::of(self.kind, piece, self.profile).method(&mut found.places),
-            };
-            // Dense differences would need contexts to be short, and old values of all lanes.
-            let method = match (self.profile, method) {
-                (Profile::Local, Some((Positions::Dense, true))) => Some((Positions::Dense, false)),
-                (_, method) => method,
+                None => lanes.method(&mut found.places),
             };
             let mut sink = sink(piece);
-            if let Some(open) = all_open.iter_mut().find(|open| method == Some(open.sorted.method)) {
+            if let Some(method) = method {
+                let mut open = &mut all_open[place(method)];
                 changed.push(self.add(open, number, found, &mut sink));
+                if lanes.is_local && lanes.are_shorter_dense(open.sorted.last()) {
+                    open.sorted.take_back();
+                    open = &mut all_open[place((Positions::Dense, false))];
+                    self.add(open, number, found, &mut ());
+                }
                 if open.sorted.coded() >= SEGMENT_LANES {
                     close(open, &changed)?;
                 }
@@ -152,9 +159,6 @@ impl<'a, L: Lane> Planned<'a, L> {
     }
 
     fn begin(&self, method: Method) -> Open<L> {
-        if self.profile == Profile::Local {
-            return Open { sorted: Sorted::new(method, 1), own: Vec::new().into_iter(), shared: Vec::new() };
-        }
         let planned = self.plans.iter().flatten().filter(|plan| plan.method == Some(method));
         let own: Vec<&ExponentStatistics> = planned.filter_map(|plan| plan.rates.as_ref()).collect();
         let Thresholds { own, shared } = match method {
@@ -357,7 +361,7 @@ fn encode_small<L: Lane>(
         // A value that does not fit a byte is escaped, whatever the width.
         let symbols: Vec<u8> =
             context.values.iter().map(|value| u8::try_from(less_one(value)).unwrap_or(u8::MAX)).collect();
-        let (width, packed) = best_width(symbols);
+        let (width, packed) = best_width(symbols, contexts.len() == 1);
         let greatest = u8::MAX >> (8 - width);
         let mut escapes = Vec::new();
         for less_one in context.values.iter().map(less_one).filter(|&less_one| less_one >= greatest.into()) {
@@ -373,25 +377,38 @@ fn encode_small<L: Lane>(
     Ok(widths)
 }
 
-/// The width of symbols that is estimated to be shortest, and the symbols packed with it.
-fn best_width(mut symbols: Vec<u8>) -> (u8, Vec<u8>) {
+/// The bytes of the escapes of all symbols from the greatest one on.
+fn escape_bytes(symbols: &ByteHistogram, greatest: u8) -> ByteHistogram {
+    let mut bytes = ByteHistogram::new();
+    let mut varint = Vec::new();
+    for (value, &count) in (0..).zip(&symbols.counts()).skip(greatest.into()) {
+        varint.clear();
+        escapes::put(value, greatest, &mut varint);
+        varint.iter().for_each(|&byte| bytes.add_several(byte, count));
+    }
+    bytes
+}
+
+/// The width of symbols that is estimated to be shortest, and the symbols packed with it. Escapes of an `only` context fill
+/// their stream, so that they are compressed, too.
+fn best_width(mut symbols: Vec<u8>, only: bool) -> (u8, Vec<u8>) {
     let mut counts = ByteHistogram::new();
     counts.extend(&symbols);
     let mut best = (f64::INFINITY, 8, Vec::new());
     for width in [8, 4, 2, 1] {
         let greatest = u8::MAX >> (8 - width);
-        // An escape takes a byte, or two if it is of 128 more.
-        let long = greatest.checked_add(128).map_or(0, |long| counts.at_least(long));
-        let escapes = 8.0 * float(counts.at_least(greatest) + long);
+        let escapes = escape_bytes(&counts, greatest);
+        let escape_bits = if only { escapes.stream_bits() } else { 8.0 * float(escapes.total()) };
         // Narrower symbols have more of them.
-        if escapes > best.0 {
+        if escape_bits > best.0 {
             break;
         }
         symbols.iter_mut().for_each(|symbol| *symbol = greatest.min(*symbol));
         let packed = pack_symbols(&symbols, width);
         let mut histogram = ByteHistogram::new();
         histogram.extend(&packed);
-        let bits = histogram.huffman_bits() * float(packed.len() as u64) + escapes;
+        let length = float(packed.len() as u64);
+        let bits = if only { histogram.stream_bits() } else { histogram.huffman_bits() * length } + escape_bits;
         if bits <= best.0 {
             best = (bits, width, packed);
         }

@@ -4,14 +4,16 @@ use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, padded};
 use crate::codec::lane::Lane;
 use crate::format::coding::Positions;
 
-/// Shape of a link: how it may code values.
+/// Shape of a link: how it may code values, and so what it takes to apply it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
-    /// The smallest file: differences, in contexts. Applying it needs the base.
+    /// The smallest file: differences, in contexts. Applying it needs all of the base.
     #[default]
     Compact,
-    /// Differences, without contexts: applying it needs the old values of the lanes that change and nothing else
-    /// (SPEC-in-place section 24.5).
+    /// For readers that change memory in place (SPEC-in-place section 24.5): differences of the lanes that change, or new
+    /// values of all lanes of a piece where these are shorter. Applying it needs the old values of the lanes that change and
+    /// nothing else. About 1.4 times the size of compact and half that of direct. Tensors that are new, or have another
+    /// dtype or length than in the base, have their values as in any other link; a reader in place refuses them.
     Local,
     /// New values only: every part decodes to (index, value) pairs without the base.
     Direct,
@@ -42,7 +44,10 @@ pub(crate) trait PieceSink {
     /// What it knows of the piece in the end.
     type Seen;
 
-    /// The next stretch of the piece, whole lanes of base, if it has one, and target.
+    /// The lanes that change in the next stretch of the piece, by their places in it. Not called if none does in the piece.
+    fn changed(&mut self, target: &[u8], lanes: &[u16]);
+
+    /// The next stretches of the piece, whole lanes of base, if it has one, and target.
     fn passed(&mut self, base: Option<&[u8]>, target: &[u8]);
 
     /// All stretches have been shown; this many lanes of the piece change.
@@ -52,6 +57,8 @@ pub(crate) trait PieceSink {
 /// Nothing but how many lanes change.
 impl PieceSink for () {
     type Seen = u64;
+
+    fn changed(&mut self, _target: &[u8], _lanes: &[u16]) {}
 
     fn passed(&mut self, _base: Option<&[u8]>, _target: &[u8]) {}
 

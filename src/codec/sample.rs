@@ -78,7 +78,7 @@ impl Rates {
         let mut rates = Self { sparse: none.clone(), dense: none };
         let small = || {
             let lanes = pieces.iter().map(|piece| Lanes::of(kind, piece, profile));
-            lanes.filter(|lanes| lanes.is_relative && lanes.are_few())
+            lanes.filter(|lanes| lanes.is_relative && !lanes.is_local && lanes.are_few())
         };
         let share = Share::seen(small().map(|lanes| lanes.target.len()).sum(), |turn, turns| {
             small().skip(turn).step_by(turns).map(|lanes| rates.add(&lanes, places)).sum()
@@ -111,6 +111,8 @@ pub(super) struct Lanes<'a, L: Lane> {
     target: &'a [L::Bytes],
     /// Values may be relative.
     is_relative: bool,
+    /// Lanes that are not coded must not be needed, so that no sample is either: positions are sparse until all have been seen.
+    pub(super) is_local: bool,
     /// Only the changed lanes are known.
     is_sparse: bool,
 }
@@ -142,8 +144,9 @@ impl Sample {
 impl<'a, L: Lane> Lanes<'a, L> {
     pub(super) fn of(kind: Kind<L>, piece: &PieceInput<'a>, profile: Profile) -> Self {
         let is_relative = profile != Profile::Direct && piece.base.is_some();
+        let is_local = profile == Profile::Local && piece.base.is_some();
         let (base, target) = (piece.base.map(L::chunks), L::chunks(piece.target));
-        Self { kind, base, target, is_relative, is_sparse: piece.sparse }
+        Self { kind, base, target, is_relative, is_local, is_sparse: piece.sparse }
     }
 
     /// Whether they are too few for rates of their own.
@@ -176,6 +179,9 @@ impl<'a, L: Lane> Lanes<'a, L> {
 
     /// The same with the rates of change.
     pub(super) fn plan(&self, places: &mut Places) -> Plan {
+        if self.is_local {
+            return Plan { method: Some((Positions::Sparse, true)), rates: None };
+        }
         if !self.is_relative {
             return Plan { method: self.method(places), rates: None };
         }
@@ -183,6 +189,19 @@ impl<'a, L: Lane> Lanes<'a, L> {
         let sample = self.sample(Some(&mut rates), places);
         let method = self.cheapest(&sample, rates.position_bits());
         Plan { method, rates: (sample.changed > 0).then_some(rates) }
+    }
+
+    /// Whether all new bits are shorter than these differences, which are those of all lanes that change.
+    pub(super) fn are_shorter_dense(&self, differences: &[L]) -> bool {
+        let (changed, lanes) = (differences.len() as u64, self.target.len() as u64);
+        // Positions and differences of so few take less than a bit for each lane, however long they are.
+        if 128 * changed < lanes {
+            return false;
+        }
+        let mut lengths = [0; _];
+        differences.iter().for_each(|&difference| lengths[bit_length(absolute(difference))] += 1);
+        let sample = Sample { changed, is_whole: true, lengths };
+        self.cheapest(&sample, subset_bits(changed, lanes)) == Some((Positions::Dense, false))
     }
 
     /// Looks at some lanes; adds to `rates` if there are any.
@@ -223,13 +242,14 @@ impl<'a, L: Lane> Lanes<'a, L> {
         } else {
             position_bits + self.plane_bits(relative, true) * float(changed)
         };
-        let dense = self.plane_bits(relative, false) * float(lanes);
+        // Dense differences are not local.
+        let dense = self.plane_bits(relative && !self.is_local, false) * float(lanes);
         // Dense lanes are applied faster, which is worth a hundredth.
         if 1.01 * sparse < dense {
             return Some((Positions::Sparse, relative));
         }
         // Where differences are as long as the lanes themselves, the new bits alone may be shorter.
-        let absolute = relative && self.plane_bits(false, false) * float(lanes) < dense;
+        let absolute = relative && (self.is_local || self.plane_bits(false, false) * float(lanes) < dense);
         Some((Positions::Dense, relative && !absolute))
     }
 

@@ -69,7 +69,7 @@ impl<L: Lane> Sorted<L> {
         for begin in (0..target.len()).step_by(PASSED) {
             let target = &target[begin..target.len().min(begin + PASSED)];
             let base = base.map(|base| &base[begin..begin + target.len()]);
-            dispatch(Sort { kind, base, target, contexts, found, begun: &mut begun, sorted: self });
+            dispatch(Sort { kind, base, target, contexts, found, begun: &mut begun, sorted: self, sink });
             sink.passed(base.map(L::flat), L::flat(target));
         }
         let Begun { changed, members, .. } = begun;
@@ -81,6 +81,23 @@ impl<L: Lane> Sorted<L> {
         self.pieces.push(number);
         self.thresholds.extend_from_slice(thresholds);
         changed
+    }
+
+    /// The values of the piece that was added last, which has one context.
+    pub(super) fn last(&self) -> &[L] {
+        let [CodedContext { values, coded, .. }] = self.contexts.as_slice() else { return &[] };
+        &values[values.len() - coded.last().map_or(0, |&coded| coded as usize)..]
+    }
+
+    /// Takes the piece that was added last out again. It has one context and sparse positions.
+    pub(super) fn take_back(&mut self) {
+        self.pieces.pop();
+        for CodedContext { gaps, values, coded, members } in &mut self.contexts {
+            members.pop();
+            let kept = values.len() - coded.pop().map_or(0, |coded| coded as usize);
+            values.truncate(kept);
+            gaps.truncate(kept);
+        }
     }
 
     /// Coded lanes of all pieces.
@@ -117,7 +134,7 @@ struct Begun {
 }
 
 /// Sorts the coded lanes of some stretches.
-struct Sort<'a, L: Lane> {
+struct Sort<'a, L: Lane, S> {
     kind: Kind<L>,
     base: Option<&'a [L::Bytes]>,
     target: &'a [L::Bytes],
@@ -125,14 +142,15 @@ struct Sort<'a, L: Lane> {
     found: &'a mut Found,
     begun: &'a mut Begun,
     sorted: &'a mut Sorted<L>,
+    sink: &'a mut S,
 }
 
-impl<L: Lane> Work for Sort<'_, L> {
+impl<L: Lane, S: PieceSink> Work for Sort<'_, L, S> {
     type Output = ();
 
     #[inline(always)]
     fn run(self, compare: impl Compare) {
-        let Self { kind, base, target, contexts, found: Found { places, members: found }, begun, sorted } = self;
+        let Self { kind, base, target, contexts, found: Found { places, members: found }, begun, sorted, sink } = self;
         let Sorted { method: (positions, relative), contexts: sorted, .. } = sorted;
         let value = |old, new| if *relative { kind.difference(old, new) } else { new };
         let Begun { changed: all_changed, members, next } = begun;
@@ -141,6 +159,7 @@ impl<L: Lane> Work for Sort<'_, L> {
             let base = base.map(|base| &base[number * STRETCH..][..target.len()]);
             let changed = places.of(&differing::<L>(compare, base, target));
             *all_changed += changed.len() as u64;
+            sink.changed(L::flat(target), changed);
             // With one context a lane is its rank.
             if !has_one {
                 contexts.find(compare, base.unwrap_or(&[]), found);

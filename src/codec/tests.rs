@@ -357,6 +357,8 @@ struct Bytes {
 impl PieceSink for Bytes {
     type Seen = (Self, u64);
 
+    fn changed(&mut self, _target: &[u8], _lanes: &[u16]) {}
+
     fn passed(&mut self, base: Option<&[u8]>, target: &[u8]) {
         self.base.extend_from_slice(base.unwrap_or_default());
         self.target.extend_from_slice(target);
