@@ -26,8 +26,8 @@ pub struct CompactOptions {
     pub from: Vec<u64>,
     /// Whether a snapshot is made.
     pub snapshot: bool,
-    /// How values are coded, as [`PublishOptions::profiles`](crate::PublishOptions::profiles). But the new routes are never taken
-    /// in place: readers in place trust the routes of the commit alone.
+    /// How values are coded, as [`PublishOptions::profiles`](crate::PublishOptions::profiles). But the new routes are
+    /// never taken in place: readers in place trust the routes of the commit alone.
     pub profiles: Vec<Profile>,
     /// Where states are built: room for two is needed. What is built there is left there.
     pub scratch: PathBuf,
