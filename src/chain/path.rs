@@ -72,7 +72,8 @@ impl Cost {
 }
 
 impl Path {
-    /// The lesser is the better path. Paths of equal cost that begin with the same version differ in the route to it alone.
+    /// The lesser is the better path. Paths of equal cost that begin with the same version differ in the route to it
+    /// alone.
     pub(super) fn order(&self) -> (Cost, usize, Option<(u64, usize)>) {
         (self.cost, self.routes.len(), self.routes.first().copied())
     }
@@ -84,7 +85,8 @@ impl Path {
 }
 
 impl Ways {
-    /// Finds the ways to `wanted`, given the routes to each version, in the order of their document, and which of them are avoided.
+    /// Finds the ways to `wanted`, given the routes to each version, in the order of their document, and which of them
+    /// are avoided.
     pub(super) fn find<'a>(
         wanted: u64,
         routes_to: impl DoubleEndedIterator<Item = (u64, &'a [Candidate])>,

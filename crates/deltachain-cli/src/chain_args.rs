@@ -448,8 +448,8 @@ Examples:
   deltachain compact s3://models/run7 --snapshot
   deltachain compact s3://models/run7 --version 64 --from 0,32
 
-Readers that patch memory in place trust only the routes that `publish` made, so they do not use the new links; routes for
-them stay, and with --profile local the snapshot saves them work.")]
+Readers that patch memory in place trust only the routes that `publish` made, so they do not use the new links; routes
+for them stay, and with --profile local the snapshot saves them work.")]
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,

@@ -6,8 +6,8 @@ use deltachain::{Error, Progress, Result, StateTable};
 
 use crate::following::selection::Choice;
 
-/// The table of a shard's memory, and its sums if these are wanted. Both come from one reading. `whole` has the digests of
-/// tensors that are not taken.
+/// The table of a shard's memory, and its sums if these are wanted. Both come from one reading. `whole` has the digests
+/// of tensors that are not taken.
 pub(crate) fn found(
     choice: &Choice,
     memory: &impl State,
@@ -36,8 +36,8 @@ pub(crate) fn sums_of_taken(choice: &Choice, table: &StateTable, sums: &StateSum
     tensors.map(|tensors| StateSums { tensors })
 }
 
-/// The table of a shard, with the digests of the tensors that have been found in memory. `whole` has those of tensors that are
-/// not taken.
+/// The table of a shard, with the digests of the tensors that have been found in memory. `whole` has those of tensors
+/// that are not taken.
 fn in_whole(choice: &Choice, found: StateTable, whole: Option<&StateTable>) -> Result<StateTable> {
     let Some(whole) = whole else { return Ok(found) };
     let taken = whole.tensors.iter().filter(|info| choice.takes(info.name()));

@@ -1,4 +1,5 @@
-//! What a follower knows of memory: which version it holds, how far that is proven, and whether it may be changed in place.
+//! What a follower knows of memory: which version it holds, how far that is proven, and whether it may be changed in
+//! place.
 
 use std::time::{Duration, Instant};
 

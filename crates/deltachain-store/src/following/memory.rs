@@ -1,6 +1,6 @@
 //! Brings memory to versions of a chain: the changes are prepared and proven beside it, then exchanged with the values
-//! that it holds. The caller's memory is changed in place: lanes are proven by sums, and what cannot be taken so is loaded as a
-//! whole.
+//! that it holds. The caller's memory is changed in place: lanes are proven by sums, and what cannot be taken so is
+//! loaded as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -58,16 +58,18 @@ impl<M> Weights<M> {
 ///
 /// The follower's own memory is always hashed: each piece that changes is read, built and hashed beside it.
 ///
-/// Memory of the caller is changed *in place* (SPEC-in-place section 24): of a version with links of the profile local only
-/// the lanes that change are read, proven by sums, and compared once more when they are written. So the rest of the memory is not
-/// proven; [`check`](Follower::check) does that, and [`Follower::follow`] from time to time. What cannot be taken in place is
-/// loaded as a whole, streamed into the memory, and so is the first version: [`Switched::fallback`] says why. While a whole
-/// version is loaded, and if that fails, the memory is [torn](Follower::is_torn), until one has been loaded.
+/// Memory of the caller is changed *in place* (SPEC-in-place section 24): of a version with links of the profile local
+/// only the lanes that change are read, proven by sums, and compared once more when they are written. So the rest of
+/// the memory is not proven; [`check`](Follower::check) does that, and [`Follower::follow`] from time to time. What
+/// cannot be taken in place is loaded as a whole, streamed into the memory, and so is the first version:
+/// [`Switched::fallback`] says why. While a whole version is loaded, and if that fails, the memory is
+/// [torn](Follower::is_torn), until one has been loaded.
 ///
-/// Nobody but the follower may write to memory that is caller-provided. If somebody does, the next version that changes such
-/// lanes notices it, or the next check.
+/// Nobody but the follower may write to memory that is caller-provided. If somebody does, the next version that changes
+/// such lanes notices it, or the next check.
 ///
-/// A version that is held in place is no base for a publisher: give it files, or the memory as a state, which it hashes.
+/// A version that is held in place is no base for a publisher: give it files, or the memory as a state, which it
+/// hashes.
 ///
 /// ```
 /// # use deltachain::tensor::{Dtype, MemoryState, State};
@@ -152,8 +154,8 @@ impl<M> PreparedPatches<M> {
         self.load.is_some()
     }
 
-    /// What changes in the memory of each shard: lanes and their values, and tensors that come whole. When it has been applied,
-    /// the tensors that come whole are those of the version before.
+    /// What changes in the memory of each shard: lanes and their values, and tensors that come whole. When it has been
+    /// applied, the tensors that come whole are those of the version before.
     pub fn patch_sets(&self) -> &[PatchSet] {
         &self.sets
     }
@@ -170,8 +172,8 @@ impl Follower<Memory> {
 }
 
 impl<M: StateMemory + Send> Follower<Memory<M>> {
-    /// Begins with nothing, in memory of the caller: one for each selected shard, ascending by number, with the tensors that
-    /// the chain's versions have. Whatever it holds is overwritten by the first version that is applied.
+    /// Begins with nothing, in memory of the caller: one for each selected shard, ascending by number, with the tensors
+    /// that the chain's versions have. Whatever it holds is overwritten by the first version that is applied.
     ///
     /// # Errors
     /// USAGE if the memory is of a kind that a follower can make itself; as for [`in_memory`](Follower::in_memory).
@@ -225,13 +227,15 @@ impl<M: StateMemory + Send> Follower<Memory<M>> {
         self.place.held.fault == Some(Fallback::Torn)
     }
 
-    /// Makes the memory hold the prepared version: values are exchanged, or the whole version is loaded, which the observer sees
-    /// as [building](Phase::Build). As long as values that were exchanged are kept, this can be [undone](Self::undo).
+    /// Makes the memory hold the prepared version: values are exchanged, or the whole version is loaded, which the
+    /// observer sees as [building](Phase::Build). As long as values that were exchanged are kept, this can be
+    /// [undone](Self::undo).
     ///
     /// # Errors
-    /// USAGE if the memory is not at the version any more that this was prepared for. R-APP-01 (`WRONG_BASE`) if somebody has
-    /// written to the caller's memory since. Nothing has changed then, or the memory [is torn](Self::is_torn), as it is if
-    /// loading a whole version fails: with rules of links, IO, or the observer's error.
+    /// USAGE if the memory is not at the version any more that this was prepared for. R-APP-01 (`WRONG_BASE`) if
+    /// somebody has written to the caller's memory since. Nothing has changed then, or the memory [is
+    /// torn](Self::is_torn), as it is if loading a whole version fails: with rules of links, IO, or the observer's
+    /// error.
     pub fn apply(&mut self, prepared: &mut PreparedPatches<M>, observer: &dyn Observer) -> Result<Switched<()>> {
         self.place.apply(prepared, observer)
     }
@@ -248,16 +252,16 @@ impl<M: StateMemory + Send> Follower<Memory<M>> {
     /// Hashes the memory and compares it with what the version held is.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it: the caller's memory holds no version then, and the next one is
-    /// loaded as a whole. USAGE if it holds none already. What the observer wants it to end with.
+    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it: the caller's memory holds no version then, and the next
+    /// one is loaded as a whole. USAGE if it holds none already. What the observer wants it to end with.
     pub fn verify(&mut self, observer: &dyn Observer) -> Result<()> {
         let done = self.place.verify(&self.reader, observer);
         self.place.note(done, Proof::Hashed).map(drop)
     }
 
-    /// Reads all of the memory and compares its sums with those of the version held, which takes about as long as copying it.
-    /// Where the sums are not known, as in the follower's own memory, it is hashed. Says how far it is proven; `None` if no
-    /// version has been held yet.
+    /// Reads all of the memory and compares its sums with those of the version held, which takes about as long as
+    /// copying it. Where the sums are not known, as in the follower's own memory, it is hashed. Says how far it is
+    /// proven; `None` if no version has been held yet.
     ///
     /// # Errors
     /// R-SUM-04 (`STATE_MISMATCH`) if something has changed the memory; otherwise as for [`verify`](Self::verify).

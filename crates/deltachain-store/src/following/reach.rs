@@ -268,8 +268,8 @@ impl Reader {
         }
     }
 
-    /// Fetches the links of a plan, lets `build` make something of them, and says what the shards are then. The links are given
-    /// back.
+    /// Fetches the links of a plan, lets `build` make something of them, and says what the shards are then. The links
+    /// are given back.
     pub(crate) fn follow<'a, T>(
         &'a self,
         plan: &'a Plan,

@@ -136,8 +136,8 @@ impl Following<'_> {
         Ok(sets)
     }
 
-    /// Prepares the changes for memory that holds the version that the links start from: where lanes are enough, they are
-    /// proven by sums. What is prepared takes `budget` bytes at most.
+    /// Prepares the changes for memory that holds the version that the links start from: where lanes are enough, they
+    /// are proven by sums. What is prepared takes `budget` bytes at most.
     pub(crate) fn take_in_place<M: StateMemory>(
         &self,
         pushed: &[Pushed<'_>],
