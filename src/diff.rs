@@ -22,7 +22,7 @@ use crate::tensor::{Digest, PieceDigests, State, StateDigests, TensorInfo, diges
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct DiffOptions<'a> {
-    /// Smallest file, or values that can be used without the base.
+    /// How values are coded: the smallest file, or what readers need that do not have all of the base at hand.
     pub profile: Profile,
     /// The base's digests, if they are known: a publisher has them from the report of the link before this one. They
     /// save hashing the base. `None`: they are computed. If they are not the base's, the link fits no state.

@@ -23,7 +23,8 @@ use crate::table::check_sequence;
 use crate::tensor::{Digest, Dtype, TensorInfo};
 
 /// Joins links that follow one another into one link of the direct profile, from the first one's base to the last one's
-/// target. Metadata of later links replaces that of earlier ones. Returns the new link's length.
+/// target. Metadata of later links replaces that of earlier ones. The new link carries no sums, because no bytes of the
+/// target are hashed here (R-SUM-01). Returns the new link's length.
 ///
 /// # Errors
 /// R-APP-06 if the links do not follow one another; USAGE if there is no link, or if one of them has relative values;

@@ -604,8 +604,12 @@ impl Follower {
             is_half_done.store(is_in_place, Ordering::SeqCst);
             let failed = || Error::usage("the switch to this version has failed: prepare it again");
             let told = match (&mut *copy, made) {
-                (Copy::Memory(own), Made::Memory(patches)) => own.apply(patches, watch).map(|switched| Told::of(&switched)),
-                (Copy::Into(lent, _), Made::Into(patches)) => lent.apply(patches, watch).map(|switched| Told::of(&switched)),
+                (Copy::Memory(own), Made::Memory(patches)) => {
+                    own.apply(patches, watch).map(|switched| Told::of(&switched))
+                }
+                (Copy::Into(lent, _), Made::Into(patches)) => {
+                    lent.apply(patches, watch).map(|switched| Told::of(&switched))
+                }
                 (Copy::Directory(directory), Made::Directory(files)) => {
                     let files = files.take().ok_or_else(failed);
                     files.and_then(|files| directory.apply(files)).map(|switched| Told::of(&switched))

@@ -1,5 +1,5 @@
-//! Which routes of a document are direct, and which of a commit can be taken in place: hints in their metadata (SPEC section
-//! 18, SPEC-in-place section 24.5).
+//! Which routes of a document are direct, and which of a commit can be taken in place: hints in their metadata (SPEC
+//! section 18, SPEC-in-place section 24.5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ const DIRECT: Mark = Mark("deltachain.direct");
 const IN_PLACE: Mark = Mark("deltachain.in-place");
 
 impl Mark {
-    /// For each of the routes, in order, whether the metadata of their document mark it. Any text but the one form of places
-    /// is no mark, and routes from nothing have none.
+    /// For each of the routes, in order, whether the metadata of their document mark it. Any text but the one form of
+    /// places is no mark, and routes from nothing have none.
     fn of(self, metadata: &BTreeMap<String, String>, routes: &[Route]) -> Vec<bool> {
         let places = metadata.get(self.0).and_then(|text| {
             let places = text.split(' ').map(|place| place.parse().ok()).collect::<Option<BTreeSet<usize>>>()?;
@@ -47,8 +47,8 @@ fn direct(metadata: &BTreeMap<String, String>, routes: &[Route]) -> Vec<bool> {
 }
 
 impl Commit {
-    /// For each of the routes, in order, whether it is known to be direct: all values in its files are absolute, so that they
-    /// can be decoded without a base. It comes from nothing, or the metadata say so, which are only a hint.
+    /// For each of the routes, in order, whether it is known to be direct: all values in its files are absolute, so
+    /// that they can be decoded without a base. It comes from nothing, or the metadata say so, which are only a hint.
     pub fn direct_routes(&self) -> Vec<bool> {
         direct(&self.metadata, &self.routes)
     }
@@ -58,8 +58,8 @@ impl Commit {
         DIRECT.set(&mut self.metadata, &self.routes, is_direct);
     }
 
-    /// For each of the routes, in order, whether the metadata say that it can be taken in place, which is only a hint. Routes
-    /// from nothing cannot.
+    /// For each of the routes, in order, whether the metadata say that it can be taken in place, which is only a hint.
+    /// Routes from nothing cannot.
     pub fn in_place_routes(&self) -> Vec<bool> {
         IN_PLACE.of(&self.metadata, &self.routes)
     }

@@ -72,7 +72,8 @@ impl Cost {
 }
 
 impl Path {
-    /// The lesser is the better path. Paths of equal cost that begin with the same version differ in the route to it alone.
+    /// The lesser is the better path. Paths of equal cost that begin with the same version differ in the route to it
+    /// alone.
     pub(super) fn order(&self) -> (Cost, usize, Option<(u64, usize)>) {
         (self.cost, self.routes.len(), self.routes.first().copied())
     }
@@ -84,7 +85,8 @@ impl Path {
 }
 
 impl Ways {
-    /// Finds the ways to `wanted`, given the routes to each version, in the order of their document, and which of them are avoided.
+    /// Finds the ways to `wanted`, given the routes to each version, in the order of their document, and which of them
+    /// are avoided.
     pub(super) fn find<'a>(
         wanted: u64,
         routes_to: impl DoubleEndedIterator<Item = (u64, &'a [Candidate])>,
@@ -124,7 +126,7 @@ impl Ways {
     /// The cheapest path from there.
     pub(super) fn from(&self, start: Option<u64>) -> Option<Path> {
         if start == Some(self.wanted) {
-            return Some(Path { cost: Cost::NOTHING, routes: Vec::new(), start });
+            return Some(Path { cost: Cost::NOTHING, start, routes: Vec::new() });
         }
         let way = start.map_or(self.from_nothing.as_ref(), |start| self.from_version.get(&start));
         let (cost, mut next) = (way?.cost, way);
@@ -133,7 +135,7 @@ impl Ways {
             routes.push((way.next, way.place));
             next = self.from_version.get(&way.next).filter(|_| way.next != self.wanted);
         }
-        Some(Path { cost, routes, start })
+        Some(Path { cost, start, routes })
     }
 
     /// What a path that begins at one of these versions, or below and through them, costs more than: the least cost from one

@@ -159,7 +159,7 @@ pub struct Hop {
     pub files: Vec<FileReference>,
     /// State digest of each shard of the version that the route leads to.
     pub shards: Vec<Digest>,
-    /// Whether the route stands in the version's commit, and not in a routes document alone. No other one may be taken in place
-    /// (SPEC-in-place R-SUM-08).
+    /// Whether the route stands in the version's commit, and not in a routes document alone. No other one may be taken
+    /// in place (SPEC-in-place R-SUM-08).
     pub is_in_commit: bool,
 }

@@ -110,7 +110,8 @@ impl RoutesInForce {
         Self { source, routes: routes.collect() }
     }
 
-    /// A routes document is never trusted to name files that are taken in place; but it may leave the commit's in force.
+    /// A routes document is never trusted to name files that are taken in place; but it may leave the commit's in
+    /// force.
     fn of_document(source: ObjectName, document: RoutesDocument, commit: &Commit) -> Self {
         let in_place = commit.in_place_routes();
         let direct = document.direct_routes();
@@ -171,9 +172,9 @@ impl Planner {
         Self { order: Order::Direct, ..self }
     }
 
-    /// Plans the cheapest path in place: from the version held the one with the least bytes of routes that are not known to be
-    /// takeable in place ([`Commit::in_place_routes`](crate::chain::Commit::in_place_routes)), or the cheapest path from
-    /// nothing if that has less. Routes that only routes documents name are never known to be
+    /// Plans the cheapest path in place: from the version held the one with the least bytes of routes that are not
+    /// known to be takeable in place ([`Commit::in_place_routes`](crate::chain::Commit::in_place_routes)), or the
+    /// cheapest path from nothing if that has less. Routes that only routes documents name are never known to be
     /// ([`Hop::is_in_commit`](crate::chain::Hop::is_in_commit)).
     #[must_use]
     pub fn in_place(self) -> Self {

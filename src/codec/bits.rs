@@ -59,31 +59,21 @@ pub(crate) fn take<'a>(bytes: &mut &'a [u8], width: u32, items: usize) -> Result
     Ok(run)
 }
 
-/// The items of such a run, of `width` bits, 0 to 32.
-pub(crate) fn unpack(run: &[u8], width: u32, items: usize) -> impl Iterator<Item = u32> {
+/// Adds to each number the item of such a run, of `width` bits, 0 to 25, with its place. The bits are clear in the numbers.
+pub(crate) fn add_items(numbers: &mut [u32], run: &[u8], width: usize) {
+    if width == 0 {
+        return;
+    }
     let mask = (1 << width) - 1;
-    let mut pending = 0_u64;
-    let mut bits = 0;
-    let mut source = run;
-    (0..items).map(move |_| {
-        if bits < width {
-            if let Some((four, rest)) = source.split_first_chunk() {
-                pending |= u64::from(u32::from_le_bytes(*four)) << bits;
-                bits += 32;
-                source = rest;
-            } else {
-                for byte in std::mem::take(&mut source) {
-                    pending |= u64::from(*byte) << bits;
-                    bits += 8;
-                }
-            }
-        }
-        // The mask has at most 32 bits.
-        let item = u32::try_from(pending & mask).unwrap_or(0);
-        pending >>= width;
-        bits -= width;
-        item
-    })
+    for (number, bit) in numbers.iter_mut().zip((0..).step_by(width)) {
+        let rest = run.get(bit / 8..).unwrap_or(&[]);
+        let four = rest.first_chunk().copied().unwrap_or_else(|| {
+            let mut four = [0; 4];
+            four[..rest.len()].copy_from_slice(rest);
+            four
+        });
+        *number |= u32::from_le_bytes(four) >> (bit % 8) & mask;
+    }
 }
 
 /// Calls `found` with the place of each bit that is set, within a range of a run.
@@ -133,7 +123,7 @@ mod tests {
 
     #[test]
     fn runs_round_trip() {
-        for width in [0, 1, 2, 4, 5, 8, 13, 31] {
+        for width in [0, 1, 2, 4, 5, 8, 13, 23, 25] {
             for count in [0_u32, 1, 3, 7, 8, 9, 100] {
                 let mask = (1_u32 << width) - 1;
                 let items: Vec<u32> = (0..count).map(|i| i.wrapping_mul(2_654_435_761) & mask).collect();
@@ -143,7 +133,9 @@ mod tests {
                 assert_eq!(bytes.len() as u64, 2 + packed_bytes(u64::from(count), u8::try_from(width).unwrap()));
                 let mut rest = &bytes[1..];
                 let run = take(&mut rest, width, items.len()).unwrap();
-                assert_eq!(unpack(run, width, items.len()).collect::<Vec<_>>(), items);
+                let mut numbers = vec![1 << 31; items.len()];
+                add_items(&mut numbers, run, width as usize);
+                assert!(numbers.iter().map(|number| number - (1 << 31)).eq(items.iter().copied()));
                 assert_eq!(rest, [0xBB]);
                 if let Ok(width @ (1 | 2 | 4 | 8)) = u8::try_from(width) {
                     let mut rest = &bytes[1..];

@@ -89,10 +89,11 @@ fn methods_change_at_these_densities() {
             (1..=24).map(|rarity| with_lane!(dtype.lane_bytes(), L => pieces::<L>(rarity, 1000, rarity, reach)));
         pieces.map(|piece| method(dtype, &piece, profile)).collect()
     };
-    let mut rows = Vec::new();
+    let (mut rows, mut local) = (Vec::new(), Vec::new());
     for dtype in [Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::I64] {
         for reach in [1, 20, 60_000] {
             rows.push(row(dtype, reach, Profile::Compact));
+            local.push(row(dtype, reach, Profile::Local));
             // New bits alone depend on nothing else.
             assert_eq!(row(dtype, reach, Profile::Direct), "DSSSSSSSSSSSSSSSSSSSSSSS");
         }
@@ -112,6 +113,10 @@ fn methods_change_at_these_densities() {
         "dsssssssssssssssssssssss",
     ];
     assert!(rows == expected, "{rows:#?}");
+    // Never dense differences, and new bits where they are shorter.
+    let (sparse, all_but_one) = ("ssssssssssssssssssssssss", "Dsssssssssssssssssssssss");
+    let of_dtype = |far| [sparse, sparse, far];
+    assert!(local == [all_but_one, all_but_one, sparse, sparse].map(of_dtype).concat(), "{local:#?}");
 }
 
 #[test]

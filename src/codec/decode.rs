@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use crate::codec::bits::{for_each_one, packed_bytes, take, unpack, unpack_symbols};
+use crate::codec::bits::{add_items, for_each_one, packed_bytes, take, unpack_symbols};
 use crate::codec::blocks::{BLOCK, Compare, STRETCH, Work, dispatch, padded};
 use crate::codec::contexts::{Contexts, Members};
 use crate::codec::escapes;
@@ -127,7 +127,7 @@ impl<L: Lane> Decoded<L> {
         let mut gaps = Vec::with_capacity(
             high.len() + bits.iter().flat_map(|run| *run).map(|byte| byte.count_ones() as usize).sum::<usize>(),
         );
-        let mut high = high.iter();
+        let mut high = &*high;
         for context in 0..contexts {
             let parts = (context..coded.len()).step_by(contexts);
             match self.table.positions[context] {
@@ -145,29 +145,33 @@ impl<L: Lane> Decoded<L> {
                     }
                 }
                 PositionCoding::Gaps(shift) => {
-                    // Each has a symbol in memory.
-                    let count = address(per_context[context])?;
-                    let mut low = unpack(low_bits[context], u32::from(shift), count);
+                    // Each has a symbol in memory, by R-STR-04.
+                    let (mut own, others) = high.split_at(address(per_context[context])?);
+                    high = others;
+                    let mut begin = gaps.len();
+                    gaps.extend(own.iter().map(|&symbol| u32::from(symbol) << shift));
+                    add_items(&mut gaps[begin..], low_bits[context], usize::from(shift));
+                    // R-POS-01 as far as it does not need the base.
+                    let too_much = |lanes: u32| {
+                        let message = format!("a rank exceeds the {lanes} lanes of its part");
+                        Error::broken(&rules::POS_01, message).at(escape.offset)
+                    };
                     for index in parts {
                         let (_, lanes) = self.parts[index / contexts];
-                        // R-POS-01 as far as it does not need the base. Symbols and low bits are there for all, by R-STR-04,
-                        // and gaps are below the number of lanes, which is a `u32`.
-                        let mut free = u64::from(lanes);
-                        for _ in 0..coded[index] {
-                            let symbol = high.next().copied().unwrap_or(0);
-                            let above = if symbol == u8::MAX {
-                                escapes::value(symbol, u8::MAX, &mut escapes).checked_mul(1 << shift)
-                            } else {
-                                Some(u64::from(symbol) << shift)
-                            };
-                            let low = u64::from(low.next().unwrap_or(0));
-                            let gap = above.map(|above| above | low).filter(|gap| *gap < free);
-                            let Some(gap) = gap else {
-                                let message = format!("a rank exceeds the {lanes} lanes of its part");
-                                return Err(Error::broken(&rules::POS_01, message).at(escape.offset));
-                            };
-                            free -= gap + 1;
-                            gaps.push(u32::try_from(gap).unwrap_or(u32::MAX));
+                        let (symbols, others) = own.split_at(coded[index] as usize);
+                        own = others;
+                        let part = &mut gaps[begin..begin + symbols.len()];
+                        begin += symbols.len();
+                        if symbols.contains(&u8::MAX) {
+                            for (gap, _) in part.iter_mut().zip(symbols).filter(|(_, symbol)| **symbol == u8::MAX) {
+                                let more = escapes.next().unwrap_or(0).checked_mul(1 << shift);
+                                let more = more.and_then(|more| u32::try_from(more).ok());
+                                *gap = more.and_then(|more| gap.checked_add(more)).ok_or_else(|| too_much(lanes))?;
+                            }
+                        }
+                        let ranks = part.iter().map(|&gap| u64::from(gap) + 1).sum::<u64>();
+                        if ranks > u64::from(lanes) {
+                            return Err(too_much(lanes));
                         }
                     }
                 }

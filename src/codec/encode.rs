@@ -361,7 +361,7 @@ fn encode_small<L: Lane>(
         // A value that does not fit a byte is escaped, whatever the width.
         let symbols: Vec<u8> =
             context.values.iter().map(|value| u8::try_from(less_one(value)).unwrap_or(u8::MAX)).collect();
-        let (width, packed) = best_width(symbols);
+        let (width, packed) = best_width(symbols, contexts.len() == 1);
         let greatest = u8::MAX >> (8 - width);
         let mut escapes = Vec::new();
         for less_one in context.values.iter().map(less_one).filter(|&less_one| less_one >= greatest.into()) {
@@ -377,25 +377,38 @@ fn encode_small<L: Lane>(
     Ok(widths)
 }
 
-/// The width of symbols that is estimated to be shortest, and the symbols packed with it.
-fn best_width(mut symbols: Vec<u8>) -> (u8, Vec<u8>) {
+/// The bytes of the escapes of all symbols from the greatest one on.
+fn escape_bytes(symbols: &ByteHistogram, greatest: u8) -> ByteHistogram {
+    let mut bytes = ByteHistogram::new();
+    let mut varint = Vec::new();
+    for (value, &count) in (0..).zip(&symbols.counts()).skip(greatest.into()) {
+        varint.clear();
+        escapes::put(value, greatest, &mut varint);
+        varint.iter().for_each(|&byte| bytes.add_several(byte, count));
+    }
+    bytes
+}
+
+/// The width of symbols that is estimated to be shortest, and the symbols packed with it. Escapes of an `only` context fill
+/// their stream, so that they are compressed, too.
+fn best_width(mut symbols: Vec<u8>, only: bool) -> (u8, Vec<u8>) {
     let mut counts = ByteHistogram::new();
     counts.extend(&symbols);
     let mut best = (f64::INFINITY, 8, Vec::new());
     for width in [8, 4, 2, 1] {
         let greatest = u8::MAX >> (8 - width);
-        // An escape takes a byte, or two if it is of 128 more.
-        let long = greatest.checked_add(128).map_or(0, |long| counts.at_least(long));
-        let escapes = 8.0 * float(counts.at_least(greatest) + long);
+        let escapes = escape_bytes(&counts, greatest);
+        let escape_bits = if only { escapes.stream_bits() } else { 8.0 * float(escapes.total()) };
         // Narrower symbols have more of them.
-        if escapes > best.0 {
+        if escape_bits > best.0 {
             break;
         }
         symbols.iter_mut().for_each(|symbol| *symbol = greatest.min(*symbol));
         let packed = pack_symbols(&symbols, width);
         let mut histogram = ByteHistogram::new();
         histogram.extend(&packed);
-        let bits = histogram.huffman_bits() * float(packed.len() as u64) + escapes;
+        let length = float(packed.len() as u64);
+        let bits = if only { histogram.stream_bits() } else { histogram.huffman_bits() * length } + escape_bits;
         if bits <= best.0 {
             best = (bits, width, packed);
         }

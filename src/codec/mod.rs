@@ -17,6 +17,7 @@ pub(crate) mod piece;
 mod sample;
 mod sort;
 mod statistics;
+pub(crate) mod union;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

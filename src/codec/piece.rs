@@ -4,14 +4,16 @@ use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, padded};
 use crate::codec::lane::Lane;
 use crate::format::coding::Positions;
 
-/// Shape of a link: how it may code values.
+/// Shape of a link: how it may code values, and so what it takes to apply it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
-    /// The smallest file: differences, in contexts. Applying it needs the base.
+    /// The smallest file: differences, in contexts. Applying it needs all of the base.
     #[default]
     Compact,
-    /// Differences, without contexts: applying it needs the old values of the lanes that change and nothing else
-    /// (SPEC-in-place section 24.5).
+    /// For readers that change memory in place (SPEC-in-place section 24.5): differences of the lanes that change, or new
+    /// values of all lanes of a piece where these are shorter. Applying it needs the old values of the lanes that change and
+    /// nothing else. About 1.4 times the size of compact and half that of direct. Tensors that are new, or have another
+    /// dtype or length than in the base, have their values as in any other link; a reader in place refuses them.
     Local,
     /// New values only: every part decodes to (index, value) pairs without the base.
     Direct,

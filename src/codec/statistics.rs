@@ -33,9 +33,13 @@ impl ByteHistogram {
         std::array::from_fn(|value| self.0.iter().map(|counts| u64::from(counts[value])).sum())
     }
 
-    /// Bytes of this value or a greater one.
-    pub(crate) fn at_least(&self, byte: u8) -> u64 {
-        self.counts()[usize::from(byte)..].iter().sum()
+    pub(crate) fn add_several(&mut self, byte: u8, count: u64) {
+        let place = &mut self.0[0][usize::from(byte)];
+        *place = place.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.counts().iter().sum()
     }
 
     /// Bits per symbol of an entropy coder that knows the counts; at least 1 unless there is only one symbol, as for a
@@ -48,7 +52,18 @@ impl ByteHistogram {
         }
         (entropy_bits(counts.into_iter()) / total as f64).max(1.0)
     }
+
+    /// Bits of these bytes as a stream, which has a table of its codes if that makes it shorter.
+    pub(crate) fn stream_bits(&self) -> f64 {
+        let (length, codes) = (float(self.total()), self.counts().iter().filter(|&&count| count > 0).count());
+        let table = float(TABLE_BITS + CODE_BITS * codes as u64);
+        (8.0 * length).min(table + self.huffman_bits() * length)
+    }
 }
+
+/// About what a table of codes takes, and what each of them adds.
+const TABLE_BITS: u64 = 64;
+const CODE_BITS: u64 = 4;
 
 /// A count as a figure to estimate with.
 pub(crate) fn float(count: u64) -> f64 {
@@ -158,7 +173,7 @@ mod tests {
             let mut histogram = ByteHistogram::new();
             let bytes: Vec<u8> = (0..).zip(counts).flat_map(|(byte, &count)| (0..count).map(move |_| byte)).collect();
             histogram.extend(&bytes);
-            assert_eq!(histogram.at_least(1) + u64::from(*counts.first().unwrap_or(&0)), bytes.len() as u64);
+            assert_eq!(histogram.total(), bytes.len() as u64);
             histogram.huffman_bits()
         };
         let near = |value: f64, expected: f64| assert!((value - expected).abs() < 0.001, "{value}, not {expected}");

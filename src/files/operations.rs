@@ -281,6 +281,12 @@ mod tests {
         assert_eq!((joined.base, &joined.target), (first.base, &second.target));
         apply(Some(&states[0]), &[at("joined")], &at("again"), &options).unwrap();
         assert_same(&at("again"), &states[2], &weights);
+
+        // The result is at hand, so that a local link has its sums.
+        let local = options.profile(Profile::Local);
+        assert_eq!(squash(&states[0], &["1", "2"].map(at), &at("local"), &local).unwrap().target, second.target);
+        let link = LinkReader::open(FileSource::open(&at("local")).unwrap(), &local.limits).unwrap();
+        assert!(link.sums().unwrap().is_some());
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Streams: bytes stored as they are or as one zstd frame, whichever is shorter (SPEC section 5).
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 
-use zstd::zstd_safe::{self, CCtx, CParameter, InBuffer, OutBuffer, Strategy, zstd_sys::ZSTD_EndDirective};
+use zstd::zstd_safe::{self, CCtx, CParameter, DCtx, InBuffer, OutBuffer, Strategy, zstd_sys::ZSTD_EndDirective};
 
 use crate::error::{Error, Result};
 use crate::format::frame;
@@ -27,10 +28,15 @@ fn decode_inner(stored: &[u8], raw_length: u64) -> Result<Cow<'_, [u8]>> {
     decompress(stored, raw_length).map(Cow::Owned)
 }
 
+thread_local! {
+    /// Zstd's working memory: to make it anew costs more than to decompress a short stream.
+    static CONTEXT: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
+}
+
 /// Decompresses a frame whose structure has been checked, into room of just the raw length.
 fn decompress(stored: &[u8], raw_length: u64) -> Result<Vec<u8>> {
     let mut raw = Vec::with_capacity(address(raw_length)?);
-    let result = zstd_safe::decompress(&mut raw, stored);
+    let result = CONTEXT.with_borrow_mut(|context| context.decompress(&mut raw, stored));
     let length = result.map_err(|code| {
         Error::broken(&rules::STR_02, format!("bad zstd frame: {}", zstd_safe::get_error_name(code)))
     })?;

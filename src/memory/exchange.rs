@@ -10,7 +10,7 @@ use crate::rules;
 use crate::tensor::Lanes;
 
 /// Lanes that are compared and written together.
-const AT_ONCE: usize = 1 << 13;
+const AT_ONCE: usize = 1 << 11;
 
 impl PatchSet {
     /// Checks all that could hinder the exchange; nothing is written yet. The memory must hold the base, or the target if the

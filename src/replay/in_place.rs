@@ -15,11 +15,11 @@ use crate::progress::Progress;
 use crate::replay::Replay;
 use crate::replay::course::{Course, Item};
 use crate::replay::output::Patching;
-use crate::replay::plan::{Failure, Planned, Planner};
+use crate::replay::plan::{Failure, PieceStep, Planned, Planner};
 use crate::replay::segments::Segments;
 use crate::rules;
 use crate::source::Source;
-use crate::sums::Sums;
+use crate::sums::{Sums, of_lanes};
 use crate::tensor::{Dtype, Lanes, State};
 
 impl<S: Source> Replay<'_, S> {
@@ -142,7 +142,7 @@ impl<S: Source> Planner<'_, S> {
         all: usize,
         planned: Planned,
     ) -> Result<(Option<PieceChanges>, Option<Failure>)> {
-        let Planned { item: (lineage, piece), plan, sources, mut failure } = planned;
+        let Planned { item: (lineage, piece), plan, places, mut failure } = planned;
         let dtype = self.course.lineage(lineage).info.dtype();
         let width = dtype.lane_bytes();
         let Some(plan) = plan else { return Ok((None, failure)) };
@@ -153,20 +153,11 @@ impl<S: Source> Planner<'_, S> {
         let mut old = vec![0; lanes.count * width];
         memory.gather(tensor, &lanes, &mut old)?;
         let mut values = old.clone();
-        for (step, (place, _)) in plan.steps.iter().zip(&sources) {
-            let number = |place: u32| plan.lanes.as_ref().map_or(place, |lanes| lanes[place as usize]);
-            let places: Vec<u32> = match &step.places {
-                Some(places) => places.clone(),
-                None => (0..u32::try_from(lanes.count).unwrap_or(u32::MAX)).collect(),
-            };
-            let numbers: Vec<u32> = places.iter().map(|&place| number(place)).collect();
-            let (before, after) = with_lane!(width, L => {
-                change::<L>(dtype, &places, &mut values, &step.values, step.is_relative)
-            });
-            let (before, after) = (Sums::of_lanes(width, &numbers, &before), Sums::of_lanes(width, &numbers, &after));
-            let found = self.ensure(after == step.coded, &rules::SUM_03, *place, piece)?;
+        for (step, &place) in plan.steps.iter().zip(&places) {
+            let [before, after] = with_lane!(width, L => take::<L>(dtype, plan.lanes.as_deref(), step, &mut values));
+            let found = self.ensure(after == step.coded, &rules::SUM_03, place, piece)?;
             let reached = step.before.minus(before).plus(after);
-            let found = found.or(self.ensure(reached == step.piece, &rules::SUM_04, *place, piece)?);
+            let found = found.or(self.ensure(reached == step.piece, &rules::SUM_04, place, piece)?);
             failure = Failure::least(failure, found);
         }
         if failure.is_some() {
@@ -184,22 +175,40 @@ impl<S: Source> Planner<'_, S> {
     }
 }
 
-/// Changes the lanes in these places; their values before and after.
-fn change<L: Lane>(
-    dtype: Dtype,
-    places: &[u32],
-    current: &mut [u8],
-    values: &[u8],
-    is_relative: bool,
-) -> (Vec<u8>, Vec<u8>) {
-    let kind = Kind::<L>::of(dtype);
-    let current = L::chunks_mut(current);
-    let (mut before, mut after) = (Vec::new(), Vec::new());
-    for (&place, &value) in places.iter().zip(L::chunks(values)) {
-        let lane = &mut current[place as usize];
-        before.push(*lane);
-        *lane = if is_relative { kind.moved(L::load(*lane), L::load(value)).store() } else { value };
-        after.push(*lane);
+/// Brings lanes through a link: the sums of those that it codes, before and after.
+fn take<L: Lane>(dtype: Dtype, lanes: Option<&[u32]>, step: &PieceStep, current: &mut [u8]) -> [Sums; 2] {
+    let kind = Kind::of(dtype);
+    if step.is_relative {
+        change::<L>(lanes, step, L::chunks_mut(current), |old, value| kind.moved(L::load(old), L::load(value)).store())
+    } else {
+        change::<L>(lanes, step, L::chunks_mut(current), |_, value| value)
     }
-    (L::flat(&before).to_vec(), L::flat(&after).to_vec())
+}
+
+fn change<L: Lane>(
+    lanes: Option<&[u32]>,
+    step: &PieceStep,
+    current: &mut [L::Bytes],
+    changed: impl Fn(L::Bytes, L::Bytes) -> L::Bytes,
+) -> [Sums; 2] {
+    let values = L::chunks(&step.values);
+    let take = |number: u32, lane: &mut L::Bytes, value: L::Bytes| {
+        let old = std::mem::replace(lane, changed(*lane, value));
+        (number, [old, *lane])
+    };
+    match (lanes, &step.places) {
+        (None, None) => {
+            let before = Sums::of_bytes(0, L::flat(current));
+            current.iter_mut().zip(values).for_each(|(lane, &value)| *lane = changed(*lane, value));
+            [before, Sums::of_bytes(0, L::flat(current))]
+        }
+        (Some(numbers), None) => {
+            let all = numbers.iter().zip(current).zip(values);
+            of_lanes::<L, 2>(all.map(|((&number, lane), &value)| take(number, lane, value)))
+        }
+        (numbers, Some(places)) => of_lanes::<L, 2>(places.iter().zip(values).map(|(&place, &value)| {
+            let number = numbers.map_or(place, |numbers| numbers[place as usize]);
+            take(number, &mut current[place as usize], value)
+        })),
+    }
 }

@@ -7,6 +7,8 @@
 mod build;
 mod course;
 mod in_place;
+#[cfg(test)]
+mod in_place_tests;
 mod lineage;
 mod output;
 mod plan;

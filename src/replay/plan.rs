@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 
 use rayon::prelude::*;
 
+use crate::codec::union::union;
 use crate::error::{Error, ErrorClass, Result, Section};
 use crate::format::Start;
 use crate::limits::address;
 use crate::replay::course::{Course, Group, Item};
 use crate::replay::lineage::{Place, Taken};
-use crate::replay::segments::{SegmentNumber, Segments};
+use crate::replay::segments::Segments;
 use crate::replay::{FollowedSums, Replay};
 use crate::rules::{self, Rule, ensure};
 use crate::source::Source;
@@ -74,8 +75,8 @@ pub(super) struct Planned {
     pub(super) item: Item,
     /// What the links do; `None` if lanes are not enough for that.
     pub(super) plan: Option<PiecePlan>,
-    /// Of each step the entry, and the segment with the part.
-    pub(super) sources: Vec<(Place, SegmentNumber)>,
+    /// The entry that each step is of.
+    pub(super) places: Vec<Place>,
     /// R-SUM-04 of a link without a part.
     pub(super) failure: Option<Failure>,
 }
@@ -86,9 +87,6 @@ pub(super) struct Planner<'a, S> {
     pub(super) course: Course<'a, S>,
     pub(super) sums: &'a FollowedSums,
 }
-
-/// The lanes that a link codes, and their values.
-type Coded = (Option<Vec<u32>>, Vec<u8>);
 
 impl<S: Source> Planner<'_, S> {
     /// Whether the lanes that are coded are enough to prove a piece, as far as indexes and sums tell.
@@ -148,7 +146,7 @@ impl<S: Source> Planner<'_, S> {
     /// # Errors
     /// Those of step 8 of SPEC section 10 without 8.5; of some segment, not always the first.
     pub(super) fn plan(&self, group: &Group, segments: &Segments<'_, S>) -> Result<Vec<Planned>> {
-        let mut coded: Vec<Option<Vec<Coded>>> = group.items.iter().map(|_| Some(Vec::new())).collect();
+        let mut coded: Vec<Option<Vec<CodedLanes>>> = group.items.iter().map(|_| Some(Vec::new())).collect();
         for &number in &group.segments {
             let segment = segments.open(number)?;
             for (&(lineage, piece), coded) in group.items.iter().zip(&mut coded) {
@@ -172,17 +170,17 @@ impl<S: Source> Planner<'_, S> {
     }
 
     /// The plan of a piece from what each link that has a part of it codes.
-    fn planned(&self, item: Item, coded: Option<Vec<Coded>>) -> Result<Planned> {
+    fn planned(&self, item: Item, coded: Option<Vec<CodedLanes>>) -> Result<Planned> {
         let (number, piece) = item;
         let lineage = self.course.lineage(number);
-        let mut planned = Planned { item, plan: None, sources: Vec::new(), failure: None };
+        let mut planned = Planned { item, plan: None, places: Vec::new(), failure: None };
         let (Some(tensor), Some(base), Some(coded)) = (lineage.start, self.sums_before(number, piece)?, coded) else {
             return Ok(planned);
         };
         let lane_bytes = lineage.info.dtype().lane_bytes();
         let range = lineage.info.piece(piece);
-        let (lanes, places) = union(coded.iter().map(|(numbers, _)| numbers.as_deref()));
-        let mut values = places.into_iter().zip(coded.into_iter().map(|(_, values)| values));
+        let Coded { lanes, steps: values } = Coded::of(coded);
+        let mut values = values.into_iter();
         let (mut steps, mut before) = (Vec::new(), base);
         for &place in self.course.places(lineage) {
             let unknown = || Error::usage("the sums of the piece are not known");
@@ -193,7 +191,7 @@ impl<S: Source> Planner<'_, S> {
                 let is_relative = self.course.links[segment.0].index().segments[segment.1].coding.is_relative();
                 let PieceSums { coded, piece } = sums;
                 steps.push(PieceStep { link: place.0, places, is_relative, values, before, coded, piece });
-                planned.sources.push((place, segment));
+                planned.places.push(place);
             } else {
                 let failure = self.ensure(before == sums.piece, &rules::SUM_04, place, piece)?;
                 planned.failure = Failure::least(planned.failure.take(), failure);
@@ -226,25 +224,35 @@ impl<S: Source> Planner<'_, S> {
     }
 }
 
-/// The union of lanes, which ascend; `None` if all of a piece are among them. And for each list where its lanes are in the union;
-/// `None` if it is the union.
-fn union<'a>(lists: impl Iterator<Item = Option<&'a [u32]>> + Clone) -> (Option<Vec<u32>>, Vec<Option<Vec<u32>>>) {
-    let all: Option<Vec<&[u32]>> = lists.clone().collect();
-    let Some(all) = all else {
-        // Then numbers are places.
-        return (None, lists.map(|list| list.map(<[u32]>::to_vec)).collect());
-    };
-    let mut lanes = all.concat();
-    if all.len() > 1 {
-        lanes.sort_unstable();
-        lanes.dedup();
+/// The lanes that a link codes of a piece, and their values. Lanes are numbers in the piece, or places among the lanes that any of
+/// the links codes; `None` if they are all of these.
+type CodedLanes = (Option<Vec<u32>>, Vec<u8>);
+
+/// What links code of a piece, in the order of the links.
+struct Coded {
+    /// The lanes that any of them codes; `None` if they are all of the piece.
+    lanes: Option<Vec<u32>>,
+    /// Of each link, by places.
+    steps: Vec<CodedLanes>,
+}
+
+impl Coded {
+    /// From what each link codes, by numbers.
+    fn of(mut steps: Vec<CodedLanes>) -> Self {
+        if let [(numbers, _)] = steps.as_mut_slice() {
+            return Self { lanes: numbers.take(), steps };
+        }
+        let lists: Option<Vec<&mut Vec<u32>>> = steps.iter_mut().map(|(numbers, _)| numbers.as_mut()).collect();
+        // If one codes all of the piece, numbers are places.
+        let Some(mut lists) = lists else { return Self { lanes: None, steps } };
+        let lanes = union(&mut lists);
+        for (places, _) in &mut steps {
+            if places.as_ref().is_some_and(|places| places.len() == lanes.len()) {
+                *places = None;
+            }
+        }
+        Self { lanes: Some(lanes), steps }
     }
-    let places = all.iter().map(|list| {
-        let place = |lane| u32::try_from(lanes.partition_point(|other| other < lane)).unwrap_or(u32::MAX);
-        (list.len() < lanes.len()).then(|| list.iter().map(place).collect())
-    });
-    let places = places.collect();
-    (Some(lanes), places)
 }
 
 /// The plans of a sequence of links: see [`Replay::plans`].

@@ -10,20 +10,20 @@ use crate::tensor::{Digest, Dtype};
 use crate::{Profile, Section};
 
 /// Random numbers.
-struct Random(blake3::OutputReader);
+pub(super) struct Random(blake3::OutputReader);
 
 impl Random {
-    fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self(blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof())
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         let mut bytes = [0; 8];
         self.0.fill(&mut bytes);
         usize::try_from(u64::from_le_bytes(bytes) % end as u64).unwrap()
     }
 
-    fn data(&mut self, length: usize) -> Vec<u8> {
+    pub(super) fn data(&mut self, length: usize) -> Vec<u8> {
         let mut data = vec![0; length];
         self.0.fill(&mut data);
         // Many numbers of similar magnitude, so that contexts pay.
@@ -69,7 +69,7 @@ fn next(state: &MemoryState, random: &mut Random) -> MemoryState {
     next
 }
 
-fn states(random: &mut Random, count: usize) -> Vec<MemoryState> {
+pub(super) fn states(random: &mut Random, count: usize) -> Vec<MemoryState> {
     let mut first = MemoryState::new();
     for name in ["a", "b", "c", "d"] {
         insert(&mut first, name, random);
@@ -133,9 +133,9 @@ fn seal(base: &StateTable, header: &mut Header, mut index: Index, segments: &[u8
 }
 
 /// Where an error is, as far as it can be compared.
-type Found = (Option<usize>, Option<&'static str>, Option<Section>, Option<String>);
+pub(super) type Found = (Option<usize>, Option<&'static str>, Option<Section>, Option<String>);
 
-fn found(error: &Error) -> Found {
+pub(super) fn found(error: &Error) -> Found {
     (error.link(), error.rule(), error.section(), error.tensor().map(str::to_owned))
 }
 

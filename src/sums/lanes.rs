@@ -4,22 +4,27 @@ use crate::codec::lane::Lane;
 use crate::sums::tables::TABLES;
 use crate::sums::{ROW, Sums, Total};
 
-/// Of lanes by their numbers in the piece, ascending.
-pub(super) fn of_lanes<L: Lane>(lanes: impl Iterator<Item = (u32, L::Bytes)>) -> Sums {
-    let mut lanes = lanes.peekable();
-    let mut total = Total::default();
-    while let Some(&(number, _)) = lanes.peek() {
-        let row = u64::from(number) * size_of::<L>() as u64 / (2 * ROW as u64);
-        let end = (row + 1) * 2 * ROW as u64 / size_of::<L>() as u64;
-        let mut products = [0_u64; 2];
-        while let Some((number, lane)) = lanes.next_if(|&(number, _)| u64::from(number) < end) {
-            add::<L>(number, lane, &mut products);
+/// Of several values of the same lanes, which come with their numbers in the piece, ascending.
+pub(crate) fn of_lanes<L: Lane, const N: usize>(lanes: impl Iterator<Item = (u32, [L::Bytes; N])>) -> [Sums; N] {
+    let in_row = 2 * ROW as u64 / size_of::<L>() as u64;
+    let mut totals = [const { Total::ZERO }; N];
+    let (mut row, mut end) = (0, in_row);
+    let mut products = [[0; 2]; N];
+    for (number, lanes) in lanes {
+        if u64::from(number) >= end {
+            totals.iter_mut().zip(products).for_each(|(total, products)| total.add(row, products));
+            row = u64::from(number) / in_row;
+            (end, products) = ((row + 1) * in_row, [[0; 2]; N]);
         }
-        total.add(row, products);
+        for (products, lane) in products.iter_mut().zip(lanes) {
+            add::<L>(number, lane, products);
+        }
     }
-    total.sums()
+    totals.iter_mut().zip(products).for_each(|(total, products)| total.add(row, products));
+    totals.map(Total::sums)
 }
 
+#[inline]
 fn add<L: Lane>(number: u32, lane: L::Bytes, products: &mut [u64; 2]) {
     let byte = number as usize * size_of::<L>();
     let mut value = L::load(lane).to_u64() << (8 * (byte % 2));

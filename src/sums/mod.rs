@@ -7,6 +7,7 @@ mod rows;
 mod state;
 mod tables;
 
+pub(crate) use lanes::of_lanes;
 pub use record::{LinkSums, PieceSums};
 pub use state::StateSums;
 
@@ -68,23 +69,29 @@ impl Sums {
 
     /// Of lanes of `lane_bytes` bytes, by their numbers in the piece, ascending, and their values, little-endian.
     pub fn of_lanes(lane_bytes: usize, numbers: &[u32], values: &[u8]) -> Self {
-        with_lane!(lane_bytes, L => lanes::of_lanes::<L>(numbers.iter().copied().zip(L::chunks(values).iter().copied())))
+        with_lane!(lane_bytes, L => {
+            let [sums] = of_lanes::<L, 1>(numbers.iter().zip(L::chunks(values)).map(|(&number, &value)| (number, [value])));
+            sums
+        })
     }
 
     /// Of some lanes of a stretch of a piece, by their places in it, ascending. It begins with the lane of number `first`.
     pub(crate) fn of_places(lane_bytes: usize, first: u32, places: &[u16], stretch: &[u8]) -> Self {
         with_lane!(lane_bytes, L => {
             let lanes = L::chunks(stretch);
-            lanes::of_lanes::<L>(places.iter().map(|&place| (first + u32::from(place), lanes[usize::from(place)])))
+            let lanes = places.iter().map(|&place| (first + u32::from(place), [lanes[usize::from(place)]]));
+            let [sums] = of_lanes::<L, 1>(lanes);
+            sums
         })
     }
 }
 
 /// Sums of rows, added up.
-#[derive(Default)]
 struct Total([u64; 2]);
 
 impl Total {
+    const ZERO: Self = Self([0; 2]);
+
     /// Adds what the products of a row's units with the numbers of the row add up to: below 2^59.
     fn add(&mut self, row: u64, products: [u64; 2]) {
         // A piece has no other rows.

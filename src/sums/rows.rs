@@ -10,7 +10,7 @@ const TOGETHER: usize = 8;
 
 /// Of bytes, the first of which stands at `begin` in the piece.
 pub(super) fn of_bytes(begin: u64, bytes: &[u8]) -> Sums {
-    let mut total = Total::default();
+    let mut total = Total::ZERO;
     let mut number = begin / ROW_BYTES as u64;
     let place = usize::try_from(begin % ROW_BYTES as u64).unwrap_or(0);
     let (head, whole) = bytes.split_at(bytes.len().min((ROW_BYTES - place) % ROW_BYTES));

@@ -232,7 +232,7 @@ impl State for MemoryState {
 }
 
 /// Takes other descriptions of tensors whose data stay as they are: of the same names, dtypes and lengths.
-pub(crate) fn redescribe(own: &mut Vec<TensorInfo>, tensors: &[TensorInfo]) -> Result<()> {
+pub(crate) fn redescribe(own: &mut [TensorInfo], tensors: &[TensorInfo]) -> Result<()> {
     let is_same = |(own, new): (&TensorInfo, &TensorInfo)| own.name() == new.name() && new.can_patch(own);
     if own.len() != tensors.len() || !own.iter().zip(tensors).all(is_same) {
         return Err(Error::usage("these are not the tensors of the memory, by name, dtype and length"));

@@ -2,6 +2,7 @@
 
 mod corruption;
 mod examples;
+mod local;
 mod memory;
 mod roundtrip;
 mod specification;

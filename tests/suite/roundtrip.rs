@@ -1,4 +1,4 @@
-//! Any two states: the link gives the target back bit for bit, in both profiles, whatever happens to tensors on the way.
+//! Any two states: the link gives the target back bit for bit, in all profiles, whatever happens to tensors on the way.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

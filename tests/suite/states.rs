@@ -4,8 +4,8 @@ use deltachain::tensor::{DescribedDtype, Dtype, MemoryState, State, TensorInfo};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, diff};
 use proptest::prelude::*;
 
-/// Both profiles.
-pub(crate) const PROFILES: [Profile; 2] = [Profile::Compact, Profile::Direct];
+/// All profiles.
+pub(crate) const PROFILES: [Profile; 3] = [Profile::Compact, Profile::Direct, Profile::Local];
 
 /// The link from `base` to `target`.
 pub(crate) fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -> Vec<u8> {

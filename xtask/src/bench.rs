@@ -28,10 +28,14 @@ links with other tools.\n\
 \n\
 - `diff, base hashed` is what a user of `diff` gets. `base digests known` is a publisher whose base \
 is what it published last. `publish` is the whole step of a publisher with a store in memory: with the `base \
-published last`, or with another `base given`, which is hashed.\n\
+published last`, or with another `base given`, which is hashed. `with sums` is for readers in place.\n\
+- `sums of memory` reads all of it and compares its sums, as a check in the background does.\n\
 - `apply`, `prepare` and `prove` begin with opening the link, and check all digests. `apply` writes to other \
 memory. `prepare` collects the changes for the only copy, which does not change yet; `the pause` puts them into \
 the copy, or takes them back. `prove` keeps nothing.\n\
+- `in place: prove` begins with opening the link, reads the lanes that it codes and no others, and compares sums \
+instead of digests. `in place: pause` is in memory that others can write to: old values are read again and \
+compared, then the new ones are written.\n\
 - `catch-up` applies several links in one pass: in memory like `apply`, or from file to file, where the base is \
 hashed first and the result is on disk at the end.\n";
 
@@ -246,6 +250,8 @@ fn goals(measured: &Measured) -> Vec<Goal> {
         let measured = seconds(figures, dense, operation) / measured;
         goals.push(Goal { what: format!("{operation}, 2 threads x 1 thread"), bound: 1.8, at_most: false, measured });
     }
+    goals.extend(sums(figures));
+    goals.extend(in_place(figures));
     goals.extend(steps(figures));
     goals.extend(catch_up(figures));
     goals.extend(measured.catch_up.iter().filter(|run| run.links == 16).map(|run| Goal {
@@ -267,6 +273,47 @@ fn goals(measured: &Measured) -> Vec<Goal> {
         }
     }
     goals
+}
+
+/// Goals for what readers in place need: their links, and the check of their memory.
+fn sums(figures: &Figures) -> [Goal; 3] {
+    let group = "128 MiB, 0.35 %";
+    let time = |name: &str| seconds(figures, group, name);
+    let goal = |what: &str, bound, measured| Goal { what: format!("{group}: {what}"), bound, at_most: true, measured };
+    let with_sums = |profile: &str| time(&format!("diff {profile} with sums, base digests known"));
+    [
+        goal("sums of memory, 1 thread: time x memcpy", 0.8, time("sums of memory") / time("memcpy")),
+        goal(
+            "diff local with sums, base digests known, 1 thread, x (memcmp + BLAKE3 of the target)",
+            1.4,
+            with_sums("local") / (time("memcmp") + time("BLAKE3 of the target")),
+        ),
+        goal(
+            "diff compact, base digests known, 1 thread: time with sums x without",
+            1.15,
+            with_sums("compact") / time("diff compact, base digests known"),
+        ),
+    ]
+}
+
+/// Goals for links that are taken in place: what goes with the changes costs no more than copying the model does, and links
+/// in one pass little more than one link.
+fn in_place(figures: &Figures) -> Vec<Goal> {
+    let group = "128 MiB, 0.35 %";
+    let copies = [("prove local", 0.8), ("prove direct", 0.8), ("pause", 0.15)];
+    let copies = copies.into_iter().map(|(name, bound)| Goal {
+        what: format!("{group}: in place: {name}, 1 thread: time x memcpy"),
+        bound,
+        at_most: true,
+        measured: seconds(figures, group, &format!("in place: {name}")) / seconds(figures, group, "memcpy"),
+    });
+    let sequences = figures.keys().filter(|group| group.starts_with("in place, ")).map(|group| Goal {
+        what: format!("{group}, 1 thread: 16 links, x 1 link of as many lanes"),
+        bound: 1.2,
+        at_most: true,
+        measured: seconds(figures, group, "16 links") / seconds(figures, group, "1 link of as many lanes"),
+    });
+    copies.chain(sequences).collect()
 }
 
 /// Goals for real pairs of one step, `NAME N-M` with M one more than N.
@@ -415,6 +462,24 @@ mod tests {
         assert!(report.contains("| 1.8 | 1.60 | MISSED"), "{report}");
         assert!(report.contains("x the model | at most 1.02 | 1.01 | reached"), "{report}");
         assert!(report.contains("| 16 | 1.00 s | 1010 | 1.010 | 77 MiB |"), "{report}");
+    }
+
+    #[test]
+    fn sums_are_held_against_what_memory_takes() {
+        let rows = vec![
+            figure("memcpy, 1 thread", 10.0, 2.0),
+            figure("memcmp, 1 thread", 10.0, 1.0),
+            figure("BLAKE3 of the target, 1 thread", 10.0, 3.0),
+            figure("sums of memory, 1 thread", 10.0, 1.5),
+            figure("diff local with sums, base digests known, 1 thread", 10.0, 6.0),
+            figure("diff compact with sums, base digests known, 1 thread", 10.0, 11.0),
+            figure("diff compact, base digests known, 1 thread", 10.0, 10.0),
+        ];
+        let (goals, report) = goals_of([("128 MiB, 0.35 %", rows)]);
+        assert!((measured(&goals, "0.35 %: sums of memory") - 0.75).abs() < 1e-9);
+        assert!((measured(&goals, "0.35 %: diff local") - 1.5).abs() < 1e-9);
+        assert!((measured(&goals, "0.35 %: diff compact") - 1.1).abs() < 1e-9);
+        assert!(report.contains("x (memcmp + BLAKE3 of the target) | at most 1.4 | 1.50 | MISSED"), "{report}");
     }
 
     #[test]

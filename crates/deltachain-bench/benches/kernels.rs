@@ -6,6 +6,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput};
 use deltachain::Profile;
 use deltachain::kernels::{Piece, compare, contexts};
+use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, Dtype};
 use deltachain_bench::{Result, synthetic};
 
@@ -32,12 +33,14 @@ fn main() -> Result {
                 bencher.iter(|| black_box(black_box(&copy) == base));
             });
             group.bench_function("digest", |bencher| bencher.iter(|| Digest::of_bytes(base)));
+            group.bench_function("sums", |bencher| bencher.iter(|| Sums::of_bytes(0, base)));
             group.bench_function("CRC-32", |bencher| bencher.iter(|| crc32fast::hash(base)));
             group.bench_function("contexts: count members", |bencher| bencher.iter(|| contexts(base)));
         }
         group.bench_function(name("compare and extract"), |bencher| bencher.iter(|| compare(base, target)));
         let encode = |profile| Piece::encode(Dtype::BF16, base, target, profile);
-        for (profile, called) in [(Profile::Compact, "compact"), (Profile::Direct, "direct")] {
+        for profile in [Profile::Compact, Profile::Local, Profile::Direct] {
+            let called = profile.name();
             let piece = encode(profile)?;
             group.bench_function(name(&format!("encode {called}")), |bencher| bencher.iter(|| encode(profile)));
             group.bench_function(name(&format!("gaps and values {called}")), |bencher| {

@@ -175,11 +175,11 @@ impl Walk {
         Ok(Self { state: synthetic("", mebibytes, density)?.base, steps: 0, density })
     }
 
-    /// Makes the next step; returns the compact link that leads to it.
+    /// Makes the next step; returns the link that leads to it.
     ///
     /// # Errors
     /// None for sizes that fit in memory.
-    pub fn step(&mut self) -> Result<Vec<u8>> {
+    pub fn step(&mut self, options: &DiffOptions<'_>) -> Result<Vec<u8>> {
         self.steps += 1;
         let old: Vec<(&TensorInfo, &[u8])> = self.state.iter().collect();
         let seed = self.steps << 16;
@@ -191,7 +191,7 @@ impl Walk {
             state.insert(info.name(), info.dtype(), info.shape(), data)?;
         }
         let mut link = Vec::new();
-        diff(&self.state, &state, &DiffOptions::default(), &mut link)?;
+        diff(&self.state, &state, options, &mut link)?;
         self.state = state;
         Ok(link)
     }
@@ -219,7 +219,7 @@ mod tests {
         let mut walk = Walk::new(2, 0.01).unwrap();
         for _ in 0..3 {
             let before = walk.state.clone();
-            let link = LinkReader::open(walk.step().unwrap(), &Limits::unlimited()).unwrap();
+            let link = LinkReader::open(walk.step(&DiffOptions::default()).unwrap(), &Limits::unlimited()).unwrap();
             let bytes = |state: &MemoryState| state.iter().next().unwrap().1.to_vec();
             let (old, new) = (bytes(&before), bytes(&walk.state));
             let changed = old.as_chunks::<2>().0.iter().zip(new.as_chunks::<2>().0).filter(|(old, new)| old != new);

@@ -127,6 +127,7 @@ Examples:
   deltachain publish s3://models/run7 step103/ --keep-last 200 --max-changed 20
   deltachain publish s3://models/run7 step104/ --meta step=104 --once step   nothing if step 104 is there already
   deltachain publish s3://models/run7 step105/ --sign-key run7.key       signed; see `deltachain key`
+  deltachain publish s3://models/run7 step106/ --profile local,compact   also for readers that patch memory in place
 
 N processes that hold disjoint parts of the model publish them as shards, and one command commits; assets are the other
 files of shard 0:
@@ -447,8 +448,8 @@ Examples:
   deltachain compact s3://models/run7 --snapshot
   deltachain compact s3://models/run7 --version 64 --from 0,32
 
-Readers that patch memory in place trust only the routes that `publish` made, so they do not use the new links; routes for
-them stay, and with --profile local the snapshot saves them work.")]
+Readers that patch memory in place trust only the routes that `publish` made, so they do not use the new links; routes
+for them stay, and with --profile local the snapshot saves them work.")]
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,

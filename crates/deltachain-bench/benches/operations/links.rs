@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 
+use deltachain::sums::StateSums;
 use deltachain::tensor::{MemoryState, State, StateDigests};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff, squash};
 use deltachain_bench::{Pair, Result, output};
@@ -18,10 +19,9 @@ struct Link {
 
 impl Link {
     fn of<S: State>(pair: &Pair<S>, profile: Profile) -> Result<Self> {
-        let called = if profile == Profile::Compact { "compact" } else { "direct" };
         let mut file = Vec::new();
         diff(&pair.base, &pair.target, &DiffOptions::default().profile(profile), &mut file)?;
-        Ok(Self { called, table: StateTable::of(&pair.base, &())?, file })
+        Ok(Self { called: profile.name(), table: StateTable::of(&pair.base, &())?, file })
     }
 
     fn open(&self) -> deltachain::Result<LinkReader<&Vec<u8>>> {
@@ -50,6 +50,9 @@ impl<S: State> Group<'_, S> {
         }
         self.time(&pool(1)?, "memcmp", || output::holds(black_box(&room), base));
         self.time(&pool(1)?, "BLAKE3 of the target", || StateDigests::of(target, &()));
+        let (_, sums) = StateSums::hashed(base, &())?;
+        sums.check(base, &())?;
+        self.time(&pool(1)?, "sums of memory", || sums.check(base, &()));
         Ok(())
     }
 
@@ -58,12 +61,16 @@ impl<S: State> Group<'_, S> {
         let Pair { name, base, target } = self.pair;
         let link = Link::of(self.pair, profile)?;
         let called = link.called;
-        let make = |digests| {
+        let options = DiffOptions::default().profile(profile);
+        let make = |options: &DiffOptions<'_>| {
             let mut file = Vec::new();
-            diff(base, target, &DiffOptions::default().profile(profile).base_digests(digests), &mut file).map(|_| file)
+            diff(base, target, options, &mut file).map(|_| file)
         };
-        self.time(pool, &format!("diff {called}, base hashed"), || make(None));
-        self.time(pool, &format!("diff {called}, base digests known"), || make(Some(&link.table.digests)));
+        self.time(pool, &format!("diff {called}, base hashed"), || make(&options));
+        let known = options.clone().base_digests(Some(&link.table.digests));
+        self.time(pool, &format!("diff {called}, base digests known"), || make(&known));
+        let with_sums = known.clone().sums(true);
+        self.time(pool, &format!("diff {called} with sums, base digests known"), || make(&with_sums));
         let mut room = MemoryState::zeros(target.tensors())?;
         let output = room.writer();
         let run = || link.replay(|replay| replay.run(base, &output, &()));

@@ -1,10 +1,11 @@
 //! Whole operations in memory, on real and synthetic pairs, with one thread and with all, beside copying, comparing and
-//! hashing the same bytes; sequences of links in one pass; and a version's way through a chain.
+//! hashing the same bytes; links that are taken in place; sequences of links in one pass; and a version's way through a chain.
 //!
 //! `DELTACHAIN_BENCH_REAL` names a folder of real checkpoints (the excerpts in `testdata` if it is not set),
 //! `DELTACHAIN_BENCH_MEBIBYTES` the sizes of the synthetic pairs whose growth is looked at.
 
 mod chain;
+mod in_place;
 mod links;
 mod sequences;
 
@@ -44,7 +45,7 @@ fn main() -> Result {
         }
         group.chain(disk.path())?;
     }
-    for percent in [0.1, 1.0, 5.0, 20.0] {
+    for percent in [0.1, 0.35, 1.0, 5.0, 20.0] {
         let name = format!("{DENSITIES_MEBIBYTES} MiB, {percent} %");
         whole(&mut criterion, &synthetic(&name, DENSITIES_MEBIBYTES, percent / 100.0)?)?;
     }
@@ -62,6 +63,7 @@ fn main() -> Result {
         }
     }
     sequences::catch_up(&mut criterion, disk.path())?;
+    in_place::sequence(&mut criterion)?;
     criterion.final_summary();
     Ok(())
 }
@@ -71,11 +73,14 @@ fn whole<'a>(criterion: &'a mut Criterion, pair: &'a Pair) -> Result<Group<'a>> 
     let mut group = Group::new(criterion, pair);
     group.memory()?;
     group.pause()?;
+    group.pause_in_place()?;
     for pool in pools()? {
+        group.in_place(&pool)?;
         for profile in [Profile::Compact, Profile::Direct] {
             group.links(&pool, profile)?;
             group.step(&pool, profile)?;
         }
+        group.links(&pool, Profile::Local)?;
     }
     Ok(group)
 }

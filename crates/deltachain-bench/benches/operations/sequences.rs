@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use criterion::Criterion;
 use deltachain::files::{self, FileOptions, SafetensorsState};
 use deltachain::tensor::{MemoryState, State, total_bytes};
-use deltachain::{Limits, LinkReader, Replay, StateTable};
+use deltachain::{DiffOptions, Limits, LinkReader, Replay, StateTable};
 use deltachain_bench::{Result, Walk, output, save};
 
 use crate::{group, pools, time};
@@ -26,7 +26,7 @@ pub(crate) fn catch_up(criterion: &mut Criterion, disk: &Path) -> Result {
     let mut targets = Vec::new();
     for count in COUNTS {
         while links.len() < count {
-            links.push(walk.step()?);
+            links.push(walk.step(&DiffOptions::default())?);
         }
         targets.push((count, walk.state.clone()));
     }

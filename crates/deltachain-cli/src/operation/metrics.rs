@@ -36,6 +36,7 @@ pub(crate) struct Metrics {
     looks: Counter,
     failures: Family<Label, Counter>,
     switches: Counter,
+    proof: Family<Label, Number>,
     rollbacks: Counter,
     downloaded: Counter,
     from_cache: Counter,
@@ -75,6 +76,11 @@ impl Metrics {
         all.register("looks", "Polls of the chain", self.looks.clone());
         all.register("failures", "Failed polls, by class of error", self.failures.clone());
         all.register("switches", "Switches to another version", self.switches.clone());
+        all.register(
+            "proof",
+            "1 for how far the version is proven: hashed, as the files of a directory are when they are built",
+            self.proof.clone(),
+        );
         all.register("rollbacks", "Rollbacks: switches to a lower version", self.rollbacks.clone());
         all.register("downloaded_bytes", "Bytes of links and assets that were fetched", self.downloaded.clone());
         all.register("cache_bytes", "Bytes of links that were in the cache", self.from_cache.clone());
@@ -156,6 +162,8 @@ impl Metrics {
 
     pub(crate) fn switched(&self, switched: &Switched) {
         self.switches.inc();
+        self.proof.clear();
+        self.proof.get_or_create(&[("proof", switched.proof.name().to_owned())]).set(1);
         if switched.from > Some(switched.version) {
             self.rollbacks.inc();
         }

@@ -70,6 +70,53 @@ fn a_publisher_needs_no_base_at_hand() {
 }
 
 #[test]
+fn several_profiles_are_published_at_once_and_shown() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    folder.run(&["publish", "chain", &step(0), "--profile", "local,compact"]).good();
+    let profiles = ["--profile", "local", "--profile", "compact,direct"];
+    let (base, next) = (step(0), step(1));
+    let text = folder.run(&[&["publish", "chain", &next, "--base", &base][..], &profiles].concat()).good();
+    let count = |text: &str, end: &str| text.lines().filter(|line| line.trim_end().ends_with(end)).count();
+    assert_eq!(
+        [" bytes", " bytes, in place", " bytes, direct, in place"].map(|end| count(&text, end)),
+        [1; 3],
+        "{text}"
+    );
+    let kinds = |routes: &Value| {
+        let kind = |route: &Value| (route["direct"].as_bool().unwrap(), route["in_place"].as_bool().unwrap());
+        let mut kinds: Vec<_> = routes.as_array().unwrap().iter().map(kind).collect();
+        kinds.sort_unstable();
+        kinds
+    };
+    let all = [(false, false), (false, true), (true, true)];
+    assert_eq!(kinds(&folder.json(&["show", "chain"])["routes"]), all);
+    assert_eq!(kinds(&folder.json(&["log", "chain"])["versions"][0]["routes"]), all);
+    let text = folder.run(&["show", "chain"]).good();
+    assert_eq!(
+        ["from 0", "from 0, in place", "from 0, direct, in place"].map(|line| count(&text, line)),
+        [1; 3],
+        "{text}"
+    );
+    assert!(folder.run(&["log", "chain"]).good().contains(", direct, in place)"));
+    // Followers of a directory take the shortest, and say how far it is proven.
+    folder.run(&["pull", "chain", "model", "--version", "0"]).good();
+    let pulled = folder.json(&["pull", "chain", "model"]);
+    assert_eq!((pulled["routes"].as_array().unwrap().len(), &pulled["proof"]), (1, &Value::from("hashed")));
+    assert_eq!(folder.json(&["status", "model"])["proof"], "hashed");
+    assert!(folder.run(&["status", "model"]).good().contains("proof     hashed"));
+    holds(&folder, "model", 1);
+    // To compact leaves what is taken in place.
+    let compacted = folder.json(&["compact", "chain", "--from", "0", "--profile", "compact,direct"]);
+    assert_eq!(kinds(&compacted["routes"]), [(false, false), (true, false)]);
+    assert_eq!(
+        kinds(&folder.json(&["show", "chain"])["routes"]),
+        [(false, false), (false, true), (true, false), (true, true)]
+    );
+    folder.refused(&["publish", "chain", &step(2), "--profile", "local,local"], "USAGE", None);
+}
+
+#[test]
 fn an_empty_state_is_published_with_a_word() {
     let folder = Folder::new();
     folder.write("empty.safetensors", bytes_file(&[]));

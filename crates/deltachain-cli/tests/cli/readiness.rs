@@ -479,7 +479,8 @@ fn metrics_and_readiness_may_share_a_port() {
     let mut text = String::new();
     connection.read_to_string(&mut text).unwrap();
     let label = format!("{{server=\"{}\"}}", server.url);
-    for line in ["deltachain_ready 1".to_owned(), format!("deltachain_server_ready{label} 1")] {
+    let proof = "deltachain_proof{proof=\"hashed\"} 1".to_owned();
+    for line in ["deltachain_ready 1".to_owned(), format!("deltachain_server_ready{label} 1"), proof] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use deltachain::chain::{Trust, VerifierKey};
+use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
@@ -36,6 +37,8 @@ pub struct DirectoryStatus {
     pub directory: PathBuf,
     /// When `current` was switched to it; `None` if the file system does not tell.
     pub switched: Option<SystemTime>,
+    /// How far its files were proven when they were built.
+    pub proof: Proof,
     /// Names of its files that are missing or have another length than when they were made, ascending. Their content is not
     /// read.
     pub missing: Vec<String>,
@@ -85,6 +88,7 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
         switched: time_of_switch(directory),
         missing: files.filter(|(name, length)| there.get(name) != Some(length)).map(|(name, _)| name).collect(),
         directory: model,
+        proof: Proof::Hashed,
     }))
 }
 

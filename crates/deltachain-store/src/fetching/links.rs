@@ -8,10 +8,10 @@ use deltachain::rules::{CHN_09, CHN_10};
 use deltachain::{Error, FileSource, Result, Source};
 
 use crate::access::store::Store;
+use crate::fallback::Fallback;
 use crate::fetching::cache::Cache;
 use crate::fetching::download::Download;
 use crate::fetching::ranges::Ranges;
-use crate::following::fallback::Fallback;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Links that are fetched at the same time.

@@ -14,23 +14,23 @@ use deltachain::{Error, ErrorClass, PiecePlan, Result, StateTable};
 use crate::access::store::Store;
 use crate::directory::record::Record;
 use crate::directory::scratch::Scratch;
+use crate::fallback::Fallback;
 use crate::fetching::links::{Failure, Received};
-use crate::following::fallback::Fallback;
 use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
 use crate::following::held_memory::{HeldMemory, Holding};
 use crate::following::opened::Opened;
-use crate::following::reach::{Destination, Reached, Reader};
+use crate::following::reach::{Destination, Reached, Reader, is_trusted};
 use crate::following::shard::Shard;
 use crate::following::switched::{HeldVersion, Preparation, Switched};
 use crate::observer::Observer;
 
-/// The memory of an engine, which an *executor* reads and writes: a program that does with the memory, wherever it lies, what a
-/// [prepared route](PreparedRoute) says. A [`Follower`] keeps what is known of it. So it holds nothing at first; and a version
-/// that cannot be taken in place, which needs the memory read as a whole, is loaded as a whole.
+/// The memory of an engine, which an *executor* reads and writes: a program that does with the memory, wherever it
+/// lies, what a [prepared route](PreparedRoute) says. A [`Follower`] keeps what is known of it. So it holds nothing at
+/// first; and a version that cannot be taken in place, which needs the memory read as a whole, is loaded as a whole.
 ///
-/// The executor proves all [plans](PreparedRoute::plans) of a version, says that it [begins to write](Follower::begin), writes,
-/// and says that it [has](Follower::switched). If the proof fails, it says [so](Follower::failed), and the same version is
-/// prepared as a whole; if something goes wrong after that, the memory is [lost](Follower::lost).
+/// The executor proves all [plans](PreparedRoute::plans) of a version, says that it [begins to write](Follower::begin),
+/// writes, and says that it [has](Follower::switched). If the proof fails, it says [so](Follower::failed), and the same
+/// version is prepared as a whole; if something goes wrong after that, the memory is [lost](Follower::lost).
 #[derive(Debug)]
 pub struct Engine {
     budget: u64,
@@ -48,9 +48,13 @@ pub struct Engine {
 pub enum How {
     /// By [`PreparedRoute::plans`].
     InPlace,
-    /// By [`PreparedRoute::tensors`]: the first version, one to which no route can be taken in place, and one after a failure.
+    /// By [`PreparedRoute::tensors`]: the first version, one to which no route can be taken in place, and one after a
+    /// failure.
     Whole,
 }
+
+/// Tensors with their data, and the number of the next one.
+type Batch = (Vec<(TensorInfo, Vec<u8>)>, Option<usize>);
 
 /// A version that is ready for an executor: all of its files have been fetched and hashed.
 #[derive(Debug)]
@@ -123,8 +127,8 @@ impl PreparedRoute {
         self.links.base_sums()
     }
 
-    /// What processes that divide the memory among them compare before they begin: equal if they work from the same tables and
-    /// sums with the same links (R-SUM-11).
+    /// What processes that divide the memory among them compare before they begin: equal if they work from the same
+    /// tables and sums with the same links (R-SUM-11).
     pub fn agreement(&self) -> Digest {
         let mut bytes = vec![u8::from(self.how == How::InPlace)];
         bytes.extend_from_slice(&self.record.commit.0);
@@ -141,9 +145,9 @@ impl PreparedRoute {
         Digest::of_bytes(&bytes)
     }
 
-    /// What the links do to the lanes that they code: `each` gets the place of a shard among the selected ones, and the plan of a
-    /// piece, whose tensor counts in the shard's [base table](Self::base_tables). Nothing may be written before all plans of
-    /// all shards have been proven, in all their steps.
+    /// What the links do to the lanes that they code: `each` gets the place of a shard among the selected ones, and the
+    /// plan of a piece, whose tensor counts in the shard's [base table](Self::base_tables). Nothing may be written
+    /// before all plans of all shards have been proven, in all their steps.
     ///
     /// # Errors
     /// USAGE if the version is to be loaded as a whole, or if the plans together take more than the
@@ -176,13 +180,14 @@ impl PreparedRoute {
         self.rows().len()
     }
 
-    /// Some tensors of a version that is loaded as a whole, proven by their digests: from tensor number `begin` on, in the order of
-    /// shards and names, as many as have `most_bytes` bytes, but one at least. And the number to go on with; `None` if
-    /// these are the last. Segments of links are decoded again for each call that needs them.
+    /// Some tensors of a version that is loaded as a whole, proven by their digests: from tensor number `begin` on, in
+    /// the order of shards and names, as many as have `most_bytes` bytes, but one at least. And the number to go on
+    /// with; `None` if these are the last. Segments of links are decoded again for each call that needs them.
     ///
     /// # Errors
-    /// USAGE if the version is to be taken in place, or has no such tensor; as for [`Replay::run`](deltachain::Replay::run).
-    pub fn tensors(&self, begin: usize, most_bytes: u64) -> Result<(Vec<(TensorInfo, Vec<u8>)>, Option<usize>)> {
+    /// USAGE if the version is to be taken in place, or has no such tensor; as for
+    /// [`Replay::run`](deltachain::Replay::run).
+    pub fn tensors(&self, begin: usize, most_bytes: u64) -> Result<Batch> {
         if self.how == How::InPlace {
             return Err(Error::usage("the version is not loaded as a whole: it has plans"));
         }
@@ -190,12 +195,11 @@ impl PreparedRoute {
         let Some(&(shard, ..)) = rows.get(begin) else { return Err(Error::usage("the version has no such tensor")) };
         let mut chosen: BTreeSet<&str> = BTreeSet::new();
         let mut bytes = 0_u64;
-        for &(of, _, info) in rows[begin..].iter().take_while(|(of, ..)| *of == shard) {
+        for &(_, _, info) in rows[begin..].iter().take_while(|(of, ..)| *of == shard) {
             bytes = bytes.saturating_add(info.bytes());
             if !chosen.is_empty() && bytes > most_bytes {
                 break;
             }
-            debug_assert_eq!(of, shard);
             chosen.insert(info.name());
         }
         let end = begin + chosen.len();
@@ -266,8 +270,8 @@ impl Follower<Engine> {
         self.place.held.fault == Some(Fallback::Torn)
     }
 
-    /// The executor begins to write what it has proven: until it [has](Self::switched), or all is [undone](Self::undone), the
-    /// memory counts as torn.
+    /// The executor begins to write what it has proven: until it [has](Self::switched), or all is
+    /// [undone](Self::undone), the memory counts as torn.
     ///
     /// # Errors
     /// USAGE if the memory is not what it was when this was prepared.
@@ -278,8 +282,8 @@ impl Follower<Engine> {
         Ok(())
     }
 
-    /// The executor has gone back: the memory holds what it held when this was prepared. Somebody may have written to it, so the
-    /// next version is loaded as a whole, unless `is_intact`.
+    /// The executor has gone back: the memory holds what it held when this was prepared. Somebody may have written to
+    /// it, so the next version is loaded as a whole, unless `is_intact`.
     ///
     /// # Errors
     /// USAGE if the memory is not what it was when this was prepared, or if the version was loaded as a whole, over
@@ -309,6 +313,9 @@ impl Follower<Engine> {
         let public = HeldVersion::new(&record, (), proof);
         let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
         self.place.held.hold(Some(Holding { record, sums, proof }));
+        if proof != Proof::ChangedLanes {
+            self.place.held.proven(proof);
+        }
         self.place.epoch += 1;
         Ok(Switched::new(base, public, preparation))
     }
@@ -318,8 +325,8 @@ impl Follower<Engine> {
         self.place.doubt(Fallback::Torn);
     }
 
-    /// The plans could not be proven, or not within bounds, and nothing has been written: the next version, or this one again, is
-    /// loaded as a whole.
+    /// The plans could not be proven, or not within bounds, and nothing has been written: the next version, or this one
+    /// again, is loaded as a whole.
     pub fn failed(&mut self, prepared: &PreparedRoute, why: Fallback) {
         // Of an older one it says nothing.
         if prepared.epoch == self.place.epoch {
@@ -327,8 +334,9 @@ impl Follower<Engine> {
         }
     }
 
-    /// The executor has compared all of the memory with the [sums](Self::sums) or the [digests](Self::tables) of the version
-    /// held: how far it is proven, or `None` if it is something else. Then the next version is loaded as a whole.
+    /// The executor has compared all of the memory with the [sums](Self::sums) or the [digests](Self::tables) of the
+    /// version held: how far it is proven, or `None` if it is something else. Then the next version is loaded as a
+    /// whole.
     pub fn checked(&mut self, proof: Option<Proof>) {
         match proof {
             Some(proof) => self.place.held.proven(proof),
@@ -419,7 +427,7 @@ impl Destination for Engine {
         received: &mut Received,
     ) -> Result<PreparedRoute, Failure> {
         let is_whole = plan.hops.first().is_none_or(|hop| hop.from.is_none());
-        if !is_whole && plan.hops.iter().any(|hop| !hop.is_in_commit) {
+        if !is_whole && !is_trusted(plan) {
             let message = "the path has a route that no commit names, which is not taken in place";
             return Err(Failure::Held(Fallback::NoRoute, Error::refused(ErrorClass::Unsupported, message)));
         }
@@ -434,7 +442,8 @@ impl Destination for Engine {
                     pushed.replay.plans().map(drop).map_err(|error| following.not_in_place(place, error))?;
                 }
                 bases.push((pushed.shard.table.clone(), pushed.shard.sums.clone().unwrap_or_default()));
-                sums.push(pushed.replay.sums().cloned().unwrap_or_default());
+                // Those of an untrusted snapshot are taken from its tensors, when these have been hashed.
+                sums.push(pushed.replay.sums().filter(|_| is_trusted(plan)).cloned().unwrap_or_default());
             }
             Ok((bases, sums))
         })?;

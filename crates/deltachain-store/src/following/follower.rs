@@ -35,7 +35,7 @@ pub struct FollowerOptions {
     /// Patterns of the names of the selected tensors, such as `model.layers.{0,1}.*`; all if `None`. `?` stands for a
     /// character, `*` for any number of them, `[a-f]` for one of these, `{a,b}` for either. Only what these tensors need is
     /// downloaded of a link that is longer than [`part_bytes`](crate::StoreOptions::part_bytes); what that means for the
-    /// checks, SPEC section 19 says.
+    /// checks, SPEC section 19 says. For memory that is changed in place, links are downloaded and hashed whole.
     pub tensors: Option<Vec<String>>,
     /// Bytes of links that are kept when they have been used. If `None`, 1 GiB; none in a directory in the machine's memory
     /// (tmpfs).
@@ -65,9 +65,9 @@ pub struct FollowerOptions {
     /// In memory: the directory where links are kept, which no other process may use meanwhile; a temporary one if `None`.
     /// One that is not empty and that this did not make is refused (USAGE), and one in the chain's own directory.
     pub cache: Option<PathBuf>,
-    /// In memory: bytes that a prepared version may take in addition to the memory that it changes. If it takes more, memory
-    /// that is changed in place is loaded as a whole; the follower's own is refused as USAGE. Without a bound, that is at most
-    /// as much as the model itself. The first version, which comes from nothing, is not bounded.
+    /// In memory: bytes that a prepared version may take in addition to the memory that it changes. If it takes more,
+    /// memory that is changed in place is loaded as a whole; the follower's own is refused as USAGE. Without a bound,
+    /// that is at most as much as the model itself. The first version, which comes from nothing, is not bounded.
     pub budget: u64,
 }
 
@@ -147,8 +147,8 @@ impl FollowerOptions {
     }
 }
 
-/// Keeps a [`Directory`](crate::Directory), [`Memory`](crate::Memory), or the memory of an [`Engine`](crate::Engine), at a version
-/// of a chain.
+/// Keeps a [`Directory`](crate::Directory), [`Memory`](crate::Memory), or the memory of an [`Engine`](crate::Engine),
+/// at a version of a chain.
 #[derive(Debug)]
 pub struct Follower<P> {
     pub(crate) reader: Reader,
@@ -202,8 +202,9 @@ pub(crate) mod sealed {
 }
 
 impl<P: Place> Follower<P> {
-    /// The version held. The first [`prepare`](Self::prepare) in a directory finds out whether its files are unchanged; if
-    /// not, there is no held version from then on. Nor is there one in memory that is torn, or that is known not to hold it.
+    /// The version held. The first [`prepare`](Self::prepare) in a directory finds out whether its files are unchanged;
+    /// if not, there is no held version from then on. Nor is there one in memory that is torn, or that is known not to
+    /// hold it.
     pub fn held(&self) -> Option<HeldVersion<P::At>> {
         self.place.held()
     }

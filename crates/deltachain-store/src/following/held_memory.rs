@@ -1,13 +1,15 @@
-//! What a follower knows of memory: which version it holds, how far that is proven, and whether it may be changed in place.
+//! What a follower knows of memory: which version it holds, how far that is proven, and whether it may be changed in
+//! place.
 
 use std::time::{Duration, Instant};
 
 use deltachain::memory::Proof;
 use deltachain::sums::StateSums;
 use deltachain::tensor::Digest;
+use deltachain::{Error, Result};
 
 use crate::directory::record::Record;
-use crate::following::fallback::Fallback;
+use crate::fallback::Fallback;
 use crate::following::switched::HeldVersion;
 
 /// A version that memory holds.
@@ -48,6 +50,17 @@ impl HeldMemory {
         self.last.as_ref().filter(|_| self.fault.is_none())
     }
 
+    /// The same for who wants to prove it; `None` if nothing has been held yet.
+    ///
+    /// # Errors
+    /// USAGE if the memory is known not to hold a version.
+    pub(crate) fn to_prove(&self) -> Result<Option<&Holding>> {
+        match self.fault {
+            None => Ok(self.last.as_ref()),
+            Some(fault) => Err(Error::usage(format!("the memory holds no version: {fault}"))),
+        }
+    }
+
     /// The same for callers.
     pub(crate) fn public(&self) -> Option<HeldVersion<()>> {
         self.holding().map(|holding| HeldVersion::new(&holding.record, (), holding.proof))
@@ -60,9 +73,6 @@ impl HeldMemory {
 
     /// The memory holds this version now.
     pub(crate) fn hold(&mut self, holding: Option<Holding>) {
-        if holding.as_ref().is_some_and(|holding| holding.proof == Proof::Hashed) {
-            self.proven = Some(Instant::now());
-        }
         (self.last, self.fault, self.links_failed) = (holding, None, false);
     }
 

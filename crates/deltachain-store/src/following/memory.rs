@@ -1,6 +1,6 @@
 //! Brings memory to versions of a chain: the changes are prepared and proven beside it, then exchanged with the values
-//! that it holds. The caller's memory is changed in place: lanes are proven by sums, and what cannot be taken so is loaded as a
-//! whole.
+//! that it holds. The caller's memory is changed in place: lanes are proven by sums, and what cannot be taken so is
+//! loaded as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -9,22 +9,22 @@ use deltachain::chain::{Plan, check_held, check_union, union_of};
 use deltachain::files::Layout;
 use deltachain::memory::{PatchSet, Proof, Ready, StateMemory};
 use deltachain::sums::StateSums;
-use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo, total_bytes};
+use deltachain::tensor::{Digest, MemoryState, State, total_bytes};
 use deltachain::{Error, FileSource, Replay, Result, StateTable};
 
 use crate::access::documents::commit_of;
 use crate::access::store::Store;
 use crate::directory::record::{Record, ShardRecord};
 use crate::directory::scratch::Scratch;
+use crate::fallback::Fallback;
 use crate::fetching::links::{Failure, Received};
-use crate::following::fallback::Fallback;
 use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
+use crate::following::found::{found, sums_of_taken};
 use crate::following::held_memory::{HeldMemory, Holding};
 use crate::following::joined::Joined;
 use crate::following::opened::Opened;
-use crate::following::reach::{Destination, Reached, Reader};
+use crate::following::reach::{Destination, Reached, Reader, is_trusted};
 use crate::following::replay::rows;
-use crate::following::selection::Choice;
 use crate::following::shard::Shard;
 use crate::following::switched::{HeldVersion, Preparation, Switched};
 use crate::observer::{InPhase, Observer, Phase};
@@ -58,16 +58,18 @@ impl<M> Weights<M> {
 ///
 /// The follower's own memory is always hashed: each piece that changes is read, built and hashed beside it.
 ///
-/// Memory of the caller is changed *in place* (SPEC-in-place section 24): of a version with links of the profile local only
-/// the lanes that change are read, proven by sums, and compared once more when they are written. So the rest of the memory is not
-/// proven; [`check`](Follower::check) does that, and [`Follower::follow`] from time to time. What cannot be taken in place is
-/// loaded as a whole, streamed into the memory, and so is the first version: [`Switched::fallback`] says why. While a whole
-/// version is loaded, and if that fails, the memory is [torn](Follower::is_torn), until one has been loaded.
+/// Memory of the caller is changed *in place* (SPEC-in-place section 24): of a version with links of the profile local
+/// only the lanes that change are read, proven by sums, and compared once more when they are written. So the rest of
+/// the memory is not proven; [`check`](Follower::check) does that, and [`Follower::follow`] from time to time. What
+/// cannot be taken in place is loaded as a whole, streamed into the memory, and so is the first version:
+/// [`Switched::fallback`] says why. While a whole version is loaded, and if that fails, the memory is
+/// [torn](Follower::is_torn), until one has been loaded.
 ///
-/// Nobody but the follower may write to memory that is caller-provided. If somebody does, the next version that changes such
-/// lanes notices it, or the next check.
+/// Nobody but the follower may write to memory that is caller-provided. If somebody does, the next version that changes
+/// such lanes notices it, or the next check.
 ///
-/// A version that is held in place is no base for a publisher: give it files, or the memory as a state, which it hashes.
+/// A version that is held in place is no base for a publisher: give it files, or the memory as a state, which it
+/// hashes.
 ///
 /// ```
 /// # use deltachain::tensor::{Dtype, MemoryState, State};
@@ -152,8 +154,8 @@ impl<M> PreparedPatches<M> {
         self.load.is_some()
     }
 
-    /// What changes in the memory of each shard: lanes and their values, and tensors that come whole. When it has been applied,
-    /// the tensors that come whole are those of the version before.
+    /// What changes in the memory of each shard: lanes and their values, and tensors that come whole. When it has been
+    /// applied, the tensors that come whole are those of the version before.
     pub fn patch_sets(&self) -> &[PatchSet] {
         &self.sets
     }
@@ -170,12 +172,15 @@ impl Follower<Memory> {
 }
 
 impl<M: StateMemory + Send> Follower<Memory<M>> {
-    /// Begins with nothing, in memory of the caller: one for each selected shard, ascending by number, with the tensors that
-    /// the chain's versions have. Whatever it holds is overwritten by the first version that is applied.
+    /// Begins with nothing, in memory of the caller: one for each selected shard, ascending by number, with the tensors
+    /// that the chain's versions have. Whatever it holds is overwritten by the first version that is applied.
     ///
     /// # Errors
-    /// As for [`in_memory`](Follower::in_memory).
+    /// USAGE if the memory is of a kind that a follower can make itself; as for [`in_memory`](Follower::in_memory).
     pub fn into_memory(store: Store, memories: Vec<M>, options: FollowerOptions) -> Result<Self> {
+        if !Memory::<M>::changes_in_place() {
+            return Err(Error::usage("this kind of memory is the follower's own, and begins empty"));
+        }
         let mut follower = Memory::follower(store, options)?;
         follower.place.memories = memories;
         Ok(follower)
@@ -222,13 +227,15 @@ impl<M: StateMemory + Send> Follower<Memory<M>> {
         self.place.held.fault == Some(Fallback::Torn)
     }
 
-    /// Makes the memory hold the prepared version: values are exchanged, or the whole version is loaded, which the observer sees
-    /// as [building](Phase::Build). As long as values that were exchanged are kept, this can be [undone](Self::undo).
+    /// Makes the memory hold the prepared version: values are exchanged, or the whole version is loaded, which the
+    /// observer sees as [building](Phase::Build). As long as values that were exchanged are kept, this can be
+    /// [undone](Self::undo).
     ///
     /// # Errors
-    /// USAGE if the memory is not at the version any more that this was prepared for. R-APP-01 (`WRONG_BASE`) if somebody has
-    /// written to the caller's memory since. Nothing has changed then, or the memory [is torn](Self::is_torn), as it is if
-    /// loading a whole version fails: with rules of links, IO, or the observer's error.
+    /// USAGE if the memory is not at the version any more that this was prepared for. R-APP-01 (`WRONG_BASE`) if
+    /// somebody has written to the caller's memory since. Nothing has changed then, or the memory [is
+    /// torn](Self::is_torn), as it is if loading a whole version fails: with rules of links, IO, or the observer's
+    /// error.
     pub fn apply(&mut self, prepared: &mut PreparedPatches<M>, observer: &dyn Observer) -> Result<Switched<()>> {
         self.place.apply(prepared, observer)
     }
@@ -245,19 +252,20 @@ impl<M: StateMemory + Send> Follower<Memory<M>> {
     /// Hashes the memory and compares it with what the version held is.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it: the caller's memory holds no version then, and the next one is
-    /// loaded as a whole. What the observer wants it to end with.
+    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it: the caller's memory holds no version then, and the next
+    /// one is loaded as a whole. USAGE if it holds none already. What the observer wants it to end with.
     pub fn verify(&mut self, observer: &dyn Observer) -> Result<()> {
         let done = self.place.verify(&self.reader, observer);
         self.place.note(done, Proof::Hashed).map(drop)
     }
 
-    /// Reads all of the memory and compares its sums with those of the version held, which takes about as long as copying it.
-    /// Where the sums are not known, as in the follower's own memory, it is hashed. Says how far it is proven.
+    /// Reads all of the memory and compares its sums with those of the version held, which takes about as long as
+    /// copying it. Where the sums are not known, as in the follower's own memory, it is hashed. Says how far it is
+    /// proven; `None` if no version has been held yet.
     ///
     /// # Errors
     /// R-SUM-04 (`STATE_MISMATCH`) if something has changed the memory; otherwise as for [`verify`](Self::verify).
-    pub fn check(&mut self, observer: &dyn Observer) -> Result<Proof> {
+    pub fn check(&mut self, observer: &dyn Observer) -> Result<Option<Proof>> {
         self.place.check(&self.reader, observer)
     }
 }
@@ -292,7 +300,7 @@ impl<M: StateMemory + Send> Memory<M> {
             if table.is_none() && choice.selection.is_some() {
                 return Err(Error::usage("only some tensors are selected: the table of the whole shard is needed"));
             }
-            let (table, own) = self.found(choice, memory, table.as_ref(), &hashing)?;
+            let (table, own) = found(choice, memory, table.as_ref(), Self::changes_in_place(), &hashing)?;
             sums.extend(own);
             check_held(&commit.shards, of, [(number, table.digests.state)])?;
             shards.push(ShardRecord { number, layout: Layout::single_file(&table.tensors).to_json(), table });
@@ -305,12 +313,13 @@ impl<M: StateMemory + Send> Memory<M> {
         let (accepted, files) = (BTreeSet::new(), BTreeMap::new());
         let record = Record { version, commit, chain, state, metadata, of, taken, assets, accepted, files, shards };
         self.held.hold(Some(Holding { record, sums, proof: Proof::Hashed }));
+        self.held.proven(Proof::Hashed);
         self.memories = weights.into_iter().map(|weights| weights.memory).collect();
         Ok(())
     }
 
     /// Whether links are taken in place, because nothing else is there to build in.
-    fn changes_in_place(&self) -> bool {
+    fn changes_in_place() -> bool {
         M::nothing().is_none()
     }
 
@@ -329,7 +338,8 @@ impl<M: StateMemory + Send> Memory<M> {
     fn check_at(&self, prepared: &PreparedPatches<M>, is_forth: bool) -> Result<()> {
         let own = prepared.public.commit;
         let expected = if is_forth { prepared.base.map(|(_, commit)| commit) } else { Some(own) };
-        let is_fit = prepared.load.is_some() || self.held.fault.is_none();
+        // What is loaded as a whole, or was compared with what the memory holds, does not depend on that.
+        let is_fit = prepared.load.is_some() || !Self::changes_in_place() || self.held.fault.is_none();
         if prepared.is_applied == is_forth || self.held.base().map(|(_, commit)| commit) != expected || !is_fit {
             return Err(Error::usage("the memory is not at the version that this was prepared for"));
         }
@@ -351,6 +361,7 @@ impl<M: StateMemory + Send> Memory<M> {
             loaded?;
         }
         self.held.hold(prepared.other.holding.take());
+        self.held.proven(Proof::Hashed);
         prepared.is_applied = true;
         Ok(())
     }
@@ -389,30 +400,9 @@ impl<M: StateMemory + Send> Memory<M> {
         Ok(())
     }
 
-    /// The table of a shard's memory, and its sums if it is changed in place. Both come from one reading.
-    fn found(
-        &self,
-        choice: &Choice,
-        memory: &M,
-        whole: Option<&StateTable>,
-        hashing: &InPhase<'_>,
-    ) -> Result<(StateTable, Option<StateSums>)> {
-        if !self.changes_in_place() {
-            let digests = StateDigests::of(memory, hashing)?;
-            let found = StateTable { tensors: memory.tensors().to_vec(), digests };
-            return Ok((in_whole(choice, found, whole)?, None));
-        }
-        let (found, sums) = StateSums::hashed(memory, hashing)?;
-        let table = in_whole(choice, found, whole)?;
-        let mut sums = sums.tensors.into_iter();
-        let taken = |info: &TensorInfo| if choice.takes(info.name()) { sums.next().flatten() } else { None };
-        let tensors = table.tensors.iter().map(taken).collect();
-        Ok((table, Some(StateSums { tensors })))
-    }
-
     /// Hashes the memory; its sums are known then.
     fn verify(&mut self, reader: &Reader, observer: &dyn Observer) -> Result<()> {
-        let Some(Holding { record, .. }) = self.held.holding() else { return Ok(()) };
+        let Some(Holding { record, .. }) = self.held.to_prove()? else { return Ok(()) };
         let hashing = hashing(observer, &self.memories);
         let mut expected = vec![Digest::of_empty_state(); record.of];
         for shard in &record.shards {
@@ -420,7 +410,7 @@ impl<M: StateMemory + Send> Memory<M> {
         }
         let mut sums = Vec::new();
         for (shard, memory) in record.shards.iter().zip(&self.memories) {
-            let (found, own) = self.found(&reader.choice, memory, Some(&shard.table), &hashing)?;
+            let (found, own) = found(&reader.choice, memory, Some(&shard.table), Self::changes_in_place(), &hashing)?;
             check_held(&expected, record.of, [(shard.number, found.digests.state)])?;
             sums.extend(own);
         }
@@ -430,31 +420,25 @@ impl<M: StateMemory + Send> Memory<M> {
         Ok(())
     }
 
-    fn check(&mut self, reader: &Reader, observer: &dyn Observer) -> Result<Proof> {
-        let Some(Holding { record, sums, .. }) = self.held.holding() else { return Ok(Proof::ChangedLanes) };
-        let of_taken = |(shard, sums): (&ShardRecord, &StateSums)| {
-            let rows = shard.table.tensors.iter().zip(&sums.tensors);
-            let tensors = rows.filter(|(info, _)| reader.choice.takes(info.name())).map(|(_, sums)| sums.clone());
-            StateSums { tensors: tensors.collect() }
-        };
-        let sums: Vec<StateSums> = record.shards.iter().zip(sums).map(of_taken).collect();
-        let count = |sums: &StateSums| sums.tensors.iter().flatten().count();
-        let are_known = |(sums, memory): (&StateSums, &M)| count(sums) == memory.tensors().len();
-        if sums.len() < self.memories.len() || !sums.iter().zip(&self.memories).all(are_known) {
+    fn check(&mut self, reader: &Reader, observer: &dyn Observer) -> Result<Option<Proof>> {
+        let Some(Holding { record, sums, .. }) = self.held.to_prove()? else { return Ok(None) };
+        let of_taken = |(shard, sums): (&ShardRecord, _)| sums_of_taken(&reader.choice, &shard.table, sums);
+        let known: Option<Vec<StateSums>> = record.shards.iter().zip(sums).map(of_taken).collect();
+        let Some(sums) = known.filter(|known| known.len() == record.shards.len()) else {
             let done = self.verify(reader, observer);
-            return self.note(done, Proof::Hashed);
-        }
+            return self.note(done, Proof::Hashed).map(Some);
+        };
         let checking = hashing(observer, &self.memories);
         let done = sums.iter().zip(&self.memories).try_for_each(|(sums, memory)| sums.check(memory, &checking));
         drop(checking);
-        self.note(done, Proof::Memory)
+        self.note(done, Proof::Memory).map(Some)
     }
 
     /// What has come of proving all of the memory.
     fn note(&mut self, done: Result<()>, proof: Proof) -> Result<Proof> {
         match &done {
             Ok(()) => self.held.proven(proof),
-            Err(error) if error.rule().is_some() && self.changes_in_place() => self.held.fault = Some(Fallback::Check),
+            Err(error) if error.rule().is_some() && Self::changes_in_place() => self.held.fault = Some(Fallback::Check),
             Err(_) => {}
         }
         done.map(|()| proof)
@@ -482,15 +466,13 @@ impl<M: StateMemory + Send> Memory<M> {
         let ((sets, sums), shards, links) = reader.follow(plan, self, observer, received, |following, pushed| {
             following.begin_in_place(pushed, &self.memories)?;
             let sums: Vec<_> = pushed.iter().map(|shard| shard.replay.sums().cloned().unwrap_or_default()).collect();
-            let sets = if !is_whole {
-                following.take_in_place(pushed, &self.memories, self.budget)?
-            } else {
-                if self.held.proves_before() {
-                    following.prove(pushed)?;
-                }
-                Vec::new()
-            };
-            Ok((sets, sums))
+            if !is_whole {
+                return Ok((following.take_in_place(pushed, &self.memories, self.budget)?, sums));
+            }
+            if self.held.proves_before() {
+                following.prove(pushed)?;
+            }
+            Ok((Vec::new(), sums))
         })?;
         let load = if is_whole {
             let nothing = wanted.iter().map(|_| (StateTable::new(Vec::new(), Vec::new()), StateSums::default()));
@@ -506,11 +488,6 @@ impl<M: StateMemory + Send> Memory<M> {
         let proof = if is_whole { Proof::Hashed } else { Proof::ChangedLanes };
         Ok(Made { holding: Holding { record, sums, proof }, memories: None, sets, load })
     }
-}
-
-/// Whether all links of a plan may be taken in place (R-SUM-08).
-fn is_trusted(plan: &Plan) -> bool {
-    plan.hops.iter().all(|hop| hop.is_in_commit)
 }
 
 impl<M: StateMemory + Send> Place for Memory<M> {
@@ -554,8 +531,8 @@ impl<M: StateMemory + Send> Place for Memory<M> {
     }
 
     fn check_if_due(&mut self, reader: &Reader, every: Duration, observer: &dyn Observer) -> Option<Result<Proof>> {
-        let is_due = self.changes_in_place() && self.held.is_due(every);
-        is_due.then(|| self.check(reader, observer))
+        let is_due = Self::changes_in_place() && self.held.is_due(every);
+        if is_due { self.check(reader, observer).transpose() } else { None }
     }
 }
 
@@ -592,7 +569,7 @@ impl<M: StateMemory + Send> Destination for Memory<M> {
     }
 
     fn is_in_place(&self) -> bool {
-        self.changes_in_place()
+        Self::changes_in_place()
     }
 
     fn fault(&self) -> Option<Fallback> {
@@ -606,7 +583,7 @@ impl<M: StateMemory + Send> Destination for Memory<M> {
         observer: &dyn Observer,
         received: &mut Received,
     ) -> Result<Made<M>, Failure> {
-        if self.changes_in_place() {
+        if Self::changes_in_place() {
             return self.make_in_place(reader, plan, observer, received);
         }
         let wanted = reader.choice.shards(plan.version, plan.shards.len())?;
@@ -635,19 +612,4 @@ fn fit<'m, M: StateMemory>(sets: &'m mut [PatchSet], memories: &'m mut [M]) -> R
 fn hashing<'o, 's>(observer: &'o dyn Observer, states: impl IntoIterator<Item = &'s (impl State + 's)>) -> InPhase<'o> {
     let tensors = states.into_iter().flat_map(State::tensors);
     InPhase::begin(observer, Phase::Hash, total_bytes(tensors))
-}
-
-/// The table of a shard, with the digests of the tensors that have been found in memory. `whole` has those of tensors that are
-/// not taken.
-fn in_whole(choice: &Choice, found: StateTable, whole: Option<&StateTable>) -> Result<StateTable> {
-    let Some(whole) = whole else { return Ok(found) };
-    let taken = whole.tensors.iter().filter(|info| choice.takes(info.name()));
-    if !taken.eq(&found.tensors) {
-        return Err(Error::usage("the memory does not contain exactly the selected tensors"));
-    }
-    let mut found = found.digests.tensors.into_iter();
-    let rows = whole.tensors.iter().zip(&whole.digests.tensors);
-    let digests =
-        rows.map(|(info, &digest)| if choice.takes(info.name()) { found.next() } else { None }.unwrap_or(digest));
-    Ok(StateTable::new(whole.tensors.clone(), digests.collect()))
 }

@@ -2,8 +2,8 @@
 
 pub(crate) mod directory;
 pub(crate) mod engine;
-pub(crate) mod fallback;
 pub(crate) mod follower;
+pub(crate) mod found;
 pub(crate) mod held_memory;
 pub(crate) mod joined;
 pub(crate) mod memory;

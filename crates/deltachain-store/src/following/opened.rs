@@ -60,7 +60,8 @@ impl Opened {
         self.shards.iter().map(|shard| &shard.sums)
     }
 
-    /// Works with the links of one shard, for the tensors that are taken, and among these for those that `chooses` chooses.
+    /// Works with the links of one shard, for the tensors that are taken, and among these for those that `chooses`
+    /// chooses.
     pub(crate) fn replay<T>(
         &self,
         shard: usize,

@@ -34,8 +34,8 @@ pub struct FollowOptions {
     pub poll_longest: Duration,
     /// End when this version, or a later one, has been reached.
     pub until: Option<u64>,
-    /// How often memory that is changed in place is [checked](Follower::check): an hour by default, never if `None`. A check
-    /// takes about as long as copying the model. A directory, and memory of the follower's own, is not checked.
+    /// How often memory that is changed in place is [checked](Follower::check): an hour by default, never if `None`. A
+    /// check takes about as long as copying the model. A directory, and memory of the follower's own, is not checked.
     pub check_every: Option<Duration>,
 }
 
@@ -67,8 +67,8 @@ pub enum FollowEvent<P = PathBuf> {
     Switched(Box<Switched<P>>),
     /// A poll: the version held is the newest.
     Newest,
-    /// Memory that is changed in place was checked: how far it is proven now, or why it is not the version held. Then that is
-    /// loaded as a whole next.
+    /// Memory that is changed in place was checked: how far it is proven now, or why it is not the version held. Then
+    /// that is loaded as a whole next.
     Checked(Result<Proof>),
     /// A poll, or the way to a version, failed. The next poll is after a pause.
     Failed(Error),

@@ -14,9 +14,9 @@ use deltachain::{Error, Limits, Result};
 use crate::access::read;
 use crate::access::store::Store;
 use crate::directory::record::{Record, ShardRecord};
+use crate::fallback::Fallback;
 use crate::fetching::cache::Cache;
 use crate::fetching::links::{Failure, Links, Received};
-use crate::following::fallback::Fallback;
 use crate::following::replay::{Following, Pushed, Trouble};
 use crate::following::selection::Choice;
 use crate::following::shard::Shard;
@@ -233,7 +233,6 @@ impl Reader {
                 tell(text, told);
             }
             if let Some(Err(error)) = plan.start.as_deref().map(|shards| check_start(shards, to.held())) {
-                preparation.fallback = to.fault();
                 planner.fail_held(error);
                 continue;
             }
@@ -247,8 +246,9 @@ impl Reader {
             match made {
                 Ok(made) => {
                     let is_whole = plan.hops.first().is_some_and(|hop| hop.from.is_none());
-                    if to.is_in_place() && is_whole && to.held().is_some() {
-                        preparation.fallback.get_or_insert(Fallback::NoRoute);
+                    if to.is_in_place() && is_whole {
+                        let why = || to.fault().or(to.held().map(|_| Fallback::NoRoute));
+                        preparation.fallback = preparation.fallback.or_else(why);
                     }
                     if let Some(why) = preparation.fallback {
                         tell(format!("version {} is loaded as a whole: {why}", plan.version), told);
@@ -268,8 +268,8 @@ impl Reader {
         }
     }
 
-    /// Fetches the links of a plan, lets `build` make something of them, and says what the shards are then. The links are given
-    /// back.
+    /// Fetches the links of a plan, lets `build` make something of them, and says what the shards are then. The links
+    /// are given back.
     pub(crate) fn follow<'a, T>(
         &'a self,
         plan: &'a Plan,
@@ -300,6 +300,11 @@ fn start<'a>(plan: &Plan, wanted: &[usize], to: &'a impl Destination) -> Result<
         Some(from) if to.held().is_some_and(|held| held.version == from) => to.shards(plan),
         Some(_) => Err(Error::usage("the plan starts from another version than the held one")),
     }
+}
+
+/// Whether all links of a plan may be taken in place (R-SUM-08).
+pub(crate) fn is_trusted(plan: &Plan) -> bool {
+    plan.hops.iter().all(|hop| hop.is_in_commit)
 }
 
 /// Compares the held shards with the shards that a plan starts from. Without any of use, there are none.

@@ -8,8 +8,8 @@ use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
 use crate::directory::record::ShardRecord;
 use crate::directory::room::check_room;
+use crate::fallback::Fallback;
 use crate::fetching::links::{Failure, Link, Links, Received};
-use crate::following::fallback::Fallback;
 use crate::following::selection::Selection;
 use crate::following::shard::{HeldModel, PartWriter, Shard};
 use crate::observer::{InPhase, Observer, Phase};
@@ -136,8 +136,8 @@ impl Following<'_> {
         Ok(sets)
     }
 
-    /// Prepares the changes for memory that holds the version that the links start from: where lanes are enough, they are
-    /// proven by sums. What is prepared takes `budget` bytes at most.
+    /// Prepares the changes for memory that holds the version that the links start from: where lanes are enough, they
+    /// are proven by sums. What is prepared takes `budget` bytes at most.
     pub(crate) fn take_in_place<M: StateMemory>(
         &self,
         pushed: &[Pushed<'_>],

@@ -8,8 +8,8 @@ use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 
 use crate::directory::record::Record;
+use crate::fallback::Fallback;
 use crate::fetching::links::Received;
-use crate::following::fallback::Fallback;
 
 /// The version that a subscriber is at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,8 +88,8 @@ pub struct Switched<D = PathBuf> {
     pub times: PhaseTimes,
     /// How far it is proven that this is the version.
     pub proof: Proof,
-    /// Of memory that is changed in place: why the version was loaded as a whole. `None` if it was taken in place, or is the
-    /// first one.
+    /// Of memory that is changed in place: why the version was loaded as a whole. `None` if it was taken in place, or
+    /// is the first one.
     pub fallback: Option<Fallback>,
     /// How far it was behind. `None` unless [`Follower::follow`](crate::Follower::follow) has found out.
     pub lag: Option<Lag>,

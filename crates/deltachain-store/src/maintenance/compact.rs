@@ -26,8 +26,8 @@ pub struct CompactOptions {
     pub from: Vec<u64>,
     /// Whether a snapshot is made.
     pub snapshot: bool,
-    /// How values are coded, as [`PublishOptions::profiles`](crate::PublishOptions::profiles). But the new routes are never taken
-    /// in place: readers in place trust the routes of the commit alone.
+    /// How values are coded, as [`PublishOptions::profiles`](crate::PublishOptions::profiles). But the new routes are
+    /// never taken in place: readers in place trust the routes of the commit alone.
     pub profiles: Vec<Profile>,
     /// Where states are built: room for two is needed. What is built there is left there.
     pub scratch: PathBuf,
@@ -71,9 +71,9 @@ pub struct Compacted {
 /// version that was there before is replaced, unless it can be taken in place.
 ///
 /// # Errors
-/// USAGE if no route or no profile is asked for, or a profile twice, or a link from a version that is not older or has another number of shards; R-CHN-03
-/// (`CHAIN`) if the version does not exist; errors of building the states; R-PUB-08 (`CHAIN`) if it took 20 hours; IO;
-/// the observer's error, if it stops the work.
+/// USAGE if no route or no profile is asked for, or a profile twice, or a link from a version that is not older or has
+/// another number of shards; R-CHN-03 (`CHAIN`) if the version does not exist; errors of building the states; R-PUB-08
+/// (`CHAIN`) if it took 20 hours; IO; the observer's error, if it stops the work.
 pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer) -> Result<Compacted> {
     let target = entry_of(store, options.version, &options.limits)?;
     let version = target.commit.version;

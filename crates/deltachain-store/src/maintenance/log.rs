@@ -26,7 +26,8 @@ pub struct LogEntry {
     pub shards: Vec<Digest>,
     /// The routes in force; none if the version has been pruned.
     pub routes: Vec<Route>,
-    /// For each of them whether it is known to be direct ([`Commit::direct_routes`](deltachain::chain::Commit::direct_routes)).
+    /// For each of them whether it is known to be direct
+    /// ([`Commit::direct_routes`](deltachain::chain::Commit::direct_routes)).
     pub direct: Vec<bool>,
     /// For each of them whether it is known that it can be taken in place
     /// ([`Commit::in_place_routes`](deltachain::chain::Commit::in_place_routes)).

@@ -108,8 +108,8 @@ fn repeated(found: Option<&[u8]>, own: &Commit, options: &PublishOptions) -> Res
     Ok(is_there.then(|| Published::head(&found, Digest::of_bytes(bytes), Vec::new(), 0)))
 }
 
-/// The routes for which every shard has a link. Of several links from one version, which differ in their profiles, the first
-/// of all shards belong together, the second, and so on.
+/// The routes for which every shard has a link. Of several links from one version, which differ in their profiles, the
+/// first of all shards belong together, the second, and so on.
 fn common_routes(parts: &[ShardPart]) -> Vec<Route> {
     let mut files: BTreeMap<(Option<u64>, usize), Vec<FileReference>> = BTreeMap::new();
     for part in parts {

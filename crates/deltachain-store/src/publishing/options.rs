@@ -15,9 +15,10 @@ use crate::publishing::policy::Snapshots;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PublishOptions {
-    /// How values are coded: for each of these, given once, a version gets a route from each version that it gets routes from.
-    /// So each more costs a reading of both versions, and the bytes of its links. A snapshot is coded in the first way. If
-    /// [`Profile::Local`] is among them, all links carry sums, and the routes that can be taken in place are marked.
+    /// How values are coded: for each of these, given once, a version gets a route from each version that it gets
+    /// routes from. So each more costs a reading of both versions, and the bytes of its links. A snapshot is coded in
+    /// the first way. If [`Profile::Local`] is among them, all links carry sums, and the routes that can be taken in
+    /// place are marked.
     pub profiles: Vec<Profile>,
     /// Metadata of the commit: step number, run name.
     pub metadata: BTreeMap<String, String>,

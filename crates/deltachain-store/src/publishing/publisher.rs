@@ -88,8 +88,8 @@ impl Publisher {
     /// A publisher for the chain in this store. The head is not read before something is published.
     ///
     /// # Errors
-    /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if there is no profile or one twice, or if one
-    /// of the keys that sign is given twice or not trusted; IO.
+    /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if there is no profile or one twice,
+    /// or if one of the keys that sign is given twice or not trusted; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
         Coding::of(&options.profiles)?;
         let trust = trust_of(&options)?;

@@ -12,6 +12,7 @@ mod examples;
 mod faults;
 mod folders;
 mod hostile;
+mod in_place;
 mod interleaving;
 mod keeping;
 mod kill;

@@ -103,7 +103,10 @@ pub(crate) fn route_as_text(route: &PublishedRoute) -> String {
 }
 
 pub(crate) fn routes_as_json(routes: &[PublishedRoute]) -> Value {
-    let route = |route: &PublishedRoute| json!({ "from": route.from, "bytes": route.bytes, "direct": route.is_direct, "in_place": route.is_in_place });
+    let route = |route: &PublishedRoute| {
+        let PublishedRoute { from, bytes, is_direct, is_in_place } = route;
+        json!({ "from": from, "bytes": bytes, "direct": is_direct, "in_place": is_in_place })
+    };
     routes.iter().map(route).collect()
 }
 

@@ -43,6 +43,7 @@ pub(crate) fn held_as_json(held: &HeldVersion) -> Value {
         "commit": held.commit.to_string(),
         "metadata": held.metadata,
         "directory": held.directory.to_string_lossy(),
+        "proof": held.proof.name(),
     })
 }
 
@@ -108,6 +109,7 @@ pub(crate) fn as_json(switched: &Switched) -> Value {
         "commit": switched.commit.to_string(),
         "metadata": switched.metadata,
         "directory": switched.directory.to_string_lossy(),
+        "proof": switched.proof.name(),
         "routes": routes,
         "downloaded": switched.downloaded,
         "from_cache": switched.from_cache,

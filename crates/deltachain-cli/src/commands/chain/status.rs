@@ -37,7 +37,9 @@ fn stored(health: &Health) -> Option<Time> {
 
 fn as_text(health: &Health) -> String {
     let mut lines = Vec::new();
-    if let Some(DirectoryStatus { version, commit, chain, state, metadata, directory, switched, .. }) = &health.held {
+    if let Some(DirectoryStatus { version, commit, chain, state, metadata, directory, switched, proof, .. }) =
+        &health.held
+    {
         let since = switched.map(|time| format!(", since {}", Time::from(time))).unwrap_or_default();
         lines.push(format!("version   {version}{since}"));
         lines.push(format!("state     {state}"));
@@ -47,6 +49,7 @@ fn as_text(health: &Health) -> String {
             lines.push(format!("notes     {}", notes(metadata)));
         }
         lines.push(format!("files     {}", printable_path(directory)));
+        lines.push(format!("proof     {proof}, when they were built"));
     }
     if let Some(TrustStatus { trust, signed_by, .. }) = health.held.as_ref().and_then(|held| held.trust.as_ref()) {
         let names = signed_by.iter().map(VerifierKey::name).collect::<Vec<_>>().join(", ");
@@ -131,6 +134,7 @@ fn as_json(health: &Health) -> Value {
         "chain": held.map(|held| held.chain.to_string()),
         "metadata": held.map(|held| &held.metadata),
         "directory": held.map(|held| held.directory.to_string_lossy()),
+        "proof": held.map(|held| held.proof.name()),
         "trust": held.and_then(|held| held.trust.as_ref()).map(trust_as_json),
         "switched": held.and_then(|held| held.switched).map(Time::from),
         "stored": stored(health),

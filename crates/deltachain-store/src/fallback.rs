@@ -4,8 +4,8 @@ use std::fmt;
 
 use deltachain::{Error, ErrorClass};
 
-/// Why a version was, or will be, loaded as a whole and not taken in place. The first version is loaded as a whole without a
-/// reason.
+/// Why a version was, or will be, loaded as a whole and not taken in place. The first version is loaded as a whole
+/// without a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fallback {
@@ -33,8 +33,9 @@ impl Fallback {
         }
     }
 
-    /// Whether an error of taking links in place is a reason to load the version as a whole. Other errors are faults of a link,
-    /// or end the work. A wrong result of a piece is one here: what is wrong is rather the memory than the link.
+    /// Whether an error of taking links in place is a reason to load the version as a whole. Other errors are faults of
+    /// a link, or end the work. A wrong result of a piece is one here: what is wrong is rather the memory than the
+    /// link.
     pub(crate) fn of(error: &Error) -> Option<Self> {
         match error.class() {
             ErrorClass::StateMismatch => Some(Self::Proof),

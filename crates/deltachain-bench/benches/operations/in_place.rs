@@ -1,0 +1,113 @@
+//! Taking links in place: proving the lanes that they code, and writing these to memory that others could write to as well.
+
+use std::time::{Duration, Instant};
+
+use criterion::Criterion;
+use deltachain::memory::LentState;
+use deltachain::sums::StateSums;
+use deltachain::tensor::{MemoryState, State, total_bytes};
+use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, diff};
+use deltachain_bench::{Pair, Result, Walk, output, synthetic};
+use rayon::ThreadPool;
+
+use crate::{Group, group, pools, time};
+
+/// How many links are taken in one pass, how much of the model each of them changes, and the model's size.
+const LINKS: usize = 16;
+const PERCENT: f64 = 0.35;
+const MEBIBYTES: u64 = 128;
+
+/// A state whose sums are known, and links from it.
+struct Route<'a> {
+    base: &'a MemoryState,
+    table: StateTable,
+    sums: StateSums,
+    files: Vec<Vec<u8>>,
+}
+
+fn options(profile: Profile) -> DiffOptions<'static> {
+    DiffOptions::default().profile(profile).sums(true)
+}
+
+impl<'a> Route<'a> {
+    fn new(base: &'a MemoryState, files: Vec<Vec<u8>>) -> Result<Self> {
+        let (table, sums) = StateSums::hashed(base, &())?;
+        Ok(Self { base, table, sums, files })
+    }
+
+    fn of_pair(base: &'a MemoryState, target: &MemoryState, profile: Profile) -> Result<Self> {
+        let mut file = Vec::new();
+        diff(base, target, &options(profile), &mut file)?;
+        Self::new(base, vec![file])
+    }
+
+    /// From opening the links on.
+    fn prove(&self) -> deltachain::Result<deltachain::memory::PatchSet> {
+        let open = |file| LinkReader::open(file, &Limits::unlimited());
+        let links = self.files.iter().map(open).collect::<deltachain::Result<Vec<_>>>()?;
+        let mut replay = Replay::new(self.table.clone()).with_sums(self.sums.clone());
+        links.iter().try_for_each(|link| replay.push(link))?;
+        replay.in_place(self.base, u64::MAX, &())
+    }
+
+    /// If it leads to another state.
+    fn check(&self, target: &MemoryState) -> Result {
+        let mut weights = self.base.clone();
+        self.prove()?.fit(&mut weights)?.apply()?;
+        if output::holds(&weights, target) { Ok(()) } else { Err("what is taken in place is not exact".into()) }
+    }
+}
+
+impl Group<'_> {
+    /// What a reader in place does at a step.
+    pub(crate) fn in_place(&mut self, pool: &ThreadPool) -> Result {
+        let Pair { base, target, .. } = self.pair;
+        for profile in [Profile::Local, Profile::Direct] {
+            let route = Route::of_pair(base, target, profile)?;
+            route.check(target)?;
+            self.time(pool, &format!("in place: prove {}", profile.name()), || route.prove());
+        }
+        Ok(())
+    }
+
+    /// For how long serving stops: old values are read again and compared, new ones are written. One thread does it.
+    pub(crate) fn pause_in_place(&mut self) -> Result {
+        let Pair { base, target, .. } = self.pair;
+        let mut patches = Route::of_pair(base, target, Profile::Local)?.prove()?;
+        let mut own: Vec<_> = base.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect();
+        let mut weights = LentState::new(own.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice())))?;
+        let mut pause = || -> deltachain::Result<Duration> {
+            let start = Instant::now();
+            patches.fit(&mut weights)?.apply()?;
+            let pause = start.elapsed();
+            patches.fit(&mut weights)?.undo()?;
+            Ok(pause)
+        };
+        pause()?;
+        self.group.bench_function("in place: pause, 1 thread", |bencher| {
+            // What has not failed once does not fail.
+            bencher.iter_custom(|times| (0..times).map(|_| pause().unwrap_or_default()).sum());
+        });
+        Ok(())
+    }
+}
+
+/// Many links in one pass, beside one link that codes as many lanes.
+pub(crate) fn sequence(criterion: &mut Criterion) -> Result {
+    let mut walk = Walk::new(MEBIBYTES, PERCENT / 100.0)?;
+    let base = walk.state.clone();
+    let links = (0..LINKS).map(|_| walk.step(&options(Profile::Local))).collect::<Result<_>>()?;
+    let many = Route::new(&base, links)?;
+    many.check(&walk.state)?;
+    let Pair { base: from, target, .. } = synthetic("", MEBIBYTES, PERCENT / 100.0 * 16.0)?;
+    let one = Route::of_pair(&from, &target, Profile::Local)?;
+    one.check(&target)?;
+    let name = format!("in place, {MEBIBYTES} MiB, {PERCENT} % each");
+    let mut group = group(criterion, &name, total_bytes(base.tensors()));
+    for pool in pools()? {
+        time(&mut group, &pool, "16 links", || many.prove());
+        time(&mut group, &pool, "1 link of as many lanes", || one.prove());
+    }
+    group.finish();
+    Ok(())
+}

@@ -1,0 +1,354 @@
+//! Several profiles at once, and memory that is changed in place: the caller's, and that of an engine elsewhere.
+
+mod engine;
+mod memory;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use deltachain::chain::{Commit, ObjectName, Route, RoutesDocument};
+use deltachain::memory::{LentState, Proof, StateMemory};
+use deltachain::sums::{StateSums, Sums};
+use deltachain::tensor::{Digest, Dtype, Lanes, MemoryState, State, TensorInfo};
+use deltachain::{DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, PiecePlan, Profile, Result, diff};
+use deltachain_store::{
+    Base, CompactOptions, Engine, Fallback, FollowEvent, FollowOptions, Follower, FollowerOptions, How, Keep, Memory,
+    PreparedRoute, PublishOptions, Published, Publisher, RawObjects, Snapshots, Store, StoreOptions, Switched, Weights,
+    compact, init, plan_prune, prune, show,
+};
+use tempfile::TempDir;
+
+use crate::common::Notes;
+use crate::support::Random;
+use crate::support::verify::{marks, prove};
+
+const ALL: [Profile; 3] = [Profile::Local, Profile::Compact, Profile::Direct];
+
+/// Versions of which just values change, in a chain that is published as they come.
+struct Chain {
+    folder: TempDir,
+    store: Store,
+    states: Vec<MemoryState>,
+    options: PublishOptions,
+}
+
+impl Chain {
+    /// With a snapshot of every fourth version.
+    fn new(profiles: &[Profile]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("chain");
+        let mut options = StoreOptions::default();
+        options.part_bytes = 4096;
+        let store = Store::create(path.to_str().unwrap(), options).unwrap();
+        init(&store).unwrap();
+        let options = PublishOptions::default().profiles(profiles.to_vec()).snapshots(Snapshots::Every(4));
+        Self { folder, store, states: Vec::new(), options }
+    }
+
+    /// With this many versions.
+    fn of(profiles: &[Profile], count: usize) -> Self {
+        let mut chain = Self::new(profiles);
+        (0..count).for_each(|_| drop(chain.publish()));
+        chain
+    }
+
+    fn publish(&mut self) -> Published {
+        let next = next(self.states.last(), self.states.len() as u64);
+        self.publish_state(next)
+    }
+
+    fn publish_state(&mut self, next: MemoryState) -> Published {
+        let mut publisher = Publisher::open(self.store.clone(), self.options.clone()).unwrap();
+        let base = self.states.last().map_or(Base::Nothing, |last| Base::State(last.into()));
+        let published = publisher.publish(&next, base, &()).unwrap();
+        self.states.push(next);
+        published
+    }
+
+    fn commit(&self, version: u64) -> Commit {
+        Commit::parse(&self.store.get(ObjectName::Commit(version)).unwrap().unwrap(), &Limits::default()).unwrap()
+    }
+
+    fn link(&self, route: &Route) -> LinkReader<FileSource> {
+        let path = self.folder.path().join("chain").join(route.files[0].name().to_string());
+        LinkReader::open(FileSource::open(path).unwrap(), &Limits::default()).unwrap()
+    }
+
+    /// The route from there that can be taken in place.
+    fn in_place_route(&self, version: u64, from: u64) -> Route {
+        let commit = self.commit(version);
+        let routes = commit.routes.iter().zip(commit.in_place_routes());
+        routes
+            .filter(|(route, in_place)| *in_place && route.from == Some(from))
+            .map(|(route, _)| route.clone())
+            .next()
+            .unwrap()
+    }
+
+    /// Puts routes into force, whatever they are.
+    fn set_routes(&self, version: u64, routes: Vec<Route>) {
+        let commit = Digest::of_bytes(&self.store.get(ObjectName::Commit(version)).unwrap().unwrap());
+        let document = RoutesDocument { version, generation: 1, commit, routes, metadata: BTreeMap::new() };
+        let name = ObjectName::Routes { version, generation: 1 };
+        assert!(self.store.put_if_absent(name, &document.to_bytes().unwrap()).unwrap());
+    }
+}
+
+/// The version after this one: about one lane in fifty differs, by a little.
+fn next(last: Option<&MemoryState>, version: u64) -> MemoryState {
+    let mut random = Random(0x1234_5678 ^ version);
+    let mut state = last.cloned().unwrap_or_default();
+    if last.is_none() {
+        for (name, dtype, lanes) in
+            [("a", Dtype::BF16, 30_000_u64), ("b", Dtype::F32, 3000), ("c", Dtype::U8, 500), ("d", Dtype::F16, 0)]
+        {
+            let bytes = usize::try_from(lanes * dtype.bits() / 8).unwrap();
+            state.insert(name, dtype, &[lanes], random.bytes(bytes)).unwrap();
+        }
+    }
+    let infos: Vec<TensorInfo> = state.tensors().to_vec();
+    for info in &infos {
+        let mut data = state.get(info.name()).unwrap().1.to_vec();
+        let width = info.dtype().lane_bytes();
+        let lanes = data.len() / width;
+        for _ in 0..lanes / 50 {
+            let place = usize::try_from(random.below(lanes as u64)).unwrap() * width;
+            data[place] = data[place].wrapping_add(1);
+        }
+        state.insert(info.name(), info.dtype(), info.shape(), data).unwrap();
+    }
+    state
+}
+
+/// Buffers like those of somebody else.
+type Buffers = Vec<(TensorInfo, Vec<u8>)>;
+
+fn buffers(state: &MemoryState) -> Buffers {
+    state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect()
+}
+
+/// Of the same form, with something else in them.
+fn scribbled(state: &MemoryState) -> Buffers {
+    state.iter().map(|(info, data)| (info.clone(), vec![0xA5; data.len()])).collect()
+}
+
+fn lend(buffers: &mut Buffers) -> LentState<'_> {
+    LentState::new(buffers.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap()
+}
+
+type Lent<'a> = Follower<Memory<LentState<'a>>>;
+
+/// Memory that is somewhere else, where others can write to it, too. It can fail.
+#[derive(Debug, Clone)]
+struct Elsewhere {
+    infos: Vec<TensorInfo>,
+    data: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// After this many writes nothing can be written any more.
+    writes: Arc<AtomicUsize>,
+}
+
+impl Elsewhere {
+    fn new(state: &MemoryState) -> Self {
+        let (infos, data) = buffers(state).into_iter().unzip();
+        Self { infos, data: Arc::new(Mutex::new(data)), writes: Arc::new(AtomicUsize::new(usize::MAX)) }
+    }
+
+    fn copy(&self) -> MemoryState {
+        MemoryState::copy_of(self).unwrap()
+    }
+
+    /// Flips a bit of a lane, as nobody may.
+    fn flip(&self, tensor: usize, lane: usize) {
+        self.data.lock().unwrap()[tensor][lane * self.infos[tensor].dtype().lane_bytes()] ^= 1;
+    }
+}
+
+impl State for Elsewhere {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        let offset = usize::try_from(offset).unwrap();
+        out.copy_from_slice(&self.data.lock().unwrap()[tensor][offset..offset + out.len()]);
+        Ok(())
+    }
+}
+
+impl StateMemory for Elsewhere {
+    fn scatter(&mut self, tensor: usize, lanes: &Lanes<'_>, values: &[u8]) -> Result<()> {
+        let left = self.writes.load(Ordering::SeqCst);
+        if left == 0 {
+            return Err(Error::io("writing to the device", std::io::ErrorKind::BrokenPipe.into()));
+        }
+        self.writes.store(left.saturating_sub(1), Ordering::SeqCst);
+        let width = self.infos[tensor].dtype().lane_bytes();
+        let mut data = self.data.lock().unwrap();
+        for (place, value) in values.chunks(width).enumerate() {
+            let number = lanes.numbers.map_or(place, |numbers| numbers[place] as usize);
+            let begin = (usize::try_from(lanes.first).unwrap() + number) * width;
+            data[tensor][begin..begin + width].copy_from_slice(value);
+        }
+        Ok(())
+    }
+}
+
+/// Memory that holds a version, and its follower.
+fn elsewhere(chain: &Chain, version: usize, options: FollowerOptions) -> (Elsewhere, Follower<Memory<Elsewhere>>) {
+    let memory = Elsewhere::new(&chain.states[version]);
+    let weights = vec![Weights::whole(memory.clone())];
+    let follower = Follower::with_weights(chain.store.clone(), version as u64, weights, options, &()).unwrap();
+    (memory, follower)
+}
+
+fn at<'a>(chain: &Chain, version: u64, own: &'a mut Buffers, options: FollowerOptions) -> Lent<'a> {
+    let weights = vec![Weights::whole(lend(own))];
+    Follower::with_weights(chain.store.clone(), version, weights, options, &()).unwrap()
+}
+
+fn go<M: StateMemory + Send>(follower: &mut Follower<Memory<M>>, version: u64) -> Switched<()> {
+    let mut prepared = follower.prepare(Some(version), &()).unwrap().unwrap();
+    follower.apply(&mut prepared, &()).unwrap()
+}
+
+fn copy<M: StateMemory + Send>(follower: &Follower<Memory<M>>) -> MemoryState {
+    MemoryState::copy_of(&follower.state()).unwrap()
+}
+
+/// A lane of the tensor that the version changes, or that it does not.
+fn lane(chain: &Chain, version: u64, tensor: usize, changes: bool) -> usize {
+    let version = usize::try_from(version).unwrap();
+    let [before, after] = [version - 1, version].map(|version| buffers(&chain.states[version])[tensor].clone());
+    let width = before.0.dtype().lane_bytes();
+    let mut lanes = before.1.chunks(width).zip(after.1.chunks(width));
+    lanes.position(|(before, after)| (before != after) == changes).unwrap()
+}
+
+#[test]
+fn several_profiles_are_several_routes() {
+    let chain = Chain::of(&ALL, 3);
+    let commit = chain.commit(2);
+    assert_eq!(commit.routes.iter().map(|route| route.from).collect::<Vec<_>>(), [Some(1); 3]);
+    // Each profile is what it says, and all links have sums; the snapshot, too.
+    let kinds = commit.routes.iter().zip(commit.direct_routes()).zip(commit.in_place_routes());
+    let mut kinds: Vec<_> = kinds
+        .map(|((route, direct), in_place)| {
+            let link = chain.link(route);
+            assert!(link.sums().unwrap().is_some());
+            assert_eq!(link.is_direct(), direct);
+            (direct, in_place)
+        })
+        .collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, [(false, false), (false, true), (true, true)]);
+    assert!(chain.link(&chain.commit(0).routes[0]).sums().unwrap().is_some());
+    assert_eq!(marks(&chain.store), (2, 4));
+    assert_eq!(prove(&chain.store), chain.states);
+    // The path of a late joiner is that of the shortest links.
+    let bytes = |version: u64| chain.commit(version).routes.iter().map(Route::bytes).min().unwrap();
+    assert_eq!(commit.metadata["deltachain.path-bytes"], format!("{} {}", bytes(0), bytes(0) + bytes(1) + bytes(2)));
+    // Reports say so.
+    let shown = show(&chain.store, Some(2)).unwrap();
+    assert_eq!((shown.direct, shown.in_place), (commit.direct_routes(), commit.in_place_routes()));
+
+    // Without local links nothing is marked, and nothing has sums.
+    let chain = Chain::of(&[Profile::Direct], 2);
+    assert!(!chain.commit(1).metadata.contains_key("deltachain.in-place"));
+    assert!(chain.link(&chain.commit(1).routes[0]).sums().unwrap().is_none());
+    // What comes or goes cannot be taken in place.
+    let mut chain = Chain::of(&[Profile::Local], 2);
+    let mut more = next(chain.states.last(), 2);
+    more.insert("e", Dtype::U8, &[1], vec![7]).unwrap();
+    let published = chain.publish_state(more.clone());
+    assert_eq!(published.routes.iter().map(|route| route.is_in_place).collect::<Vec<_>>(), [false]);
+    more.remove("e");
+    assert!(!chain.publish_state(more).routes[0].is_in_place);
+    assert!(chain.publish().routes[1].is_in_place);
+
+    for profiles in [&[][..], &[Profile::Local, Profile::Compact, Profile::Local]] {
+        let options = PublishOptions::default().profiles(profiles.to_vec());
+        assert_eq!(Publisher::open(chain.store.clone(), options).unwrap_err().class(), ErrorClass::Usage);
+    }
+}
+
+#[test]
+fn shards_have_links_of_each_profile() {
+    let chain = Chain::new(&[]);
+    let shards = |version: u64| {
+        let whole = (0..=version).fold(None, |last, version| Some(next(last.as_ref(), version))).unwrap();
+        let part = |names: &[&str]| {
+            let mut part = MemoryState::new();
+            for (info, data) in whole.iter().filter(|(info, _)| names.contains(&info.name())) {
+                part.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+            }
+            part
+        };
+        [part(&["a", "d"]), part(&["b", "c"])]
+    };
+    // The second has no local links of its own.
+    for (version, second) in [(0, &ALL[..2]), (1, &ALL[..2]), (2, &ALL[1..2])] {
+        let [base, target] = [version.max(1) - 1, version].map(shards);
+        let parts = [&ALL[..2], second].into_iter().enumerate().map(|(number, profiles)| {
+            let options = PublishOptions::default().profiles(profiles.to_vec()).snapshots(Snapshots::Never);
+            let mut publisher = Publisher::open(chain.store.clone(), options).unwrap();
+            let base = if version == 0 { Base::Nothing } else { Base::State((&base[number]).into()) };
+            let parts = publisher.prepare([(number, (&target[number]).into(), base)], 2, &()).unwrap();
+            serde_json::from_str(&serde_json::to_string(&parts[0]).unwrap()).unwrap()
+        });
+        let parts = parts.collect();
+        let mut publisher = Publisher::open(chain.store.clone(), PublishOptions::default()).unwrap();
+        publisher.commit(parts, BTreeMap::new(), &()).unwrap();
+    }
+    let marked = |version| {
+        let mut marked = chain.commit(version).in_place_routes();
+        marked.sort_unstable();
+        marked
+    };
+    assert_eq!([0, 1, 2].map(marked), [vec![false], vec![false, true], vec![false]]);
+
+    // Both shards in place.
+    let mut own = shards(0).map(|shard| scribbled(&shard));
+    let memories = own.iter_mut().map(lend).collect();
+    let mut follower = Follower::into_memory(chain.store.clone(), memories, FollowerOptions::default()).unwrap();
+    for version in 0..3 {
+        let switched = go(&mut follower, version);
+        assert_eq!((switched.version, switched.fallback), (version, None));
+        follower.verify(&()).unwrap();
+    }
+    drop(follower);
+    assert_eq!(own, shards(2).map(|shard| buffers(&shard)));
+}
+
+#[test]
+fn a_compaction_leaves_what_is_taken_in_place() {
+    let mut chain = Chain::of(&ALL[..2], 4);
+    let scratch = tempfile::tempdir().unwrap();
+    let options = CompactOptions::new(scratch.path()).from(vec![2, 1]).snapshot(true);
+    let compacted = compact(&chain.store, &options.clone().profiles(ALL[1..].to_vec()), &()).unwrap();
+    let kinds: Vec<_> = compacted.routes.iter().map(|route| (route.from, route.is_in_place)).collect();
+    assert_eq!(kinds, [(None, false), (Some(1), false), (Some(1), false), (Some(2), false), (Some(2), false)]);
+    // The compact link of the commit has been replaced, the local one is still there.
+    let shown = show(&chain.store, None).unwrap();
+    let in_place: Vec<_> = shown.routes.iter().zip(&shown.in_place).filter(|(_, in_place)| **in_place).collect();
+    assert_eq!(in_place, [(&chain.in_place_route(3, 2), &true)]);
+    assert_eq!((shown.routes.len(), marks(&chain.store).0), (6, 2));
+    // A prune keeps what leads from a kept version to the next.
+    chain.publish();
+    let keep = Keep { last: 3, ..Keep::default() };
+    prune(&chain.store, &plan_prune(&chain.store, &keep).unwrap(), &()).unwrap();
+    let mut own = buffers(&chain.states[2]);
+    let mut follower = at(&chain, 2, &mut own, FollowerOptions::default());
+    let switched = go(&mut follower, 4);
+    assert_eq!((switched.routes, switched.fallback), (vec![(Some(2), 3), (Some(3), 4)], None));
+    assert_eq!(copy(&follower), chain.states[4]);
+    for profiles in [vec![], vec![Profile::Local; 2]] {
+        assert_eq!(
+            compact(&chain.store, &options.clone().profiles(profiles), &()).unwrap_err().class(),
+            ErrorClass::Usage
+        );
+    }
+}
