@@ -37,6 +37,27 @@ pub(crate) trait Compare: Copy {
 /// in each number.
 pub(crate) type Factors = [[[u64; 8]; 2]; 2];
 
+/// [`Compare::products`] of this machine.
+pub(crate) fn products<const ROWS: usize>(rows: [&[Block<u8>]; ROWS], factors: &[Factors]) -> [[u64; 2]; ROWS] {
+    dispatch(Products { rows, factors })
+}
+
+/// Rows to multiply.
+#[derive(Clone)]
+pub(crate) struct Products<'a, const ROWS: usize> {
+    pub(crate) rows: [&'a [Block<u8>]; ROWS],
+    pub(crate) factors: &'a [Factors],
+}
+
+impl<const ROWS: usize> Work for Products<'_, ROWS> {
+    type Output = [[u64; 2]; ROWS];
+
+    #[inline(always)]
+    fn run(self, compare: impl Compare) -> Self::Output {
+        compare.products(self.rows, self.factors)
+    }
+}
+
 /// A loop over blocks.
 pub(crate) trait Work {
     type Output;

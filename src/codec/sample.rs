@@ -111,7 +111,8 @@ pub(super) struct Lanes<'a, L: Lane> {
     target: &'a [L::Bytes],
     /// Values may be relative.
     is_relative: bool,
-    /// Lanes that are not coded must not be needed, so that no sample is either: positions are sparse until all have been seen.
+    /// Lanes that are not coded must not be needed: no contexts, no dense differences. So there is no sample: positions are
+    /// sparse until all lanes have been seen.
     pub(super) is_local: bool,
     /// Only the changed lanes are known.
     is_sparse: bool,

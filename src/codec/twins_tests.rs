@@ -1,7 +1,7 @@
 //! Tests of what works on blocks of lanes at once: each function beside a slow and obvious one.
 
 use crate::codec::blocks::{
-    BLOCK, BLOCKS, Block, Compare, Factors, Places, STRETCH, Work, by_all, first, padded, select,
+    BLOCK, BLOCKS, Block, Compare, Factors, Places, Products, STRETCH, Work, by_all, first, padded, select,
 };
 use crate::codec::contexts::{Contexts, Members};
 use crate::codec::lane::{Kind, Lane};
@@ -103,19 +103,6 @@ fn blocks_are_compared<L: Lane>() {
     }
 }
 
-/// Multiplies some rows.
-#[derive(Clone)]
-struct Products<'a, const ROWS: usize>(&'a [Vec<Block<u8>>; ROWS], &'a [Factors]);
-
-impl<const ROWS: usize> Work for Products<'_, ROWS> {
-    type Output = [[u64; 2]; ROWS];
-
-    #[inline(always)]
-    fn run(self, compare: impl Compare) -> Self::Output {
-        compare.products(self.0.each_ref().map(Vec::as_slice), self.1)
-    }
-}
-
 #[test]
 fn every_processor_multiplies_alike() {
     rows_are_multiplied::<1>();
@@ -149,7 +136,7 @@ fn rows_are_multiplied<const ROWS: usize>() {
                     row.iter().zip(&factors).map(block).sum::<u64>()
                 })
             });
-            for found in by_all(&Products(&rows, &factors)) {
+            for found in by_all(&Products { rows: rows.each_ref().map(Vec::as_slice), factors: &factors }) {
                 assert_eq!(found, expected);
             }
         }

@@ -285,7 +285,7 @@ mod tests {
         // The result is at hand, so that a local link has its sums.
         let local = options.profile(Profile::Local);
         assert_eq!(squash(&states[0], &["1", "2"].map(at), &at("local"), &local).unwrap().target, second.target);
-        let link = LinkReader::open(FileSource::open(&at("local")).unwrap(), &local.limits).unwrap();
+        let link = LinkReader::open(FileSource::open(at("local")).unwrap(), &local.limits).unwrap();
         assert!(link.sums().unwrap().is_some());
     }
 

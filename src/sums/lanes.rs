@@ -26,11 +26,12 @@ pub(crate) fn of_lanes<L: Lane, const N: usize>(lanes: impl Iterator<Item = (u32
 
 #[inline]
 fn add<L: Lane>(number: u32, lane: L::Bytes, products: &mut [u64; 2]) {
-    let byte = number as usize * size_of::<L>();
+    let byte = u64::from(number) * size_of::<L>() as u64;
+    // Lanes do not reach beyond a row.
+    let place = usize::try_from(byte / 2 % ROW as u64).unwrap_or(0);
     let mut value = L::load(lane).to_u64() << (8 * (byte % 2));
-    for unit in 0..size_of::<L>().div_ceil(2) {
-        let low = TABLES.low[(byte / 2 + unit) % ROW];
-        for (products, low) in products.iter_mut().zip(low) {
+    for low in TABLES.low.iter().skip(place).take(size_of::<L>().div_ceil(2)) {
+        for (products, &low) in products.iter_mut().zip(low) {
             *products = products.wrapping_add((value & 0xFFFF) * u64::from(low));
         }
         value >>= 16;

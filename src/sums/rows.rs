@@ -1,6 +1,6 @@
 //! Sums of bytes that stand one after another: blocks of several rows at once.
 
-use crate::codec::blocks::{BLOCK, Block, Compare, Work, dispatch};
+use crate::codec::blocks::{BLOCK, Block, products};
 use crate::codec::lane::Lane;
 use crate::sums::tables::TABLES;
 use crate::sums::{ROW_BYTES, Sums, Total};
@@ -30,7 +30,7 @@ pub(super) fn of_bytes(begin: u64, bytes: &[u8]) -> Sums {
 
 /// Adds the next rows.
 fn add_rows<const ROWS: usize>(total: &mut Total, number: &mut u64, rows: &[[u8; ROW_BYTES]; ROWS]) {
-    for products in dispatch(Products { first: 0, rows: rows.each_ref().map(|row| blocks(row)) }) {
+    for products in products(rows.each_ref().map(|row| blocks(row)), &TABLES.factors) {
         total.add(*number, products);
         *number += 1;
     }
@@ -41,8 +41,9 @@ fn add_part(total: &mut Total, number: u64, place: usize, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(bytes.len().min((BLOCK - place % BLOCK) % BLOCK));
     let (whole, tail) = rest.split_at(rest.len() / BLOCK * BLOCK);
     let mut add = |begin: usize, part: &[u8]| {
-        let products = dispatch(Products { first: begin / BLOCK, rows: [blocks(part)] });
-        products.into_iter().for_each(|products| total.add(number, products));
+        let blocks = blocks(part);
+        let [products] = products([blocks], &TABLES.factors[begin / BLOCK..][..blocks.len()]);
+        total.add(number, products);
     };
     add(place + head.len(), whole);
     for (begin, part) in [(place, head), (place + head.len() + whole.len(), tail)] {
@@ -56,20 +57,4 @@ fn add_part(total: &mut Total, number: u64, place: usize, bytes: &[u8]) {
 
 fn blocks(bytes: &[u8]) -> &[Block<u8>] {
     u8::chunks(bytes).as_chunks().0
-}
-
-/// Blocks of some rows, the first of which have this number in their rows.
-struct Products<'a, const ROWS: usize> {
-    first: usize,
-    rows: [&'a [Block<u8>]; ROWS],
-}
-
-impl<const ROWS: usize> Work for Products<'_, ROWS> {
-    type Output = [[u64; 2]; ROWS];
-
-    #[inline(always)]
-    fn run(self, compare: impl Compare) -> Self::Output {
-        let blocks = self.rows.first().map_or(0, |row| row.len());
-        compare.products(self.rows, &TABLES.factors[self.first..][..blocks])
-    }
 }

@@ -153,13 +153,13 @@ fn squashed_links_are_local_and_without_sums() {
 /// Lanes beyond the first piece count from its beginning; and the number of threads changes no byte.
 #[test]
 fn several_pieces() {
-    let bytes = (16 << 20) + 30_002;
-    let old: Vec<u8> = (0..bytes).map(|byte: usize| (byte * 7 % 251).to_le_bytes()[0]).collect();
+    let bytes: u32 = (16 << 20) + 30_002;
+    let old: Vec<u8> = (0..bytes).map(|byte| (byte * 7 % 251).to_le_bytes()[0]).collect();
     let mut new = old.clone();
     new.iter_mut().step_by(1003).for_each(|byte| *byte = byte.wrapping_add(3));
     new[(16 << 20) + 20_000..].iter_mut().for_each(|byte| *byte = byte.wrapping_mul(91));
     let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
-    for (name, dtype, lanes) in [("a", Dtype::U8, bytes as u64), ("b", Dtype::BF16, bytes as u64 / 2)] {
+    for (name, dtype, lanes) in [("a", Dtype::U8, bytes.into()), ("b", Dtype::BF16, u64::from(bytes) / 2)] {
         base.insert(name, dtype, &[lanes], old.clone()).unwrap();
         target.insert(name, dtype, &[lanes], new.clone()).unwrap();
     }
