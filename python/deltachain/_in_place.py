@@ -381,7 +381,7 @@ def _brought(
     if not held.lanes.numel() or end <= piece.first or begin >= piece.first + piece.length:
         return None
     device = held.lanes.device
-    lanes = None if piece.lanes is None else _numbers(piece.lanes).to(device, non_blocking=True)
+    lanes = None if piece.lanes is None else _numbers(piece.lanes).to(device)
     which = None
     if held.is_whole:
         memory = held.lanes[piece.first : piece.first + piece.length]
@@ -397,8 +397,8 @@ def _brought(
     change.old = keep(change.now())
     current, is_fresh = change.old, False
     for step, row in zip(piece.steps, rows, strict=True):
-        values = _values(step.values, held).to(device, non_blocking=True)
-        own = None if step.places is None else _numbers(step.places).to(device, non_blocking=True)
+        values = _values(step.values, held).to(device)
+        own = None if step.places is None else _numbers(step.places).to(device)
         if which is not None:
             own, values = _own(which, piece, own, values)
         was = current if own is None else current.index_select(0, own)
