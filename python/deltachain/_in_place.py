@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._errors import CancelledError, StateMismatchError, UnsupportedError, UsageError
 from ._native import rules
 from ._parts import Box, Held, Info, covers
-from ._sums import MODULUS, PIECE_BYTES, of_bytes, of_lanes
+from ._sums import MODULUS, PIECE_BYTES, at_once, of_bytes, of_lanes
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["Changes", "Expected", "Memory", "Piece", "Step", "Sums", "check", "load", "prove"]
 
-# Lanes whose sums are computed together.
-_TOGETHER = 1 << 17
+# Bytes of values that are kept together.
+_ROOM = 4 << 20
 
 # Lanes that are copied or summed at once where they do not lie in a row.
 _AT_ONCE = 1 << 18
@@ -240,6 +240,16 @@ class Changes:
     def __init__(self) -> None:
         self._changes: list[_Change] = []
         self._written = 0
+        self._rooms: dict[Any, tuple[torch.Tensor, int]] = {}
+
+    def keep(self, values: torch.Tensor) -> torch.Tensor:
+        """A copy of values, among others: many small tensors, between those that come and go, would leave gaps."""
+        key, count = (values.device, values.dtype), values.numel()
+        room, used = self._rooms.get(key, (values[:0], 0))
+        if room.numel() - used < count:
+            room, used = values.new_empty(max(count, _ROOM // values.element_size())), 0
+        self._rooms[key] = (room, used + count)
+        return room[used : used + count].copy_(values)
 
     def switch(self) -> None:
         """Reads the lanes again, compares, and writes the new values.
@@ -307,7 +317,7 @@ def prove(memory: Memory, pieces: Iterable[Piece]) -> Changes:
                 ]
                 for at, held in enumerate(memory.parts(piece.name)):
                     rows = [parts[at][1:] for parts in expected]
-                    change = _brought(piece, held, rows, summing)
+                    change = _brought(piece, held, rows, summing, changes.keep)
                     if change is not None and piece.name not in memory.tied:
                         changes._changes.append(change)
             summing.flush()
@@ -335,7 +345,7 @@ class _Summing:
         key = (old.device, old.dtype)
         self._waiting.setdefault(key, []).append((rows, numbers, old, new))
         self._count += numbers.numel()
-        if self._count > _TOGETHER:
+        if self._count > at_once(old.device):
             self.flush()
 
     def flush(self) -> None:
@@ -357,7 +367,13 @@ class _Summing:
             self._ledger.found(is_alone, rows, own.expand(len(rows), 4))
 
 
-def _brought(piece: Piece, held: Held, rows: list[tuple[bool, list[int]]], summing: _Summing) -> _Change | None:
+def _brought(
+    piece: Piece,
+    held: Held,
+    rows: list[tuple[bool, list[int]]],
+    summing: _Summing,
+    keep: Callable[[torch.Tensor], torch.Tensor],
+) -> _Change | None:
     """Brings the lanes of a piece that a part holds through the links."""
     import torch
 
@@ -365,7 +381,7 @@ def _brought(piece: Piece, held: Held, rows: list[tuple[bool, list[int]]], summi
     if not held.lanes.numel() or end <= piece.first or begin >= piece.first + piece.length:
         return None
     device = held.lanes.device
-    lanes = None if piece.lanes is None else _numbers(piece.lanes).to(device, non_blocking=True)
+    lanes = None if piece.lanes is None else _numbers(piece.lanes).to(device)
     which = None
     if held.is_whole:
         memory = held.lanes[piece.first : piece.first + piece.length]
@@ -377,12 +393,12 @@ def _brought(piece: Piece, held: Held, rows: list[tuple[bool, list[int]]], summi
         lanes = numbers.index_select(0, which).int()
         if memory.numel() < 1 << 31:
             places = places.int()
-    change = _Change(piece.name, memory, places, torch.empty(0), torch.empty(0))
-    change.old = change.now().clone()
+    change = _Change(piece.name, memory, None if places is None else keep(places), torch.empty(0), torch.empty(0))
+    change.old = keep(change.now())
     current, is_fresh = change.old, False
     for step, row in zip(piece.steps, rows, strict=True):
-        values = _values(step.values, held).to(device, non_blocking=True)
-        own = None if step.places is None else _numbers(step.places).to(device, non_blocking=True)
+        values = _values(step.values, held).to(device)
+        own = None if step.places is None else _numbers(step.places).to(device)
         if which is not None:
             own, values = _own(which, piece, own, values)
         was = current if own is None else current.index_select(0, own)
@@ -395,7 +411,7 @@ def _brought(piece: Piece, held: Held, rows: list[tuple[bool, list[int]]], summi
             # What is to be summed, and the old values, stay.
             current = (current if is_fresh else current.clone()).index_copy_(0, own.long(), new)
             is_fresh = True
-    change.new = current
+    change.new = keep(current)
     return change
 
 

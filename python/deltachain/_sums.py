@@ -12,7 +12,7 @@ from . import _native
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MODULUS", "PIECE_BYTES", "as_lanes", "of_bytes", "of_lanes"]
+__all__ = ["MODULUS", "PIECE_BYTES", "as_lanes", "at_once", "of_bytes", "of_lanes"]
 
 # What sums are taken modulo: a prime.
 MODULUS = (1 << 31) - 1
@@ -22,8 +22,14 @@ PIECE_BYTES = 1 << 24
 # Units of a row: their products are added before they are reduced.
 _ROW = 4096
 
-# Units, and lanes, that are taken at once: what is computed of them fits into a cache.
-_AT_ONCE = 1 << 16
+# Lanes and units that are taken at once: on the CPU, what is computed of them is to fit into a cache; on devices, a kernel
+# takes longer to launch than for a few lanes.
+_ON_CPU, _ON_DEVICES = 1 << 13, 1 << 20
+
+
+def at_once(device: torch.device) -> int:
+    """How many lanes are taken at once."""
+    return _ON_CPU if device.type == "cpu" else _ON_DEVICES
 
 
 def as_lanes(tensor: torch.Tensor, width: int) -> torch.Tensor:
@@ -69,7 +75,7 @@ def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:
     in_row = 2 * _ROW // lanes.element_size()
     row, lead = divmod(begin, in_row)
     total = torch.zeros(2, dtype=torch.int64, device=lanes.device)
-    count = _AT_ONCE // _ROW * in_row
+    count = at_once(lanes.device) // _ROW * in_row
     while lanes.numel():
         # After the first time, rows are whole.
         part, lanes = lanes[: count - lead], lanes[count - lead :]
@@ -112,8 +118,9 @@ def of_lanes(numbers: torch.Tensor, ends: list[int], *values: torch.Tensor) -> l
     done = 0
     while done < len(ends) and ends[done] == 0:
         done += 1
-    for begin in range(0, numbers.numel(), _AT_ONCE):
-        end = min(begin + _AT_ONCE, numbers.numel())
+    count = at_once(device)
+    for begin in range(0, numbers.numel(), count):
+        end = min(begin + count, numbers.numel())
         next_done = bisect_right(ends, end)
         places = torch.tensor([place - begin - 1 for place in ends[done:next_done]], dtype=torch.int64, device=device)
         for at, shares in enumerate(_shares(numbers[begin:end], [value[begin:end] for value in values])):

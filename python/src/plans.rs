@@ -71,9 +71,8 @@ impl Plans {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((receiver, thread)) = taken else { return Ok(Vec::new()) };
         let receiver = Mutex::new(receiver);
-        let message = run(py, &How::default(), |_| {
-            Ok(receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok())
-        })?;
+        let message =
+            run(py, &How::default(), |_| Ok(receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()))?;
         match message {
             Some(Message::Some(plans)) => {
                 let receiver = receiver.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -13,8 +13,9 @@ use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Directory, Engine, Fallback, FollowOptions, Follower as ChainFollower, FollowerOptions, Lag, Memory, Observer, OtherFiles, Phase,
-    Polling as ChainPolling, Prepared as PreparedFiles, PreparedPatches, PreparedRoute, Stop, Switched, Weights, lag, stored,
+    Directory, Engine, Fallback, FollowOptions, Follower as ChainFollower, FollowerOptions, Lag, Memory, Observer,
+    OtherFiles, Phase, Polling as ChainPolling, Prepared as PreparedFiles, PreparedPatches, PreparedRoute, Stop,
+    Switched, Weights, lag, stored,
 };
 use pyo3::prelude::*;
 
@@ -665,8 +666,7 @@ impl Follower {
             let mut weights = Vec::new();
             for table in route.tables() {
                 let own = table.tensors.iter().filter(|info| route.takes(info.name()));
-                let taken: Result<Vec<_>> =
-                    own.map(|info| tensors.remove(info.name()).ok_or_else(missing)).collect();
+                let taken: Result<Vec<_>> = own.map(|info| tensors.remove(info.name()).ok_or_else(missing)).collect();
                 let lent = LentState::new(taken?)?;
                 let selected = into.options.tensors.is_some();
                 weights.push(if selected { Weights::part(lent, table.clone()) } else { Weights::whole(lent) });

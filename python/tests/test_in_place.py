@@ -101,7 +101,7 @@ def test_sums_are_those_of_the_specification(width: int) -> None:
 
 
 def test_rows_that_are_taken_at_once_add_up() -> None:
-    lanes = torch.randint(-(1 << 15), 1 << 15, (3 * _sums._AT_ONCE + 17,), dtype=torch.int16)
+    lanes = torch.randint(-(1 << 15), 1 << 15, (3 * _sums._ON_CPU + 17,), dtype=torch.int16)
     begin = 4096 * 5 + 100
     numbers = torch.arange(begin, begin + lanes.numel())
     (found,) = _sums.of_lanes(numbers, [lanes.numel()], lanes)
