@@ -24,6 +24,7 @@ from deltachain_py.model import BY_NAME
 from mutations import chains, links, texts
 from mutations.corpus import corpus, damaged_sequence, short_sequences, through_described
 from mutations.frames import take_apart
+from mutations.sums import sums_of_all, with_sums
 from tests.edge_cases import edge_cases
 
 SPARE_MEMORY = 12 << 30  # address space of the runner: a reader that allocates what a file claims will fail
@@ -119,7 +120,7 @@ class Python:
     def answer(self, request):
         self.frames.open = False
         try:
-            reply = testee.answer(request)
+            reply = json.loads(json.dumps(testee.answer(request)))
         except Exception as error:  # a bug of the Python package
             reply = {"result": "crash", "class": f"PYTHON {error!r}"}
         return reply | {"frames": self.frames.open}
@@ -209,7 +210,7 @@ class Differential:
         self.answers += len(requests)
         requests = [{"case": kind} | request for request in requests]
         outputs, answers = {}, {}
-        endings = {"apply": ".safetensors", "replay": ""}
+        endings = {"apply": ".safetensors", "in-place": ".safetensors", "replay": ""}
         for name, reader in self.readers.items():
             outputs[name] = [self.folder / f"{name}-{number}{endings.get(request['operation'], '')}"
                              for number, request in enumerate(requests)]
@@ -258,7 +259,7 @@ class Differential:
     def link(self, kind, label, base, data, limits=NO_LIMITS):
         self.count(kind)
         path = self.path("m.dcf", data)
-        alone = [{"operation": operation, "link": path} | limits for operation in ("check", "patches")]
+        alone = [{"operation": operation, "link": path} | limits for operation in ("check", "patches", "sums")]
         self.compare(label, [*alone, *self.applied(base, [data])])
 
     def applied(self, base, files):
@@ -266,8 +267,9 @@ class Differential:
         if "__metadata__" in base or not all(tensor.dtype.name in BY_NAME for tensor in base.values()):
             return []
         paths = [self.path(f"{number}.dcf", data) for number, data in enumerate(files)]
-        return [{"operation": "apply", "links": paths, "base": self.path("base", safetensors.encode(base)),
-                 "set_bytes": links.SET_BYTES, "coded_bytes": None}]
+        base = self.path("base", safetensors.encode(base))
+        return [{"operation": operation, "links": paths, "base": base, "set_bytes": links.SET_BYTES, "coded_bytes": None}
+                for operation in ("apply", "in-place")]
 
     def sequence(self, kind, base, files):
         self.count("sequence", len(files))
@@ -305,14 +307,20 @@ class Differential:
         """So many damaged files."""
         while self.files < files:
             kind = rng.random()
-            if kind < 0.6:
+            if kind < 0.1:
+                label, base, data = rng.choice(entries)
+                self.link("sums", f"sums: {label}", base, with_sums(rng, base, data))
+            elif kind < 0.6:
                 _, base, data = rng.choice(entries)
                 label, base, data = links.mutate(rng, base, data)
+                if rng.random() < 0.3:
+                    data = with_sums(rng, base, data)
                 self.link(label.split("+")[-1], label, base, data, links.some_limits(rng, data))
             elif kind < 0.72:
                 _, base, data = rng.choice(entries)
                 some = through_described(rng, base, data) if rng.random() < 0.4 else damaged_sequence(rng, entries)
                 self.sequence("sequence", *some)
+                self.sequence("sequence with sums", *sums_of_all(rng, *some))
             elif kind < 0.88:
                 self.document(rng)
             else:
@@ -324,8 +332,10 @@ def undamaged(check, entries):
     for kind, cases in (("undamaged", entries), ("edge case", edge_cases())):
         for label, base, data in cases:
             check.link(kind, f"{kind}: {label}", base, data)
+            check.link(kind, f"{kind}, with sums: {label}", base, with_sums(random.Random(label), base, data))
     for label, base, files in short_sequences():
         check.sequence(label, base, files)
+        check.sequence(f"{label}, with sums", *sums_of_all(random.Random(label), base, files))
 
 
 WORKER = {}  # of this process: what is damaged, its testees
