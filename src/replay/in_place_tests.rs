@@ -46,7 +46,7 @@ fn tensor(dtype: Dtype, lanes: u64, lane: impl Fn(u64) -> u64) -> MemoryState {
     let width = dtype.lane_bytes();
     let data: Vec<u8> = (0..lanes).flat_map(|number| lane(number).to_le_bytes().into_iter().take(width)).collect();
     let mut state = MemoryState::new();
-    let elements = 8 * data.len() as u64 / u64::from(dtype.bits());
+    let elements = 8 * data.len() as u64 / dtype.bits();
     state.insert("t", dtype, &[elements], data).unwrap();
     state
 }
@@ -127,11 +127,14 @@ fn with_wrong_sum(mut file: Vec<u8>, before_end: usize) -> Vec<u8> {
     file
 }
 
+/// What is done to the file of the link with this number.
+type Edit<'a> = (usize, &'a dyn Fn(Vec<u8>) -> Vec<u8>);
+
 #[test]
 fn the_first_fault_is_told_whatever_the_order_of_work() {
     let states: Vec<_> = (0..4).map(|step| changed(Dtype::BF16, 400, lane, 7, step)).collect();
     let files: Vec<_> = states.windows(2).map(|pair| file(&pair[0], &pair[1], Profile::Local, true)).collect();
-    let faults = |edits: &[(usize, &dyn Fn(Vec<u8>) -> Vec<u8>)]| {
+    let faults = |edits: &[Edit<'_>]| {
         let mut files = files.clone();
         for (number, edit) in edits {
             files[*number] = edit(std::mem::take(&mut files[*number]));
@@ -200,7 +203,7 @@ fn where_lanes_are_not_enough_plans_are_refused_and_pieces_are_taken_whole() {
             let drawn = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             let drawn = (drawn ^ drawn >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40;
             let exponent = drawn % 8;
-            let changes = (drawn >> 10) % (8 << exponent) == 0;
+            let changes = (drawn >> 10).is_multiple_of(8 << exponent);
             (((100 + exponent) << 7) | (drawn / 8 % 128)) + if changes { by } else { 0 }
         }
     };

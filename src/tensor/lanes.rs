@@ -135,7 +135,7 @@ mod tests {
     fn lanes_are_gathered_and_scattered_wherever_they_lie() {
         for dtype in [Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::F64] {
             let width = dtype.lane_bytes();
-            let data: Vec<u8> = (0..width * 300_000).map(|byte| (byte * 7 % 251).to_le_bytes()[0]).collect();
+            let data: Vec<u8> = (0..width * 300_000).map(|byte| u8::try_from(byte * 7 % 251).unwrap()).collect();
             let mut state = MemoryState::new();
             state.insert("t", dtype, &[300_000], data.clone()).unwrap();
             // Neighbours, and some that are further apart than what is read together.
