@@ -22,8 +22,8 @@ PIECE_BYTES = 1 << 24
 # Units of a row: their products are added before they are reduced.
 _ROW = 4096
 
-# Lanes and units that are taken at once: on the CPU, what is computed of them is to fit into a cache; on devices, a kernel
-# takes longer to launch than for a few lanes.
+# Lanes and units that are taken at once: on the CPU, what is computed of them is to fit into a cache; on devices, it
+# takes longer to launch a kernel than to compute a few lanes.
 _ON_CPU, _ON_DEVICES = 1 << 13, 1 << 20
 
 

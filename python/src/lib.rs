@@ -15,6 +15,7 @@ mod engines;
 mod errors;
 mod gate;
 mod given;
+mod into;
 mod link;
 mod memory;
 mod operations;

@@ -10,23 +10,23 @@ use std::time::{Duration, Instant, SystemTime};
 
 use deltachain::memory::{LentState, PatchSet, Proof};
 use deltachain::sums::Sums;
-use deltachain::tensor::{Digest, State, TensorInfo};
+use deltachain::tensor::{Digest, State};
 use deltachain::{Error, Result};
 use deltachain_store::{
     Directory, Engine, Fallback, FollowOptions, Follower as ChainFollower, FollowerOptions, Lag, Memory, Observer,
     OtherFiles, Phase, Polling as ChainPolling, Prepared as PreparedFiles, PreparedPatches, PreparedRoute, Stop,
-    Switched, Weights, lag, stored,
+    Switched, lag, stored,
 };
 use pyo3::prelude::*;
 
 use crate::errors::{cancelled, no_pickle, raised, usage};
+use crate::into::Provided;
 use crate::memory::{Borrowed, Buffer, Kept};
 use crate::operations::{Info, digest_of, rows};
 use crate::patches::{Row, Rows};
-use crate::plans::{BYTES_AT_ONCE, Plans, TableRow, Tensors, table_rows, tensors_from};
+use crate::plans::{Plans, TableRow, Tensors, table_rows, tensors_from};
 use crate::signing::{TrustRow, trust as trusted};
 use crate::store::Store;
-use crate::tensors::Lent;
 use crate::work::{How, OfProcess, Threads, run, run_apart, run_until};
 
 /// What is kept at a version.
@@ -165,12 +165,6 @@ pub(crate) struct Follower {
     store: Py<Store>,
     /// Ends what the copy waits for in the store.
     stop: Stop,
-}
-
-/// Tensors of the caller's, and how the chain is followed with them.
-struct Provided {
-    tensors: Py<PyAny>,
-    options: FollowerOptions,
 }
 
 /// A version that is ready.
@@ -583,7 +577,7 @@ impl Follower {
     /// The caller must have the tensors of a first version.
     fn fitting(&self, py: Python<'_>, prepared: Box<Prepared>) -> PyResult<Box<Prepared>> {
         if let (Made::Engine(Some(route)), Some(into)) = (free(py, &prepared.made)?.get(py)?, &self.into) {
-            check_same(py, &wanted(route), &Lent::of(into.tensors.bind(py))?)?;
+            into.lent(py, route)?;
         }
         Ok(prepared)
     }
@@ -645,44 +639,17 @@ impl Follower {
             return Err(usage(py, "this was prepared by another subscriber", None));
         };
         let Some(route) = made.clone() else { return Err(usage(py, "this has been applied", None)) };
-        let lent = Lent::of(into.tensors.bind(py))?;
-        check_same(py, &wanted(&route), &lent)?;
         let store = self.store.get().get(py)?.with_stop(self.stop.clone());
+        let lent = into.lent(py, &route)?;
         self.is_torn.store(true, Ordering::SeqCst);
-        let loaded = run(py, how, |watch| {
-            let (tensors, owners) = lent.into_parts();
-            let mut tensors: BTreeMap<String, (TensorInfo, &'static mut [u8])> =
-                tensors.into_iter().map(|(info, bytes)| (info.name().to_owned(), (info, bytes))).collect();
-            let missing = || Error::usage("a tensor is missing");
-            let mut begin = (!tensors.is_empty()).then_some(0);
-            while let Some(number) = begin {
-                let (built, next) = route.tensors(number, BYTES_AT_ONCE)?;
-                for (info, data) in built {
-                    tensors.get_mut(info.name()).ok_or_else(missing)?.1.copy_from_slice(&data);
-                    watch.advance(Phase::Build, 0)?;
-                }
-                begin = next;
-            }
-            let mut weights = Vec::new();
-            for table in route.tables() {
-                let own = table.tensors.iter().filter(|info| route.takes(info.name()));
-                let taken: Result<Vec<_>> = own.map(|info| tensors.remove(info.name()).ok_or_else(missing)).collect();
-                let lent = LentState::new(taken?)?;
-                let selected = into.options.tensors.is_some();
-                weights.push(if selected { Weights::part(lent, table.clone()) } else { Weights::whole(lent) });
-            }
-            // They are hashed, so that nothing becomes a base but what has been written completely.
-            let options = into.options.clone();
-            let subscriber = ChainFollower::with_weights(store, route.version(), weights, options, watch)?;
-            Ok((subscriber, owners))
-        })?;
+        let (follower, owners) = run(py, how, |watch| into.load(lent, &route, store, watch))?;
         drop(route);
         let route = made.take().and_then(Arc::into_inner);
         let route = route.ok_or_else(|| usage(py, "the version is still being read", None))?;
         let told = engine.switched(route, Proof::Hashed).map_err(|error| raised(py, &error))?;
         self.switches.fetch_add(1, Ordering::SeqCst);
         *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Told::of(&told));
-        *copy = Copy::Into(loaded.0, loaded.1);
+        *copy = Copy::Into(follower, owners);
         self.is_torn.store(false, Ordering::SeqCst);
         Ok(())
     }
@@ -706,47 +673,9 @@ fn close(py: Python<'_>, copy: &mut OfProcess<Copy>) -> PyResult<()> {
     Ok(())
 }
 
-/// The tensors of a version that the caller must have, by name.
-fn wanted(route: &PreparedRoute) -> Vec<TensorInfo> {
-    let all = route.tables().flat_map(|table| &table.tensors).filter(|info| route.takes(info.name()));
-    let mut all: Vec<TensorInfo> = all.cloned().collect();
-    all.sort_by(|left, right| left.name().cmp(right.name()));
-    all
-}
-
 fn proof_named(py: Python<'_>, name: &str) -> PyResult<Proof> {
     let all = [Proof::ChangedLanes, Proof::Memory, Proof::Hashed];
     all.into_iter().find(|proof| proof.name() == name).ok_or_else(|| usage(py, format!("no proof {name:?}"), None))
-}
-
-/// The lent tensors must be the tensors of the version: the error lists the ones that are not.
-fn check_same(py: Python<'_>, wanted: &[TensorInfo], lent: &Lent) -> PyResult<()> {
-    let given: Vec<&TensorInfo> = lent.infos().collect();
-    let find = |name: &str| given.binary_search_by(|info| info.name().cmp(name)).ok().map(|number| given[number]);
-    let is_wanted = |name: &str| wanted.binary_search_by(|info| info.name().cmp(name)).is_ok();
-    let mut wrong: Vec<String> = Vec::new();
-    for info in wanted {
-        match find(info.name()) {
-            None => wrong.push(format!("{:?} is missing", info.name())),
-            Some(own) if own != info => wrong.push(format!(
-                "{:?} is {} {:?}, not {} {:?}",
-                info.name(),
-                own.dtype(),
-                own.shape(),
-                info.dtype(),
-                info.shape()
-            )),
-            Some(_) => {}
-        }
-    }
-    let extra = given.iter().filter(|info| !is_wanted(info.name()));
-    wrong.extend(extra.map(|info| format!("{:?} is not in the chain", info.name())));
-    if wrong.is_empty() {
-        return Ok(());
-    }
-    let more = if wrong.len() > 10 { format!(", and {} more", wrong.len() - 10) } else { String::new() };
-    wrong.truncate(10);
-    Err(usage(py, format!("the tensors are not those of the chain: {}{more}", wrong.join(", ")), None))
 }
 
 /// A pause; one that cannot be counted is the longest.
