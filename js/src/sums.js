@@ -175,7 +175,8 @@ export function parseSums(data, header, index) {
   const sums = new Map();
   for (const entry of index.tensors) {
     if (entry.operation === 'remove') continue;
-    sums.set(entry.name, Array.from(entry.segments, (segment) => ({ piece: next(), coded: segment > 0 ? next() : null })));
+    const pieces = Array.from(entry.segments, (segment) => ({ piece: next(), coded: segment > 0 ? next() : null }));
+    sums.set(entry.name, pieces);
   }
   return legal ? sums : null;
 }
