@@ -268,8 +268,8 @@ class Differential:
             return []
         paths = [self.path(f"{number}.dcf", data) for number, data in enumerate(files)]
         base = self.path("base", safetensors.encode(base))
-        return [{"operation": operation, "links": paths, "base": base, "set_bytes": links.SET_BYTES, "coded_bytes": None}
-                for operation in ("apply", "in-place")]
+        return [{"operation": operation, "links": paths, "base": base, "set_bytes": links.SET_BYTES,
+                 "coded_bytes": None} for operation in ("apply", "in-place")]
 
     def sequence(self, kind, base, files):
         self.count("sequence", len(files))

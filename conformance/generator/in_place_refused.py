@@ -4,10 +4,10 @@ import copy
 
 from .builder import ABSOLUTE, BITMAP, DENSE, PLANES, SMALL, SPARSE
 from .coding import Plan, link
-from .in_place_valid import STEPS, back, local, step
+from .in_place_valid import STEPS, step
 from .links import CLASSES, accepted
 from .links_valid_pieces import by_rule, with_lanes
-from .links_valid_structure import ONE, ONE_CHANGED
+from .links_valid_structure import ONE
 from .model import EMPTY, PIECE, State, tensor
 from .registry import MADE, Vector, makes_vectors
 from .sums import P, UNSUPPORTED, sums, vector, with_sums, wrong_lanes
@@ -101,7 +101,7 @@ def wrong_numbers():
     """The lanes are right, the numbers are not."""
     yield vector("in-place/wrong-twin", with_sums(right()), "24.6", "a good link, from which bad ones are made", None)
     own = sums(right())
-    (a_piece, a_coded), (b_piece, b_coded) = own["a"][0], own["b"][0]
+    a_coded = own["a"][0][1]
     for which, rule, what in ((1, "R-SUM-03", "coded lanes"), (0, "R-SUM-04", "a piece")):
         id = ("piece", "coded")[which]
         for name in "ab":

@@ -39,7 +39,8 @@ def with_sums(rng, base, data):
     elif rng.random() < 0.15:
         area += area[8:24] if rng.random() < 0.5 else (2).to_bytes(4, "little") + bytes(12)
     body = data[128:len(data) - link.header.extension_length]
-    return replace(link.header, compatible=rng.choice([0, 1, 1, 1, 1, 1, 1, 3, 2**32 - 1]), extension_length=len(area)).encode() + body + area
+    bits = rng.choice([0, 1, 1, 1, 1, 1, 1, 3, 2**32 - 1])
+    return replace(link.header, compatible=bits, extension_length=len(area)).encode() + body + area
 
 
 def sums_of_all(rng, base, files):

@@ -84,7 +84,7 @@ export async function checkMemory(memory, { table, sums }, { progress, signal } 
 }
 
 /**
- * Takes links in place, one after another. When it fails, nothing has been written. All coded lanes are held until then.
+ * Takes links in place, one after another. When it fails, nothing has been written. All coded lanes are held.
  * Other threads must not write to the memory meanwhile.
  * Give it only links whose files were hashed and are named by a checked commit: sums keep out accidents, not attackers
  * (R-SUM-08).

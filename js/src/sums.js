@@ -12,7 +12,10 @@ import { hex, unhex } from './bytes.js';
 /** @typedef {import('./segment.js').Lanes} Lanes */
 
 /** Two numbers from 0 to 2^31 - 2. @typedef {readonly [number, number]} Sums */
-/** Of a piece, in the target, and of its coded lanes there; null if it has no part. @typedef {{ piece: Sums, coded: Sums | null }} PieceSums */
+/**
+ * Of a piece in the target, and of its coded lanes there; null if it has no part.
+ * @typedef {{ piece: Sums, coded: Sums | null }} PieceSums
+ */
 
 const P = 2 ** 31 - 1;
 /** Units of a row. */
@@ -172,7 +175,8 @@ export function parseSums(data, header, index) {
   const sums = new Map();
   for (const entry of index.tensors) {
     if (entry.operation === 'remove') continue;
-    sums.set(entry.name, Array.from(entry.segments, (segment) => ({ piece: next(), coded: segment > 0 ? next() : null })));
+    const pieces = Array.from(entry.segments, (segment) => ({ piece: next(), coded: segment > 0 ? next() : null }));
+    sums.set(entry.name, pieces);
   }
   return legal ? sums : null;
 }

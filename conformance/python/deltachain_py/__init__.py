@@ -1,4 +1,5 @@
 """A second, educational implementation of the delta chain format (SPEC.md, version 1): clear rather than fast.
 
-Reading order: errors, primitives, model, header, streams, index, segment, codings, link, writer; documents, chain; in_place.
+Reading order: errors, primitives, model, header, streams, index, segment, codings, link, in_place, writer;
+documents, chain.
 """

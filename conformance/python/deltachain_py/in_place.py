@@ -6,7 +6,7 @@ from blake3 import blake3
 
 from . import codings, link as dcf
 from .errors import DcfError, Limits, check
-from .index import ABSOLUTE, PATCH, REMOVE, SPARSE
+from .index import ABSOLUTE, PATCH, SPARSE
 from .model import Tensor, from_lanes, piece_count, piece_range, table_of, to_lanes
 from .primitives import crc32
 
@@ -116,8 +116,8 @@ def is_local(part):
 
 
 def in_place(files, memory, limits=Limits()):
-    """The memory after the links, or an error. Here memory is a state like others. It is hashed, as the first link's base
-    (R-APP-01), so its sums may be taken from it (R-SUM-02)."""
+    """The memory after the links, or an error. Here memory is a state like others. It is hashed, as the first link's
+    base (R-APP-01), so its sums may be taken from it (R-SUM-02)."""
     links, _ = dcf.promised(files, table_of(memory), limits)
     coded = [{(part.entry.name, part.piece): (part, lanes) for part, lanes in dcf.decode(link)} for link in links]
     sums = [link_sums(link) for link in links]
