@@ -152,6 +152,9 @@ impl Polling {
     }
 }
 
+/// The two sums of each piece of a tensor.
+type PieceSums = Vec<[u32; 2]>;
+
 /// Keeps a copy of a model at a version of a chain. One call at a time.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Follower {
@@ -204,6 +207,7 @@ impl Follower {
     /// Keeps a copy in a directory if one is given, otherwise in memory: in tensors of the caller's, if they are given, which
     /// are overwritten. With `is_engine` there is no copy: Python writes what is prepared to its tensors, and tells it.
     #[new]
+    #[expect(clippy::fn_params_excessive_bools, reason = "what Python's constructor is given")]
     fn new(
         py: Python<'_>,
         store: Py<Store>,
@@ -514,7 +518,7 @@ impl Follower {
     }
 
     /// For each tensor of the version held its sums, if they are known.
-    fn sums(&self, py: Python<'_>) -> PyResult<Vec<(String, Option<Vec<[u32; 2]>>)>> {
+    fn sums(&self, py: Python<'_>) -> PyResult<Vec<(String, Option<PieceSums>)>> {
         self.with_engine(py, |engine| {
             let tables = engine.tables().zip(engine.sums());
             let rows = tables.flat_map(|(table, sums)| table.tensors.iter().zip(&sums.tensors));
