@@ -388,7 +388,7 @@ mod tests {
     use crate::limits::Limits;
     use crate::link::LinkReader;
     use crate::replay::apply;
-    use crate::sums::StateSums;
+    use crate::state_sums::StateSums;
     use crate::tensor::{Dtype, MemoryState, PIECE_BYTES, ReadOnce};
 
     fn state(tensors: &[(&str, Dtype, Vec<u8>)]) -> MemoryState {

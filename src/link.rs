@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use crate::codec::decode::{Decoded, PartChanges};
 use crate::codec::lane::Lane;
 use crate::error::{Error, Result, Section};
-use crate::format::extension::{self, SUMS_BIT, SUMS_KIND};
+use crate::extension::{self, SUMS_BIT, SUMS_KIND};
 use crate::format::{Coding, HEADER_BYTES, Header, Index, Part, Table, WrittenTensor};
 use crate::limits::{Limits, address};
 use crate::progress::Progress;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 
 use crate::error::{Error, Result};
-use crate::format::extension::{self, SUMS_BIT, SUMS_KIND};
+use crate::extension::{self, SUMS_BIT, SUMS_KIND};
 use crate::format::stream::{Compressor, Effort};
 use crate::format::{Coding, Header, Index, SegmentEntry};
 use crate::limits::Limits;

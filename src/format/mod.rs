@@ -2,7 +2,6 @@
 
 pub(crate) mod coding;
 pub(crate) mod cursor;
-pub(crate) mod extension;
 mod frame;
 pub(crate) mod header;
 pub(crate) mod index;

@@ -33,7 +33,7 @@ impl<S: Source> Replay<'_, S> {
     ///
     /// ```
     /// use deltachain::memory::Proof;
-    /// use deltachain::sums::StateSums;
+    /// use deltachain::StateSums;
     /// use deltachain::tensor::{Dtype, MemoryState};
     /// use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, diff};
     ///

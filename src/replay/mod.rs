@@ -28,7 +28,8 @@ use crate::replay::course::{Course, Item};
 use crate::replay::lineage::{Lineages, Taken};
 use crate::replay::output::{Loading, Nowhere, Output, Patching, Writing};
 use crate::source::Source;
-use crate::sums::{LinkSums, StateSums};
+use crate::state_sums::StateSums;
+use crate::sums::LinkSums;
 use crate::table::{Origin, StateTable};
 use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo, total_bytes};
 

@@ -270,7 +270,7 @@ impl<S: Source> Replay<'_, S> {
     /// together. For each step in order, the old values of its lanes are those that the memory holds, changed by the steps
     /// before it; the sums of its new values must be [`coded`](PieceStep::coded), and those of the piece
     /// [`piece`](PieceStep::piece). Nothing may be written before all plans have been proven in all their steps. Lanes
-    /// that lie in several places are proven in each. [`in_place`](Self::in_place) does that for a [`State`].
+    /// that lie in several places are proven in each. [`in_place`](Self::in_place) does that for any [state](crate::tensor::State).
     ///
     /// Pieces without a part have no plan; that their sums stay is compared here. Memory: the coded lanes of a group of pieces,
     /// of all links.

@@ -1,8 +1,28 @@
 //! Sums of single lanes.
 
-use crate::codec::lane::Lane;
-use crate::sums::tables::TABLES;
-use crate::sums::{ROW, Sums, Total};
+use crate::codec::lane::{Lane, with_lane};
+use crate::sums::number::{Sums, Total};
+use crate::sums::tables::{ROW, TABLES};
+
+impl Sums {
+    /// Of lanes of `lane_bytes` bytes, by their numbers in the piece, ascending, and their values, little-endian.
+    pub fn of_lanes(lane_bytes: usize, numbers: &[u32], values: &[u8]) -> Self {
+        with_lane!(lane_bytes, L => {
+            let [sums] = of_lanes::<L, 1>(numbers.iter().zip(L::chunks(values)).map(|(&number, &value)| (number, [value])));
+            sums
+        })
+    }
+
+    /// Of some lanes of a stretch of a piece, by their places in it, ascending. It begins with the lane of number `first`.
+    pub(crate) fn of_places(lane_bytes: usize, first: u32, places: &[u16], stretch: &[u8]) -> Self {
+        with_lane!(lane_bytes, L => {
+            let lanes = L::chunks(stretch);
+            let lanes = places.iter().map(|&place| (first + u32::from(place), [lanes[usize::from(place)]]));
+            let [sums] = of_lanes::<L, 1>(lanes);
+            sums
+        })
+    }
+}
 
 /// Of several values of the same lanes, which come with their numbers in the piece, ascending.
 pub(crate) fn of_lanes<L: Lane, const N: usize>(lanes: impl Iterator<Item = (u32, [L::Bytes; N])>) -> [Sums; N] {

@@ -2,20 +2,17 @@
 //! (SPEC-in-place section 24).
 
 mod lanes;
+mod number;
 mod record;
 mod rows;
-mod state;
 mod tables;
 
 pub(crate) use lanes::of_lanes;
+pub use number::Sums;
 pub use record::{LinkSums, PieceSums};
-pub use state::StateSums;
+pub use tables::MODULUS;
 
-use crate::codec::lane::{Lane, with_lane};
 use crate::sums::tables::TABLES;
-
-/// What sums are taken modulo: a prime.
-pub const MODULUS: u32 = (1 << 31) - 1;
 
 /// The fixed numbers that units are multiplied with, in the order of SPEC-in-place section 24.2: for programs that compute
 /// sums elsewhere, such as on a device.
@@ -24,102 +21,12 @@ pub fn numbers() -> impl Iterator<Item = u32> {
     of(&TABLES.low).chain(of(&TABLES.high))
 }
 
-/// Units of a row: their products are added before they are reduced.
-const ROW: usize = 1 << 12;
-const ROW_BYTES: usize = 2 * ROW;
-
-/// The sums of some bytes of a piece (SPEC-in-place section 24.2). Those of different bytes of one piece add up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Sums([u32; 2]);
-
-impl Sums {
-    /// Of no bytes, and of zeros.
-    pub const ZERO: Self = Self([0; 2]);
-
-    /// From two numbers; `None` unless both are below the [modulus](MODULUS).
-    pub fn new(numbers: [u32; 2]) -> Option<Self> {
-        numbers.iter().all(|&number| number < MODULUS).then_some(Self(numbers))
-    }
-
-    /// The two numbers.
-    pub fn numbers(self) -> [u32; 2] {
-        self.0
-    }
-
-    /// Of the bytes of both, which are different bytes of one piece.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        self.with(other, |own, other| own + other)
-    }
-
-    /// Of the bytes that are left without those of `other`.
-    #[must_use]
-    pub fn minus(self, other: Self) -> Self {
-        self.with(other, |own, other| own + u64::from(MODULUS) - other)
-    }
-
-    fn with(self, other: Self, join: impl Fn(u64, u64) -> u64) -> Self {
-        Self([0, 1].map(|k| reduced(join(self.0[k].into(), other.0[k].into()))))
-    }
-
-    /// Of bytes that stand one after another, the first at byte `begin` of the piece, which is even.
-    pub fn of_bytes(begin: u64, bytes: &[u8]) -> Self {
-        rows::of_bytes(begin, bytes)
-    }
-
-    /// Of lanes of `lane_bytes` bytes, by their numbers in the piece, ascending, and their values, little-endian.
-    pub fn of_lanes(lane_bytes: usize, numbers: &[u32], values: &[u8]) -> Self {
-        with_lane!(lane_bytes, L => {
-            let [sums] = of_lanes::<L, 1>(numbers.iter().zip(L::chunks(values)).map(|(&number, &value)| (number, [value])));
-            sums
-        })
-    }
-
-    /// Of some lanes of a stretch of a piece, by their places in it, ascending. It begins with the lane of number `first`.
-    pub(crate) fn of_places(lane_bytes: usize, first: u32, places: &[u16], stretch: &[u8]) -> Self {
-        with_lane!(lane_bytes, L => {
-            let lanes = L::chunks(stretch);
-            let lanes = places.iter().map(|&place| (first + u32::from(place), [lanes[usize::from(place)]]));
-            let [sums] = of_lanes::<L, 1>(lanes);
-            sums
-        })
-    }
-}
-
-/// Sums of rows, added up.
-struct Total([u64; 2]);
-
-impl Total {
-    const ZERO: Self = Self([0; 2]);
-
-    /// Adds what the products of a row's units with the numbers of the row add up to: below 2^59.
-    fn add(&mut self, row: u64, products: [u64; 2]) {
-        // A piece has no other rows.
-        let Some(high) = usize::try_from(row).ok().and_then(|row| TABLES.high.get(row)) else { return };
-        for ((total, products), &high) in self.0.iter_mut().zip(products).zip(high) {
-            // A number below 2^32 that leaves the same, and twice as large a one.
-            let folded = |number: u64| (number & P) + (number >> 31);
-            *total += folded(folded(products) * u64::from(high));
-        }
-    }
-
-    fn sums(self) -> Sums {
-        Sums(self.0.map(reduced))
-    }
-}
-
-/// The modulus, for products.
-const P: u64 = MODULUS as u64;
-
-/// The least residue.
-fn reduced(number: u64) -> u32 {
-    // Below the modulus, which is a `u32`.
-    u32::try_from(number % P).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sums::tables::{ROW, ROW_BYTES};
+
+    const P: u64 = MODULUS as u64;
 
     #[test]
     fn the_examples_of_the_specification() {
@@ -143,9 +50,9 @@ mod tests {
                 let high = TABLES.high[usize::try_from(place >> 13).unwrap()][k];
                 (u64::from(*byte) << (8 * (place % 2))) % P * u64::from(low) % P * u64::from(high) % P
             };
-            reduced(bytes.iter().zip(begin..).map(product).sum())
+            u32::try_from(bytes.iter().zip(begin..).map(product).sum::<u64>() % P).unwrap()
         };
-        Sums([of(0), of(1)])
+        Sums::new([of(0), of(1)]).unwrap()
     }
 
     fn noise(seed: u8, length: usize) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! The record of a link's sums in its extension area (SPEC-in-place section 24.3).
 
 use crate::format::{Index, TensorEntry, WrittenTensor};
-use crate::sums::Sums;
+use crate::sums::number::Sums;
 use crate::tensor::Digest;
 
 /// What the binding is made with.
@@ -52,7 +52,8 @@ impl LinkSums {
     /// The record's data.
     pub(crate) fn to_record(&self, binding: Digest, index: &Index) -> Vec<u8> {
         let mut bytes = binding.0.to_vec();
-        let mut put = |sums: Sums| sums.0.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+        let mut put =
+            |sums: Sums| sums.numbers().iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
         for (entry, sums) in index.tensors.iter().zip(&self.entries) {
             let pieces = entry.written().map_or(&[][..], |written| &written.pieces);
             for (segment, sums) in pieces.iter().zip(sums) {

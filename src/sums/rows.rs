@@ -2,14 +2,20 @@
 
 use crate::codec::blocks::{BLOCK, Block, products};
 use crate::codec::lane::Lane;
-use crate::sums::tables::TABLES;
-use crate::sums::{ROW_BYTES, Sums, Total};
+use crate::sums::number::{Sums, Total};
+use crate::sums::tables::{ROW_BYTES, TABLES};
 
 /// Rows that share what is read of the tables. From several places at once memory comes faster, too.
 const TOGETHER: usize = 8;
 
-/// Of bytes, the first of which stands at `begin` in the piece.
-pub(super) fn of_bytes(begin: u64, bytes: &[u8]) -> Sums {
+impl Sums {
+    /// Of bytes that stand one after another, the first at byte `begin` of the piece, which is even.
+    pub fn of_bytes(begin: u64, bytes: &[u8]) -> Self {
+        of_bytes(begin, bytes)
+    }
+}
+
+fn of_bytes(begin: u64, bytes: &[u8]) -> Sums {
     let mut total = Total::ZERO;
     let mut number = begin / ROW_BYTES as u64;
     let place = usize::try_from(begin % ROW_BYTES as u64).unwrap_or(0);

@@ -3,7 +3,13 @@
 use std::sync::LazyLock;
 
 use crate::codec::blocks::{BLOCK, Factors};
-use crate::sums::{MODULUS, ROW};
+
+/// What sums are taken modulo: a prime.
+pub const MODULUS: u32 = (1 << 31) - 1;
+
+/// Units of a row: their products are added before they are reduced.
+pub(super) const ROW: usize = 1 << 12;
+pub(super) const ROW_BYTES: usize = 2 * ROW;
 
 /// What the numbers are made from.
 const CONTEXT: &str = "deltachain 2026-11-25 sums v1";

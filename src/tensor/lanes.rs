@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::limits::address;
-use crate::tensor::State;
 
 /// Bytes that are read together by [`gather`], and how far apart lanes may lie that share a read.
 const READ_BYTES: u64 = 1 << 17;
@@ -45,17 +44,23 @@ impl<'a> Lanes<'a> {
     }
 }
 
-/// [`State::gather`] for any state.
-pub(super) fn gather(state: &(impl State + ?Sized), tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
-    let lane_bytes = state.tensors().get(tensor).ok_or_else(no_lanes)?.dtype().lane_bytes();
+/// Gathers lanes of a tensor, of `lane_bytes` bytes each. `memory` gives a range of it, if it is in memory; `read` reads from
+/// an offset on.
+pub(super) fn gather<'m>(
+    lane_bytes: usize,
+    lanes: &Lanes<'_>,
+    memory: impl FnOnce(Range<u64>) -> Option<&'m [u8]>,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    out: &mut [u8],
+) -> Result<()> {
     let (range, length) = lanes.place(lane_bytes).ok_or_else(no_lanes)?;
     if length != out.len() {
         return Err(no_lanes());
     }
     let Some(numbers) = lanes.numbers else {
-        return state.read(tensor, range.start, out);
+        return read(range.start, out);
     };
-    if let Some(bytes) = state.bytes(tensor, range.clone()) {
+    if let Some(bytes) = memory(range.clone()) {
         return pick(lane_bytes, bytes, 0, numbers, out);
     }
     let width = lane_bytes as u64;
@@ -67,7 +72,7 @@ pub(super) fn gather(state: &(impl State + ?Sized), tensor: usize, lanes: &Lanes
         let last = own.last().copied().unwrap_or(first);
         let stretch = u64::from(last.checked_sub(first).ok_or_else(no_lanes)?) + 1;
         buffer.resize(address(stretch * width)?, 0);
-        state.read(tensor, range.start + u64::from(first) * width, &mut buffer)?;
+        read(range.start + u64::from(first) * width, &mut buffer)?;
         let (values, rest) = out.split_at_mut(count * lane_bytes);
         pick(lane_bytes, &buffer, first, own, values)?;
         (numbers, out) = (later, rest);
@@ -129,7 +134,7 @@ fn no_lanes() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::{Dtype, MemoryState, ReadOnce};
+    use crate::tensor::{Dtype, MemoryState, ReadOnce, State};
 
     #[test]
     fn lanes_are_gathered_and_scattered_wherever_they_lie() {

@@ -31,7 +31,10 @@ pub trait State: Sync {
     /// # Errors
     /// IO if they cannot be read; USAGE if there are no such lanes, or if `out` does not have their length.
     fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
-        gather(self, tensor, lanes, out)
+        let info = self.tensors().get(tensor).ok_or_else(|| Error::usage("no such tensor"))?;
+        let memory = |range| self.bytes(tensor, range);
+        let read = |offset, out: &mut [u8]| self.read(tensor, offset, out);
+        gather(info.dtype().lane_bytes(), lanes, memory, read, out)
     }
 
     /// The number of the tensor with this name.

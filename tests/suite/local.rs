@@ -1,7 +1,8 @@
 //! Local links: each part of a patched tensor follows from its own lanes; and the sums that a link carries.
 
+use deltachain::StateSums;
 use deltachain::format::{Positions, Start};
-use deltachain::sums::{StateSums, Sums};
+use deltachain::sums::Sums;
 use deltachain::tensor::{Dtype, MemoryState, State};
 use deltachain::{DiffOptions, ErrorClass, Profile, apply, diff, squash};
 use proptest::prelude::*;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use deltachain::StateSums;
 use deltachain::files::SafetensorsState;
 use deltachain::format::HEADER_BYTES;
-use deltachain::sums::StateSums;
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo};
 use deltachain::{FileSource, Limits, LinkReader, Replay, Source};
 use serde::Deserialize;

@@ -2,7 +2,8 @@
 //! refused, whoever executes them.
 
 use arbitrary::{Arbitrary, Unstructured};
-use deltachain::sums::{StateSums, Sums};
+use deltachain::StateSums;
+use deltachain::sums::Sums;
 use deltachain::tensor::{Dtype, MemoryState, State};
 use deltachain::{DiffOptions, ErrorClass, Limits, LinkReader, PiecePlan, Profile, Replay, Result, diff};
 

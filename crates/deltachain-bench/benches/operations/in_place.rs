@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
+use deltachain::StateSums;
 use deltachain::memory::LentState;
-use deltachain::sums::StateSums;
 use deltachain::tensor::{MemoryState, State, total_bytes};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, diff};
 use deltachain_bench::{Pair, Result, Walk, output, synthetic};

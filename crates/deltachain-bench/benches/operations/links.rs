@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use deltachain::sums::StateSums;
+use deltachain::StateSums;
 use deltachain::tensor::{MemoryState, State, StateDigests};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff, squash};
 use deltachain_bench::{Pair, Result, output};

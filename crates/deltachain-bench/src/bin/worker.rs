@@ -17,9 +17,9 @@
 use std::io::Write;
 use std::time::Instant;
 
+use deltachain::StateSums;
 use deltachain::files::SafetensorsState;
 use deltachain::memory::LentState;
-use deltachain::sums::StateSums;
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff};
 use deltachain_bench::{Result, output};

@@ -1,7 +1,8 @@
 //! The operations of SPEC-in-place.md: `sums` and `in-place`.
 
+use deltachain::StateSums;
 use deltachain::files::SafetensorsState;
-use deltachain::sums::{StateSums, Sums};
+use deltachain::sums::Sums;
 use deltachain::tensor::MemoryState;
 use deltachain::{Replay, Result, check_sequence};
 use serde_json::{Value, json};

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use deltachain::StateSums;
 use deltachain::chain::{FileReference, Plan};
 use deltachain::memory::Proof;
-use deltachain::sums::{StateSums, Sums};
+use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
 use deltachain::{Error, ErrorClass, PiecePlan, Result, StateTable};
 

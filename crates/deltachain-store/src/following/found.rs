@@ -1,6 +1,6 @@
 //! What is found in memory: the table of a shard, and its sums.
 
-use deltachain::sums::StateSums;
+use deltachain::StateSums;
 use deltachain::tensor::{State, StateDigests, TensorInfo};
 use deltachain::{Error, Progress, Result, StateTable};
 

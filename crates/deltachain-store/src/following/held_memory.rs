@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use deltachain::StateSums;
 use deltachain::memory::Proof;
-use deltachain::sums::StateSums;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 

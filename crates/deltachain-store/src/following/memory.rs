@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use deltachain::StateSums;
 use deltachain::chain::{Plan, check_held, check_union, union_of};
 use deltachain::files::Layout;
 use deltachain::memory::{PatchSet, Proof, Ready, StateMemory};
-use deltachain::sums::StateSums;
 use deltachain::tensor::{Digest, MemoryState, State, total_bytes};
 use deltachain::{Error, FileSource, Replay, Result, StateTable};
 

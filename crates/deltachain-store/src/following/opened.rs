@@ -1,6 +1,6 @@
 //! The links of a plan that has been followed, kept open: what comes of them goes to memory later.
 
-use deltachain::sums::StateSums;
+use deltachain::StateSums;
 use deltachain::{FileSource, Limits, LinkReader, Replay, Result, StateTable};
 
 use crate::following::selection::{Choice, Selection};

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use deltachain::StateSums;
 use deltachain::chain::{Held, ObjectName, Plan, Planner, check_held};
 use deltachain::rules::{CHN_02, CHN_04, CHN_05, CHN_07, CHN_08, CHN_09, CHN_13, CHN_14, Rule};
-use deltachain::sums::StateSums;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use deltachain::StateSums;
 use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
-use deltachain::sums::StateSums;
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, TensorInfo, total_bytes};
 use deltachain::{Error, Result, StateTable};
 

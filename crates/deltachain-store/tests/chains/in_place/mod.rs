@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use deltachain::StateSums;
 use deltachain::chain::{Commit, ObjectName, Route, RoutesDocument};
 use deltachain::memory::{LentState, Proof, StateMemory};
-use deltachain::sums::{StateSums, Sums};
+use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, Dtype, Lanes, MemoryState, State, TensorInfo};
 use deltachain::{DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, PiecePlan, Profile, Result, diff};
 use deltachain_store::{
