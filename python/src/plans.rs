@@ -1,4 +1,5 @@
-//! What is prepared for tensors that Python writes: plans of lanes, made in a thread beside their execution, and whole tensors.
+//! What is prepared for tensors that Python writes: plans of lanes, made in a thread beside their execution, and whole
+//! tensors.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -24,8 +25,8 @@ pub(crate) type Tensors = (Vec<(String, String, Vec<u64>, Buffer)>, Option<usize
 /// A piece: tensor, number, first lane, count of lanes, those that change unless all do, and what each link does.
 type PlanRow = (String, u64, u64, u64, Option<Buffer>, Vec<StepRow>);
 
-/// A link, which of the lanes it codes unless all, whether values are differences, values, and the sums of the piece before, of
-/// the coded lanes, and of the piece after.
+/// A link, which of the lanes it codes unless all, whether values are differences, values, and the sums of the piece
+/// before, of the coded lanes, and of the piece after.
 type StepRow = (usize, Option<Buffer>, bool, Buffer, [u32; 2], [u32; 2], [u32; 2]);
 
 /// Lanes of plans that are handed over at once, and how often that is done ahead.

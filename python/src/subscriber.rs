@@ -204,8 +204,9 @@ fn free<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T
 
 #[pymethods]
 impl Follower {
-    /// Keeps a copy in a directory if one is given, otherwise in memory: in tensors of the caller's, if they are given, which
-    /// are overwritten. With `is_engine` there is no copy: Python writes what is prepared to its tensors, and tells it.
+    /// Keeps a copy in a directory if one is given, otherwise in memory: in tensors of the caller's, if they are given,
+    /// which are overwritten. With `is_engine` there is no copy: Python writes what is prepared to its tensors, and
+    /// tells it.
     #[new]
     #[expect(clippy::fn_params_excessive_bools, reason = "what Python's constructor is given")]
     fn new(
@@ -507,8 +508,8 @@ impl Follower {
         })
     }
 
-    /// All of the tensors have been compared with the version held: how far they are proven, or None if they are something
-    /// else.
+    /// All of the tensors have been compared with the version held: how far they are proven, or None if they are
+    /// something else.
     fn checked(&self, py: Python<'_>, proof: Option<&str>) -> PyResult<()> {
         let proof = proof.map(|proof| proof_named(py, proof)).transpose()?;
         self.with_engine(py, |engine| {
@@ -616,8 +617,8 @@ impl Follower {
                 _ => Err(Error::usage("this was prepared by another subscriber")),
             };
             is_half_done.store(false, Ordering::SeqCst);
-            // In memory of its own an error comes before anything is changed; in a directory, `current` may lead to either
-            // version then.
+            // In memory of its own an error comes before anything is changed; in a directory, `current` may lead to
+            // either version then.
             let is_torn = match copy {
                 Copy::Into(lent, _) => lent.is_torn(),
                 _ => told.is_err() && (was_torn || !is_in_place),

@@ -1,5 +1,5 @@
-//! What Python needs for sums (SPEC-in-place section 24): the numbers with which torch computes them on a device, and sums of
-//! memory that the processor can reach.
+//! What Python needs for sums (SPEC-in-place section 24): the numbers with which torch computes them on a device, and
+//! sums of memory that the processor can reach.
 
 use deltachain::sums::{self, Sums};
 use pyo3::prelude::*;
