@@ -113,6 +113,8 @@ class Status:
     """What was given when it was published."""
     digest: str | None
     """Its state digest."""
+    proof: str | None
+    """How far its files were proven when they were built: "hashed"."""
     commit: str | None
     """Digest of its commit."""
     chain: str | None

@@ -149,7 +149,7 @@ def test_a_directory_tells_its_status(tmp_path: Path, chain: str) -> None:
     place.rmdir()
     tool("follow", chain, place, "--once")
     status = dc.status(place, max_lag="10m")
-    assert status.healthy and status.problems == ()
+    assert status.healthy and status.problems == () and status.proof == "hashed"
     assert (status.version, status.head, status.lag_versions) == (2, 2, 0)
     assert (status.digest, status.commit) == (dc.show(chain).digest, dc.show(chain).commit)
     assert status.directory is not None and Path(status.directory).name == "model"

@@ -59,14 +59,13 @@ fn links_in_place_are_asked_of_those_who_name_the_draft() {
     let mut link = Vec::new();
     diff(&state(&[1, 2, 3]), &state(&[1, 2, 4]), &DiffOptions::default().profile(Profile::Local).sums(true), &mut link)
         .unwrap();
-    // Of three lanes all are coded.
-    let sums = Sums::of_bytes(0, &[1, 2, 4]).numbers();
+    let (piece, coded) = (Sums::of_bytes(0, &[1, 2, 4]).numbers(), Sums::of_lanes(1, &[2], &[4]).numbers());
     let result = vectors.index["vectors"][0]["expect"]["apply"].clone();
     vectors.index["vectors"] = json!([]);
     vectors.add("links/tiny/sums", &link, |vector| {
         vector["features"] = json!(["in-place"]);
         vector["base"] = json!("vectors/states/old.safetensors");
-        let pieces = json!([{ "piece": sums, "coded": sums }]);
+        let pieces = json!([{ "piece": piece, "coded": coded }]);
         vector["expect"] = json!({ "sums": { "sums": [{ "name": "t", "pieces": pieces }] }, "in-place": result });
     });
     vectors.run(&reference(), &["--rules", "--require-complete"]).says(0, &["2 cases: 2 passed"]);
