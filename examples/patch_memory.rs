@@ -40,6 +40,6 @@ pub(crate) fn patch(base: &str, links: &[String]) -> Result<String, Box<dyn Erro
     // Here an engine would stop. The patch cannot fail, and `undo` is the way back.
     patches.fit(&mut weights)?.apply()?;
 
-    patches.verify(&weights, &())?;
+    patches.table().check(&weights, &())?;
     Ok(format!("{lanes} elements changed; the weights have the digest {}", patches.table().digests.state))
 }

@@ -1,7 +1,5 @@
 //! The sums of a state, beside its table (SPEC-in-place section 24.4).
 
-use rayon::prelude::*;
-
 use crate::error::Result;
 use crate::link::LinkReader;
 use crate::progress::Progress;
@@ -9,7 +7,7 @@ use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::sums::{LinkSums, Sums};
 use crate::table::{Origin, StateTable, target_table};
-use crate::tensor::{Digest, State, read_piece};
+use crate::tensor::{Digest, State, each_piece};
 
 /// The sums of each piece of each tensor of a state, in the order of its table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -81,26 +79,12 @@ impl StateSums {
     }
 }
 
-/// What `look` says of each piece of each tensor, in parallel.
+/// What `look` says of each piece of each tensor.
 fn of_pieces<T: Send>(
     state: &(impl State + ?Sized),
     progress: &dyn Progress,
     look: impl Fn(&[u8]) -> T + Sync,
 ) -> Result<Vec<Vec<T>>> {
-    let infos = state.tensors();
-    let pieces =
-        infos.iter().enumerate().flat_map(|(tensor, info)| (0..info.pieces()).map(move |piece| (tensor, piece)));
-    let pieces: Vec<(usize, u64)> = pieces.collect();
-    let look = |buffer: &mut Vec<u8>, &(tensor, piece): &(usize, u64)| {
-        let bytes = match state.bytes(tensor, infos[tensor].piece(piece)) {
-            Some(bytes) => bytes,
-            None => read_piece(state, tensor, piece, buffer)?,
-        };
-        progress.advance(bytes.len() as u64)?;
-        Ok((tensor, look(bytes)))
-    };
-    let seen: Vec<(usize, T)> = pieces.par_iter().map_init(Vec::new, look).collect::<Result<_>>()?;
-    let mut all: Vec<Vec<T>> = infos.iter().map(|_| Vec::new()).collect();
-    seen.into_iter().for_each(|(tensor, one)| all[tensor].push(one));
-    Ok(all)
+    let all: Vec<usize> = (0..state.tensors().len()).collect();
+    each_piece(state, &all, progress, look)
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use deltachain::memory::{LentState, PatchSet, Proof};
+use deltachain::memory::{LentState, PatchSet, Proof, StateMemory};
 use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, State};
 use deltachain::{Error, Result};
@@ -435,15 +435,7 @@ impl Follower {
         progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let mut copy = free(py, &self.copy)?;
-        let copy = copy.get_mut(py)?;
-        let verified = run_until(py, &How { threads, progress, until, ..How::default() }, |watch| match copy {
-            Copy::Memory(subscriber) => subscriber.verify(watch),
-            Copy::Into(subscriber, _) => subscriber.verify(watch),
-            Copy::Engine(_) => Ok(()),
-            Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
-        })?;
-        verified.ok_or_else(|| cancelled(py))
+        self.prove(py, &How { threads, progress, until, ..How::default() }, Proof::Hashed)
     }
 
     /// Compares the sums of the copy in memory with those of the version held; hashes it where they are not known.
@@ -454,15 +446,7 @@ impl Follower {
         progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let mut copy = free(py, &self.copy)?;
-        let copy = copy.get_mut(py)?;
-        let checked = run_until(py, &How { threads, progress, until, ..How::default() }, |watch| match copy {
-            Copy::Memory(subscriber) => subscriber.check(watch).map(drop),
-            Copy::Into(subscriber, _) => subscriber.check(watch).map(drop),
-            Copy::Engine(_) => Ok(()),
-            Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
-        })?;
-        checked.ok_or_else(|| cancelled(py))
+        self.prove(py, &How { threads, progress, until, ..How::default() }, Proof::Memory)
     }
 
     // For tensors that Python writes.
@@ -549,6 +533,24 @@ impl Follower {
         let mut copy = free(py, &self.copy)?;
         let copy = copy.get_mut(py)?;
         run_until(py, how, |watch| work(copy, watch))
+    }
+
+    /// Compares the copy in memory with the version held: hashed, or by its sums.
+    fn prove(&self, py: Python<'_>, how: &How, proof: Proof) -> PyResult<()> {
+        fn compare<M: StateMemory + Send>(
+            memory: &mut ChainFollower<Memory<M>>,
+            proof: Proof,
+            watch: &dyn Observer,
+        ) -> Result<()> {
+            if proof == Proof::Hashed { memory.verify(watch) } else { memory.check(watch).map(drop) }
+        }
+        let proven = self.with_copy(py, how, |copy, watch| match copy {
+            Copy::Memory(own) => compare(own, proof, watch),
+            Copy::Into(lent, _) => compare(lent, proof, watch),
+            Copy::Engine(_) => Ok(()),
+            Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
+        })?;
+        proven.ok_or_else(|| cancelled(py))
     }
 
     /// Works with the follower whose tensors Python writes.

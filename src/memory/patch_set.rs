@@ -2,11 +2,9 @@
 
 use std::ops::Range;
 
-use crate::error::Result;
 use crate::memory::Proof;
-use crate::progress::Progress;
 use crate::table::StateTable;
-use crate::tensor::{MemoryState, State, TensorInfo};
+use crate::tensor::{MemoryState, TensorInfo};
 
 /// Every difference between a state, the target, and another one, the base, whatever links lie between them. Numbers
 /// and values stand in arenas, which can go to a device as they are: the target's values, and those that the base was proven to
@@ -139,15 +137,6 @@ impl PatchSet {
     /// Bytes of the arenas.
     pub(super) fn arenas(&self) -> u64 {
         (size_of_val(self.numbers.as_slice()) + self.values.len() + self.old.len()) as u64
-    }
-
-    /// Hashes a state that the set has been applied to, and compares it with the table of the target. Reports bytes read to
-    /// `progress`.
-    ///
-    /// # Errors
-    /// As for [`StateTable::check`].
-    pub fn verify(&self, state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<()> {
-        self.table.check(state, progress)
     }
 
     /// Lanes of the run with this number.

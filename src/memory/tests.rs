@@ -168,7 +168,7 @@ fn go_back_and_forth<M: StateMemory>(
     }
     assert_eq!(steps, set.lanes().div_ceil(step).max(1));
     holds(memory, true);
-    set.verify(memory, &()).unwrap();
+    set.table().check(memory, &()).unwrap();
     let mut ready = set.fit(memory).unwrap();
     ready.apply().unwrap();
     ready.undo().unwrap();
@@ -346,7 +346,7 @@ fn what_does_not_belong_together_is_refused() {
     for other in [MemoryState::new(), one_tensor(vec![0; 402])] {
         assert_eq!(set.fit(&mut other.clone()).unwrap_err().class(), ErrorClass::Usage);
     }
-    assert_eq!(set.verify(&base, &()).unwrap_err().rule(), Some("R-APP-04"));
+    assert_eq!(set.table().check(&base, &()).unwrap_err().rule(), Some("R-APP-04"));
     let info = |length: u64| TensorInfo::new("t", Dtype::U8, [length]).unwrap();
     assert!(LentState::new([(info(3), &mut [0; 4][..])]).is_err());
     assert!(LentState::new([(info(3), &mut [0; 3][..]), (info(3), &mut [0; 3][..])]).is_err());

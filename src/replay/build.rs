@@ -12,10 +12,10 @@ use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link::Segment;
 use crate::progress::Progress;
-use crate::replay::course::{Course, Group, Item};
+use crate::replay::course::{Course, Group, Item, SegmentNumber};
 use crate::replay::lineage::Place;
 use crate::replay::output::{Output, make_in};
-use crate::replay::segments::{SegmentNumber, Segments};
+use crate::replay::segments::Segments;
 use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::tensor::{Digest, State, stretch_of};
@@ -103,8 +103,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         let (first, groups) = self.items()?;
         // These need no segment, which may still be on its way.
         self.carry_over(&first)?;
-        let segments = Segments::of(self.course.links);
-        groups.iter().flat_map(|group| &group.segments).for_each(|&number| segments.expect(number));
+        let segments = Segments::of(self.course.links, &groups);
         let others = self.wanted.iter().enumerate().flat_map(|(link, wanted)| wanted.iter().map(move |&n| (link, n)));
         let others: Vec<SegmentNumber> = others.filter(|&number| !segments.is_expected(number)).collect();
 

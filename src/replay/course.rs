@@ -7,8 +7,10 @@ use crate::groups::Groups;
 use crate::limits::address;
 use crate::link::LinkReader;
 use crate::replay::lineage::{Lineage, Place, Taken};
-use crate::replay::segments::SegmentNumber;
 use crate::source::Source;
+
+/// A segment of a sequence of links: the number of the link, and of the segment in it.
+pub(super) type SegmentNumber = (usize, usize);
 
 /// A piece of a lineage, by their numbers.
 pub(super) type Item = (usize, u64);

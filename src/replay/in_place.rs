@@ -73,8 +73,7 @@ impl<S: Source> Replay<'_, S> {
         let planner = Planner { course, sums };
         let items = planner.items()?;
         let groups = course.grouped(items.iter().copied())?;
-        let segments = Segments::of(&self.links);
-        groups.iter().flat_map(|group| &group.segments).for_each(|&number| segments.expect(number));
+        let segments = Segments::of(&self.links, &groups);
 
         let whole = Mutex::new(BTreeSet::new());
         let prove = |planned: Planned| {

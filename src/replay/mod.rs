@@ -26,12 +26,12 @@ use crate::progress::Progress;
 use crate::replay::build::Pass;
 use crate::replay::course::{Course, Item};
 use crate::replay::lineage::{Lineages, Taken};
-use crate::replay::output::{Loading, Nowhere, Output, Patching, Writing};
+use crate::replay::output::{Nowhere, Output, Patching, Writing};
 use crate::source::Source;
 use crate::state_sums::StateSums;
 use crate::sums::LinkSums;
 use crate::table::{Origin, StateTable};
-use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo, total_bytes};
+use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo, share_memory, total_bytes};
 
 /// Bytes that the decoded segments of a group of pieces may take.
 const OPEN_BYTES: usize = 1 << 25;
@@ -201,7 +201,7 @@ impl<'a, S: Source> Replay<'a, S> {
         out: &(impl StateWriter + ?Sized),
         progress: &dyn Progress,
     ) -> Result<StateDigests> {
-        self.pass(held, &Writing(out), progress)?;
+        self.pass(held, &Writing { out, starts_as_zeros: true }, progress)?;
         Ok(self.table.digests.clone())
     }
 
@@ -278,11 +278,7 @@ impl<'a, S: Source> Replay<'a, S> {
         progress: &dyn Progress,
     ) -> Result<StateDigests> {
         let tensors = self.tensors();
-        let has_room = |own: &[TensorInfo]| {
-            own.len() == tensors.len()
-                && own.iter().zip(&tensors).all(|(own, new)| own.name() == new.name() && new.can_patch(own))
-        };
-        if !has_room(memory.tensors()) {
+        if !share_memory(memory.tensors(), &tensors) {
             let own = memory.own().ok_or_else(|| {
                 Error::usage("the memory does not have the tensors of the version, by name, dtype and length")
             })?;
@@ -292,8 +288,11 @@ impl<'a, S: Source> Replay<'a, S> {
         }
         memory.describe(&tensors)?;
         match memory.writer() {
-            Some(writer) => self.pass(held, &Loading(&writer), progress),
-            None => self.pass(held, &Loading(&ScatterWriter::new(memory, &tensors)), progress),
+            Some(writer) => self.pass(held, &Writing { out: &writer, starts_as_zeros: false }, progress),
+            None => {
+                let writer = ScatterWriter::new(memory, &tensors);
+                self.pass(held, &Writing { out: &writer, starts_as_zeros: false }, progress)
+            }
         }?;
         Ok(self.table.digests.clone())
     }

@@ -40,7 +40,11 @@ pub(super) trait Output: Sync {
 }
 
 /// Writes what is built.
-pub(super) struct Writing<'a, W: ?Sized>(pub(super) &'a W);
+pub(super) struct Writing<'a, W: ?Sized> {
+    pub(super) out: &'a W,
+    /// Whether it reads as zeros where nothing is written.
+    pub(super) starts_as_zeros: bool,
+}
 
 impl<W: StateWriter + ?Sized> Output for Writing<'_, W> {
     type Piece = ();
@@ -48,40 +52,17 @@ impl<W: StateWriter + ?Sized> Output for Writing<'_, W> {
     const TAKES_UNCHANGED: bool = true;
 
     fn starts_as_zeros(&self, _tensor: usize) -> bool {
-        true
+        self.starts_as_zeros
     }
 
     fn begin(&self, _tensor: usize) {}
 
     fn put(&self, (): &mut (), tensor: usize, range: Range<u64>, buffer: &mut Vec<u8>, make: Make<'_>) -> Result<()> {
-        if let Some(filled) = self.0.fill(tensor, range.clone(), make) {
+        if let Some(filled) = self.out.fill(tensor, range.clone(), make) {
             return filled;
         }
         make_in(buffer, &range, make)?;
-        self.0.write(tensor, range.start, buffer)
-    }
-
-    fn take(&self, _tensor: usize, _piece: u64, (): ()) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// Writes what is built to memory that holds something else.
-pub(super) struct Loading<'a, W: ?Sized>(pub(super) &'a W);
-
-impl<W: StateWriter + ?Sized> Output for Loading<'_, W> {
-    type Piece = ();
-
-    const TAKES_UNCHANGED: bool = true;
-
-    fn starts_as_zeros(&self, _tensor: usize) -> bool {
-        false
-    }
-
-    fn begin(&self, _tensor: usize) {}
-
-    fn put(&self, (): &mut (), tensor: usize, range: Range<u64>, buffer: &mut Vec<u8>, make: Make<'_>) -> Result<()> {
-        Writing(self.0).put(&mut (), tensor, range, buffer, make)
+        self.out.write(tensor, range.start, buffer)
     }
 
     fn take(&self, _tensor: usize, _piece: u64, (): ()) -> Result<()> {

@@ -287,8 +287,7 @@ impl<S: Source> Replay<'_, S> {
             return Err(self.first_fault().err().unwrap_or(refused));
         }
         let groups = planner.course.grouped(planner.items()?)?;
-        let segments = Segments::of(&self.links);
-        groups.iter().flat_map(|group| &group.segments).for_each(|&number| segments.expect(number));
+        let segments = Segments::of(&self.links, &groups);
         Ok(Plans { replay: self, sums, taken, segments, groups: groups.into(), ready: VecDeque::new() })
     }
 

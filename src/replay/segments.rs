@@ -4,10 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Result;
 use crate::link::{LinkReader, Segment};
+use crate::replay::course::{Group, SegmentNumber};
 use crate::source::Source;
-
-/// A segment of a sequence of links: the number of the link, and of the segment in it.
-pub(super) type SegmentNumber = (usize, usize);
 
 /// The segments of links.
 #[derive(Debug)]
@@ -27,10 +25,12 @@ struct Slot {
 }
 
 impl<'a, S: Source> Segments<'a, S> {
-    /// None is decoded.
-    pub(super) fn of(links: &'a [&'a LinkReader<S>]) -> Self {
+    /// None is decoded. These groups will ask for theirs.
+    pub(super) fn of(links: &'a [&'a LinkReader<S>], groups: &[Group]) -> Self {
         let slots = |link: &&LinkReader<S>| link.index().segments.iter().map(|_| Mutex::default()).collect();
-        Self { links, slots: links.iter().map(slots).collect() }
+        let segments = Self { links, slots: links.iter().map(slots).collect() };
+        groups.iter().flat_map(|group| &group.segments).for_each(|&number| segments.expect(number));
+        segments
     }
 
     fn slot(&self, (link, number): SegmentNumber) -> MutexGuard<'_, Slot> {
@@ -39,7 +39,7 @@ impl<'a, S: Source> Segments<'a, S> {
     }
 
     /// One more group will ask for the segment.
-    pub(super) fn expect(&self, number: SegmentNumber) {
+    fn expect(&self, number: SegmentNumber) {
         let mut slot = self.slot(number);
         slot.uses += 1;
         slot.was_expected = true;

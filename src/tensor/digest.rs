@@ -164,11 +164,21 @@ pub(crate) fn digests_of(
     numbers: &[usize],
     progress: &dyn Progress,
 ) -> Result<Vec<Digest>> {
+    let pieces = each_piece(state, numbers, progress, Digest::of_bytes)?;
+    Ok(pieces.iter().map(|pieces| Digest::of_pieces(pieces)).collect())
+}
+
+/// What `look` says of each piece of the tensors with these numbers, which are read in parallel.
+pub(crate) fn each_piece<T: Send>(
+    state: &(impl State + ?Sized),
+    numbers: &[usize],
+    progress: &dyn Progress,
+    look: impl Fn(&[u8]) -> T + Sync,
+) -> Result<Vec<Vec<T>>> {
     let infos = state.tensors();
     let of_tensor = |(place, &number): (usize, &usize)| (0..infos[number].pieces()).map(move |piece| (place, piece));
     let pieces: Vec<(usize, u64)> = numbers.iter().enumerate().flat_map(of_tensor).collect();
-    let mut digests = PieceDigests::new(numbers.iter().map(|&number| &infos[number]))?;
-    let hashed: Vec<(usize, u64, Digest)> = pieces
+    let seen: Vec<(usize, T)> = pieces
         .into_par_iter()
         .map_init(Vec::new, |buffer, (place, piece)| {
             let number = numbers[place];
@@ -177,13 +187,12 @@ pub(crate) fn digests_of(
                 None => read_piece(state, number, piece, buffer)?,
             };
             progress.advance(bytes.len() as u64)?;
-            Ok((place, piece, Digest::of_bytes(bytes)))
+            Ok((place, look(bytes)))
         })
         .collect::<Result<_>>()?;
-    for (place, piece, digest) in hashed {
-        digests.set(place, piece, digest)?;
-    }
-    Ok((0..numbers.len()).map(|place| Digest::of_pieces(digests.of_tensor(place))).collect())
+    let mut all: Vec<Vec<T>> = numbers.iter().map(|_| Vec::new()).collect();
+    seen.into_iter().for_each(|(place, one)| all[place].push(one));
+    Ok(all)
 }
 
 /// Reads one piece of a state into `buffer`, which grows to at most a piece.

@@ -234,10 +234,15 @@ impl State for MemoryState {
     }
 }
 
+/// Whether the tensors of two states can lie in the same memory: they have the same names, dtypes and lengths.
+pub(crate) fn share_memory(one: &[TensorInfo], other: &[TensorInfo]) -> bool {
+    let is_same = |(one, other): (&TensorInfo, &TensorInfo)| one.name() == other.name() && other.can_patch(one);
+    one.len() == other.len() && one.iter().zip(other).all(is_same)
+}
+
 /// Takes other descriptions of tensors whose data stay as they are: of the same names, dtypes and lengths.
 pub(crate) fn redescribe(own: &mut [TensorInfo], tensors: &[TensorInfo]) -> Result<()> {
-    let is_same = |(own, new): (&TensorInfo, &TensorInfo)| own.name() == new.name() && new.can_patch(own);
-    if own.len() != tensors.len() || !own.iter().zip(tensors).all(is_same) {
+    if !share_memory(own, tensors) {
         return Err(Error::usage("these are not the tensors of the memory, by name, dtype and length"));
     }
     own.clone_from_slice(tensors);

@@ -301,9 +301,8 @@ impl Destination for InDirectory<'_> {
             OtherFiles::Directory(directory) => take_other_files(directory, &model, observer)?,
             OtherFiles::None => {}
         }
-        let accepted = reader.accepted(self.known, plan.commit);
         sync_folders(&model).map_err(failed_with("synchronising", &model))?;
-        let record = Record::new(plan, reader.choice.patterns(), self.takes_assets(plan), accepted, shards);
+        let record = reader.record(plan, self.known, self.takes_assets(plan), shards);
         Ok(self.directory.complete(&unfinished, record)?)
     }
 }

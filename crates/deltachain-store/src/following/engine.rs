@@ -20,7 +20,7 @@ use crate::fetching::links::{Failure, Received};
 use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
 use crate::following::held_memory::{HeldMemory, Holding};
 use crate::following::opened::Opened;
-use crate::following::reach::{Destination, Reached, Reader, is_trusted};
+use crate::following::reach::{Destination, Reached, Reader, is_trusted, is_whole};
 use crate::following::shard::Shard;
 use crate::following::switched::{HeldVersion, Preparation, Switched};
 use crate::observer::Observer;
@@ -115,7 +115,7 @@ impl PreparedRoute {
 
     /// The table of each shard that the links start from: what tensors of [plans](Self::plans) count in.
     pub fn base_tables(&self) -> impl Iterator<Item = &StateTable> {
-        self.links.bases()
+        self.links.bases().map(|(table, _)| table)
     }
 
     /// The sums of each shard of the version, as far as they are known.
@@ -123,19 +123,14 @@ impl PreparedRoute {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The sums of each shard that the links start from.
-    pub fn base_sums(&self) -> impl Iterator<Item = &StateSums> {
-        self.links.base_sums()
-    }
-
     /// What processes that divide the memory among them compare before they begin: equal if they work from the same
     /// tables and sums with the same links (R-SUM-11).
     pub fn agreement(&self) -> Digest {
         let mut bytes = vec![u8::from(self.how == How::InPlace)];
         bytes.extend_from_slice(&self.record.commit.0);
-        for (table, sums) in self.links.bases().zip(self.links.base_sums()) {
+        for (table, sums) in self.links.bases() {
             bytes.extend_from_slice(&table.digests.state.0);
-            for pieces in &sums.tensors {
+            for pieces in sums.into_iter().flat_map(|sums| &sums.tensors) {
                 let pieces = pieces.as_deref();
                 bytes.extend_from_slice(&pieces.map_or(u64::MAX, |pieces| pieces.len() as u64).to_le_bytes());
                 let numbers = pieces.into_iter().flatten().flat_map(|sums| sums.numbers());
@@ -427,7 +422,7 @@ impl Destination for Engine {
         observer: &dyn Observer,
         received: &mut Received,
     ) -> Result<PreparedRoute, Failure> {
-        let is_whole = plan.hops.first().is_none_or(|hop| hop.from.is_none());
+        let is_whole = is_whole(plan);
         if !is_whole && !is_trusted(plan) {
             let message = "the path has a route that no commit names, which is not taken in place";
             return Err(Failure::Held(Fallback::NoRoute, Error::refused(ErrorClass::Unsupported, message)));
@@ -442,21 +437,20 @@ impl Destination for Engine {
                 if !is_whole {
                     pushed.replay.plans().map(drop).map_err(|error| following.not_in_place(place, error))?;
                 }
-                bases.push((pushed.shard.table.clone(), pushed.shard.sums.clone().unwrap_or_default()));
+                bases.push((pushed.shard.table.clone(), pushed.shard.sums.clone().filter(|_| !is_whole)));
                 // Those of an untrusted snapshot are taken from its tensors, when these have been hashed.
                 sums.push(pushed.replay.sums().filter(|_| is_trusted(plan)).cloned().unwrap_or_default());
             }
             Ok((bases, sums))
         })?;
         let links = Opened::new(bases, links.into_files()?, &reader.choice, &reader.limits)?;
-        let accepted = reader.accepted(self.held.record(), plan.commit);
         let wanted = reader.choice.shards(plan.version, plan.shards.len())?;
         let files = plan.hops.iter().flat_map(|hop| wanted.iter().filter_map(|&shard| hop.files.get(shard).copied()));
         Ok(PreparedRoute {
             how: if is_whole { How::Whole } else { How::InPlace },
             epoch: self.epoch,
             base: None,
-            record: Record::new(plan, reader.choice.patterns(), false, accepted, shards),
+            record: reader.record(plan, self.held.record(), false, shards),
             links,
             files: files.collect(),
             sums: Mutex::new(sums),

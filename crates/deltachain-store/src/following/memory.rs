@@ -23,7 +23,7 @@ use crate::following::found::{found, sums_of_taken};
 use crate::following::held_memory::{HeldMemory, Holding};
 use crate::following::joined::Joined;
 use crate::following::opened::Opened;
-use crate::following::reach::{Destination, Reached, Reader, is_trusted};
+use crate::following::reach::{Destination, Reached, Reader, is_trusted, is_whole};
 use crate::following::replay::rows;
 use crate::following::shard::Shard;
 use crate::following::switched::{HeldVersion, Preparation, Switched};
@@ -462,7 +462,7 @@ impl<M: StateMemory + Send> Memory<M> {
             ))
             .into());
         }
-        let is_whole = plan.hops.first().is_none_or(|hop| hop.from.is_none());
+        let is_whole = is_whole(plan);
         let ((sets, sums), shards, links) = reader.follow(plan, self, observer, received, |following, pushed| {
             following.begin_in_place(pushed, &self.memories)?;
             let sums: Vec<_> = pushed.iter().map(|shard| shard.replay.sums().cloned().unwrap_or_default()).collect();
@@ -475,14 +475,13 @@ impl<M: StateMemory + Send> Memory<M> {
             Ok((Vec::new(), sums))
         })?;
         let load = if is_whole {
-            let nothing = wanted.iter().map(|_| (StateTable::new(Vec::new(), Vec::new()), StateSums::default()));
+            let nothing = wanted.iter().map(|_| (StateTable::new(Vec::new(), Vec::new()), None));
             Some(Opened::new(nothing, links.into_files()?, &reader.choice, &reader.limits)?)
         } else {
             None
         };
-        let accepted = reader.accepted(self.held.record(), plan.commit);
         received.written += sets.iter().map(PatchSet::bytes).sum::<u64>();
-        let record = Record::new(plan, reader.choice.patterns(), false, accepted, shards);
+        let record = reader.record(plan, self.held.record(), false, shards);
         // The digests of an untrusted document's route prove the state, but not its sums.
         let sums = if is_trusted(plan) { sums } else { vec![StateSums::default(); sums.len()] };
         let proof = if is_whole { Proof::Hashed } else { Proof::ChangedLanes };
@@ -595,9 +594,8 @@ impl<M: StateMemory + Send> Destination for Memory<M> {
         let patch =
             reader.follow(plan, self, observer, received, |following, pushed| following.patch(pushed, over, budget));
         let (sets, shards, _) = patch?;
-        let accepted = reader.accepted(known, plan.commit);
         received.written += sets.iter().map(PatchSet::bytes).sum::<u64>();
-        let record = Record::new(plan, reader.choice.patterns(), false, accepted, shards);
+        let record = reader.record(plan, known, false, shards);
         let holding = Holding { record, sums: Vec::new(), proof: Proof::Hashed };
         Ok(Made { holding, memories, sets, load: None })
     }

@@ -15,24 +15,25 @@ pub(crate) struct Opened {
 
 #[derive(Debug)]
 struct OpenedShard {
-    /// What the links start from.
+    /// What the links start from; its sums where they are followed.
     table: StateTable,
-    sums: StateSums,
+    sums: Option<StateSums>,
     links: Vec<LinkReader<FileSource>>,
 }
 
 impl Opened {
-    /// Of files whose digests were right. `bases` are the table and the sums that each shard starts from.
+    /// Of files whose digests were right. `bases` are the table that each shard starts from, and its sums if the links are
+    /// taken in place: following sums takes a reading of each link's, again for each replay.
     ///
     /// # Errors
     /// Those of opening links; but they have been opened before.
     pub(crate) fn new(
-        bases: impl IntoIterator<Item = (StateTable, StateSums)>,
+        bases: impl IntoIterator<Item = (StateTable, Option<StateSums>)>,
         files: Vec<Vec<FileSource>>,
         choice: &Choice,
         limits: &Limits,
     ) -> Result<Self> {
-        let open = |((table, sums), files): ((StateTable, StateSums), Vec<FileSource>)| {
+        let open = |((table, sums), files): ((StateTable, Option<StateSums>), Vec<FileSource>)| {
             let links = files.into_iter().map(|file| LinkReader::open(file, limits)).collect::<Result<_>>()?;
             Ok(OpenedShard { table, sums, links })
         };
@@ -50,14 +51,9 @@ impl Opened {
         self.shards.len()
     }
 
-    /// The table that each shard starts from.
-    pub(crate) fn bases(&self) -> impl Iterator<Item = &StateTable> {
-        self.shards.iter().map(|shard| &shard.table)
-    }
-
-    /// The sums that each shard starts from.
-    pub(crate) fn base_sums(&self) -> impl Iterator<Item = &StateSums> {
-        self.shards.iter().map(|shard| &shard.sums)
+    /// The table that each shard starts from, and its sums where they are followed.
+    pub(crate) fn bases(&self) -> impl Iterator<Item = (&StateTable, Option<&StateSums>)> {
+        self.shards.iter().map(|shard| (&shard.table, shard.sums.as_ref()))
     }
 
     /// Works with the links of one shard, for the tensors that are taken, and among these for those that `chooses`
@@ -70,7 +66,10 @@ impl Opened {
     ) -> Result<T> {
         let OpenedShard { table, sums, links } = &self.shards[shard];
         let is_taken = |name: &str| self.takes(name) && chooses(name);
-        let mut replay = Replay::of_part(table.clone(), &is_taken).with_sums(sums.clone());
+        let mut replay = Replay::of_part(table.clone(), &is_taken);
+        if let Some(sums) = sums {
+            replay = replay.with_sums(sums.clone());
+        }
         links.iter().try_for_each(|link| replay.push(link))?;
         work(&replay)
     }

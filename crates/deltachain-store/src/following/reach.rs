@@ -123,8 +123,13 @@ impl Reader {
         }
     }
 
+    /// What the version of a plan is, which takes the place of `known`: whether its assets are taken, and its shards.
+    pub(crate) fn record(&self, plan: &Plan, known: Option<&Record>, assets: bool, shards: Vec<ShardRecord>) -> Record {
+        Record::new(plan, self.choice.patterns(), assets, self.accepted(known, plan.commit), shards)
+    }
+
     /// The commits that are not a way back any more once this one is held in the place of `known`.
-    pub(crate) fn accepted(&self, known: Option<&Record>, commit: Digest) -> BTreeSet<Digest> {
+    fn accepted(&self, known: Option<&Record>, commit: Digest) -> BTreeSet<Digest> {
         let mut accepted = known.map(|known| known.accepted.clone()).unwrap_or_default();
         let is_held = |allowed: &Digest| commit == *allowed || known.is_some_and(|known| known.commit == *allowed);
         accepted.extend(self.rollback.filter(is_held));
@@ -245,8 +250,7 @@ impl Reader {
             preparation.times.download = preparation.received.time;
             match made {
                 Ok(made) => {
-                    let is_whole = plan.hops.first().is_some_and(|hop| hop.from.is_none());
-                    if to.is_in_place() && is_whole {
+                    if to.is_in_place() && is_whole(&plan) {
                         let why = || to.fault().or(to.held().map(|_| Fallback::NoRoute));
                         preparation.fallback = preparation.fallback.or_else(why);
                     }
@@ -300,6 +304,11 @@ fn start<'a>(plan: &Plan, wanted: &[usize], to: &'a impl Destination) -> Result<
         Some(from) if to.held().is_some_and(|held| held.version == from) => to.shards(plan),
         Some(_) => Err(Error::usage("the plan starts from another version than the held one")),
     }
+}
+
+/// Whether a plan starts from nothing.
+pub(crate) fn is_whole(plan: &Plan) -> bool {
+    plan.hops.first().is_some_and(|hop| hop.from.is_none())
 }
 
 /// Whether all links of a plan may be taken in place (R-SUM-08).

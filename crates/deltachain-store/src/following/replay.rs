@@ -126,12 +126,9 @@ impl Following<'_> {
     ) -> Result<Vec<PatchSet>, Trouble> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
         self.tensors(pushed, &building)?;
-        let mut sets: Vec<PatchSet> = Vec::with_capacity(pushed.len());
-        for (place, (Pushed { shard, replay, .. }, over)) in pushed.iter().zip(over).enumerate() {
-            let left = budget.saturating_sub(sets.iter().map(PatchSet::bytes).sum());
-            let set = replay.patches(&*shard.state, over, left, &building);
-            sets.push(set.map_err(|error| Trouble::Shard(place, error))?);
-        }
+        let sets = within(budget, pushed, over, |place, Pushed { shard, replay, .. }, over, left| {
+            replay.patches(&*shard.state, over, left, &building).map_err(|error| Trouble::Shard(place, error))
+        })?;
         self.check_union(pushed)?;
         Ok(sets)
     }
@@ -145,12 +142,9 @@ impl Following<'_> {
         budget: u64,
     ) -> Result<Vec<PatchSet>, Trouble> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
-        let mut sets: Vec<PatchSet> = Vec::with_capacity(pushed.len());
-        for (place, (Pushed { replay, .. }, memory)) in pushed.iter().zip(memories).enumerate() {
-            let left = budget.saturating_sub(sets.iter().map(PatchSet::bytes).sum());
-            sets.push(replay.in_place(memory, left, &building).map_err(|error| self.not_in_place(place, error))?);
-        }
-        Ok(sets)
+        within(budget, pushed, memories, |place, Pushed { replay, .. }, memory, left| {
+            replay.in_place(memory, left, &building).map_err(|error| self.not_in_place(place, error))
+        })
     }
 
     /// What it means that the links of a shard could not be taken in place.
@@ -164,11 +158,7 @@ impl Following<'_> {
 
     /// Proves the links of all shards, whatever becomes of them.
     pub(crate) fn prove(&self, pushed: &[Pushed<'_>]) -> Result<(), Trouble> {
-        let building = InPhase::begin(self.observer, Phase::Build, 0);
-        for (place, Pushed { shard, replay, .. }) in pushed.iter().enumerate() {
-            replay.prove(&*shard.state, &building).map_err(|error| Trouble::Shard(place, error))?;
-        }
-        Ok(())
+        prove(pushed, &InPhase::begin(self.observer, Phase::Build, 0))
     }
 
     /// Checks that the shards are together what the commit names, and gives the tensors of each that are taken.
@@ -224,10 +214,8 @@ impl Following<'_> {
     /// Two shards have a tensor of the same name, so they cannot share a directory. The commit has the fault, unless
     /// one of the links does not lead to the state that it names.
     fn tell_apart(&self, pushed: &[Pushed<'_>], building: &InPhase<'_>) -> Trouble {
-        for (place, Pushed { shard, replay, .. }) in pushed.iter().enumerate() {
-            if let Err(error) = replay.prove(&*shard.state, building) {
-                return Trouble::Shard(place, error);
-            }
+        if let Err(trouble) = prove(pushed, building) {
+            return trouble;
         }
         let union = check_union(self.plan.state, rows(pushed.iter().map(|shard| shard.replay.table())));
         union.err().unwrap_or_else(|| Error::usage("duplicate tensor: two shards have one of this name")).into()
@@ -258,6 +246,29 @@ impl Following<'_> {
         let is_taken = self.selection.is_none() || !tensors.is_empty();
         is_taken.then(|| LayoutFile { tensors, ..file.clone() })
     }
+}
+
+/// What `make` makes for each shard, with the place of the shard, its memory, and the bytes that are left of the budget.
+fn within<M>(
+    budget: u64,
+    pushed: &[Pushed<'_>],
+    memories: &[M],
+    make: impl Fn(usize, &Pushed<'_>, &M, u64) -> Result<PatchSet, Trouble>,
+) -> Result<Vec<PatchSet>, Trouble> {
+    let mut sets: Vec<PatchSet> = Vec::with_capacity(pushed.len());
+    for (place, (pushed, memory)) in pushed.iter().zip(memories).enumerate() {
+        let left = budget.saturating_sub(sets.iter().map(PatchSet::bytes).sum());
+        sets.push(make(place, pushed, memory, left)?);
+    }
+    Ok(sets)
+}
+
+/// Proves the links of all shards; nothing of what comes of them is kept.
+fn prove(pushed: &[Pushed<'_>], building: &InPhase<'_>) -> Result<(), Trouble> {
+    for (place, Pushed { shard, replay, .. }) in pushed.iter().enumerate() {
+        replay.prove(&*shard.state, building).map_err(|error| Trouble::Shard(place, error))?;
+    }
+    Ok(())
 }
 
 /// Step 7 of SPEC section 10 for the links of a shard, one after another.
