@@ -292,6 +292,8 @@ impl Error {
             _ if self.is_in_use() => "end that process, or choose another directory",
             Some(source) => advice_for(source.kind()),
             None if self.class() == ErrorClass::Io => advice_for(ErrorKind::OutOfMemory),
+            // Nothing newer in a file, but something that cannot be done.
+            None if self.class() == ErrorClass::Unsupported && self.rule().is_none() => "choose another way",
             None => self.class().advice(),
         }
     }
@@ -412,6 +414,8 @@ mod tests {
         assert!(of(ErrorKind::StorageFull).contains("space") && of(ErrorKind::NotFound).contains("path"));
         assert_eq!(of(ErrorKind::Other), Io.advice());
         assert!(Error::in_use("no").advice().contains("process"));
+        // A newer reader could not do it either.
+        assert_ne!(Error::refused(Unsupported, "no").advice(), Unsupported.advice());
     }
 
     #[test]

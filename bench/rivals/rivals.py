@@ -286,6 +286,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--plot", type=Path, required=True)
+    parser.add_argument("--readme", type=Path, required=True, help="the project's: its table is written")
     parser.add_argument("folders", type=Path, nargs="+")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
@@ -303,6 +304,7 @@ def main() -> None:
     machine = f"{platform.machine()}, {cores} cores, {report.processor()}, {platform.system()} {platform.release()}"
     options.results.write_text(report.report(runs, options.command, machine, datetime.date.today(), options.rounds))
     options.plot.write_text(plot.plot(runs[0]))
+    options.readme.write_text(report.with_short_table(options.readme.read_text(), runs[0]))
     print(report.summary(runs))
 
 

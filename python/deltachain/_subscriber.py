@@ -180,6 +180,7 @@ class Held:
         # Whether the caller's engine may hold parts of two versions.
         self._is_engine_torn = False
         self._checked: datetime | None = None
+        self._fallbacks: dict[str, int] = {}
 
     def __repr__(self) -> str:
         try:
@@ -301,6 +302,11 @@ class Held:
         """When all of the copy was last compared with the version that it held, by sums or digests; None if no version
         is held."""
         return None if self.proof is None else self._checked
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """How often this subscriber has loaded the tensors of `into=` as a whole, by `Update.fallback`."""
+        return dict(self._fallbacks)
 
     def _compared(self, *, until: Callable[[], bool] | None = None) -> float:
         begin = time.monotonic()
@@ -444,6 +450,8 @@ class Update:
         times: seconds of each phase; None until it has been applied.
         downloaded: bytes of links and assets that were downloaded; None until it has been applied.
         routes: the routes used: pairs of the version that each starts from, or None, and the one that it leads to.
+        fallback: why the tensors of `into=` were loaded as a whole: `"no_route"`, `"budget"`, `"proof"`, `"check"` or
+            `"torn"` (docs/operating.md). None until it has been applied, if they were patched, and for a first version.
     """
 
     def __init__(self, subscriber: Held, native: _native.Prepared | None) -> None:
@@ -463,6 +471,7 @@ class Update:
         self.times: Times | None = None
         self.downloaded: int | None = None
         self.routes: list[tuple[int | None, int]] = []
+        self.fallback: str | None = None
 
     def __repr__(self) -> str:
         return f"<deltachain.Update to version {self.version}, {self.digest[:12]}>"
@@ -564,6 +573,10 @@ class Update:
         self.times = Times(*fields["times"])
         self.downloaded = fields["downloaded"]
         self.routes = fields["routes"]
+        fallback = fields["fallback"]
+        if fallback is not None and self.fallback is None:
+            subscriber._fallbacks[fallback] = subscriber._fallbacks.get(fallback, 0) + 1
+        self.fallback = fallback
 
     def _check_gives_patches(self) -> None:
         if self._subscriber._is_into:

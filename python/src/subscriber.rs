@@ -191,6 +191,8 @@ struct Told {
     downloaded: u64,
     routes: Vec<(Option<u64>, u64)>,
     times: [f64; 4],
+    /// Why the tensors were loaded as a whole.
+    fallback: Option<&'static str>,
 }
 
 /// What is being used by another thread is not waited for: it may itself wait for the interpreter's lock.
@@ -699,7 +701,8 @@ impl Told {
     fn of<D>(switched: &Switched<D>) -> Self {
         let times = switched.times;
         let times = [times.plan, times.download, times.build, times.switch].map(|time| time.as_secs_f64());
-        Self { downloaded: switched.downloaded, routes: switched.routes.clone(), times }
+        let fallback = switched.fallback.map(Fallback::name);
+        Self { downloaded: switched.downloaded, routes: switched.routes.clone(), times, fallback }
     }
 }
 

@@ -133,8 +133,13 @@ def test_a_wrong_lane_means_a_whole_load(url: str, by: str, caplog: pytest.LogCa
     same = (model(0)["up.weight"] == model(1)["up.weight"]).nonzero()[0].tolist()
     with dc.Subscriber(url, into=tensors) as subscriber:
         subscriber.prepare(0).apply()
+        assert subscriber.fallbacks == {}
         tensors["up.weight"].view(torch.int16)[tuple(changed)] ^= 1
-        subscriber.prepare(1).apply()
+        update = subscriber.prepare(1)
+        update.apply()
+        # Does nothing the second time.
+        update.apply()
+        assert (update.fallback, subscriber.fallbacks) == ("proof", {"proof": 1})
         assert_holds(tensors, 1)
         assert subscriber.proof == "hashed"
         # A lane that does not change: only the check finds it.
@@ -148,6 +153,7 @@ def test_a_wrong_lane_means_a_whole_load(url: str, by: str, caplog: pytest.LogCa
         assert subscriber.proof is None and subscriber.checked is None
         subscriber.prepare(3).apply()
         assert_holds(tensors, 3)
+        assert subscriber.fallbacks == {"proof": 1, "check": 1}
 
 
 def test_a_write_between_proof_and_switch_is_refused(url: str, by: str) -> None:

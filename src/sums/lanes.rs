@@ -36,24 +36,30 @@ pub(crate) fn of_lanes<L: Lane, const N: usize>(lanes: impl Iterator<Item = (u32
             row = u64::from(number) / in_row;
             (end, products) = ((row + 1) * in_row, [[0; 2]; N]);
         }
-        for (products, lane) in products.iter_mut().zip(lanes) {
-            add::<L>(number, lane, products);
+        let (place, shift) = place::<L>(number);
+        for (products, &lane) in products.iter_mut().zip(&lanes) {
+            add::<L>(place, L::load(lane).to_u64() << shift, products);
         }
     }
     totals.iter_mut().zip(products).for_each(|(total, products)| total.add(row, products));
     totals.map(Total::sums)
 }
 
+/// The place in its row of a lane's first unit, and how many bits of that unit come before the lane.
 #[inline]
-fn add<L: Lane>(number: u32, lane: L::Bytes, products: &mut [u64; 2]) {
+fn place<L: Lane>(number: u32) -> (usize, u64) {
     let byte = u64::from(number) * size_of::<L>() as u64;
-    // Lanes do not reach beyond a row.
-    let place = usize::try_from(byte / 2 % ROW as u64).unwrap_or(0);
-    let mut value = L::load(lane).to_u64() << (8 * (byte % 2));
-    for low in TABLES.low.iter().skip(place).take(size_of::<L>().div_ceil(2)) {
-        for (products, &low) in products.iter_mut().zip(low) {
-            *products = products.wrapping_add((value & 0xFFFF) * u64::from(low));
-        }
+    // Less than a row.
+    (usize::try_from(byte / 2 % ROW as u64).unwrap_or(0), 8 * (byte % 2))
+}
+
+/// Adds the units of a value. Lanes do not reach beyond a row.
+#[inline]
+fn add<L: Lane>(place: usize, mut value: u64, [first, second]: &mut [u64; 2]) {
+    for &[one, other] in &TABLES.low[place..][..size_of::<L>().div_ceil(2)] {
+        let unit = value & 0xFFFF;
+        *first = first.wrapping_add(unit * u64::from(one));
+        *second = second.wrapping_add(unit * u64::from(other));
         value >>= 16;
     }
 }

@@ -33,13 +33,14 @@ pub(crate) fn run(options: &Arguments) -> Result {
 
     let own = root()?.join("bench/rivals");
     let worker = target()?.join("release").join("worker");
-    let words: [(&str, OsString); 6] = [
+    let words: [(&str, OsString); 7] = [
         ("--tool", tool()?.into()),
         ("--worker", worker.into()),
         ("--command", typed(options.directory.as_deref()).into()),
         ("--rounds", options.rounds.to_string().into()),
         ("--results", own.join("RESULTS.md").into()),
         ("--plot", own.join("rivals.svg").into()),
+        ("--readme", root()?.join("README.md").into()),
     ];
     let mut arguments: Vec<OsString> = vec!["rivals.py".into()];
     arguments.extend(words.into_iter().flat_map(|(option, value)| [option.into(), value]));
