@@ -1,5 +1,5 @@
-"""What brings servers of vLLM to a version when a trainer says so, for `deltachain.trl` and `deltachain.vllm`. Needs no
-vLLM."""
+"""The client with which a trainer updates servers of vLLM, for `deltachain.trl` and `deltachain.vllm`. It does not
+import vLLM."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from ._settings import choice, number
 
 __all__ = ["DeltachainWeightSyncClient", "SyncClient", "end_update", "send"]
 
-# Digits of the state digest in the name of a version.
-_DIGITS = 12
+
+def _named(version: int, digest: str) -> str:
+    """What servers call a version, as followers of the tool expect it."""
+    return f"{version}@{digest[:12]}"
 
 
 class SyncClient(Protocol):
@@ -35,12 +37,12 @@ class SyncClient(Protocol):
 
 
 def send(client: SyncClient, published: Published) -> None:
-    """Brings the servers of a client to a version. Who pauses them also resumes them. After a failure no update is
+    """Updates the servers of a client to a version. Whoever pauses them also resumes them. After a failure no update is
     open."""
     try:
         client.start_weight_update()
         client.update_weights({"version": published.version, "digest": published.digest})
-        client.finish_weight_update(f"{published.version}@{published.digest[:_DIGITS]}")
+        client.finish_weight_update(_named(published.version, published.digest))
     except BaseException:
         end_update(client)
         raise
@@ -61,19 +63,19 @@ class DeltachainWeightSyncClient:
             engine.send_weights(model)
             client.resume()
 
-    It has the methods of vLLM's `VLLMWeightSyncClient`. Beside these it pauses and resumes the servers, allows no other
-    process to update them, asks their workers what they hold, and recovers after a failure: docs/engines.md, "What is
+    It has the methods of vLLM's `VLLMWeightSyncClient`. It also pauses and resumes the servers, keeps other processes
+    from updating them, asks their workers for their version, and recovers after a failure: docs/engines.md, "What is
     asked of a server of vLLM".
 
-    A server that fails drops out of the update and resumes with the version that it holds. `finish_weight_update`
-    raises its error; if all servers fail, the method raises in which the last one does. One that may hold parts of two
-    versions stays paused until an update succeeds. The first error is raised, those of other servers are its notes.
+    A server that fails drops out of the update, and resumes with the version that it holds; one that may hold parts of
+    two versions stays paused until an update succeeds. The error is raised by `finish_weight_update`, or as soon as no
+    server is left. If several servers fail, the errors of the others are its notes.
 
     Args:
         servers: `http://HOST:PORT` of servers in developer mode (`VLLM_SERVER_DEV_MODE=1`).
         pause: what becomes of the requests that a server is answering at an update.
 
-            `"keep"`: they stand still, and go on with the new weights. One answer is then made of two versions.
+            `"keep"`: they are kept, and continue with the new weights. One answer is then made of two versions.
 
             `"wait"`: they end first, within `timeout`.
 
@@ -143,13 +145,14 @@ class DeltachainWeightSyncClient:
         servers.start()
 
     def update_weights(self, update_info: Mapping[str, Any]) -> None:
-        """Lets the servers load a version.
+        """Loads a version into the servers.
 
         Args:
             update_info: `version`, its number, and `digest`, all 64 digits of its state digest.
 
         Raises:
-            UsageError: if either is missing; the update ends, and the servers resume with what they hold.
+            UsageError: if no update was started, or either is missing: then the update ends, and the servers resume
+                with the version that they hold.
             IoError: if all servers fail.
         """
         servers = self._begun()
@@ -158,7 +161,7 @@ class DeltachainWeightSyncClient:
         if not isinstance(version, int) or not isinstance(digest, str):
             servers.resume()
             raise UsageError(f"USAGE: update_info must have a version and its digest, not {update_info!r:.60}")
-        self._name = f"{version}@{digest[:_DIGITS]}"
+        self._name = _named(version, digest)
         servers.update(version, digest)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
@@ -179,8 +182,8 @@ class DeltachainWeightSyncClient:
         servers.finish(name)
 
     def resume(self) -> None:
-        """Resumes the servers after an update. Ends one that is not finished: its servers resume with what they hold,
-        if that is whole.
+        """Resumes the servers after an update. If it was not finished, it ends, and servers with a whole version resume
+        with that.
 
         Raises:
             IoError: if a server stays paused.

@@ -1,4 +1,4 @@
-"""The trainer's side of vLLM's backend, in vLLM's words: publishes a version, and brings servers to it."""
+"""The trainer's side of vLLM's backend: vLLM's interface for trainers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["DeltachainTrainerInitInfo", "DeltachainTrainerWeightTransferEngine"]
 
 @dataclass
 class DeltachainTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
-    """What the trainer's side is made of.
+    """The chain, and settings.
 
     Attributes:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`. Created if there is none.
@@ -45,15 +45,15 @@ class DeltachainTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
 
 
 class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[DeltachainTrainerInitInfo]):  # type: ignore[misc]
-    """Publishes each version to a chain, and brings servers to it.
+    """Publishes each version to a chain, and updates servers to it.
 
         init_info = DeltachainTrainerInitInfo("s3://models/run7", like="base/", rank=0)
         engine = WeightTransferTrainerFactory.trainer_init(init_info, client=client)
         engine.send_weights(model)
 
     The servers are those of `client`: a `DeltachainWeightSyncClient`, which pauses them and recovers from failures; or
-    one of vLLM's own, whose caller pauses and resumes them (docs/integrations.md, "A trainer in vLLM's words"). Other
-    servers may follow the chain without the trainer's knowledge.
+    a client of vLLM's own, whose caller pauses and resumes them (docs/integrations.md, "A trainer in vLLM's words").
+    Other servers can follow the chain, unknown to the trainer.
 
     All methods are called on all ranks of the trainer.
     """
@@ -77,8 +77,8 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         client: VLLMWeightSyncClient,
         source: WeightSource | None = None,
     ) -> DeltachainTrainerWeightTransferEngine:
-        """Opens or creates the chain, gives the servers their settings, and ends an update that a trainer has left open
-        there when it was killed.
+        """Opens or creates the chain, gives the servers their settings, and ends an update that a killed trainer left
+        open.
 
         Args:
             init_info: the chain, and settings.
@@ -86,8 +86,9 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
             source: weights for `publish` and `send_weights` without `weights`.
 
         Raises:
-            Error: if the chain can neither be read nor created, or what the client raises: of
-                `DeltachainWeightSyncClient`, an `Error` too.
+            UnsupportedError: if the source does not have all tensors on each rank.
+            Error: if the chain can neither be read nor created.
+            Exception: from the client; from `DeltachainWeightSyncClient`, a `TimeoutError` or an `IoError`.
         """
         engine = cls(client=client, source=source, is_sender=init_info.is_sender)
         engine._init_info = dict(init_info.init_info)
@@ -104,7 +105,7 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
 
     @property
     def last(self) -> Published | None:
-        """The version that was published last from here; None on ranks that publish nothing."""
+        """The version that this process published last; None on ranks that publish nothing."""
         return None if self._publisher is None else self._publisher.last
 
     def publish(self, weights: Any = None, *, metadata: Mapping[str, Any] | None = None) -> None:
@@ -123,18 +124,18 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         if given is None:
             raise UsageError("USAGE: give weights=, or source= to trainer_init()")
         if self._publisher is None:
-            # Producing them may involve rank 0.
+            # Producing them may involve other ranks.
             deque(pairs(given), maxlen=0)
         else:
             self._publisher.publish(given, metadata=metadata)
 
     def update_servers(self) -> None:
-        """Brings the servers to the version that was published last. Can be repeated after a failure.
+        """Updates the servers to the version that was published last. Can be repeated after a failure.
 
         Raises:
             UsageError: if none was published.
-            Exception: what the client raises; of `DeltachainWeightSyncClient`, an `IoError`. With vLLM's own clients,
-                a server may then hold parts of two versions: leave it paused, and update it again.
+            Exception: from the client; from `DeltachainWeightSyncClient`, an `IoError`. With vLLM's own clients, a
+                server may then hold parts of two versions: leave it paused, and update it again.
         """
         if not self.is_sender:
             return
@@ -145,7 +146,7 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         send(self.client, self.last)
 
     def send_weights(self, weights: Any = None, *, metadata: Mapping[str, Any] | None = None) -> None:
-        """Publishes a version, and brings the servers to it: `publish`, then `update_servers`.
+        """Publishes a version, and updates the servers to it: `publish`, then `update_servers`.
 
         Raises:
             Exception: as these do.
@@ -154,7 +155,7 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         self.update_servers()
 
     def shutdown(self) -> None:
-        """Ends publishing. The client is the caller's to close."""
+        """Closes the publisher. The caller closes the client."""
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             publisher.close()

@@ -1,4 +1,4 @@
-"""The weight transfer backend `deltachain` for vLLM: servers follow a chain, and trainers bring them to versions.
+"""The weight transfer backend `deltachain` for vLLM: servers follow a chain, and trainers update them.
 
     vllm serve MODEL --weight-transfer-config '{"backend": "deltachain"}'
 

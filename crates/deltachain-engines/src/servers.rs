@@ -24,7 +24,7 @@ pub struct Servers {
     vllm: Vllm,
     seats: Vec<Seat>,
     timeout: Duration,
-    /// Those that have dropped out of the update that is running.
+    /// Those that have dropped out of the running update.
     failed: Mutex<Vec<Failure>>,
 }
 
@@ -121,13 +121,13 @@ impl Servers {
     pub fn start(&self) -> Result<(), Vec<Failure>> {
         locked(&self.failed).clear();
         self.step(|server, stage| {
-            *stage = Stage::Idle;
             // Nothing else is asked of a server that another process brings.
             self.vllm.claim(server)?;
             *stage = Stage::Begun(what_it_says(server, Ask::Change)?);
             self.vllm.start(server)?;
             Ok(())
-        })
+        });
+        self.left()
     }
 
     /// Makes the servers load this version.
@@ -136,10 +136,12 @@ impl Servers {
     /// Those of all servers, if none is left; USAGE if no update has been started.
     pub fn update(&self, version: u64, state: &str) -> Result<(), Vec<Failure>> {
         let version = Version { number: version, state: state.to_owned() };
+        self.left()?;
         self.step(|server, stage| match stage {
             Stage::Begun(_) => Ok(self.vllm.load(server, &version)?),
             _ => Ok(()),
-        })
+        });
+        self.left()
     }
 
     /// Ends the update. The servers say that they have what is named so, and stay paused until
@@ -148,13 +150,14 @@ impl Servers {
     /// # Errors
     /// Those of all servers that have failed since the update was started; USAGE if none was.
     pub fn finish(&self, name: &str) -> Result<(), Vec<Failure>> {
+        self.left()?;
         self.step(|server, stage| {
             if let Stage::Begun(_) = stage {
                 finish(server, name)?;
                 *stage = Stage::Brought;
             }
             Ok(())
-        })?;
+        });
         let mut failed = mem::take(&mut *locked(&self.failed));
         if failed.is_empty() {
             return Ok(());
@@ -173,7 +176,7 @@ impl Servers {
             if *stage == Stage::Brought {
                 resume(server).map_err(|error| Failure { stays_paused: true, ..error.into() })?;
                 *stage = Stage::Idle;
-            } else if self.stays_paused(server, stage) {
+            } else if self.recover(server, stage) {
                 let error =
                     server.failed("/resume", "the update was not finished, and it may hold parts of two versions");
                 return Err(Failure { stays_paused: true, ..error.into() });
@@ -191,28 +194,30 @@ impl Servers {
         }));
     }
 
-    /// Does a step of an update with all servers. One that fails goes on with what it holds.
-    fn step(&self, act: impl Fn(&Server, &mut Stage) -> Result<(), Failure> + Sync) -> Result<(), Vec<Failure>> {
+    /// Does a step of an update with all servers. One that fails drops out, and goes on with what it holds.
+    fn step(&self, act: impl Fn(&Server, &mut Stage) -> Result<(), Failure> + Sync) {
         let done = self.all(|server, stage| {
-            act(server, stage).map_err(|failure| Failure { stays_paused: self.stays_paused(server, stage), ..failure })
+            act(server, stage).map_err(|failure| Failure { stays_paused: self.recover(server, stage), ..failure })
         });
-        let mut failed = locked(&self.failed);
-        failed.extend(done.err().into_iter().flatten());
-        if self.seats.iter().any(|seat| *locked(&seat.stage) != Stage::Idle) {
-            return Ok(());
-        }
-        if failed.is_empty() {
-            failed.push(Error::usage("no update has been started").into());
-        }
-        Err(mem::take(&mut *failed))
+        locked(&self.failed).extend(done.err().into_iter().flatten());
     }
 
-    /// Ends the update of a server, if one was begun: it goes on with what it holds. Whether it does not.
-    fn stays_paused(&self, server: &Server, stage: &mut Stage) -> bool {
-        match mem::take(stage) {
-            Stage::Begun(said) => self.vllm.go_on(server, &said, true).is_paused,
-            _ => false,
+    /// Whether a server is left in the update.
+    fn left(&self) -> Result<(), Vec<Failure>> {
+        if self.seats.iter().any(|seat| matches!(*locked(&seat.stage), Stage::Begun(_))) {
+            return Ok(());
         }
+        let failed = mem::take(&mut *locked(&self.failed));
+        Err(if failed.is_empty() { vec![Error::usage("no update has been started").into()] } else { failed })
+    }
+
+    /// Ends the update of a server, if one was begun: it goes on with what it holds, if that is whole. Gives whether it
+    /// stays paused.
+    fn recover(&self, server: &Server, stage: &mut Stage) -> bool {
+        let Stage::Begun(said) = stage else { return false };
+        let is_paused = self.vllm.go_on(server, said, true).is_paused;
+        *stage = Stage::Idle;
+        is_paused
     }
 
     /// Does something with all servers at the same time.

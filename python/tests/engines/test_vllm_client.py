@@ -18,7 +18,7 @@ import deltachain as dc
 from deltachain._vllm_client import end_update, send
 from deltachain.vllm import DeltachainWeightSyncClient
 
-STATE, END = UPDATE[0], UPDATE[4]
+STATE = UPDATE[0]
 
 
 @pytest.fixture
@@ -188,6 +188,25 @@ def test_an_update_that_is_given_up_leaves_servers_with_what_they_hold(
         client.resume()
     assert raised.value.file == servers[0].url and servers[0].is_paused
     assert all(serves(one, versions[1]) for one in servers[1:])
+    client.close()
+
+
+def test_an_update_before_the_servers_were_resumed(servers: list[StandIn], versions: list[dc.Published]) -> None:
+    client = begun(servers)
+    send(client, versions[0])
+    for call in (lambda: client.update_weights({"version": 1, "digest": ""}), client.finish_weight_update):
+        with pytest.raises(dc.UsageError, match="no update has been started"):
+            call()
+    assert all(one.is_paused for one in servers)
+    servers[0].fails_once = {STATE}
+    with pytest.raises(dc.IoError, match="the engine says why") as raised:
+        send(client, versions[1])
+    # It was brought to the version before, so it goes on.
+    assert raised.value.file == servers[0].url and not hasattr(raised.value, "__notes__")
+    assert serves(servers[0], versions[0])
+    assert all(serves(one, versions[1]) for one in servers[1:])
+    update(client, versions[2])
+    assert all(serves(one, versions[2]) for one in servers)
     client.close()
 
 
