@@ -153,7 +153,7 @@ def between(document: Path, name: str, lines: list[str]) -> None:
 
 def proofs(run: Run) -> None:
     """All that is run. A part that ends in an error does not keep the others from running."""
-    for part in (small, over_http, started, followed, trained, experts, times, regions):
+    for part in (small, over_http, started, followed, trained, upstream, experts, times, regions):
         try:
             part(run)
         except RuntimeError as error:
@@ -215,6 +215,12 @@ def trained(run: Run) -> None:
     out = run.work / "trl.json"
     rows = run.child("trl_sync.py", run.work / "trl", out, out=out, python=run.trainers)
     run.rows("AsyncGRPOTrainer of TRL, reload, over HTTP", rows)
+
+
+def upstream(run: Run) -> None:
+    """What is for vLLM's tree, and a trainer in vLLM's words."""
+    out = run.work / "qwen3" / "upstream.json"
+    run.rows("upstream/vllm, and a trainer's engine", run.child("upstream.py", out.parent, out, out=out))
 
 
 def experts(run: Run) -> None:

@@ -9,19 +9,17 @@ TRL's other trainers take `deltachain.transformers.PublishCallback`.
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from . import _native
 from ._errors import TimeoutError, UsageError
 from ._host_copy import HostCopy, raw
 from ._like import Like
 from ._publisher import Published, Publisher
 from ._tensors import shaped
+from ._vllm_client import DeltachainWeightSyncClient, send
 
 __all__ = ["WeightTransfer"]
 
@@ -47,13 +45,8 @@ class WeightTransfer:
             `host_copies`, if any, have it.
         host_copies: directories of followers (`deltachain follow URL DIR`), as mounted on this machine.
         servers: `http://HOST:PORT` of servers of vLLM with the backend `deltachain`. No other process may update them.
-        pause: what becomes of the requests that a server is answering at an update.
-
-            `"keep"`: they stand still, and go on with the new weights. One answer is then made of two versions.
-
-            `"wait"`: they end first, within `timeout`.
-
-            `"abort"`: they end at once, with what they have.
+        pause: what becomes of the requests that a server is answering at an update: as in
+            `deltachain.vllm.DeltachainWeightSyncClient`.
         backend: settings for the servers' backend: `{"mode": "reload"}`; `{"host_copy": DIR}` for servers whose
             configuration names no chain.
         timeout: maximum seconds for a host copy or a request to a server.
@@ -92,8 +85,6 @@ class WeightTransfer:
             raise UsageError("USAGE: wait='staged' needs host_copies=")
         if wait == "published" and host_copies:
             raise UsageError("USAGE: host_copies= needs wait='staged' or wait='applied'")
-        if pause not in ("keep", "wait", "abort"):
-            raise UsageError(f"USAGE: pause must be 'keep', 'wait' or 'abort', not {pause!r}")
         if pause != "keep" and not servers:
             raise UsageError("USAGE: pause= needs servers=")
         if backend is not None and not servers:
@@ -106,10 +97,8 @@ class WeightTransfer:
         self._like = None if like is None else os.fspath(like)
         self._wait = wait
         self._host_copies = [os.fspath(copy) for copy in host_copies]
-        self._backend = json.dumps(dict(backend or {}))
-        self._pause = pause
-        self._urls = list(servers)
-        self._servers: _native.Servers | None = None
+        self._backend = dict(backend or {})
+        self._client = DeltachainWeightSyncClient(servers, pause=pause, timeout=timeout) if servers else None
         self._timeout = timeout
         self._frozen_from_like = frozen_from_like
         self._settings = publisher
@@ -148,8 +137,8 @@ class WeightTransfer:
             return
         published = job.result()
         self._stage(published.version)
-        if self._servers is not None:
-            self._servers.update(published.version, published.digest)
+        if self._client is not None:
+            send(self._client, published)
 
     def resume(self) -> None:
         """With `wait="applied"`, resumes the servers.
@@ -157,8 +146,8 @@ class WeightTransfer:
         Raises:
             IoError: if a server fails to resume.
         """
-        if self._servers is not None:
-            self._servers.resume()
+        if self._client is not None:
+            self._client.resume()
 
     def destroy(self) -> None:
         """Waits for the running publish.
@@ -172,20 +161,16 @@ class WeightTransfer:
                 publisher.close()
             finally:
                 self._last = publisher.last
-                servers, self._servers = self._servers, None
-                if servers is not None:
-                    servers.end()
+                if self._client is not None:
+                    self._client.close()
 
     def _opened(self) -> Publisher:
         # TRL does not call `init_weight_transfer` again if the same trainer trains twice.
         if self._publisher is None:
             publisher = Publisher(self._url, like=self._like, **self._settings)
             try:
-                if self._urls:
-                    name = f"{socket.gethostname()}:process {os.getpid()}"
-                    servers = _native.Servers(self._urls, self._backend, name, self._timeout, self._pause)
-                    servers.begin()
-                    self._servers = servers
+                if self._client is not None:
+                    self._client.init_weight_transfer_engine(self._backend)
             except BaseException:
                 publisher.close()
                 raise

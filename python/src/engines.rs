@@ -71,12 +71,22 @@ impl Servers {
         })
     }
 
-    /// Brings them to a version; they are paused afterwards.
+    /// Pauses them, and begins an update.
+    fn start(&self, py: Python<'_>) -> PyResult<()> {
+        self.with_all(py, |servers, _| servers.start())
+    }
+
+    /// Makes them load a version.
     fn update(&self, py: Python<'_>, version: u64, digest: String) -> PyResult<()> {
         self.with_all(py, |servers, _| servers.update(version, &digest))
     }
 
-    /// Lets those go on that have been brought to a version.
+    /// Ends the update; they are paused afterwards. If any has failed, all go on that hold a whole version.
+    fn finish(&self, py: Python<'_>, name: String) -> PyResult<()> {
+        self.with_all(py, |servers, _| servers.finish(&name))
+    }
+
+    /// Lets those go on that have been brought to a version, and ends an update that was not finished.
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
         self.with_all(py, |servers, _| servers.resume())
     }

@@ -1,15 +1,16 @@
-//! Servers of vLLM that a trainer brings to each version: all of them at the same time, and they stay paused until it
-//! says that they may go on.
+//! Servers of vLLM that a trainer brings to each version: all of them at the same time, by the steps of vLLM's own
+//! interface, and they stay paused until it says that they may go on.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 
-use crate::engine::{Pause, Trouble, Version};
+use crate::engine::{Pause, Version};
 use crate::server::{Ask, Server, parse_url};
-use crate::vllm::{Denied, Vllm, resume};
+use crate::vllm::{Denied, Vllm, finish, resume, what_it_says};
 
 /// No timeout is longer.
 const LONGEST: Duration = Duration::from_hours(24);
@@ -23,13 +24,26 @@ pub struct Servers {
     vllm: Vllm,
     seats: Vec<Seat>,
     timeout: Duration,
+    /// Those that have dropped out of the running update.
+    failed: Mutex<Vec<Failure>>,
 }
 
 #[derive(Debug)]
 struct Seat {
     server: Server,
+    stage: Mutex<Stage>,
+}
+
+/// How far a server is.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// It serves, as far as is known here.
+    #[default]
+    Idle,
+    /// It may have been paused, and an update may be open. What it said before.
+    Begun(String),
     /// It has been brought to a version, and not told to go on.
-    is_paused: AtomicBool,
+    Brought,
 }
 
 /// Why something was not done with a server.
@@ -55,13 +69,6 @@ impl From<Denied> for Failure {
     }
 }
 
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Self {
-        let stays_paused = trouble.left.is_some_and(|left| left.is_paused);
-        Self { stays_paused, ..trouble.error.into() }
-    }
-}
-
 impl Servers {
     /// Servers at these URLs, whose backend is told this JSON object: what docs/integrations.md says of `init_info`.
     /// `name` is what this process calls itself; `timeout` is that of each request, of a day at most, and of a server
@@ -73,10 +80,10 @@ impl Servers {
         let timeout = timeout.min(LONGEST);
         let seat = |url: &String| {
             let url = parse_url(url).map_err(|text| Error::usage(format!("{url}: {text}")))?;
-            Ok(Seat { server: Server::new(&url, None, timeout)?, is_paused: AtomicBool::new(false) })
+            Ok(Seat { server: Server::new(&url, None, timeout)?, stage: Mutex::default() })
         };
         let vllm = Vllm::new(backend, name, Duration::ZERO, pause)?;
-        Ok(Self { vllm, seats: urls.iter().map(seat).collect::<Result<_>>()?, timeout })
+        Ok(Self { vllm, seats: urls.iter().map(seat).collect::<Result<_>>()?, timeout, failed: Mutex::default() })
     }
 
     /// Waits until all servers answer, and tells their backends where versions are. `wait` is called, from several
@@ -86,7 +93,7 @@ impl Servers {
     /// # Errors
     /// Those of servers that are not there in time, refuse, or belong to another process after it was waited for.
     pub fn begin(&self, wait: &(dyn Fn(Duration, Option<&Error>) -> Result<()> + Sync)) -> Result<(), Vec<Failure>> {
-        self.all(|Seat { server, .. }| {
+        self.all(|server, _| {
             let began = Instant::now();
             while let Err(error) = server.get("/health", Ask::Question) {
                 if began.elapsed() >= self.timeout {
@@ -106,36 +113,73 @@ impl Servers {
         })
     }
 
-    /// Brings all servers to this version. They are paused afterwards, until [`resume`](Self::resume). If that fails
-    /// with some, all that hold a whole version go on.
+    /// Pauses all servers, and begins an update of each. One that fails, here or in a later step, drops out: it goes on
+    /// with what it holds, if that is whole, and [`finish`](Self::finish) gives its failure.
     ///
     /// # Errors
-    /// Those of servers that refuse, do not answer, or belong to another process.
-    pub fn update(&self, version: u64, state: &str) -> Result<(), Vec<Failure>> {
-        let version = Version { number: version, state: state.to_owned() };
-        let updated = self.all(|Seat { server, is_paused }| {
-            is_paused.store(false, Ordering::Relaxed);
+    /// Those of all servers, if none is left.
+    pub fn start(&self) -> Result<(), Vec<Failure>> {
+        locked(&self.failed).clear();
+        self.step(|server, stage| {
             // Nothing else is asked of a server that another process brings.
             self.vllm.claim(server)?;
-            self.vllm.update(server, &version, true)?;
-            is_paused.store(true, Ordering::Relaxed);
+            *stage = Stage::Begun(what_it_says(server, Ask::Change)?);
+            self.vllm.start(server)?;
             Ok(())
         });
-        updated.map_err(|mut failures| {
-            failures.extend(self.resume().err().into_iter().flatten());
-            failures
-        })
+        self.left()
     }
 
-    /// Lets the servers go on that have been brought to a version.
+    /// Makes the servers load this version.
     ///
     /// # Errors
-    /// Those of servers that do not.
+    /// Those of all servers, if none is left; USAGE if no update has been started.
+    pub fn update(&self, version: u64, state: &str) -> Result<(), Vec<Failure>> {
+        let version = Version { number: version, state: state.to_owned() };
+        self.left()?;
+        self.step(|server, stage| match stage {
+            Stage::Begun(_) => Ok(self.vllm.load(server, &version)?),
+            _ => Ok(()),
+        });
+        self.left()
+    }
+
+    /// Ends the update. The servers say that they have what is named so, and stay paused until
+    /// [`resume`](Self::resume). If any server has failed, all others go on.
+    ///
+    /// # Errors
+    /// Those of all servers that have failed since the update was started; USAGE if none was.
+    pub fn finish(&self, name: &str) -> Result<(), Vec<Failure>> {
+        self.left()?;
+        self.step(|server, stage| {
+            if let Stage::Begun(_) = stage {
+                finish(server, name)?;
+                *stage = Stage::Brought;
+            }
+            Ok(())
+        });
+        let mut failed = mem::take(&mut *locked(&self.failed));
+        if failed.is_empty() {
+            return Ok(());
+        }
+        failed.extend(self.resume().err().into_iter().flatten());
+        Err(failed)
+    }
+
+    /// Lets the servers go on that have been brought to a version, and ends an update that has not been finished: its
+    /// servers go on with what they hold, if that is whole.
+    ///
+    /// # Errors
+    /// Those of servers that stay paused.
     pub fn resume(&self) -> Result<(), Vec<Failure>> {
-        self.all(|Seat { server, is_paused }| {
-            if is_paused.load(Ordering::Relaxed) {
+        self.all(|server, stage| {
+            if *stage == Stage::Brought {
                 resume(server).map_err(|error| Failure { stays_paused: true, ..error.into() })?;
-                is_paused.store(false, Ordering::Relaxed);
+                *stage = Stage::Idle;
+            } else if self.recover(server, stage) {
+                let error =
+                    server.failed("/resume", "the update was not finished, and it may hold parts of two versions");
+                return Err(Failure { stays_paused: true, ..error.into() });
             }
             Ok(())
         })
@@ -144,17 +188,43 @@ impl Servers {
     /// Other processes may bring the servers versions.
     pub fn end(&self) {
         // One that does not answer gives it up by itself.
-        drop(self.all(|Seat { server, .. }| {
+        drop(self.all(|server, _| {
             self.vllm.give_up(server);
             Ok(())
         }));
     }
 
-    /// Does a step with all servers at the same time.
-    fn all(&self, step: impl Fn(&Seat) -> Result<(), Failure> + Sync) -> Result<(), Vec<Failure>> {
+    /// Does a step of an update with all servers. One that fails drops out, and goes on with what it holds.
+    fn step(&self, act: impl Fn(&Server, &mut Stage) -> Result<(), Failure> + Sync) {
+        let done = self.all(|server, stage| {
+            act(server, stage).map_err(|failure| Failure { stays_paused: self.recover(server, stage), ..failure })
+        });
+        locked(&self.failed).extend(done.err().into_iter().flatten());
+    }
+
+    /// Whether a server is left in the update.
+    fn left(&self) -> Result<(), Vec<Failure>> {
+        if self.seats.iter().any(|seat| matches!(*locked(&seat.stage), Stage::Begun(_))) {
+            return Ok(());
+        }
+        let failed = mem::take(&mut *locked(&self.failed));
+        Err(if failed.is_empty() { vec![Error::usage("no update has been started").into()] } else { failed })
+    }
+
+    /// Ends the update of a server, if one was begun: it goes on with what it holds, if that is whole. Gives whether it
+    /// stays paused.
+    fn recover(&self, server: &Server, stage: &mut Stage) -> bool {
+        let Stage::Begun(said) = stage else { return false };
+        let is_paused = self.vllm.go_on(server, said, true).is_paused;
+        *stage = Stage::Idle;
+        is_paused
+    }
+
+    /// Does something with all servers at the same time.
+    fn all(&self, act: impl Fn(&Server, &mut Stage) -> Result<(), Failure> + Sync) -> Result<(), Vec<Failure>> {
+        let act = &|seat: &Seat| act(&seat.server, &mut locked(&seat.stage));
         let failures: Vec<Failure> = thread::scope(|scope| {
-            let step = &step;
-            let start = |seat| thread::Builder::new().spawn_scoped(scope, move || step(seat));
+            let start = |seat| thread::Builder::new().spawn_scoped(scope, move || act(seat));
             let started: Vec<_> = self.seats.iter().map(start).collect();
             let done = started.into_iter().map(|thread| match thread {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
@@ -164,4 +234,8 @@ impl Servers {
         });
         if failures.is_empty() { Ok(()) } else { Err(failures) }
     }
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }

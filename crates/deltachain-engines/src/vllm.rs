@@ -103,27 +103,35 @@ impl Vllm {
     ///
     /// # Errors
     /// IO. It goes on with what it holds, if that is whole.
-    pub(crate) fn update(&self, server: &Server, version: &Version, may_be_other: bool) -> Result<Instant, Trouble> {
+    fn update(&self, server: &Server, version: &Version, may_be_other: bool) -> Result<Instant, Trouble> {
         let said = what_it_says(server, Ask::Change)?;
-        let began = self.try_update(server, version);
+        let began = self.start(server).and_then(|began| {
+            self.load(server, version)?;
+            finish(server, &version.name())?;
+            Ok(began)
+        });
         began.map_err(|error| Trouble { error, left: Some(self.go_on(server, &said, may_be_other)) })
     }
 
-    fn try_update(&self, server: &Server, version: &Version) -> Result<Instant> {
+    /// Pauses the server, and begins an update. Gives when it was told to pause.
+    pub(crate) fn start(&self, server: &Server) -> Result<Instant> {
         self.init(server)?;
         let began = Instant::now();
         server.post(&format!("/pause?mode={}", self.pause.name()), &json!({}), Ask::Change)?;
         end_update(server, Ask::Change)?;
         says(server, CHANGING)?;
         server.post("/start_weight_update", &json!({}), Ask::Once)?;
-        let update = json!({ "version": version.number, "digest": version.state, "follower": self.follower });
-        server.post("/update_weights", &json!({ "update_info": update }), Ask::Once)?;
-        server.post("/finish_weight_update", &json!({ "weight_version": version.name() }), Ask::Once)?;
         Ok(began)
     }
 
+    /// Makes its workers load a version.
+    pub(crate) fn load(&self, server: &Server, version: &Version) -> Result<()> {
+        let update = json!({ "version": version.number, "digest": version.state, "follower": self.follower });
+        server.post("/update_weights", &json!({ "update_info": update }), Ask::Once).map(drop)
+    }
+
     /// After a failure: lets the server go on with what it holds, if that is whole. `said` is what it said before.
-    fn go_on(&self, server: &Server, said: &str, may_be_other: bool) -> Seen {
+    pub(crate) fn go_on(&self, server: &Server, said: &str, may_be_other: bool) -> Seen {
         // If this fails too, the workers are asked all the same.
         drop(end_update(server, Ask::Question));
         let held = self.ask(server, self.lease, Ask::Question).unwrap_or(Held::Torn);
@@ -203,7 +211,8 @@ fn held_by(worker: &Value) -> Option<Held> {
     }
 }
 
-fn what_it_says(server: &Server, ask: Ask) -> Result<String> {
+/// The text that it names its weights with.
+pub(crate) fn what_it_says(server: &Server, ask: Ask) -> Result<String> {
     Ok(text(&server.get("/weight_info", ask)?, "weight_version").to_owned())
 }
 
@@ -215,6 +224,11 @@ fn says(server: &Server, name: &str) -> Result<()> {
 /// Ends an update that somebody has left open.
 fn end_update(server: &Server, ask: Ask) -> Result<()> {
     server.post(WORKERS, &json!({ "method": "deltachain_end_update" }), ask).map(drop)
+}
+
+/// Ends an update. The server says that it has what is named so.
+pub(crate) fn finish(server: &Server, name: &str) -> Result<()> {
+    server.post("/finish_weight_update", &json!({ "weight_version": name }), Ask::Once).map(drop)
 }
 
 /// Lets the server go on.

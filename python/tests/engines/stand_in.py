@@ -55,6 +55,7 @@ class StandIn:
         fails_once: the same, and each only once.
         tears: whether an update that fails has touched the weights.
         breaks: paths whose first request loses its connection.
+        chain: the digest of each version that it can get; None: any.
         seen: called with each request, before it is answered.
         pause_mode: what was to become of running requests when it was paused last.
         owner: who brings it versions.
@@ -67,6 +68,7 @@ class StandIn:
         self.fails_once: set[str] = set()
         self.tears = True
         self.breaks: set[str] = set()
+        self.chain: dict[int, str] | None = None
         self.seen: Callable[[Call], None] = lambda call: None
         self.owner: str | None = None
         self.owner_asks: int | None = None
@@ -186,18 +188,30 @@ class StandIn:
             "owner_seconds": 0.01 if is_other else None,
         }
 
-    def _update(self, version: int, digest: str, follower: str | None = None) -> None:
+    def _update(self, version: int | None = None, digest: str = "", follower: str | None = None) -> None:
         if not self.is_open:
             raise Refused("start_weight_update must be called before update_weights")
+        if version is None:
+            self.is_open = False
+            raise Refused("an update names a version")
         if not self.knows_chain or self.owner not in (None, follower):
             self.is_open = False
             raise Refused("the backend has no chain yet" if not self.knows_chain else f"{self.owner} brings it")
+        if self.chain is not None and self.chain.get(version) != digest:
+            self.is_open = False
+            raise Refused(f"version {version} has another digest")
         self.holds, self.has_received = (version, digest), True
 
     def taken(self) -> list[Call]:
         """What it was asked since this was called last."""
         calls, self.calls = self.calls, []
         return calls
+
+    def die(self) -> None:
+        """Nobody listens any more."""
+        self.http.shutdown()
+        self.thread.join()
+        self.http.server_close()
 
     def __enter__(self) -> StandIn:
         self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
@@ -207,6 +221,4 @@ class StandIn:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.http.shutdown()
-        self.thread.join()
-        self.http.server_close()
+        self.die()

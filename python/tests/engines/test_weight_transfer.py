@@ -392,7 +392,10 @@ def test_what_is_not_sent_is_that_of_the_checkpoint(tmp_path: Path) -> None:
         ({"host_copies": ["somewhere"]}, "wait='staged'"),
         ({"backend": {"mode": "sparse"}}, "servers"),
         ({"pause": "wait"}, "servers"),
-        ({"pause": "hard"}, "'keep', 'wait' or 'abort', not 'hard'"),
+        (
+            {"wait": "applied", "servers": ["http://127.0.0.1:1"], "pause": "hard"},
+            "'keep', 'wait' or 'abort', not 'hard'",
+        ),
         ({"group": object()}, "group"),
         ({"frozen_from_like": True}, "needs like="),
     ],

@@ -177,7 +177,9 @@ impl Face {
             }
             Self::Trainer(servers) => {
                 let digest = format!("{version:064}");
-                let brought = servers.update(version.into(), &digest).and_then(|()| servers.resume());
+                let brought = servers.start().and_then(|()| servers.update(version.into(), &digest));
+                let brought = brought.and_then(|()| servers.finish(&name(version.into(), &json!(digest))));
+                let brought = brought.and_then(|()| servers.resume());
                 brought.err().map(|failures| (format!("{:#}", failures[0].error), failures[0].stays_paused))
             }
         }
