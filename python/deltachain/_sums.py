@@ -33,11 +33,15 @@ def at_once(device: torch.device) -> int:
 
 
 def as_lanes(tensor: torch.Tensor, width: int) -> torch.Tensor:
-    """A contiguous tensor as numbers of `width` bytes, in one row. It is the same memory."""
+    """The memory from the first to the last element of a tensor, as numbers of `width` bytes, in one row."""
     import torch
 
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.detach().reshape(-1).view(kinds[width])
+    if tensor.is_contiguous():
+        return tensor.detach().reshape(-1).view(kinds[width])
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    lanes: torch.Tensor = tensor.detach().view(kinds[width])
+    return lanes.as_strided((last + 1,), (1,))
 
 
 @cache

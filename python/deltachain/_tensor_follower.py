@@ -27,7 +27,7 @@ CHANGED_LANES, MEMORY, HASHED = "changed_lanes", "memory", "hashed"
 
 
 def needs_torch(into: Mapping[str, Any]) -> bool:
-    """Whether tensors are on a device, are parts, or share their memory: then torch patches them."""
+    """Whether tensors are on a device, are parts, do not lie in a row, or share their memory: then torch patches them."""
     places: set[int] = set()
     for value in into.values():
         if isinstance(value, Part | list | tuple) or hasattr(value, "to_local"):
@@ -38,7 +38,7 @@ def needs_torch(into: Mapping[str, Any]) -> bool:
         if device.type != "cpu":
             return True
         if str(value.layout) == "torch.strided" and not value.is_nested and value.numel():
-            if value.data_ptr() in places:
+            if value.data_ptr() in places or not value.is_contiguous():
                 return True
             places.add(value.data_ptr())
     return False
