@@ -12,7 +12,7 @@ from . import _native
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MODULUS", "PIECE_BYTES", "as_lanes", "at_once", "of_bytes", "of_lanes"]
+__all__ = ["MODULUS", "PIECE_BYTES", "as_lanes", "at_once", "of_bytes", "of_lanes", "of_storage"]
 
 # What sums are taken modulo: a prime.
 MODULUS = (1 << 31) - 1
@@ -66,6 +66,18 @@ def of_bytes(lanes: torch.Tensor, begin: int = 0) -> torch.Tensor:
         return _of_bytes(lanes, begin)
     # Many times as fast as torch there, and also with many threads.
     return torch.tensor(_native.sums_of(lanes, begin * lanes.element_size()), dtype=torch.int64)
+
+
+def of_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """The length of a tensor's storage, and the sums of each 16 MiB of it, as of the pieces of a tensor."""
+    import torch
+
+    storage = tensor.untyped_storage()
+    # Lanes of two bytes are quicker than single bytes.
+    kind = torch.int8 if storage.nbytes() % 2 else torch.int16
+    lanes = torch.empty(0, dtype=kind, device=storage.device).set_(storage)
+    pieces = [of_bytes(piece) for piece in lanes.split(PIECE_BYTES // lanes.element_size())]
+    return torch.stack([torch.full_like(pieces[0], storage.nbytes()), *pieces])
 
 
 def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:

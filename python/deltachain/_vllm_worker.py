@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._sums import PIECE_BYTES, of_bytes
+from ._sums import of_storage
 
 __all__ = ["Lease", "WeightSums", "add_to"]
 
@@ -37,22 +37,14 @@ class WeightSums:
 
 
 def _sums(model: torch.nn.Module) -> list[torch.Tensor]:
-    """The length and the sums of each storage once, since some parameters are views of others. Sums of each 16 MiB, as
-    of the pieces of a tensor."""
+    """The sums of each storage once, since some parameters are views of others."""
     storages = {}
     for parameter in model.parameters():
         storage = parameter.untyped_storage()
         if storage.nbytes():
-            storages[storage.data_ptr()] = storage
-    found = []
+            storages[storage.data_ptr()] = parameter
     with torch.inference_mode():
-        for storage in storages.values():
-            # Lanes of two bytes are quicker than single bytes.
-            kind = torch.int8 if storage.nbytes() % 2 else torch.int16
-            lanes = torch.empty(0, dtype=kind, device=storage.device).set_(storage)
-            pieces = [of_bytes(piece) for piece in lanes.split(PIECE_BYTES // lanes.element_size())]
-            found.append(torch.stack([torch.full_like(pieces[0], storage.nbytes()), *pieces]))
-    return found
+        return [of_storage(parameter) for parameter in storages.values()]
 
 
 def _packed(model: torch.nn.Module) -> list[Any]:
