@@ -33,7 +33,7 @@ def main() -> None:
     shutil.rmtree(folder / "chain", ignore_errors=True)
     engine = Updated(folder, plain=given.mode == "sparse")
     lines = []
-    with dc.Publisher(str(folder / "chain"), like=folder / "base") as publisher:
+    with dc.Publisher(str(folder / "chain"), like=folder / "base", profile="local") as publisher:
         for number in range(len(engine.rows)):
             published = publisher.publish_async(tensors_of(folder / f"saved-{number}")).result()
             begin = time.monotonic()
@@ -43,6 +43,8 @@ def main() -> None:
             while engine.engine(lambda backend: backend._copy.ready) != number:
                 time.sleep(0.01)
             staged = time.monotonic() - begin
+            # As clients do before the pause: it reads all weights.
+            engine.states()
             times = engine.update(number, digest=published.digest)
             begin = time.monotonic()
             forget(folder / f"saved-{number}")

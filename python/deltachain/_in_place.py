@@ -4,7 +4,7 @@ writes them. Only numbers of lanes and their values cross to the device; what is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -250,6 +250,11 @@ class Changes:
             room, used = values.new_empty(max(count, _ROOM // values.element_size())), 0
         self._rooms[key] = (room, used + count)
         return room[used : used + count].copy_(values)
+
+    def lanes(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]]:
+        """Stretches of memory, which lanes of them change (None: all), old and new values."""
+        for change in self._changes:
+            yield change.memory, change.places, change.old, change.new
 
     def switch(self) -> None:
         """Reads the lanes again, compares, and writes the new values.

@@ -6,8 +6,9 @@ runs on their addresses. What cannot be followed has to be loaded again, with a 
 
 from __future__ import annotations
 
+import gc
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ._errors import UsageError
 from ._parts import Part, overlapping
 from ._sums import as_lanes, of_storage
-from ._tensors import name_of
 
 __all__ = ["Map", "taken"]
 
@@ -31,6 +31,14 @@ _MOVES = frozenset(
     {
         "aten::cat", "aten::constant_pad_nd", "aten::flip", "aten::index", "aten::index_select", "aten::repeat",
         "aten::roll", "aten::stack",
+    }
+)  # fmt: skip
+
+# Operations that make a tensor of another one's form, and read none of its elements.
+_FORMS = frozenset(
+    {
+        "aten::empty_like", "aten::full_like", "aten::new_empty", "aten::new_empty_strided", "aten::new_full",
+        "aten::new_ones", "aten::new_zeros", "aten::ones_like", "aten::zeros_like",
     }
 )  # fmt: skip
 
@@ -67,6 +75,9 @@ class _Unknown(NamedTuple):
     names: frozenset[str]
 
 
+# What is in tensors that nothing was copied to while they were watched.
+_STRANGE = _Unknown("the loader copies a tensor that cannot be followed", frozenset())
+
 # None: a constant.
 _Source = _Place | _Unknown | None
 
@@ -82,9 +93,7 @@ class _Write(NamedTuple):
 
     def form(self) -> tuple[Any, ...]:
         """Which elements they are, in the order of the storage."""
-        own = (
-            (stride, length) for length, stride in zip(self.shape, self.strides, strict=True) if length > 1
-        )
+        own = ((stride, length) for length, stride in zip(self.shape, self.strides, strict=True) if length > 1)
         joined: list[tuple[int, int]] = []
         for stride, length in sorted(own):
             if joined and joined[-1][0] * joined[-1][1] == stride:
@@ -92,10 +101,6 @@ class _Write(NamedTuple):
             else:
                 joined.append((stride, length))
         return (self.offset, *joined)
-
-    def form_and_count(self) -> tuple[tuple[Any, ...], int]:
-        """Which elements they are, and how many."""
-        return self.form(), math.prod(self.shape)
 
     def end(self) -> int:
         """The element after the last."""
@@ -122,7 +127,7 @@ class _Storage:
         begin, nbytes: where it lies.
         width: bytes of an element.
         tensor: a tensor of it, if it is the model's.
-        names: of the model's tensors that lie in it.
+        names, given: the model's tensors that lie in it.
         writes: what was written to it, in order.
     """
 
@@ -132,6 +137,7 @@ class _Storage:
     width: int
     tensor: torch.Tensor | None = None
     names: list[str] = field(default_factory=list)
+    given: list[torch.Tensor] = field(default_factory=list)
     writes: list[_Write] = field(default_factory=list)
 
 
@@ -158,7 +164,7 @@ def taken(
     return _made(watch, own, before)
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(TorchDispatchMode):  # type: ignore[misc]
     """Sees what operations do to storages."""
 
     def __init__(self, memory: Sequence[tuple[str, torch.Tensor]]) -> None:
@@ -167,6 +173,8 @@ class _Watch(TorchDispatchMode):
         # Name to dtype and shape.
         self.infos: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         self._storages: dict[int, _Storage] = {}
+        # The ids of those that are not the model's.
+        self._passing: set[int] = set()
         # Where those of the checkpoint and of the model begin, and their ids.
         self._begins: list[tuple[int, int]] = []
         self.forms = _forms(memory)
@@ -174,23 +182,20 @@ class _Watch(TorchDispatchMode):
             if _is_seen(tensor) and tensor.untyped_storage().nbytes():
                 storage = self._added(tensor, is_root=True)
                 storage.names.append(name)
+                storage.given.append(tensor)
                 if storage.tensor is None:
                     storage.tensor = tensor.detach()
                     self.own[id(storage)] = storage
+        self._passing.clear()
 
     def given(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """The checkpoint, each tensor in a storage of its own."""
         for name, tensor in tensors:
             if name in self.infos:
                 raise UsageError(f"USAGE: duplicate tensor (tensor {name!r})", tensor=name)
-            tensor = tensor.detach()
             self.infos[name] = (tensor.dtype, tuple(tensor.shape))
-            if (
-                not tensor.is_contiguous()
-                or tensor.untyped_storage().nbytes() != tensor.nbytes
-                or tensor.untyped_storage()._cdata in self._storages
-            ):
-                tensor = tensor.clone(memory_format=torch.contiguous_format)
+            # A copy, of which nobody else knows: what is left of it at the end is kept by the loader.
+            tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
             self._forget()
             if tensor.numel():
                 place = _Place(name, 0, tensor.stride(), tensor.dtype)
@@ -199,24 +204,34 @@ class _Watch(TorchDispatchMode):
             yield name, tensor
             del tensor
 
-    def _added(self, tensor: torch.Tensor, *, is_root: bool) -> _Storage:
+    def _added(self, tensor: torch.Tensor, *, is_root: bool = False) -> _Storage:
         storage = tensor.untyped_storage()
         found = self._storages.get(storage._cdata)
         if found is None:
             ref = StorageWeakRef(storage)
             found = _Storage(ref, storage.data_ptr(), storage.nbytes(), tensor.element_size())
             self._storages[storage._cdata] = found
+            self._passing.add(storage._cdata)
             if is_root:
                 insort(self._begins, (found.begin, storage._cdata))
         return found
 
+    def kept(self) -> Iterator[str]:
+        """The tensors of the checkpoint that somebody keeps, or that a tensor was made from which somebody keeps."""
+        gc.collect()
+        self._forget()
+        for key in self._passing:
+            for write in self._storages[key].writes:
+                yield from _names_of(write.source)
+
     def _forget(self) -> None:
         """Forgets storages that are freed."""
-        gone = {key for key, storage in self._storages.items() if storage.tensor is None and storage.ref.expired()}
-        for key in gone:
-            del self._storages[key]
-        if gone:
-            self._begins = [one for one in self._begins if one[1] in self._storages]
+        for key in [key for key in self._passing if self._storages[key].ref.expired()]:
+            self._passing.remove(key)
+            root = (self._storages.pop(key).begin, key)
+            at = bisect_left(self._begins, root)
+            if self._begins[at : at + 1] == [root]:
+                del self._begins[at]
 
     def _found(self, tensor: Any) -> _Storage | None:
         """The storage in which a tensor lies; also if torch knows it under another id, as after a detour by numpy."""
@@ -251,21 +266,23 @@ class _Watch(TorchDispatchMode):
                 given = args[number] if number < len(args) else kwargs.get(argument.name)
                 written += _tensors([given])
         name = func._schema.name
-        unknown = _Unknown(f"the loader computes with {name.removeprefix('aten::')}", self._names(read))
+        # New tensors; views are of a storage that is known.
+        is_new = bool(read) and name not in _FORMS
+        made = [one for one in _tensors([result]) if is_new and _is_seen(one) and one.numel() and not self._found(one)]
         for tensor in written:
             if read or self._found(tensor) is not None:
-                self._written(tensor, None if name in _FILLS else unknown)
-        if not read:
-            return
-        for tensor in _tensors([result]):
-            if _is_seen(tensor) and tensor.numel() and self._found(tensor) is None:
-                self._added(tensor, is_root=False)
-                if name in _SAME:
-                    self._copied(tensor, args[0])
-                elif name in _MOVES:
-                    self._moved(func, args, kwargs, tensor)
-                else:
-                    self._written(tensor, unknown)
+                self._written(tensor, None if name in _FILLS else self._computed(name, read))
+        for tensor in made:
+            self._added(tensor)
+            if name in _SAME:
+                self._copied(tensor, args[0])
+            elif name in _MOVES:
+                self._moved(func, args, kwargs, tensor)
+            else:
+                self._written(tensor, self._computed(name, read))
+
+    def _computed(self, operation: str, read: Sequence[torch.Tensor]) -> _Unknown:
+        return _Unknown(f"the loader computes with {operation.removeprefix('aten::')}", self._names(read))
 
     def _is_followed(self, tensor: torch.Tensor) -> bool:
         storage = self._found(tensor)
@@ -300,7 +317,7 @@ class _Watch(TorchDispatchMode):
         if storage is None:
             if not _is_seen(tensor) or not tensor.numel():
                 return
-            storage = self._added(tensor, is_root=False)
+            storage = self._added(tensor)
         self._put(tensor, storage, (0,) * tensor.dim(), tuple(tensor.shape), source)
 
     def _put(
@@ -310,15 +327,14 @@ class _Watch(TorchDispatchMode):
         if offset is None:
             names = _names_of(source)
             count = storage.nbytes // storage.width
-            kind = torch.uint8
-            storage.writes.append(_Write(0, (count,), (1,), kind, _Unknown("elements are seen in another size", names)))
+            unknown = _Unknown("elements are seen in another size", names)
+            storage.writes.append(_Write(0, (count,), (1,), torch.uint8, unknown))
             return
         offset += sum(place * stride for place, stride in zip(start, tensor.stride(), strict=True))
         write = _Write(offset, shape, tensor.stride(), tensor.dtype, _cast(source, tensor.dtype))
         if storage.tensor is None:
             # Of a tensor on the way only the last matters.
-            form = write.form()
-            storage.writes = [other for other in storage.writes if other.form() != form]
+            storage.writes = [other for other in storage.writes if other[:3] != write[:3]]
         storage.writes.append(write)
 
     def _copied(self, target: torch.Tensor, origin: torch.Tensor) -> None:
@@ -329,37 +345,34 @@ class _Watch(TorchDispatchMode):
         storage = self._found(target)
         if source is None or not source.writes:
             if storage is not None:
-                self._written(target, _Unknown("the loader copies a tensor that cannot be followed", frozenset()))
+                self._written(target, _STRANGE)
             return
         if storage is None:
-            storage = self._added(target, is_root=False)
+            storage = self._added(target)
         if origin.shape != target.shape:
             origin = origin.expand(target.shape)
-        shifted = self._shifted(target, storage, origin, source)
-        if shifted is not None:
-            storage.writes += shifted
-            return
         straight = self._straight(origin, source)
         if straight is not None:
             self._put(target, storage, (0,) * target.dim(), tuple(target.shape), straight)
+            return
+        shifted = self._shifted(target, origin, source)
+        if shifted is not None:
+            storage.writes += shifted
             return
         codes = _Codes(self)
         for start, shape, one in codes.boxes(codes.of(origin)):
             self._put(target, storage, start, shape, one)
 
-    def _shifted(
-        self, target: torch.Tensor, storage: _Storage, origin: torch.Tensor, source: _Storage
-    ) -> list[_Write] | None:
+    def _shifted(self, target: torch.Tensor, origin: torch.Tensor, source: _Storage) -> list[_Write] | None:
         """Of a copy of all elements of a stretch, in the same order: what was written there, as of the new place."""
-        first, begin = self._offset(target, storage), self._offset(origin, source)
-        if first is None or begin is None or target.stride() != origin.stride() or len(source.writes) == 1:
-            return None
-        if target.dtype != origin.dtype:
+        first, begin = self._offset(target, self._found(target)), self._offset(origin, source)
+        if first is None or begin is None or target.dtype != origin.dtype or target.stride() != origin.stride():
             return None
         end = begin + origin.numel()
         if _extent(origin.shape, origin.stride()) != origin.numel():
             return None
-        made = []
+        # What is not known to be written comes from elsewhere.
+        made = [_Write(first, tuple(target.shape), target.stride(), target.dtype, _STRANGE)]
         for write in source.writes:
             if write.offset >= end or write.end() <= begin:
                 continue
@@ -468,8 +481,7 @@ class _Codes:
         watch = self._watch
         storage = watch._found(view)
         if storage is None or not storage.writes:
-            unknown = _Unknown("the loader copies a tensor that cannot be followed", frozenset())
-            return torch.full(view.shape, self._number(unknown), dtype=torch.int64, device="cpu")
+            return torch.full(view.shape, self._number(_STRANGE), dtype=torch.int64, device="cpu")
         offset = watch._offset(view, storage)
         if offset is None:
             unknown = _Unknown("elements are seen in another size", watch._names([view]))
@@ -477,7 +489,8 @@ class _Codes:
         straight = watch._straight(view, storage)
         if straight is not None:
             return self._numbers(tuple(view.shape), straight)
-        flat = torch.zeros(storage.nbytes // storage.width, dtype=torch.int64, device="cpu")
+        count = storage.nbytes // storage.width
+        flat = torch.full((count,), self._number(_STRANGE), dtype=torch.int64, device="cpu")
         for write in storage.writes:
             source = _seen(write.source, write.dtype, view.dtype)
             flat.as_strided(write.shape, write.strides, write.offset).copy_(self._numbers(write.shape, source))
@@ -569,7 +582,7 @@ class _Region(NamedTuple):
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    index: tuple[slice, ...]
+    box: tuple[slice, ...]
 
 
 class Map:
@@ -579,12 +592,15 @@ class Map:
         reload: tensors of the checkpoint that have to be loaded by the model's loader, and why.
         unused: tensors of the checkpoint that the loader puts nowhere in this process.
         unmapped: tensors of the model with elements that no tensor of the checkpoint is mapped to.
+        targets: for tensors of the checkpoint, the tensors of the model that share memory with what was made of them,
+            as far as that was seen.
     """
 
     def __init__(self) -> None:
         self.reload: dict[str, str] = {}
         self.unused: list[str] = []
         self.unmapped: list[str] = []
+        self.targets: dict[str, set[str]] = {}
         self._memory: list[torch.Tensor] = []
         self._forms: list[tuple[Any, ...]] = []
         self._dtypes: dict[str, torch.dtype] = {}
@@ -644,20 +660,27 @@ def _made(watch: _Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Map
     made = Map()
     made._forms = _forms(memory)
     made._dtypes = {name: dtype for name, (dtype, _) in watch.infos.items()}
-    refused: dict[str, str] = {}
+    refused = dict.fromkeys(watch.kept(), "the model keeps another tensor that is made of it")
     found: list[tuple[int, _Write]] = []
     # Tensors that have changed without being seen.
     hidden = {name for name, *_ in set(made._forms) - set(watch.forms)}
     for key, storage in watch.own.items():
         assert storage.tensor is not None
         made._memory.append(storage.tensor)
+        for write in storage.writes:
+            for name in _names_of(write.source):
+                made.targets.setdefault(name, set()).update(storage.names)
         kept = _settled(storage, refused)
         places = [write for write in kept if isinstance(write.source, _Place)]
         for name in hidden & set(storage.names):
             for write in places:
                 _refuse_all(write, f"the loader replaces {name}", refused)
         found += [(len(made._memory) - 1, write) for write in places]
-        is_all = _lanes(write.form_and_count() for write in places) * storage.width == storage.nbytes
+        if not places and any(isinstance(tensor, torch.nn.Parameter) for tensor in storage.given):
+            hidden.update(storage.names)
+        # Tied tensors count once.
+        lanes = {write.form(): math.prod(write.shape) for write in places}
+        is_all = sum(lanes.values()) * storage.width == storage.nbytes
         # What is filled with a constant counts as seen.
         is_seen = any(write.source is None for write in storage.writes) and not any(
             isinstance(write.source, _Unknown) and not write.source.names for write in kept
@@ -680,7 +703,7 @@ def _made(watch: _Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Map
         if name in made._regions or name in made.reload:
             continue
         if hidden:
-            made.reload[name] = f"no copy of it was seen, and {min(hidden)} has changed"
+            made.reload[name] = f"no copy of it was seen, and none that explains {min(hidden)}"
         else:
             made.unused.append(name)
     made.unmapped = _unmapped(watch, made)
@@ -689,19 +712,12 @@ def _made(watch: _Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Map
 
 def _unmapped(watch: _Watch, made: Map) -> list[str]:
     """The tensors with elements that no tensor of the checkpoint is mapped to."""
-    names: list[str] = []
-    for number, storage in enumerate(watch.own.values()):
-        regions = [one for own in made._regions.values() for one in own if one.storage == number]
-        if _lanes(((one.offset, one.shape, one.strides), math.prod(one.shape)) for one in regions) < (
-            storage.nbytes // storage.width
-        ):
-            names += storage.names
-    return names
-
-
-def _lanes(places: Iterable[tuple[Any, int]]) -> int:
-    """How many lanes there are in places that do not overlap. Each place counts once."""
-    return sum(dict(places).values())
+    mapped: list[dict[Any, int]] = [{} for _ in watch.own]
+    for regions in made._regions.values():
+        for storage, offset, shape, strides, _ in regions:
+            mapped[storage][offset, shape, strides] = math.prod(shape)
+    own = zip(watch.own.values(), mapped, strict=True)
+    return [name for one, places in own if sum(places.values()) * one.width < one.nbytes for name in one.names]
 
 
 def _settled(storage: _Storage, refused: dict[str, str]) -> list[_Write]:
@@ -724,24 +740,27 @@ def _settled(storage: _Storage, refused: dict[str, str]) -> list[_Write]:
                     own[name] = _reason(source, storage)
         if isinstance(source, _Unknown):
             own.update(dict.fromkeys(source.names, source.reason))
-    for own in lost.values():
-        for name, reason in own.items():
+    for reasons in lost.values():
+        for name, reason in reasons.items():
             refused.setdefault(name, reason)
-    for own in kept.values():
-        if len({_alike(write) for write in own}) > 1:
-            for write in own:
+    for tied in kept.values():
+        if len({_alike(write) for write in tied}) > 1:
+            for write in tied:
                 _refuse_all(write, f"several tensors are loaded to the same place in {storage.names[0]}", refused)
-    writes = [write for own in kept.values() for write in own]
+    writes = [write for tied in kept.values() for write in tied]
     while True:
         views = [
             (str(number), storage.tensor.as_strided(write.shape, write.strides, write.offset))
             for number, write in enumerate(writes)
-            if write.dtype.itemsize == storage.width
         ]
         pair = overlapping(views)
         if pair is None:
             return writes
         first, second = sorted(map(int, pair))
+        if _agree(writes[first], writes[second]):
+            inner = first if math.prod(writes[first].shape) < math.prod(writes[second].shape) else second
+            del writes[inner]
+            continue
         later = writes[second].source
         if isinstance(writes[first].source, _Place) or isinstance(later, _Place):
             both = isinstance(writes[first].source, _Place) and isinstance(later, _Place)
@@ -757,6 +776,22 @@ def _alike(write: _Write) -> tuple[Any, ...]:
     """What is the same for tied tensors."""
     place = write.source
     return (write.shape, write.strides, place.offset, place.strides) if isinstance(place, _Place) else (write,)
+
+
+def _agree(one: _Write, other: _Write) -> bool:
+    """Whether two writes put the same elements in the same places, and one has all of the other's: as when a part of a
+    tensor, which is another parameter, is copied to itself."""
+    if not (isinstance(one.source, _Place) and isinstance(other.source, _Place) and one.is_linear()):
+        return False
+    outer, inner = sorted((one, other), key=lambda write: math.prod(write.shape), reverse=True)
+    return (
+        other.is_linear()
+        and one.source.name == other.source.name
+        and one.source.offset - one.offset == other.source.offset - other.offset
+        and outer.end() - outer.offset == math.prod(outer.shape)
+        and outer.offset <= inner.offset
+        and inner.end() <= outer.end()
+    )
 
 
 def _is_other(source: _Source, name: str) -> bool:
@@ -779,7 +814,7 @@ def _boxes(
     """Cuts what was written into boxes of the checkpoint's tensor: of each the offset in the storage, shape and strides
     in the order of the tensor's dimensions, and index. None if there are too many."""
     steps = [math.prod(shape[at + 1 :]) for at in range(len(shape))]
-    found = []
+    found: list[tuple[int, tuple[int, ...], tuple[int, ...], tuple[slice, ...]]] = []
     dimensions = tuple(
         (length, theirs, own)
         for length, theirs, own in zip(write.shape, place.strides, write.strides, strict=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ._sums import of_storage
+from ._in_place import Changes
+from ._sums import MODULUS, PIECE_BYTES, of_lanes, of_storage
 
 __all__ = ["Lease", "WeightSums", "add_to"]
 
@@ -33,18 +34,42 @@ class WeightSums:
         if [id(one) for one in packed] != [id(one) for one in self._packed]:
             return False
         sums = _sums(model)
-        return len(sums) == len(self._sums) and all(map(torch.equal, sums, self._sums))
+        return len(sums) == len(self._sums) and all(map(torch.equal, sums.values(), self._sums.values()))
+
+    def after(self, changes: Changes) -> WeightSums:
+        """The sums after changes that have been proven. Reads only what changes."""
+        made = WeightSums.__new__(WeightSums)
+        made._packed = self._packed
+        made._sums = {begin: sums.clone() for begin, sums in self._sums.items()}
+        with torch.inference_mode():
+            for memory, places, old, new in changes.lanes():
+                begin, width = memory.untyped_storage().data_ptr(), memory.element_size()
+                if begin not in made._sums:
+                    # Of a buffer.
+                    continue
+                own = torch.arange(len(memory), device=memory.device) if places is None else places.long()
+                numbers = own + (memory.data_ptr() - begin) // width
+                sums, in_piece = made._sums[begin], PIECE_BYTES // width
+                pieces = numbers.div(in_piece, rounding_mode="floor")
+                for piece in pieces.unique().tolist():
+                    which = (pieces == piece).nonzero().view(-1)
+                    lanes = numbers.index_select(0, which) - piece * in_piece
+                    before, after = of_lanes(
+                        lanes, [len(which)], old.index_select(0, which), new.index_select(0, which)
+                    )
+                    sums[1 + piece] = (sums[1 + piece] + after[0] - before[0]).remainder(MODULUS)
+        return made
 
 
-def _sums(model: torch.nn.Module) -> list[torch.Tensor]:
-    """The sums of each storage once, since some parameters are views of others."""
+def _sums(model: torch.nn.Module) -> dict[int, torch.Tensor]:
+    """The sums of each storage once, by its address, since some parameters are views of others."""
     storages = {}
     for parameter in model.parameters():
         storage = parameter.untyped_storage()
         if storage.nbytes():
             storages[storage.data_ptr()] = parameter
     with torch.inference_mode():
-        return [of_storage(parameter) for parameter in storages.values()]
+        return {begin: of_storage(parameter) for begin, parameter in storages.items()}
 
 
 def _packed(model: torch.nn.Module) -> list[Any]:

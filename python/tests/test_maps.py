@@ -1,4 +1,4 @@
-"""Maps that are made by watching a model's own loader: fused, stacked, transposed, divided; and loaders that compute."""
+"""Maps that are made by watching a model's own loader: what it fuses, stacks, transposes, divides, and computes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Model(torch.nn.Module):
         return found
 
 
-def assert_follows(model: Model, found: Map, first: Weights, tmp_path: Path, size: int = 1) -> None:
+def assert_follows(model: Model, found: Map, first: Weights, tmp_path: Path) -> None:
     """What is written by the map equals what the loader loads, for a version in which a few elements change, NaN and
     -0 among them."""
     second = {name: tensor.clone() for name, tensor in first.items()}
@@ -218,7 +218,7 @@ def test_tied_names_are_written_once_and_refused_when_they_differ(tmp_path: Path
     with dc.Publisher(tmp_path / "untied", profile="local") as publisher:
         publisher.publish({"head": weights["embed"], "embed": weights["embed"]})
         publisher.publish(weights)
-    both = {name: model.w for name in weights}
+    both = dict.fromkeys(weights, model.w)
     subscriber = dc.Subscriber(tmp_path / "untied", into=both)
     subscriber.prepare(0).apply()
     with pytest.raises(dc.UsageError, match="differ in this version"):
@@ -251,6 +251,20 @@ def by_index(model: Any, tensor: Any) -> None:
     model.bad.data[torch.tensor([1, 0, 3, 2])] = tensor
 
 
+def keeping(model: Any, tensor: Any) -> None:
+    model.bad.data.copy_(tensor)
+    model.transposed = model.bad.t().contiguous()
+
+
+def computing(model: Any, tensor: Any) -> None:
+    model.bad.data.copy_(tensor)
+    model.doubled = [model.bad * 2]
+
+
+def once(model: Any, tensor: Any) -> None:
+    """It has been loaded before."""
+
+
 UNKIND: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "multiplies": (lambda model, tensor: model.bad.data.copy_(tensor * 2), "computes with mul"),
     "multiplies in place": (in_place, "computes with mul_"),
@@ -262,9 +276,12 @@ UNKIND: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         "casts bfloat16 to float32",
     ),
     "fills it later": (lambda model, tensor: model.bad.data.copy_(tensor).zero_(), "overwrites it in bad"),
-    "a copy by numpy": (by_numpy, "no copy of it was seen, and bad has changed"),
-    "all of it by numpy": (beside_torch, "no copy of it was seen, and bad has changed"),
-    "the tensor itself": (replaced, "no copy of it was seen, and bad has changed"),
+    "a copy by numpy": (by_numpy, "no copy of it was seen, and none that explains bad"),
+    "all of it by numpy": (beside_torch, "no copy of it was seen, and none that explains bad"),
+    "the tensor itself": (replaced, "the model keeps another tensor that is made of it"),
+    "keeps a copy": (keeping, "the model keeps another tensor that is made of it"),
+    "keeps what it computes": (computing, "the model keeps another tensor that is made of it"),
+    "loads once": (once, "no copy of it was seen, and none that explains bad"),
     "writes a part twice": (over, "to a part of bad twice"),
     "writes by indices": (by_index, "computes with index_put_"),
     "other elements": (lambda model, tensor: model.bad.data.copy_(tensor.roll(1, 0).sign()), "computes with sign"),
@@ -290,7 +307,7 @@ def test_what_cannot_be_followed_is_to_be_reloaded(name: str, is_zero: bool, tmp
     found = model.taken(weights)
     assert list(found.reload) == ["bad"]
     assert reason in found.reload["bad"]
-    assert list(found.into()) == ["good"] and found.unmapped == ["bad"]
+    assert list(found.into()) == ["good"] and "bad" in found.unmapped
 
 
 def test_another_dtype_than_the_checkpoint_has() -> None:
@@ -333,6 +350,7 @@ def test_a_tensor_made_from_the_model_is_followed_too(tmp_path: Path) -> None:
     def load(model: Any, name: str, tensor: Any) -> None:
         whole(model, name, tensor)
         model.up.data.copy_(model.w.view(2, 2, 6).permute(0, 2, 1)[:, :3])
+        model.same.copy_(model.w[1:3])
 
     model = Model(load, w=(4, 6), up=(2, 3, 2))
     model.register_buffer("same", model.w[1:3])
