@@ -411,10 +411,10 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
     def _load(self, taken: Version | Staged | None) -> tuple[Version | Staged, str]:
         """Loads a version. Returns what was loaded, for the log."""
         assert taken is not None
-        if self._known() == (taken.number, taken.digest):
-            how = "nothing, already loaded"
-        elif isinstance(taken, Staged):
+        if isinstance(taken, Staged):
             how = self._write(taken)
+        elif self._known() == (taken.number, taken.digest):
+            how = "nothing, already loaded"
         else:
             try:
                 self._is_torn = True
@@ -434,6 +434,9 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         """Writes a version in place, or loads all of it and makes the map."""
         copy, before = self._copy, self._holds
         assert isinstance(copy, EngineInPlace)
+        if staged.update._native is None:
+            # All workers hold it.
+            return "nothing, already loaded"
         self._is_torn, self._holds = True, None
         try:
             staged.update.apply()
