@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from . import _native
-from ._errors import CancelledError, IoError, StateMismatchError, TornError, UsageError, WrongBaseError
+from ._errors import (
+    CancelledError,
+    IoError,
+    StateMismatchError,
+    TornError,
+    UnsupportedError,
+    UsageError,
+    WrongBaseError,
+)
 from ._in_place import Changes, Memory, Piece, Step, check, load, prove
 from ._native import rules
 from ._parts import Box, Info, Part, bound, parts_of, ties
@@ -319,6 +327,8 @@ class TensorFollower:
         plan, download, build, switch = told["times"]
         told["times"] = (plan, download, build + prepared.seconds, switch)
         self._table = {name: digest for name, _, _, digest in prepared.table}
+        if self._loader is not None and prepared.changes is None:
+            self._prove_found()
         prepared.told = told
         return told
 
@@ -375,6 +385,21 @@ class TensorFollower:
             self._give(None)
             _logger.warning("versions cannot be taken in place: %s", error)
 
+    def _prove_found(self) -> None:
+        """Compares the sums of all tensors that the loader has found with those of the version that it has loaded."""
+        if self._bound is None:
+            return
+        try:
+            check(self._bound[1], self._sums(), None)
+        except (StateMismatchError, UnsupportedError) as error:
+            # On all ranks, since they compare together.
+            self._give(None)
+            _logger.warning("versions cannot be taken in place: the loader has not put them where it seemed: %s", error)
+
+    def _sums(self) -> dict[str, Any]:
+        """For each tensor of the held version its sums."""
+        return {name: sums for name, sums in self._native.sums() if name in self._table}
+
     @property
     def is_found(self) -> bool:
         """Whether it is known where the tensors are."""
@@ -401,8 +426,7 @@ class TensorFollower:
         if held is None or self._bound is None:
             raise UsageError("USAGE: the tensors hold no whole version: apply an update")
         try:
-            names = self._table
-            check(self._bound[1], {name: sums for name, sums in self._native.sums() if name in names}, until)
+            check(self._bound[1], self._sums(), until)
         except StateMismatchError:
             self._native.checked(None)
             raise

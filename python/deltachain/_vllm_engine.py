@@ -485,8 +485,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             self._load_all(stream)
             self._pack_again()
 
+        # The follower proves what has been found, by the version's sums.
         found = taken(load, tensors(), self._tensors())
-        found.prove(tensors())
         if found.reload:
             listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(found.reload.items())[:_LISTED])
             more = f"; and {len(found.reload) - _LISTED} more" if len(found.reload) > _LISTED else ""

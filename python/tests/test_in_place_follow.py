@@ -361,6 +361,26 @@ def test_the_memory_is_that_of_what_changes(tmp_path: Path, by: str) -> None:
     assert float(ran.stdout) < 40
 
 
+def test_a_function_that_says_a_wrong_place_is_found_out(url: str) -> None:
+    tensors, loads = tensors_for("torch"), []
+
+    def load(given: Any) -> Any:
+        loads.append(1)
+        for name, tensor in given():
+            tensors[name].copy_(tensor)
+        # Columns in the place of others.
+        halves = {0: slice(0, 64), 1: slice(64, 128)}
+        other = [dc.Part(tensors["down.weight"][:, halves[1 - at]], (slice(None), part)) for at, part in halves.items()]
+        return {**tensors, "down.weight": other}
+
+    with dc.Subscriber(url, into=load) as subscriber:
+        for version in (0, 1):
+            subscriber.prepare(version).apply()
+            assert_holds(tensors, version)
+            assert not subscriber._native.is_found and subscriber.proof == "hashed"
+    assert len(loads) == 2
+
+
 def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
     tensors, loads = tensors_for("torch"), []
 
