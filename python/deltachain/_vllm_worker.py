@@ -24,7 +24,8 @@ class WeightSums:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._sums = _sums(model)
+        self._names = _names(model)
+        self._sums = _sums(self._names)
         self._packed = _packed(model)
 
     def fits(self, model: torch.nn.Module) -> bool:
@@ -33,23 +34,24 @@ class WeightSums:
         # The sums keep the old objects alive, so no other object has their id.
         if [id(one) for one in packed] != [id(one) for one in self._packed]:
             return False
-        sums = _sums(model)
-        return len(sums) == len(self._sums) and all(map(torch.equal, sums.values(), self._sums.values()))
+        sums = _sums(_names(model))
+        # Other code may have registered the same parameters in another order.
+        return sums.keys() == self._sums.keys() and all(torch.equal(sums[name], self._sums[name]) for name in sums)
 
     def after(self, changes: Changes) -> WeightSums:
         """The sums after changes that have been proven. Reads only what changes."""
         made = WeightSums.__new__(WeightSums)
-        made._packed = self._packed
-        made._sums = {begin: sums.clone() for begin, sums in self._sums.items()}
+        made._names, made._packed = self._names, self._packed
+        made._sums = {name: sums.clone() for name, sums in self._sums.items()}
         with torch.inference_mode():
             for memory, places, old, new in changes.lanes():
                 begin, width = memory.untyped_storage().data_ptr(), memory.element_size()
-                if begin not in made._sums:
+                if begin not in self._names:
                     # Of a buffer.
                     continue
                 own = torch.arange(len(memory), device=memory.device) if places is None else places.long()
                 numbers = own + (memory.data_ptr() - begin) // width
-                sums, in_piece = made._sums[begin], PIECE_BYTES // width
+                sums, in_piece = made._sums[self._names[begin][0]], PIECE_BYTES // width
                 pieces = numbers.div(in_piece, rounding_mode="floor")
                 for piece in pieces.unique().tolist():
                     which = (pieces == piece).nonzero().view(-1)
@@ -61,15 +63,20 @@ class WeightSums:
         return made
 
 
-def _sums(model: torch.nn.Module) -> dict[int, torch.Tensor]:
-    """The sums of each storage once, by its address, since some parameters are views of others."""
-    storages = {}
-    for parameter in model.parameters():
+def _names(model: torch.nn.Module) -> dict[int, tuple[str, torch.Tensor]]:
+    """The address of each storage, and a parameter that lies in it, since some are views of others."""
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, parameter in sorted(model.named_parameters()):
         storage = parameter.untyped_storage()
         if storage.nbytes():
-            storages[storage.data_ptr()] = parameter
+            found.setdefault(storage.data_ptr(), (name, parameter))
+    return found
+
+
+def _sums(names: dict[int, tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """The sums of each storage once."""
     with torch.inference_mode():
-        return {begin: of_storage(parameter) for begin, parameter in storages.items()}
+        return {name: of_storage(parameter) for name, parameter in names.values()}
 
 
 def _packed(model: torch.nn.Module) -> list[Any]:

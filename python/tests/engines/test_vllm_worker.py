@@ -67,6 +67,16 @@ def test_the_same_weights_in_another_place_fit() -> None:
     assert sums.fits(made)
 
 
+def test_the_same_weights_in_another_order_fit() -> None:
+    made = model()
+    sums = WeightSums(made)
+    for name in ("view", "bytes"):
+        parameter = getattr(made, name)
+        delattr(made, name)
+        made.register_parameter(name, parameter)
+    assert sums.fits(made)
+
+
 def test_sums_follow_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of lanes of one and of four bytes, of rows and of a transposed view, in several pieces."""
     for module in (_vllm_worker, _sums):
