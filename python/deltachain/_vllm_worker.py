@@ -52,13 +52,15 @@ class WeightSums:
                 own = torch.arange(len(memory), device=memory.device) if places is None else places.long()
                 numbers = own + (memory.data_ptr() - begin) // width
                 sums, in_piece = made._sums[self._names[begin][0]], PIECE_BYTES // width
-                pieces = numbers.div(in_piece, rounding_mode="floor")
-                for piece in pieces.unique().tolist():
-                    which = (pieces == piece).nonzero().view(-1)
-                    lanes = numbers.index_select(0, which) - piece * in_piece
-                    before, after = of_lanes(
-                        lanes, [len(which)], old.index_select(0, which), new.index_select(0, which)
-                    )
+                if not len(numbers):
+                    continue
+                first, last = (int(number) // in_piece for number in numbers.aminmax())
+                for piece in range(first, last + 1):
+                    lanes, values = numbers - piece * in_piece, [old, new]
+                    if first < last:
+                        which = ((lanes >= 0) & (lanes < in_piece)).nonzero().view(-1)
+                        lanes, *values = (one.index_select(0, which) for one in (lanes, *values))
+                    before, after = of_lanes(lanes, [len(lanes)], *values)
                     sums[1 + piece] = (sums[1 + piece] + after[0] - before[0]).remainder(MODULUS)
         return made
 
