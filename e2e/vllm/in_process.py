@@ -19,6 +19,7 @@ from typing import Any
 import deltachain as dc
 import served
 from deltachain import _in_place, _vllm_api
+from models import tensors_of
 
 BACKEND = {"backend": "deltachain"}
 
@@ -217,6 +218,7 @@ def failures(folder: Path) -> list[list[Any]]:
             good = states == ["other"] and engine.shows() == fresh_of(folder, number)
             rows.append([f"{name} behind the backend, {mode} to {number}", good, "then as a fresh start"])
 
+    rows += automatic(engine)
     rows += kept_elsewhere(engine)
 
     # An update that somebody has left open.
@@ -233,6 +235,35 @@ def failures(folder: Path) -> list[list[Any]]:
         refused(name, dc.UnsupportedError, lambda act=act: engine.engine(act), last)
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     return rows
+
+
+def automatic(engine: Updated) -> list[list[Any]]:
+    """What mode `auto` chooses: rows as of `failures`."""
+    folder = engine.folder
+
+    def told() -> tuple[str, str]:
+        found = engine.engine(lambda backend: (backend.how, backend._settings.mode))
+        assert isinstance(found, tuple)
+        return found
+
+    engine.begin("auto")
+    engine.update(2)
+    engine.update(3)
+    good = told() == ("in place", "sparse") and engine.shows() == fresh_of(folder, 3)
+    rows = [["auto writes in place", good, ", ".join(told())]]
+    # Links that cannot be taken in place.
+    shutil.rmtree(folder / "compact", ignore_errors=True)
+    with dc.Publisher(folder / "compact", like=folder / "base") as publisher:
+        published = [publisher.publish(tensors_of(folder / f"saved-{number}")) for number in (2, 3, 4)]
+    engine.begin("auto", "compact")
+    found = []
+    for number in (0, 1, 2):
+        engine.update(number, digest=published[number].digest)
+        found.append(told())
+        if number:
+            found.append(engine.shows() == fresh_of(folder, number + 2))
+    expected = [("all tensors", "sparse"), ("all tensors", "reload"), True, ("all tensors", "reload"), True]
+    return [*rows, ["auto reloads if the chain has no local links", found == expected, f"{found}"]]
 
 
 def kept_elsewhere(engine: Updated) -> list[list[Any]]:
