@@ -121,11 +121,6 @@ class EngineCopy:
         return self._directory
 
     @property
-    def held(self) -> Version | None:
-        """The version that this worker's engine has; None if unknown."""
-        return self._held
-
-    @property
     def ready(self) -> int | None:
         """The version that has been prepared for this worker."""
         ready = self._ready

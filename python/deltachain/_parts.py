@@ -24,7 +24,8 @@ Box = tuple[tuple[int, int], ...]
 
 
 class Part:
-    """A tensor that holds a part of a checkpoint's tensor, for `Subscriber(into=, group=)`.
+    """A tensor that holds a part of a checkpoint's tensor, for `Subscriber(into=)`. Other processes may hold
+    the others, with `group=`.
 
     Args:
         tensor: of torch; it is written to. A view of a larger tensor will do: rows or columns of a fused one, the

@@ -67,7 +67,7 @@ def test_what_is_refused_leaves_what_is_held(tmp_path: Path) -> None:
             copy.take(1, digests[0], LONG)
         with pytest.raises(dc.ChainError, match="no version 7"):
             copy.take(7, None, LONG)
-        assert copy.held is not None and copy.held.number == 0
+        assert copy._held is not None and copy._held.number == 0
         assert copy.take(1, digests[1], LONG).number == 1
     finally:
         copy.close()
