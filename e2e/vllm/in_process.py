@@ -10,14 +10,16 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import deltachain as dc
 import served
-from deltachain import _vllm_api
+from deltachain import _in_place, _vllm_api
+from models import tensors_of
 
 BACKEND = {"backend": "deltachain"}
 
@@ -31,7 +33,7 @@ class Updated:
         settings: more for vLLM.
     """
 
-    def __init__(self, folder: Path, *, plain: bool, **settings: Any) -> None:
+    def __init__(self, folder: Path, *, plain: int, **settings: Any) -> None:
         self.folder = folder
         self.rows = json.loads((folder / "versions.json").read_text())
         self.llm = served.engine(folder / "other", plain=plain, weight_transfer_config=BACKEND, **settings)
@@ -81,9 +83,13 @@ def updates(folder: Path, mode: str, numbers: list[int]) -> list[Any]:
     engine = Updated(folder, plain=mode == "sparse")
     engine.begin(mode)
     found = []
-    for number in numbers:
+    for at, number in enumerate(numbers):
         times = engine.update(number)
         assert engine.llm.get_weight_version() == str(number)
+        if mode == "sparse":
+            # The first makes the map, and there are no links back.
+            expected = "in place" if at and number > numbers[at - 1] else "all tensors"
+            assert engine.engine(lambda backend: backend.how) == expected
         found.append([number, [*engine.shows(), times]])
     return found
 
@@ -153,17 +159,19 @@ def failures(folder: Path) -> list[list[Any]]:
     engine.update(3)
     rows.append(["the link is good again", engine.shows() == fresh_of(folder, 3), "as a fresh start"])
 
-    # A load that breaks in the middle, sparse and whole: nothing may be named until all has been loaded.
-    def break_patches(backend: Any) -> None:
-        whole = backend._patch
+    # Lanes of which a half has been written: they get their old values back.
+    engine.begin("sparse")
+    engine.update(2)
+    engine.update(3)
+    with breaking_writes(5):
+        refused("a write in place that breaks", RuntimeError, lambda: engine.update(4), fresh_of(folder, 3))
+    states = [state["version"] for state in engine.states()]
+    rows.append(["what is held then", states == [3] and engine.llm.get_weight_version() == "3", f"{states}"])
+    engine.update(4)
+    good = engine.shows() == fresh_of(folder, 4) and engine.engine(lambda backend: backend.how) == "in place"
+    rows.append(["update after a write that broke", good, "in place, as a fresh start"])
 
-        def half(patches: list[Any]) -> None:
-            backend._patch = whole
-            whole(patches[: len(patches) // 2])
-            raise RuntimeError("the device is gone")
-
-        backend._patch = half
-
+    # A load that breaks in the middle: nothing may be named until all has been loaded.
     def break_loader(backend: Any) -> None:
         whole = backend.model.load_weights
 
@@ -175,10 +183,13 @@ def failures(folder: Path) -> list[list[Any]]:
 
         backend.model.load_weights = half
 
-    for name, mode, broken in (("sparse load", "sparse", break_patches), ("whole load", "reload", break_loader)):
+    for name, mode in (("first load", "sparse"), ("whole load", "reload")):
         engine.begin(mode)
         engine.update(3)
-        engine.engine(broken)
+        if mode == "sparse":
+            # As of another chain.
+            engine.engine(lambda backend: backend._forget())
+        engine.engine(break_loader)
         try:
             engine.update(4)
             rows.append([f"{name} that breaks", False, "it was not refused"])
@@ -207,6 +218,7 @@ def failures(folder: Path) -> list[list[Any]]:
             good = states == ["other"] and engine.shows() == fresh_of(folder, number)
             rows.append([f"{name} behind the backend, {mode} to {number}", good, "then as a fresh start"])
 
+    rows += automatic(engine)
     rows += kept_elsewhere(engine)
 
     # An update that somebody has left open.
@@ -223,6 +235,35 @@ def failures(folder: Path) -> list[list[Any]]:
         refused(name, dc.UnsupportedError, lambda act=act: engine.engine(act), last)
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     return rows
+
+
+def automatic(engine: Updated) -> list[list[Any]]:
+    """What mode `auto` chooses: rows as of `failures`."""
+    folder = engine.folder
+
+    def told() -> tuple[str, str]:
+        found = engine.engine(lambda backend: (backend.how, backend._settings.mode))
+        assert isinstance(found, tuple)
+        return found
+
+    engine.begin("auto")
+    engine.update(2)
+    engine.update(3)
+    good = told() == ("in place", "sparse") and engine.shows() == fresh_of(folder, 3)
+    rows = [["auto writes in place", good, ", ".join(told())]]
+    # Links that cannot be taken in place.
+    shutil.rmtree(folder / "compact", ignore_errors=True)
+    with dc.Publisher(folder / "compact", like=folder / "base") as publisher:
+        published = [publisher.publish(tensors_of(folder / f"saved-{number}")) for number in (2, 3, 4)]
+    engine.begin("auto", "compact")
+    found = []
+    for number in (0, 1, 2):
+        engine.update(number, digest=published[number].digest)
+        found.append(told())
+        if number:
+            found.append(engine.shows() == fresh_of(folder, number + 2))
+    expected = [("all tensors", "sparse"), ("all tensors", "reload"), True, ("all tensors", "reload"), True]
+    return [*rows, ["auto reloads if the chain has no local links", found == expected, f"{found}"]]
 
 
 def kept_elsewhere(engine: Updated) -> list[list[Any]]:
@@ -269,18 +310,35 @@ def workers(folder: Path) -> list[list[Any]]:
         engine.llm.collective_rpc(there)
 
     def late(backend: Any) -> None:
-        def take(*_: object) -> None:
-            del backend._copy.take
-            raise TimeoutError("it is not here")
+        native = backend._copy._subscriber._native._native
 
-        backend._copy.take = take
+        class Late:
+            """A follower that cannot download, once."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(native, name)
+
+            def poll(self, *_: object) -> None:
+                backend._copy._subscriber._native._native = native
+                raise TimeoutError("it is not here")
+
+        backend._copy._subscriber._native._native = Late()
+
+    def broken(backend: Any) -> None:
+        writing = breaking_writes(5)
+        writing.__enter__()
+        backend._ends = writing
+
+    def whole_again(backend: Any) -> None:
+        backend._ends.__exit__(None, None, None)
 
     def torn(backend: Any) -> None:
-        def patch(_: object) -> None:
-            del backend._patch
+        def load_all(_: object) -> None:
+            del backend._load_all
             raise RuntimeError("the device is gone")
 
-        backend._patch = patch
+        backend._load_all = load_all
+        backend._forget()
 
     for name, number, digest, expected in (
         ("version that is not there", 99, "0" * 64, "there is no version 99"),
@@ -302,16 +360,25 @@ def workers(folder: Path) -> list[list[Any]]:
         rows.append(["one of two workers is late", good, str(error)])
     engine.update(3)
     rows.append(["update after that", engine.shows() == third, "as before"])
+    at_worker_1(broken)
+    try:
+        engine.update(4)
+        rows.append(["one of two workers breaks", False, "it was not refused"])
+    except Exception as error:
+        good = engine.shows() == third and engine.llm.get_weight_version() == "3" and "device is gone" in str(error)
+        rows.append(["one of two workers breaks", good, str(error)])
+    at_worker_1(whole_again)
+    states = [state["version"] for state in engine.states()]
+    rows.append(["both have gone back", states == [3, 3], f"{states}"])
     at_worker_1(torn)
     try:
         engine.update(1)
-        rows.append(["one of two workers breaks", False, "it was not refused"])
+        rows.append(["a whole load of one of two workers breaks", False, "it was not refused"])
     except Exception as error:
-        good = engine.llm.get_weight_version() == "3" and "TornError" in str(error)
-        rows.append(["one of two workers breaks", good, str(error)])
+        good = engine.llm.get_weight_version() == "3" and "may hold parts of two versions" in str(error)
+        rows.append(["a whole load of one of two workers breaks", good, str(error)])
     states = [state["state"] for state in engine.states()]
-    # Worker 0 had written its patches when worker 1 failed.
-    rows.append(["what the workers say then", states == ["held", "torn"], ", ".join(states)])
+    rows.append(["what the workers say then", states == ["torn", "torn"], ", ".join(states)])
     engine.update(1)
     rows.append(["update after it broke", engine.shows() == first, "as before"])
     at_worker_1(lambda backend: [parameter.data.zero_() for parameter in backend.model.parameters()])
@@ -319,8 +386,29 @@ def workers(folder: Path) -> list[list[Any]]:
     engine.update(3)
     good = states == ["held", "other"] and engine.shows() == third
     rows.append(["weights of one of two workers are changed", good, f"{', '.join(states)}; then as before"])
+    at_worker_1(lambda backend: [parameter.data.zero_() for parameter in backend.model.parameters()])
+    engine.update(3)
+    rows.append(["and the same version is asked for", engine.shows() == third, "as before"])
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     return rows
+
+
+@contextmanager
+def breaking_writes(good: int) -> Iterator[None]:
+    """After this many writes in place, one fails."""
+    whole, left = _in_place._Change.put, [good]
+
+    def put(change: Any, values: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise RuntimeError("the device is gone")
+        whole(change, values)
+
+    _in_place._Change.put = put
+    try:
+        yield
+    finally:
+        _in_place._Change.put = whole
 
 
 def unsupported() -> dict[str, Callable[[Any], object]]:

@@ -16,6 +16,31 @@ import transformers
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {}),
     "moe": ("Qwen3Moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}),
+    "llama": ("Llama", {"tie_word_embeddings": False}),
+    "mixtral": ("Mixtral", {"tie_word_embeddings": False, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "deepseek": (
+        "DeepseekV3",
+        {
+            "tie_word_embeddings": False,
+            "moe_intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 4,
+            "head_dim": 64,
+            "n_shared_experts": 1,
+            "n_routed_experts": 8,
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
+            "n_group": 2,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "kv_lora_rank": 512,
+            "q_lora_rank": 64,
+            "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 32,
+            "v_head_dim": 64,
+        },
+    ),
     # About half a billion parameters, as wide and deep as Qwen2.5-0.5B.
     "half": (
         "Qwen3",
@@ -53,10 +78,20 @@ def make(kind: str, folder: Path, seed: int) -> Any:
     torch.manual_seed(seed)
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes})
     model = getattr(transformers, f"{name}ForCausalLM")(config)
-    model.to(torch.bfloat16).save_pretrained(folder)
+    save(model, folder)
     if kind != "half":
         words().save_pretrained(folder)
     return model
+
+
+def save(model: Any, folder: Path) -> None:
+    """Saves a model in bfloat16. Like the real one of DeepSeek-V3, with one bias in F32."""
+    wide = {name: tensor.clone() for name, tensor in model.named_buffers() if "e_score_correction_bias" in name}
+    model.to(torch.bfloat16)
+    for name, tensor in wide.items():
+        place, _, own = name.rpartition(".")
+        setattr(model.get_submodule(place), own, tensor.float())
+    model.save_pretrained(folder)
 
 
 def words() -> Any:
@@ -84,7 +119,7 @@ def train(kind: str, folder: Path, versions: int) -> None:
     optimizer = None if kind == "half" else torch.optim.AdamW(model.parameters(), lr=5e-6)
     generator = torch.Generator().manual_seed(0)
     rows = []
-    with dc.Publisher(str(folder / "chain"), like=folder / "base") as publisher:
+    with dc.Publisher(str(folder / "chain"), like=folder / "base", profile="local") as publisher:
         for number in range(versions):
             tokens = torch.randint(2, model.config.vocab_size, (1 if kind == "half" else 4, 16), generator=generator)
             model(input_ids=tokens, labels=tokens).loss.backward()
@@ -96,7 +131,7 @@ def train(kind: str, folder: Path, versions: int) -> None:
                 optimizer.step()
             model.zero_grad()
             saved = folder / f"saved-{number}"
-            copy.deepcopy(model).to(torch.bfloat16).save_pretrained(saved)
+            save(copy.deepcopy(model), saved)
             if kind != "half":
                 words().save_pretrained(saved)
             # What transformers saves, which has names as checkpoints have them.

@@ -24,7 +24,9 @@ def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
     plain = mode == "sparse"
     host = folder / "host"
     shutil.rmtree(host, ignore_errors=True)
-    configuration = {"chain": str(chain), "mode": mode, "host_copy": str(host), "timeout": 30.0}
+    configuration = {"chain": str(chain), "mode": mode, "timeout": 30.0}
+    if mode == "reload":
+        configuration["host_copy"] = str(host)
     with Server(folder / "other", folder / "server.log", configuration, plain=plain, workers=workers) as server:
         start = server.answers()
         server.update(3, digests[3])
@@ -58,14 +60,15 @@ def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
         rows.append(["by 1 version", server.answers() == fresh_of[4], f"paused for {seconds:.3f} s"])
         # Once more the one before: the backend stages the newest while the server serves this one.
         server.update(3, digests[3])
-        wait_for(host, 4)
+        if mode == "reload":
+            wait_for(host, 4)
         server.end(signal.SIGKILL)
     with Server(folder / "other", folder / "server.log", configuration, plain=plain, workers=workers) as server:
         started = server.shown()
         server.update(4, digests[4])
         rows.append(
             [
-                "killed between stage and apply",
+                "killed between stage and apply" if mode == "reload" else "killed",
                 server.answers() == fresh_of[4],
                 f"started again, said version {started}",
             ]

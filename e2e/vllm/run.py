@@ -153,7 +153,7 @@ def between(document: Path, name: str, lines: list[str]) -> None:
 
 def proofs(run: Run) -> None:
     """All that is run. A part that ends in an error does not keep the others from running."""
-    for part in (small, over_http, started, followed, trained, upstream, experts, times, regions):
+    for part in (small, over_http, started, followed, trained, upstream, experts, maps, times, regions):
         try:
             part(run)
         except RuntimeError as error:
@@ -228,6 +228,22 @@ def experts(run: Run) -> None:
     shutil.rmtree(run.work / "moe", ignore_errors=True)
     run.child("models.py", "moe", run.work / "moe", 3)
     run.equal("moe", "auto", [0, 1, 2])
+
+
+def maps(run: Run) -> None:
+    """Models whose loaders fuse, stack and divide, in place."""
+    for kind in ("qwen3", "llama", "mixtral", "moe", "deepseek"):
+        folder = run.work / "maps" / kind
+        shutil.rmtree(folder, ignore_errors=True)
+        run.child("models.py", kind, folder, 3)
+        for workers in (1, 2):
+            out = folder / f"maps-{workers}.json"
+            rows = run.child("maps.py", folder, out, "--workers", workers, out=out)
+            run.rows(f"sparse, in process, {kind}, {workers} worker{'s' * (workers - 1)}", rows)
+    # Experts that vLLM packs.
+    out = run.work / "maps" / "moe" / "maps-packed.json"
+    rows = run.child("maps.py", out.parent, out, "--packed", out=out)
+    run.rows("sparse, in process, moe with packed experts, 1 worker", rows)
 
 
 def times(run: Run) -> None:

@@ -14,7 +14,7 @@ PROMPTS = [[2, 3, 5, 7, 11, 13], list(range(40, 75)), [400, 17, 256, 31] * 5, [9
 TOKENS = 12
 
 
-def engine(model: object, *, plain: bool = False, **settings: Any) -> Any:
+def engine(model: object, *, plain: int = False, **settings: Any) -> Any:
     """An engine. For `plain`, see `plain.py`."""
     os.environ["ENGINES_PLAIN"] = str(int(plain))
     import vllm

@@ -32,8 +32,8 @@ def main() -> None:
     folder = given.folder
     shutil.rmtree(folder / "chain", ignore_errors=True)
     engine = Updated(folder, plain=given.mode == "sparse")
-    lines = []
-    with dc.Publisher(str(folder / "chain"), like=folder / "base") as publisher:
+    rows = []
+    with dc.Publisher(str(folder / "chain"), like=folder / "base", profile="local") as publisher:
         for number in range(len(engine.rows)):
             published = publisher.publish_async(tensors_of(folder / f"saved-{number}")).result()
             begin = time.monotonic()
@@ -43,16 +43,20 @@ def main() -> None:
             while engine.engine(lambda backend: backend._copy.ready) != number:
                 time.sleep(0.01)
             staged = time.monotonic() - begin
+            # As clients do before the pause: it reads all weights.
+            engine.states()
             times = engine.update(number, digest=published.digest)
-            begin = time.monotonic()
-            forget(folder / f"saved-{number}")
-            engine.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder / f"saved-{number}")})
-            disk = time.monotonic() - begin
             share = f"{published.changed / published.elements:.1%} changed"
-            parts = [staged, times["wait"], times["load"], times["pause"], disk]
-            seconds = " | ".join(f"{part:.3f} s" for part in parts)
-            lines.append(f"| {given.mode} | {number}, {share} | {seconds} |")
-            print(lines[-1], flush=True)
+            rows.append([f"{number}, {share}", staged, times["wait"], times["load"], times["pause"]])
+    lines = []
+    for number, (name, *parts) in enumerate(rows):
+        # Afterwards, since the backend then loads all tensors.
+        forget(folder / f"saved-{number}")
+        begin = time.monotonic()
+        engine.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder / f"saved-{number}")})
+        seconds = " | ".join(f"{part:.3f} s" for part in (*parts, time.monotonic() - begin))
+        lines.append(f"| {given.mode} | {name} | {seconds} |")
+        print(lines[-1], flush=True)
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     given.out.write_text(json.dumps(lines))
 

@@ -12,18 +12,17 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from . import _native
 from ._errors import ChainError, Error, InUseError, TimeoutError, UsageError, WrongBaseError
-from ._files import Patch
-from ._host_copy import differences, mapped
+from ._host_copy import mapped
 from ._native import rules
 from ._store import open_store
 from ._subscriber import Subscriber
 
-__all__ = ["EngineCopy", "Version", "shared_memory_directory"]
+__all__ = ["EngineCopy", "Version", "check_digest", "missing_version", "shared_memory_directory"]
 
 _logger = logging.getLogger("deltachain")
 
@@ -41,14 +40,12 @@ class Version:
         digest: its state digest.
         path: the directory of its files.
         tensors: views of its files, which stay valid after the files are removed.
-        changes: the changes from the version that the engine has; None if unknown, or not wanted.
     """
 
     number: int
     digest: str
     path: str
     tensors: Mapping[str, Any]
-    changes: list[Patch] | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,13 +64,12 @@ class _Wanted:
 
 
 class EngineCopy:
-    """One worker's use of the shared copy. A thread works ahead: it updates the copy to the newest version (if this
-    process manages it) and finds the changes for this worker.
+    """One worker's use of the shared copy. A thread works ahead: it updates the copy to the newest version, if this
+    process manages it.
 
     Args:
         chain: the chain; None if another process manages the copy: then no store is opened.
         directory: the shared copy. With a chain, the first process that opens it manages it; the others read it.
-        changes: whether to find the changes between versions.
         remove: whether to remove the directory at the end, if this process manages it.
         trust, quorum: as for `Subscriber`, if this process manages it.
     """
@@ -83,12 +79,11 @@ class EngineCopy:
         chain: str | None,
         directory: str,
         *,
-        changes: bool,
         remove: bool = False,
         trust: str | list[str] | None = None,
         quorum: int = 1,
     ) -> None:
-        self._directory, self._wants_changes, self._remove = directory, changes, remove
+        self._directory, self._remove = directory, remove
         self._subscriber: Subscriber | None = None
         try:
             if chain is not None:
@@ -126,18 +121,13 @@ class EngineCopy:
         return self._directory
 
     @property
-    def held(self) -> Version | None:
-        """The version that this worker's engine has; None if unknown."""
-        return self._held
-
-    @property
     def ready(self) -> int | None:
         """The version that has been prepared for this worker."""
         ready = self._ready
         return None if ready is None else ready.number
 
     def take(self, number: int | None, digest: str | None, timeout: float) -> Version:
-        """Waits until a version and its changes are ready on this machine.
+        """Waits until a version is ready on this machine.
 
         Args:
             number: its number; None: the newest version of the chain, or of a directory that another process manages.
@@ -173,13 +163,11 @@ class EngineCopy:
             finally:
                 self._wanted = None
                 self._state.notify_all()
-        if digest is not None and ready.digest != digest:
+        try:
+            check_digest(ready.number, ready.digest, digest)
+        except WrongBaseError:
             self.go_on()
-            raise WrongBaseError(
-                f"WRONG_BASE: version {ready.number} of the chain has the digest {ready.digest}, but {digest} was "
-                "expected",
-                advice="check that the update is for this chain; nothing has changed",
-            )
+            raise
         return ready
 
     def _late(self, wanted: _Wanted, timeout: float) -> Error:
@@ -194,9 +182,8 @@ class EngineCopy:
         )
 
     def taken(self, version: Version) -> None:
-        """The engine has this version now: the thread finds changes from it."""
+        """The engine has this version now."""
         with self._state:
-            version.changes = None
             self._held = version
             if self._ready is not None and self._ready.number != version.number:
                 self._ready = None
@@ -286,9 +273,7 @@ class EngineCopy:
             if update is not None:
                 update.apply()
             elif wanted is not None:
-                raise ChainError(
-                    f"CHAIN: there is no version {wanted} in the chain", rule=rules.CHN_03, advice="check the update"
-                )
+                raise missing_version(wanted)
             else:
                 return False
         found = found or self._find(wanted)
@@ -296,7 +281,7 @@ class EngineCopy:
         return found is not None
 
     def _make_ready(self, found: tuple[int, str, str] | None) -> None:
-        """Finds the changes for this worker."""
+        """Opens a version's files."""
         if found is None:
             return
         number, digest, path = found
@@ -304,12 +289,8 @@ class EngineCopy:
             held, ready = self._held, self._ready
             if ready is not None and ready.path == path:
                 return
-        if held is not None and held.path == path:
-            version = held
-        else:
-            version = Version(number, digest, path, mapped(path, "torch"))
-            if held is not None and self._wants_changes:
-                version.changes = list(differences(held.tensors, path, "torch", None))
+        is_held = held is not None and held.path == path
+        version = held if is_held else Version(number, digest, path, mapped(path, "torch"))
         with self._state:
             if self._held is held:
                 self._ready = version
@@ -320,6 +301,24 @@ class EngineCopy:
         are renamed into `versions`, so they are complete."""
         found = _native.find_version(self._directory, wanted)
         return None if found is None else (found[0], found[1], os.path.realpath(found[2]))
+
+
+def check_digest(number: int, found: str, wanted: str | None) -> None:
+    """Compares the digest of the chain's version with that of an update.
+
+    Raises:
+        WrongBaseError: if they differ.
+    """
+    if wanted is not None and found != wanted:
+        raise WrongBaseError(
+            f"WRONG_BASE: version {number} of the chain has the digest {found}, but {wanted} was expected",
+            advice="check that the update is for this chain; nothing has changed",
+        )
+
+
+def missing_version(number: int) -> ChainError:
+    """The chain has no such version."""
+    return ChainError(f"CHAIN: there is no version {number} in the chain", rule=rules.CHN_03, advice="check the update")
 
 
 def shared_memory_directory(chain: str, model: int, root: str = "/dev/shm") -> str:

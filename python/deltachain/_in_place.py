@@ -4,7 +4,7 @@ writes them. Only numbers of lanes and their values cross to the device; what is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,7 @@ __all__ = ["Changes", "Expected", "Memory", "Piece", "Step", "Sums", "check", "l
 # Bytes of values that are kept together.
 _ROOM = 4 << 20
 
-# Lanes that are copied or summed at once where they do not lie in a row.
+# Lanes that are summed at once where they do not lie in a row.
 _AT_ONCE = 1 << 18
 
 Sums = tuple[int, int]
@@ -180,7 +180,7 @@ class _Ledger:
             error = _differs(totals[0] % MODULUS, self._expected[0])
         if self._memory.add is not None:
             totals[1] = self._memory.add(totals[1] % MODULUS, error)
-            error = _differs(totals[1] % MODULUS, self._expected[1])
+        error = error or _differs(totals[1] % MODULUS, self._expected[1])
         if error is not None:
             raise error
 
@@ -250,6 +250,11 @@ class Changes:
             room, used = values.new_empty(max(count, _ROOM // values.element_size())), 0
         self._rooms[key] = (room, used + count)
         return room[used : used + count].copy_(values)
+
+    def lanes(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]]:
+        """Stretches of memory, which lanes of them change (None: all), old and new values."""
+        for change in self._changes:
+            yield change.memory, change.places, change.old, change.new
 
     def switch(self) -> None:
         """Reads the lanes again, compares, and writes the new values.
@@ -383,7 +388,7 @@ def _brought(
     device = held.lanes.device
     lanes = None if piece.lanes is None else _numbers(piece.lanes).to(device)
     which = None
-    if held.is_whole:
+    if held.is_plain:
         memory = held.lanes[piece.first : piece.first + piece.length]
         places = lanes
     else:
@@ -467,14 +472,7 @@ def load(memory: Memory, name: str, data: Any) -> None:
 
     with torch.inference_mode():
         for held in () if name in memory.tied else memory.parts(name):
-            values = _values(data, held)
-            if held.is_whole:
-                held.lanes.copy_(values)
-                continue
-            for begin in range(0, held.lanes.numel(), _AT_ONCE):
-                end = min(begin + _AT_ONCE, held.lanes.numel())
-                numbers = held.numbers(begin, end).to(values.device)
-                held.lanes[begin:end].copy_(values.index_select(0, numbers))
+            held.write(_values(data, held))
 
 
 def check(memory: Memory, sums: Mapping[str, Sequence[Sums] | None], until: Callable[[], bool] | None = None) -> None:
@@ -522,11 +520,12 @@ def _of_piece(held: Held, number: int) -> torch.Tensor:
     begin, end = (held.below(min(lane, math.prod(held.shape))) for lane in (first, first + count))
     if begin == end:
         return torch.zeros(2, dtype=torch.int64, device=held.lanes.device)
-    if len(held.box) <= 1:
+    if held.strides is None and len(held.box) <= 1:
         return of_bytes(held.lanes[begin:end], held.span()[0] + begin - first)
     total = torch.zeros(2, dtype=torch.int64, device=held.lanes.device)
     for part in range(begin, end, _AT_ONCE):
         part_end = min(part + _AT_ONCE, end)
-        (sums,) = of_lanes(held.numbers(part, part_end) - first, [part_end - part], held.lanes[part:part_end])
+        numbers, lanes = held.stretch(part, part_end)
+        (sums,) = of_lanes(numbers - first, [part_end - part], lanes)
         total += sums[0]
     return total.remainder_(MODULUS)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ._errors import UsageError
@@ -15,7 +14,7 @@ from ._tensors import BITS, PACKED, SIGNED, name_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Box", "Held", "Info", "Part", "bound", "covers", "parts_of", "ties"]
+__all__ = ["Box", "Held", "Info", "Part", "bound", "covers", "overlapping", "parts_of", "ties"]
 
 # Name, dtype and shape of a checkpoint's tensor.
 Info = tuple[str, str, list[int]]
@@ -25,11 +24,12 @@ Box = tuple[tuple[int, int], ...]
 
 
 class Part:
-    """A tensor that holds a part of a checkpoint's tensor, for `Subscriber(into=, group=)`.
+    """A tensor that holds a part of a checkpoint's tensor, for `Subscriber(into=)`. Other processes may hold
+    the others, with `group=`.
 
     Args:
-        tensor: of torch, contiguous; it is written to. A view of a larger tensor will do: the rows of a fused one, the
-            matrix of one expert.
+        tensor: of torch; it is written to. A view of a larger tensor will do: rows or columns of a fused one, the
+            matrix of one expert, a transposed one.
         index: which part: a slice of each dimension of the checkpoint's tensor, from the first on. Dimensions without
             one are whole. Steps are 1.
 
@@ -56,11 +56,12 @@ class Held:
 
     Attributes:
         name: of the checkpoint's tensor.
-        lanes: the memory, as numbers.
+        lanes: the memory, as numbers; from the first to the last of these lanes, others may lie between them.
         is_signed: whether the dtype is sign-magnitude.
         part: which these are: begin and end in each dimension of the checkpoint's tensor.
         shape: of the checkpoint's tensor, in lanes; dimensions of which all is here are joined with the one before.
         box: begin and end in these dimensions.
+        strides: how far apart in `lanes` the neighbours in these dimensions are; None: all lie in a row.
     """
 
     name: str
@@ -69,11 +70,17 @@ class Held:
     part: Box
     shape: tuple[int, ...]
     box: Box
+    strides: tuple[int, ...] | None = None
 
     @property
-    def is_whole(self) -> bool:
-        """Whether these are all lanes of the tensor."""
-        return bool(self.lanes.numel() == math.prod(self.shape))
+    def count(self) -> int:
+        """How many lanes of the tensor these are."""
+        return _size(self.box)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether `lanes` are all lanes of the tensor, in its order."""
+        return self.strides is None and bool(self.lanes.numel() == math.prod(self.shape))
 
     def span(self) -> tuple[int, int]:
         """The number of its first lane, and the one after its last."""
@@ -86,7 +93,7 @@ class Held:
         """How many of its lanes come before a lane of the checkpoint's tensor."""
         if not self.lanes.numel():
             return 0
-        count, rest, stride, own = 0, number, math.prod(self.shape), self.lanes.numel()
+        count, rest, stride, own = 0, number, math.prod(self.shape), self.count
         for length, (begin, end) in zip(self.shape, self.box, strict=True):
             stride, own = stride // length, own // (end - begin)
             place, rest = divmod(rest, stride)
@@ -109,33 +116,43 @@ class Held:
         is_own = torch.ones_like(numbers, dtype=torch.bool)
         own = torch.zeros_like(numbers)
         rest, stride = numbers, math.prod(self.shape)
-        for length, (begin, end) in zip(self.shape, self.box, strict=True):
+        for dimension, (length, (begin, end)) in enumerate(zip(self.shape, self.box, strict=True)):
             stride //= length
             place = rest.div(stride, rounding_mode="floor") if stride > 1 else rest
             rest = rest - place * stride
             if (begin, end) != (0, length):
                 is_own &= (place >= begin) & (place < end)
-            own = own * (end - begin) + (place - begin)
+            if self.strides is None:
+                own = own * (end - begin) + (place - begin)
+            else:
+                own = own + (place - begin) * self.strides[dimension]
             if stride == 1:
                 break
         which = is_own.nonzero().view(-1)
         return which, own.index_select(0, which)
 
-    def numbers(self, begin: int, end: int) -> torch.Tensor:
-        """The numbers of lanes in the checkpoint's tensor, for a stretch of `lanes`."""
+    def stretch(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The numbers of some of these lanes in the checkpoint's tensor, and the lanes. They are counted in the
+        checkpoint's order."""
         import torch
 
         rest = torch.arange(begin, end, dtype=torch.int64, device=self.lanes.device)
-        if self.is_whole:
-            return rest
-        numbers = torch.zeros_like(rest)
-        stride = self.lanes.numel()
-        for length, (first, last) in zip(self.shape, self.box, strict=True):
+        numbers, places = torch.zeros_like(rest), torch.zeros_like(rest)
+        stride = self.count
+        for dimension, (length, (first, last)) in enumerate(zip(self.shape, self.box, strict=True)):
             stride //= last - first
             place = rest.div(stride, rounding_mode="floor")
             rest = rest - place * stride
             numbers = numbers * length + place + first
-        return numbers
+            if self.strides is not None:
+                places += place * self.strides[dimension]
+        return numbers, self.lanes[begin:end] if self.strides is None else self.lanes.index_select(0, places)
+
+    def write(self, lanes: torch.Tensor) -> None:
+        """Writes these lanes, from all lanes of the checkpoint's tensor."""
+        lengths = [end - begin for begin, end in self.box]
+        own = self.lanes.view(lengths) if self.strides is None else self.lanes.as_strided(lengths, self.strides)
+        own.copy_(lanes.view(self.shape)[tuple(slice(begin, end) for begin, end in self.box)])
 
 
 def parts_of(into: Mapping[str, Any], is_group: bool) -> Iterator[tuple[str, Any, tuple[slice, ...] | None]]:
@@ -146,14 +163,12 @@ def parts_of(into: Mapping[str, Any], is_group: bool) -> Iterator[tuple[str, Any
     """
     import torch
 
-    places: dict[tuple[Any, int], tuple[int, str]] = {}
+    views = []
     for name, given in into.items():
         if not isinstance(name, str):
             raise UsageError(f"USAGE: names of tensors must be strings, not {name!r:.60}")
         for one in given if isinstance(given, list | tuple) else [given]:
             tensor, index = (one.tensor, one.index) if isinstance(one, Part) else (one, None)
-            if index is not None and not is_group:
-                raise _refused(name, "a Part needs group=, the processes that hold the others")
             if not isinstance(tensor, torch.Tensor):
                 raise _refused(name, f"the value is of type {type(tensor).__name__}, not a tensor of torch")
             if hasattr(tensor, "to_local"):
@@ -162,16 +177,64 @@ def parts_of(into: Mapping[str, Any], is_group: bool) -> Iterator[tuple[str, Any
                 index = _placed(name, tensor)
                 tensor = tensor.to_local()
             _check(name, tensor)
-            if tensor.numel():
-                place = (tensor.device, tensor.data_ptr())
-                length, other = places.setdefault(place, (tensor.nbytes, name))
-                if length != tensor.nbytes:
-                    raise _refused(name, f"it shares a part of its memory with {other!r}: give each part once")
+            views.append((name, tensor))
             yield name, tensor, index
-    by_device = sorted((str(device), begin, length, name) for (device, begin), (length, name) in places.items())
-    for (device, begin, length, other), (next_device, next_begin, _, name) in pairwise(by_device):
-        if device == next_device and next_begin < begin + length:
-            raise _refused(name, f"it shares a part of its memory with {other!r}: give each part once")
+    found = overlapping(views)
+    if found is not None:
+        raise _refused(found[1], f"it shares a part of its memory with {found[0]!r}: give each part once")
+
+
+def overlapping(views: Iterable[tuple[str, Any]]) -> tuple[str, str] | None:
+    """The names of two tensors that share some of their memory. Those that lie in the same place do not count."""
+    distinct: dict[tuple[Any, ...], tuple[str, Any]] = {}
+    for name, tensor in views:
+        if tensor.numel():
+            place = (tensor.device, tensor.data_ptr(), tensor.nbytes, _extent(tensor))
+            # In a row, shapes may differ: of such names, `ties` says more.
+            form = () if tensor.is_contiguous() else (tuple(tensor.shape), tensor.stride())
+            distinct.setdefault((*place, *form), (name, tensor))
+    # Those that begin before others have ended.
+    together: list[tuple[str, Any]] = []
+    device, last = None, 0
+    for name, tensor in sorted(distinct.values(), key=lambda one: (str(one[1].device), one[1].data_ptr())):
+        if tensor.device != device or tensor.data_ptr() >= last:
+            found = _marked(together)
+            if found is not None:
+                return found
+            together, device, last = [], tensor.device, 0
+        together.append((name, tensor))
+        last = max(last, tensor.data_ptr() + _extent(tensor))
+    return _marked(together)
+
+
+def _extent(tensor: Any) -> int:
+    """Bytes from the first to the last element of a tensor."""
+    elements = 1 + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(elements * tensor.element_size())
+
+
+def _marked(views: Sequence[tuple[str, Any]]) -> tuple[str, str] | None:
+    """The names of two tensors that share an element, of tensors whose first and last elements enclose each other's."""
+    import torch
+
+    if len(views) < 2:
+        return None
+    names = (views[0][0], views[1][0])
+    begin, width = views[0][1].data_ptr(), views[0][1].element_size()
+    if all(tensor.is_contiguous() for _, tensor in views):
+        return names
+    if any(tensor.element_size() != width or (tensor.data_ptr() - begin) % width for _, tensor in views):
+        return names
+    end = max(tensor.data_ptr() + _extent(tensor) for _, tensor in views)
+    marks = torch.zeros((end - begin) // width, dtype=torch.bool)
+    for number, (name, tensor) in enumerate(views):
+        own = marks.as_strided(tensor.shape, tensor.stride(), (tensor.data_ptr() - begin) // width)
+        if bool(own.any()):
+            if len(views) == 2:
+                return names
+            return next(found for other in views[:number] if (found := _marked([other, (name, tensor)])))
+        own.fill_(True)
+    return None
 
 
 def _refused(name: str, text: str) -> UsageError:
@@ -183,8 +246,11 @@ def _check(name: str, tensor: Any) -> None:
         raise _refused(name, "the tensor is sparse or nested: give a dense one")
     if tensor.device.type == "meta":
         raise _refused(name, "the tensor is on the device meta, so it has no data")
-    if not tensor.is_contiguous():
-        raise _refused(name, "the tensor is not contiguous, so it cannot be patched in place")
+    reach = 0
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if tensor.numel() and length > 1 and stride <= reach:
+            raise _refused(name, "some elements of the tensor share their memory: give one that is not expanded")
+        reach += (length - 1) * stride
     if tensor.is_conj() or tensor.is_neg():
         raise _refused(name, "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()")
     if name_of(tensor) not in BITS:
@@ -254,7 +320,7 @@ def ties(parts: Mapping[str, Sequence[Held]]) -> dict[str, str]:
             continue
         other = others.pop()
         forms = [
-            [(part.lanes.data_ptr(), part.lanes.dtype, part.part, part.shape) for part in parts[one]]
+            [(part.lanes.data_ptr(), part.lanes.dtype, part.part, part.shape, part.strides) for part in parts[one]]
             for one in (name, other)
         ]
         if others or forms[0] != forms[1]:
@@ -287,26 +353,38 @@ def _held(info: Info, tensor: Any, index: tuple[slice, ...] | None) -> Held:
     ranges += [(0, length) for length in shape[len(index) :]]
     if [max(0, end - begin) for begin, end in ranges] != local:
         raise _refused(name, f"the tensor has the shape {local}, which is not that part of {shape}")
-    width = 1 if dtype in PACKED else bits // 8
-    lanes = as_lanes(tensor, width)
+    lanes = as_lanes(tensor, 1 if dtype in PACKED else bits // 8)
+    strides = list(tensor.stride())
     if dtype in PACKED:
         if ranges and ranges[-1] == (0, shape[-1]) and shape[-1] * bits % 8 == 0:
             ranges[-1] = (0, shape[-1] * bits // 8)
             shape = [*shape[:-1], shape[-1] * bits // 8]
-        elif local == shape:
-            ranges, shape = [(0, lanes.numel())], [lanes.numel()]
+        elif local == shape and tensor.is_contiguous():
+            ranges, shape, strides = [(0, lanes.numel())], [lanes.numel()], [1]
         else:
             raise _refused(name, f"{dtype} cannot be divided in the last dimension")
-    joined: list[tuple[int, int, int]] = []
-    for length, (begin, end) in zip(shape, ranges, strict=True):
-        if joined and (begin, end) == (0, length):
-            joined[-1] = tuple(number * length for number in joined[-1])  # type: ignore[assignment]
-        else:
-            joined.append((length, begin, end))
+    # Length, begin, end and stride.
+    joined: list[tuple[int, int, int, int]] = []
+    for length, (begin, end), stride in zip(shape, ranges, strides, strict=True):
+        before = joined[-1] if joined else None
+        if before is not None and (begin, end) == (0, length):
+            if length == 1:
+                continue
+            if before[2] - before[1] == 1 or before[3] == length * stride:
+                joined[-1] = (before[0] * length, before[1] * length, before[2] * length, stride)
+                continue
+        joined.append((length, begin, end, stride))
     # A scalar has one element.
-    joined = joined or [(1, 0, 1)]
-    box = tuple((begin, end) for _, begin, end in joined)
-    return Held(name, lanes, dtype in SIGNED, tuple(ranges), tuple(length for length, _, _ in joined), box)
+    joined = joined or [(1, 0, 1, 1)]
+    return Held(
+        name,
+        lanes,
+        dtype in SIGNED,
+        tuple(ranges),
+        tuple(length for length, _, _, _ in joined),
+        tuple((begin, end) for _, begin, end, _ in joined),
+        None if tensor.is_contiguous() else tuple(stride for _, _, _, stride in joined),
+    )
 
 
 def covers(info: Info, ranks: Sequence[Sequence[Box]]) -> tuple[int, dict[tuple[int, int], list[int]]]:

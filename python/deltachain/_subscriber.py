@@ -22,7 +22,7 @@ from ._keys import Trusted, trusted
 from ._ranks import Ranks, group_of
 from ._settings import MOST_THREADS, Stop, ending, number, whole
 from ._store import Credentials, open_store
-from ._tensor_follower import TensorFollower, needs_torch
+from ._tensor_follower import Loader, TensorFollower, needs_torch
 from ._tensors import Kind, checked_kind, kind_of, name_of, shaped, usual_kind
 
 __all__ = ["Lag", "Subscriber", "Times", "Update"]
@@ -67,7 +67,9 @@ class Held:
         into: your own tensors as the copy: a mapping as for `diff`. The first version overwrites them, later ones
             change them in place if the chain has links of the profile local. There is no other copy: the host's memory
             holds only what changes. Tensors on a device, or that share their memory (tied weights), are patched by
-            torch, on that device. Without `host_copy` and `into`, the copy is in memory of this package.
+            torch, on that device. Or a function that loads a whole version in its own way, of which it gets a function
+            that gives names and tensors of torch, any number of times; it returns such a mapping, so that the next
+            version is written in place, or None. Without `host_copy` and `into`, the copy is in memory of this package.
         group: the processes that hold the tensors of `into` together: a process group of torch.distributed, or a
             `deltachain.Group`. `into` then has what this rank holds: DTensors, a `Part` or a list of them, or whole
             tensors; names of which it has nothing are omitted. All ranks make the same calls. Rank 0 decides which
@@ -108,7 +110,7 @@ class Held:
         url: str | os.PathLike[str],
         *,
         host_copy: str | os.PathLike[str] | None = None,
-        into: Mapping[str, Any] | None = None,
+        into: Mapping[str, Any] | Loader | None = None,
         group: Any = None,
         rank_timeout: float = 300.0,
         tensors: Sequence[str] | None = None,
@@ -135,15 +137,16 @@ class Held:
             raise UsageError("USAGE: host_copy= has its own cache: omit cache=")
         if isinstance(tensors, str) or any(not isinstance(pattern, str) for pattern in tensors or ()):
             raise UsageError(f"USAGE: tensors= must be a list of patterns, not {tensors!r:.60}")
-        if into is not None and not isinstance(into, Mapping):
+        if into is not None and not isinstance(into, Mapping) and not callable(into):
             raise UsageError(f"USAGE: into= must be a mapping from names to tensors, not {type(into).__name__}")
         if group is not None and into is None:
             raise UsageError("USAGE: group= is for the tensors of into=, which are missing")
         number("rank_timeout", rank_timeout, 0.001)
         whole("threads", threads, 1, MOST_THREADS)
         keys = trusted(trust, quorum)
-        by_torch = into is not None and (group is not None or needs_torch(into))
-        self._kind = checked_kind(kind) or (kind_of(next(iter(into.values()))) if into else usual_kind())
+        own = into if isinstance(into, Mapping) else {}
+        by_torch = into is not None and (group is not None or into is not own or needs_torch(own))
+        self._kind = checked_kind(kind) or (kind_of(next(iter(own.values()))) if own else usual_kind())
         self._store = open_store(
             url,
             is_new=None,
@@ -164,7 +167,7 @@ class Held:
             other_files,
             allow_rollback,
             adopt,
-            None if by_torch else into,
+            None if by_torch or into is None else own,
             keys,
             forget_trust,
             by_torch,

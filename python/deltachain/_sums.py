@@ -12,7 +12,7 @@ from . import _native
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MODULUS", "PIECE_BYTES", "as_lanes", "at_once", "of_bytes", "of_lanes"]
+__all__ = ["MODULUS", "PIECE_BYTES", "as_lanes", "at_once", "of_bytes", "of_lanes", "of_storage"]
 
 # What sums are taken modulo: a prime.
 MODULUS = (1 << 31) - 1
@@ -33,11 +33,15 @@ def at_once(device: torch.device) -> int:
 
 
 def as_lanes(tensor: torch.Tensor, width: int) -> torch.Tensor:
-    """A contiguous tensor as numbers of `width` bytes, in one row. It is the same memory."""
+    """The memory from the first to the last element of a tensor, as numbers of `width` bytes, in one row."""
     import torch
 
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.detach().reshape(-1).view(kinds[width])
+    if tensor.is_contiguous():
+        return tensor.detach().reshape(-1).view(kinds[width])
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    lanes: torch.Tensor = tensor.detach().view(kinds[width])
+    return lanes.as_strided((last + 1,), (1,))
 
 
 @cache
@@ -62,6 +66,18 @@ def of_bytes(lanes: torch.Tensor, begin: int = 0) -> torch.Tensor:
         return _of_bytes(lanes, begin)
     # Many times as fast as torch there, and also with many threads.
     return torch.tensor(_native.sums_of(lanes, begin * lanes.element_size()), dtype=torch.int64)
+
+
+def of_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """The length of a tensor's storage, and the sums of each 16 MiB of it, as of the pieces of a tensor."""
+    import torch
+
+    storage = tensor.untyped_storage()
+    # Lanes of two bytes are quicker than single bytes.
+    kind = torch.int8 if storage.nbytes() % 2 else torch.int16
+    lanes = torch.empty(0, dtype=kind, device=storage.device).set_(storage)
+    pieces = [of_bytes(piece) for piece in lanes.split(PIECE_BYTES // lanes.element_size())]
+    return torch.stack([torch.full_like(pieces[0], storage.nbytes()), *pieces])
 
 
 def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:

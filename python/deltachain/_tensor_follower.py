@@ -11,14 +11,26 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from . import _native
-from ._errors import CancelledError, IoError, StateMismatchError, TornError, UsageError, WrongBaseError
+from ._errors import (
+    CancelledError,
+    IoError,
+    StateMismatchError,
+    TornError,
+    UnsupportedError,
+    UsageError,
+    WrongBaseError,
+)
 from ._in_place import Changes, Memory, Piece, Step, check, load, prove
 from ._native import rules
 from ._parts import Box, Info, Part, bound, parts_of, ties
 from ._ranks import Ranks
-from ._tensors import note_written
+from ._tensors import note_written, shaped
 
-__all__ = ["TensorFollower", "needs_torch"]
+__all__ = ["Loader", "TensorFollower", "needs_torch"]
+
+# Loads a version in the caller's way, and returns where its tensors are: None if that is unknown. Of a name that maps
+# to an empty list, nothing is needed. It is given a function that gives all tensors, each time it is called.
+Loader = Callable[[Callable[[], Iterator[tuple[str, Any]]]], Mapping[str, Any] | None]
 
 _logger = logging.getLogger("deltachain")
 
@@ -27,7 +39,7 @@ CHANGED_LANES, MEMORY, HASHED = "changed_lanes", "memory", "hashed"
 
 
 def needs_torch(into: Mapping[str, Any]) -> bool:
-    """Whether tensors are on a device, are parts, or share their memory: then torch patches them."""
+    """Whether tensors are on a device, are parts, lie not in a row, or share their memory: then torch patches them."""
     places: set[int] = set()
     for value in into.values():
         if isinstance(value, Part | list | tuple) or hasattr(value, "to_local"):
@@ -38,7 +50,7 @@ def needs_torch(into: Mapping[str, Any]) -> bool:
         if device.type != "cpu":
             return True
         if str(value.layout) == "torch.strided" and not value.is_nested and value.numel():
-            if value.data_ptr() in places:
+            if value.data_ptr() in places or not value.is_contiguous():
                 return True
             places.add(value.data_ptr())
     return False
@@ -50,7 +62,7 @@ class Prepared:
     Attributes:
         native: the version.
         table: name, dtype, shape and digest of its tensors.
-        memory: where its tensors are.
+        memory: where its tensors are; None if only the caller's loader knows.
         changes: what is to be written; None if all tensors are to be loaded.
         seconds: that proving took.
         told: what has been told of the switch; None before.
@@ -60,7 +72,7 @@ class Prepared:
         self,
         native: _native.Prepared,
         table: list[tuple[str, str, list[int], str]],
-        memory: Memory,
+        memory: Memory | None,
         changes: Changes | None,
         seconds: float,
     ) -> None:
@@ -88,15 +100,19 @@ class TensorFollower:
 
     Args:
         native: follows the chain without a copy.
-        into: the tensors.
+        into: the tensors, or what loads all of a version and returns them.
         ranks: the processes that hold them together.
     """
 
-    def __init__(self, native: _native.Follower, into: Mapping[str, Any], ranks: Ranks) -> None:
+    def __init__(self, native: _native.Follower, into: Mapping[str, Any] | Loader, ranks: Ranks) -> None:
         self._native, self._ranks = native, ranks
         self._is_group = ranks.size > 1
-        self._given = list(parts_of(into, self._is_group))
-        self._names = {str(number): tensor for number, (_, tensor, _) in enumerate(self._given)}
+        self._loader = None if isinstance(into, Mapping) else into
+        self._given: list[tuple[str, Any, tuple[slice, ...] | None]] | None = None
+        # Names of which this process has nothing, and of which none is needed if no process has anything.
+        self._unused: list[str] = []
+        if isinstance(into, Mapping):
+            self._give(into)
         # Where the tensors of the last version are, and what these tensors were.
         self._bound: tuple[list[Info], Memory] | None = None
         # Digests of the held tensors.
@@ -105,6 +121,12 @@ class TensorFollower:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
+
+    def _give(self, into: Mapping[str, Any] | None) -> None:
+        """Takes these tensors from now on."""
+        self._bound = None
+        self._given = None if into is None else list(parts_of(into, self._is_group))
+        self._unused = [name for name, given in (into or {}).items() if isinstance(given, list) and not given]
 
     @property
     def is_torn(self) -> bool:
@@ -200,9 +222,9 @@ class TensorFollower:
         assert made is not None
         begin = time.monotonic()
         table = made.table()
-        memory = self._memory(table)
+        memory = None if self._given is None else self._memory(table)
         failure: Exception | None = None
-        if all(is_in_place for is_in_place, _ in told):
+        if memory is not None and all(is_in_place for is_in_place, _ in told):
             # R-SUM-11.
             ranks.same("table, links and sums", {"version": told[ranks.rank][1]})
             try:
@@ -253,7 +275,9 @@ class TensorFollower:
         boxes: dict[str, list[Box]] = {}
         try:
             if self._bound is None or self._bound[0] != infos:
-                parts = bound(infos, self._given, self._is_group)
+                assert self._given is not None
+                needed = [info for info in infos if info[0] not in self._unused]
+                parts = bound(needed, self._given, self._is_group)
                 memory = Memory(parts, {}, {}, ties(parts), self._add if self._is_group else None)
                 boxes = {name: [part.part for part in own] for name, own in parts.items()}
             else:
@@ -261,13 +285,14 @@ class TensorFollower:
             memory.check_ties({name: digest for name, _, _, digest in table})
         except Exception as raised:
             error = raised
-        told = [json.loads(word) for word in ranks.agree(error, json.dumps(boxes).encode())]
+        told = [json.loads(word) for word in ranks.agree(error, json.dumps([boxes, self._unused]).encode())]
         assert memory is not None
         if self._bound is None or self._bound[1] is not memory:
+            nowhere = set.intersection(*(set(unused) for _, unused in told))
             memory.divide(
-                infos,
+                [info for info in infos if info[0] not in nowhere],
                 ranks.rank,
-                [{name: [tuple(map(tuple, box)) for box in own] for name, own in rank.items()} for rank in told],
+                [{name: [tuple(map(tuple, box)) for box in own] for name, own in rank.items()} for rank, _ in told],
             )
             self._bound = (infos, memory)
         return memory
@@ -291,7 +316,7 @@ class TensorFollower:
             return prepared.told
         # That all call this is the vote: none has written anything before.
         self._begin(f"apply version {prepared.version}, {prepared.proof}")
-        note_written(self._names)
+        note_written({str(number): tensor for number, (_, tensor, _) in enumerate(self._given or ())})
         self._native.begin(prepared.native)
         # From here on the tensors are torn, until the native follower is told otherwise.
         if prepared.changes is None:
@@ -302,6 +327,8 @@ class TensorFollower:
         plan, download, build, switch = told["times"]
         told["times"] = (plan, download, build + prepared.seconds, switch)
         self._table = {name: digest for name, _, _, digest in prepared.table}
+        if self._loader is not None and prepared.changes is None:
+            self._prove_found()
         prepared.told = told
         return told
 
@@ -328,15 +355,55 @@ class TensorFollower:
     def _load(self, prepared: Prepared, threads: int | None) -> None:
         """Writes all tensors."""
         failure: BaseException | None = None
+        into = None
         try:
-            for name, data in _tensors(prepared.native, threads):
-                load(prepared.memory, name, data)
+            if self._loader is None:
+                assert prepared.memory is not None
+                for name, _, _, data in _tensors(prepared.native, threads):
+                    load(prepared.memory, name, data)
+            else:
+                self._give(None)
+                into = self._loader(lambda: _shaped(prepared.native, threads))
         except BaseException as raised:
             failure = raised
         # Loading may take one rank much longer than another.
         failed = self._vote(failure, None)
         if failed is not None:
             raise failed
+        if self._loader is not None:
+            self._find(into, prepared.table)
+
+    def _find(self, into: Mapping[str, Any] | None, table: list[tuple[str, str, list[int], str]]) -> None:
+        """Takes the tensors that the loader has found, if all ranks have found theirs. Otherwise the next version is
+        loaded as a whole, too."""
+        if not all(self._ranks.agree(word=b"" if into is None else b"+")):
+            return
+        try:
+            self._give(into)
+            self._memory(table)
+        except UsageError as error:
+            self._give(None)
+            _logger.warning("versions cannot be taken in place: %s", error)
+
+    def _prove_found(self) -> None:
+        """Compares the sums of all tensors that the loader has found with those of the version that it has loaded."""
+        if self._bound is None:
+            return
+        try:
+            check(self._bound[1], self._sums(), None)
+        except (StateMismatchError, UnsupportedError) as error:
+            # On all ranks, since they compare together.
+            self._give(None)
+            _logger.warning("versions cannot be taken in place: the loader has not put them where it seemed: %s", error)
+
+    def _sums(self) -> dict[str, Any]:
+        """For each tensor of the held version its sums."""
+        return {name: sums for name, sums in self._native.sums() if name in self._table}
+
+    @property
+    def is_found(self) -> bool:
+        """Whether it is known where the tensors are."""
+        return self._given is not None
 
     def _vote(self, failure: BaseException | None, timeout: float | None) -> BaseException | None:
         """What has failed, here or on another rank: all know it then.
@@ -359,8 +426,7 @@ class TensorFollower:
         if held is None or self._bound is None:
             raise UsageError("USAGE: the tensors hold no whole version: apply an update")
         try:
-            names = self._table
-            check(self._bound[1], {name: sums for name, sums in self._native.sums() if name in names}, until)
+            check(self._bound[1], self._sums(), until)
         except StateMismatchError:
             self._native.checked(None)
             raise
@@ -372,7 +438,7 @@ class TensorFollower:
             raise UsageError("USAGE: no process has all tensors, so they cannot be hashed: use check()")
         if self._native.held() is None:
             raise UsageError("USAGE: no version is held")
-        own = {name: tensor for name, tensor, _ in self._given}
+        own = {name: tensor for name, tensor, _ in self._given or ()}
         _, rows = _native.digest(own, threads, progress)
         if {info[0]: digest for info, digest in rows} != self._table:
             self._native.checked(None)
@@ -386,7 +452,7 @@ class TensorFollower:
     def state(self) -> Iterator[tuple[str, Any]]:
         """Names and copies of tensors; of the parts that this process holds."""
         if self._native.held() is not None:
-            for name, tensor, _ in self._given:
+            for name, tensor, _ in self._given or ():
                 yield name, tensor.detach().clone()
 
 
@@ -397,10 +463,15 @@ def _pieces(made: _native.Prepared, threads: int | None) -> Iterator[Piece]:
             yield Piece(name, number, first, count, lanes, [Step(*step) for step in steps])
 
 
-def _tensors(made: _native.Prepared, threads: int | None) -> Iterator[tuple[str, Any]]:
-    """Names and bytes of all tensors of a version, some at a time."""
+def _tensors(made: _native.Prepared, threads: int | None) -> Iterator[tuple[str, str, list[int], Any]]:
+    """Names, dtypes, shapes and bytes of all tensors of a version, some at a time."""
     begin: int | None = 0
     while begin is not None:
         rows, begin = made.tensors(begin, threads)
-        for name, _, _, data in rows:
-            yield name, data
+        yield from rows
+
+
+def _shaped(made: _native.Prepared, threads: int | None) -> Iterator[tuple[str, Any]]:
+    """Names and tensors of a version, of torch."""
+    for name, dtype, shape, data in _tensors(made, threads):
+        yield name, shaped("torch", dtype, shape, data)

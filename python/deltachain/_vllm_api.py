@@ -34,16 +34,6 @@ _USED: tuple[tuple[str, str, tuple[int, tuple[str, ...]] | None], ...] = (
     ("vllm.model_executor.model_loader.mtp_validation", "disable_mtp_completeness_check", (0, ())),
     ("vllm.model_executor.model_loader.reload", "initialize_layerwise_reload", (1, ())),
     ("vllm.model_executor.model_loader.reload", "finalize_layerwise_reload", (2, ())),
-    (
-        "vllm.model_executor.model_loader.checkpoint_weight_patch",
-        "CheckpointWeightPatch",
-        (0, ("name", "shape", "dtype", "values", "indices")),
-    ),
-    (
-        "vllm.model_executor.model_loader.checkpoint_weight_patch",
-        "load_checkpoint_weight_patches",
-        (2, ("validate_unique_indices",)),
-    ),
 )
 
 # Attributes of vLLM's configuration.
@@ -54,7 +44,6 @@ _READ = (
     "speculative_config",
     "parallel_config.rank",
     "parallel_config.world_size",
-    "model_config.architectures",
     "model_config.enable_sleep_mode",
     "model_config.hf_text_config",
     "model_config.quantization",

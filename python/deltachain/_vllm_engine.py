@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -13,8 +14,9 @@ import torch.distributed
 
 from . import _vllm_api
 from ._engine_copy import EngineCopy, Version, shared_memory_directory
+from ._engine_in_place import EngineInPlace, Staged
 from ._errors import Error, TornError, UnsupportedError, UsageError
-from ._files import Patch
+from ._maps import Map, taken
 from ._vllm_replies import are_whole
 from ._vllm_settings import Settings, fixed, merged
 from ._vllm_worker import Lease, WeightSums, add_to
@@ -42,11 +44,14 @@ _Result = TypeVar("_Result")
 # vLLM's own logger, so that servers show its messages.
 _logger = init_logger("vllm.deltachain")
 
-# Architectures whose loaders are tested to load sparse patches exactly.
-_SPARSE = frozenset({"Qwen3ForCausalLM"})
-
 # Methods of speculative decoding without weights of their own.
 _WITHOUT_WEIGHTS = frozenset({None, "ngram", "ngram_gpu", "suffix"})
+
+# As many tensors are listed at once.
+_LISTED = 5
+
+# Seconds after which all weights are read again before an update.
+_FRESH = 10.0
 
 # Seconds between looks for the directory of a chain that does not exist yet.
 _POLL = 0.1
@@ -94,6 +99,9 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
     unchanged. If loading fails after the model was changed, the worker's version is unknown: the update fails,
     `finish_weight_update` refuses to name a version, and the next update loads all tensors. It also does that after
     other code has changed the weights, by a reload or a reset.
+
+    In sparse mode the first version is loaded by the model's own loader. A `Map` notes where each element goes, and
+    later versions are written there, proven before. Addresses never change.
     """
 
     init_info_cls = DeltachainInitInfo
@@ -119,9 +127,15 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         self._workers = _workers(vllm_config.parallel_config)
         if self._workers is not None and not are_whole():
             _logger.warning("deltachain: after a failure of one worker, this vLLM may read old replies of the others")
-        self._copy: EngineCopy | None = None
+        self._copy: EngineCopy | EngineInPlace | None = None
+        # What was asked for, and what holds: `auto` decides for one mode.
+        self._asked: Settings | None = None
         self._settings: Settings | None = None
-        self._is_sparse = False
+        self._map: Map | None = None
+        # Tensors of layers that cannot be written in place, in the host's memory.
+        self._rest: dict[str, torch.Tensor] = {}
+        # When all weights were last found to be those of the version held.
+        self._checked = -math.inf
         # Whether a worker of this server downloads the chain.
         self._downloads = False
         # Worker 0 decides which follower updates the server.
@@ -131,6 +145,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         self._holds: tuple[int, str, WeightSums] | None = None
         self._received: int | None = None
         self.times: dict[str, float] = {}
+        self.how = ""
         if self._configured.get("start") == "newest":
             self._start()
 
@@ -172,18 +187,21 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             assert copy is not None
             # One worker says which is the newest: the first that downloads it.
             keeps = self._gathered(copy.keeps)
-            chooses = self._number() == (keeps.index(True) if True in keeps else 0)
+            first = keeps.index(True) if True in keeps else 0
+            chooses = self._number() == first or isinstance(copy, EngineInPlace)
             newest = self._together(lambda: copy.take(None, None, end - time.monotonic()) if chooses else None)
             names = self._gathered(None if newest is None else (newest.number, newest.digest))
             (number, digest), *_ = [name for name in names if name is not None]
             taken = self._together(lambda: newest or copy.take(number, digest, end - time.monotonic()))
             with set_current_vllm_config(self.vllm_config):
                 self._together(lambda: self._load(taken), TornError)
+            self._together(lambda: self._settle(taken))
+            assert self._copy is not None
+            self._copy.go_on()
         except BaseException as error:
             self.shutdown()
             _logger.error("deltachain: the server does not start, since no version was loaded: %s", error)
             raise
-        copy.go_on()
         _logger.info("deltachain: the server starts with version %d, %s", number, digest[:12])
 
     def _open(self, settings: Settings) -> None:
@@ -192,7 +210,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
                 "a KV connector may keep blocks of older weights after an update: start the server without it, or use "
                 "kv=keep"
             )
-        if self._copy is not None and settings == self._settings:
+        if self._copy is not None and settings == self._asked:
             return
         if self.device.type == "cpu" and self.model_config.quantization is not None and self._packed_experts():
             raise UnsupportedError("quantised experts on CPUs are untested, and vLLM packs them only once")
@@ -200,28 +218,45 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         if reason is not None and settings.mode == "sparse":
             raise UnsupportedError(f"sparse updates are not possible: {reason}")
         is_sparse = reason is None and settings.mode != "reload"
+        self._change_to(settings, is_sparse)
+        _logger.info(
+            "deltachain: follows %s, managed by %s; updates are %s%s",
+            settings.chain or settings.host_copy,
+            "this worker" if self._copy is not None and self._copy.keeps else "another process",
+            "sparse" if is_sparse else "full reloads",
+            "" if reason is None or settings.mode == "reload" else f", since {reason}",
+        )
+
+    def _change_to(self, settings: Settings, is_sparse: bool) -> None:
+        """Follows a chain, in place or by a copy."""
         directory = settings.host_copy
-        if directory is None:
+        if directory is None and not is_sparse:
             assert settings.chain is not None
             directory = shared_memory_directory(settings.chain, self._bytes())
         # Closes the old copy first: the new one may use the same directory.
         self.shutdown()
-        copy = EngineCopy(
-            settings.chain,
-            directory,
-            changes=is_sparse,
-            remove=settings.host_copy is None,
-            trust=settings.trust,
-            quorum=settings.quorum,
-        )
-        self._copy, self._settings, self._is_sparse = copy, settings, is_sparse
-        _logger.info(
-            "deltachain: follows %s, managed by %s; updates are %s%s",
-            f"{settings.chain} in {directory}" if copy.keeps else directory,
-            "this worker" if copy.keeps else "another process",
-            "sparse" if is_sparse else "full reloads",
-            "" if reason is None or settings.mode == "reload" else f", since {reason}",
-        )
+        copy: EngineCopy | EngineInPlace
+        if directory is None:
+            assert settings.chain is not None
+            copy = EngineInPlace(
+                settings.chain,
+                self._load_and_map,
+                self._workers,
+                lambda own: all(self._gathered(own)),
+                self._sums_after,
+                trust=settings.trust,
+                quorum=settings.quorum,
+            )
+        else:
+            copy = EngineCopy(
+                settings.chain,
+                directory,
+                remove=settings.host_copy is None,
+                trust=settings.trust,
+                quorum=settings.quorum,
+            )
+        self._copy, self._asked = copy, settings
+        self._settings = replace(settings, mode="sparse" if is_sparse else "reload")
 
     def _bytes(self) -> int:
         """Bytes of the model, of all workers."""
@@ -229,24 +264,37 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         return own * int(self.vllm_config.parallel_config.world_size)
 
     def _why_not_sparse(self, settings: Settings) -> str | None:
-        """Why patches would not be exact here; None if they are."""
-        if self.model_config.quantization is not None:
-            return f"the model is quantised ({self.model_config.quantization})"
+        """Why versions cannot be written in place here; None if that depends on the loader."""
+        if settings.chain is None or settings.host_copy is not None:
+            return 'the versions come from "host_copy", without their links'
         for name, parameter in self.model.named_parameters():
             if parameter.numel() == 0:
                 return f"this platform packs weights ({name})"
-            if not parameter.is_floating_point():
-                return f"{name} is not of a floating dtype"
-        if self.device.type == "cpu" and self._packed_experts():
-            return "this platform packs experts"
         if self.vllm_config.lora_config is not None:
             return "the server has LoRA adapters"
-        if self.device.type == "cpu" and settings.mode == "auto":
-            return "on CPUs a reload takes less time"
-        architectures = set(self.model_config.architectures or [])
-        if not architectures <= _SPARSE and not (settings.mode == "sparse" and settings.untested_loaders):
-            return f"the loader of {', '.join(sorted(architectures))} is untested with patches"
+        if settings.mode == "auto" and self.model_config.quantization is not None:
+            return f"the model is quantised ({self.model_config.quantization})"
         return None
+
+    def _settle(self, taken: Version | Staged) -> None:
+        """In mode `auto`, changes to full reloads if versions cannot be written in place: then a copy on the host saves
+        downloads."""
+        copy, asked = self._copy, self._asked
+        if not isinstance(copy, EngineInPlace) or not isinstance(taken, Staged):
+            return
+        assert asked is not None
+        base = taken.update.base
+        if not copy.is_found:
+            reason = "the model's loader does more than copying"
+        elif base is not None and base < taken.number and taken.changes is None:
+            # Back to an older one there are none.
+            reason = "the chain has no links that can be taken in place: publish with the profile local"
+        else:
+            return
+        is_auto = asked.mode == "auto"
+        _logger.warning("deltachain: updates are full reloads%s, since %s", "" if is_auto else " for now", reason)
+        if is_auto:
+            self._change_to(asked, is_sparse=False)
 
     def state(self, follower: str, lease: float) -> dict[str, Any]:
         """The version of this worker's model, and whether this follower may update it: docs/integrations.md."""
@@ -258,15 +306,27 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         return {"state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds}
 
     def _held(self) -> tuple[int, str] | None:
-        """Number and digest of the model's version; None if it is torn or was changed by other code."""
+        """Number and digest of the model's version; None if it is torn or was changed. Reads all weights."""
         if self._is_torn or self._holds is None:
             return None
         number, digest, sums = self._holds
-        if sums.fits(self.model):
+        if self._is_in_place() and sums.fits(self.model):
+            self._checked = time.monotonic()
             return number, digest
         _logger.warning("deltachain: the weights of version %d were changed: the next update loads all", number)
         self._forget()
         return None
+
+    def _known(self) -> tuple[int, str] | None:
+        """The same, but weights that `state` has just read are not read again: the server is paused."""
+        is_fresh = time.monotonic() - self._checked < _FRESH
+        if is_fresh and self._holds is not None and not self._is_torn and self._is_in_place():
+            return self._holds[:2]
+        return self._held()
+
+    def _is_in_place(self) -> bool:
+        """Whether the model's tensors are where they were mapped."""
+        return self._map is None or self._map.fits(self._tensors())
 
     def _forget(self) -> None:
         """Records that the model's version is unknown."""
@@ -297,21 +357,25 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         if self._copy is None:
             self.init_transfer_engine(DeltachainInitInfo())
         try:
+            self._together(lambda: self._check_update(update_info))
             # First the worker that manages the copy: if it fails, the others would wait in vain.
             kept = self._together(lambda: self._take(update_info, keeps=True))
             read = self._together(lambda: self._take(update_info, keeps=False))
             waited = time.monotonic()
             taken, how = self._together(lambda: self._load(kept or read), TornError)
+            self._together(lambda: self._settle(taken))
         except BaseException:
             if self._copy is not None:
                 self._copy.go_on()
             raise
         finally:
+            self._checked = -math.inf
             # Loading may have taken long, and the follower could not renew meanwhile.
             if self._lease is not None:
                 self._lease.renew(update_info.follower)
         self._received = taken.number
         self.times = {"wait": waited - begin, "load": time.monotonic() - waited}
+        self.how = how
         _logger.info(
             "deltachain: version %d, %s, loaded %s: waited %.3f s, loaded in %.3f s",
             taken.number,
@@ -321,11 +385,9 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             self.times["load"],
         )
 
-    def _take(self, update_info: DeltachainUpdateInfo, *, keeps: bool) -> Version | None:
-        """Waits for a version, in the worker that manages the copy (`keeps`) or in the others. Changes nothing."""
-        copy, settings = self._copy, self._settings
-        assert copy is not None
-        assert settings is not None
+    def _check_update(self, update_info: DeltachainUpdateInfo) -> None:
+        """Refuses an update, before any worker waits for its version."""
+        assert self._copy is not None
         if self.model is not self._default_model:
             raise UnsupportedError("the backend deltachain cannot update draft models")
         other = None if self._lease is None else self._lease.held_by_other(update_info.follower)
@@ -333,40 +395,117 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             raise UsageError(f"USAGE: {other[0]} updates this server; its lease ends in {other[1]:.0f} s")
         if update_info.digest is None and not self._downloads:
             raise UsageError(
-                f"USAGE: another process manages {copy.directory}, perhaps for another chain: give the version's digest"
+                f"USAGE: another process manages {self._copy.directory}, perhaps for another chain: give the version's "
+                "digest"
             )
+        # If other code has changed the weights, the version is prepared as a whole.
+        self._known()
+
+    def _take(self, update_info: DeltachainUpdateInfo, *, keeps: bool) -> Version | Staged | None:
+        """Waits for a version, in the worker that manages the copy (`keeps`) or in the others. Changes nothing."""
+        copy, settings = self._copy, self._settings
+        assert copy is not None
+        assert settings is not None
         return copy.take(update_info.version, update_info.digest, settings.timeout) if copy.keeps == keeps else None
 
-    def _load(self, taken: Version | None) -> tuple[Version, str]:
+    def _load(self, taken: Version | Staged | None) -> tuple[Version | Staged, str]:
         """Loads a version. Returns what was loaded, for the log."""
-        copy = self._copy
-        assert copy is not None
         assert taken is not None
-        held = None if self._held() is None else copy.held
-        if held is not None and held.path == taken.path:
+        if isinstance(taken, Staged):
+            how = self._write(taken)
+        elif self._known() == (taken.number, taken.digest):
             how = "nothing, already loaded"
         else:
-            patches = taken.changes if held is not None and self._is_sparse else None
-            if patches is not None and not _can_patch(patches):
-                patches = None
             try:
                 self._is_torn = True
-                if patches is None:
-                    self._load_all(taken)
-                else:
-                    self._patch(patches)
+                self._load_all(taken.tensors.items())
                 self._pack_again()
                 self._holds = (taken.number, taken.digest, WeightSums(self.model))
             except BaseException as error:
                 self._forget()
-                raise TornError(
-                    f"version {taken.number} was not loaded, and this worker may hold parts of two versions: keep the "
-                    f"server paused and update again, which loads all tensors ({type(error).__name__}: {error})"
-                ) from error
+                raise _torn(taken, error) from error
             self._is_torn = False
-            how = "all tensors" if patches is None else f"patches of {len(patches)} tensors"
+            how = "all tensors"
+        copy: Any = self._copy
         copy.taken(taken)
         return taken, how
+
+    def _write(self, staged: Staged) -> str:
+        """Writes a version in place, or loads all of it and makes the map."""
+        copy, before = self._copy, self._holds
+        assert isinstance(copy, EngineInPlace)
+        if staged.update._native is None:
+            # All workers hold it.
+            return "nothing, already loaded"
+        self._is_torn, self._holds = True, None
+        try:
+            staged.update.apply()
+        except BaseException as error:
+            self._is_torn = copy.is_torn
+            if self._is_torn:
+                self._forget()
+                raise _torn(staged, error) from error
+            if before is not None and copy.version == before[0]:
+                # All workers have gone back.
+                self._holds = before
+            else:
+                self._forget()
+            raise
+        try:
+            how, sums = self._load_rest(staged), staged.extra
+            self._holds = (staged.number, staged.digest, sums if sums and how == "in place" else WeightSums(self.model))
+        except BaseException as error:
+            self._forget()
+            raise _torn(staged, error) from error
+        self._is_torn = False
+        return how
+
+    def _load_rest(self, staged: Staged) -> str:
+        """Loads the layers that cannot be written in place, if they have changed. Returns what was loaded."""
+        if staged.changes is None:
+            return "all tensors"
+        own = {tensor.data_ptr() for tensor in self._rest.values()}
+        if not any(memory.untyped_storage().data_ptr() in own for memory, *_ in staged.changes.lanes()):
+            return "in place"
+        self._load_all(self._rest.items(), is_whole=False)
+        self._pack_again()
+        return f"in place, and {len(self._rest)} tensors by the loader"
+
+    def _sums_after(self, staged: Staged) -> WeightSums | None:
+        """The sums of the weights after an update in place."""
+        holds, changes = self._holds, staged.changes
+        return None if holds is None or changes is None else holds[2].after(changes)
+
+    def _load_and_map(self, tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]]) -> dict[str, Any] | None:
+        """Loads a version as a whole, and finds where its tensors are. In mode `sparse`, the host keeps those of layers
+        that cannot be written in place. None if these are unknown, or in mode `auto`."""
+        self._map, self._rest = None, {}
+
+        def load(stream: Iterator[tuple[str, torch.Tensor]]) -> None:
+            self._load_all(stream)
+            self._pack_again()
+
+        # The follower proves what has been found, by the version's sums.
+        found = taken(load, tensors(), self._tensors())
+        if found.reload:
+            listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(found.reload.items())[:_LISTED])
+            more = f"; and {len(found.reload) - _LISTED} more" if len(found.reload) > _LISTED else ""
+            _logger.warning("deltachain: cannot be written in place: %s%s", listed, more)
+            names = _layers_of(found)
+            assert self._asked is not None
+            if not names or self._asked.mode == "auto":
+                return None
+            self._rest = {name: tensor.clone() for name, tensor in tensors() if name in names}
+        self._map = found
+        into: dict[str, list[Any]] = {name: [] for name in found.unused} | found.into()
+        for name, tensor in self._rest.items():
+            into.setdefault(name, []).append(tensor)
+        return into
+
+    def _tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """The model's parameters and buffers."""
+        model = self.model
+        return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
 
     def _together(self, act: Callable[[], _Result], kind: type[Error] = Error) -> _Result:
         """Runs this in each worker of the server. If it fails in one, all raise, the others an error of this kind.
@@ -412,34 +551,11 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         """Closes the copy; the model does not change."""
         if self._copy is not None:
             self._copy.close()
-        self._copy = self._settings = None
+        self._copy = self._settings = self._asked = self._map = None
+        self._rest = {}
 
-    def _patch(self, patches: list[Patch]) -> None:
-        """Writes patches in place, through the model's own loader."""
-        from vllm.model_executor.model_loader.checkpoint_weight_patch import (
-            CheckpointWeightPatch,
-            load_checkpoint_weight_patches,
-        )
-
-        # One patch per tensor: a duplicate name would load the whole shape twice.
-        load_checkpoint_weight_patches(
-            self.model,
-            [
-                CheckpointWeightPatch(
-                    name=patch.name,
-                    shape=patch.shape,
-                    dtype=patch.values.dtype,
-                    values=patch.values.to(self.device),
-                    indices=patch.indices.to(self.device),
-                )
-                for patch in patches
-            ],
-            # Indices are ascending.
-            validate_unique_indices=False,
-        )
-
-    def _load_all(self, taken: Version) -> None:
-        """Loads every tensor, layer by layer, as the server did when it started."""
+    def _load_all(self, tensors: Iterable[tuple[str, torch.Tensor]], *, is_whole: bool = True) -> None:
+        """Loads tensors, layer by layer, as the server did when it started: all, or those of whole layers."""
         from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
@@ -447,11 +563,11 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         expected = {name for name, _ in self.model.named_parameters()} - self._tied()
         try:
             with torch.device(self.device), disable_mtp_completeness_check():
-                loaded: Iterable[str] | None = self.model.load_weights(iter(taken.tensors.items()))
+                loaded: Iterable[str] | None = self.model.load_weights(iter(tensors))
         finally:
             # Also after a failure: otherwise the next load would continue this one.
             finalize_layerwise_reload(self.model, self.model_config)
-        if loaded is not None and self.model_config.quantization is None:
+        if is_whole and loaded is not None and self.model_config.quantization is None:
             missing = sorted(expected - set(loaded))
             if missing:
                 raise UsageError(f"USAGE: the chain has no weights for {len(missing)} parameters: {missing[:5]}")
@@ -466,7 +582,14 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             if head.weight.numel():
                 head.quant_method.process_weights_after_loading(head)
         for layer in self._packed_experts():
+            before = dict(layer.named_parameters(recurse=False))
             layer.quant_method.moe_kernel.fused_experts.process_weights_after_loading(layer)
+            for name, parameter in before.items():
+                packed = getattr(layer, name)
+                # Parameters stay where they are.
+                if packed is not parameter and (packed.shape, packed.dtype) == (parameter.shape, parameter.dtype):
+                    parameter.data.copy_(packed)
+                    setattr(layer, name, parameter)
 
     def _packed_experts(self) -> list[torch.nn.Module]:
         """The layers of fused experts that vLLM packs on CPUs."""
@@ -498,13 +621,21 @@ def _workers(config: ParallelConfig) -> torch.distributed.ProcessGroup | None:
     raise UnsupportedError("the backend deltachain is untested with pipelines in several replicas")
 
 
-def _can_patch(patches: list[Patch]) -> bool:
-    """Whether vLLM can load these patches: indices in floating-point tensors, and no NaN, which vLLM reads as
-    unchanged."""
-    return all(
-        patch.indices is not None
-        and patch.values.is_floating_point()
-        and patch.values.element_size() > 1
-        and not bool(torch.isnan(patch.values).any())
-        for patch in patches
+def _layers_of(found: Map) -> set[str]:
+    """The tensors that are loaded together with those that cannot be written in place: of the same layers. None of them
+    if the layers of one are unknown."""
+    if not found.reload.keys() <= found.targets.keys():
+        return set()
+
+    def layers(name: str) -> set[str]:
+        return {target.rpartition(".")[0] for target in found.targets[name]}
+
+    together = set().union(*map(layers, found.reload))
+    return {name for name in found.targets if layers(name) & together}
+
+
+def _torn(version: Version | Staged, error: BaseException) -> TornError:
+    return TornError(
+        f"version {version.number} was not loaded, and this worker may hold parts of two versions: keep the server "
+        f"paused and update again, which loads all tensors ({type(error).__name__}: {error})"
     )

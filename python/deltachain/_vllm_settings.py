@@ -36,15 +36,14 @@ class Settings:
     Attributes:
         chain: the chain that this server downloads itself; None if another process does.
         host_copy: the directory that all workers of a machine share; None: one in memory, which this server manages.
-        mode: `"sparse"`: changes are patched in place. `"reload"`: the whole version is loaded layer by layer.
-            `"auto"`: sparse where that is known to be exact, otherwise reload.
+        mode: `"sparse"`: changes are written in place, without a copy of the model; needs `chain`. `"reload"`: the
+            whole version is loaded layer by layer. `"auto"`: sparse if all of the model can be written in place.
         kv: `"recompute"`: the caller pauses with `mode=keep`, which drops caches of older weights. `"keep"`: the caller
             keeps them (`clear_cache=false`), and answers may mix two versions.
         timeout: maximum seconds that an update, or the start, waits for a version.
         start: `"model"`: the server begins to serve with its own model. `"newest"`: with the newest version.
         trust: public keys, or files of them: only versions that these have signed are downloaded (`chain`).
         quorum: how many of these keys have to sign.
-        untested_loaders: whether `mode="sparse"` may use loaders that are untested with patches.
     """
 
     chain: str | None = None
@@ -55,7 +54,6 @@ class Settings:
     start: str = "model"
     trust: str | list[str] | None = None
     quorum: int = 1
-    untested_loaders: bool = False
 
 
 def fixed(additional: object) -> dict[str, Any]:
@@ -136,8 +134,6 @@ def _check(name: str, value: object) -> None:
         raise UsageError(f"USAGE: {name} must be one of {', '.join(_CHOICES[name])}, not {value!r}")
     if name in _TEXTS and not (isinstance(value, str) and value):
         raise UsageError(f"USAGE: {name} must be a text, not {value!r}")
-    if name == "untested_loaders" and not isinstance(value, bool):
-        raise UsageError(f"USAGE: {name} must be true or false, not {value!r}")
     if name == "timeout" and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
         raise UsageError(f"USAGE: {name} must be a number of seconds, not {value!r}")
 

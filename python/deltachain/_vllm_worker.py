@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ._sums import PIECE_BYTES, of_bytes
+from ._in_place import Changes
+from ._sums import MODULUS, PIECE_BYTES, of_lanes, of_storage
 
 __all__ = ["Lease", "WeightSums", "add_to"]
 
@@ -23,7 +24,8 @@ class WeightSums:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._sums = _sums(model)
+        self._names = _names(model)
+        self._sums = _sums(self._names)
         self._packed = _packed(model)
 
     def fits(self, model: torch.nn.Module) -> bool:
@@ -32,27 +34,51 @@ class WeightSums:
         # The sums keep the old objects alive, so no other object has their id.
         if [id(one) for one in packed] != [id(one) for one in self._packed]:
             return False
-        sums = _sums(model)
-        return len(sums) == len(self._sums) and all(map(torch.equal, sums, self._sums))
+        sums = _sums(_names(model))
+        # Other code may have registered the same parameters in another order.
+        return sums.keys() == self._sums.keys() and all(torch.equal(sums[name], self._sums[name]) for name in sums)
+
+    def after(self, changes: Changes) -> WeightSums:
+        """The sums after changes that have been proven. Reads only what changes."""
+        made = WeightSums.__new__(WeightSums)
+        made._names, made._packed = self._names, self._packed
+        made._sums = {name: sums.clone() for name, sums in self._sums.items()}
+        with torch.inference_mode():
+            for memory, places, old, new in changes.lanes():
+                begin, width = memory.untyped_storage().data_ptr(), memory.element_size()
+                if begin not in self._names:
+                    # Of a buffer.
+                    continue
+                own = torch.arange(len(memory), device=memory.device) if places is None else places.long()
+                numbers = own + (memory.data_ptr() - begin) // width
+                sums, in_piece = made._sums[self._names[begin][0]], PIECE_BYTES // width
+                if not len(numbers):
+                    continue
+                first, last = (int(number) // in_piece for number in numbers.aminmax())
+                for piece in range(first, last + 1):
+                    lanes, values = numbers - piece * in_piece, [old, new]
+                    if first < last:
+                        which = ((lanes >= 0) & (lanes < in_piece)).nonzero().view(-1)
+                        lanes, *values = (one.index_select(0, which) for one in (lanes, *values))
+                    before, after = of_lanes(lanes, [len(lanes)], *values)
+                    sums[1 + piece] = (sums[1 + piece] + after[0] - before[0]).remainder(MODULUS)
+        return made
 
 
-def _sums(model: torch.nn.Module) -> list[torch.Tensor]:
-    """The length and the sums of each storage once, since some parameters are views of others. Sums of each 16 MiB, as
-    of the pieces of a tensor."""
-    storages = {}
-    for parameter in model.parameters():
+def _names(model: torch.nn.Module) -> dict[int, tuple[str, torch.Tensor]]:
+    """The address of each storage, and a parameter that lies in it, since some are views of others."""
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, parameter in sorted(model.named_parameters()):
         storage = parameter.untyped_storage()
         if storage.nbytes():
-            storages[storage.data_ptr()] = storage
-    found = []
-    with torch.inference_mode():
-        for storage in storages.values():
-            # Lanes of two bytes are quicker than single bytes.
-            kind = torch.int8 if storage.nbytes() % 2 else torch.int16
-            lanes = torch.empty(0, dtype=kind, device=storage.device).set_(storage)
-            pieces = [of_bytes(piece) for piece in lanes.split(PIECE_BYTES // lanes.element_size())]
-            found.append(torch.stack([torch.full_like(pieces[0], storage.nbytes()), *pieces]))
+            found.setdefault(storage.data_ptr(), (name, parameter))
     return found
+
+
+def _sums(names: dict[int, tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """The sums of each storage once."""
+    with torch.inference_mode():
+        return {name: of_storage(parameter) for name, parameter in names.values()}
 
 
 def _packed(model: torch.nn.Module) -> list[Any]:

@@ -196,6 +196,19 @@ def test_a_write_between_proof_and_switch_is_found() -> None:
     assert_holds(tensors, first)
 
 
+def placed(draw: random.Random, tensor: Any) -> Any:
+    """A copy of a tensor, in a row or not."""
+    how = draw.choice(["row", "transposed", "columns", "every second"])
+    if how == "row" or tensor.dim() < 2:
+        return tensor.contiguous().clone()
+    if how == "transposed":
+        return tensor.transpose(0, 1).contiguous().clone().transpose(0, 1)
+    rows, columns, *rest = tensor.shape
+    wide = torch.zeros((rows, 2 * columns + 3, *rest), dtype=tensor.dtype)
+    own = wide[:, 2 : 2 + columns] if how == "columns" else wide[:, 1 : 1 + 2 * columns : 2]
+    return own.copy_(tensor)
+
+
 def divided(draw: random.Random, state: plans.State, ranks: int) -> list[dict[str, Any]]:
     """Divides each tensor by rows, by columns, by both, or gives it to all or some ranks."""
     given: list[dict[str, Any]] = [{} for _ in range(ranks)]
@@ -204,9 +217,9 @@ def divided(draw: random.Random, state: plans.State, ranks: int) -> list[dict[st
         how = draw.choice(["all", "one", "rows", "columns", "blocks", "copies"])
         if how == "all" or len(shape) < 2:
             for own in given:
-                own[name] = whole.clone()
+                own[name] = placed(draw, whole)
         elif how == "one":
-            draw.choice(given)[name] = whole.clone()
+            draw.choice(given)[name] = placed(draw, whole)
         else:
             rows, columns = whole.shape[:2]
             middle = (draw.randint(0, rows), draw.randint(0, columns))
@@ -222,7 +235,7 @@ def divided(draw: random.Random, state: plans.State, ranks: int) -> list[dict[st
             }[how]
             for at, box in enumerate(boxes):
                 own = given[at % ranks]
-                own.setdefault(name, []).append(dc.Part(whole[box].contiguous().clone(), box))
+                own.setdefault(name, []).append(dc.Part(placed(draw, whole[box]), box))
     return given
 
 
@@ -283,7 +296,7 @@ def assert_parts(given: list[dict[str, Any]], state: plans.State) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_drawn_divisions_are_proven_together(seed: int) -> None:
     draw = random.Random(seed)
-    ranks = draw.randint(2, 4)
+    ranks = draw.randint(1, 4)
     first: dict[str, Any] = {}
     for number in range(draw.randint(1, 3)):
         # torch copies of a bool that is neither 0 nor 1 only that it is true.
@@ -309,10 +322,36 @@ def test_drawn_divisions_are_proven_together(seed: int) -> None:
     # A bit anywhere is found by all ranks.
     holders = [part for memory in own for parts in memory.held.values() for part in parts if part.lanes.numel()]
     part = draw.choice(holders)
-    lane = draw.randrange(part.lanes.numel())
-    part.lanes[lane] ^= 1
+    rank = draw.randrange(part.count)
+    number, lane = part.stretch(rank, rank + 1)
+    assert part.below(int(number)) == rank
+    which, place = part.find(number)
+    assert which.tolist() == [0] and torch.equal(part.lanes[place], lane)
+    part.lanes[place] ^= 1
     found = threads.run(lambda rank: check(own[rank], plans.table(first, PIECE)))
     assert {type(one) for one in found} == {dc.StateMismatchError}
+
+
+def test_parts_of_one_process_are_proven_together() -> None:
+    draw = random.Random(3)
+    state: plans.State = {"w": ("BF16", (6, 40), draw.randbytes(480))}
+    states = [state, plans.changed(state, 0.3, draw)]
+    whole = tensor_of(*state["w"])
+    # The columns in two places, rows of them in each; and the first rows once more.
+    boxes = [(slice(0, 2), slice(None)), (slice(2, 6), slice(0, 7)), (slice(2, 6), slice(7, 40)), (slice(0, 2),)]
+    into = {"w": [dc.Part(placed(draw, whole[box]), box) for box in boxes]}
+    parts = bound(infos_of(state), list(parts_of(into, False)), False)
+    memory = Memory(parts)
+    memory.divide(infos_of(state), 0, [{"w": [part.part for part in parts["w"]]}])
+    changes = prove(memory, plans.plans(states, PIECE, draw))
+    changes.switch()
+    assert_parts([into], states[1])
+    check(memory, plans.table(states[1], PIECE))
+    for part in into["w"]:
+        part.tensor.view(torch.int16)[1, 3] ^= 1
+        with pytest.raises(dc.StateMismatchError):
+            check(memory, plans.table(states[1], PIECE))
+        part.tensor.view(torch.int16)[1, 3] ^= 1
 
 
 @pytest.mark.parametrize(
@@ -332,12 +371,11 @@ def test_parts_that_are_no_cover_are_refused(parts: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("into", "text"),
     [
-        ({"w": torch.zeros(4, 4).t()}, "not contiguous"),
+        ({"w": torch.zeros(4).expand(4, 4)}, "share their memory"),
         ({"w": torch.zeros(4, 4).to_sparse()}, "sparse"),
         ({"w": torch.zeros(4, device="meta")}, "no data"),
         ({"w": torch.zeros(4, dtype=torch.complex128)}, "unknown dtype"),
         ({"w": bytearray(4)}, "not a tensor of torch"),
-        ({"w": dc.Part(torch.zeros(4))}, "needs group="),
     ],
 )
 def test_what_cannot_be_patched_is_refused_by_name(into: Any, text: str) -> None:
@@ -353,3 +391,12 @@ def test_memory_that_overlaps_partly_is_refused() -> None:
         list(parts_of({"a": memory[:5], "b": memory[4:]}, False))
     with pytest.raises(dc.UsageError, match="shares a part of its memory"):
         list(parts_of({"a": memory, "b": memory[:4]}, False))
+    # Columns lie between each other, and share nothing.
+    memory = torch.zeros(4, 9)
+    list(parts_of({"a": memory[:, :3], "b": memory[:, 3:], "c": memory[:, :3]}, False))
+    list(parts_of({"a": memory[:, ::2], "b": memory[:, 1::2]}, False))
+    with pytest.raises(dc.UsageError, match="shares a part of its memory with 'b'") as caught:
+        list(parts_of({"a": memory[:, :2], "b": memory[:, 2:5], "c": memory[:, 4:]}, False))
+    assert caught.value.tensor == "c"
+    with pytest.raises(dc.UsageError, match="shares a part of its memory"):
+        list(parts_of({"a": memory[:2, :2], "b": memory.view(torch.int16)[:, 2:5]}, False))

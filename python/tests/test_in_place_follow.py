@@ -365,3 +365,64 @@ def test_the_memory_is_that_of_what_changes(tmp_path: Path, by: str) -> None:
     assert ran.returncode == 0, ran.stderr
     # Of 128 MiB, positions and two values of each lane that changes are 5.
     assert float(ran.stdout) < 40
+
+
+def test_a_function_that_says_a_wrong_place_is_found_out(url: str) -> None:
+    tensors, loads = tensors_for("torch"), []
+
+    def load(given: Any) -> Any:
+        loads.append(1)
+        for name, tensor in given():
+            tensors[name].copy_(tensor)
+        # Columns in the place of others.
+        halves = {0: slice(0, 64), 1: slice(64, 128)}
+        other = [dc.Part(tensors["down.weight"][:, halves[1 - at]], (slice(None), part)) for at, part in halves.items()]
+        return {**tensors, "down.weight": other}
+
+    with dc.Subscriber(url, into=load) as subscriber:
+        for version in (0, 1):
+            subscriber.prepare(version).apply()
+            assert_holds(tensors, version)
+            assert not subscriber._native.is_found and subscriber.proof == "hashed"
+    assert len(loads) == 2
+
+
+def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
+    tensors, loads = tensors_for("torch"), []
+
+    def load(given: Any) -> Any:
+        loads.append({name: tensor.clone() for name, tensor in given()})
+        assert all(as_bytes(tensor) == as_bytes(loads[-1][name]) for name, tensor in given())
+        if len(loads) == 3:
+            raise Stopped
+        with torch.no_grad():
+            for name, tensor in loads[-1].items():
+                tensors[name].copy_(tensor)
+        # It says that it needs nothing of the scale.
+        return {**tensors, "scale": []} if len(loads) < 4 else None
+
+    with dc.Subscriber(url, into=load) as subscriber:
+        subscriber.prepare(0).apply()
+        assert subscriber.proof == "hashed"
+        subscriber.prepare(1).apply()
+        assert subscriber.proof == "changed_lanes" and len(loads) == 1
+        subscriber.check()
+        assert as_bytes(tensors["scale"]) == as_bytes(model(0)["scale"])
+        tensors["scale"].copy_(model(1)["scale"])
+        assert_holds(tensors, 1)
+        # Lost: all is loaded again.
+        subscriber._native.lost()
+        subscriber.prepare(1).apply()
+        assert len(loads) == 2 and subscriber.proof == "hashed"
+        subscriber._native.lost()
+        update = subscriber.prepare(2)
+        with pytest.raises(Stopped):
+            update.apply()
+        assert subscriber.torn and not subscriber._native.is_found
+        update.apply()
+        assert not subscriber.torn and subscriber.version == 2
+        assert_holds(tensors, 2)
+        # It could not say where: the next one is loaded, too.
+        subscriber.prepare(1).apply()
+        assert len(loads) == 5
+        assert_holds(tensors, 1)

@@ -39,41 +39,36 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_goes_ahead_and_finds_what_changes(tmp_path: Path) -> None:
+def test_goes_ahead(tmp_path: Path) -> None:
     digests = published(tmp_path, 3)
-    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=True)
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"))
     try:
         until(lambda: copy.ready == 2)
         # An older one than the newest is asked for.
         first = copy.take(0, digests[0], LONG)
-        assert (first.number, first.digest, first.changes) == (0, digests[0], None)
+        assert (first.number, first.digest) == (0, digests[0])
         copy.taken(first)
         copy.go_on()
         until(lambda: copy.ready == 2)
-        last = copy.take(2, digests[2], LONG)
-        assert last.changes is not None
-        (patch,) = last.changes
-        assert (patch.name, patch.indices.tolist(), patch.values.tolist()) == ("weight", [1, 2], [1.0, 1.0])
-        copy.taken(last)
-        # Lost: the same version is taken as a whole.
+        copy.taken(copy.take(2, digests[2], LONG))
         copy.lost()
         again = copy.take(2, digests[2], LONG)
-        assert again.changes is None and torch.equal(again.tensors["weight"][:4].float(), torch.tensor([1.0, 1, 1, 0]))
+        assert torch.equal(again.tensors["weight"][:4].float(), torch.tensor([1.0, 1, 1, 0]))
     finally:
         copy.close()
 
 
 def test_what_is_refused_leaves_what_is_held(tmp_path: Path) -> None:
     digests = published(tmp_path, 2)
-    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=True)
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"))
     try:
         copy.taken(copy.take(0, digests[0], LONG))
         with pytest.raises(dc.WrongBaseError, match=digests[1]):
             copy.take(1, digests[0], LONG)
         with pytest.raises(dc.ChainError, match="no version 7"):
             copy.take(7, None, LONG)
-        assert copy.held is not None and copy.held.number == 0
-        assert copy.take(1, digests[1], LONG).changes is not None
+        assert copy._held is not None and copy._held.number == 0
+        assert copy.take(1, digests[1], LONG).number == 1
     finally:
         copy.close()
 
@@ -93,7 +88,7 @@ def test_one_process_keeps_it_and_others_read(tmp_path: Path) -> None:
         # Without a chain, and with one that must not be opened: another process has the directory.
         with pytest.MonkeyPatch.context() as patching:
             patching.setattr(_engine_copy, "Subscriber", None)
-            copy = EngineCopy(None, str(tmp_path / "copy"), changes=True)
+            copy = EngineCopy(None, str(tmp_path / "copy"))
         try:
             assert not copy.keeps
             assert copy.take(None, None, LONG).number == 0
@@ -104,7 +99,7 @@ def test_one_process_keeps_it_and_others_read(tmp_path: Path) -> None:
             keeper.stdin.write("\n")
             keeper.stdin.flush()
             taken = copy.take(1, digests[1], LONG)
-            assert taken.changes is not None and [patch.name for patch in taken.changes] == ["weight"]
+            assert torch.equal(taken.tensors["weight"][:3].float(), torch.tensor([1.0, 1, 0]))
         finally:
             copy.close()
             keeper.stdin.write("\n")
@@ -118,7 +113,7 @@ def test_a_stranger_is_not_downloaded(tmp_path: Path) -> None:
         with dc.Publisher(tmp_path / "chain", sign_key=own) as pub:
             pub.publish({"weight": torch.full((8,), float(step))})
     trust = [dc.public_key(key)]
-    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False, trust=trust)
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), trust=trust)
     try:
         # The newest would be 1.
         until(lambda: copy.ready == 0)
@@ -128,7 +123,7 @@ def test_a_stranger_is_not_downloaded(tmp_path: Path) -> None:
 
 def test_views_outlive_files_and_the_directory_is_removed(tmp_path: Path) -> None:
     digests = published(tmp_path, 1)
-    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False, remove=True)
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), remove=True)
     taken = copy.take(0, digests[0], LONG)
     copy.close()
     assert not (tmp_path / "copy").exists() and list(tmp_path.iterdir()) == [tmp_path / "chain"]
@@ -138,14 +133,14 @@ def test_views_outlive_files_and_the_directory_is_removed(tmp_path: Path) -> Non
 def test_a_directory_without_a_chain_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     with pytest.raises(dc.Error):
-        EngineCopy(str(tmp_path / "missing"), str(tmp_path / "copy"), changes=False, remove=True)
+        EngineCopy(str(tmp_path / "missing"), str(tmp_path / "copy"), remove=True)
     assert not (tmp_path / "copy").exists()
 
 
 def test_two_who_have_the_chain_share_a_copy(tmp_path: Path) -> None:
     digests = published(tmp_path, 1)
-    first = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False)
-    second = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False)
+    first = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"))
+    second = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"))
     try:
         assert (first.keeps, second.keeps) == (True, False)
         assert first.take(0, digests[0], LONG).path == second.take(0, digests[0], LONG).path
@@ -157,7 +152,7 @@ def test_two_who_have_the_chain_share_a_copy(tmp_path: Path) -> None:
 def test_the_newest_version_is_waited_for(tmp_path: Path) -> None:
     # The chain has no version yet.
     with dc.Publisher(tmp_path / "chain"):
-        copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False)
+        copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"))
     try:
         with pytest.raises(dc.TimeoutError, match=r"a version was not ready after 0 s"):
             copy.take(None, None, 0.3)
@@ -174,7 +169,7 @@ def test_the_newest_version_is_that_of_the_chain_and_not_of_an_old_copy(tmp_path
         subscriber.prepare().apply()
     with dc.Publisher(tmp_path / "chain") as publisher:
         publisher.publish_async({"weight": torch.ones(1000, dtype=torch.bfloat16), "bias": torch.ones(8)}).result()
-    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False)
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"))
     try:
         assert copy.take(None, None, LONG).number == 1
     finally:
@@ -185,7 +180,7 @@ def test_a_chain_that_fails_is_why_no_version_came(tmp_path: Path) -> None:
     published(tmp_path, 1)
     for path in (tmp_path / "chain" / "files").iterdir():
         path.write_bytes(b"damaged")
-    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"), changes=False)
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"))
     try:
         with pytest.raises(dc.TimeoutError, match=r"a version was not ready.*R-"):
             copy.take(None, None, 3.0)
@@ -194,7 +189,7 @@ def test_a_chain_that_fails_is_why_no_version_came(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_nobody_manages_is_named(tmp_path: Path) -> None:
-    copy = EngineCopy(None, str(tmp_path / "copy"), changes=False)
+    copy = EngineCopy(None, str(tmp_path / "copy"))
     try:
         with pytest.raises(dc.TimeoutError, match="was not at a version after 0 s: check that process"):
             copy.take(None, None, 0.1)
@@ -223,7 +218,7 @@ def test_what_a_killed_process_left_does_not_stand_in_the_way(tmp_path: Path) ->
         subscriber.prepare().apply()
     # A directory that stays is of one chain.
     for remove in (False, True):
-        copy = EngineCopy(str(tmp_path / "other" / "chain"), str(tmp_path / "copy"), changes=False, remove=remove)
+        copy = EngineCopy(str(tmp_path / "other" / "chain"), str(tmp_path / "copy"), remove=remove)
         try:
             if remove:
                 assert copy.take(None, None, LONG).number == 0

@@ -29,10 +29,10 @@ def copy(tmp_path: Path) -> Path:
 
 def test_the_configuration_is_read() -> None:
     assert fixed({}) == fixed(None) == fixed({"other": 1}) == fixed({"deltachain": {}}) == {}
-    given = {"chain": CHAIN, "start": "newest", "untested_loaders": True, "timeout": 5, "host_copy": None}
+    given = {"chain": CHAIN, "start": "newest", "timeout": 5, "host_copy": None}
     # What is null is not given.
     assert fixed({"deltachain": given, "other": 1}) == {name: given[name] for name in list(given)[:-1]}
-    expected = Settings(chain=CHAIN, start="newest", untested_loaders=True, timeout=5)
+    expected = Settings(chain=CHAIN, start="newest", timeout=5)
     assert merged(fixed({"deltachain": given}), {}) == expected
 
 
@@ -48,7 +48,6 @@ def test_the_configuration_is_read() -> None:
         ({"timeout": "600"}, "timeout must be a number"),
         ({"timeout": True}, "timeout must be a number"),
         ({"timeout": float("nan")}, "timeout must be a number"),
-        ({"untested_loaders": "yes"}, "untested_loaders must be true or false"),
         ({"start": "now", "chain": CHAIN}, "start must be one of model, newest"),
         ({"trust": OF_FIRST}, '"trust" .* needs "chain"'),
         ({"chain": CHAIN, "trust": 7}, "neither a key nor a file"),

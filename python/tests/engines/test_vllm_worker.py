@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
+from deltachain import _in_place, _sums, _vllm_worker  # noqa: E402
 from deltachain._vllm_worker import Lease, WeightSums, add_to  # noqa: E402
 
 
@@ -63,6 +64,39 @@ def test_the_same_weights_in_another_place_fit() -> None:
     made = model()
     sums = WeightSums(made)
     made.bytes = torch.nn.Parameter(made.bytes.data.clone(), requires_grad=False)
+    assert sums.fits(made)
+
+
+def test_the_same_weights_in_another_order_fit() -> None:
+    made = model()
+    sums = WeightSums(made)
+    for name in ("view", "bytes"):
+        parameter = getattr(made, name)
+        delattr(made, name)
+        made.register_parameter(name, parameter)
+    assert sums.fits(made)
+
+
+def test_sums_follow_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of lanes of one and of four bytes, of rows and of a transposed view, in several pieces."""
+    for module in (_vllm_worker, _sums):
+        monkeypatch.setattr(module, "PIECE_BYTES", 1 << 14)
+    made = model()
+    sums = WeightSums(made)
+    changes = _in_place.Changes()
+    generator = torch.Generator().manual_seed(1)
+    for name, tensor in (("0.weight", made[0].weight), ("bytes", made.bytes), ("1.bias", made[1].bias)):
+        lanes = _sums.as_lanes(tensor, tensor.element_size())
+        places = torch.randperm(len(lanes), generator=generator)[: len(lanes) // 3].int()
+        old = lanes[places.long()].clone()
+        changes._changes.append(_in_place._Change(name, lanes, places, old, old ^ 5))
+    lanes = _sums.as_lanes(made[2].weight[3:5], 4)
+    changes._changes.append(_in_place._Change("2.weight", lanes, None, lanes.clone(), lanes ^ 3))
+    after = sums.after(changes)
+    assert sums.fits(made) and not after.fits(made)
+    changes.switch()
+    assert after.fits(made) and not sums.fits(made)
+    changes.undo()
     assert sums.fits(made)
 
 

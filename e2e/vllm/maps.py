@@ -1,0 +1,109 @@
+"""Maps of real models of vLLM: versions that are written in place equal those that vLLM's own loader loads from disk,
+bit for bit, in each worker. `run.py` starts this, once for each model and number of workers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import served
+from in_process import Updated
+
+
+def checksums(engine: Updated) -> list[dict[str, str]]:
+    """Of each tensor, in each worker."""
+    found = engine.llm.collective_rpc("compute_weight_checksums")
+    assert isinstance(found, list)
+    return found
+
+
+def mapped(worker: Any) -> list[Any]:
+    """What a worker's backend says of its map."""
+    backend = worker.weight_transfer_engine
+    found = backend._map
+    if found is None:
+        return [type(backend.model).__name__, backend.how, 0, 0]
+    into = found.into()
+    # Otherwise nothing is compared.
+    parts = sum(len(own) for own in into.values())
+    return [type(backend.model).__name__, backend.how, len(into), parts]
+
+
+def addresses(worker: Any) -> list[tuple[str, int]]:
+    """Where a worker's tensors lie."""
+    return [(name, tensor.data_ptr()) for name, tensor in worker.weight_transfer_engine._tensors()]
+
+
+def check(worker: Any) -> float:
+    """Compares the sums of all of a worker's memory with those of the version that it holds."""
+    seconds = worker.weight_transfer_engine._copy.check()
+    assert isinstance(seconds, float)
+    return seconds
+
+
+def proof(folder: Path, workers: int, is_packed: bool) -> list[list[Any]]:
+    """Rows of a name, whether it went as it should, and a text. With packed experts, these layers are loaded."""
+    os.environ |= {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+    more: dict[str, Any] = {}
+    if workers > 1:
+        # Each would want processors of its own.
+        os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+        more["tensor_parallel_size"] = workers
+    engine = Updated(folder, plain=2 if is_packed else 1, **more)
+    places = engine.llm.collective_rpc(addresses)
+    engine.begin("sparse")
+    found, last = {}, len(engine.rows) - 1
+    # One by one, and back, for which there are no links.
+    sequence = [*range(last + 1), 1, last]
+    rows: list[list[Any]] = []
+    for at, number in enumerate(sequence):
+        engine.update(number)
+        told = engine.llm.collective_rpc(mapped)
+        is_in_place = at > 0 and number > sequence[at - 1]
+        good = all(how.startswith("in place" if is_in_place else "all tensors") for _, how, _, _ in told)
+        good = good and all((" by the loader" in how) == (is_packed and is_in_place) for _, how, _, _ in told)
+        own = [checksums(engine), served.answers(engine.llm)]
+        good = good and found.setdefault(number, own) == own
+        what = "; ".join(f"{name}: {tensors} tensors in {parts} parts" for name, _, tensors, parts in told)
+        rows.append([f"version {number}, {told[0][1]}", good, what])
+    rows.append(["versions differ", len({json.dumps(own) for own in found.values()}) == len(found), ""])
+    checked = engine.llm.collective_rpc(check)
+    rows.append(["all memory has the version's sums", None not in checked, ""])
+    for number, own in found.items():
+        if is_packed:
+            # A reload by vLLM leaves experts unpacked.
+            engine.begin("reload")
+            engine.llm.collective_rpc(lambda worker: worker.weight_transfer_engine._forget())
+            engine.update(number)
+        else:
+            saved = str(folder / f"saved-{number}")
+            engine.llm.collective_rpc("reload_weights", kwargs={"weights_path": saved})
+            engine.llm.reset_prefix_cache()
+        good = [checksums(engine), served.answers(engine.llm)] == own
+        by = "the backend" if is_packed else "vLLM, from disk,"
+        rows.append([f"version {number} equals what {by} loads as a whole", good, f"{len(own[0][0])} tensors"])
+    rows.append(["tensors stay where they are", engine.llm.collective_rpc(addresses) == places, ""])
+    if not is_packed:
+        engine.update(last)
+        told = engine.llm.collective_rpc(mapped)
+        good = all(how == "all tensors" for _, how, _, _ in told) and checksums(engine) == found[last][0]
+        rows.append(["after a reload behind the backend, all is loaded", good, ""])
+    engine.llm.collective_rpc("shutdown_weight_transfer_engine")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--packed", action="store_true")
+    given = parser.parse_args()
+    given.out.write_text(json.dumps(proof(given.folder, given.workers, given.packed)))
+
+
+if __name__ == "__main__":
+    main()
