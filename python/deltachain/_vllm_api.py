@@ -18,22 +18,21 @@ _logger = logging.getLogger("vllm.deltachain")
 # Versions tested in `e2e/vllm`.
 _TESTED = ("0.32.",)
 
-# Each: a module, a name in it, and how it is called: the number of arguments by position, and names of others. None if
-# it is not called.
-_USED: tuple[tuple[str, str, tuple[int, tuple[str, ...]] | None], ...] = (
-    ("vllm.config", "set_current_vllm_config", (1, ())),
-    ("vllm.logger", "init_logger", (1, ())),
+# Each: a module, a name in it, and the number of arguments that it is called with; None if it is not called.
+_USED: tuple[tuple[str, str, int | None], ...] = (
+    ("vllm.config", "set_current_vllm_config", 1),
+    ("vllm.logger", "init_logger", 1),
     ("vllm.v1.worker.worker_base", "WorkerBase", None),
-    ("vllm.distributed.parallel_state", "get_tp_group", (0, ())),
-    ("vllm.distributed.parallel_state", "get_world_group", (0, ())),
-    ("vllm.distributed.weight_transfer.base", "WeightTransferInitInfo", (0, ())),
-    ("vllm.distributed.weight_transfer.base", "WeightTransferUpdateInfo", (0, ())),
-    ("vllm.distributed.weight_transfer.base", "WeightTransferEngine", (4, ())),
-    ("vllm.distributed.weight_transfer.base", "WeightTransferEngine.parse_update_info", (2, ())),
+    ("vllm.distributed.parallel_state", "get_tp_group", 0),
+    ("vllm.distributed.parallel_state", "get_world_group", 0),
+    ("vllm.distributed.weight_transfer.base", "WeightTransferInitInfo", 0),
+    ("vllm.distributed.weight_transfer.base", "WeightTransferUpdateInfo", 0),
+    ("vllm.distributed.weight_transfer.base", "WeightTransferEngine", 4),
+    ("vllm.distributed.weight_transfer.base", "WeightTransferEngine.parse_update_info", 2),
     ("vllm.model_executor.layers.vocab_parallel_embedding", "ParallelLMHead", None),
-    ("vllm.model_executor.model_loader.mtp_validation", "disable_mtp_completeness_check", (0, ())),
-    ("vllm.model_executor.model_loader.reload", "initialize_layerwise_reload", (1, ())),
-    ("vllm.model_executor.model_loader.reload", "finalize_layerwise_reload", (2, ())),
+    ("vllm.model_executor.model_loader.mtp_validation", "disable_mtp_completeness_check", 0),
+    ("vllm.model_executor.model_loader.reload", "initialize_layerwise_reload", 1),
+    ("vllm.model_executor.model_loader.reload", "finalize_layerwise_reload", 2),
 )
 
 # Attributes of vLLM's configuration.
@@ -56,7 +55,7 @@ def check() -> None:
     Raises:
         UnsupportedError: if something is missing, or is called in another way, with all that is.
     """
-    _refuse([fault for module, name, call in _USED if (fault := _fault(module, name, call)) is not None])
+    _refuse([fault for module, name, count in _USED if (fault := _fault(module, name, count)) is not None])
     found = _version()
     if not found.startswith(_TESTED):
         _logger.warning(
@@ -83,17 +82,16 @@ def check_configuration(configuration: object) -> None:
     _refuse(missing)
 
 
-def _fault(module: str, name: str, call: tuple[int, tuple[str, ...]] | None) -> str | None:
+def _fault(module: str, name: str, count: int | None) -> str | None:
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError):
         return f"{module}.{name} is missing"
-    if call is not None:
-        count, names = call
+    if count is not None:
         try:
-            inspect.signature(found).bind(*[None] * count, **dict.fromkeys(names))
+            inspect.signature(found).bind(*[None] * count)
         except TypeError as error:
             return f"{module}.{name} is called in another way ({error})"
     return None

@@ -242,8 +242,8 @@ def main() -> None:
                 os._exit(0)
             told.clear()
     if kind == "torch":
-        # Threads of gloo that still run when the interpreter ends can abort the process.
-        dist.destroy_process_group()
+        # Threads of gloo that still run when the group or the interpreter ends can abort the process.
+        os._exit(0)
 
 
 if __name__ == "__main__":
