@@ -20,6 +20,7 @@ const TESTS: [&str; 7] = [
     "test_in_place.py",
     "test_in_place_follow.py",
     "test_in_place_ranks.py",
+    "test_maps.py",
     "test_ranks.py",
     "test_publisher.py",
 ];
