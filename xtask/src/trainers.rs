@@ -14,7 +14,7 @@ const REQUIREMENTS: [&str; 2] = ["python/requirements-test.txt", "python/tests/e
 const VERL: &str = "verl==0.9.1";
 
 /// What needs torch.
-const TESTS: [&str; 7] = [
+const TESTS: [&str; 8] = [
     "engines",
     "test_torch.py",
     "test_in_place.py",
