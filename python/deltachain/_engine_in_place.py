@@ -23,7 +23,7 @@ _logger = logging.getLogger("deltachain")
 _POLL = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Staged:
     """A version that is ready to be written.
 
@@ -37,7 +37,7 @@ class Staged:
     number: int
     digest: str
     update: Update
-    extra: Any
+    extra: Any = None
 
     @property
     def changes(self) -> Any:
@@ -155,8 +155,9 @@ class EngineInPlace:
             self._state.wait_for(lambda: not self._is_looking)
 
     def _staged(self, update: Update) -> Staged:
-        made = Staged(update.version, update.digest, update, None)
-        return Staged(update.version, update.digest, update, self._ahead(made))
+        staged = Staged(update.version, update.digest, update)
+        staged.extra = self._ahead(staged)
+        return staged
 
     def check(self) -> float:
         """Compares the sums of all tensors with those of the version that they hold, and returns the seconds that it

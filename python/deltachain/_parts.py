@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._errors import UsageError
-from ._sums import as_lanes
+from ._sums import as_lanes, extent
 from ._tensors import BITS, PACKED, SIGNED, name_of
 
 if TYPE_CHECKING:
@@ -209,8 +209,7 @@ def overlapping(views: Iterable[tuple[str, Any]]) -> tuple[str, str] | None:
 
 def _extent(tensor: Any) -> int:
     """Bytes from the first to the last element of a tensor."""
-    elements = 1 + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(elements * tensor.element_size())
+    return int(extent(tensor.shape, tensor.stride()) * tensor.element_size())
 
 
 def _marked(views: Sequence[tuple[str, Any]]) -> tuple[str, str] | None:

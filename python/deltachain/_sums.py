@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from . import _native
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
-__all__ = ["MODULUS", "PIECE_BYTES", "as_lanes", "at_once", "of_bytes", "of_lanes", "of_storage"]
+__all__ = ["MODULUS", "PIECE_BYTES", "as_lanes", "at_once", "extent", "of_bytes", "of_lanes", "of_storage"]
 
 # What sums are taken modulo: a prime.
 MODULUS = (1 << 31) - 1
@@ -32,6 +34,11 @@ def at_once(device: torch.device) -> int:
     return _ON_CPU if device.type == "cpu" else _ON_DEVICES
 
 
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """How many elements lie from the first to the last of a tensor, which is not empty."""
+    return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+
+
 def as_lanes(tensor: torch.Tensor, width: int) -> torch.Tensor:
     """The memory from the first to the last element of a tensor, as numbers of `width` bytes, in one row."""
     import torch
@@ -39,9 +46,8 @@ def as_lanes(tensor: torch.Tensor, width: int) -> torch.Tensor:
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     if tensor.is_contiguous():
         return tensor.detach().reshape(-1).view(kinds[width])
-    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
     lanes: torch.Tensor = tensor.detach().view(kinds[width])
-    return lanes.as_strided((last + 1,), (1,))
+    return lanes.as_strided((extent(tensor.shape, tensor.stride()),), (1,))
 
 
 @cache

@@ -19,11 +19,6 @@ from ._settings import choice, number
 __all__ = ["DeltachainWeightSyncClient", "SyncClient", "end_update", "send"]
 
 
-def _named(version: int, digest: str) -> str:
-    """What servers call a version, as followers of the tool expect it."""
-    return f"{version}@{digest[:12]}"
-
-
 class SyncClient(Protocol):
     """vLLM's `VLLMWeightSyncClient`."""
 
@@ -42,7 +37,7 @@ def send(client: SyncClient, published: Published) -> None:
     try:
         client.start_weight_update()
         client.update_weights({"version": published.version, "digest": published.digest})
-        client.finish_weight_update(_named(published.version, published.digest))
+        client.finish_weight_update(_native.version_name(published.version, published.digest))
     except BaseException:
         end_update(client)
         raise
@@ -161,7 +156,7 @@ class DeltachainWeightSyncClient:
         if not isinstance(version, int) or not isinstance(digest, str):
             servers.resume()
             raise UsageError(f"USAGE: update_info must have a version and its digest, not {update_info!r:.60}")
-        self._name = _named(version, digest)
+        self._name = _native.version_name(version, digest)
         servers.update(version, digest)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:

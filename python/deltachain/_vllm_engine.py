@@ -419,7 +419,6 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             try:
                 self._is_torn = True
                 self._load_all(taken.tensors.items())
-                self._pack_again()
                 self._holds = (taken.number, taken.digest, WeightSums(self.model))
             except BaseException as error:
                 self._forget()
@@ -468,7 +467,6 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         if not any(memory.untyped_storage().data_ptr() in own for memory, *_ in staged.changes.lanes()):
             return "in place"
         self._load_all(self._rest.items(), is_whole=False)
-        self._pack_again()
         return f"in place, and {len(self._rest)} tensors by the loader"
 
     def _sums_after(self, staged: Staged) -> WeightSums | None:
@@ -480,13 +478,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         """Loads a version as a whole, and finds where its tensors are. In mode `sparse`, the host keeps those of layers
         that cannot be written in place. None if these are unknown, or in mode `auto`."""
         self._map, self._rest = None, {}
-
-        def load(stream: Iterator[tuple[str, torch.Tensor]]) -> None:
-            self._load_all(stream)
-            self._pack_again()
-
         # The follower proves what has been found, by the version's sums.
-        found = taken(load, tensors(), self._tensors())
+        found = taken(self._load_all, tensors(), self._tensors())
         if found.reload:
             listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(found.reload.items())[:_LISTED])
             more = f"; and {len(found.reload) - _LISTED} more" if len(found.reload) > _LISTED else ""
@@ -571,6 +564,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             missing = sorted(expected - set(loaded))
             if missing:
                 raise UsageError(f"USAGE: the chain has no weights for {len(missing)} parameters: {missing[:5]}")
+        self._pack_again()
 
     def _pack_again(self) -> None:
         """On CPUs, vLLM multiplies by a packed copy of the last layer's weights. If these are tied to the embedding, a

@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._errors import UsageError
+from ._sums import extent
 
 __all__ = ["MOST_BOXES", "Place", "Source", "Storage", "Unknown", "Watch", "Write", "forms_of", "names_of"]
 
@@ -101,7 +102,7 @@ class Write(NamedTuple):
 
     def end(self) -> int:
         """The element after the last."""
-        return self.offset + _extent(self.shape, self.strides)
+        return self.offset + extent(self.shape, self.strides)
 
     def is_linear(self) -> bool:
         """Whether places in the storage and in the checkpoint's tensor grow together."""
@@ -109,10 +110,6 @@ class Write(NamedTuple):
             length == 1 or own == other
             for length, own, other in zip(self.shape, self.strides, self.source.strides, strict=True)
         )
-
-
-def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
 @dataclass(slots=True, eq=False)
@@ -271,7 +268,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             if storage is None or begin is None:
                 begin, end = 0, math.inf
             else:
-                end = begin + _extent(tensor.shape, tensor.stride())
+                end = begin + extent(tensor.shape, tensor.stride())
             for write in () if storage is None else storage.writes:
                 if write.offset < end and write.end() > begin:
                     names |= names_of(write.source)
@@ -343,7 +340,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         if first is None or begin is None or target.dtype != origin.dtype or target.stride() != origin.stride():
             return None
         end = begin + origin.numel()
-        if _extent(origin.shape, origin.stride()) != origin.numel():
+        if extent(origin.shape, origin.stride()) != origin.numel():
             return None
         # What is not known to be written comes from elsewhere.
         made = [Write(first, tuple(target.shape), target.stride(), target.dtype, _STRANGE)]
@@ -361,7 +358,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         if offset is None or len(storage.writes) != 1:
             return None
         (write,) = storage.writes
-        end = offset + _extent(view.shape, view.stride())
+        end = offset + extent(view.shape, view.stride())
         count = math.prod(write.shape)
         if not write.is_linear() or offset < write.offset or end > write.end() or write.end() - write.offset != count:
             return None

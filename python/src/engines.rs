@@ -4,12 +4,18 @@ use std::error::Error as _;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use deltachain_engines::{Failure, Pause, Servers as EngineServers};
+use deltachain_engines::{Failure, Pause, Servers as EngineServers, name_of};
 use deltachain_store::{Observer, Stop};
 use pyo3::prelude::*;
 
 use crate::errors::{no_pickle, own, raised, usage};
 use crate::work::{How, OfProcess, Watch, run_apart};
+
+/// What servers call a version, by its number and state digest.
+#[pyfunction]
+pub(crate) fn version_name(version: u64, digest: &str) -> String {
+    name_of(version, digest)
+}
 
 /// Servers of vLLM that a trainer brings to each version, all at the same time.
 #[pyclass(frozen, module = "deltachain._native")]

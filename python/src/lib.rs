@@ -38,7 +38,7 @@ mod native {
     #[pymodule_export]
     use crate::directory::{find_version, is_managed};
     #[pymodule_export]
-    use crate::engines::{Servers, follow};
+    use crate::engines::{Servers, follow, version_name};
     #[pymodule_export]
     use crate::errors::class_advice;
     #[pymodule_export]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,29 +12,10 @@ import deltachain as dc
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
+from ahead import LONG, published, until  # noqa: E402
+
 from deltachain import _engine_copy  # noqa: E402
 from deltachain._engine_copy import EngineCopy, shared_memory_directory  # noqa: E402
-
-LONG = 60.0
-
-
-def published(folder: Path, versions: int) -> list[str]:
-    """A chain in FOLDER/chain of this many versions, each with one more lane that differs; their digests."""
-    weight = torch.zeros(1000, dtype=torch.bfloat16)
-    digests = []
-    with dc.Publisher(folder / "chain") as publisher:
-        for number in range(versions):
-            weight[number] = 1.0
-            digests.append(publisher.publish_async({"weight": weight, "bias": torch.ones(8)}).result().digest)
-    return digests
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for a thread."""
-    end = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_goes_ahead(tmp_path: Path) -> None:

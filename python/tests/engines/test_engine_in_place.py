@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +13,12 @@ import deltachain as dc
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
+import ahead  # noqa: E402
+from ahead import LONG, until  # noqa: E402
+
 from deltachain._engine_in_place import EngineInPlace  # noqa: E402
 
-LONG = 60.0
-
-
-def published(folder: Path, versions: int, profile: Any = "local") -> list[str]:
-    """A chain in FOLDER/chain of this many versions, each with one more lane that differs; their digests."""
-    weight = torch.zeros(1000, dtype=torch.bfloat16)
-    digests = []
-    with dc.Publisher(folder / "chain", profile=profile) as publisher:
-        for number in range(versions):
-            weight[number] = 1.0
-            digests.append(publisher.publish_async({"weight": weight, "bias": torch.ones(8)}).result().digest)
-    return digests
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for a thread."""
-    end = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+published = partial(ahead.published, profile="local")
 
 
 class Engine:
@@ -121,7 +105,7 @@ def test_a_loader_that_does_not_know_where_loads_all(tmp_path: Path) -> None:
 
 
 def test_links_that_cannot_be_taken_in_place_are_loaded_as_a_whole(tmp_path: Path) -> None:
-    published(tmp_path, 2, "compact")
+    published(tmp_path, 2, profile="compact")
     engine = Engine(tmp_path)
     try:
         assert [engine.update(0), engine.update(1)] == [False, False] and engine.loads == 2 and engine.holds() == 1
