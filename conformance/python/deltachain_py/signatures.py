@@ -15,7 +15,6 @@ NOTE_BYTES, NOTES, LINES = 16384, 64, 100
 NAME = "([^+\0-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+)"
 KEY = re.compile(NAME + r"\+([0-9a-f]{8})\+([A-Za-z0-9+/]{44})")  # 33 bytes
 LINE = re.compile(f"\u2014 {NAME} ([^ ]+)")
-ID, SIGNED = 4, 68  # bytes of a key ID; and with a signature by Ed25519
 
 Key = namedtuple("Key", "name id public")
 Seen = namedtuple("Seen", "version commit")  # the newest head that was met, and the digest of its commit
@@ -69,8 +68,8 @@ def unbase64(text):
 
 
 def signature_lines(note, text):
-    """Pairs of a name and what is signed with it, a key ID and a signature, of a note on this text; None if it is no
-    such note (condition 3)."""
+    """Pairs of a name and its bytes, a key ID and a signature, of a note on this text; None if it is no such note
+    (condition 3)."""
     begin = (text + "\n").encode()
     try:
         *lines, rest = note.removeprefix(begin).decode().split("\n")
@@ -80,7 +79,7 @@ def signature_lines(note, text):
     if not note.startswith(begin) or rest or not 1 <= len(found) <= LINES or None in found:
         return None
     pairs = [(match[1], unbase64(match[2])) for match in found]
-    return pairs if all(data is not None and len(data) > ID for _, data in pairs) else None
+    return pairs if all(data is not None and len(data) > 4 for _, data in pairs) else None
 
 
 def counts_for(note, text, keys):
@@ -88,8 +87,8 @@ def counts_for(note, text, keys):
     counted = set()
     for name, data in signature_lines(note, text) or []:
         for key in keys:
-            if (name, data[:ID]) == (key.name, key.id):
-                if len(data) != SIGNED or not is_valid(key, data[ID:], text):
+            if (name, data[:4]) == (key.name, key.id):
+                if len(data) != 68 or not is_valid(key, data[4:], text):
                     return set()
                 counted.add(key)
     return counted
