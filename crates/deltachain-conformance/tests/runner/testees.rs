@@ -68,7 +68,9 @@ fn links_in_place_are_asked_of_those_who_name_the_addition() {
         let pieces = json!([{ "piece": piece, "coded": coded }]);
         vector["expect"] = json!({ "sums": { "sums": [{ "name": "t", "pieces": pieces }] }, "in-place": result });
     });
-    vectors.run(&reference(), &["--rules", "--require-complete"]).says(0, &["1.0 and signatures, in-place of 1.1: 1 vectors, 2 cases: 2 passed"]);
+    vectors
+        .run(&reference(), &["--rules", "--require-complete"])
+        .says(0, &["1.0 and signatures, in-place of 1.1: 1 vectors, 2 cases: 2 passed"]);
     // A testee that does not know the addition.
     let mut hello = json!({ "testee": "x", "protocol": 2, "operations": ["sums", "in-place"], "without": [] });
     vectors.run(&fake("hello", &hello), &["--require-complete"]).says(0, &["conformance with 1.0: ", "2 skipped"]);
