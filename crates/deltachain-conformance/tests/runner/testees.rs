@@ -18,7 +18,8 @@ fn refusal() -> Value {
 #[test]
 fn the_reference_passes_the_tiny_vectors() {
     let ran = Vectors::tiny().run(&reference(), &["--rules", "--require-complete"]);
-    let summary = "conformance with 1.0 and signatures, in-place of 1.1: 2 vectors, 6 cases: 6 passed, 0 failed, 0 skipped; rules 1 of";
+    let summary = "conformance with 1.0 and signatures, in-place of 1.1: 2 vectors, 6 cases: 6 passed, 0 failed, \
+                   0 skipped; rules 1 of";
     assert!(ran.summary(0).starts_with(summary), "{ran:?}");
 }
 
