@@ -83,7 +83,9 @@ impl Note {
         }
         let text = Self::text(chain, version, commit);
         let lines = std::str::from_utf8(bytes).ok()?.strip_prefix(&text)?.strip_prefix('\n')?;
-        let lines = lines.strip_suffix('\n')?.split('\n').map(Line::read).collect::<Option<Vec<Line>>>()?;
+        // Lines are short and there may be a thousand: one more than allowed is enough to refuse them.
+        let lines = lines.strip_suffix('\n')?.split('\n').take(Self::MOST_LINES + 1);
+        let lines = lines.map(Line::read).collect::<Option<Vec<Line>>>()?;
         (lines.len() <= Self::MOST_LINES).then_some(Self { text, lines })
     }
 
