@@ -38,7 +38,7 @@ fn list(parts: &[Part]) -> String {
 
 fn text(part: &Part) -> String {
     let mut lines = vec![match part.rule {
-        Some((class, section)) => format!("{} ({class}, SPEC.md section {section})", part.name),
+        Some((class, section)) => format!("{} ({class}, section {section} of the specification)", part.name),
         None => part.name.to_owned(),
     }];
     for (label, text) in [("", &part.meaning), ("cause", &part.cause), ("to do", &part.remedy)] {

@@ -59,7 +59,7 @@ fn one_is_explained() {
     let folder = Folder::new();
     let text = folder.run(&["explain", "r-chn-13", "io"]).good();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[0], "R-CHN-13 (CHAIN, SPEC.md section 19)");
+    assert_eq!(lines[0], "R-CHN-13 (CHAIN, section 19 of the specification)");
     assert!(text.contains("\n\nIO\n"), "{text}");
     for label in ["\n  cause  ", "\n  to do  "] {
         assert_eq!(text.matches(label).count(), 2, "{text}");
