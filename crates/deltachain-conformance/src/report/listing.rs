@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::cases::Operation;
 use crate::report::{Report, Status};
 
 /// A row of that table for the testee of this name; none if it failed somewhere, or passed nothing.
@@ -12,7 +13,7 @@ pub(crate) fn line(testee: &str, report: &Report<'_>) -> Option<String> {
     }
     let passed = report.results.iter().filter(|result| result.status() == Status::Passed);
     let operations: BTreeSet<_> = passed.map(|result| result.case.operation).collect();
-    let mut names: Vec<&str> = operations.into_iter().map(|operation| operation.name()).collect();
+    let mut names: Vec<&str> = operations.into_iter().map(Operation::name).collect();
     names.dedup();
     let rules = report.coverage.iter().filter(|rule| rule.passed > 0).count();
     Some(format!(
