@@ -1,6 +1,6 @@
 #!/bin/bash -eu
 # Runs build.sh without Docker, with this machine's nightly toolchain and C compiler, and then each fuzzer over its
-# seeds. It does not show whether OSS-Fuzz's image has what is needed. Takes 4 GB and some minutes.
+# seeds. It does not show whether OSS-Fuzz's image has what is needed. Takes 7 GB and some minutes.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD
