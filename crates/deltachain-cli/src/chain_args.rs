@@ -275,6 +275,7 @@ pub(crate) struct ShowArgs {
 
 /// A model directory that follows a chain.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(crate) struct DirectoryArgs {
     /// Directory for the model. Its files are in DIR/current, a symbolic link that is switched when a version is
     /// complete
