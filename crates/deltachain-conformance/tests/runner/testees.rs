@@ -21,7 +21,10 @@ fn the_reference_passes_the_tiny_vectors() {
     let summary = "conformance with 1.0 and signatures, in-place of 1.1: 2 vectors, 6 cases: 6 passed, 0 failed, \
                    0 skipped; rules 1 of";
     assert!(ran.summary(0).starts_with(summary), "{ran:?}");
-    let line = format!("\n| deltachain {} | 1.0 and signatures, in-place of 1.1 | check, apply, encode | 6 of 6 | 1 of ", env!("CARGO_PKG_VERSION"));
+    let line = format!(
+        "\n| deltachain {} | 1.0 and signatures, in-place of 1.1 | check, apply, encode | 6 of 6 | 1 of ",
+        env!("CARGO_PKG_VERSION")
+    );
     assert!(ran.stdout.contains(&line), "{ran:?}");
 }
 
