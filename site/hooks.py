@@ -1,0 +1,141 @@
+"""What the site adds to the pages: the contents, an anchor for each rule of the specification and links to these, the
+explanations of rules, the references of Rust and JavaScript, and the files that pages link to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+ROOT = Path(__file__).resolve().parent.parent
+RULE = re.compile(r"\bR-[A-Z]{3}-\d{2}\b")
+TEXTS = ("SPEC", "SPEC-signatures", "SPEC-in-place")
+# Where `deltachain explain` has its texts.
+EXPLANATIONS = ROOT / "crates/deltachain-cli/src/explain"
+# What in a page is not text of it that could become a link.
+NOT_TEXT = (nodes.reference, nodes.literal, nodes.literal_block, nodes.title, nodes.raw, addnodes.pending_xref)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    # Folders that other programs have made: the documentation of the crates, and declarations of types.
+    app.add_config_value("rustdoc", "", "env", str)
+    app.add_config_value("javascript_types", "", "env", str)
+    app.connect("source-read", add_text)
+    app.add_transform(LinkFiles)
+    app.add_transform(NameRules)
+    app.add_post_transform(LinkRules)
+    app.connect("build-finished", finish)
+    return {"parallel_read_safe": False}
+
+
+def rules() -> dict[str, str]:
+    """The page of each rule."""
+    page = {"SIG": "SPEC-signatures", "SUM": "SPEC-in-place"}
+    ids = [rule["id"] for rule in json.loads((ROOT / "conformance/rules.json").read_text())]
+    return {rule: page.get(rule.split("-")[1], "SPEC") for rule in ids}
+
+
+def add_text(app: Sphinx, page: str, source: list[str]) -> None:
+    """Adds what pages cannot say by themselves."""
+    if page == app.config.root_doc:
+        source[0] += "\n" + (ROOT / "site/contents.inc").read_text()
+    elif page == "site/errors":
+        source[0] += "\n\n".join(file.read_text() for file in sorted(EXPLANATIONS.glob("*.md")))
+    elif page == "site/rust":
+        source[0] += "\n".join(crates(app.config.rustdoc))
+    elif page == "site/javascript":
+        source[0] += "\n".join(types(app.config.javascript_types))
+
+
+def crates(rustdoc: str) -> Iterator[str]:
+    """The rows of a table of the crates that users get."""
+    for manifest in [ROOT / "Cargo.toml", *sorted(ROOT.glob("crates/*/Cargo.toml"))]:
+        package = tomllib.loads(manifest.read_text())["package"]
+        if package.get("publish", True):
+            name, page = package["name"], package["name"].replace("-", "_")
+            link = f'<a href="../rust/{page}/index.html">{name}</a>' if rustdoc else name
+            yield f"| {link} | {package['description']} |"
+
+
+def types(folder: str) -> Iterator[str]:
+    """The declarations of the interface, and of the modules whose names and types it gives."""
+    if folder:
+        interface = (Path(folder) / "index.d.ts").read_text()
+        for module in ["index", "node", *dict.fromkeys(re.findall(r'"\./([\w-]+)\.js"', interface))]:
+            yield f"## {module}.js\n\n```ts\n{(Path(folder) / module).with_suffix('.d.ts').read_text().strip()}\n```\n"
+
+
+class LinkFiles(SphinxTransform):
+    """Links to files that are not pages lead to copies of them, in the same place."""
+
+    default_priority = 800
+
+    def apply(self) -> None:
+        for node in list(self.document.findall(addnodes.download_reference)):
+            link = nodes.reference("", "", *node.children, refuri=node["reftarget"], internal=True)
+            node.replace_self(link)
+            file = (ROOT / self.env.docname).parent / node["reftarget"]
+            self.env.linked_files = getattr(self.env, "linked_files", set()) | {file.resolve().relative_to(ROOT)}
+
+
+class NameRules(SphinxTransform):
+    """Where a text defines a rule, the rule's id is an anchor: **R-IDX-07** (MALFORMED)."""
+
+    default_priority = 800
+
+    def apply(self) -> None:
+        if self.env.docname not in TEXTS:
+            return
+        for node in self.document.findall(nodes.strong):
+            after = "".join(sibling.astext() for sibling in node.parent[node.parent.index(node) + 1 :])
+            if RULE.fullmatch(node.astext()) and re.match(r"\s\([A-Za-z_]+\)", after):
+                node["ids"].append(node.astext())
+
+
+class LinkRules(SphinxPostTransform):
+    """Elsewhere, the id of a rule is a link to that anchor."""
+
+    default_priority = 800
+
+    def run(self, **_: object) -> None:
+        pages = rules()
+        for text in list(self.document.findall(nodes.Text)):
+            if RULE.search(text) and not any(isinstance(above, NOT_TEXT) or above.get("ids") for above in above(text)):
+                text.parent.replace(text, list(self.linked(str(text), pages)))
+
+    def linked(self, text: str, pages: dict[str, str]) -> Iterator[nodes.Node]:
+        end = 0
+        for match in RULE.finditer(text):
+            if page := pages.get(match[0]):
+                yield nodes.Text(text[end : match.start()])
+                uri = f"{self.app.builder.get_relative_uri(self.env.docname, page)}#{match[0]}"
+                yield nodes.reference("", match[0], refuri=uri, internal=True, classes=["rule"])
+                end = match.end()
+        yield nodes.Text(text[end:])
+
+
+def above(node: nodes.Node) -> Iterator[nodes.Element]:
+    """What holds a node, up to its section."""
+    while (node := node.parent) is not None and not isinstance(node, nodes.section):
+        yield node
+
+
+def finish(app: Sphinx, error: Exception | None) -> None:
+    """Copies the files that pages link to, and the documentation of the crates."""
+    if error is None:
+        if app.config.rustdoc:
+            shutil.copytree(app.config.rustdoc, app.outdir / "rust", copy_function=os.link, dirs_exist_ok=True)
+        for file in app.env.linked_files:
+            (app.outdir / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / file, app.outdir / file)
