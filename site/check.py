@@ -1,5 +1,7 @@
-"""Checks the site that was built: `python check.py FOLDER`. Every link within it leads to a file, and to an anchor that is
-there; every rule of the conformance kit has its anchor; nothing is fetched from other places when a page is read.
+"""Checks the site that was built: `python check.py FOLDER`.
+
+Every link within it leads to a file, and to an anchor that is there; every rule of the conformance kit has its anchor;
+nothing is fetched from other places when a page is read.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Page(HTMLParser):
 
 def flaws(site: Path) -> list[str]:
     """What is wrong, one line each."""
-    pages = {path: Page(path.read_text()) for path in site.rglob("*.html") if OTHERS not in path.relative_to(site).parts}
+    own = [path for path in site.rglob("*.html") if path.relative_to(site).parts[0] != OTHERS]
+    pages = {path: Page(path.read_text()) for path in own}
     found = []
     for path, page in pages.items():
         name = path.relative_to(site)

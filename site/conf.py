@@ -38,3 +38,4 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"
 default_role = "code"
+maximum_signature_line_length = 80

@@ -4,6 +4,7 @@ explanations of rules, the references of Rust and JavaScript, and the files that
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -15,6 +16,8 @@ from pathlib import Path
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.ext.autodoc.mock import mock
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
@@ -23,6 +26,15 @@ RULE = re.compile(r"\bR-[A-Z]{3}-\d{2}\b")
 TEXTS = ("SPEC", "SPEC-signatures", "SPEC-in-place")
 # Where `deltachain explain` has its texts.
 EXPLANATIONS = ROOT / "crates/deltachain-cli/src/explain"
+# The modules of the Python package that export something, by what that is for.
+PYTHON = {
+    "Links": ["_files", "_tensors"],
+    "Publish": ["_publisher"],
+    "Follow": ["_subscriber", "_async_subscriber", "_host_copy", "_follow_engine", "_parts", "_ranks", "_tensor_follower"],
+    "Read and maintain a chain": ["_chain"],
+    "Keys": ["_keys"],
+    "Errors": ["_errors"],
+}
 # What in a page is not text of it that could become a link.
 NOT_TEXT = (nodes.reference, nodes.literal, nodes.literal_block, nodes.title, nodes.raw, addnodes.pending_xref)
 
@@ -32,6 +44,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_config_value("rustdoc", "", "env", str)
     app.add_config_value("javascript_types", "", "env", str)
     app.connect("source-read", add_text)
+    # Before napoleon, which reads the sections of docstrings.
+    app.connect("autodoc-process-docstring", mark_code, priority=100)
+    app.add_transform(JoinParts)
     app.add_transform(LinkFiles)
     app.add_transform(NameRules)
     app.add_post_transform(LinkRules)
@@ -52,10 +67,40 @@ def add_text(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += "\n" + (ROOT / "site/contents.inc").read_text()
     elif page == "site/errors":
         source[0] += "\n\n".join(file.read_text() for file in sorted(EXPLANATIONS.glob("*.md")))
+    elif page == "site/python":
+        source[0] += "\n".join(python_names(app.config.autodoc_mock_imports))
     elif page == "site/rust":
         source[0] += "\n".join(crates(app.config.rustdoc))
     elif page == "site/javascript":
         source[0] += "\n".join(types(app.config.javascript_types))
+
+
+def python_names(mocked: list[str]) -> Iterator[str]:
+    """What the Python package exports, by what it is for."""
+    with mock(mocked):
+        package = importlib.import_module("deltachain")
+    names = [name for name in [*package.__all__, "open", "TimeoutError"] if name != "__version__"]
+    for title, modules in PYTHON.items():
+        yield f"## {title}\n\n```{{eval-rst}}"
+        for name in [name for name in names if getattr(package, name).__module__.split(".")[1] in modules]:
+            names.remove(name)
+            is_class = isinstance(getattr(package, name), type)
+            yield f".. auto{'class' if is_class else 'function'}:: deltachain.{name}"
+            yield "   :members:\n   :inherited-members: Exception\n" if is_class else ""
+        yield "```\n"
+    if names:
+        raise ExtensionError(f"the Python reference has no place for {names}")
+
+
+def mark_code(_app: Sphinx, _what: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
+    """Docstrings are Markdown, where indentation after an empty line means code."""
+    indent = 0
+    for number in range(len(lines) - 1, 0, -1):
+        if lines[number].strip() and not lines[number - 1].strip():
+            before = next((line for line in reversed(lines[: number - 1]) if line.strip()), "")
+            indent = len(before) - len(before.lstrip())
+            if before and len(lines[number]) - len(lines[number].lstrip()) >= indent + 4:
+                lines[number:number] = [" " * indent + "::", ""]
 
 
 def crates(rustdoc: str) -> Iterator[str]:
@@ -74,6 +119,18 @@ def types(folder: str) -> Iterator[str]:
         interface = (Path(folder) / "index.d.ts").read_text()
         for module in ["index", "node", *dict.fromkeys(re.findall(r'"\./([\w-]+)\.js"', interface))]:
             yield f"## {module}.js\n\n```ts\n{(Path(folder) / module).with_suffix('.d.ts').read_text().strip()}\n```\n"
+
+
+class JoinParts(SphinxTransform):
+    """A page has one title; its parts are below that."""
+
+    default_priority = 100
+
+    def apply(self) -> None:
+        first, *others = [node for node in self.document if isinstance(node, nodes.section)] or [None]
+        for part in others:
+            self.document.remove(part)
+            first.append(part)
 
 
 class LinkFiles(SphinxTransform):

@@ -19,7 +19,7 @@ __all__ = ["HostCopy"]
 
 class HostCopy:
     """The directory of a `Subscriber(host_copy=...)`, for other processes of the machine. Any number of them can read
-    it::
+    it.
 
         copy = dc.HostCopy("models/run7")
         for patch in copy.full(): ...          # every tensor, as views of files that are mapped

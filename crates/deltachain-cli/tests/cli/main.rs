@@ -10,7 +10,6 @@ mod engines_truth;
 mod exchange;
 mod operation;
 mod readiness;
-mod readme;
 mod refusals;
 mod reports;
 mod round_trips;
