@@ -1,5 +1,5 @@
 """What the site adds to the pages: the contents, an anchor for each rule of the specification and links to these, the
-explanations of rules, the references of Rust and JavaScript, and the files that pages link to.
+references of Python, Rust and JavaScript, and the files that pages link to.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from sphinx.errors import ExtensionError
 from sphinx.ext.autodoc.mock import mock
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util.inspect import signature, stringify_signature
 
 ROOT = Path(__file__).resolve().parent.parent
 RULE = re.compile(r"\bR-[A-Z]{3}-\d{2}\b")
 TEXTS = ("SPEC", "SPEC-signatures", "SPEC-in-place")
-# Where `deltachain explain` has its texts.
-EXPLANATIONS = ROOT / "crates/deltachain-cli/src/explain"
 # The modules of the Python package that export something, by what that is for.
 PYTHON = {
     "Links": ["_files", "_tensors"],
     "Publish": ["_publisher"],
-    "Follow": ["_subscriber", "_async_subscriber", "_host_copy", "_follow_engine", "_parts", "_ranks", "_tensor_follower"],
+    "Follow": ["_subscriber", "_async_subscriber", "_host_copy", "_follow_engine", "_parts", "_ranks"],
     "Read and maintain a chain": ["_chain"],
     "Keys": ["_keys"],
     "Errors": ["_errors"],
 }
+# Those that are imported by name. verl's base class, which is not installed here, hides what is in that one.
+PYTHON_MODULES = ["transformers", "trl", "vllm"]
 # What in a page is not text of it that could become a link.
-NOT_TEXT = (nodes.reference, nodes.literal, nodes.literal_block, nodes.title, nodes.raw, addnodes.pending_xref)
+NOT_TEXT = (nodes.reference, nodes.literal, nodes.literal_block, nodes.raw, addnodes.pending_xref)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -46,6 +47,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", add_text)
     # Before napoleon, which reads the sections of docstrings.
     app.connect("autodoc-process-docstring", mark_code, priority=100)
+    app.connect("autodoc-process-signature", own_signature)
     app.add_transform(JoinParts)
     app.add_transform(LinkFiles)
     app.add_transform(NameRules)
@@ -64,15 +66,22 @@ def rules() -> dict[str, str]:
 def add_text(app: Sphinx, page: str, source: list[str]) -> None:
     """Adds what pages cannot say by themselves."""
     if page == app.config.root_doc:
-        source[0] += "\n" + (ROOT / "site/contents.inc").read_text()
-    elif page == "site/errors":
-        source[0] += "\n\n".join(file.read_text() for file in sorted(EXPLANATIONS.glob("*.md")))
+        source[0] += "\n".join(contents(app.env.found_docs))
     elif page == "site/python":
         source[0] += "\n".join(python_names(app.config.autodoc_mock_imports))
     elif page == "site/rust":
         source[0] += "\n".join(crates(app.config.rustdoc))
     elif page == "site/javascript":
         source[0] += "\n".join(types(app.config.javascript_types))
+
+
+def contents(pages: set[str]) -> Iterator[str]:
+    """The contents, and in their last part all pages that are not named in them."""
+    text = (ROOT / "site/contents.inc").read_text()
+    named = set(re.findall(r"<(.*)>$", text, re.MULTILINE))
+    yield text
+    yield from sorted(page for page in pages - named if not page.startswith(("README", "crates/")))
+    yield "```"
 
 
 def python_names(mocked: list[str]) -> Iterator[str]:
@@ -90,6 +99,18 @@ def python_names(mocked: list[str]) -> Iterator[str]:
         yield "```\n"
     if names:
         raise ExtensionError(f"the Python reference has no place for {names}")
+    yield "## Trainers and servers\n\n```{eval-rst}"
+    for module in PYTHON_MODULES:
+        yield f".. automodule:: deltachain.{module}\n   :members:"
+    yield "```"
+
+
+def own_signature(_app: Sphinx, _what: str, _name: str, thing: object, _options: object, *shown: str) -> tuple | None:
+    """Of a class whose base is not installed, the arguments of its own."""
+    own = vars(thing).get("__init__") if isinstance(thing, type) else None
+    if own is None or shown[0] != "(*args: Any, **kwargs: Any)":
+        return None
+    return stringify_signature(signature(own, bound_method=True)), None
 
 
 def mark_code(_app: Sphinx, _what: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:

@@ -2,8 +2,8 @@
 
 A page is read from its beginning to its end:
 
-- A block of `sh` is run by bash in the first terminal. If it begins with `# second terminal`, it is run there, and goes on
-  beside the others; `# second terminal: Ctrl-C` ends it, and so does the end of the page.
+- A block of `sh` is run by bash in the first terminal. If it begins with `# second terminal`, it is run there, and goes
+  on beside the others; `# second terminal: Ctrl-C` ends it, and so does the end of the page.
 - A block of `python` that begins with `# NAME.py` is saved under that name; another one is run.
 - A block of `text` is what the terminal prints in which the last command was typed, or the second one, if the block
   begins with `# second terminal`. In the first one it is all of that, in the second one what comes next. `...` is
@@ -36,10 +36,9 @@ PATIENCE = 60
 PORTS = ("8000", "9465")
 
 
-def blocks(page: str) -> Iterator[tuple[str, str]]:
+def blocks(page: str) -> list[tuple[str, str]]:
     """Language and text of each block of a page, in order."""
-    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE):
-        yield language, text
+    return re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
 def pattern(text: str) -> str:
