@@ -16,9 +16,8 @@ root_doc = "README"
 include_patterns = ["**.md"]
 exclude_patterns = ["target", "fuzz/target", "crates/*/README.md", "upstream/vllm", "**/node_modules", "**/.*"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "hooks"]
-# Code that is not of the language that its block names; types such as `bytes`, which are attributes of several classes;
-# explanations of errors, where they are not there yet.
-suppress_warnings = ["misc.highlighting_failure", "ref.python", "toc.empty_glob"]
+# Code that is not of the language that its block names; types such as `bytes`, which are attributes of several classes.
+suppress_warnings = ["misc.highlighting_failure", "ref.python"]
 
 myst_heading_anchors = 6
 myst_links_external_new_tab = False
