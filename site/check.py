@@ -59,7 +59,8 @@ def flaws(site: Path) -> list[str]:
             elif url.fragment and target in pages and unquote(url.fragment) not in pages[target].anchors:
                 found.append(f"{name}: no anchor {link}")
     for style in site.glob("_static/**/*.css"):
-        found += [f"{style.name} fetches {url}" for url in re.findall(r"url\(['\"]?(https?:[^)]*)", style.read_text())]
+        urls = re.findall(r"url\(['\"]?(https?:[^)'\"]*)", style.read_text())
+        found += [f"{style.name} fetches {url}" for url in urls]
     for rule, page in rules().items():
         if rule not in pages[site / f"{page}.html"].anchors:
             found.append(f"{page}.html: no anchor of {rule}")

@@ -13,6 +13,8 @@ A page is read from its beginning to its end:
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 import queue
 import re
@@ -27,11 +29,19 @@ from pathlib import Path
 
 import pytest
 
+import deltachain
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECOND = "# second terminal"
 INSTALLS = ("cargo install ", "cargo run ", "pip install ", "python3 -m venv ")
 # A command that hangs fails the test after this many seconds.
 PATIENCE = 60
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for folder in ("", "docs", "docs/tutorials", "python", "crates/deltachain-cli")
+    for page in (ROOT / folder).glob("*.md")
+    if not page.name.startswith(("SPEC", "CHANGELOG"))
+)
 # Other programs of this machine may use the ports of the pages.
 PORTS = ("8000", "9465")
 
@@ -185,6 +195,31 @@ def test_the_commands_of_the_readme(page: Page) -> None:
     last = (page.folder / "step1/model.safetensors").read_bytes()
     for built in ("served/current/model.safetensors", "copy/model.safetensors"):
         assert (page.folder / built).read_bytes() == last, built
+
+
+@functools.cache
+def help_of(*command: str) -> str:
+    tool = [sys.executable, "-m", "deltachain"]
+    return subprocess.run([*tool, *command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_have_the_options_that_pages_name(name: str) -> None:
+    text = (ROOT / name).read_text().replace("\\\n", " ")
+    for command in re.findall(r"(?:^|[`$(])(deltachain (?!help\b)[a-z][^`\n|>&;#]*)", text, re.MULTILINE):
+        words = re.sub(r"'[^']*'|\"[^\"]*\"", "", command).split()[1:]
+        shown = help_of(*words[: 2 if words[0] == "key" else 1])
+        for option in (word.split("=")[0].rstrip(",.:)") for word in words if word.startswith("--")):
+            assert re.search(rf"{option}\b", shown), command
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_programs_name_what_the_package_has(name: str) -> None:
+    for language, text in blocks(name):
+        if language == "python":
+            compile(text, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            for used in re.findall(r"\bdc\.(\w+)", text):
+                assert hasattr(deltachain, used), used
 
 
 def test_a_trainers_tutorial(page: Page) -> None:

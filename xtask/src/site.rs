@@ -30,6 +30,7 @@ pub(crate) fn add_steps(steps: &mut Steps, installed: bool) {
     let Some(python) = steps.get("Sphinx", || Python::with("venv-site", &["site/requirements.txt"])) else { return };
     if steps.run("site", || build(&python, types)) {
         steps.run("links of the site", || {
+            python.run("site", &["-m", "unittest", "--quiet"])?;
             let site = target()?.join("site").display().to_string();
             python.run("site", &["check.py", &site])
         });
