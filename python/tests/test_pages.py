@@ -6,8 +6,8 @@ A page is read from its beginning to its end:
   on beside the others; `# second terminal: Ctrl-C` ends it, and so does the end of the page.
 - A block of `python` that begins with `# NAME.py` is saved under that name; another one is run.
 - A block of `text` is what the terminal prints in which the last command was typed, or the second one, if the block
-  begins with `# second terminal`. In the first one it is all of that, in the second one what comes next. `...` is
-  anything, on a line of its own any lines. White space counts as one space.
+  begins with `# second terminal`. In the first one it is all of that; in the second one it comes, perhaps after lines
+  that are repeated. `...` is anything, on a line of its own any lines. White space counts as one space.
 - Blocks that only install are left out: what they install is here.
 """
 
@@ -126,8 +126,8 @@ class Page:
         if not (self.is_second or text.startswith(SECOND)):
             assert re.fullmatch(pattern(text), self.printed), f"the page says\n{text}\nand it printed\n{self.printed}"
             return
-        wanted = pattern(text.removeprefix(SECOND))
-        while not (found := re.match(wanted, self.unread)):
+        wanted = re.compile("^" + pattern(text.removeprefix(SECOND)), re.MULTILINE)
+        while not (found := wanted.search(self.unread)):
             try:
                 line = self.lines.get(timeout=PATIENCE)
             except queue.Empty:
