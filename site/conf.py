@@ -20,8 +20,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "hooks
 suppress_warnings = ["misc.highlighting_failure", "ref.python"]
 
 myst_heading_anchors = 6
-myst_links_external_new_tab = False
 
+# It fetches nothing from elsewhere, and uses fonts of the reader's system.
 html_theme = "furo"
 html_static_path = ["style.css"]
 html_css_files = ["style.css"]
@@ -29,7 +29,6 @@ html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
 html_extra_path = ["index.html"]
-# Nothing is fetched when a page is read: these are fonts of the reader's system.
 pygments_style = "friendly"
 
 # Its native part is what the classes of the package use, not what they are.

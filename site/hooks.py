@@ -109,7 +109,7 @@ def python_names(mocked: list[str]) -> Iterator[str]:
     yield "```"
 
 
-def own_signature(_app: Sphinx, _what: str, _name: str, thing: object, _options: object, *shown: str) -> tuple | None:
+def own_signature(_app: Sphinx, _what: str, _name: str, thing: object, _options: object, *shown: str) -> tuple[str, None] | None:
     """Of a class whose base is not installed, the arguments of its own."""
     own = vars(thing).get("__init__") if isinstance(thing, type) else None
     if own is None or shown[0] != "(*args: Any, **kwargs: Any)":
@@ -119,7 +119,6 @@ def own_signature(_app: Sphinx, _what: str, _name: str, thing: object, _options:
 
 def mark_code(_app: Sphinx, _what: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
     """Docstrings are Markdown, where indentation after an empty line means code."""
-    indent = 0
     for number in range(len(lines) - 1, 0, -1):
         if lines[number].strip() and not lines[number - 1].strip():
             before = next((line for line in reversed(lines[: number - 1]) if line.strip()), "")
@@ -193,7 +192,7 @@ class LinkRules(SphinxPostTransform):
     def run(self, **_: object) -> None:
         pages = rules()
         for text in list(self.document.findall(nodes.Text)):
-            if RULE.search(text) and not any(isinstance(above, NOT_TEXT) or above.get("ids") for above in above(text)):
+            if RULE.search(text) and not any(isinstance(node, NOT_TEXT) or node.get("ids") for node in above(text)):
                 text.parent.replace(text, list(self.linked(str(text), pages)))
 
     def linked(self, text: str, pages: dict[str, str]) -> Iterator[nodes.Node]:
