@@ -109,7 +109,9 @@ def python_names(mocked: list[str]) -> Iterator[str]:
     yield "```"
 
 
-def own_signature(_app: Sphinx, _what: str, _name: str, thing: object, _options: object, *shown: str) -> tuple[str, None] | None:
+def own_signature(
+    _app: Sphinx, _what: str, _name: str, thing: object, _options: object, *shown: str
+) -> tuple[str, None] | None:
     """Of a class whose base is not installed, the arguments of its own."""
     own = vars(thing).get("__init__") if isinstance(thing, type) else None
     if own is None or shown[0] != "(*args: Any, **kwargs: Any)":
