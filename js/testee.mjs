@@ -20,7 +20,7 @@ const HELLO = {
   protocol: 2,
   operations: Object.keys(OPERATIONS),
   without: [],
-  drafts: ['signatures', 'in-place'],
+  additions: ['signatures', 'in-place'],
 };
 
 /** @type {(() => Promise<void>)[]} files that the current request has opened */

@@ -294,12 +294,13 @@ def order():
 @makes_vectors
 def other_rules():
     """What apply refuses before step 8.5 is refused by the same rule, before the sums are looked at."""
-    def bad(id, file, rule, reason, twin, base=BASE, check=True, then=(), more=()):
+    def bad(id, file, rule, reason, twin, base=BASE, check=True, then=(), more=(), **limits):
         refusal = {"class": CLASSES[rule], "rule": rule}
         expect = {"check": refusal if check else accepted(file), "apply": refusal}
         if check:
             expect["sums"] = refusal
-        members = {"base": base if base.tensors else None} | ({"then": [other.id for other in then]} if then else {})
+        members = limits | {"base": base if base.tensors else None}
+        members |= {"then": [other.id for other in then]} if then else {}
         features = {*file.features(), "in-place", *more, *(["sequence"] if then else [])}
         return Vector(f"links/in-place/{id}", file.encode(), "24.6", reason, expect | {"in-place": refusal}, rules=[rule],
                       twin=f"links/{twin}", features=sorted(features), members=members)
@@ -308,6 +309,14 @@ def other_rules():
     yield bad("base-empty", with_sums(right()), "R-APP-01", "the memory is empty", twin, EMPTY, False)
     yield bad("sequence-gap", with_sums(step(1)), "R-APP-06", "the second of two links does not follow the first", "in-place/"
               "sequence-2", STEPS[0], False, [MADE["links/in-place/step-3"]])
+    yield bad("coded-bytes", with_sums(right()), "R-LIM-08", "the pieces that have a part are larger than the caller allows",
+              twin, more=["coded-limit"], coded_bytes=10)
+    layout = link(BASE, TARGET, *plans(), metadata=[("deltachain.layout", "{}")])
+    yield bad("layout", with_sums(layout), "R-LAY-01", "the layout is none", twin, check=False, more=["layout"])
+    promise = link(BASE, TARGET, *plans())
+    promise.header = {"target": BASE.digest()}
+    yield bad("order-target-without-sums", promise, "R-APP-05", "the header promises another state, and there are no sums",
+              twin, check=False)
     file = right()
     file.segments[1].crc = 0
     yield bad("segment", with_sums(file), "R-SEG-01", "a segment's checksum does not match", twin)

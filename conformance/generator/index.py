@@ -9,7 +9,7 @@ import jsonschema
 from . import minimal, published
 from .links import CLASSES
 from .model import State
-from .registry import SINCE, collect
+from .registry import SPEC, collect
 
 HERE = os.path.normpath(os.path.join(os.path.dirname(__file__), ".."))
 LINE = 120
@@ -36,7 +36,7 @@ def everything():
         files[entry["file"]] = vector.file
         entries.append({"id": entry.pop("id"), "kind": entry.pop("kind"), "file": entry["file"],
                         "sha256": sha256(vector.file)} | entry)
-    index = {"format": 3, "spec": SINCE, "licence": "CC0-1.0", "states": dict(sorted(states.items())),
+    index = {"format": 3, "spec": SPEC, "licence": "CC0-1.0", "states": dict(sorted(states.items())),
              "vectors": entries, "minimal": minimal.answers(vectors)}
     files["index.json"] = (pretty(index) + "\n").encode()
     return files

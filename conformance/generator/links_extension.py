@@ -66,7 +66,7 @@ def record(kind, data, crc=None, length=None):
 
 @makes_vectors
 def records():
-    """The form of section 4.2, kept and not. No kind is defined, and nothing in an area is a reason to refuse a file."""
+    """The form of section 4.2, kept and not. Nothing in an area is a reason to refuse a file."""
     one, two = record(1, b"first"), record(2, b"second")
     for id, area, reason in (
             ("no-record", b"", "no record"), ("one", one, "one record"), ("two", one + two, "two records"),

@@ -1,5 +1,8 @@
 """Signature lines (SPEC-signatures.md, section 23.2): names, IDs, base64 and signatures, of which one thing is wrong,
 and what a wrong line does to the others of its note."""
+import hashlib
+import struct
+
 from .registry import makes_vectors
 from .signatures import (
     FIRST, SECOND, UNKNOWN, Key, b64, counts, does_not_count, note, note_of, public_test_key, signature_line)
@@ -80,15 +83,25 @@ def other_base64(data):
     assert text.endswith("=") and set("+/") & {*text}, "it shows nothing with this key"
     return (("no-padding", "base64 without padding", text[:-1]),
             ("more-padding", "base64 with more padding", text + "="),
-            ("padding-alone", "a padding sign in place of the last digit", text[:-2] + "=="),
+            ("padding-alone", "a padding sign in place of the last digit, and unused bits that are not zero",
+             text[:-3] + last[last.index(text[-3]) | 1] + "=="),
             ("unused-bits", "base64 whose unused bits are not zero", text[:-2] + last[last.index(text[-2]) + 1] + "="),
             ("url", "base64 with the alphabet for URLs", text.replace("+", "-").replace("/", "_")),
             ("space-inside", "a space in its base64", text[:40] + " " + text[40:]),
             ("other-character", "a character in its base64 that is none of it", text[:40] + "." + text[40:]),
-            ("hexadecimal", "hexadecimal digits", data.hex()),
-            ("67-bytes", "67 bytes", b64(data[:67])), ("69-bytes", "69 bytes", b64(data + b"\0")),
-            ("4-bytes", "an ID and no signature", b64(data[:4])),
-            ("76-bytes", "a signature of another kind, of 72 bytes", b64(data[:4] + bytes(8) + data[4:])))
+            ("1-byte", "one byte", b64(data[:1])),
+            ("3-bytes", "less than an ID", b64(data[:3])), ("4-bytes", "an ID and no signature", b64(data[:4])))
+
+
+def other_lengths(data):
+    """The bytes of lines that keys of other kinds could have, with the reason."""
+    return (("5-bytes", "an ID and a byte", data[:5]), ("36-bytes", "half a signature", data[:36]),
+            ("67-bytes", "a signature without its last byte", data[:67]),
+            ("69-bytes", "a byte after the signature", data + b"\0"),
+            ("72-bytes", "a second ID before the signature", data[:4] + data),
+            ("76-bytes", "a time before the signature", data[:4] + bytes(8) + data[4:]),
+            ("132-bytes", "a second signature", data + data[4:]),
+            ("2424-bytes", "a signature of 2420 bytes", data[:4] + bytes(2420)))
 
 
 @makes_vectors
@@ -100,6 +113,57 @@ def base64():
             line = signature_line(key, TEXT, base64=text)
             yield does_not_count(f"{id}-{kind}", f"{reason} {what}", note(TEXT, line) if key is FIRST else beside(line),
                                  twin=twin)
+    yield does_not_count("base64-hexadecimal", "the line of the trusted key has hexadecimal digits, which are base64 of "
+                         "102 other bytes", note(TEXT, signature_line(FIRST, TEXT, base64=(
+                             FIRST.id() + FIRST.sign(TEXT)).hex())))
+
+
+@makes_vectors
+def lengths():
+    """Of strangers any length means nothing. A trusted key has signatures of one length; another spoils the note."""
+    def line_of(key, data):
+        return signature_line(key, TEXT, base64=b64(data))
+    for id, what, data in other_lengths(UNKNOWN.id() + UNKNOWN.sign(TEXT)):
+        other = line_of(UNKNOWN, data)
+        yield counts(f"length-beside-{id}", f"the line of another key, after that of the trusted one, has {what}",
+                     beside(other))
+        yield counts(f"length-before-{id}", f"the line of another key, before that of the trusted one, has {what}",
+                     note(TEXT, other, GOOD))
+    for id, what, data in other_lengths(FIRST.id() + FIRST.sign(TEXT)):
+        own = line_of(FIRST, data)
+        yield does_not_count(f"length-{id}", f"the line of the trusted key has {what}", note(TEXT, own))
+        for place, lines in (("after", (GOOD, own)), ("before", (own, GOOD))):
+            yield does_not_count(f"length-{place}-the-good-line-{id}",
+                                 f"of two lines of the trusted key, one has {what}", note(TEXT, *lines),
+                                 twin="line-twice")
+        yield counts(f"length-of-the-id-{id}", f"a line with the ID of the trusted key and another name has {what}",
+                     beside(signature_line(FIRST, TEXT, name="another", base64=b64(data))))
+    for id, what, data in other_lengths(SECOND.id() + SECOND.sign(TEXT)):
+        both = note(TEXT, GOOD, line_of(SECOND, data))
+        yield does_not_count(f"length-of-another-trusted-key-{id}", "two keys are trusted, and one is enough; the line "
+                             f"of one is right, that of the other has {what}", both, keys=(FIRST, SECOND),
+                             twin="one-of-two-keys")
+        yield counts(f"length-of-a-removed-key-{id}", f"the same note, if the key whose line has {what} is not trusted",
+                     both)
+
+
+def cosignature(name, seconds=1764028800):
+    """The line of a witness, by C2SP's tlog-cosignature; its key has the seed of FIRST, another kind and so another ID."""
+    id = hashlib.sha256(name.encode() + b"\n\x04" + FIRST.public()).digest()[:4]
+    signed = FIRST.sign(f"cosignature/v1\ntime {seconds}\n{TEXT}")
+    return signature_line(FIRST, TEXT, name=name, base64=b64(id + struct.pack(">Q", seconds) + signed))
+
+
+@makes_vectors
+def cosignatures():
+    """Lines of 76 bytes, which programs for signed notes write beside those of Ed25519."""
+    for id, name, what in (("", "witness.example", "another name"), ("-of-the-name", FIRST.name, "the same name")):
+        yield counts(f"cosignature{id}", f"a witness with {what} has signed, too, and the time with it",
+                     beside(cosignature(name)))
+        yield counts(f"cosignature-first{id}", f"a witness with {what} has signed, too, in the line before",
+                     note(TEXT, cosignature(name), GOOD))
+        yield does_not_count(f"cosignature-alone{id}", f"only a witness with {what} has signed",
+                             note(TEXT, cosignature(name)))
 
 
 @makes_vectors

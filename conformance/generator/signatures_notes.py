@@ -1,10 +1,10 @@
 """Notes (SPEC-signatures.md, section 23.2): those that count, and those of which one thing is wrong. The chain has one
 version, so that a note that does not count is R-SIG-01."""
-from .chains import commit_name, digest, line
+from .chains import commit_name, digest, good, line
 from .registry import makes_vectors
 from .signatures import (
     FIRST, LINES, NOTE_BYTES, NOTES, SECOND, THIRD, UNKNOWN, counts, does_not_count, note, note_of, public_test_key,
-    put, signature_line, text_of, with_notes)
+    put, signature_line, text_of, trust, with_notes)
 
 CHAIN = line(0)
 COMMIT = digest(CHAIN.objects[commit_name(0)])
@@ -184,6 +184,12 @@ def many():
                          twin=f"after-{NOTES - 1}")
     yield counts("after-those-of-other-commits", f"{NOTES} notes on other commits come before it",
                  chain=rubbish(NOTES, of="00" * 32))
+    chain = line(1)
+    for first in range(NOTES):
+        chain = put(chain, 1, b"rubbish", named=0, note_digest=f"{first:064x}")
+    yield good("notes/after-those-of-other-versions", put(chain, 1, note_of(chain, 1, FIRST)), [0, 1],
+               f"{NOTES} notes with the digest of the commit and another version come before it", section="23.2",
+               trust=trust())
     chain = with_notes(one)
     for number in range(NOTES):
         chain = put(chain, 0, b"rubbish", note_digest=f"{number:063x}")

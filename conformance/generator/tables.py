@@ -10,7 +10,7 @@ from .index import HERE, pretty, read_bytes
 from .links import CLASSES, SPEC_TEXT
 from .links_extension import AREA
 from .model import DESCRIBED, DTYPES, EMPTY, PIECE
-from .registry import SINCE
+from .registry import SPEC
 
 WINDOW = 1 << 25
 
@@ -101,7 +101,7 @@ def constants():
         "about": "The constants of SPEC.md for programs. `deltachain.h` has them for C. A limit's `least` is what "
                  "every reader supports, `most` what no file may exceed; `streams` are those of a segment, by its "
                  "coding byte.",
-        "spec": SINCE,
+        "spec": SPEC,
         "licence": "CC0-1.0",
         "link_version": int(found(r"\| 8 \| 4 \| u32 \| version \| (\d+) \|")),
         "document_version": int(found(r"\| chain \| `deltachain` \| (\d+), the version")),
@@ -137,7 +137,7 @@ def registry():
     names = ["space", "name", "status", "meaning"]
     entries = [dict(zip(names, (cell.strip("`") for cell in row))) for row in rows("### 22.1 Registry", names)]
     return {"about": "The registry of SPEC.md section 22.1: what is defined or reserved. A space of which nothing is "
-                     "has an entry without a name, with the status `none`.", "spec": SINCE, "licence": "CC0-1.0",
+                     "has an entry without a name, with the status `none`.", "spec": SPEC, "licence": "CC0-1.0",
             "entries": entries}
 
 

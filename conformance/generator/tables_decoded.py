@@ -1,7 +1,7 @@
 """decoded.json: what the segments of some vectors hold when they are decoded, part by part and context by context."""
 from .builder import ABSOLUTE, BITMAP, DENSE
 from .coding import difference, lane, members
-from .registry import MADE, SINCE
+from .registry import MADE, SPEC
 
 CHOSEN = ("smallest", "worked-contexts", "worked-escapes", "one-lane", "snapshot", "all-compressed-small-bitmap",
           "contexts-16-dense", "described-b144-patched", "gap-restarts", "lanes-9-bitmap", "magnitudes-u64",
@@ -16,7 +16,7 @@ def made():
     return {"about": "Decoded segments of vectors. Of each part and context: how many members it has, the ranks of those "
                      "that are coded, the numbers of their lanes, their differences d (decimal; absent where values are "
                      "absolute), and the new lanes as hexadecimal numbers. Lanes are counted in the piece.",
-            "spec": SINCE,
+            "spec": SPEC,
             "licence": "CC0-1.0",
             "links": links}
 

@@ -6,7 +6,7 @@ from .documents import quoted
 from .links import CLASSES
 from .model import DTYPES, EMPTY, PIECE, RuleState, State, described, tensor
 from .primitives import crc32, pack, varint
-from .registry import SINCE
+from .registry import SPEC
 
 ABOUT = {
     "varint": "Section 1. `value`, or the class and the rule by which the bytes are refused.",
@@ -37,7 +37,7 @@ def made():
               "state_digests": state_digests(), "names": names(), "json_strings": json_strings(), "routes": routes(),
               "direct": direct()} | tables_signatures.made() | tables_in_place.made()
     return {"about": "Tables of single functions of SPEC.md. Bytes are in hexadecimal digits; numbers that can exceed "
-                     "2^53 are decimal strings.", "spec": SINCE, "licence": "CC0-1.0",
+                     "2^53 are decimal strings.", "spec": SPEC, "licence": "CC0-1.0",
             "tables": {name: {"about": about[name], "rows": rows} for name, rows in tables.items()}}
 
 

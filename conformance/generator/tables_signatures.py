@@ -2,7 +2,7 @@
 import hashlib
 
 from .signatures import FIRST, SECOND, UNKNOWN, Key, b64, note, public_test_key, signature_line, trust
-from .signatures_lines import ODD, WHITE, other_base64, other_signatures
+from .signatures_lines import ODD, WHITE, cosignature, other_base64, other_lengths, other_signatures
 from .signatures_notes import CHAIN, TEXT
 
 ABOUT = {
@@ -81,21 +81,27 @@ def signature_lines():
              row(FIRST.text(), TEXT, signature_line(SECOND, TEXT, name=FIRST.name), False)]
     found += [row(FIRST.text(), TEXT, signature_line(FIRST, TEXT, signature=signature), False)
               for _, _, signature in other_signatures()]
-    return found + [row(FIRST.text(), TEXT, signature_line(FIRST, TEXT, base64=text), False)
-                    for _, _, text in other_base64(FIRST.id() + right)]
+    data = FIRST.id() + right
+    texts = [text for _, _, text in other_base64(data)] + [b64(bytes) for _, _, bytes in other_lengths(data)]
+    return found + [row(FIRST.text(), TEXT, signature_line(FIRST, TEXT, base64=text), False) for text in texts]
 
 
 def notes():
     _, chain, version, commit, _ = TEXT.split("\n")
     one, two, unknown = (signature_line(key, TEXT) for key in (FIRST, SECOND, UNKNOWN))
     bad_one, bad_two, bad_unknown = (signature_line(key, TEXT, signature=bytes(64)) for key in (FIRST, SECOND, UNKNOWN))
+    long_two = signature_line(SECOND, TEXT, signature=SECOND.sign(TEXT) + b"\0")
     stated = [((one,), [0]), ((two,), [1]), ((one, two), [0, 1]), ((two, one), [0, 1]), ((unknown,), []),
               ((unknown, two), [1]), ((one, one), [0]), ((bad_unknown, one), [0]), ((bad_one, two), []),
               ((one, two, bad_two), []), ((bad_one, one), []), ((one, bad_one), []), ((), []),
               ((signature_line(FIRST, TEXT, id=bytes(4)), two), [1]),
               ((signature_line(FIRST, TEXT, name="another"), two), [1]),
               ((one, signature_line(UNKNOWN, TEXT, name="a\xa0b")), []), ((one, "\n"), []), ((one, "end\n"), []),
-              ((one[:-1],), []), ((unknown,) * 99 + (two,), [1]), ((unknown,) * 100 + (two,), [])]
+              ((one[:-1],), []), ((one, cosignature("witness.example"), cosignature(FIRST.name), two), [0, 1]),
+              ((one, signature_line(UNKNOWN, TEXT, signature=b"\0")), [0]), ((one, long_two), []),
+              ((long_two, one), []),
+              ((one, signature_line(UNKNOWN, TEXT, signature=b"")), []),
+              ((unknown,) * 99 + (two,), [1]), ((unknown,) * 100 + (two,), [])]
     keys = trust(FIRST, SECOND)["keys"]
     assert CHAIN.commits.keys() == {int(version)}
     return [{"chain": chain, "version": int(version), "commit": commit, "keys": keys, "note": note(TEXT, *lines).hex(),

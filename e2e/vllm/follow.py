@@ -82,6 +82,35 @@ def weights(folder: Path) -> list[list[Any]]:
     return rows
 
 
+def in_place(folder: Path) -> list[list[Any]]:
+    """A server that downloads the chain itself and writes in place; the command keeps no model: as `weights`."""
+    rows: list[list[Any]] = []
+    chain, directory = folder / "followed", folder / "followed-names"
+    for made in (chain, directory):
+        shutil.rmtree(made, ignore_errors=True)
+    numbers = (2, 3, 4)
+    fresh_of = {number: fresh(folder, number, plain=True) for number in numbers}
+    configuration = {"chain": str(chain)}
+    words = ["--engine", "vllm", "--no-tensors"]
+    with dc.Publisher(chain, like=folder / "base", profile="local") as publisher:
+        log = folder / "server.log"
+        with Server(folder / "other", log, configuration) as server, Follow(chain, directory, server.url, *words) as it:
+            begin = log.stat().st_size
+            for version, number in enumerate(numbers):
+                publisher.publish_async(tensors_of(folder / f"saved-{number}")).result()
+                seconds = it.until(lambda version=version: server.shown() == str(version))
+                said = log.read_bytes()[begin:].decode(errors="replace").splitlines()
+                (line,) = [line for line in said if f"deltachain: version {version}, " in line]
+                how = line.partition("loaded ")[2]
+                good = server.answers() == fresh_of[number]
+                good = good and how.startswith("in place" if version else "all tensors")
+                rows.append([f"version {version}", good, f"{seconds:.1f} s after it was published: {how}"])
+        rows.append(["SIGTERM ends the command", it.code == 0, f"exit code {it.code}"])
+    kept = [path.name for path in directory.rglob("*.safetensors")]
+    rows.append(["it keeps no tensors", not kept, ", ".join(kept)])
+    return rows
+
+
 def adapter(folder: Path, number: int) -> Path:
     """A random adapter of the small model, as PEFT saves it."""
     saved = folder / f"adapter-{number}"
@@ -145,11 +174,11 @@ def adapters(folder: Path) -> list[list[Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["weights", "adapters"])
+    parser.add_argument("what", choices=["weights", "in-place", "adapters"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     given = parser.parse_args()
-    act = weights if given.what == "weights" else adapters
+    act = {"weights": weights, "in-place": in_place, "adapters": adapters}[given.what]
     given.out.write_text(json.dumps(act(given.folder)))
 
 

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import deltachain as dc
 import served
 from in_process import Updated
 
@@ -56,8 +57,8 @@ def proof(folder: Path, workers: int, is_packed: bool) -> list[list[Any]]:
     places = engine.llm.collective_rpc(addresses)
     engine.begin("sparse")
     found, last = {}, len(engine.rows) - 1
-    # One by one, and back, for which there are no links.
-    sequence = [*range(last + 1), 1, last]
+    # One by one, back, for which there are no links, and by several.
+    sequence = [*range(last + 1), 1, last // 2, last]
     rows: list[list[Any]] = []
     for at, number in enumerate(sequence):
         engine.update(number)
@@ -95,14 +96,34 @@ def proof(folder: Path, workers: int, is_packed: bool) -> list[list[Any]]:
     return rows
 
 
+def refusal(folder: Path) -> list[list[Any]]:
+    """A model whose loader copies tensors by itself, which vLLM's reload loses: as `proof`."""
+    engine = Updated(folder, plain=True)
+    before, saved = checksums(engine)[0], str(folder / "saved-0")
+    engine.llm.collective_rpc("reload_weights", kwargs={"weights_path": saved})
+    kept = [name for name, own in checksums(engine)[0].items() if "experts" in name and before[name] == own]
+    rows: list[list[Any]] = [["vLLM's own reload leaves experts as they were", bool(kept), f"{len(kept)} tensors"]]
+    for mode in ("sparse", "reload"):
+        engine.begin(mode)
+        try:
+            engine.update(0)
+            rows.append([f"{mode} is refused", False, "it was not"])
+        except dc.TornError as error:
+            rows.append([f"{mode} is refused", "loses tensors" in str(error), str(error)])
+    engine.llm.collective_rpc("shutdown_weight_transfer_engine")
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--packed", action="store_true")
+    parser.add_argument("--refused", action="store_true")
     given = parser.parse_args()
-    given.out.write_text(json.dumps(proof(given.folder, given.workers, given.packed)))
+    rows = refusal(given.folder) if given.refused else proof(given.folder, given.workers, given.packed)
+    given.out.write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":

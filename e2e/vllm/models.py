@@ -11,10 +11,26 @@ from typing import Any
 import deltachain as dc
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 # Of each model: its class in transformers, and its sizes.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    # Embedding and head are tied.
     "qwen3": ("Qwen3", {}),
+    # A checkpoint in F32, and a server that computes in it.
+    "f32": ("Qwen3", {"dtype": "float32"}),
+    # Versions with NaN of every payload, -0, infinities and subnormal numbers.
+    "edges": ("Qwen3", {"tie_word_embeddings": False}),
+    "gpt-oss": (
+        "GptOss",
+        {
+            "tie_word_embeddings": False,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 32,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
     "moe": ("Qwen3Moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}),
     "llama": ("Llama", {"tie_word_embeddings": False}),
     "mixtral": ("Mixtral", {"tie_word_embeddings": False, "num_local_experts": 4, "num_experts_per_tok": 2}),
@@ -56,6 +72,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+# With it, about 1 % of the large model's elements change in each step.
+LARGE_STEP = 4e-7
+
 SIZES = {
     "vocab_size": 512,
     "hidden_size": 64,
@@ -73,7 +92,7 @@ SIZES = {
 
 
 def make(kind: str, folder: Path, seed: int) -> Any:
-    """A random model, saved in bfloat16."""
+    """A random model, saved in its dtype."""
     name, changes = KINDS[kind]
     torch.manual_seed(seed)
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes})
@@ -85,9 +104,9 @@ def make(kind: str, folder: Path, seed: int) -> Any:
 
 
 def save(model: Any, folder: Path) -> None:
-    """Saves a model in bfloat16. Like the real one of DeepSeek-V3, with one bias in F32."""
+    """Saves a model in bfloat16, or in F32. Like the real one of DeepSeek-V3, with one bias in F32."""
     wide = {name: tensor.clone() for name, tensor in model.named_buffers() if "e_score_correction_bias" in name}
-    model.to(torch.bfloat16)
+    model.to(torch.float32 if model.config.dtype in ("float32", torch.float32) else torch.bfloat16)
     for name, tensor in wide.items():
         place, _, own = name.rpartition(".")
         setattr(model.get_submodule(place), own, tensor.float())
@@ -106,12 +125,21 @@ def words() -> Any:
     )
 
 
+def with_edges(tensor: torch.Tensor, number: int) -> torch.Tensor:
+    """The same with special bits in every 50th element, others in each version."""
+    bits = tensor.clone().view(torch.int16).view(-1)
+    own = bits[number::50]
+    special = torch.tensor([-0x8000, 0x7F80, -0x80, 0x0001, -0x7FFF, *range(0x7F81, 0x7FFF, 9), *range(-0x7F, 0, 9)])
+    own.copy_(special.roll(number).repeat(len(own) // len(special) + 1)[: len(own)])
+    return bits.view(tensor.dtype).view(tensor.shape)
+
+
 def train(kind: str, folder: Path, versions: int) -> None:
     """Publishes versions of a model to FOLDER/chain, one after each step of training. Each is saved by transformers as
     well, in FOLDER/saved-N: that is what a server that was updated has to equal. FOLDER/other is another random model
     of the same shape, for servers to start with.
 
-    Masters are in F32, as in real training, and the checkpoint is bfloat16.
+    Masters are in F32, as in real training, and the checkpoint is bfloat16, or F32.
     """
     make(kind, folder / "other", seed=1)
     model = make(kind, folder / "base", seed=0).float()
@@ -126,12 +154,15 @@ def train(kind: str, folder: Path, versions: int) -> None:
             if optimizer is None:
                 with torch.no_grad():
                     for parameter in model.parameters():
-                        parameter.sub_(parameter.grad.sign_(), alpha=1e-6)
+                        parameter.sub_(parameter.grad.sign_(), alpha=LARGE_STEP)
             else:
                 optimizer.step()
             model.zero_grad()
             saved = folder / f"saved-{number}"
             save(copy.deepcopy(model), saved)
+            if kind == "edges":
+                tensors = {name: with_edges(tensor, number) for name, tensor in tensors_of(saved).items()}
+                save_file(tensors, saved / "model.safetensors", metadata={"format": "pt"})
             if kind != "half":
                 words().save_pretrained(saved)
             # What transformers saves, which has names as checkpoints have them.
@@ -150,8 +181,6 @@ def train(kind: str, folder: Path, versions: int) -> None:
 
 def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors of a saved model."""
-    from safetensors.torch import load_file
-
     found: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         found |= load_file(path)

@@ -27,6 +27,13 @@ DOCUMENT = HERE.parents[1] / "docs" / "engines.md"
 
 Row = list[Any]
 
+# Of the table of times.
+HEAD = [
+    "| mode | version | staged ahead | waited | loaded | pause | pause, x memcpy | published to first token | worker's "
+    "memory, x model | /dev/shm, x model | reload from disk | from the page cache |",
+    "|---" * 12 + "|",
+]
+
 
 class Run:
     """The environment, and what has been found.
@@ -200,7 +207,11 @@ def started(run: Run) -> None:
 
 def followed(run: Run) -> None:
     """Servers that `deltachain follow --engine` brings to versions."""
-    for what, mode in (("weights", "follow --engine vllm, reload"), ("adapters", "follow --engine vllm-lora")):
+    for what, mode in (
+        ("weights", "follow --engine vllm, reload"),
+        ("in-place", "follow --engine vllm --no-tensors, in place"),
+        ("adapters", "follow --engine vllm-lora"),
+    ):
         out = run.work / "qwen3" / f"follow-{what}.json"
         run.rows(mode, run.child("follow.py", what, out.parent, out, out=out))
     out = run.work / "qwen3" / "recoveries.json"
@@ -232,14 +243,19 @@ def experts(run: Run) -> None:
 
 def maps(run: Run) -> None:
     """Models whose loaders fuse, stack and divide, in place."""
-    for kind in ("qwen3", "llama", "mixtral", "moe", "deepseek"):
+    for kind in ("qwen3", "f32", "edges", "llama", "mixtral", "moe", "deepseek"):
         folder = run.work / "maps" / kind
         shutil.rmtree(folder, ignore_errors=True)
-        run.child("models.py", kind, folder, 3)
+        run.child("models.py", kind, folder, 10)
         for workers in (1, 2):
             out = folder / f"maps-{workers}.json"
             rows = run.child("maps.py", folder, out, "--workers", workers, out=out)
             run.rows(f"sparse, in process, {kind}, {workers} worker{'s' * (workers - 1)}", rows)
+    folder = run.work / "maps" / "gpt-oss"
+    shutil.rmtree(folder, ignore_errors=True)
+    run.child("models.py", "gpt-oss", folder, 1)
+    out = folder / "maps.json"
+    run.rows("sparse and reload, in process, gpt-oss", run.child("maps.py", folder, out, "--refused", out=out))
     # Experts that vLLM packs.
     out = run.work / "maps" / "moe" / "maps-packed.json"
     rows = run.child("maps.py", out.parent, out, "--packed", out=out)
@@ -251,14 +267,10 @@ def times(run: Run) -> None:
     shutil.rmtree(run.work / "half", ignore_errors=True)
     run.child("models.py", "half", run.work / "half", 4)
     out = run.work / "half" / "times.json"
-    lines = []
+    lines: list[str] = []
     for mode in ("sparse", "reload"):
         lines += run.child("times.py", out.parent, out, "--mode", mode, out=out)
-    head = [
-        "| mode | version | staged ahead | waited | loaded | pause | reload from disk |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    between(DOCUMENT, "engine times", [*head, *lines])
+    between(DOCUMENT, "engine times", [*HEAD, *lines])
     # They are as large as ten models.
     shutil.rmtree(run.work / "half")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from typing import Any
 
 # Before vLLM is imported.
@@ -15,15 +17,16 @@ TOKENS = 12
 
 
 def engine(model: object, *, plain: int = False, **settings: Any) -> Any:
-    """An engine. For `plain`, see `plain.py`."""
+    """An engine that computes in the model's dtype. For `plain`, see `plain.py`."""
     os.environ["ENGINES_PLAIN"] = str(int(plain))
     import vllm
 
+    dtype = json.loads((Path(str(model)) / "config.json").read_text())["dtype"]
     return vllm.LLM(
         model=str(model),
         skip_tokenizer_init=True,
         enforce_eager=True,
-        dtype="bfloat16",
+        dtype=dtype,
         max_model_len=256,
         max_num_seqs=4,
         seed=0,
@@ -31,11 +34,11 @@ def engine(model: object, *, plain: int = False, **settings: Any) -> Any:
     )
 
 
-def answers(llm: Any) -> list[Any]:
+def answers(llm: Any, tokens: int = TOKENS) -> list[Any]:
     """Greedy tokens of each prompt, and the log probability of each, exactly."""
     import vllm
 
-    asked = vllm.SamplingParams(temperature=0.0, max_tokens=TOKENS, logprobs=1, ignore_eos=True, detokenize=False)
+    asked = vllm.SamplingParams(temperature=0.0, max_tokens=tokens, logprobs=1, ignore_eos=True, detokenize=False)
     prompts = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
     found = []
     for output in llm.generate(prompts, asked, use_tqdm=False):

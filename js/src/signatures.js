@@ -17,7 +17,8 @@ import { versionDigits } from './names.js';
  */
 
 /**
- * A note on a commit, well-formed; who its lines say that they are from is not verified.
+ * A note on a commit, well-formed; who its lines say that they are from is not verified, and signatures of other kinds
+ * of keys have other lengths.
  * @typedef {{ text: Uint8Array, lines: { name: string, id: string, signature: Uint8Array }[] }} Note
  */
 
@@ -46,6 +47,8 @@ const NOTE_BYTES = 16384;
 const NOTES = 64;
 const LINES = 100;
 const ED25519 = 1;
+const ID_BYTES = 4;
+const SIGNATURE_BYTES = 64;
 
 /** @param {string} name */
 const isKeyName = (name) => name !== '' && !/[+\u0000-\u0020\p{White_Space}\p{Surrogate}]/u.test(name);
@@ -121,8 +124,8 @@ export function parseNote(bytes, text) {
   for (const row of rows) {
     const [, name, base64] = /^\u2014 ([^ ]*) ([^ ]*)$/.exec(row) ?? [];
     const signed = base64 === undefined ? null : unbase64(base64);
-    if (signed === null || signed.length !== 68 || !isKeyName(name)) return null;
-    lines.push({ name, id: hex(signed.subarray(0, 4)), signature: signed.subarray(4) });
+    if (signed === null || signed.length <= ID_BYTES || !isKeyName(name)) return null;
+    lines.push({ name, id: hex(signed.subarray(0, ID_BYTES)), signature: signed.subarray(ID_BYTES) });
   }
   return { text: new TextEncoder().encode(text), lines };
 }
@@ -141,7 +144,8 @@ function countsFor({ text, lines }, keys, valid) {
     if (key === undefined) continue;
     const line = `${name}+${id} ${hex(signature)}`;
     // A line that is wrong in the name of a trusted key spoils the whole note.
-    if (!valid.has(line) && !verify(signature, text, key.bytes, { zip215: false })) return [];
+    const isOne = signature.length === SIGNATURE_BYTES;
+    if (!isOne || (!valid.has(line) && !verify(signature, text, key.bytes, { zip215: false }))) return [];
     valid.add(line);
     found.push(key);
   }

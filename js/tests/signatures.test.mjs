@@ -131,6 +131,9 @@ test('the four conditions under which a note counts', async () => {
   const counts = {
     'as it must be': right,
     'lines of strangers, of any ID and signature': `${text}\n${mallory.line('x')}${alice.line(text)}\u2014 x ${Buffer.alloc(68).toString('base64')}\n`,
+    'shorter and longer lines of strangers': `${text}\n${[5, 67, 69, 76, 2424].map((length) => (
+      `\u2014 x ${Buffer.alloc(length).toString('base64')}\n`)).join('')}${alice.line(text)}`,
+    'a longer line with the name of a trusted key': `${right}\u2014 alice ${Buffer.alloc(76).toString('base64')}\n`,
     'the name of a trusted key with another ID': `${text}\n${testKey('alice', 9).line('x')}${alice.line(text)}`,
     'a line twice': `${text}\n${alice.line(text)}${alice.line(text)}`,
     'a hundred lines': `${text}\n${mallory.line('x').repeat(99)}${alice.line(text)}`,
@@ -167,7 +170,8 @@ test('the four conditions under which a note counts', async () => {
     'a name with a plus sign': `${right}\u2014 a+b ${base64}\n`,
     'a name with white space': `${right}\u2014 a\u3000b ${base64}\n`,
     'a signature cut': `${text}\n${line(signed.subarray(0, 67))}`,
-    'a longer line of a stranger': `${right}\u2014 x ${Buffer.alloc(76).toString('base64')}\n`,
+    'a line of a stranger without a signature': `${right}\u2014 x ${Buffer.alloc(4).toString('base64')}\n`,
+    'a line of a stranger without a key ID': `${right}\u2014 x ${Buffer.alloc(3).toString('base64')}\n`,
     'base64 without padding': right.replace('=', ''),
     'unused bits of base64': right.replace(/(.)=\n$/, (_, last) => `${String.fromCharCode(last.charCodeAt(0) + 1)}=\n`),
     // 4
@@ -175,6 +179,8 @@ test('the four conditions under which a note counts', async () => {
     'a signature of something else': `${text}\n${alice.line('x')}`,
     'the text with the empty line signed': `${text}\n${alice.line(`${text}\n`)}`,
     'a bit of the signature': flipped,
+    'a longer line of the same key': `${right}${line(Buffer.concat([signed, Buffer.alloc(1)]))}`,
+    'a shorter line of the same key': `${right}${line(signed.subarray(0, 5))}`,
     'a wrong line of the same key': `${text}\n${alice.line(text)}${alice.line('x')}`,
     'a wrong line of another trusted key': `${text}\n${alice.line(text)}${bob.line('x')}`,
     'the name of another trusted key': `${text}\n${alice.line(text).replace(' alice ', ` ${bob.name} `)}`,

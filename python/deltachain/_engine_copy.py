@@ -107,6 +107,8 @@ class EngineCopy:
         self._wanted: _Wanted | None = None
         self._stays = False
         self._stop = False
+        # Why the last attempt failed.
+        self._said: str | None = None
         self._thread = threading.Thread(target=self._run, name="deltachain-ahead", daemon=True)
         self._thread.start()
 
@@ -125,6 +127,13 @@ class EngineCopy:
         """The version that has been prepared for this worker."""
         ready = self._ready
         return None if ready is None else ready.number
+
+    def is_ready(self, number: int) -> bool:
+        """Whether a version is ready for this worker, or waiting would not help: it is older, or what was tried last
+        has failed. Only the process that manages the directory has to wait."""
+        with self._state:
+            is_there = self._ready is not None and self._ready.number >= number
+            return is_there or self._said is not None or not self.keeps
 
     def take(self, number: int | None, digest: str | None, timeout: float) -> Version:
         """Waits until a version is ready on this machine.
@@ -222,7 +231,6 @@ class EngineCopy:
     # The thread.
 
     def _run(self) -> None:
-        said = None
         while True:
             with self._state:
                 if self._stop:
@@ -235,15 +243,15 @@ class EngineCopy:
                     self._go_ahead()
                 else:
                     is_there = self._reach(wanted.number)
-                said = None
+                self._said = None
             except Error as error:
                 failure = error
             except OSError as error:
                 # Files were removed while they were read: the next poll finds newer ones.
                 _logger.info("will retry: %s", error)
-            if failure is not None and str(failure) != said:
-                said = str(failure)
-                _logger.warning("%s", said)
+            if failure is not None and str(failure) != self._said:
+                self._said = str(failure)
+                _logger.warning("%s", self._said)
             with self._state:
                 if wanted is not None:
                     wanted.failure = failure

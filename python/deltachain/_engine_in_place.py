@@ -89,6 +89,8 @@ class EngineInPlace:
         # Whether the thread looks for a version, or is to; and whether it has to end that.
         self._is_looking = True
         self._is_called = self._stop = False
+        # The highest version that was asked for since it may look.
+        self._asked = 0
         self._thread = threading.Thread(target=self._run, name="deltachain-ahead", daemon=True)
         self._thread.start()
 
@@ -113,6 +115,22 @@ class EngineInPlace:
         """Whether it is known where the tensors are, so that the next version can be written in place."""
         found: bool = self._subscriber._native.is_found
         return found
+
+    def is_ready(self, number: int) -> bool:
+        """Whether a version is ready, or waiting would not help. If a lower one is ready, the thread looks again. All
+        workers call this together."""
+        with self._state:
+            if self._is_called:
+                return True
+            self._asked = max(self._asked, number)
+            self._is_looking = self._is_looking or self._is_lower()
+            self._state.notify_all()
+            return not self._is_looking
+
+    def _is_lower(self) -> bool:
+        """Whether the thread has found a version below the one that was asked for. That does not depend on when it was
+        asked for, so that the threads of all workers look equally often."""
+        return self._ready is not None and self._ready.number < self._asked
 
     def take(self, number: int | None, digest: str | None, timeout: float) -> Staged:
         """Waits until a version is ready. All workers call this together.
@@ -185,7 +203,7 @@ class EngineInPlace:
         """The thread may look for the next version."""
         with self._state:
             if self._is_called and not self._stop:
-                self._is_called, self._is_looking = False, True
+                self._is_called, self._is_looking, self._asked = False, True, 0
                 self._state.notify_all()
 
     def close(self) -> None:
@@ -212,5 +230,6 @@ class EngineInPlace:
             except Exception:
                 _logger.exception("the next version was not prepared ahead")
             with self._state:
-                self._ready, self._is_looking = ready, False
+                self._ready = ready
+                self._is_looking = self._is_lower()
                 self._state.notify_all()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._errors import CancelledError, StateMismatchError, UnsupportedError, UsageError
 from ._native import rules
 from ._parts import Box, Held, Info, covers
-from ._sums import MODULUS, PIECE_BYTES, at_once, of_bytes, of_lanes
+from ._sums import AT_ONCE, MODULUS, PIECE_BYTES, of_bytes, of_lanes
 
 if TYPE_CHECKING:
     import torch
@@ -20,9 +20,6 @@ __all__ = ["Changes", "Expected", "Memory", "Piece", "Step", "Sums", "check", "l
 
 # Bytes of values that are kept together.
 _ROOM = 4 << 20
-
-# Lanes that are summed at once where they do not lie in a row.
-_AT_ONCE = 1 << 18
 
 Sums = tuple[int, int]
 
@@ -350,7 +347,7 @@ class _Summing:
         key = (old.device, old.dtype)
         self._waiting.setdefault(key, []).append((rows, numbers, old, new))
         self._count += numbers.numel()
-        if self._count > at_once(old.device):
+        if self._count > AT_ONCE:
             self.flush()
 
     def flush(self) -> None:
@@ -523,8 +520,8 @@ def _of_piece(held: Held, number: int) -> torch.Tensor:
     if held.strides is None and len(held.box) <= 1:
         return of_bytes(held.lanes[begin:end], held.span()[0] + begin - first)
     total = torch.zeros(2, dtype=torch.int64, device=held.lanes.device)
-    for part in range(begin, end, _AT_ONCE):
-        part_end = min(part + _AT_ONCE, end)
+    for part in range(begin, end, AT_ONCE):
+        part_end = min(part + AT_ONCE, end)
         numbers, lanes = held.stretch(part, part_end)
         (sums,) = of_lanes(numbers - first, [part_end - part], lanes)
         total += sums[0]

@@ -1,5 +1,4 @@
-"""Sums of memory (SPEC-in-place section 24), computed by torch: integers only, on the device that holds the memory.
-Of long rows on the CPU by the library."""
+"""Sums of memory (SPEC-in-place section 24): on devices by torch, with integers only; on the CPU by the library."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["MODULUS", "PIECE_BYTES", "as_lanes", "at_once", "extent", "of_bytes", "of_lanes", "of_storage"]
+__all__ = ["AT_ONCE", "MODULUS", "PIECE_BYTES", "as_lanes", "extent", "of_bytes", "of_lanes", "of_storage"]
 
 # What sums are taken modulo: a prime.
 MODULUS = (1 << 31) - 1
@@ -24,14 +23,8 @@ PIECE_BYTES = 1 << 24
 # Units of a row: their products are added before they are reduced.
 _ROW = 4096
 
-# Lanes and units that are taken at once: on the CPU, what is computed of them is to fit into a cache; on devices, it
-# takes longer to launch a kernel than to compute a few lanes.
-_ON_CPU, _ON_DEVICES = 1 << 13, 1 << 20
-
-
-def at_once(device: torch.device) -> int:
-    """How many lanes are taken at once."""
-    return _ON_CPU if device.type == "cpu" else _ON_DEVICES
+# Lanes and units that are taken at once: launching a kernel takes longer than it takes to compute a few lanes.
+AT_ONCE = 1 << 20
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -97,7 +90,7 @@ def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:
     in_row = 2 * _ROW // lanes.element_size()
     row, lead = divmod(begin, in_row)
     total = torch.zeros(2, dtype=torch.int64, device=lanes.device)
-    count = at_once(lanes.device) // _ROW * in_row
+    count = AT_ONCE // _ROW * in_row
     while lanes.numel():
         # After the first time, rows are whole.
         part, lanes = lanes[: count - lead], lanes[count - lead :]
@@ -125,7 +118,7 @@ def of_lanes(numbers: torch.Tensor, ends: list[int], *values: torch.Tensor) -> l
     """The sums of some lanes of some pieces.
 
     Args:
-        numbers: of the lanes, each in its piece.
+        numbers: of the lanes, each in its piece, and once.
         ends: where the lanes of one piece end and those of the next begin; the last is the number of lanes.
         values: of the lanes, several times.
 
@@ -134,15 +127,25 @@ def of_lanes(numbers: torch.Tensor, ends: list[int], *values: torch.Tensor) -> l
     """
     import torch
 
+    if numbers.device.type != "cpu":
+        return _of_lanes(numbers, ends, *values)
+    numbers = numbers.int()
+    sums = [_native.sums_of_lanes(numbers, ends, value, value.element_size()) for value in values]
+    return [torch.tensor(own, dtype=torch.int64).view(-1, 2) for own in sums]
+
+
+def _of_lanes(numbers: torch.Tensor, ends: list[int], *values: torch.Tensor) -> list[torch.Tensor]:
+    """The same by torch."""
+    import torch
+
     device = numbers.device
     found = [torch.zeros(len(ends) + 1, 2, dtype=torch.int64, device=device) for _ in values]
     before = [torch.zeros(2, 1, dtype=torch.int64, device=device) for _ in values]
     done = 0
     while done < len(ends) and ends[done] == 0:
         done += 1
-    count = at_once(device)
-    for begin in range(0, numbers.numel(), count):
-        end = min(begin + count, numbers.numel())
+    for begin in range(0, numbers.numel(), AT_ONCE):
+        end = min(begin + AT_ONCE, numbers.numel())
         next_done = bisect_right(ends, end)
         places = torch.tensor([place - begin - 1 for place in ends[done:next_done]], dtype=torch.int64, device=device)
         for at, shares in enumerate(_shares(numbers[begin:end], [value[begin:end] for value in values])):

@@ -33,6 +33,7 @@ _USED: tuple[tuple[str, str, int | None], ...] = (
     ("vllm.model_executor.model_loader.mtp_validation", "disable_mtp_completeness_check", 0),
     ("vllm.model_executor.model_loader.reload", "initialize_layerwise_reload", 1),
     ("vllm.model_executor.model_loader.reload", "finalize_layerwise_reload", 2),
+    ("vllm.model_executor.model_loader.reload.layerwise", "get_layerwise_info", 1),
 )
 
 # Attributes of vLLM's configuration.

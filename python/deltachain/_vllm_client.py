@@ -34,6 +34,8 @@ class SyncClient(Protocol):
 def send(client: SyncClient, published: Published) -> None:
     """Updates the servers of a client to a version. Whoever pauses them also resumes them. After a failure no update is
     open."""
+    if isinstance(client, DeltachainWeightSyncClient):
+        client.prepare(published.version)
     try:
         client.start_weight_update()
         client.update_weights({"version": published.version, "digest": published.digest})
@@ -128,6 +130,15 @@ class DeltachainWeightSyncClient:
         servers = _native.Servers(self._urls, told, name, float(self._timeout), self._pause)
         servers.begin()
         self._servers, self._told = servers, told
+
+    def prepare(self, version: int) -> None:
+        """Waits until the servers can load a version without waiting for it, or that would not help. A server that
+        downloads the chain itself prepares versions while it serves, so the pause is short.
+
+        Raises:
+            UsageError: before `init_weight_transfer_engine`.
+        """
+        self._begun().prepare(version)
 
     def start_weight_update(self) -> None:
         """Pauses the servers, and begins an update.

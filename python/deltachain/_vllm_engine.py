@@ -305,6 +305,18 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         state = "held" if held is not None else "torn" if self._is_torn else "other"
         return {"state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds}
 
+    def is_ready(self, follower: str, version: int) -> bool:
+        """Whether this worker can load a version without waiting for it, or waiting would not help. Renews the lease of
+        this follower."""
+        if self._lease is not None:
+            self._lease.renew(follower)
+        if self._copy is None:
+            if not {"chain", "host_copy"} & set(self._configured):
+                return True
+            self.init_transfer_engine(DeltachainInitInfo())
+        assert self._copy is not None
+        return self._copy.is_ready(version)
+
     def _held(self) -> tuple[int, str] | None:
         """Number and digest of the model's version; None if it is torn or was changed. Reads all weights."""
         if self._is_torn or self._holds is None:
@@ -557,14 +569,35 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         try:
             with torch.device(self.device), disable_mtp_completeness_check():
                 loaded: Iterable[str] | None = self.model.load_weights(iter(tensors))
+                # If the loader does not say which parameters it has loaded, they are all, of a whole model.
+                lost = self._lost(set(loaded) if loaded is not None else expected if is_whole else set())
         finally:
             # Also after a failure: otherwise the next load would continue this one.
             finalize_layerwise_reload(self.model, self.model_config)
+        if lost:
+            raise UnsupportedError(
+                f"vLLM's reload loses tensors that this model's loader copies by itself: {', '.join(lost[:_LISTED])}"
+            )
         if is_whole and loaded is not None and self.model_config.quantization is None:
             missing = sorted(expected - set(loaded))
             if missing:
                 raise UsageError(f"USAGE: the chain has no weights for {len(missing)} parameters: {missing[:5]}")
         self._pack_again()
+
+    def _lost(self, loaded: set[str]) -> list[str]:
+        """Of the parameters that the model's loader has loaded, those that vLLM's reload has lost: it replaces the
+        functions that load parameters, and this loader has not called them. vLLM only warns."""
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        lost = []
+        for place, layer in self.model.named_modules():
+            info = get_layerwise_info(layer)
+            # Otherwise all of the layer has been loaded.
+            if info.can_load():
+                seen = {name for name, _ in info.loaded_weights}
+                own = {name: f"{place}.{name}" for name, _ in layer.named_parameters(recurse=False)}
+                lost += [full for name, full in own.items() if name not in seen and full in loaded]
+        return sorted(set(lost) - self._tied())
 
     def _pack_again(self) -> None:
         """On CPUs, vLLM multiplies by a packed copy of the last layer's weights. If these are tied to the embedding, a

@@ -115,8 +115,8 @@ def merged(configured: Mapping[str, Any], told: Mapping[str, Any]) -> Settings:
         if name == "host_copy":
             if "chain" in configured:
                 raise UsageError(
-                    f"USAGE: this server downloads {configured['chain']!r} itself ({CONFIGURATION}): set \"host_copy\" "
-                    "there too, or omit \"chain\" there to let another process manage the copy"
+                    f"USAGE: this server downloads {configured['chain']!r} itself ({CONFIGURATION}): run `deltachain "
+                    "follow --no-tensors`, which keeps no copy, or omit \"chain\" there"
                 )
             _check_readable(value)
         added[name] = value

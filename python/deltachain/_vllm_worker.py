@@ -119,6 +119,11 @@ def _deltachain_state(worker: Any, follower: str, lease: str) -> dict[str, Any]:
     return state
 
 
+def _deltachain_is_ready(worker: Any, follower: str, version: str) -> dict[str, bool]:
+    # vLLM turns what is neither an object nor a list into a text.
+    return {"ready": worker.weight_transfer_engine.is_ready(follower, int(version))}
+
+
 def _deltachain_end_update(worker: Any) -> None:
     # vLLM ends an update that fails, and this one fails, because it names no version. Without an open update vLLM
     # refuses the call.
@@ -129,4 +134,5 @@ def _deltachain_end_update(worker: Any) -> None:
 def add_to(worker: type) -> None:
     """Adds the methods to a class of workers."""
     worker.deltachain_state = _deltachain_state  # type: ignore[attr-defined]
+    worker.deltachain_is_ready = _deltachain_is_ready  # type: ignore[attr-defined]
     worker.deltachain_end_update = _deltachain_end_update  # type: ignore[attr-defined]

@@ -77,6 +77,11 @@ impl Servers {
         })
     }
 
+    /// Waits until they can load a version without waiting for it.
+    fn prepare(&self, py: Python<'_>, version: u64) -> PyResult<()> {
+        self.with_all(py, |servers, watch| servers.prepare(version, &|time| watch.wait(time)))
+    }
+
     /// Pauses them, and begins an update.
     fn start(&self, py: Python<'_>) -> PyResult<()> {
         self.with_all(py, |servers, _| servers.start())

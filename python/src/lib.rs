@@ -66,7 +66,7 @@ mod native {
     #[pymodule_export]
     use crate::subscriber::{Follower, Polling, Prepared};
     #[pymodule_export]
-    use crate::sums::{sum_numbers, sums_of};
+    use crate::sums::{sum_numbers, sums_of, sums_of_lanes};
 
     use std::ffi::OsString;
 

@@ -96,17 +96,22 @@ def test_sums_are_those_of_the_specification(width: int) -> None:
         cuts = sorted([0, count // 3, count // 3, count])
         found = _sums.of_lanes(numbers, cuts, lanes, lanes)
         assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], _sums._of_lanes(numbers, cuts, lanes)[0])
         for (first, end), own in zip(itertools.pairwise([0, *cuts]), found[0].tolist(), strict=True):
             assert own == list(plans.sums((begin + first) * width, data[first * width : end * width]))
 
 
 def test_rows_that_are_taken_at_once_add_up() -> None:
-    lanes = torch.randint(-(1 << 15), 1 << 15, (3 * _sums._ON_CPU + 17,), dtype=torch.int16)
+    lanes = torch.randint(-(1 << 15), 1 << 15, (3 * _sums.AT_ONCE + 17,), dtype=torch.int16)
     begin = 4096 * 5 + 100
     numbers = torch.arange(begin, begin + lanes.numel())
     (found,) = _sums.of_lanes(numbers, [lanes.numel()], lanes)
     assert torch.equal(_sums.of_bytes(lanes, begin), found[0])
     assert torch.equal(_sums._of_bytes(lanes, begin), found[0])
+    assert torch.equal(_sums._of_lanes(numbers, [lanes.numel()], lanes)[0], found[0])
+    # In any order.
+    order = torch.randperm(lanes.numel())
+    assert torch.equal(_sums.of_lanes(numbers[order], [lanes.numel()], lanes[order])[0], found[0])
     # The largest units.
     lanes.fill_(-1)
     (found,) = _sums.of_lanes(numbers, [lanes.numel()], lanes)

@@ -5,7 +5,8 @@ use crate::sums::number::{Sums, Total};
 use crate::sums::tables::{ROW, TABLES};
 
 impl Sums {
-    /// Of lanes of `lane_bytes` bytes, by their numbers in the piece, ascending, and their values, little-endian.
+    /// Of lanes of `lane_bytes` bytes, by their numbers in the piece, each once, and their values, little-endian. Ascending
+    /// numbers are quickest.
     pub fn of_lanes(lane_bytes: usize, numbers: &[u32], values: &[u8]) -> Self {
         with_lane!(lane_bytes, L => {
             let [sums] = of_lanes::<L, 1>(numbers.iter().zip(L::chunks(values)).map(|(&number, &value)| (number, [value])));
@@ -24,17 +25,17 @@ impl Sums {
     }
 }
 
-/// Of several values of the same lanes, which come with their numbers in the piece, ascending.
+/// Of several values of the same lanes, which come with their numbers in the piece, each once.
 pub(crate) fn of_lanes<L: Lane, const N: usize>(lanes: impl Iterator<Item = (u32, [L::Bytes; N])>) -> [Sums; N] {
     let in_row = 2 * ROW as u64 / size_of::<L>() as u64;
     let mut totals = [const { Total::ZERO }; N];
-    let (mut row, mut end) = (0, in_row);
+    let (mut row, mut begin) = (0, 0);
     let mut products = [[0; 2]; N];
     for (number, lanes) in lanes {
-        if u64::from(number) >= end {
+        if u64::from(number).wrapping_sub(begin) >= in_row {
             totals.iter_mut().zip(products).for_each(|(total, products)| total.add(row, products));
             row = u64::from(number) / in_row;
-            (end, products) = ((row + 1) * in_row, [[0; 2]; N]);
+            (begin, products) = (row * in_row, [[0; 2]; N]);
         }
         let (place, shift) = place::<L>(number);
         for (products, &lane) in products.iter_mut().zip(&lanes) {

@@ -14,7 +14,7 @@ NOTE_BYTES, NOTES, LINES = 16384, 64, 100
 # Of a key: no plus sign, no control character and no white space.
 NAME = "([^+\0-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+)"
 KEY = re.compile(NAME + r"\+([0-9a-f]{8})\+([A-Za-z0-9+/]{44})")  # 33 bytes
-LINE = re.compile(f"\u2014 {NAME} ([A-Za-z0-9+/]{{91}}=)")        # 68 bytes
+LINE = re.compile(f"\u2014 {NAME} ([^ ]+)")
 
 Key = namedtuple("Key", "name id public")
 Seen = namedtuple("Seen", "version commit")  # the newest head that was met, and the digest of its commit
@@ -58,8 +58,18 @@ def is_valid(key, signature, text):
         return False
 
 
+def unbase64(text):
+    """The bytes of base64 in its one form; None if it is another."""
+    try:
+        data = b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return data if b64encode(data).decode() == text else None
+
+
 def signature_lines(note, text):
-    """Pairs of a name and 68 bytes, of a note on this text; None if it is no such note (condition 3)."""
+    """Pairs of a name and its bytes, a key ID and a signature, of a note on this text; None if it is no such note
+    (condition 3)."""
     begin = (text + "\n").encode()
     try:
         *lines, rest = note.removeprefix(begin).decode().split("\n")
@@ -68,9 +78,8 @@ def signature_lines(note, text):
     found = [LINE.fullmatch(line) for line in lines]
     if not note.startswith(begin) or rest or not 1 <= len(found) <= LINES or None in found:
         return None
-    pairs = [(match[1], b64decode(match[2])) for match in found]
-    one_form = all(b64encode(data).decode() == match[2] for (_, data), match in zip(pairs, found))
-    return pairs if one_form else None
+    pairs = [(match[1], unbase64(match[2])) for match in found]
+    return pairs if all(data is not None and len(data) > 4 for _, data in pairs) else None
 
 
 def counts_for(note, text, keys):
@@ -79,7 +88,7 @@ def counts_for(note, text, keys):
     for name, data in signature_lines(note, text) or []:
         for key in keys:
             if (name, data[:4]) == (key.name, key.id):
-                if not is_valid(key, data[4:], text):
+                if len(data) != 68 or not is_valid(key, data[4:], text):
                     return set()
                 counted.add(key)
     return counted

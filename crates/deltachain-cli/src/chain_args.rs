@@ -289,6 +289,12 @@ pub(crate) struct DirectoryArgs {
     /// Select tensors by name, and download little more: * is any text, ? a character, {a,b} either; repeatable
     #[arg(long, value_name = "PATTERN")]
     pub(crate) tensors: Option<Vec<String>>,
+    /// Skip the tensors: DIR has the other files, and `follow` tells of versions
+    ///
+    /// With `follow --engine vllm`, for servers that download the chain of their own configuration and update their
+    /// weights in place: nothing of the model is downloaded or stored here but the other files and indexes of links.
+    #[arg(long, conflicts_with = "tensors")]
+    pub(crate) no_tensors: bool,
     /// Copy the other files, such as configuration and tokenizer, from this directory instead of the chain
     #[arg(long, value_name = "DIR")]
     pub(crate) with_files: Option<PathBuf>,
@@ -316,6 +322,13 @@ pub(crate) struct DirectoryArgs {
     pub(crate) signatures: FollowerTrustArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+}
+
+impl DirectoryArgs {
+    /// Patterns of the selected tensors; all if `None`.
+    pub(crate) fn selected(&self) -> Option<Vec<String>> {
+        if self.no_tensors { Some(Vec::new()) } else { self.tensors.clone() }
+    }
 }
 
 /// Bring a directory to a version of a chain
@@ -360,6 +373,7 @@ Examples:
   deltachain follow s3://models/run7 /models/run7 --engine sglang --server http://127.0.0.1:30000
   deltachain follow s3://models/run7 /dev/shm/run7 --engine vllm --server http://127.0.0.1:8000 --server http://127.0.0.1:8001
   deltachain follow s3://models/run7 /dev/shm/run7 --engine vllm --server http://127.0.0.1:8000 --ready-port 9465
+  deltachain follow s3://models/run7 /models/run7 --no-tensors --engine vllm --server http://127.0.0.1:8000  in place
   deltachain follow s3://models/run7-lora /models/lora --engine vllm-lora --adapter tuned --server http://127.0.0.1:8000
 
 The command of --exec gets these environment variables: DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest),

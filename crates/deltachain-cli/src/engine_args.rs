@@ -31,7 +31,8 @@ pub(crate) struct EngineArgs {
     /// Environment variable with the token to send to the servers, as Authorization: Bearer TOKEN
     #[arg(long, value_name = "NAME", requires = "engine", help_heading = SERVERS)]
     pub(crate) server_token_env: Option<String>,
-    /// With vllm: patch the changes (sparse), or reload everything; auto patches where that is known to be exact
+    /// With vllm: write the changes in place (sparse, with --no-tensors), or reload everything; auto does what the server
+    /// can
     #[arg(long, value_name = "MODE", default_value = "auto", requires = "engine", help_heading = SERVERS)]
     pub(crate) update: UpdateMode,
     /// What becomes of running requests at an update: they go on with the new version (keep), so that one answer is made
@@ -80,15 +81,21 @@ impl EngineKind {
 }
 
 impl EngineArgs {
-    /// What is asked of servers, which are brought to the versions in `directory`. They are looked at every `poll`.
-    pub(crate) fn engine(&self, kind: EngineKind, directory: &Path, poll: Duration) -> Result<Engine> {
+    /// What is asked of servers, which are brought to the versions in `directory`, or to these versions by themselves if
+    /// that has no tensors. They are looked at every `poll`.
+    pub(crate) fn engine(&self, kind: EngineKind, directory: &Path, tensors: bool, poll: Duration) -> Result<Engine> {
         let directory = absolute(directory)?;
         let pause = self.pause.unwrap_or_default();
         match kind {
+            EngineKind::Sglang | EngineKind::VllmLora if !tensors => {
+                let text = format!("--no-tensors: servers of {} load the tensors in DIR", kind.name());
+                Err(Error::usage(text))
+            }
             EngineKind::Vllm => {
-                // Not the chain: only this process opens it.
+                // Never the chain: a server opens only that of its own configuration.
                 let mode = (self.update != UpdateMode::Auto).then_some(self.update);
-                let init = json!({ "host_copy": as_text(&directory)?, "mode": mode });
+                let copy = if tensors { Some(as_text(&directory)?) } else { None };
+                let init = json!({ "host_copy": copy, "mode": mode });
                 let follower = format!("{}:{}", host(), as_text(&directory)?);
                 Engine::vllm(&init.to_string(), follower, poll, pause)
             }

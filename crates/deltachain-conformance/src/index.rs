@@ -49,8 +49,8 @@ pub(crate) const FEATURES: [&str; 31] = [
 /// The feature of SPEC-in-place.md.
 pub(crate) const IN_PLACE: &str = "in-place";
 
-/// Features of drafts: vectors with one of these are only for testees that name it.
-pub(crate) const DRAFTS: [&str; 2] = ["signatures", IN_PLACE];
+/// Features of additions to version 1.0 of the format: vectors with one of these are only for testees that name it.
+pub(crate) const ADDITIONS: [&str; 2] = ["signatures", IN_PLACE];
 
 /// What a minimal chain reader (SPEC section 14) may leave out: it is not asked vectors with one of these.
 pub(crate) const NOT_MINIMAL: [&str; 3] = ["accept", "partial", "routes-documents"];

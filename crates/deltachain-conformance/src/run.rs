@@ -29,9 +29,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         return Err(Problem::usage(format!("no case has {:?} in its id", args.only.as_deref().unwrap_or_default())));
     }
     let session = Session::start(&args.testee, Duration::from_secs(args.timeout.get()))?;
+    let format = session.format();
     let results = ask_all(&chosen, session, &suite, args, &expected)?;
     let spec = Spec::new();
-    let report = Report::new(&suite, results, &spec);
+    let report = Report::new(&suite, format, results, &spec);
     if let Some(path) = &args.junit {
         junit::write(&report, path)?;
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::cases::Case;
-use crate::index::{DRAFTS, FEATURES, NOT_MINIMAL};
+use crate::index::{ADDITIONS, FEATURES, NOT_MINIMAL};
 use crate::judge::{Verdict, answers, judge};
 use crate::problem::{Problem, Result};
 use crate::process::{Process, Reply, shortened};
@@ -34,9 +34,9 @@ struct Hello {
     protocol: u64,
     operations: Vec<String>,
     without: Vec<String>,
-    /// The drafts of additions that it takes part in.
+    /// The additions to version 1.0 that it reads.
     #[serde(default)]
-    drafts: Vec<String>,
+    additions: Vec<String>,
     profile: Option<String>,
 }
 
@@ -71,6 +71,13 @@ impl Session {
         &self.hello.testee
     }
 
+    /// What it is asked, in the versions of SPEC.md: `1.0 and signatures of 1.1`.
+    pub(crate) fn format(&self) -> String {
+        let known: Vec<&str> =
+            ADDITIONS.into_iter().filter(|name| self.hello.additions.iter().any(|own| own == name)).collect();
+        if known.is_empty() { "1.0".to_owned() } else { format!("1.0 and {} of 1.1", known.join(", ")) }
+    }
+
     /// Why the testee is not to be asked this, if so.
     pub(crate) fn unsupported(&self, case: &Case<'_>) -> Option<Unasked> {
         let features = &case.vector.features;
@@ -80,9 +87,9 @@ impl Session {
             return Some(Unasked::ByProfile(format!("a minimal chain reader may be without the feature {feature}")));
         }
         let is_left_out =
-            |feature: &&String| DRAFTS.contains(&feature.as_str()) && !self.hello.drafts.contains(feature);
-        if let Some(draft) = features.iter().find(is_left_out) {
-            return Some(Unasked::ByProfile(format!("a reader need not know the draft {draft}")));
+            |feature: &&String| ADDITIONS.contains(&feature.as_str()) && !self.hello.additions.contains(feature);
+        if let Some(addition) = features.iter().find(is_left_out) {
+            return Some(Unasked::ByProfile(format!("a reader need not know the addition {addition}")));
         }
         let operation = case.operation.name();
         if !self.hello.operations.iter().any(|own| own == operation) {
@@ -138,8 +145,8 @@ fn greet(process: &mut Process) -> Result<Hello> {
     if let Some(name) = unknown(&hello.without, &FEATURES) {
         return Err(Problem::failed(format!("the testee is without the feature {name}, which does not exist")));
     }
-    if let Some(name) = unknown(&hello.drafts, &DRAFTS) {
-        return Err(Problem::failed(format!("the testee names the draft {name}, which does not exist")));
+    if let Some(name) = unknown(&hello.additions, &ADDITIONS) {
+        return Err(Problem::failed(format!("the testee names the addition {name}, which does not exist")));
     }
     match &hello.profile {
         Some(profile) if profile != MINIMAL => {

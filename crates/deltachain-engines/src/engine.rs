@@ -13,6 +13,9 @@ use crate::server::Server;
 /// Digits of the state digest in the name of a version.
 const STATE_DIGITS: usize = 12;
 
+/// The pause between two questions whether a server has prepared a version.
+pub(crate) const READY_POLL: Duration = Duration::from_millis(100);
+
 /// An inference engine: which requests bring its servers to a version.
 #[derive(Debug)]
 pub struct Engine(pub(crate) Box<dyn Client>);
@@ -49,7 +52,7 @@ impl FromStr for Pause {
     }
 }
 
-/// A version that servers shall have. Its files are on this machine, and proven.
+/// A version that servers shall have. Its files are on this machine, and proven; or the servers download it themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub(crate) version: Version,
@@ -102,6 +105,15 @@ pub(crate) trait Client: Debug + Send + Sync {
     /// Whether the server refuses requests while it is brought to a version, instead of letting them wait.
     fn refuses(&self) -> bool {
         false
+    }
+
+    /// Whether the server can load this version without waiting for it, or waiting would not help. One that downloads
+    /// versions itself prepares them while it serves.
+    ///
+    /// # Errors
+    /// IO if it does not answer.
+    fn is_ready(&self, _server: &Server, _version: &Version) -> Result<bool> {
+        Ok(true)
     }
 
     /// Brings the server to this version. `before` is what a look has just seen there. Gives how long it stood still, if

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use deltachain::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Client, Engine, Found, Held, Seen, Target, Trouble, Version};
+use crate::engine::{Client, Engine, Found, Held, READY_POLL, Seen, Target, Trouble, Version};
 use crate::server::Server;
 
 /// How often a server is asked what it has while that changes.
@@ -321,6 +321,12 @@ impl Shared {
         }
         let before = state.seats[at].record.clone();
         let is_due = state.seats[at].saw(target, &found);
+        let is_to_change = is_due && found.as_ref().is_ok_and(|found| !found.is_wanted);
+        let (mut state, found) = match self.prepare(state, server, target, is_to_change) {
+            (state, Ok(true)) => (state, found),
+            (_, Ok(false)) => return,
+            (state, Err(error)) => (state, Err(error)),
+        };
         let outcome = match found {
             // Nothing has happened to a server that was found with its version.
             Ok(found) if found.is_wanted => state.seats[at].has(target).then_some(Outcome::Has(None)),
@@ -360,6 +366,32 @@ impl Shared {
             self.write(&mut state);
         }
         self.changed.notify_all();
+    }
+
+    /// Waits until a server that is to be changed has prepared a version, as long as a request may take. Whether it is
+    /// still wanted then.
+    fn prepare<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        server: &Server,
+        target: &Target,
+        is_to_change: bool,
+    ) -> (MutexGuard<'a, State>, Result<bool>) {
+        let end = Instant::now() + server.timeout();
+        while is_to_change && Instant::now() < end {
+            drop(state);
+            let ready = self.client.is_ready(server, &target.version);
+            state = self.lock();
+            if state.stop || state.target.as_ref() != Some(target) {
+                return (state, Ok(false));
+            }
+            match ready {
+                Ok(false) => {}
+                ready => return (state, ready),
+            }
+            state = self.changed.wait_timeout(state, READY_POLL).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        (state, Ok(true))
     }
 
     fn known(&self, at: usize) -> Option<Version> {

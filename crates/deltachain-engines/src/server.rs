@@ -75,6 +75,11 @@ impl Server {
         &self.url
     }
 
+    /// How long a request that changes something may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// # Errors
     /// IO if it does not answer in time, or refuses.
     pub(crate) fn get(&self, path: &str, ask: Ask) -> Result<Value> {

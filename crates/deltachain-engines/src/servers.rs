@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 
-use crate::engine::{Pause, Version};
+use crate::engine::{Pause, READY_POLL, Version};
 use crate::server::{Ask, Server, parse_url};
 use crate::vllm::{Denied, Vllm, finish, resume, what_it_says};
 
@@ -110,6 +110,23 @@ impl Servers {
                 claimed => claimed?,
             }
             Ok(self.vllm.init(server)?)
+        })
+    }
+
+    /// Waits until the servers can load this version without waiting for it, or that would not help: those that download
+    /// versions themselves prepare them while they serve. A server that fails here fails in [`start`](Self::start),
+    /// too. `wait` is called, from several threads, between two questions; what it returns ends the waiting.
+    ///
+    /// # Errors
+    /// Those of `wait`.
+    pub fn prepare(&self, version: u64, wait: &(dyn Fn(Duration) -> Result<()> + Sync)) -> Result<(), Vec<Failure>> {
+        self.all(|server, _| {
+            let began = Instant::now();
+            while self.vllm.is_ready(server, version).is_ok_and(|is_ready| !is_ready) && began.elapsed() < self.timeout
+            {
+                wait(READY_POLL)?;
+            }
+            Ok(())
         })
     }
 

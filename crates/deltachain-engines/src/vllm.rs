@@ -1,5 +1,5 @@
 //! vLLM with the backend `deltachain` of the Python package: docs/engines.md, "What is asked of a server of vLLM".
-//! Its workers read DIR, which this process keeps.
+//! Its workers read DIR, which this process keeps, or download the chain of their own configuration.
 
 use std::time::{Duration, Instant};
 
@@ -98,6 +98,18 @@ impl Vllm {
         server.post("/init_weight_transfer_engine", &json!({ "init_info": self.init }), Ask::Change).map(drop)
     }
 
+    /// Whether all workers can load a version without waiting for it, or waiting would not help.
+    pub(crate) fn is_ready(&self, server: &Server, version: u64) -> Result<bool> {
+        if self.init["host_copy"].is_string() {
+            // This process has put it there.
+            return Ok(true);
+        }
+        let told = json!({ "follower": self.follower, "version": version.to_string() });
+        let answer = server.post(WORKERS, &json!({ "method": "deltachain_is_ready", "kwargs": told }), Ask::Change)?;
+        let workers = answer["results"].as_array().map(Vec::as_slice).unwrap_or_default();
+        Ok(workers.iter().all(|worker| worker["ready"] == true))
+    }
+
     /// Brings a server that this process has claimed to this version, and leaves it paused. Gives when it was told to
     /// pause. `may_be_other` is whether it may go on with a model that is no version of the chain, after a failure.
     ///
@@ -183,6 +195,10 @@ impl Client for Vllm {
     fn refuses(&self) -> bool {
         // Since vLLM 0.33; before, requests wait.
         self.pause != Pause::Keep
+    }
+
+    fn is_ready(&self, server: &Server, version: &Version) -> Result<bool> {
+        self.is_ready(server, version.number)
     }
 
     fn bring(&self, server: &Server, target: &Target, before: Option<&Seen>) -> Result<Option<Duration>, Trouble> {

@@ -73,5 +73,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     seeds.push(note.replacen("AAAA", "AAAB", 1).replacen('A', "B", 1));
     seeds.push(format!("{note}{}\n", note.lines().last().unwrap_or_default()));
     seeds.push(note.replace("\n7\n", "\n8\n"));
+    // Lines of other kinds of keys, as many as there may be, and as many as there is room for.
+    seeds.extend([97, 1000].map(|count| format!("{note}{}", "\u{2014} c AAAAAAA=\n".repeat(count))));
     seeds.into_iter().map(String::into_bytes).collect()
 }

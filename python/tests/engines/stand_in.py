@@ -9,7 +9,8 @@ What it refuses, forgets and closes was read in vLLM 0.32.0:
   `host_copy`, or its configuration names one; a chain in a request is refused.
 - `v1/engine/core.py`: a pause is a state that anybody sets and clears, and that a restart forgets. The version is the
   text that was set last, "default" at first, whatever the weights are.
-- `entrypoints/serve/dev/rpc/api_router.py`: `/collective_rpc` passes texts, and fails for a method that is not there.
+- `entrypoints/serve/dev/rpc/api_router.py`: `/collective_rpc` passes texts, answers with texts where a method returns
+  neither an object nor a list, and fails for a method that is not there.
 - uvicorn ends the connection after a request that ended with an exception, without announcing it.
 """
 
@@ -38,6 +39,9 @@ UPDATE = [
     "/finish_weight_update",
 ]
 
+# What it is asked before, if it may download versions itself.
+READY = "/collective_rpc deltachain_is_ready"
+
 # What the workers hold: the version and its digest, "other" or "torn".
 Holds = tuple[int, str] | str
 
@@ -59,6 +63,7 @@ class StandIn:
         seen: called with each request, before it is answered.
         pause_mode: what was to become of running requests when it was paused last.
         owner: who brings it versions.
+        preparing: how often it says that it has not prepared a version yet, which it downloads itself.
         owner_asks: how often another owner takes it anew before it is gone; None: always.
     """
 
@@ -71,6 +76,7 @@ class StandIn:
         self.chain: dict[int, str] | None = None
         self.seen: Callable[[Call], None] = lambda call: None
         self.owner: str | None = None
+        self.preparing = 0
         self.owner_asks: int | None = None
         self.restart()
         server = self
@@ -141,6 +147,9 @@ class StandIn:
             return {"is_paused": self.is_paused}
         if path == "/collective_rpc deltachain_state":
             return {"results": [self._state(**body["kwargs"])]}
+        if path == READY:
+            self.preparing = max(0, self.preparing - 1)
+            return {"results": [{"ready": self.preparing == 0}]}
         if path == "/collective_rpc deltachain_end_update":
             self.is_open = self.has_received = False
             return {"results": [None]}

@@ -71,6 +71,33 @@ def test_goes_ahead_and_writes_in_place(engine: Engine) -> None:
     assert engine.follower.check() >= 0
 
 
+def test_says_whether_a_version_is_ready_and_looks_again_for_a_newer_one(tmp_path: Path) -> None:
+    weight = torch.zeros(1000, dtype=torch.bfloat16)
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+
+        def publish() -> None:
+            weight[0] += 1
+            publisher.publish_async({"weight": weight, "bias": torch.ones(8)}).result()
+
+        publish()
+        engine = Engine(tmp_path)
+        try:
+            until(lambda: engine.follower.is_ready(0))
+            assert engine.follower.ready == 0
+            publish()
+            # The thread has found one, so it does not look by itself.
+            until(lambda: engine.follower.is_ready(1))
+            assert engine.follower.ready == 1 and engine.follower.is_ready(0)
+            engine.update(1)
+            # Held already: only a newer one ends the wait.
+            assert not engine.follower.is_ready(2)
+            publish()
+            until(lambda: engine.follower.is_ready(2))
+            assert engine.update(2)
+        finally:
+            engine.follower.close()
+
+
 def test_what_is_refused_leaves_what_is_held(engine: Engine) -> None:
     engine.update(0)
     with pytest.raises(dc.WrongBaseError, match="was expected"):

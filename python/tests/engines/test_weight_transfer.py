@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 from conftest import model, write_model
 from stalling_store import StallingStore
-from stand_in import UPDATE, StandIn
+from stand_in import READY, UPDATE, StandIn
 from test_publisher import assert_version, tensors
 
 import deltachain as dc
@@ -184,7 +184,7 @@ def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: St
         name = f"{step}@{digest[:12]}"
         for one in both:
             calls = one.taken()
-            assert [path for path, _ in calls] == UPDATE
+            assert [path for path, _ in calls] == [READY, *UPDATE]
             bodies = dict(calls)
             info = {"version": step, "digest": digest, "follower": one.owner}
             assert bodies["/update_weights"] == {"update_info": info}
@@ -199,6 +199,16 @@ def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: St
     assert_version(url, None, 1)
 
 
+def test_a_server_that_downloads_versions_itself_is_paused_when_it_is_ready(tmp_path: Path, server: StandIn) -> None:
+    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
+    transfer.init_weight_transfer()
+    server.taken()
+    server.preparing = 3
+    sync(transfer, 0)
+    assert [path for path, _ in server.taken()] == [READY, READY, READY, *UPDATE, "/resume"]
+    transfer.destroy()
+
+
 @pytest.mark.parametrize("pause", ["keep", "wait", "abort"])
 def test_running_requests_end_as_the_trainer_says(tmp_path: Path, server: StandIn, pause: Pause) -> None:
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60, pause=pause)
@@ -206,7 +216,7 @@ def test_running_requests_end_as_the_trainer_says(tmp_path: Path, server: StandI
     server.taken()
     transfer.send_weights(iter(tensors(0).items()))
     assert (server.is_paused, server.pause_mode) == (True, pause)
-    expected = [f"/pause?mode={pause}" if path.startswith("/pause") else path for path in UPDATE]
+    expected = [f"/pause?mode={pause}" if path.startswith("/pause") else path for path in [READY, *UPDATE]]
     assert [path for path, _ in server.taken()] == expected
     transfer.resume()
     assert not server.is_paused
@@ -229,7 +239,7 @@ def test_what_follows_from_a_request_that_fails(
     assert path.split("?")[0].split()[0] in str(raised.value)
     # What it holds is asked of it once it was to change, and it says so itself. After a finish that failed, that is the
     # new version. One that is not told to go on stays paused.
-    calls = [*UPDATE, "/resume"]
+    calls = [READY, *UPDATE, "/resume"]
     recovery = RECOVERY if path in UPDATE[2:] else []
     is_loaded, is_paused = path in ("/finish_weight_update", "/resume"), path == "/resume"
     assert [call for call, _ in server.taken()] == [*calls[: calls.index(path) + 1], *recovery]
@@ -324,7 +334,7 @@ def test_a_server_that_another_process_brings_versions_is_left_alone(tmp_path: P
     server.owner, _ = "gpu-7:/dev/shm/run7", server.taken()
     with pytest.raises(dc.IoError, match="gpu-7:/dev/shm/run7, updates it"):
         sync(transfer, 1)
-    assert [path for path, _ in server.taken()] == UPDATE[:1]
+    assert [path for path, _ in server.taken()] == [READY, *UPDATE[:1]]
     assert ((server.version, server.holds), server.is_paused) == (held, False)
     transfer.destroy()
 

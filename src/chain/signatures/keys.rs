@@ -62,8 +62,8 @@ impl VerifierKey {
 
     /// Whether this is a signature of the text by this key. The strict variant: no other party can make a second key that
     /// the same signature fits.
-    pub(super) fn verifies(&self, text: &str, signature: [u8; 64]) -> bool {
-        self.key.verify_strict(text.as_bytes(), &Signature::from_bytes(&signature)).is_ok()
+    pub(super) fn verifies(&self, text: &str, signature: &[u8]) -> bool {
+        Signature::from_slice(signature).and_then(|valid| self.key.verify_strict(text.as_bytes(), &valid)).is_ok()
     }
 }
 
@@ -78,10 +78,8 @@ impl FromStr for VerifierKey {
         let (Some(name), Some(id), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(refused());
         };
-        let [ED25519, key @ ..] = base64::decode::<33>(key).ok_or_else(refused)? else {
-            return Err(Error::usage("this is not an Ed25519 key"));
-        };
-        let read = Self::new(name, key)?;
+        let typed = base64::decode(key).ok_or_else(refused)?;
+        let read = Self::new(name, untyped(&typed).ok_or_else(|| Error::usage("this is not an Ed25519 key"))?)?;
         if read.id() != id {
             return Err(Error::usage(format!("the public key is damaged: its ID should be {}", read.id())));
         }
@@ -140,11 +138,9 @@ impl SigningKey {
         let (Some(name), Some(id), Some(seed)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(refused());
         };
-        let seed = Zeroizing::new(base64::decode::<33>(seed).ok_or_else(refused)?);
-        let [ED25519, seed @ ..] = &*seed else {
-            return Err(Error::usage("the secret key is not an Ed25519 key"));
-        };
-        let read = Self::from_seed(name, *seed)?;
+        let typed = Zeroizing::new(base64::decode(seed).ok_or_else(refused)?);
+        let seed = untyped(&typed).ok_or_else(|| Error::usage("the secret key is not an Ed25519 key"))?;
+        let read = Self::from_seed(name, seed)?;
         if read.public.id() != id {
             return Err(Error::usage(format!("the secret key is damaged: its ID should be {}", read.public.id())));
         }
@@ -198,6 +194,10 @@ fn id(name: &str, key: &[u8; 32]) -> [u8; 4] {
 
 fn typed(key: &[u8; 32]) -> [u8; 33] {
     std::array::from_fn(|place| place.checked_sub(1).map_or(ED25519, |place| key[place]))
+}
+
+fn untyped(typed: &[u8]) -> Option<[u8; 32]> {
+    typed.strip_prefix(&[ED25519])?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -18,12 +18,12 @@ pub struct Note {
     lines: Vec<Line>,
 }
 
-/// A signature line.
+/// A signature line. Other kinds of keys have signatures of other lengths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Line {
     name: String,
     id: [u8; 4],
-    signature: [u8; 64],
+    signature: Vec<u8>,
 }
 
 impl Note {
@@ -59,7 +59,7 @@ impl Note {
                 return Err(Error::usage(format!("duplicate signer: {key}")));
             }
             let signature = signer.sign(text.as_bytes())?;
-            if !key.verifies(&text, signature) {
+            if !key.verifies(&text, &signature) {
                 return Err(Error::usage(format!("what should sign with the key {key} gave no signature by this key")));
             }
             let mut signed = key.raw_id().to_vec();
@@ -83,7 +83,9 @@ impl Note {
         }
         let text = Self::text(chain, version, commit);
         let lines = std::str::from_utf8(bytes).ok()?.strip_prefix(&text)?.strip_prefix('\n')?;
-        let lines = lines.strip_suffix('\n')?.split('\n').map(Line::read).collect::<Option<Vec<Line>>>()?;
+        // Lines are short and there may be a thousand: one more than allowed is enough to refuse them.
+        let lines = lines.strip_suffix('\n')?.split('\n').take(Self::MOST_LINES + 1);
+        let lines = lines.map(Line::read).collect::<Option<Vec<Line>>>()?;
         (lines.len() <= Self::MOST_LINES).then_some(Self { text, lines })
     }
 
@@ -93,7 +95,7 @@ impl Note {
         for key in trust.keys() {
             let mut lines = self.lines.iter().filter(|line| key.is_named(&line.name, line.id)).peekable();
             if lines.peek().is_some() {
-                if !lines.all(|line| key.verifies(&self.text, line.signature)) {
+                if !lines.all(|line| key.verifies(&self.text, &line.signature)) {
                     return Vec::new();
                 }
                 counts.push(key);
@@ -130,8 +132,10 @@ impl Line {
     /// Reads a line without the line feed at its end.
     fn read(line: &str) -> Option<Self> {
         let (name, signed) = line.strip_prefix(DASH)?.split_once(' ')?;
-        let [a, b, c, d, signature @ ..] = base64::decode::<68>(signed)?;
-        keys::is_name(name).then(|| Self { name: name.to_owned(), id: [a, b, c, d], signature })
+        let signed = base64::decode(signed)?;
+        let (id, signature) = signed.split_first_chunk()?;
+        let is_line = keys::is_name(name) && !signature.is_empty();
+        is_line.then(|| Self { name: name.to_owned(), id: *id, signature: signature.to_vec() })
     }
 }
 
@@ -195,8 +199,8 @@ mod tests {
         let line = "\u{2014} PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=";
         let key = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW".parse::<VerifierKey>().unwrap();
         let line = Line::read(line).unwrap();
-        assert!(key.is_named(&line.name, line.id) && key.verifies(text, line.signature));
-        assert!(!key.verifies(text.trim_end(), line.signature));
+        assert!(key.is_named(&line.name, line.id) && key.verifies(text, &line.signature));
+        assert!(!key.verifies(text.trim_end(), &line.signature));
     }
 
     #[test]
@@ -268,8 +272,10 @@ mod tests {
             note.replace(base64, base64.trim_end_matches('=')),
             note.replace(base64, &format!("{base64} ")),
             note.replace(base64, &format!("AAAA{base64}")),
-            // A line of another key, of another form.
+            // Lines of another key without a signature, or without a key ID.
+            format!("{note}\u{2014} b AAAAAA==\n"),
             format!("{note}\u{2014} b AAAA\n"),
+            format!("{note}\u{2014} b \n"),
             note.replace("\n\n", &format!("\nmore\n\n{line}\n")),
             note.split_once("\n\n").unwrap().0.to_owned() + "\n\n",
             note.split_once("\n\n").unwrap().0.to_owned() + "\n\n\n",
@@ -281,6 +287,34 @@ mod tests {
         let mut bytes = note.clone().into_bytes();
         bytes.extend_from_slice(b"\xff\n");
         assert!(counts(bytes, &[&a]).is_empty());
+    }
+
+    #[test]
+    fn lines_of_other_kinds_of_keys_mean_nothing() {
+        let (a, b) = (key("a", 1), key("b", 2));
+        let note = made(std::slice::from_ref(&a));
+        let line = |name: &str, id: [u8; 4], signature: &[u8]| {
+            format!("\u{2014} {name} {}\n", base64::encode(&[&id, signature].concat()))
+        };
+        for length in [1, 63, 64, 65, 72, 2420] {
+            let signature = vec![7; length];
+            for (name, id) in [("c", [9; 4]), ("a", [9; 4]), ("c", a.public().raw_id())] {
+                let other = line(name, id, &signature);
+                assert_eq!(counts(format!("{note}{other}"), &[&a, &b]), ["a"], "{other}");
+            }
+            // Of a trusted key it must be one of this kind, wherever it stands.
+            let own = line("b", b.public().raw_id(), &signature);
+            assert!(counts(format!("{note}{own}"), &[&a, &b]).is_empty(), "{own}");
+            assert!(counts(note.replace("\n\n", &format!("\n\n{own}")), &[&a, &b]).is_empty(), "{own}");
+            assert_eq!(counts(format!("{note}{own}"), &[&a]), ["a"], "{own}");
+        }
+        // A valid signature, and one byte less or more.
+        let signed = base64::decode(note.trim_end().rsplit(' ').next().unwrap()).unwrap();
+        let longer = [&signed[4..], &[0]].concat();
+        for signature in [&signed[4..67], &longer] {
+            let own = line("a", a.public().raw_id(), signature);
+            assert!(counts(format!("{note}{own}"), &[&a]).is_empty(), "{own}");
+        }
     }
 
     #[test]

@@ -187,6 +187,31 @@ fn vllm_is_asked_step_by_step_and_once() {
 }
 
 #[test]
+fn a_server_that_downloads_the_chain_itself_prepares_a_version_before_it_pauses() {
+    let folder = chain(2);
+    let server = Engine::start();
+    server.state().downloads = true;
+    // A copy that another process keeps is refused.
+    let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--once"]].concat());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    server.names();
+    server.state().preparing = 3;
+    let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--no-tensors", "--once"]].concat());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let calls = std::mem::take(&mut server.state().calls);
+    let names: Vec<_> = calls.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, [&["deltachain_is_ready"; 3][..], &VLLM].concat());
+    let told = json!({ "follower": follower(&folder), "version": "1" });
+    assert_eq!(calls[0].1["kwargs"], told);
+    assert_eq!(calls[3].1["init_info"], json!({ "host_copy": null, "mode": null }));
+    // Only the other files are here.
+    let held = status(&folder).1;
+    assert_eq!((&held["version"], &held["servers"][0]["version"]), (&json!(1), &json!(1)), "{held}");
+    let files: Vec<_> = std::fs::read_dir(folder.at("model/current")).unwrap().collect();
+    assert!(files.is_empty(), "{files:?}");
+}
+
+#[test]
 fn sglang_reads_the_directory_of_just_this_version() {
     let folder = chain(1);
     let server = Engine::start();
@@ -251,12 +276,15 @@ fn a_token_comes_from_the_environment() {
 #[test]
 fn servers_and_engines_belong_together() {
     let folder = chain(1);
-    let refused: [&[&str]; 6] = [
+    let refused: [&[&str]; 9] = [
         &["--engine", "vllm"],
         &["--server", "http://127.0.0.1:1"],
         &["--engine", "vllm", "--server", "127.0.0.1:1"],
         &["--engine", "vllm", "--server", "http://127.0.0.1:1", "--exec", "true"],
         &["--engine", "vllm", "--server", "http://127.0.0.1:1", "--tensors", "a"],
+        &["--engine", "sglang", "--server", "http://127.0.0.1:1", "--no-tensors"],
+        &["--engine", "vllm-lora", "--server", "http://127.0.0.1:1", "--no-tensors"],
+        &["--no-tensors", "--tensors", "a"],
         &["--engine", "vllm", "--server", "http://127.0.0.1:1", "--server", "http://127.0.0.1:1/"],
     ];
     for more in refused {

@@ -34,6 +34,7 @@ pub(crate) fn write(report: &Report<'_>, path: &Path) -> Result {
     let whole = json!({
         "good": report.is_good(),
         "spec": report.spec_version,
+        "format": report.format,
         "summary": report.summary(),
         "counts": {
             "cases": counts.cases,

@@ -113,6 +113,8 @@ impl<'a> CaseResult<'a> {
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     pub(crate) spec_version: &'a str,
+    /// What the testee was asked, in the versions of SPEC.md.
+    pub(crate) format: String,
     pub(crate) spec: &'a Spec,
     pub(crate) results: Vec<CaseResult<'a>>,
     pub(crate) coverage: Vec<RuleCoverage<'a>>,
@@ -152,7 +154,7 @@ impl Counts {
 }
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(suite: &'a Suite, results: Vec<CaseResult<'a>>, spec: &'a Spec) -> Self {
+    pub(crate) fn new(suite: &'a Suite, format: String, results: Vec<CaseResult<'a>>, spec: &'a Spec) -> Self {
         let coverage = spec.rules.iter().map(|rule| {
             let mut coverage = RuleCoverage { rule: &rule.id, section: &rule.section, cases: 0, passed: 0 };
             for result in &results {
@@ -164,7 +166,7 @@ impl<'a> Report<'a> {
             }
             coverage
         });
-        Self { spec_version: &suite.index.spec, spec, coverage: coverage.collect(), results }
+        Self { spec_version: &suite.index.spec, format, spec, coverage: coverage.collect(), results }
     }
 
     pub(crate) fn is_good(&self) -> bool {
@@ -196,7 +198,8 @@ impl<'a> Report<'a> {
         let vectors: BTreeSet<&str> = self.results.iter().map(|result| result.case.vector.id.as_str()).collect();
         let counts = self.counts();
         let mut text = format!(
-            "conformance: {} vectors, {} cases: {} passed, {} failed, {} skipped",
+            "conformance with {}: {} vectors, {} cases: {} passed, {} failed, {} skipped",
+            self.format,
             vectors.len(),
             counts.cases,
             counts.passed,

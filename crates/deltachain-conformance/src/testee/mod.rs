@@ -16,7 +16,7 @@ use deltachain::Error;
 use serde_json::{Value, json};
 
 use crate::args::TesteeArgs;
-use crate::index::DRAFTS;
+use crate::index::ADDITIONS;
 use crate::problem::{Problem, Result};
 use crate::session::PROTOCOL;
 use crate::testee::request::Request;
@@ -61,7 +61,7 @@ pub(crate) fn serve(args: &TesteeArgs) -> Result<ExitCode> {
 fn hello() -> Value {
     let operations = SUPPORTED.map(|(name, _)| name);
     let name = concat!("deltachain ", env!("CARGO_PKG_VERSION"));
-    json!({ "testee": name, "protocol": PROTOCOL, "operations": operations, "without": [], "drafts": DRAFTS })
+    json!({ "testee": name, "protocol": PROTOCOL, "operations": operations, "without": [], "additions": ADDITIONS })
 }
 
 fn answer(name: &str, request: &Value) -> Value {

@@ -18,7 +18,8 @@ fn refusal() -> Value {
 #[test]
 fn the_reference_passes_the_tiny_vectors() {
     let ran = Vectors::tiny().run(&reference(), &["--rules", "--require-complete"]);
-    let summary = "conformance: 2 vectors, 6 cases: 6 passed, 0 failed, 0 skipped; rules 1 of";
+    let summary = "conformance with 1.0 and signatures, in-place of 1.1: 2 vectors, 6 cases: 6 passed, 0 failed, \
+                   0 skipped; rules 1 of";
     assert!(ran.summary(0).starts_with(summary), "{ran:?}");
 }
 
@@ -54,7 +55,7 @@ fn states_by_rule_and_sequences_of_links_work() {
 }
 
 #[test]
-fn links_in_place_are_asked_of_those_who_name_the_draft() {
+fn links_in_place_are_asked_of_those_who_name_the_addition() {
     let mut vectors = Vectors::tiny();
     let mut link = Vec::new();
     diff(&state(&[1, 2, 3]), &state(&[1, 2, 4]), &DiffOptions::default().profile(Profile::Local).sums(true), &mut link)
@@ -68,10 +69,14 @@ fn links_in_place_are_asked_of_those_who_name_the_draft() {
         let pieces = json!([{ "piece": piece, "coded": coded }]);
         vector["expect"] = json!({ "sums": { "sums": [{ "name": "t", "pieces": pieces }] }, "in-place": result });
     });
-    vectors.run(&reference(), &["--rules", "--require-complete"]).says(0, &["2 cases: 2 passed"]);
-    // A testee that does not know the draft.
-    let hello = json!({ "testee": "x", "protocol": 2, "operations": ["sums", "in-place"], "without": [] });
-    vectors.run(&fake("hello", &hello), &[]).says(0, &["2 skipped"]);
+    vectors
+        .run(&reference(), &["--rules", "--require-complete"])
+        .says(0, &["1.0 and signatures, in-place of 1.1: 1 vectors, 2 cases: 2 passed"]);
+    // A testee that does not know the addition.
+    let mut hello = json!({ "testee": "x", "protocol": 2, "operations": ["sums", "in-place"], "without": [] });
+    vectors.run(&fake("hello", &hello), &["--require-complete"]).says(0, &["conformance with 1.0: ", "2 skipped"]);
+    hello["additions"] = json!(["signatures"]);
+    vectors.run(&fake("hello", &hello), &[]).says(0, &["conformance with 1.0 and signatures of 1.1: ", "2 skipped"]);
     // Each is really compared.
     vectors.index["vectors"][0]["expect"]["sums"]["sums"][0]["pieces"][0]["coded"] = json!(null);
     vectors.index["vectors"][0]["expect"]["in-place"]["digest"] = json!(digest(&state(&[1, 2, 3])));
@@ -185,9 +190,9 @@ fn a_testee_must_say_hello() {
     hello["without"] = json!(["zst"]);
     with_fake("hello", &hello, "encode").says(1, &["the feature zst, which does not exist"]);
     hello["without"] = json!([]);
-    hello["drafts"] = json!(["signature"]);
-    with_fake("hello", &hello, "encode").says(1, &["the draft signature, which does not exist"]);
-    hello["drafts"] = json!(["signatures"]);
+    hello["additions"] = json!(["signature"]);
+    with_fake("hello", &hello, "encode").says(1, &["the addition signature, which does not exist"]);
+    hello["additions"] = json!(["signatures"]);
     hello["protocol"] = json!(1);
     with_fake("hello", &hello, "encode").says(1, &["protocol 1, not 2"]);
     hello["protocol"] = json!(2);

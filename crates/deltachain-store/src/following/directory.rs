@@ -103,8 +103,8 @@ impl Follower<Directory> {
     ///
     /// # Errors
     /// USAGE if the directory is not empty and not a managed one, if it lies in the chain's own directory, if another
-    /// process keeps it, if `current` in it is not a symbolic link or leads out of it, if no shard or tensor is selected,
-    /// or if a pattern is not valid; IO.
+    /// process keeps it, if `current` in it is not a symbolic link or leads out of it, if no shard is selected, or if a
+    /// pattern is not valid; IO.
     pub fn in_directory(store: Store, directory: &Path, options: FollowerOptions) -> Result<Self> {
         let choice = options.choice()?;
         check_outside(directory, store.directory().as_deref())?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use deltachain::chain::Trust;
 use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
-use deltachain::{Limits, Result};
+use deltachain::{Error, Limits, Result};
 
 use crate::access::store::Store;
 use crate::assets::other_files::OtherFiles;
@@ -15,7 +15,7 @@ use crate::directory::own::{check_outside, own};
 use crate::directory::room::is_in_memory;
 use crate::directory::scratch::Scratch;
 use crate::following::reach::{Consent, Reader};
-use crate::following::selection::Choice;
+use crate::following::selection::{Choice, Selection};
 use crate::following::switched::{HeldVersion, Switched};
 use crate::following::trusting::Trusting;
 use crate::observer::Observer;
@@ -32,7 +32,8 @@ pub struct FollowerOptions {
     /// Numbers of the selected shards, counted from 0; all if `None`. That the shards are together the state that the commit
     /// names, only a follower of all shards can check.
     pub shards: Option<Vec<usize>>,
-    /// Patterns of the names of the selected tensors, such as `model.layers.{0,1}.*`; all if `None`. `?` stands for a
+    /// Patterns of the names of the selected tensors, such as `model.layers.{0,1}.*`; all if `None`, none if it is empty,
+    /// which only a directory may be: it then has the other files, and which version they belong to. `?` stands for a
     /// character, `*` for any number of them, `[a-f]` for one of these, `{a,b}` for either. Only what these tensors need is
     /// downloaded of a link that is longer than [`part_bytes`](crate::StoreOptions::part_bytes); what that means for the
     /// checks, SPEC section 19 says. For memory that is changed in place, links are downloaded and hashed whole.
@@ -109,7 +110,7 @@ impl FollowerOptions {
     /// The selection.
     ///
     /// # Errors
-    /// USAGE if no shard or tensor is selected, or a pattern is not valid.
+    /// USAGE if no shard is selected, or a pattern is not valid.
     pub(crate) fn choice(&self) -> Result<Choice> {
         Choice::new(self.shards.clone(), self.tensors.clone())
     }
@@ -117,6 +118,9 @@ impl FollowerOptions {
     /// What reaches versions for memory, and the place of its cache if the caller has given none.
     pub(crate) fn reader_for_memory(mut self, store: Store) -> Result<(Reader, Option<Scratch>)> {
         let choice = self.choice()?;
+        if choice.selection.as_ref().is_some_and(Selection::is_none) {
+            return Err(Error::usage("no tensor is selected"));
+        }
         let (cache, scratch) = match self.cache.take() {
             Some(cache) => {
                 check_outside(&cache, store.directory().as_deref())?;

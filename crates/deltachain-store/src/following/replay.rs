@@ -1,5 +1,8 @@
 //! Steps 5 and 6 of SPEC section 19: the links of a plan are opened and applied, all of a shard in one pass.
 
+use std::fs;
+use std::path::Path;
+
 use deltachain::chain::{Plan, check_target, check_union};
 use deltachain::files::{Layout, LayoutFile, StagedSafetensors};
 use deltachain::memory::{PatchSet, StateMemory};
@@ -91,16 +94,16 @@ impl Following<'_> {
 
     /// Writes the model directory at `out`, and gives the bytes of its tensors; all of it has reached the disk then. `held` is the version
     /// held: even if nothing is built on it, files that stay the same get the same headers.
-    pub(crate) fn write(
-        &self,
-        pushed: &[Pushed<'_>],
-        held: Option<&HeldModel>,
-        out: &std::path::Path,
-    ) -> Result<u64, Trouble> {
+    pub(crate) fn write(&self, pushed: &[Pushed<'_>], held: Option<&HeldModel>, out: &Path) -> Result<u64, Trouble> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
         let (tensors, union) = self.tensors(pushed, &building)?;
         let layouts = pushed.iter().map(|shard| &shard.layout);
         let files: Vec<LayoutFile> = layouts.flat_map(Layout::files).filter_map(|file| self.taken_of(file)).collect();
+        if files.is_empty() {
+            // No tensor is selected.
+            self.check_union(pushed)?;
+            return fs::create_dir(out).map(|()| 0).map_err(|error| Error::io("creating", error).in_file(out).into());
+        }
         let layout = Layout::joined(files.iter())?;
         check_room(out.parent().unwrap_or(out), total_bytes(&union))?;
         let mut staged = StagedSafetensors::create(out, &union, &layout, held.map(|held| &held.files), false)?;
@@ -195,7 +198,7 @@ impl Following<'_> {
     ) -> Result<(Vec<Vec<TensorInfo>>, Vec<TensorInfo>), Trouble> {
         let tensors: Vec<Vec<TensorInfo>> = pushed.iter().map(|shard| shard.replay.tensors()).collect();
         let Some(union) = union(&tensors) else { return Err(self.tell_apart(pushed, building)) };
-        if union.is_empty() && self.selection.is_some() {
+        if union.is_empty() && self.selection.is_some_and(|selection| !selection.is_none()) {
             return Err(Error::usage(format!("version {} has none of the selected tensors", self.plan.version)).into());
         }
         let work = pushed.iter().map(|shard| shard.replay.work()).fold(0, u64::saturating_add);

@@ -13,10 +13,10 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Of these shards, and of the tensors that fit these patterns.
+    /// Of these shards, and of the tensors that fit these patterns; none if there are no patterns.
     ///
     /// # Errors
-    /// USAGE if no shard or tensor is wanted, or a pattern is malformed.
+    /// USAGE if no shard is wanted, or a pattern is malformed.
     pub(crate) fn new(mut numbers: Option<Vec<usize>>, patterns: Option<Vec<String>>) -> Result<Self> {
         if let Some(numbers) = &mut numbers {
             numbers.sort_unstable();
@@ -62,11 +62,8 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// # Errors
-    /// USAGE if there is no pattern, or a malformed one.
+    /// USAGE if a pattern is malformed.
     pub(crate) fn new(mut patterns: Vec<String>) -> Result<Self> {
-        if patterns.is_empty() {
-            return Err(Error::usage("no tensor is selected"));
-        }
         patterns.sort_unstable();
         patterns.dedup();
         let unusable = |error: globset::Error| Error::usage(format!("the pattern cannot be used: {error}"));
@@ -80,6 +77,11 @@ impl Selection {
 
     pub(crate) fn patterns(&self) -> &[String] {
         &self.patterns
+    }
+
+    /// Whether no tensor is wanted, whatever its name.
+    pub(crate) fn is_none(&self) -> bool {
+        self.patterns.is_empty()
     }
 
     pub(crate) fn takes(&self, tensor: &str) -> bool {
@@ -106,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_is_no_pattern_is_refused() {
-        for patterns in [&[][..], &["["], &["a", "{b"]] {
+        for patterns in [&["["][..], &["a", "{b"]] {
             let patterns = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
             assert!(Selection::new(patterns).is_err());
         }

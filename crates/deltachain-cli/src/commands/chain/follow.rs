@@ -111,7 +111,7 @@ impl<'a> Operation<'a> {
         let poll = Duration::from_secs_f64(args.poll);
         let fleet = match args.engine.engine {
             Some(kind) => {
-                let engine = args.engine.engine(kind, records.directory(), poll)?;
+                let engine = args.engine.engine(kind, records.directory(), !args.directory.no_tensors, poll)?;
                 // What cannot be read is as nothing: then each server is brought to its version once more.
                 let before = records.servers().ok().flatten().filter(|before| before.engine == kind.name());
                 let before = before.into_iter().flat_map(|before| before.servers).map(|before| before.server);

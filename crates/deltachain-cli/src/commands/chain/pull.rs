@@ -56,7 +56,7 @@ pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Follower<Direct
     let options = FollowerOptions::default()
         .limits(args.limits.limits())
         .shards(args.shards.clone())
-        .tensors(args.tensors.clone())
+        .tensors(args.selected())
         .cache_bytes(args.cache)
         .trust_directory(args.trust_directory)
         .other_files(other_files)

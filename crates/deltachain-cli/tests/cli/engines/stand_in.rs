@@ -56,6 +56,10 @@ pub(crate) struct State {
     /// vLLM 0.33.0, `v1/engine/core.py`, `_reject_add_while_paused`: unless the mode is "keep", it refuses requests while it
     /// is paused. vLLM 0.32.0 lets them wait.
     pub(crate) is_newer: bool,
+    /// The package's backend, in the server's configuration: it downloads a chain itself. How often it says that it has not
+    /// prepared a version yet.
+    pub(crate) downloads: bool,
+    pub(crate) preparing: u64,
     pub(crate) process: Process,
 }
 
@@ -376,6 +380,10 @@ impl State {
 
             // entrypoints/serve/dev/rpc/api_router.py: arguments are texts. The methods are the package's.
             "deltachain_state" => return Ok(self.holds(&body["kwargs"])),
+            "deltachain_is_ready" => {
+                self.preparing = self.preparing.saturating_sub(1);
+                return Ok(json!({ "results": [{ "ready": true }, { "ready": self.preparing == 0 }] }));
+            }
             "deltachain_end_update" => {
                 process.session = None;
                 return Ok(json!({ "results": [null, null] }));
@@ -384,6 +392,9 @@ impl State {
             // The package's backend: requests do not make it open a chain.
             "/init_weight_transfer_engine" if !body["init_info"]["chain"].is_null() => {
                 return Err("a request cannot make this server open a chain".to_owned());
+            }
+            "/init_weight_transfer_engine" if self.downloads && !body["init_info"]["host_copy"].is_null() => {
+                return Err("this server downloads the chain itself".to_owned());
             }
             "/init_weight_transfer_engine" => process.knows = true,
             // v1/worker/gpu_worker.py, `_start_weight_update`: RuntimeError in a session that is open, whoever opened
