@@ -38,7 +38,7 @@ INSTALLS = ("cargo install ", "cargo run ", "pip install ", "python3 -m venv ")
 PATIENCE = 60
 PAGES = sorted(
     str(page.relative_to(ROOT))
-    for folder in ("", "docs", "docs/tutorials", "python", "crates/deltachain-cli")
+    for folder in ("", "docs", "docs/tutorials", "python", "crates/deltachain-cli", "crates/deltachain-cli/src/explain")
     for page in (ROOT / folder).glob("*.md")
     if not page.name.startswith(("SPEC", "CHANGELOG"))
 )
