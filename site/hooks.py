@@ -36,8 +36,6 @@ PYTHON = {
 }
 # Those that are imported by name. verl's base class, which is not installed here, hides what is in that one.
 PYTHON_MODULES = ["transformers", "trl", "vllm"]
-# What `deltachain explain` prints. It may not be there yet.
-ERRORS = "crates/deltachain-cli/src/explain/errors"
 # What in a page is not text of it that could become a link.
 NOT_TEXT = (nodes.reference, nodes.literal, nodes.literal_block, nodes.raw, addnodes.pending_xref)
 
@@ -80,8 +78,6 @@ def add_text(app: Sphinx, page: str, source: list[str]) -> None:
 def contents(pages: set[str]) -> Iterator[str]:
     """The contents, and in their last part all pages that are not named in them."""
     text = (ROOT / "site/contents.inc").read_text()
-    if ERRORS not in pages:
-        text = "\n".join(line for line in text.splitlines() if ERRORS not in line)
     named = set(re.findall(r"<(.*)>$", text, re.MULTILINE))
     yield text
     yield from sorted(pages - named - {"README"})

@@ -9,11 +9,11 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 import served
 import torch
 from in_process import Updated
+from models import tensors_of
 
 
 def forget(folder: Path) -> None:
@@ -43,9 +43,9 @@ def in_shared_memory() -> int:
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
-def memcpy(worker: Any) -> tuple[float, int]:
-    """Seconds of a copy of all weights to memory that is there already, the best of five; and their bytes."""
-    weights = [parameter.data for parameter in worker.weight_transfer_engine.model.parameters()]
+def memcpy(folder: Path) -> tuple[float, int]:
+    """Seconds of a copy of all tensors to memory that is there already, the best of five; and their bytes."""
+    weights = list(tensors_of(folder).values())
     copies = [torch.empty_like(weight).copy_(weight) for weight in weights]
     best = float("inf")
     for _ in range(5):
@@ -82,7 +82,7 @@ def main() -> None:
     folder = given.folder
     chain = Live(folder / "chain", folder / "live")
     engine = Updated(folder, plain=given.mode == "sparse")
-    ((copied, size),) = engine.llm.collective_rpc(memcpy)
+    copied, size = memcpy(folder / "saved-0")
     rows = []
     for number, row in enumerate(engine.rows):
         shared = in_shared_memory()

@@ -36,7 +36,8 @@ class Error(Exception):
     `str(error)` is one line for people: class, rule, message, place. Programs use the class and the attributes.
 
     Attributes:
-        rule: the rule of SPEC.md that was broken, such as `"R-APP-01"`, if any.
+        rule: the rule of SPEC.md that was broken, such as `"R-APP-01"`, if any. `python -m deltachain explain R-APP-01`
+            says what it means, what has usually caused it, and what to do.
         section: the part of the link that has the fault: `"header"`, `"index"` or `"segment 3"`.
         offset: bytes from the beginning of the file to the fault.
         tensor: the tensor concerned.

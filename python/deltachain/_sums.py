@@ -24,7 +24,7 @@ PIECE_BYTES = 1 << 24
 _ROW = 4096
 
 # Lanes and units that are taken at once: launching a kernel takes longer than it takes to compute a few lanes.
-AT_ONCE = 1 << 20
+AT_ONCE = 1 << 18
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:

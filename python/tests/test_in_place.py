@@ -108,10 +108,10 @@ def test_rows_that_are_taken_at_once_add_up() -> None:
     (found,) = _sums.of_lanes(numbers, [lanes.numel()], lanes)
     assert torch.equal(_sums.of_bytes(lanes, begin), found[0])
     assert torch.equal(_sums._of_bytes(lanes, begin), found[0])
-    assert torch.equal(_sums._of_lanes(numbers, [lanes.numel()], lanes)[0], found[0])
+    assert torch.equal(_sums._of_lanes(numbers, [lanes.numel()], lanes)[0], found)
     # In any order.
     order = torch.randperm(lanes.numel())
-    assert torch.equal(_sums.of_lanes(numbers[order], [lanes.numel()], lanes[order])[0], found[0])
+    assert torch.equal(_sums.of_lanes(numbers[order], [lanes.numel()], lanes[order])[0], found)
     # The largest units.
     lanes.fill_(-1)
     (found,) = _sums.of_lanes(numbers, [lanes.numel()], lanes)

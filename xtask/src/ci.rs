@@ -26,13 +26,19 @@ pub(crate) fn run() -> Result {
     steps.finish()
 }
 
-/// The Python reader, and how much memory the tool takes.
+/// The Python reader, what is registered, and how much memory the tool takes.
 fn tool_steps(steps: &mut Steps, built: bool, python: Option<&Python>) {
     match python {
         Some(python) => {
             steps.run("Python reader", || python.run("conformance/python", &["-m", "unittest"]));
+            steps.run("registration", || {
+                python.run("conformance/python", &["-m", "unittest", "discover", "-v", "-s", "../../registration"])
+            });
         }
-        None => steps.skip("Python reader", "no Python environment"),
+        None => {
+            steps.skip("Python reader", "no Python environment");
+            steps.skip("registration", "no Python environment");
+        }
     }
     if built && cfg!(target_os = "linux") {
         steps.run("memory", memory::short);

@@ -93,8 +93,9 @@ fn value(file: &str, start: &str) -> Result<String> {
 fn versions_agree() -> Result {
     let wanted = version()?;
     let crates = CRATES[1..].iter().map(|name| (format!("crates/{name}/Cargo.toml"), "version = "));
-    let others = [("python/Cargo.toml".to_owned(), "version = "), ("js/package.json".to_owned(), "\"version\": ")];
-    for (file, start) in crates.chain(others) {
+    let others =
+        [("python/Cargo.toml", "version = "), ("js/package.json", "\"version\": "), ("CITATION.cff", "version: ")];
+    for (file, start) in crates.chain(others.map(|(file, start)| (file.to_owned(), start))) {
         let found = value(&file, start)?;
         if found != wanted {
             return Err(format!("{file} has version {found}, Cargo.toml {wanted}").into());

@@ -76,6 +76,7 @@ pub(crate) enum Command {
     Prune(PruneArgs),
     Fsck(FsckArgs),
     Doctor(DoctorArgs),
+    Explain(ExplainArgs),
 }
 
 /// Make a link from one state to another
@@ -240,6 +241,20 @@ pub(crate) struct DemoArgs {
     /// Keep the files in this directory, which must be new or empty
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
+}
+
+/// Explain errors: what a rule or a class means, what has usually caused it, and what to do
+///
+/// Without a name, all are listed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain explain R-CHN-13
+  deltachain explain STATE_MISMATCH R-APP-04")]
+pub(crate) struct ExplainArgs {
+    /// Rules, such as R-CHN-13, or classes, such as CHAIN, in upper or lower case
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
 }
 
 /// A link to make.

@@ -1,5 +1,6 @@
 //! How errors are shown: class, rule, message, places and advice; as lines or as JSON. Chooses the exit code.
 
+use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -56,6 +57,13 @@ pub(crate) fn describe(error: &Error) -> Value {
     })
 }
 
+/// The command that explains these rules, if there are any.
+pub(crate) fn more<'a>(rules: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let names: BTreeSet<&str> = rules.into_iter().collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    (!names.is_empty()).then(|| format!("deltachain explain {}", names.join(" ")))
+}
+
 fn lines(error: &Error) -> String {
     let bad = AnsiColor::Red.on_default().bold();
     let dim = Style::new().dimmed();
@@ -67,6 +75,7 @@ fn lines(error: &Error) -> String {
         ("offset", error.offset().map(|offset| offset.to_string())),
         ("tensor", error.tensor().map(printable)),
         ("advice", Some(advice(error, Face::Tool).to_owned())),
+        ("more", more(error.rule())),
     ];
     for (name, value) in places {
         if let Some(value) = value {

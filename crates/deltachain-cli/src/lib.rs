@@ -12,6 +12,7 @@ mod commands;
 mod engine_args;
 #[cfg(feature = "exchange")]
 mod exchange_args;
+mod explain;
 mod failure;
 mod inputs;
 mod interrupt;
@@ -121,6 +122,7 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         #[cfg(feature = "exchange")]
         Command::Export(args) => commands::export::run(args, output),
         Command::Demo(args) => commands::demo::run(args, output),
+        Command::Explain(args) => commands::explain::run(args, output),
         Command::Key(args) => commands::key::run(args, output),
         Command::Sign(args) => chain::sign::run(args, output),
         Command::Init(args) => chain::init::run(args, output),

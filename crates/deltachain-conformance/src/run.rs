@@ -11,7 +11,7 @@ use crate::cases::{Case, cases};
 use crate::expected::ExpectedFailures;
 use crate::judge::Verdict;
 use crate::problem::{Problem, Result};
-use crate::report::{CaseResult, Report, human, json, junit};
+use crate::report::{CaseResult, Report, human, json, junit, listing};
 use crate::session::{Session, Unasked};
 use crate::spec::Spec;
 use crate::suite::Suite;
@@ -30,6 +30,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     let session = Session::start(&args.testee, Duration::from_secs(args.timeout.get()))?;
     let format = session.format();
+    let testee = session.name().to_owned();
     let results = ask_all(&chosen, session, &suite, args, &expected)?;
     let spec = Spec::new();
     let report = Report::new(&suite, format, results, &spec);
@@ -39,7 +40,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     if let Some(path) = &args.json {
         json::write(&report, path)?;
     }
-    human::print(&report)?;
+    // Of a part of the suite nothing is listed.
+    let line = args.only.is_none().then(|| listing::line(&testee, &report)).flatten();
+    human::print(&report, line.as_deref())?;
     Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod demo;
 mod demo_chain;
 pub(crate) mod diff;
 pub(crate) mod digest;
+pub(crate) mod explain;
 #[cfg(feature = "exchange")]
 pub(crate) mod export;
 #[cfg(feature = "exchange")]

@@ -8,6 +8,7 @@ mod engines_drawn;
 mod engines_truth;
 #[cfg(feature = "exchange")]
 mod exchange;
+mod explain;
 mod operation;
 mod readiness;
 mod refusals;

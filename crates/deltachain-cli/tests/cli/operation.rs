@@ -325,4 +325,5 @@ fn the_directory_of_a_follower_is_read() {
     fs::remove_file(link).unwrap();
     let ran = folder.run(&["fsck", "model"]);
     assert!(ran.code == Some(1) && ran.stdout.contains("when the version was put here"), "{ran:?}");
+    assert!(!ran.stdout.contains("explain"), "no rule is broken: {ran:?}");
 }

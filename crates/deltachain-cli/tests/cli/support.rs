@@ -118,6 +118,8 @@ impl Folder {
         assert_eq!((for_people.code, for_people.stdout.as_str()), (code, ""), "{arguments:?}: {for_people:?}");
         let headline = rule.map_or_else(|| format!("error: {class}: "), |rule| format!("error: {class} {rule}: "));
         assert!(for_people.stderr.starts_with(&headline), "{arguments:?}: {for_people:?}");
+        let last = for_people.stderr.lines().last().unwrap();
+        assert_eq!(last.strip_prefix("  more     deltachain explain "), rule, "{arguments:?}: {for_people:?}");
         let for_programs = self.run(&[arguments, &["--json"]].concat());
         assert_eq!((for_programs.code, for_programs.stderr.as_str()), (code, ""), "{arguments:?}: {for_programs:?}");
         let error = for_programs.json()["error"].clone();

@@ -11,8 +11,8 @@ use crate::problem::{Problem, Result};
 use crate::report::{CaseResult, Counts, Report, Status};
 use crate::table::{Align, layout};
 
-/// Prints the report on standard output.
-pub(crate) fn print(report: &Report<'_>) -> Result {
+/// Prints the report on standard output. `line`: what a list of readers can say of this one.
+pub(crate) fn print(report: &Report<'_>, line: Option<&str>) -> Result {
     let mut text = String::new();
     for result in report.bad() {
         text.push_str(&failure(report, result));
@@ -21,6 +21,10 @@ pub(crate) fn print(report: &Report<'_>) -> Result {
     for part in [operations(report), rules(report), remarks(report)] {
         text.push_str(&part);
         text.push('\n');
+    }
+    if let Some(line) = line {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "for conformance/implementations.md:\n{line}\n");
     }
     let colour = if report.is_good() { AnsiColor::Green } else { AnsiColor::Red };
     let style = colour.on_default().bold();

@@ -13,6 +13,7 @@ use crate::suite::Suite;
 pub(crate) mod human;
 pub(crate) mod json;
 pub(crate) mod junit;
+pub(crate) mod listing;
 
 /// What came of one case.
 #[derive(Debug)]

@@ -21,6 +21,21 @@ fn the_reference_passes_the_tiny_vectors() {
     let summary = "conformance with 1.0 and signatures, in-place of 1.1: 2 vectors, 6 cases: 6 passed, 0 failed, \
                    0 skipped; rules 1 of";
     assert!(ran.summary(0).starts_with(summary), "{ran:?}");
+    let line = format!("\n| deltachain {} | 1.0 and signatures, in-place of 1.1 | check, apply, encode | 6 of 6 | 1 of ", env!("CARGO_PKG_VERSION"));
+    assert!(ran.stdout.contains(&line), "{ran:?}");
+}
+
+#[test]
+fn only_a_reader_that_passes_gets_a_line_for_the_list() {
+    let line = "for conformance/implementations.md:";
+    let vectors = Vectors::tiny();
+    // One passes a part of the suite, one fails, and one is known to fail.
+    assert!(!vectors.run(&reference(), &["--only", "tiny/bad"]).stdout.contains(line));
+    let wrong = fake("answer", &refusal());
+    assert!(!vectors.run(&wrong, &[]).stdout.contains(line));
+    vectors.write("list.txt", b"links/tiny/good#apply\nlinks/tiny/good#check\n");
+    let ran = vectors.run(&wrong, &["--expected-failures", "list.txt"]);
+    assert!(ran.summary(0).contains("2 passed") && !ran.stdout.contains(line), "{ran:?}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::chain_args::FsckArgs;
 use crate::commands::chain::report::{Access, Report};
 use crate::commands::chain::signers::Signers;
-use crate::failure::describe;
+use crate::failure::{describe, more};
 use crate::numbers::{counted, grouped};
 use crate::output::{printable, printable_path};
 
@@ -57,6 +57,11 @@ fn directory_of(url: &str) -> Option<PathBuf> {
     (is_kept && !path.join("chain.json").exists()).then(|| path.to_owned())
 }
 
+/// Where to read about the problems.
+fn explained(problems: &[Error]) -> Option<String> {
+    more(problems.iter().filter_map(Error::rule)).map(|command| format!("note: for more: {command}"))
+}
+
 impl OfChain {
     /// By version, who signed it: those with notes.
     fn signers(&self) -> impl DoubleEndedIterator<Item = (u64, Signers)> {
@@ -83,6 +88,7 @@ impl Report for OfChain {
     fn text(&self) -> String {
         let report = &self.found;
         let mut lines: Vec<String> = report.problems.iter().map(|problem| printable(&problem.to_string())).collect();
+        lines.extend(explained(&report.problems));
         lines.extend(report.hints.iter().map(|hint| format!("note: {}", printable(hint))));
         if !report.partials.is_empty() {
             let files = counted(report.partials.len(), "unfinished file", "unfinished files");
@@ -142,6 +148,7 @@ impl Report for OfDirectory {
     fn text(&self) -> String {
         let report = &self.found;
         let mut lines: Vec<String> = report.problems.iter().map(|problem| printable(&format!("{problem:#}"))).collect();
+        lines.extend(explained(&report.problems));
         lines.push(format!(
             "{}: {}; {}, {} ({} bytes) read; {} in the cache ({} bytes); {}",
             printable_path(&self.directory),

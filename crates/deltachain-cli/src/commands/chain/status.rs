@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::commands::chain::log::notes;
 use crate::commands::chain::report::Report;
 use crate::commands::chain::signers::texts;
+use crate::failure::more;
 use crate::operation::health::{CommandHealth, Health};
 use crate::operation::records::{At, Failure, ServerRecord};
 use crate::operation::time::Time;
@@ -67,9 +68,10 @@ fn as_text(health: &Health) -> String {
     if let Some(time) = status.last_success {
         lines.push(format!("looked    {time}, {} ago", short(time.age())));
     }
-    if let Some(Failure { time, message, .. }) = &status.last_error {
+    if let Some(Failure { time, rule, message, .. }) = &status.last_error {
         let since = if status.failing { "" } else { ", none since" };
         lines.push(format!("failed    {time}{since}: {}", printable(message)));
+        lines.extend(more(rule.as_deref()).map(|command| format!("          for more: {}", printable(&command))));
     }
     lines.extend(health.command.iter().map(command_as_text));
     lines.extend(health.servers.iter().map(server_as_text));

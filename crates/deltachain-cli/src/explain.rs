@@ -1,0 +1,186 @@
+//! What is known of each rule and class: the page `explain/errors.md`, which the documentation shows too. Its form:
+//!
+//! ```text
+//! # Errors                              and an introduction
+//! ## GROUP                              what its parts share: text, cause, what to do
+//! ### R-CHN-13  or  ### CHAIN
+//! *CHAIN, section 19.* Meaning          of a rule, with its class and its section of the specification
+//! **Usual cause.** Text                 what stands here goes before what the group has
+//! **What to do.** Text
+//! ```
+
+use deltachain::{Error, Result};
+
+const PAGE: &str = include_str!("explain/errors.md");
+const CAUSE: &str = "**Usual cause.** ";
+const REMEDY: &str = "**What to do.** ";
+
+/// As many similar names are shown for one that does not exist.
+const SIMILAR: usize = 5;
+
+/// All about a rule or a class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    /// The class of a violation, and the section of the specification. A class has none.
+    pub(crate) rule: Option<(&'static str, &'static str)>,
+    /// The heading of its group.
+    pub(crate) group: &'static str,
+    /// What it means.
+    pub(crate) meaning: String,
+    /// What has usually caused it.
+    pub(crate) cause: String,
+    /// What to do.
+    pub(crate) remedy: String,
+}
+
+/// All parts of the page, in its order.
+pub(crate) fn parts() -> Vec<Part> {
+    PAGE.split("\n## ").skip(1).flat_map(parts_of_group).collect()
+}
+
+/// The parts of these names, in their order. Case does not matter.
+///
+/// # Errors
+/// USAGE if there is no part of a name.
+pub(crate) fn find<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<Part>> {
+    let parts = parts();
+    let find = |name| parts.iter().find(|part| part.name.eq_ignore_ascii_case(name)).cloned();
+    names.into_iter().map(|name| find(name).ok_or_else(|| unknown(name, &parts))).collect()
+}
+
+fn unknown(name: &str, parts: &[Part]) -> Error {
+    let mut names: Vec<&str> = parts.iter().map(|part| part.name).collect();
+    let wanted = name.to_ascii_uppercase();
+    // Stable, so that of equally similar ones those that stand first on the page come first.
+    names.sort_by_key(|name| distance(&wanted, name));
+    let similar = names.get(..SIMILAR).unwrap_or_default().join(", ");
+    Error::usage(format!(
+        "{name:?} is no rule or class of errors; similar are {similar}; without a name, all are listed"
+    ))
+}
+
+/// How many characters have to be added, removed or replaced to make one text of the other.
+fn distance(left: &str, right: &str) -> usize {
+    let mut row: Vec<usize> = (0..=right.chars().count()).collect();
+    for (place, left) in left.chars().enumerate() {
+        let mut diagonal = place;
+        let mut before = place + 1;
+        for (right, cell) in right.chars().zip(row.iter_mut().skip(1)) {
+            before = (diagonal + usize::from(left != right)).min(before + 1).min(*cell + 1);
+            diagonal = std::mem::replace(cell, before);
+        }
+        if let Some(first) = row.first_mut() {
+            *first = place + 1;
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+fn parts_of_group(text: &'static str) -> Vec<Part> {
+    let mut pieces = text.split("\n### ").map(|piece| piece.split_once('\n').unwrap_or((piece, "")));
+    let (group, shared) = pieces.next().unwrap_or_default();
+    let [shared_meaning, shared_cause, shared_remedy] = paragraphs(shared);
+    let or = |own: String, shared: &String| if own.is_empty() { shared.clone() } else { own };
+    let part = |(name, text): (&'static str, &'static str)| {
+        let text = text.trim_start();
+        let (rule, text) = match text.strip_prefix('*').and_then(|text| text.split_once(".* ")) {
+            Some((rule, text)) => (rule.split_once(", section "), text),
+            None => (None, text),
+        };
+        let [meaning, cause, remedy] = paragraphs(text);
+        Part {
+            name,
+            rule,
+            group,
+            meaning: format!("{meaning} {shared_meaning}").trim_end().to_owned(),
+            cause: or(cause, &shared_cause),
+            remedy: or(remedy, &shared_remedy),
+        }
+    };
+    pieces.map(part).collect()
+}
+
+/// Meaning, cause and remedy of a text, each without line breaks, and empty if it is not there.
+fn paragraphs(text: &str) -> [String; 3] {
+    let mut found = [const { String::new() }; 3];
+    let [meaning, cause, remedy] = &mut found;
+    for paragraph in text.split("\n\n") {
+        let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        if let Some(line) = line.strip_prefix(CAUSE) {
+            line.clone_into(cause);
+        } else if let Some(line) = line.strip_prefix(REMEDY) {
+            line.clone_into(remedy);
+        } else if !line.is_empty() {
+            if !meaning.is_empty() {
+                meaning.push(' ');
+            }
+            meaning.push_str(&line);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use clap::CommandFactory as _;
+    use deltachain::rules::RULES;
+
+    use super::*;
+    use crate::args::Cli;
+
+    #[test]
+    fn every_part_is_complete() {
+        for part in parts() {
+            assert!(!part.meaning.is_empty() && !part.cause.is_empty() && !part.remedy.is_empty(), "{part:?}");
+            assert!(part.name.starts_with("R-") == part.rule.is_some(), "{part:?}");
+            let text = [&part.meaning, &part.cause, &part.remedy].map(String::as_str).join(" ");
+            assert!(!text.contains("**") && text.matches('`').count() % 2 == 0, "{part:?}");
+        }
+    }
+
+    #[test]
+    fn every_rule_has_its_class() {
+        let parts: BTreeMap<_, _> = parts().into_iter().map(|part| (part.name, part.rule)).collect();
+        for rule in RULES {
+            let (class, _) = parts[rule.id].unwrap();
+            assert_eq!(class, rule.class.name(), "{}", rule.id);
+        }
+        assert!(parts.values().flatten().all(|(class, _)| parts.contains_key(class)));
+    }
+
+    /// The commands that the page names exist, with their options.
+    #[test]
+    fn commands_exist() {
+        let mut tool = Cli::command();
+        tool.build();
+        let mut checked = 0;
+        for command in PAGE.split('`').skip(1).step_by(2).filter_map(|code| code.strip_prefix("deltachain ")) {
+            let mut words = command.split_whitespace();
+            let name = words.next().unwrap();
+            let options = words.filter_map(|word| word.strip_prefix("--"));
+            if name == "--version" || name == "help" {
+                continue;
+            }
+            let found = tool.find_subcommand(name).unwrap_or_else(|| panic!("{command}"));
+            for option in options {
+                assert!(found.get_arguments().any(|argument| argument.get_long() == Some(option)), "{command}");
+            }
+            checked += 1;
+        }
+        assert!(checked > 30, "{checked}");
+    }
+
+    #[test]
+    fn names_that_do_not_exist() {
+        let similar = |name| find([name]).unwrap_err().message().to_owned();
+        assert!(similar("r-chn-99").contains("similar are R-CHN-09,"), "{}", similar("r-chn-99"));
+        assert!(similar("CHIAN").contains("similar are CHAIN,"), "{}", similar("CHIAN"));
+        assert!(similar("").contains("similar are IO,"), "{}", similar(""));
+        assert_eq!((distance("", ""), distance("", "ab"), distance("ab", "")), (0, 2, 2));
+        assert_eq!((distance("kitten", "sitting"), distance("ab", "ba")), (3, 2));
+        assert_eq!(find(["r-Chn-13", "io", "IO"]).unwrap().len(), 3);
+    }
+}

@@ -1,0 +1,33 @@
+//! The line for a reader that passes, to paste into `conformance/implementations.md`.
+
+use std::collections::BTreeSet;
+
+use crate::cases::Operation;
+use crate::report::{Report, Status};
+
+/// A row of that table for the testee of this name; none if it failed somewhere, or passed nothing.
+pub(crate) fn line(testee: &str, report: &Report<'_>) -> Option<String> {
+    let counts = report.counts();
+    if counts.passed == 0 || counts.passed + counts.skipped < counts.cases {
+        return None;
+    }
+    let passed = report.results.iter().filter(|result| result.status() == Status::Passed);
+    let operations: BTreeSet<_> = passed.map(|result| result.case.operation).collect();
+    let mut names: Vec<&str> = operations.into_iter().map(Operation::name).collect();
+    names.dedup();
+    let rules = report.coverage.iter().filter(|rule| rule.passed > 0).count();
+    Some(format!(
+        "| {} | {} | {} | {} of {} | {rules} of {} |",
+        cell(testee),
+        report.format,
+        names.join(", "),
+        counts.passed,
+        counts.cases,
+        report.coverage.len()
+    ))
+}
+
+/// Text of others as it may stand in a row and on a terminal.
+fn cell(text: &str) -> String {
+    text.escape_debug().to_string().replace('|', "\\|")
+}
