@@ -21,13 +21,11 @@ class HostCopy:
     """The directory of a `Subscriber(host_copy=...)`, for other processes of the machine. Any number of them can read
     it.
 
-    ```python
-    copy = dc.HostCopy("models/run7")
-    for patch in copy.full(): ...          # every tensor, as views of files that are mapped
-    while serving:
-        if copy.is_behind:
-            with engine.paused(), copy.applying() as patches: ...
-    ```
+        copy = dc.HostCopy("models/run7")
+        for patch in copy.full(): ...          # every tensor, as views of files that are mapped
+        while serving:
+            if copy.is_behind:
+                with engine.paused(), copy.applying() as patches: ...
 
     Args:
         path: the directory.

@@ -454,7 +454,7 @@ class Update:
         downloaded: bytes of links and assets that were downloaded; None until it has been applied.
         routes: the routes used: pairs of the version that each starts from, or None, and the one that it leads to.
         fallback: why the tensors of `into=` were loaded as a whole: `"no_route"`, `"budget"`, `"proof"`, `"check"` or
-            `"torn"` (docs/operating.md). None until it has been applied, if they were patched, and for a first version.
+            `"torn"` (docs/following.md). None until it has been applied, if they were patched, and for a first version.
     """
 
     def __init__(self, subscriber: Held, native: _native.Prepared | None) -> None:

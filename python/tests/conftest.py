@@ -15,6 +15,10 @@ import pytest
 import deltachain as dc
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kit", type=Path, help="the archive of the conformance kit, for the tutorial about readers")
+
+
 def write_model(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> Path:
     """A safetensors file of these tensors: dtype, shape and bytes of each."""
     header: dict[str, Any] = {}

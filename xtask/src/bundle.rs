@@ -43,19 +43,19 @@ const CONTENT: [(&str, &str); 21] = [
 /// `cargo xtask bundle`
 pub(crate) fn run() -> Result {
     build_runner()?;
-    let bundle = write()?;
+    let bundle = write(&target()?)?;
     println!("{} ({} bytes)", bundle.display(), fs::metadata(&bundle)?.len());
     Ok(())
 }
 
-/// Writes the bundle of the runner that was built, and returns its path.
-fn write() -> Result<PathBuf> {
+/// Writes the bundle of the runner that was built into a folder, and returns its path.
+pub(crate) fn write(folder: &Path) -> Result<PathBuf> {
     let runner = runner()?;
     let version = Command::new(&runner).arg("--version").output()?;
     let version = String::from_utf8(version.stdout)?;
     let version = version.split_whitespace().last().ok_or("the runner does not say its version")?;
     let name = format!("deltachain-conformance-{version}-{}", host(&mut Command::new("rustc"))?);
-    let path = target()?.join(format!("{name}.tar.gz"));
+    let path = folder.join(format!("{name}.tar.gz"));
     let program = runner.file_name().ok_or("the runner has no name")?.to_string_lossy().into_owned();
     let mut files = vec![(program.clone(), runner.clone())];
     for (from, to) in CONTENT {
@@ -98,12 +98,12 @@ fn add(from: &Path, to: &str, files: &mut Vec<(String, PathBuf)>) -> Result {
 /// Makes the bundle, unpacks it, and measures its example by its runner; for `cargo xtask conformance`, which has built the
 /// runner.
 pub(crate) fn check(python: &Python) -> Result {
-    let path = write()?;
+    let folder = tempfile::tempdir()?;
+    let path = write(folder.path())?;
     let bytes = fs::read(&path)?;
-    if fs::read(write()?)? != bytes {
+    if fs::read(write(folder.path())?)? != bytes {
         return Err("the same files give another bundle".into());
     }
-    let folder = tempfile::tempdir()?;
     let mut unpacked = Vec::new();
     GzDecoder::new(bytes.as_slice()).read_to_end(&mut unpacked)?;
     tar::Archive::new(unpacked.as_slice()).unpack(&folder)?;

@@ -4,7 +4,7 @@
 use crate::python::Python;
 use crate::steps::{Lane, Steps};
 use crate::workspace::Profile;
-use crate::{Result, conformance, endurance, js, lint, memory, node, test, wheel};
+use crate::{Result, conformance, endurance, js, lint, memory, node, site, test, wheel};
 
 pub(crate) fn run() -> Result {
     Profile::Tests.choose();
@@ -20,6 +20,7 @@ pub(crate) fn run() -> Result {
     let mut lanes: Vec<Lane<'_>> = vec![Box::new(move |steps| wheel::add_steps(steps, built))];
     lanes.extend(conformance::lanes(built, python));
     lanes.push(Box::new(move |steps| js::add_all_steps(steps, installed, built, python)));
+    lanes.push(Box::new(move |steps| site::add_steps(steps, installed)));
     lanes.push(Box::new(move |steps| tool_steps(steps, built, python)));
     steps.side_by_side(lanes);
     steps.finish()

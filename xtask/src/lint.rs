@@ -18,10 +18,7 @@ pub(crate) fn run() -> Result {
 /// All of it. `installed`: whether the packages of the JavaScript reader are there.
 pub(crate) fn add_steps(steps: &mut Steps, installed: bool) {
     add_rust_steps(steps);
-    steps.run("documentation", || {
-        let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"])?;
-        execute(doc.env("RUSTDOCFLAGS", "--deny warnings"))
-    });
+    steps.run("documentation", document);
     // That they also build is part of `cargo xtask release --dry-run`.
     steps.run("packages", || release::package(&["--no-verify", "--allow-dirty"]));
     if let Some(python) = steps.get("Python linters", || Python::with("venv-lint", &["python/requirements-lint.txt"])) {
@@ -39,6 +36,12 @@ pub(crate) fn add_steps(steps: &mut Steps, installed: bool) {
     if installed {
         steps.run("JavaScript linter", || node::run("npm", &["run", "lint"]));
     }
+}
+
+/// The documentation of all crates, in `target/doc`.
+pub(crate) fn document() -> Result {
+    let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"])?;
+    execute(doc.env("RUSTDOCFLAGS", "--deny warnings"))
 }
 
 /// What finds most mistakes in Rust code.

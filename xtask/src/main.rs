@@ -25,6 +25,7 @@ mod python;
 mod release;
 mod result;
 mod rivals;
+mod site;
 mod sources;
 mod steps;
 mod synthetic;
@@ -114,6 +115,8 @@ enum Task {
     Dist,
     /// What can be known before a release; publishes nothing
     Release(release::Arguments),
+    /// The documentation as a site in target/site, and a check of its links
+    Site,
     /// Licences, sources and banned crates among the dependencies
     Deny,
 }
@@ -142,6 +145,7 @@ fn main() -> ExitCode {
         Task::Mutants { shard } => mutants::run(shard.as_deref()),
         Task::Dist => dist::run(),
         Task::Release(arguments) => release::run(&arguments),
+        Task::Site => site::run(),
         Task::Deny => deny::run(),
     };
     match result {

@@ -9,7 +9,7 @@ use crate::conformance::quoted;
 use crate::python::Python;
 use crate::steps::{Steps, execute, say};
 use crate::workspace::{Profile, build_runner, root, target};
-use crate::{Result, conformance};
+use crate::{Result, bundle, conformance};
 
 /// What builds wheels, and what tests them.
 const BUILD: [&str; 1] = ["python/requirements-build.txt"];
@@ -52,7 +52,15 @@ fn steps_for(systems: For, steps: &mut Steps, runner: bool) {
     match &python {
         // From another folder than the sources, which would be imported instead.
         Some(python) => {
-            steps.run("Python package", || python.run("python/tests", &["-m", "pytest", "--quiet", "."]));
+            steps.run("Python package", || {
+                let mut pytest = vec!["-m".to_owned(), "pytest".to_owned(), "--quiet".to_owned(), ".".to_owned()];
+                // For the tutorial about readers.
+                let folder = tempfile::tempdir()?;
+                if runner {
+                    pytest.push(format!("--kit={}", bundle::write(folder.path())?.display()));
+                }
+                python.run("python/tests", &pytest)
+            });
             steps.run("examples in the Python package's documentation", || {
                 let modules = "import doctest, sys; from deltachain import _chain, _files, _keys, _publisher, _tensors; \
                                sys.exit(sum(doctest.testmod(m).failed for m in (_chain, _files, _keys, _publisher, _tensors)))";

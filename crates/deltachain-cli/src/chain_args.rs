@@ -362,7 +362,7 @@ pub(crate) struct PullArgs {
 ///
 /// Like `pull`, repeated. Several new versions are taken in one step, on the cheapest path. Errors (damage, unreachable
 /// store, rollback) are retried; the directory keeps its version. Progress is recorded in DIR/status.json, which
-/// `status` shows. docs/operating.md explains how to run it as a service.
+/// `status` shows. docs/following.md explains how to run it as a service.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -408,7 +408,7 @@ pub(crate) struct FollowArgs {
     pub(crate) metrics: Option<SocketAddr>,
     /// Answer load balancers at http://ADDR/ready: 200 while each --server is ready for requests, 503 otherwise
     ///
-    /// ADDR is a port of 127.0.0.1, or IP:PORT; it may be the one of --metrics. See docs/operating.md.
+    /// ADDR is a port of 127.0.0.1, or IP:PORT; it may be the one of --metrics. See docs/following.md.
     #[arg(long, value_name = "ADDR", requires = "engine", value_parser = parse_address, help_heading = SERVERS)]
     pub(crate) ready_port: Option<SocketAddr>,
     /// Maximum staleness of a server that is ready: a time such as 90s or 10m since its version was last seen to be the

@@ -11,7 +11,6 @@ mod exchange;
 mod explain;
 mod operation;
 mod readiness;
-mod readme;
 mod refusals;
 mod reports;
 mod round_trips;

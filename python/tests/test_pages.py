@@ -1,0 +1,239 @@
+"""The commands and programs of the READMEs and tutorials, run as they stand there, in an empty directory.
+
+A page is read from its beginning to its end:
+
+- A block of `sh` is run by bash in the first terminal. If it begins with `# second terminal`, it is run there, and goes
+  on beside the others; `# second terminal: Ctrl-C` ends it, and so does the end of the page.
+- A block of `python` that begins with `# NAME.py` is saved under that name; another one is run.
+- A block of `text` is what the terminal prints in which the last command was typed, or the second one, if the block
+  begins with `# second terminal`. In the first one it is all of that; in the second one it comes, perhaps after lines
+  that are repeated. `...` is anything, on a line of its own any lines. White space counts as one space.
+- Blocks that only install are left out: what they install is here.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import queue
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import deltachain
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SECOND = "# second terminal"
+INSTALLS = ("cargo install ", "cargo run ", "pip install ", "python3 -m venv ")
+# A command that hangs fails the test after this many seconds.
+PATIENCE = 60
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for folder in ("", "docs", "docs/tutorials", "python", "crates/deltachain-cli", "crates/deltachain-cli/src/explain")
+    for page in (ROOT / folder).glob("*.md")
+    if not page.name.startswith(("SPEC", "CHANGELOG"))
+)
+# Other programs of this machine may use the ports of the pages.
+PORTS = ("8000", "9465")
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Language and text of each block of a page, in order."""
+    return re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def pattern(text: str) -> str:
+    """A regular expression for what a page says is printed."""
+    lines = []
+    for line in text.strip().splitlines():
+        words = r"[ \t]+".join(map(re.escape, line.split())).replace(re.escape("..."), r".*?")
+        lines.append(r"(?:.*\n)*?" if line.strip() == "..." else rf"[ \t]*{words}[ \t]*\n")
+    return "".join(lines)
+
+
+class Page:
+    """A person who follows a page, with two terminals."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        tools = str(Path(sys.executable).parent)
+        self.environment = os.environ | {"PATH": os.pathsep.join([tools, os.environ["PATH"]]), "PYTHONUNBUFFERED": "1"}
+        self.ports = {port: free_port() for port in PORTS}
+        self.printed = ""
+        self.is_second = False
+        self.second: subprocess.Popen[str] | None = None
+        self.lines: queue.Queue[str | None] = queue.Queue()
+        self.unread = ""
+
+    def follow(self, page: str) -> int:
+        """Does what the page says. How many commands and programs it ran."""
+        ran = 0
+        for language, text in blocks(page):
+            for port, free in self.ports.items():
+                text = re.sub(rf"\b{port}\b", free, text)
+            if language == "sh" and not all(line.startswith(INSTALLS) for line in text.splitlines()):
+                self.type(text)
+                ran += 1
+            elif language == "python":
+                self.write(text)
+                ran += 1
+            elif language == "text":
+                self.compare(text)
+        self.end_second()
+        return ran
+
+    def type(self, text: str) -> None:
+        self.is_second = text.startswith(SECOND)
+        if self.is_second:
+            self.end_second()
+            if "Ctrl-C" not in text:
+                self.start_second(text)
+        else:
+            self.printed = self.run(["bash", "-euo", "pipefail", "-c", text])
+
+    def run(self, command: list[str]) -> str:
+        """What a command prints; it must end well."""
+        ran = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}"
+        return ran.stdout
+
+    def write(self, text: str) -> None:
+        if named := re.match(r"# (\w+\.py)\n", text):
+            (self.folder / named[1]).write_text(text)
+        else:
+            self.run([sys.executable, "-c", text])
+
+    def compare(self, text: str) -> None:
+        if not (self.is_second or text.startswith(SECOND)):
+            assert re.fullmatch(pattern(text), self.printed), f"the page says\n{text}\nand it printed\n{self.printed}"
+            return
+        wanted = re.compile("^" + pattern(text.removeprefix(SECOND)), re.MULTILINE)
+        while not (found := wanted.search(self.unread)):
+            try:
+                line = self.lines.get(timeout=PATIENCE)
+            except queue.Empty:
+                line = None
+            assert line is not None, f"the page says\n{text}\nand it printed\n{self.unread}"
+            self.unread += line
+        self.unread = self.unread[found.end() :]
+
+    def start_second(self, text: str) -> None:
+        self.second = subprocess.Popen(
+            ["bash", "-c", text],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines, self.unread = queue.Queue(), ""
+        threading.Thread(target=self.read, args=(self.second, self.lines), daemon=True).start()
+
+    @staticmethod
+    def read(second: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+        assert second.stdout is not None
+        for line in second.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    def end_second(self) -> None:
+        """Ctrl-C, which must end it."""
+        if self.second is not None:
+            os.killpg(self.second.pid, signal.SIGINT)
+            self.second.wait(PATIENCE)
+            self.second = None
+
+
+def free_port() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    page = Page(tmp_path)
+    yield page
+    if page.second is not None:
+        os.killpg(page.second.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("readme", ["README.md", "python/README.md"])
+def test_the_first_program_of_a_readme(page: Page, readme: str) -> None:
+    page.write(next(text for language, text in blocks(readme) if language == "python"))
+
+
+def test_the_commands_of_the_readme(page: Page) -> None:
+    for number in (0, 1):
+        (page.folder / f"step{number}").mkdir()
+        shutil.copy(ROOT / f"testdata/rl3e6_step{number}.safetensors", page.folder / f"step{number}/model.safetensors")
+    (commands,) = (text for language, text in blocks("README.md") if language == "sh" and "deltachain init" in text)
+    assert commands.count("\ndeltachain ") == 6
+    # It would go on for ever.
+    page.type(commands.replace("deltachain follow ", "deltachain follow --once "))
+    last = (page.folder / "step1/model.safetensors").read_bytes()
+    for built in ("served/current/model.safetensors", "copy/model.safetensors"):
+        assert (page.folder / built).read_bytes() == last, built
+
+
+@functools.cache
+def help_of(*command: str) -> str:
+    tool = [sys.executable, "-m", "deltachain"]
+    return subprocess.run([*tool, *command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_have_the_options_that_pages_name(name: str) -> None:
+    text = (ROOT / name).read_text().replace("\\\n", " ")
+    for command in re.findall(r"(?:^|[`$(])(deltachain (?!help\b)[a-z][^`\n|>&;#]*)", text, re.MULTILINE):
+        words = re.sub(r"'[^']*'|\"[^\"]*\"", "", command).split()[1:]
+        shown = help_of(*words[: 2 if words[0] == "key" else 1])
+        for option in (word.split("=")[0].rstrip(",.:)") for word in words if word.startswith("--")):
+            assert re.search(rf"{option}\b", shown), command
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_programs_name_what_the_package_has(name: str) -> None:
+    for language, text in blocks(name):
+        if language == "python":
+            compile(text, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            for used in re.findall(r"\bdc\.(\w+)", text):
+                assert hasattr(deltachain, used), used
+
+
+def test_a_trainers_tutorial(page: Page) -> None:
+    assert page.follow("docs/tutorials/trainer.md") == 9
+
+
+def test_an_implementers_tutorial(page: Page, request: pytest.FixtureRequest) -> None:
+    kit = request.config.getoption("--kit")
+    if kit is None:
+        pytest.skip("--kit names no archive of the conformance kit")
+    shutil.copy(kit, page.folder)
+    assert page.follow("docs/tutorials/reader.md") == 12
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="no curl, which the page uses")
+def test_an_operators_tutorial(page: Page) -> None:
+    assert page.follow("docs/tutorials/operator.md") == 16

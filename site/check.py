@@ -1,0 +1,78 @@
+"""Checks the site that was built: `python check.py FOLDER`.
+
+Every link within it leads to a file, and to an anchor that is there; every rule of the conformance kit has its anchor;
+nothing is fetched from other places when a page is read.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from hooks import rules
+
+# Made by rustdoc, which checks its own links.
+OTHERS = "rust"
+# What a browser fetches to show a page.
+FETCHED = {("script", "src"), ("img", "src"), ("source", "srcset"), ("iframe", "src"), ("link", "href")}
+
+
+class Page(HTMLParser):
+    """The anchors of a page, and what it links to and fetches."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: set[str] = set()
+        self.fetched: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            if name == "id" or (tag == "a" and name == "name"):
+                self.anchors.add(value or "")
+            elif (tag, name) in FETCHED:
+                self.fetched.add(value or "")
+            elif name in ("href", "src"):
+                self.links.add(value or "")
+
+
+def flaws(site: Path) -> list[str]:
+    """What is wrong, one line each."""
+    own = [path for path in site.rglob("*.html") if path.relative_to(site).parts[0] != OTHERS]
+    pages = {path: Page(path.read_text()) for path in own}
+    found = []
+    for path, page in pages.items():
+        name = path.relative_to(site)
+        for link in page.links | page.fetched:
+            url = urlsplit(link)
+            if url.scheme or url.netloc:
+                if link in page.fetched and url.scheme != "data":
+                    found.append(f"{name} fetches {link}")
+                continue
+            target = (path.parent / unquote(url.path)).resolve() if url.path else path
+            if not target.is_file():
+                found.append(f"{name}: no file {link}")
+            elif url.fragment and target in pages and unquote(url.fragment) not in pages[target].anchors:
+                found.append(f"{name}: no anchor {link}")
+    for style in site.glob("_static/**/*.css"):
+        urls = re.findall(r"url\(['\"]?(https?:[^)'\"]*)", style.read_text())
+        found += [f"{style.name} fetches {url}" for url in urls]
+    for rule, page in rules().items():
+        if rule not in pages[site / f"{page}.html"].anchors:
+            found.append(f"{page}.html: no anchor of {rule}")
+    return found
+
+
+def main() -> int:
+    site = Path(sys.argv[1]).resolve()
+    found = flaws(site)
+    print("\n".join(sorted(found)) or "all links lead somewhere, and all rules have anchors")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

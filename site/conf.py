@@ -1,0 +1,40 @@
+"""Configuration of Sphinx for the documentation as a site: `cargo xtask site`.
+
+The pages are the Markdown files of the repository, where they are: so their links hold in both.
+"""
+
+import sys
+from pathlib import Path
+
+SITE = Path(__file__).parent
+ROOT = SITE.parent
+sys.path[:0] = [str(SITE), str(ROOT / "python")]
+
+project = "deltachain"
+html_title = "deltachain"
+root_doc = "README"
+include_patterns = ["**.md"]
+exclude_patterns = ["target", "fuzz/target", "crates/*/README.md", "upstream/vllm", "**/node_modules", "**/.*"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "hooks"]
+# Code that is not of the language that its block names; types such as `bytes`, which are attributes of several classes.
+suppress_warnings = ["misc.highlighting_failure", "ref.python"]
+
+myst_heading_anchors = 6
+
+# It fetches nothing from elsewhere, and uses fonts of the reader's system.
+html_theme = "furo"
+html_static_path = ["style.css"]
+html_css_files = ["style.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+html_extra_path = ["index.html"]
+pygments_style = "friendly"
+
+# Its native part is what the classes of the package use, not what they are.
+autodoc_mock_imports = ["deltachain._native", "torch", "numpy", "transformers", "trl", "verl", "vllm"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_class_signature = "mixed"
+default_role = "code"
+maximum_signature_line_length = 80

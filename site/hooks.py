@@ -1,0 +1,220 @@
+"""What the site adds to the pages: the contents, an anchor for each rule of the specification and links to these, the
+references of Python, Rust and JavaScript, and the files that pages link to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.ext.autodoc.mock import mock
+from sphinx.transforms import SphinxTransform
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util.inspect import signature, stringify_signature
+
+ROOT = Path(__file__).resolve().parent.parent
+RULE = re.compile(r"\bR-[A-Z]{3}-\d{2}\b")
+TEXTS = ("SPEC", "SPEC-signatures", "SPEC-in-place")
+# The modules of the Python package that export something, by what that is for.
+PYTHON = {
+    "Links": ["_files", "_tensors"],
+    "Publish": ["_publisher"],
+    "Follow": ["_subscriber", "_async_subscriber", "_host_copy", "_follow_engine", "_parts", "_ranks"],
+    "Read and maintain a chain": ["_chain"],
+    "Keys": ["_keys"],
+    "Errors": ["_errors"],
+}
+# Those that are imported by name. verl's base class, which is not installed here, hides what is in that one.
+PYTHON_MODULES = ["transformers", "trl", "vllm"]
+# What in a page is not text of it that could become a link.
+NOT_TEXT = (nodes.reference, nodes.literal, nodes.literal_block, nodes.raw, addnodes.pending_xref)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    # Folders that other programs have made: the documentation of the crates, and declarations of types.
+    app.add_config_value("rustdoc", "", "env", str)
+    app.add_config_value("javascript_types", "", "env", str)
+    app.connect("source-read", add_text)
+    # Before napoleon, which reads the sections of docstrings.
+    app.connect("autodoc-process-docstring", mark_code, priority=100)
+    app.connect("autodoc-process-signature", own_signature)
+    app.add_transform(JoinParts)
+    app.add_transform(LinkFiles)
+    app.add_transform(NameRules)
+    app.add_post_transform(LinkRules)
+    app.connect("build-finished", finish)
+    return {"parallel_read_safe": False}
+
+
+def rules() -> dict[str, str]:
+    """The page of each rule."""
+    page = {"SIG": "SPEC-signatures", "SUM": "SPEC-in-place"}
+    ids = [rule["id"] for rule in json.loads((ROOT / "conformance/rules.json").read_text())]
+    return {rule: page.get(rule.split("-")[1], "SPEC") for rule in ids}
+
+
+def add_text(app: Sphinx, page: str, source: list[str]) -> None:
+    """Adds what pages cannot say by themselves."""
+    if page == app.config.root_doc:
+        source[0] += "\n".join(contents(app.env.found_docs))
+    elif page == "site/python":
+        source[0] += "\n".join(python_names(app.config.autodoc_mock_imports))
+    elif page == "site/rust":
+        source[0] += "\n".join(crates(app.config.rustdoc))
+    elif page == "site/javascript":
+        source[0] += "\n".join(types(app.config.javascript_types))
+
+
+def contents(pages: set[str]) -> Iterator[str]:
+    """The contents, and in their last part all pages that are not named in them."""
+    text = (ROOT / "site/contents.inc").read_text()
+    named = set(re.findall(r"<(.*)>$", text, re.MULTILINE))
+    yield text
+    yield from sorted(pages - named - {"README"})
+    yield "```"
+
+
+def python_names(mocked: list[str]) -> Iterator[str]:
+    """What the Python package exports, by what it is for."""
+    with mock(mocked):
+        package = importlib.import_module("deltachain")
+    names = [name for name in [*package.__all__, "open", "TimeoutError"] if name != "__version__"]
+    for title, modules in PYTHON.items():
+        yield f"## {title}\n\n```{{eval-rst}}"
+        for name in [name for name in names if getattr(package, name).__module__.split(".")[1] in modules]:
+            names.remove(name)
+            is_class = isinstance(getattr(package, name), type)
+            yield f".. auto{'class' if is_class else 'function'}:: deltachain.{name}"
+            yield "   :members:\n   :inherited-members: Exception\n" if is_class else ""
+        yield "```\n"
+    if names:
+        raise ExtensionError(f"the Python reference has no place for {names}")
+    yield "## Trainers and servers\n\n```{eval-rst}"
+    for module in PYTHON_MODULES:
+        yield f".. automodule:: deltachain.{module}\n   :members:"
+    yield "```"
+
+
+def own_signature(
+    _app: Sphinx, _what: str, _name: str, thing: object, _options: object, *shown: str
+) -> tuple[str, None] | None:
+    """Of a class whose base is not installed, the arguments of its own."""
+    own = vars(thing).get("__init__") if isinstance(thing, type) else None
+    if own is None or shown[0] != "(*args: Any, **kwargs: Any)":
+        return None
+    return stringify_signature(signature(own, bound_method=True)), None
+
+
+def mark_code(_app: Sphinx, _what: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
+    """Docstrings are Markdown, where indentation after an empty line means code."""
+    for number in range(len(lines) - 1, 0, -1):
+        if lines[number].strip() and not lines[number - 1].strip():
+            before = next((line for line in reversed(lines[: number - 1]) if line.strip()), "")
+            indent = len(before) - len(before.lstrip())
+            if before and len(lines[number]) - len(lines[number].lstrip()) >= indent + 4:
+                lines[number:number] = [" " * indent + "::", ""]
+
+
+def crates(rustdoc: str) -> Iterator[str]:
+    """The rows of a table of the crates that users get."""
+    for manifest in [ROOT / "Cargo.toml", *sorted(ROOT.glob("crates/*/Cargo.toml"))]:
+        package = tomllib.loads(manifest.read_text())["package"]
+        if package.get("publish", True):
+            name, page = package["name"], package["name"].replace("-", "_")
+            link = f'<a href="../rust/{page}/index.html">{name}</a>' if rustdoc else name
+            yield f"| {link} | {package['description']} |"
+
+
+def types(folder: str) -> Iterator[str]:
+    """The declarations of the interface, and of the modules whose names and types it gives."""
+    if folder:
+        interface = (Path(folder) / "index.d.ts").read_text()
+        for module in ["index", "node", *dict.fromkeys(re.findall(r'"\./([\w-]+)\.js"', interface))]:
+            yield f"## {module}.js\n\n```ts\n{(Path(folder) / module).with_suffix('.d.ts').read_text().strip()}\n```\n"
+
+
+class JoinParts(SphinxTransform):
+    """A page has one title; its parts are below that."""
+
+    default_priority = 100
+
+    def apply(self) -> None:
+        first, *others = [node for node in self.document if isinstance(node, nodes.section)] or [None]
+        for part in others:
+            self.document.remove(part)
+            first.append(part)
+
+
+class LinkFiles(SphinxTransform):
+    """Links to files that are not pages lead to copies of them, in the same place."""
+
+    default_priority = 800
+
+    def apply(self) -> None:
+        for node in list(self.document.findall(addnodes.download_reference)):
+            link = nodes.reference("", "", *node.children, refuri=node["reftarget"], internal=True)
+            node.replace_self(link)
+            file = (ROOT / self.env.docname).parent / node["reftarget"]
+            self.env.linked_files = getattr(self.env, "linked_files", set()) | {file.resolve().relative_to(ROOT)}
+
+
+class NameRules(SphinxTransform):
+    """Where a text defines a rule, the rule's id is an anchor: **R-IDX-07** (MALFORMED)."""
+
+    default_priority = 800
+
+    def apply(self) -> None:
+        if self.env.docname not in TEXTS:
+            return
+        for node in self.document.findall(nodes.strong):
+            after = "".join(sibling.astext() for sibling in node.parent[node.parent.index(node) + 1 :])
+            if RULE.fullmatch(node.astext()) and re.match(r"\s\([A-Za-z_]+\)", after):
+                node["ids"].append(node.astext())
+
+
+class LinkRules(SphinxPostTransform):
+    """Elsewhere, the id of a rule is a link to that anchor."""
+
+    default_priority = 800
+
+    def run(self, **_: object) -> None:
+        pages = rules()
+        for text in list(self.document.findall(nodes.Text)):
+            if RULE.search(text) and not any(isinstance(node, NOT_TEXT) or node.get("ids") for node in above(text)):
+                text.parent.replace(text, list(self.linked(str(text), pages)))
+
+    def linked(self, text: str, pages: dict[str, str]) -> Iterator[nodes.Node]:
+        end = 0
+        for match in RULE.finditer(text):
+            if page := pages.get(match[0]):
+                yield nodes.Text(text[end : match.start()])
+                uri = f"{self.app.builder.get_relative_uri(self.env.docname, page)}#{match[0]}"
+                yield nodes.reference("", match[0], refuri=uri, internal=True, classes=["rule"])
+                end = match.end()
+        yield nodes.Text(text[end:])
+
+
+def above(node: nodes.Node) -> Iterator[nodes.Element]:
+    """What holds a node, up to its section."""
+    while (node := node.parent) is not None and not isinstance(node, nodes.section):
+        yield node
+
+
+def finish(app: Sphinx, error: Exception | None) -> None:
+    """Copies the files that pages link to, and the documentation of the crates."""
+    if error is None:
+        if app.config.rustdoc:
+            shutil.copytree(app.config.rustdoc, app.outdir / "rust", copy_function=os.link, dirs_exist_ok=True)
+        for file in app.env.linked_files:
+            (app.outdir / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / file, app.outdir / file)
