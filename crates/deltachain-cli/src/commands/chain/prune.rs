@@ -63,7 +63,7 @@ impl Report for PruneReport {
         }
         let young = self.young();
         if !young.is_empty() {
-            let files = counted(young.len(), "unreferenced file was", "unreferenced files were");
+            let files = counted(young.len(), "unreferenced file", "unreferenced files");
             let when = "stored or withdrawn within the last 24 hours: prune again a day from now to remove them";
             text.extend(["\n  ", &files, " (", &grouped(bytes_of(young)), " bytes) ", when]);
         }

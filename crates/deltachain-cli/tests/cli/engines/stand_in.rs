@@ -28,6 +28,7 @@ struct Shared {
 
 /// The server, and what befalls it.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub(crate) struct State {
     /// What it was asked that changes something: name and body.
     pub(crate) calls: Vec<(String, Value)>,
