@@ -82,28 +82,29 @@ def weights(folder: Path) -> list[list[Any]]:
     return rows
 
 
-def in_place(folder: Path) -> list[list[Any]]:
+def in_place(folder: Path, workers: int) -> list[list[Any]]:
     """A server that downloads the chain itself and writes in place; the command keeps no model: as `weights`."""
     rows: list[list[Any]] = []
     chain, directory = folder / "followed", folder / "followed-names"
     for made in (chain, directory):
         shutil.rmtree(made, ignore_errors=True)
     numbers = (2, 3, 4)
-    fresh_of = {number: fresh(folder, number, plain=True) for number in numbers}
+    fresh_of = {number: fresh(folder, number, plain=True, workers=workers) for number in numbers}
     configuration = {"chain": str(chain)}
     words = ["--engine", "vllm", "--no-tensors"]
     with dc.Publisher(chain, like=folder / "base", profile="local") as publisher:
         log = folder / "server.log"
-        with Server(folder / "other", log, configuration) as server, Follow(chain, directory, server.url, *words) as it:
+        served = Server(folder / "other", log, configuration, workers=workers)
+        with served as server, Follow(chain, directory, server.url, *words) as it:
             begin = log.stat().st_size
             for version, number in enumerate(numbers):
                 publisher.publish_async(tensors_of(folder / f"saved-{number}")).result()
                 seconds = it.until(lambda version=version: server.shown() == str(version))
                 said = log.read_bytes()[begin:].decode(errors="replace").splitlines()
-                (line,) = [line for line in said if f"deltachain: version {version}, " in line]
-                how = line.partition("loaded ")[2]
-                good = server.answers() == fresh_of[number]
-                good = good and how.startswith("in place" if version else "all tensors")
+                lines = [line for line in said if f"deltachain: version {version}, " in line]
+                how = lines[0].partition("loaded ")[2]
+                good = server.answers() == fresh_of[number] and len(lines) == workers
+                good = good and all(("in place" if version else "all tensors") in line for line in lines)
                 rows.append([f"version {version}", good, f"{seconds:.1f} s after it was published: {how}"])
         rows.append(["SIGTERM ends the command", it.code == 0, f"exit code {it.code}"])
     kept = [path.name for path in directory.rglob("*.safetensors")]
@@ -177,9 +178,13 @@ def main() -> None:
     parser.add_argument("what", choices=["weights", "in-place", "adapters"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
-    act = {"weights": weights, "in-place": in_place, "adapters": adapters}[given.what]
-    given.out.write_text(json.dumps(act(given.folder)))
+    if given.what == "in-place":
+        rows = in_place(given.folder, given.workers)
+    else:
+        rows = (weights if given.what == "weights" else adapters)(given.folder)
+    given.out.write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":

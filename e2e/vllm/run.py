@@ -209,11 +209,14 @@ def followed(run: Run) -> None:
     """Servers that `deltachain follow --engine` brings to versions."""
     for what, mode in (
         ("weights", "follow --engine vllm, reload"),
-        ("in-place", "follow --engine vllm --no-tensors, in place"),
         ("adapters", "follow --engine vllm-lora"),
     ):
         out = run.work / "qwen3" / f"follow-{what}.json"
         run.rows(mode, run.child("follow.py", what, out.parent, out, out=out))
+    for workers in (1, 2):
+        out = run.work / "qwen3" / f"follow-in-place-{workers}.json"
+        found = run.child("follow.py", "in-place", out.parent, out, "--workers", workers, out=out)
+        run.rows(f"follow --engine vllm --no-tensors, in place, {workers} worker{'s' * (workers - 1)}", found)
     out = run.work / "qwen3" / "recoveries.json"
     run.rows("follow --engine vllm, recoveries", run.child("recoveries.py", out.parent, out, out=out))
 
