@@ -27,7 +27,7 @@ from pathlib import Path
 import plot
 import report
 from checkpoint import map_file, parse
-from methods import METHODS
+from method import load
 
 HERE = Path(__file__).parent
 # The project's own methods of its worker: what they are called, what their times contain, and what proves the result.
@@ -192,7 +192,7 @@ def methods(options, base: Path, target: Path, threads: int, folder: Path):
         [*tool, "diff", base, target, "-o", "BLOB"], [*tool, "apply", "--base", base, "BLOB", "-o", "RESULT"])
     tensors, _ = parse(map_file(base))
     bf16 = all(tensor.dtype == "BF16" for tensor in tensors.values())
-    for name, method in METHODS.items():
+    for name, method in load().items():
         if bf16 or not method.bf16_only:
             yield name, lambda name=name, method=method: InProcess(
                 [sys.executable, HERE / "worker.py", name, *common], name, method.checks, method.proof, threads, errors)

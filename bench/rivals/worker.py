@@ -12,12 +12,12 @@ from pathlib import Path
 from time import perf_counter
 
 from checkpoint import map_file
-from methods import METHODS
+from method import load
 
 
 def main() -> None:
     name, base, target, threads = sys.argv[1:]
-    method = METHODS[name](map_file(Path(base)), map_file(Path(target)), int(threads))
+    method = load()[name](map_file(Path(base)), map_file(Path(target)), int(threads))
     # Answers only: a package that prints does so elsewhere.
     answers, sys.stdout = sys.stdout, sys.stderr
 
