@@ -82,7 +82,7 @@ class Proof:
         print(f"{name}: {len(target):,} bytes; our link {link.stat().st_size:,}")
         for layout, encoding, method in LAYOUTS:
             kind = METHODS[method]
-            if kind.bf16_only and dtypes != {"BF16"}:
+            if kind.facts.bf16_only and dtypes != {"BF16"}:
                 refused = subprocess.run(
                     [self.tool, "export", "--to", layout, "--base", old, link, "-o", here / "no"], capture_output=True
                 )

@@ -4,7 +4,7 @@
 use crate::python::Python;
 use crate::steps::{Lane, Steps};
 use crate::workspace::Profile;
-use crate::{Result, conformance, endurance, js, lint, memory, node, test, wheel};
+use crate::{Result, conformance, endurance, js, lint, memory, node, rivals, test, wheel};
 
 pub(crate) fn run() -> Result {
     Profile::Tests.choose();
@@ -22,6 +22,11 @@ pub(crate) fn run() -> Result {
     lanes.push(Box::new(move |steps| js::add_all_steps(steps, installed, built, python)));
     lanes.push(Box::new(move |steps| tool_steps(steps, built, python)));
     steps.side_by_side(lanes);
+    if cfg!(target_os = "linux") {
+        steps.run("comparison with other tools", rivals::test);
+    } else {
+        steps.skip("comparison with other tools", "only on Linux");
+    }
     steps.finish()
 }
 

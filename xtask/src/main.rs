@@ -88,7 +88,7 @@ enum Task {
     Memory(memory::Arguments),
     /// Time kernels and whole operations; writes docs/benchmarks.md
     Bench(bench::Arguments),
-    /// Compare with other tools on the same pairs of checkpoints; writes bench/rivals/RESULTS.md and rivals.svg
+    /// Compare with other tools on the same pairs of checkpoints; writes bench/rivals/RESULTS.md and tables
     Rivals(rivals::Arguments),
     /// The Python package with the real vLLM on the CPU: 6 GB and half an hour; writes tables of docs/engines.md
     Engines {
@@ -163,9 +163,14 @@ mod tests {
     fn arguments_are_checked() {
         Task::command().debug_assert();
         let parse = |text: &str| Task::try_parse_from(["cargo xtask"].into_iter().chain(text.split_whitespace()));
-        for right in
-            ["ci", "fuzz link --seconds 5", "bench data --mebibytes 64,128", "release --record", "endurance kill"]
-        {
+        for right in [
+            "ci",
+            "fuzz link --seconds 5",
+            "bench data --mebibytes 64,128",
+            "release --record",
+            "endurance kill",
+            "rivals --method own.py --only own --only compact --rounds 1",
+        ] {
             assert!(parse(right).is_ok(), "{right}");
         }
         for wrong in [
@@ -178,6 +183,7 @@ mod tests {
             "bench --long --mebibytes 1",
             "rivals --rounds 0",
             "rivals a b",
+            "rivals --method",
             "fuzz --seconds 0",
             "fuzz --seeds link",
             "release",

@@ -2,15 +2,20 @@
 
 import os
 
-from method import Method, torch_tensors
+from method import Facts, Method, torch_tensors
 
 
 class Basilica(Method):
     """PULSEPT1 of basilica-sdk. The snapshot that both sides hold is its own, and is made before a step."""
 
-    checks = "XXH3-128 of every target tensor, both ways"
-    proof = "every byte, XXH3-128"
-    bf16_only = True
+    facts = Facts(
+        what="package basilica-sdk",
+        checks="XXH3-128 of every target tensor, both ways",
+        proof="every byte, XXH3-128",
+        base="XXH3-128 of every tensor, if the patch has it",
+        place="the only copy, before it is proven",
+        bf16_only=True,
+    )
     version = 1
 
     def setup(self) -> None:

@@ -3,14 +3,17 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from checkpoint import parse
-from method import Method, torch_tensors
+from method import Facts, Method, torch_tensors
 
 
 class Fireworks(Method):
     """ARC of fireworks-delta-compression, by tensors, in the safetensors file that it writes."""
 
-    checks = "Adler-32 of every target tensor, both ways"
-    proof = "every byte, Adler-32"
+    facts = Facts(
+        what="package fireworks-delta-compression",
+        checks="Adler-32 of every target tensor, both ways",
+        proof="every byte, Adler-32",
+    )
     format = "arc_v1"
 
     def setup(self) -> None:

@@ -4,14 +4,19 @@ import json
 
 import numpy as np
 from checkpoint import Tensor, parse, write
-from method import Layout
+from method import Facts, Layout
 
 
 class SlimeXor(Layout):
     """XOR of each changed tensor's bytes, in a zstd frame, with a checksum of the new bytes."""
 
-    checks = "XXH3-128 of every changed target tensor, both ways"
-    proof = "every byte of changed tensors, XXH3-128"
+    facts = Facts(
+        what="layout, written here",
+        checks="XXH3-128 of every changed target tensor, both ways",
+        proof="every byte of changed tensors, XXH3-128",
+        base="a version number",
+        place="the only copy, before it is proven",
+    )
 
     def payload(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         return np.bitwise_xor(old, new)

@@ -2,14 +2,13 @@
 
 import numpy as np
 from checkpoint import Tensor, parse, write
-from method import Layout
+from method import Facts, Layout
 
 
 class Trl(Layout):
     """Positions and new values, by tensor, as the asynchronous GRPO trainer of TRL proposed them."""
 
-    checks = "none"
-    bf16_only = True
+    facts = Facts(what="layout, written here", place="the only copy", bf16_only=True)
     gaps = False
 
     def encode(self) -> bytes:

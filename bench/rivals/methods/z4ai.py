@@ -1,12 +1,12 @@
 """The package z4ai."""
 
-from method import Method
+from method import Facts, Method
 
 
 class Z4ai(Method):
     """The deltas of whole checkpoints of z4ai."""
 
-    checks = "BLAKE2b of the base, both ways"
+    facts = Facts(what="package z4ai", checks="BLAKE2b of the base, both ways", base="BLAKE2b", reshapes=True)
 
     def setup(self) -> None:
         # It takes bytes, and would copy anything else.

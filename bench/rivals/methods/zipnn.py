@@ -1,12 +1,12 @@
 """The package zipnn."""
 
-from method import Method
+from method import Facts, Method
 
 
 class ZipNN(Method):
     """The byte deltas of ZipNN, over the whole file."""
 
-    checks = "none"
+    facts = Facts(what="package zipnn", reshapes=True)
 
     def setup(self) -> None:
         from zipnn import ZipNN as Codec
