@@ -49,7 +49,7 @@ pub(crate) fn run() -> Result {
 }
 
 /// Writes the bundle of the runner that was built, and returns its path.
-fn write() -> Result<PathBuf> {
+pub(crate) fn write() -> Result<PathBuf> {
     let runner = runner()?;
     let version = Command::new(&runner).arg("--version").output()?;
     let version = String::from_utf8(version.stdout)?;

@@ -2,6 +2,8 @@
 //!
 //! A task is a file of this crate with a `run` function, and a variant of [`Task`].
 
+mod address;
+mod artefacts;
 mod bench;
 mod bundle;
 mod check;
@@ -12,6 +14,7 @@ mod deny;
 mod differential;
 mod directions;
 mod dist;
+mod emulated;
 mod endurance;
 mod engines;
 mod exchange;
@@ -81,6 +84,9 @@ enum Task {
         /// For every Linux with glibc 2.28, not only for systems like this machine's
         #[arg(long)]
         manylinux: bool,
+        /// The same for aarch64; tested in qemu, if it is installed
+        #[arg(long, conflicts_with = "manylinux")]
+        aarch64: bool,
     },
     /// The store under kills, faults, a bad network and rivals, for an hour
     Endurance(endurance::Arguments),
@@ -129,7 +135,7 @@ fn main() -> ExitCode {
         Task::Bundle => bundle::run(),
         Task::Differential { long } => differential::run(long),
         Task::Js => js::run(),
-        Task::Wheel { manylinux } => wheel::run(manylinux),
+        Task::Wheel { manylinux, aarch64 } => wheel::run(manylinux, aarch64),
         Task::Endurance(arguments) => endurance::run(&arguments),
         Task::Memory(arguments) => memory::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
@@ -184,6 +190,7 @@ mod tests {
             "rivals --rounds 0",
             "rivals a b",
             "rivals --method",
+            "wheel --manylinux --aarch64",
             "fuzz --seconds 0",
             "fuzz --seeds link",
             "release",
