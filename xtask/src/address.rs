@@ -1,6 +1,6 @@
 //! Where the project can be found. It is said once, as `repository` of `[workspace.package]` in Cargo.toml, which the
-//! packages of Rust inherit and the wheel takes from them; files that cannot inherit it have to agree. Without it nothing is
-//! published, so no page may tell readers to install from a registry.
+//! packages of Rust inherit; the metadata of other packages has to agree. As long as there is none nothing is published,
+//! so no page may tell readers to install from a registry.
 
 use std::fs;
 use std::path::Path;
@@ -28,9 +28,10 @@ pub(crate) fn add_steps(steps: &mut Steps) {
     let found = steps.get("address in all metadata", || {
         let output = cargo(&["metadata", "--locked", "--no-deps", "--format-version", "1"])?.output()?;
         let npm = serde_json::from_slice(&fs::read(root()?.join("js/package.json"))?)?;
+        let python = fs::read_to_string(root()?.join("python/pyproject.toml"))?;
         let citation = root()?.join("CITATION.cff");
         let citation = if citation.exists() { Some(fs::read_to_string(citation)?) } else { None };
-        everywhere(&serde_json::from_slice(&output.stdout)?, &npm, citation.as_deref())
+        everywhere(&serde_json::from_slice(&output.stdout)?, &python, &npm, citation.as_deref())
     });
     if let Some(None) = found {
         steps.skip("address before a release", "the project has no address yet");
@@ -39,22 +40,19 @@ pub(crate) fn add_steps(steps: &mut Steps) {
 }
 
 /// The address, if there is one. An error if one file has it and another has not.
-fn everywhere(metadata: &Value, npm: &Value, citation: Option<&str>) -> Result<Option<String>> {
+fn everywhere(metadata: &Value, python: &str, npm: &Value, citation: Option<&str>) -> Result<Option<String>> {
     let packages = metadata["packages"].as_array().ok_or("cargo lists no packages")?;
-    // The wheel's is not published as a crate.
-    let published = |package: &&Value| package["publish"].is_null() || package["name"] == "deltachain-python";
-    let mut said: Vec<(String, Option<&str>)> = packages
-        .iter()
-        .filter(published)
-        .map(|package| (format!("Cargo.toml of {}", package["name"]), package["repository"].as_str()))
-        .collect();
-    // npm's page shows both, and takes "git+https://" for "https://".
+    let published = |package: &&Value| package["publish"].is_null();
+    let crates = packages.iter().filter(published);
+    let mut said: Vec<(String, Option<&str>)> =
+        crates.map(|package| (format!("Cargo.toml of {}", package["name"]), package["repository"].as_str())).collect();
+    said.push(("python/pyproject.toml: Repository in [project.urls]".into(), line(python, "Repository =")));
     said.push(("js/package.json: repository.url".into(), npm["repository"]["url"].as_str()));
     said.push(("js/package.json: homepage".into(), npm["homepage"].as_str()));
     if let Some(citation) = citation {
-        let value = citation.lines().find_map(|line| line.strip_prefix("repository-code:"));
-        said.push(("CITATION.cff: repository-code".into(), value.map(|value| value.trim().trim_matches(['"', '\'']))));
+        said.push(("CITATION.cff: repository-code".into(), line(citation, "repository-code:")));
     }
+    // npm writes "git+https://a.git" for "https://a".
     let plain = |address: &str| address.trim_start_matches("git+").trim_end_matches(".git").to_owned();
     let address = said.iter().find_map(|(_, address)| address.map(plain));
     let other = said.iter().filter(|(_, own)| own.map(plain) != address).map(|(place, _)| place.as_str());
@@ -63,6 +61,12 @@ fn everywhere(metadata: &Value, npm: &Value, citation: Option<&str>) -> Result<O
         return Ok(address);
     }
     Err(format!("{} is not the address in: {}", address.unwrap_or_default(), other.join(", ")).into())
+}
+
+/// What follows the start of a line that begins so, without quotes.
+fn line<'a>(text: &'a str, start: &str) -> Option<&'a str> {
+    let value = text.lines().find_map(|line| line.strip_prefix(start))?;
+    Some(value.trim().trim_matches(['"', '\'']))
 }
 
 /// That no page tells users to install from a registry.
@@ -91,28 +95,35 @@ mod tests {
 
     #[test]
     fn an_address_is_everywhere_or_nowhere() {
-        let metadata = |other: Value| {
-            let package = |name: &str, address: &Value| json!({ "name": name, "repository": address });
-            let ours = package("deltachain", &json!("https://a.example/d"));
-            let tool = json!({ "name": "xtask", "repository": null, "publish": [] });
-            json!({ "packages": [ours, package("deltachain-python", &other), tool] })
+        let metadata = |address: Value| {
+            let ours = json!({ "name": "deltachain", "publish": null, "repository": address });
+            json!({ "packages": [ours, { "name": "xtask", "publish": [], "repository": null }] })
         };
-        let npm = json!({ "repository": { "url": "git+https://a.example/d.git" }, "homepage": "https://a.example/d" });
-        let address = json!("https://a.example/d");
+        let address = "https://a.example/d";
+        let npm = json!({ "repository": { "url": "git+https://a.example/d.git" }, "homepage": address });
+        let python = "[project.urls]\nRepository = \"https://a.example/d\"\n";
         let citation = "title: d\nrepository-code: \"https://a.example/d\"\n";
-        let found = everywhere(&metadata(address.clone()), &npm, Some(citation)).unwrap();
-        assert_eq!(found.as_deref(), Some("https://a.example/d"));
+        let cargo = metadata(json!(address));
+        assert_eq!(everywhere(&cargo, python, &npm, Some(citation)).unwrap().as_deref(), Some(address));
+        let none = metadata(Value::Null);
+        assert_eq!(everywhere(&none, "", &json!({}), Some("title: d\n")).unwrap(), None);
 
-        let none = json!({ "packages": [{ "name": "deltachain", "repository": null }] });
-        assert_eq!(everywhere(&none, &json!({}), Some("title: d\n")).unwrap(), None);
-
-        let error = |metadata: &Value, npm: &Value, citation: &str| {
-            everywhere(metadata, npm, Some(citation)).unwrap_err().to_string()
-        };
-        assert!(error(&metadata(Value::Null), &npm, citation).ends_with("in: Cargo.toml of \"deltachain-python\""));
-        assert!(error(&metadata(address.clone()), &npm, "title: d\n").ends_with("in: CITATION.cff: repository-code"));
-        assert!(error(&metadata(address), &json!({}), citation).contains("homepage"));
-        assert!(error(&none, &npm, citation).contains("Cargo.toml of \"deltachain\""));
+        for (cargo, python, npm, citation, place) in [
+            (&none, python, &npm, citation, "in: Cargo.toml of \"deltachain\""),
+            (&cargo, "", &npm, citation, "in: python/pyproject.toml: Repository in [project.urls]"),
+            (&cargo, python, &json!({}), citation, "in: js/package.json: repository.url, js/package.json: homepage"),
+            (&cargo, python, &npm, "title: d\n", "in: CITATION.cff: repository-code"),
+            (
+                &metadata(json!("https://b.example")),
+                "",
+                &json!({}),
+                "",
+                "js/package.json: homepage, CITATION.cff: repository-code",
+            ),
+        ] {
+            let error = everywhere(cargo, python, npm, Some(citation)).unwrap_err().to_string();
+            assert!(error.ends_with(place), "{error}");
+        }
     }
 
     #[test]

@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::Result;
-use crate::release::version;
 use crate::steps::execute;
 use crate::tools::builds_for;
-use crate::workspace::{cargo, root, target};
+use crate::workspace::{cargo, root, target, version};
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 

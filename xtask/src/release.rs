@@ -13,7 +13,7 @@ use crate::artefacts::Artefacts;
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::tools::installed;
-use crate::workspace::{build_runner, cargo, root, target};
+use crate::workspace::{build_runner, cargo, root, target, value, version};
 use crate::{Result, address, bundle, conformance, dist, node, wheel};
 
 /// The crates that are published, each after those that it needs.
@@ -124,19 +124,6 @@ pub(crate) fn package(options: &[&str]) -> Result {
     let packages = CRATES.iter().flat_map(|name| ["--package", name]);
     let words = ["package"].into_iter().chain(options.iter().copied()).chain(packages);
     execute(&mut cargo(&words.collect::<Vec<_>>())?)
-}
-
-/// The version of the library, which is that of everything.
-pub(crate) fn version() -> Result<String> {
-    value("Cargo.toml", "version = ")
-}
-
-/// What stands between the first quotes of the first line that begins so.
-fn value(file: &str, start: &str) -> Result<String> {
-    let text = fs::read_to_string(root()?.join(file))?;
-    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(start));
-    let quoted = line.and_then(|line| line.split('"').nth(1));
-    Ok(quoted.ok_or_else(|| format!("{file} has no line `{start}`"))?.to_owned())
 }
 
 fn versions_agree() -> Result {
