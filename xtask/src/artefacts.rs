@@ -28,15 +28,8 @@ const LOCKS: [&str; 5] = [
     "python/requirements-manylinux.txt",
     "python/requirements-release.txt",
 ];
-/// Programs that build, and what makes them say their versions.
-const PROGRAMS: [(&str, &str); 6] = [
-    ("rustc", "--version"),
-    ("cargo", "--version"),
-    ("cc", "--version"),
-    ("python3", "--version"),
-    ("node", "--version"),
-    ("npm", "--version"),
-];
+/// Programs that build. `--version` makes them say their versions.
+const PROGRAMS: [&str; 6] = ["rustc", "cargo", "cc", "python3", "node", "npm"];
 
 /// The files of a release.
 pub(crate) struct Artefacts {
@@ -77,7 +70,7 @@ impl Artefacts {
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
         }
-        let read = |name: &str| Ok::<_, Box<dyn std::error::Error>>(fs::read_to_string(root()?.join(name))?);
+        let read = |name: &str| Result::Ok(fs::read_to_string(root()?.join(name))?);
         if !read("python/pyproject.toml")?.contains("\ndependencies = []\n") {
             return Err("python/pyproject.toml has dependencies, which the bill of materials does not list yet".into());
         }
@@ -92,6 +85,9 @@ impl Artefacts {
     pub(crate) fn finish(&self) -> Result {
         let git = |words: &[&str]| -> Result<String> {
             let output = Command::new("git").args(words).current_dir(root()?).output()?;
+            if !output.status.success() {
+                return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+            }
             Ok(String::from_utf8(output.stdout)?.trim().to_owned())
         };
         let mut used = vec![json!({ "name": "commit", "digest": { "gitCommit": git(&["rev-parse", "HEAD"])? } })];
@@ -101,12 +97,9 @@ impl Artefacts {
         let first_line = |output: std::process::Output| {
             String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned()
         };
-        let programs: BTreeMap<&str, String> = PROGRAMS
-            .iter()
-            .filter_map(|(program, option)| {
-                Some((*program, first_line(Command::new(program).arg(option).output().ok()?)))
-            })
-            .collect();
+        let version =
+            |program| Command::new(program).arg("--version").output().map_or_else(|_| "none".to_owned(), first_line);
+        let programs: BTreeMap<&str, String> = PROGRAMS.iter().map(|program| (*program, version(program))).collect();
         let mut subjects = Vec::new();
         for (name, tried) in &self.files {
             let digest = sha256(&self.folder.join(name))?;
