@@ -45,7 +45,7 @@ pub(crate) fn sums_of_lanes(
     values: &Bound<'_, PyAny>,
     width: usize,
 ) -> PyResult<Vec<[u32; 2]>> {
-    let finder = Finder::new(py)?;
+    let mut finder = Finder::new(py)?;
     let (Bytes::Here(numbers), Bytes::Here(values)) =
         (finder.find("", numbers, false)?.1, finder.find("", values, false)?.1)
     else {
