@@ -91,12 +91,10 @@ SHOWN = [
     "deltachain direct, patched in place",
     "deltachain compact, base digests known",
 ]
-# Where the project's README has its table.
-BEGIN, END = "<!-- rivals: written by cargo xtask rivals -->", "<!-- rivals: end -->"
 
 
-def with_short_table(readme: str, run: dict) -> str:
-    """The project's README, with ours and the fastest of each rival over 1 Gbit/s in its table."""
+def short_table(run: dict) -> list[str]:
+    """Ours and the fastest of each rival over 1 Gbit/s, for the project's README."""
     rows: dict[str, tuple[str, dict]] = {}
     for name, row in sorted(run["rows"].items(), key=lambda item: seconds_to_new_weights(item[1], 1)):
         if name in SHOWN or not name.startswith("deltachain"):
@@ -112,9 +110,74 @@ def with_short_table(readme: str, run: dict) -> str:
         cells = [name, f"{row['bytes']:,}"]
         cells += [f"{1e3 * seconds_to_new_weights(row, line):,.0f} ms" for line in LINES]
         lines.append(f"| {' | '.join([*cells, row['proof'] or 'nothing'])} |")
-    before, rest = readme.split(BEGIN)
-    _, after = rest.split(END)
-    return "\n".join([f"{before}{BEGIN}", *lines, f"{END}{after}"])
+    return lines
+
+
+def first_table(runs: list[dict]) -> list[str]:
+    """For each pair, by one thread: which method is first in what, and how far the best of ours is behind."""
+    def milliseconds(value: float) -> str:
+        return f"{1e3 * value:,.1f} ms"
+
+    contests = [
+        ("bytes", lambda row: row["bytes"], "{:,}".format),
+        *((way, lambda row, way=way: statistics.median(row[way]), milliseconds) for way in ("encode", "decode")),
+        *(
+            (f"{line} Gbit/s", lambda row, line=line: seconds_to_new_weights(row, line), milliseconds)
+            for line in LINES[:3]
+        ),
+    ]
+    lines = [
+        "| pair | contest | the first of all | the first of those that prove the result | the best of ours that does |",
+        "|---|---|---|---|---|",
+    ]
+    for run in (run for run in runs if run["threads"] == 1):
+        proven = [name for name, row in run["rows"].items() if row["proof"]]
+        ours = [name for name in proven if name.startswith("deltachain")]
+        for contest, of, show in contests:
+            cells = []
+            for names in (run["rows"], proven, ours):
+                # Of equals, the rival is first.
+                first = min(names, key=lambda name: (of(run["rows"][name]), name.startswith("deltachain")), default="")
+                text = f"{first}: {show(of(run['rows'][first]))}" if first else ""
+                cells.append(text if names is ours else "ours" if first in ours else f"**{text}**")
+            lines.append(f"| {' | '.join([run['pair'], contest, *cells])} |")
+    return lines
+
+
+def facts_table(methods: dict) -> list[str]:
+    """What is known of the methods, whatever their figures are."""
+    lines = [
+        "| method | what runs | dtypes | tensors may come, go and change shape | a wrong base is noticed by "
+        "| a wrong result is noticed by | what changes while it decodes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    alike: dict[tuple, list[str]] = {}
+    for name, facts in methods.items():
+        cells = facts.what, "BF16" if facts.bf16_only else "all", "yes" if facts.reshapes else "no"
+        cells += facts.base or "nothing", facts.proof or "nothing", facts.place
+        alike.setdefault(cells, []).append(name)
+    return [*lines, *(f"| {' | '.join(['; '.join(names), *cells])} |" for cells, names in alike.items())]
+
+
+def within(page: str, what: str, lines: list[str]) -> str:
+    """A page with these lines where it has a table that `cargo xtask rivals` writes."""
+    begin, end = f"<!-- {what}: written by cargo xtask rivals -->", f"<!-- {what}: end -->"
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    return "\n".join([f"{before}{begin}", *lines, f"{end}{after}"])
+
+
+def write_pages(repository: Path, runs: list[dict], methods: dict) -> None:
+    """The tables of the project's README and of docs/comparison.md."""
+    for name, tables in {
+        "README.md": {"rivals": short_table(runs[0])},
+        "docs/comparison.md": {"first": first_table(runs), "methods": facts_table(methods)},
+    }.items():
+        page = repository / name
+        text = page.read_text()
+        for what, lines in tables.items():
+            text = within(text, what, lines)
+        page.write_text(text)
 
 
 def comparison(run: dict) -> list[str]:

@@ -1,6 +1,9 @@
 """Encodes and decodes pairs of checkpoints with this project and its rivals, in one run, and writes a table and a plot.
 
-    rivals.py --tool DELTACHAIN --worker WORKER --rounds N --results RESULTS.md --plot rivals.svg FOLDER ...
+    rivals.py --tool DELTACHAIN --worker WORKER --rounds N --results FOLDER [--method FILE] [--only WORD] FOLDER ...
+
+Methods are those of `methods/` and of further files. Tables and the plot go into the folder of results; with `--pages`,
+which names the repository, into its pages, too.
 
 The pairs come from the files `NAME_stepNUMBER.safetensors` of each folder: for each name the first step with the next
 one, and with the last one. The plot shows the first pair.
@@ -27,25 +30,36 @@ from pathlib import Path
 import plot
 import report
 from checkpoint import map_file, parse
-from methods import METHODS
+from method import Facts, Program, load
 
 HERE = Path(__file__).parent
-# The project's own methods of its worker: what they are called, what their times contain, and what proves the result.
+# The project's own methods of its worker: what they are called, and what is known of them.
 HASHED = "BLAKE3 of base and target (encode)"
 # Of a publisher that knows the digests of what it published last.
 HELD = "BLAKE3 of the target (encode)"
 LANES = "sums of all changed elements, old and new, before anything changes"
 ALL, CHANGED = "every byte, BLAKE3", "every changed element, sums"
+
+
+def own(checks: str, proof: str, base: str = "BLAKE3 of every tensor", place: str = "a second copy") -> Facts:
+    return Facts("this project", checks, proof, base, place, reshapes=place != PROVEN)
+
+
+PROVEN, SUMS = "the only copy, after it is proven", "sums of the elements that change"
 OWN = {
-    "compact": ("deltachain compact", f"{HASHED}, of the target (decode)", ALL),
-    "direct": ("deltachain direct", f"{HASHED}, of the target (decode)", ALL),
-    "known": ("deltachain compact, base digests known", "BLAKE3 of the target, both ways", ALL),
+    "compact": ("deltachain compact", own(f"{HASHED}, of the target (decode)", ALL)),
+    "direct": ("deltachain direct", own(f"{HASHED}, of the target (decode)", ALL)),
+    "known": ("deltachain compact, base digests known", own("BLAKE3 of the target, both ways", ALL)),
     "compact-in-place": (
-        "deltachain compact, patched in place", f"{HELD}, and before anything changes (decode)", ALL),
-    "local-in-place": ("deltachain local, patched in place", f"{HELD}; {LANES} (decode)", CHANGED),
-    "direct-in-place": ("deltachain direct, patched in place", f"{HELD}; {LANES} (decode)", CHANGED),
-    "patches": ("deltachain direct, unproven", f"{HELD}; CRC-32 of the link only (decode)", ""),
+        "deltachain compact, patched in place",
+        own(f"{HELD}, and before anything changes (decode)", ALL, place=PROVEN)),
+    "local-in-place": (
+        "deltachain local, patched in place", own(f"{HELD}; {LANES} (decode)", CHANGED, SUMS, PROVEN)),
+    "direct-in-place": (
+        "deltachain direct, patched in place", own(f"{HELD}; {LANES} (decode)", CHANGED, SUMS, PROVEN)),
+    "patches": ("deltachain direct, unproven", own(f"{HELD}; CRC-32 of the link only (decode)", "", "")),
 }
+TOOL = "deltachain compact, tool", own("BLAKE3 of base and target, both ways", ALL)
 
 
 def limit(threads: int):
@@ -68,12 +82,12 @@ class InProcess:
 
     kind = "in process"
 
-    def __init__(self, command: list, name: str, checks: str, proof: str, threads: int, errors: Path):
-        self.name, self.checks, self.proof = name, checks, proof
-        self.errors = open(errors, "w+")
+    def __init__(self, command: list, name: str, facts: Facts, threads: int, folder: Path):
+        self.name, self.facts = name, facts
+        self.errors = open(folder / "errors", "w+")
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
-            preexec_fn=limit(threads), env=environment(threads),
+            preexec_fn=limit(threads), env=environment(threads) | {"TMPDIR": str(folder)},
         )
         self.answer()
 
@@ -113,7 +127,8 @@ class InProcess:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
+        self.errors.close()
 
 
 def high_water_marks(process: int, peaks: list[int]) -> None:
@@ -133,18 +148,16 @@ class Command:
 
     kind = "command"
 
-    def __init__(
-        self, name: str, checks: str, proof: str, threads: int, folder: Path, target: Path, encode: list, decode: list,
-    ):
-        self.name, self.checks, self.proof, self.threads, self.target = name, checks, proof, threads, target
+    def __init__(self, name: str, facts: Facts, threads: int, folder: Path, target: Path, encode, decode):
+        self.name, self.facts, self.threads, self.target = name, facts, threads, target
         slug = "".join(c if c.isalnum() else "-" for c in name)
         self.blob, self.result = folder / f"{slug}.blob", folder / f"{slug}.result"
-        paths = {"BLOB": self.blob, "RESULT": self.result}
-        self.commands = [[str(paths.get(word, word)) for word in command] for command in (encode, decode)]
-        if not shutil.which(encode[0]):
-            raise Failed(f"`{encode[0]}` is not installed")
+        self.commands = encode(self.blob), decode(self.blob, self.result)
+        for program, *_ in self.commands:
+            if not shutil.which(program):
+                raise Failed(f"`{program}` is not installed")
 
-    def run(self, command: list[str], made: Path) -> dict:
+    def run(self, command: list, made: Path) -> dict:
         made.unlink(missing_ok=True)
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -178,49 +191,53 @@ class Command:
 def methods(options, base: Path, target: Path, threads: int, folder: Path):
     """Names of the methods for a pair, each with what makes it."""
     common = [base, target, str(threads)]
-    errors = folder / "errors"
-    for method, own in OWN.items():
-        yield own[0], lambda method=method, own=own: InProcess(
-            [options.worker, method, *common], *own, threads, errors)
+
+    def process(name: str, facts: Facts, command: list):
+        return name, lambda: InProcess(command, name, facts, threads, folder)
+
+    for method, (name, facts) in OWN.items():
+        yield process(name, facts, [options.worker, method, *common])
     tool = [options.tool, "--quiet", "--threads", str(threads)]
-
-    def command(name, checks, proof, encode, decode):
-        return name, lambda: Command(name, checks, proof, threads, folder, target, encode, decode)
-
-    yield command(
-        "deltachain compact, tool", "BLAKE3 of base and target, both ways", ALL,
-        [*tool, "diff", base, target, "-o", "BLOB"], [*tool, "apply", "--base", base, "BLOB", "-o", "RESULT"])
+    yield TOOL[0], lambda: Command(
+        *TOOL, threads, folder, target, lambda blob: [*tool, "diff", base, target, "-o", blob],
+        lambda blob, result: [*tool, "apply", "--base", base, blob, "-o", result])
     tensors, _ = parse(map_file(base))
     bf16 = all(tensor.dtype == "BF16" for tensor in tensors.values())
-    for name, method in METHODS.items():
-        if bf16 or not method.bf16_only:
-            yield name, lambda name=name, method=method: InProcess(
-                [sys.executable, HERE / "worker.py", name, *common], name, method.checks, method.proof, threads, errors)
-    for level in (1, 3):
-        zstd = ["zstd", "-q", "-f", f"-T{threads}", f"--patch-from={base}"]
-        yield command(
-            f"zstd -{level} --patch-from", "XXH64 of the target, both ways", "every byte, XXH64",
-            [*zstd, f"-{level}", target, "-o", "BLOB"], [*zstd, "-d", "--long=31", "BLOB", "-o", "RESULT"])
-    xdelta = ["xdelta3", "-f", "-B", str(max(base.stat().st_size, 1 << 20)), "-s", base]
-    yield command(
-        "xdelta3", "Adler-32 by window, both ways", "every byte, Adler-32",
-        [*xdelta, "-e", target, "BLOB"], [*xdelta, "-d", "BLOB", "RESULT"])
+    for name, method in load(options.method).items():
+        if method.facts.bf16_only and not bf16:
+            continue
+        if issubclass(method, Program):
+            yield name, lambda name=name, method=method: Command(
+                name, method.facts, threads, folder, target, lambda blob: method.encode(base, target, blob, threads),
+                lambda blob, result: method.decode(base, blob, result, threads))
+        else:
+            yield process(name, method.facts, [sys.executable, HERE / "worker.py", name, *common, *options.method])
+
+
+def known() -> dict[str, Facts]:
+    """What is known of all methods that prove anything of ours, and of all others."""
+    facts = {name: facts for name, facts in [*OWN.values(), TOOL] if facts.proof}
+    return facts | {name: method.facts for name, method in load().items()}
 
 
 def measure(options, name: str, base: Path, target: Path, threads: int, folder: Path) -> dict:
     """All rounds of a pair with this number of threads."""
     alive, failures = [], {}
     for method, make in methods(options, base, target, threads, folder):
+        if options.only and not any(word in method for word in options.only):
+            continue
         try:
             alive.append(make())
         except Failed as error:
             failures[method] = str(error)
     rows = {
         method.name: {
-            "kind": method.kind, "checks": method.checks, "proof": method.proof, "encode": [], "decode": [],
+            "kind": method.kind, "checks": method.facts.checks, "proof": method.facts.proof, "encode": [], "decode": [],
         } for method in alive
     }
-    load = os.getloadavg()[0]
+    if not alive:
+        raise SystemExit("\n".join([f"{name}: no method is left", *map(": ".join, failures.items())]))
+    busy = os.getloadavg()[0]
     for number in range(options.rounds + 1):
         for method in alive[number % len(alive):] + alive[: number % len(alive)]:
             if method.name in failures:
@@ -243,9 +260,11 @@ def measure(options, name: str, base: Path, target: Path, threads: int, folder: 
         print(f"{name}, {threads} threads: round {number} of {options.rounds}", flush=True)
     for method in alive:
         method.close()
+    for method, reason in failures.items():
+        print(f"{name}, {threads} threads: {method}: not measured: {reason}", file=sys.stderr)
     tensors, _ = parse(map_file(target))
     return {
-        "pair": name, "threads": threads, "load": load, "data": sum(tensor.data.nbytes for tensor in tensors.values()),
+        "pair": name, "threads": threads, "load": busy, "data": sum(tensor.data.nbytes for tensor in tensors.values()),
         "rows": {method: row for method, row in rows.items() if method not in failures}, "failures": failures,
     }
 
@@ -284,9 +303,10 @@ def main() -> None:
     parser.add_argument("--worker", required=True)
     parser.add_argument("--command", required=True, help="as it was typed, for the table")
     parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--plot", type=Path, required=True)
-    parser.add_argument("--readme", type=Path, required=True, help="the project's: its table is written")
+    parser.add_argument("--results", type=Path, required=True, help="the folder of RESULTS.md and rivals.svg")
+    parser.add_argument("--pages", type=Path, help="the repository: tables of its pages are written")
+    parser.add_argument("--method", type=Path, action="append", default=[], help="a file of methods, or a folder")
+    parser.add_argument("--only", action="append", default=[], help="methods whose names contain this word")
     parser.add_argument("folders", type=Path, nargs="+")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
@@ -302,10 +322,14 @@ def main() -> None:
             for threads in sorted({1, cores}):
                 runs.append(measure(options, name, base, target, threads, folder) | {"copy": copy})
     machine = f"{platform.machine()}, {cores} cores, {report.processor()}, {platform.system()} {platform.release()}"
-    options.results.write_text(report.report(runs, options.command, machine, datetime.date.today(), options.rounds))
-    options.plot.write_text(plot.plot(runs[0]))
-    options.readme.write_text(report.with_short_table(options.readme.read_text(), runs[0]))
-    print(report.summary(runs))
+    options.results.mkdir(parents=True, exist_ok=True)
+    results = options.results / "RESULTS.md"
+    results.write_text(report.report(runs, options.command, machine, datetime.date.today(), options.rounds))
+    (options.results / "rivals.svg").write_text(plot.plot(runs[0]))
+    if options.pages:
+        report.write_pages(options.pages, runs, known())
+    print(f"{report.summary(runs)}\n\n{results}")
 
 
-main()
+if __name__ == "__main__":
+    main()

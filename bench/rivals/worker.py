@@ -1,9 +1,10 @@
 """A process that holds a pair of checkpoints and encodes and decodes it on request, by one of the methods.
 
-    worker.py METHOD BASE TARGET THREADS
+    worker.py METHOD BASE TARGET THREADS [FILE ...]
 
-Answers each line of standard input, `encode` or `decode`, by a line of JSON. The program of the reference
-implementation, `crates/deltachain-bench/src/bin/worker.rs`, speaks the same.
+METHOD is a name of METHODS in a file of `methods/`, or in one of the further files. Answers each line of standard
+input, `encode`, `prepare`, `decode` or `exact`, by a line of JSON. The program of the reference implementation,
+`crates/deltachain-bench/src/bin/worker.rs`, speaks the same.
 """
 
 import json
@@ -12,12 +13,12 @@ from pathlib import Path
 from time import perf_counter
 
 from checkpoint import map_file
-from methods import METHODS
+from method import load
 
 
 def main() -> None:
-    name, base, target, threads = sys.argv[1:]
-    method = METHODS[name](map_file(Path(base)), map_file(Path(target)), int(threads))
+    name, base, target, threads, *more = sys.argv[1:]
+    method = load(map(Path, more))[name](map_file(Path(base)), map_file(Path(target)), int(threads))
     # Answers only: a package that prints does so elsewhere.
     answers, sys.stdout = sys.stdout, sys.stderr
 

@@ -2,7 +2,7 @@
 make.
 
 For each pair of states and each layout: the tool exports a link and the package (or, where a layout has none, the
-writer of bench/rivals/methods.py) gives the target back bit for bit; the package encodes the pair, the tool imports
+writer in bench/rivals/methods) gives the target back bit for bit; the package encodes the pair, the tool imports
 that, applies its own link, and the result is the target bit for bit. Prints bytes and times. Arguments: the tool, and
 files NAME_step0.safetensors, each with a NAME_step1.safetensors beside it; without files, generated states alone.
 """
@@ -18,21 +18,22 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench/rivals"))
 
-import methods
 from checkpoint import Tensor, parse, write
+from method import Method, load
 
-# Layout of the tool, its encoding, and the class that knows it from the other side.
+# Layout of the tool, its encoding, and the method that knows it from the other side.
 LAYOUTS = [
-    ("arc2", "zlib", methods.Fireworks),
-    ("arc2", "zstd", methods.Fireworks2),
-    ("pulsept1", "v1", methods.Basilica),
-    ("pulsept1", "v2", methods.Basilica2),
-    ("pulsept1", "v3", methods.Basilica3),
-    ("slime", "xor", methods.SlimeXor),
-    ("slime", "overwrite", methods.SlimeOverwrite),
-    ("trl", "gap-delta", methods.TrlGaps),
-    ("trl", "raw", methods.Trl),
+    ("arc2", "zlib", "fireworks arc_v1"),
+    ("arc2", "zstd", "fireworks arc_v2"),
+    ("pulsept1", "v1", "basilica-sdk PULSEPT1 v1"),
+    ("pulsept1", "v2", "basilica-sdk PULSEPT1 v2"),
+    ("pulsept1", "v3", "basilica-sdk PULSEPT1 v3"),
+    ("slime", "xor", "slime xor"),
+    ("slime", "overwrite", "slime overwrite"),
+    ("trl", "gap-delta", "TRL gap_delta"),
+    ("trl", "raw", "TRL raw"),
 ]
+METHODS = load()
 INDEX = "model.safetensors.index.json"
 SHARD = "model-00001-of-00001.safetensors"
 
@@ -79,8 +80,9 @@ class Proof:
         size = len(target) / 1e9
         dtypes = {tensor.dtype for tensor in parse(memoryview(target))[0].values()}
         print(f"{name}: {len(target):,} bytes; our link {link.stat().st_size:,}")
-        for layout, encoding, kind in LAYOUTS:
-            if kind.bf16_only and dtypes != {"BF16"}:
+        for layout, encoding, method in LAYOUTS:
+            kind = METHODS[method]
+            if kind.facts.bf16_only and dtypes != {"BF16"}:
                 refused = subprocess.run(
                     [self.tool, "export", "--to", layout, "--base", old, link, "-o", here / "no"], capture_output=True
                 )
@@ -106,7 +108,7 @@ class Proof:
                 f"export {exported / size:.1f} s/GB, import {imported / size:.1f} s/GB"
             )
 
-    def decode(self, rival: methods.Method, layout: str, out: Path) -> tuple[object, int]:
+    def decode(self, rival: Method, layout: str, out: Path) -> tuple[object, int]:
         """What the other side makes of what was exported, and how many bytes that was."""
         if layout == "slime":
             index = (out / "weight_v000001" / INDEX).read_bytes()
@@ -117,7 +119,7 @@ class Proof:
             name = {"trl": "deltas/step_000001.safetensors", "pulsept1": "step_000001.pulse"}
             blob = (out / name.get(layout, "step_000001.safetensors")).read_bytes()
         if layout == "trl":
-            # The decoder of methods.py asks for all tensors; TRL lists those that change.
+            # The method's decoder asks for all tensors; TRL lists those that change.
             tensors, metadata = parse(memoryview(blob))
             for name in rival.base:
                 tensors.setdefault(f"{name}.idx", Tensor("U16" if rival.gaps else "I32", [0], np.zeros(0, np.uint8)))
@@ -128,7 +130,7 @@ class Proof:
         rival.prepare()
         return rival.decode(complete), len(blob)
 
-    def lay_out(self, rival: methods.Method, layout: str, encoding: str, blob: bytes, path: Path) -> Path:
+    def lay_out(self, rival: Method, layout: str, encoding: str, blob: bytes, path: Path) -> Path:
         """What the other side has encoded, as files."""
         if layout != "slime":
             path.write_bytes(blob)

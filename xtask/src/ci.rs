@@ -4,7 +4,7 @@
 use crate::python::Python;
 use crate::steps::{Lane, Steps};
 use crate::workspace::Profile;
-use crate::{Result, conformance, endurance, js, lint, memory, node, site, test, wheel};
+use crate::{Result, conformance, endurance, js, lint, memory, node, rivals, site, test, wheel};
 
 pub(crate) fn run() -> Result {
     Profile::Tests.choose();
@@ -23,6 +23,11 @@ pub(crate) fn run() -> Result {
     lanes.push(Box::new(move |steps| site::add_steps(steps, installed)));
     lanes.push(Box::new(move |steps| tool_steps(steps, built, python)));
     steps.side_by_side(lanes);
+    if cfg!(target_os = "linux") {
+        steps.run("comparison with other tools", rivals::test);
+    } else {
+        steps.skip("comparison with other tools", "only on Linux");
+    }
     steps.finish()
 }
 

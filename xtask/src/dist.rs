@@ -2,12 +2,13 @@
 //! licences.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::Result;
-use crate::release::version;
 use crate::steps::execute;
-use crate::workspace::{cargo, root, target};
+use crate::tools::builds_for;
+use crate::workspace::{cargo, root, target, version};
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
@@ -17,11 +18,25 @@ const MOST_BYTES: u64 = 17 << 20;
 /// What lies beside the program, relative to the root.
 const BESIDE: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
-pub(crate) fn run() -> Result {
+/// Why it cannot be built here, if it cannot.
+pub(crate) fn missing() -> Option<&'static str> {
     if Command::new("musl-gcc").arg("--version").output().is_err() {
-        return Err("please install a C compiler for musl (Debian's package musl-tools)".into());
+        return Some("no C compiler for musl (Debian's package musl-tools)");
     }
-    execute(Command::new("rustup").args(["target", "add", TARGET]))?;
+    (!builds_for(TARGET)).then_some("no standard library of Rust for musl")
+}
+
+/// `cargo xtask dist`
+pub(crate) fn run() -> Result {
+    println!("{}", build()?.display());
+    Ok(())
+}
+
+/// Builds the archive, and returns its path.
+pub(crate) fn build() -> Result<PathBuf> {
+    if let Some(reason) = missing() {
+        return Err(reason.into());
+    }
     execute(&mut cargo(&["build", "--release", "--locked", "--package", "deltachain-cli", "--target", TARGET])?)?;
 
     let name = format!("deltachain-{}-{TARGET}", version()?);
@@ -47,5 +62,6 @@ pub(crate) fn run() -> Result {
         return Err(format!("the program is longer than {MOST_BYTES} bytes").into());
     }
     let archive = format!("{name}.tar.gz");
-    execute(Command::new("tar").args(["-czf", &archive, &name]).current_dir(target()?.join("dist")))
+    execute(Command::new("tar").args(["-czf", &archive, &name]).current_dir(target()?.join("dist")))?;
+    Ok(target()?.join("dist").join(archive))
 }

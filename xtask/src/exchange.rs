@@ -6,9 +6,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::Result;
-use crate::python::Python;
 use crate::workspace::{build_tool, root, tool};
+use crate::{Result, rivals};
 
 const PROOF: &str = "e2e/exchange";
 
@@ -28,14 +27,10 @@ pub(crate) fn run(Arguments { directory }: &Arguments) -> Result {
     }
     states.sort();
     build_tool()?;
-    let python = Python::with("rivals-venv", &["bench/rivals/requirements.txt"])?;
+    let python = rivals::environment()?;
     let mut words: Vec<OsString> = vec!["proof.py".into(), tool()?.into()];
     words.extend(states.into_iter().map(OsString::from));
     python.run(PROOF, &words)?;
-    // Another package's reader. It is installed without its dependencies, because most of them need a GPU.
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    python.run(PROOF, &[&pip[..], &["--requirement", "requirements.txt"]].concat())?;
-    python.run(PROOF, &[&pip[..], &["--no-deps", "modelexpress==0.7.0"]].concat())?;
     let words = ["modelexpress_reader.py".into(), tool()?.into(), root()?.join("testdata").into()];
     python.run::<OsString>(PROOF, &words)
 }

@@ -2,6 +2,8 @@
 //!
 //! A task is a file of this crate with a `run` function, and a variant of [`Task`].
 
+mod address;
+mod artefacts;
 mod bench;
 mod bundle;
 mod check;
@@ -12,6 +14,7 @@ mod deny;
 mod differential;
 mod directions;
 mod dist;
+mod emulated;
 mod endurance;
 mod engines;
 mod exchange;
@@ -82,6 +85,9 @@ enum Task {
         /// For every Linux with glibc 2.28, not only for systems like this machine's
         #[arg(long)]
         manylinux: bool,
+        /// The same for aarch64; tested in qemu, if it is installed
+        #[arg(long, conflicts_with = "manylinux")]
+        aarch64: bool,
     },
     /// The store under kills, faults, a bad network and rivals, for an hour
     Endurance(endurance::Arguments),
@@ -89,7 +95,7 @@ enum Task {
     Memory(memory::Arguments),
     /// Time kernels and whole operations; writes docs/benchmarks.md
     Bench(bench::Arguments),
-    /// Compare with other tools on the same pairs of checkpoints; writes bench/rivals/RESULTS.md and rivals.svg
+    /// Compare with other tools on the same pairs of checkpoints; writes bench/rivals/RESULTS.md and tables
     Rivals(rivals::Arguments),
     /// The Python package with the real vLLM on the CPU: 6 GB and half an hour; writes tables of docs/engines.md
     Engines {
@@ -132,7 +138,7 @@ fn main() -> ExitCode {
         Task::Bundle => bundle::run(),
         Task::Differential { long } => differential::run(long),
         Task::Js => js::run(),
-        Task::Wheel { manylinux } => wheel::run(manylinux),
+        Task::Wheel { manylinux, aarch64 } => wheel::run(manylinux, aarch64),
         Task::Endurance(arguments) => endurance::run(&arguments),
         Task::Memory(arguments) => memory::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
@@ -167,9 +173,14 @@ mod tests {
     fn arguments_are_checked() {
         Task::command().debug_assert();
         let parse = |text: &str| Task::try_parse_from(["cargo xtask"].into_iter().chain(text.split_whitespace()));
-        for right in
-            ["ci", "fuzz link --seconds 5", "bench data --mebibytes 64,128", "release --record", "endurance kill"]
-        {
+        for right in [
+            "ci",
+            "fuzz link --seconds 5",
+            "bench data --mebibytes 64,128",
+            "release --record",
+            "endurance kill",
+            "rivals --method own.py --only own --only compact --rounds 1",
+        ] {
             assert!(parse(right).is_ok(), "{right}");
         }
         for wrong in [
@@ -182,6 +193,8 @@ mod tests {
             "bench --long --mebibytes 1",
             "rivals --rounds 0",
             "rivals a b",
+            "rivals --method",
+            "wheel --manylinux --aarch64",
             "fuzz --seconds 0",
             "fuzz --seeds link",
             "release",

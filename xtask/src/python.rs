@@ -48,6 +48,11 @@ impl Python {
         Ok(Self(python))
     }
 
+    /// An interpreter that was made otherwise.
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
     /// The interpreter.
     pub(crate) fn path(&self) -> &Path {
         &self.0

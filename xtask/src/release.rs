@@ -1,18 +1,20 @@
-//! `cargo xtask release --dry-run`: all that can be known before a release: versions agree, packages are whole and build from
-//! what is in them, the public interface is the recorded one, the library and the wheel pass as users get them. Publishing
-//! itself is for people (CONTRIBUTING.md).
+//! `cargo xtask release --dry-run`: all that can be known before a release: versions and addresses agree, packages are whole
+//! and build from what is in them, the public interface is the recorded one, the library and the wheel pass as users get
+//! them. The files of the release are then in `target/artefacts`. Publishing itself is for people (CONTRIBUTING.md).
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
 
+use crate::artefacts::Artefacts;
 use crate::python::Python;
 use crate::steps::{Steps, execute};
 use crate::tools::installed;
-use crate::workspace::{build_runner, cargo, root};
-use crate::{Result, conformance, wheel};
+use crate::workspace::{build_runner, cargo, root, target, value, version};
+use crate::{Result, address, bundle, conformance, dist, node, wheel};
 
 /// The crates that are published, each after those that it needs.
 const CRATES: [&str; 5] =
@@ -25,7 +27,7 @@ const PUBLIC_API: &str = "0.52.0";
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Arguments {
-    /// Versions agree, packages build from what is in them, the public interface is as recorded, tests pass
+    /// Versions agree, packages build, the public interface is as recorded, tests pass; and all files of a release
     #[arg(long)]
     dry_run: bool,
     /// Record the public interface
@@ -42,9 +44,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result {
 
 fn dry_run() -> Result {
     let mut steps = Steps::default();
+    let mut artefacts = Artefacts::begin()?;
     steps.run("versions agree", versions_agree);
     steps.run("nothing is uncommitted", is_clean);
-    steps.run("Rust packages build from what is in them", || package(&["--locked"]));
+    address::add_steps(&mut steps);
+    if steps.run("Rust packages build from what is in them", || package(&["--locked"])) {
+        steps.run("crates", || {
+            let packed = |name| Result::Ok(target()?.join(format!("package/{name}-{}.crate", version()?)));
+            CRATES.iter().try_for_each(|name| artefacts.add(&packed(name)?, "built from what is in it"))
+        });
+    } else {
+        artefacts.miss("crates", "they could not be packed");
+    }
     for name in LIBRARIES {
         steps.run(&format!("public interface of {name}"), || {
             if interface(name)? == fs::read_to_string(recorded(name)?)? {
@@ -56,18 +67,56 @@ fn dry_run() -> Result {
     // `cargo xtask test` tries what `cargo test` builds.
     let runner = steps.run("conformance runner", build_runner);
     conformance::add_library(&mut steps, runner);
-    wheel::add_steps(&mut steps, runner);
-    steps.run("description of the Python wheel", || {
-        let wheel = wheel::build_for_this_machine()?;
-        let python = Python::with("venv-release", &["python/requirements-release.txt"])?;
-        execute(Command::new(python.path()).args(["-m", "twine", "check", "--strict"]).arg(wheel))
-    });
-    steps.run("npm package", || {
-        let folder = root()?.join("js");
-        execute(Command::new("npm").args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(&folder))?;
-        execute(Command::new("npm").args(["pack", "--dry-run"]).current_dir(folder))
-    });
+    add_artefacts(&mut steps, &mut artefacts, runner);
     steps.finish()
+}
+
+/// What is built for users, beside the crates, and what is said of all of it.
+fn add_artefacts(steps: &mut Steps, artefacts: &mut Artefacts, runner: bool) {
+    let wheels = [
+        ("wheel for this processor", wheel::add_manylinux_steps as fn(&mut Steps, bool) -> _, "tested on this machine"),
+        ("wheel for aarch64", wheel::add_aarch64_steps, "tested in qemu-aarch64"),
+    ];
+    for (what, build, tested) in wheels {
+        match build(steps, runner) {
+            Some((wheel, passed)) => {
+                let tried = if passed { tested } else { "UNVERIFIED: its tests did not run, or did not pass" };
+                steps.run(&format!("{what}: description"), || {
+                    artefacts.add(&wheel, tried)?;
+                    let python = Python::with("venv-release", &["python/requirements-release.txt"])?;
+                    execute(Command::new(python.path()).args(["-m", "twine", "check", "--strict"]).arg(&wheel))
+                });
+            }
+            None => artefacts.miss(what, "see the steps"),
+        }
+    }
+    if let Some(reason) = dist::missing() {
+        steps.skip("static tool", reason);
+        artefacts.miss("static tool", reason);
+    } else {
+        steps.run("static tool", || artefacts.add(&dist::build()?, "its demo was run on this machine"));
+    }
+    if node::install(steps) {
+        steps.run("npm package", || {
+            let folder = target()?.join("npm");
+            fs::create_dir_all(&folder)?;
+            let words = [OsStr::new("pack"), OsStr::new("--pack-destination"), folder.as_os_str()];
+            node::run("npm", &words)?;
+            artefacts
+                .add(&folder.join(format!("deltachain-reader-{}.tgz", version()?)), "packed; `cargo xtask js` tests it")
+        });
+    } else {
+        artefacts.miss("npm package", "no Node, or its packages could not be installed");
+    }
+    if runner {
+        steps.run("conformance bundle", || {
+            artefacts.add(&bundle::write(&target()?)?, "packed; `cargo xtask conformance` tests it")
+        });
+    } else {
+        artefacts.miss("conformance bundle", "no runner");
+    }
+    steps.run("bill of materials", || artefacts.write_bill());
+    steps.run("provenance and checksums", || artefacts.finish());
 }
 
 /// Makes the packages of all crates, as they would be published.
@@ -75,19 +124,6 @@ pub(crate) fn package(options: &[&str]) -> Result {
     let packages = CRATES.iter().flat_map(|name| ["--package", name]);
     let words = ["package"].into_iter().chain(options.iter().copied()).chain(packages);
     execute(&mut cargo(&words.collect::<Vec<_>>())?)
-}
-
-/// The version of the library, which is that of everything.
-pub(crate) fn version() -> Result<String> {
-    value("Cargo.toml", "version = ")
-}
-
-/// What stands between the first quotes of the first line that begins so.
-fn value(file: &str, start: &str) -> Result<String> {
-    let text = fs::read_to_string(root()?.join(file))?;
-    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(start));
-    let quoted = line.and_then(|line| line.split('"').nth(1));
-    Ok(quoted.ok_or_else(|| format!("{file} has no line `{start}`"))?.to_owned())
 }
 
 fn versions_agree() -> Result {

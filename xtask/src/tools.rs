@@ -1,4 +1,5 @@
-//! Cargo subcommands that tasks use, of fixed versions: installed into the target folder when they are missing there.
+//! Cargo subcommands that tasks use, of fixed versions: installed into the target folder when they are missing there; and
+//! standard libraries for other machines.
 
 use std::env;
 use std::path::PathBuf;
@@ -7,6 +8,11 @@ use std::process::Command;
 use crate::Result;
 use crate::steps::execute;
 use crate::workspace::{cargo, target};
+
+/// Whether Rust can build for this kind of machine: installs its standard library if rustup has it.
+pub(crate) fn builds_for(target: &str) -> bool {
+    execute(Command::new("rustup").args(["target", "add", target])).is_ok()
+}
 
 /// The program of this name and version.
 pub(crate) fn installed(name: &str, version: &str) -> Result<PathBuf> {

@@ -1,5 +1,6 @@
 //! `cargo xtask wheel`: the Python package as a wheel, and its tests against the wheel, installed in an environment of
-//! its own. With `--manylinux` the wheel runs on every Linux with glibc 2.28 or later, whatever this machine has.
+//! its own. With `--manylinux` the wheel runs on every Linux with glibc 2.28 or later, whatever this machine has. That for
+//! aarch64 is tested in qemu, where that is installed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,13 +9,16 @@ use std::process::Command;
 use crate::conformance::quoted;
 use crate::python::Python;
 use crate::steps::{Steps, execute, say};
+use crate::tools::builds_for;
 use crate::workspace::{Profile, build_runner, root, target};
-use crate::{Result, bundle, conformance};
+use crate::{Result, bundle, conformance, emulated};
 
 /// What builds wheels, and what tests them.
 const BUILD: [&str; 1] = ["python/requirements-build.txt"];
 const BUILD_MANYLINUX: [&str; 2] = ["python/requirements-build.txt", "python/requirements-manylinux.txt"];
 const TEST: [&str; 1] = ["python/requirements-test.txt"];
+
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
 /// The largest wheel that users are to fetch.
 const MOST_BYTES: u64 = 12 << 20;
@@ -26,14 +30,19 @@ enum For {
     This,
     /// Those with glibc 2.28 or later, by the linker of Zig.
     Manylinux,
+    /// The same on aarch64.
+    Aarch64,
 }
 
-/// `cargo xtask wheel [--manylinux]`
-pub(crate) fn run(manylinux: bool) -> Result {
-    let systems = if manylinux { For::Manylinux } else { For::This };
+/// `cargo xtask wheel [--manylinux | --aarch64]`
+pub(crate) fn run(manylinux: bool, aarch64: bool) -> Result {
     let mut steps = Steps::default();
     let runner = steps.run("conformance runner", build_runner);
-    steps_for(systems, &mut steps, runner);
+    if aarch64 {
+        add_aarch64_steps(&mut steps, runner);
+    } else {
+        steps_for(if manylinux { For::Manylinux } else { For::This }, &mut steps, runner);
+    }
     steps.finish()
 }
 
@@ -42,42 +51,81 @@ pub(crate) fn add_steps(steps: &mut Steps, runner: bool) {
     steps_for(For::This, steps, runner);
 }
 
-fn steps_for(systems: For, steps: &mut Steps, runner: bool) {
+/// The same as users get it, on Linux on this machine's processor. Returns it, and whether all tests passed.
+pub(crate) fn add_manylinux_steps(steps: &mut Steps, runner: bool) -> Option<(PathBuf, bool)> {
+    steps_for(For::Manylinux, steps, runner)
+}
+
+/// The same for aarch64. Without qemu the tests are skipped.
+pub(crate) fn add_aarch64_steps(steps: &mut Steps, runner: bool) -> Option<(PathBuf, bool)> {
+    const TESTS: &str = "Python package in qemu-aarch64";
+    if !builds_for(AARCH64) {
+        steps.skip("wheel for aarch64", "no standard library of Rust for it");
+        return None;
+    }
+    let Some(wheel) = steps.get("wheel for aarch64", || build(For::Aarch64)) else {
+        steps.skip(TESTS, "no wheel");
+        return None;
+    };
+    if let Some(reason) = emulated::missing() {
+        steps.skip(TESTS, reason);
+        return Some((wheel, false));
+    }
+    let python = steps.get("wheel in qemu-aarch64", || {
+        emulated::python(&wheel, TEST[0], &Python::with("venv-manylinux", &BUILD_MANYLINUX)?)
+    });
+    let Some(python) = python else {
+        steps.skip(TESTS, "no environment");
+        return Some((wheel, false));
+    };
+    let passed = steps.run(TESTS, || python.run("python/tests", &["-m", "pytest", "--quiet", "."]));
+    let conformance = add_conformance(steps, "conformance in qemu-aarch64", &python, runner);
+    Some((wheel, passed && conformance))
+}
+
+fn steps_for(systems: For, steps: &mut Steps, runner: bool) -> Option<(PathBuf, bool)> {
     let Some(wheel) = steps.get("wheel", || build(systems)) else {
         steps.skip("Python package", "no wheel");
         steps.skip("conformance of the Python package", "no wheel");
-        return;
+        return None;
     };
     let python = steps.get("wheel in an empty environment", || install(&wheel));
-    match &python {
-        // From another folder than the sources, which would be imported instead.
-        Some(python) => {
-            steps.run("Python package", || {
-                let mut pytest = vec!["-m".to_owned(), "pytest".to_owned(), "--quiet".to_owned(), ".".to_owned()];
-                // For the tutorial about readers.
-                let folder = tempfile::tempdir()?;
-                if runner {
-                    pytest.push(format!("--kit={}", bundle::write(folder.path())?.display()));
-                }
-                python.run("python/tests", &pytest)
-            });
-            steps.run("examples in the Python package's documentation", || {
-                let modules = "import doctest, sys; from deltachain import _chain, _files, _keys, _publisher, _tensors; \
-                               sys.exit(sum(doctest.testmod(m).failed for m in (_chain, _files, _keys, _publisher, _tensors)))";
-                python.run("python/tests", &["-c", modules])
-            });
-        }
-        None => steps.skip("Python package", "no environment"),
+    let Some(python) = python else {
+        steps.skip("Python package", "no environment");
+        steps.skip("conformance of the Python package", "no environment");
+        return Some((wheel, false));
+    };
+    // From another folder than the sources, which would be imported instead.
+    let passed = [
+        steps.run("Python package", || {
+            let mut pytest = vec!["-m".to_owned(), "pytest".to_owned(), "--quiet".to_owned(), ".".to_owned()];
+            // For the tutorial about readers.
+            let folder = tempfile::tempdir()?;
+            if runner {
+                pytest.push(format!("--kit={}", bundle::write(folder.path())?.display()));
+            }
+            python.run("python/tests", &pytest)
+        }),
+        steps.run("examples in the Python package's documentation", || {
+            let modules = "import doctest, sys; from deltachain import _chain, _files, _keys, _publisher, _tensors; \
+                           sys.exit(sum(doctest.testmod(m).failed for m in (_chain, _files, _keys, _publisher, _tensors)))";
+            python.run("python/tests", &["-c", modules])
+        }),
+        add_conformance(steps, "conformance of the Python package", &python, runner),
+    ];
+    Some((wheel, !passed.contains(&false)))
+}
+
+/// The vectors against a package.
+fn add_conformance(steps: &mut Steps, name: &str, python: &Python, runner: bool) -> bool {
+    if !runner {
+        steps.skip(name, "no runner");
+        return false;
     }
-    match &python {
-        Some(python) if runner => {
-            steps.run("conformance of the Python package", || {
-                let testee = root()?.join("python/tests/testee.py");
-                conformance::measure_part(&[&quoted(python.path()), &quoted(&testee)], &[])
-            });
-        }
-        _ => steps.skip("conformance of the Python package", "no runner or no environment"),
-    }
+    steps.run(name, || {
+        let testee = root()?.join("python/tests/testee.py");
+        conformance::measure_part(&[&quoted(python.path()), &quoted(&testee)], &[])
+    })
 }
 
 /// Builds the wheel for systems that are no older than this machine's.
@@ -89,7 +137,7 @@ pub(crate) fn build_for_this_machine() -> Result<PathBuf> {
 fn build(systems: For) -> Result<PathBuf> {
     let python = match systems {
         For::This => Python::with("venv-maturin", &BUILD)?,
-        For::Manylinux => Python::with("venv-manylinux", &BUILD_MANYLINUX)?,
+        For::Manylinux | For::Aarch64 => Python::with("venv-manylinux", &BUILD_MANYLINUX)?,
     };
     let folder = target()?.join("wheels");
     if folder.exists() {
@@ -98,7 +146,10 @@ fn build(systems: For) -> Result<PathBuf> {
     let mut maturin = Command::new(python.path());
     let profile = Profile::chosen();
     maturin.args(["-m", "maturin", "build", "--locked", "--profile", profile.name(), "--out"]).arg(&folder);
-    if matches!(systems, For::Manylinux) {
+    if matches!(systems, For::Aarch64) {
+        maturin.args(["--target", AARCH64]);
+    }
+    if !matches!(systems, For::This) {
         // Other compilers, so that nothing can be shared. They are found where the interpreter is.
         let target = target()?.join("manylinux");
         let own = python.path().parent().map(PathBuf::from);

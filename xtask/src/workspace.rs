@@ -77,6 +77,19 @@ pub(crate) fn cargo(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
+/// The version of the library, which is that of everything.
+pub(crate) fn version() -> Result<String> {
+    value("Cargo.toml", "version = ")
+}
+
+/// What stands between the first quotes of the first line that begins so.
+pub(crate) fn value(file: &str, start: &str) -> Result<String> {
+    let text = fs::read_to_string(root()?.join(file))?;
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(start));
+    let quoted = line.and_then(|line| line.split('"').nth(1));
+    Ok(quoted.ok_or_else(|| format!("{file} has no line `{start}`"))?.to_owned())
+}
+
 /// The kind of machine that a compiler builds for by itself.
 pub(crate) fn host(rustc: &mut Command) -> Result<String> {
     let output = rustc.arg("-vV").output()?;
