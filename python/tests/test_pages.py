@@ -26,6 +26,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,15 @@ class Page:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         tools = str(Path(sys.executable).parent)
-        self.environment = os.environ | {"PATH": os.pathsep.join([tools, os.environ["PATH"]]), "PYTHONUNBUFFERED": "1"}
+        # Of every program that is started.
+        self.options: dict[str, Any] = {
+            "cwd": folder,
+            "env": os.environ | {"PATH": os.pathsep.join([tools, os.environ["PATH"]]), "PYTHONUNBUFFERED": "1"},
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "text": True,
+        }
         self.ports = {port: free_port() for port in PORTS}
         self.printed = ""
         self.is_second = False
@@ -104,12 +113,7 @@ class Page:
         """What a command prints; it must end well."""
         ran = subprocess.run(
             command,
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            **self.options,
             timeout=PATIENCE,
             check=False,
         )
@@ -139,12 +143,7 @@ class Page:
     def start_second(self, text: str) -> None:
         self.second = subprocess.Popen(
             ["bash", "-c", text],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            **self.options,
             start_new_session=True,
         )
         self.lines, self.unread = queue.Queue(), ""

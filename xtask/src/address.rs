@@ -29,9 +29,8 @@ pub(crate) fn add_steps(steps: &mut Steps) {
         let output = cargo(&["metadata", "--locked", "--no-deps", "--format-version", "1"])?.output()?;
         let npm = serde_json::from_slice(&fs::read(root()?.join("js/package.json"))?)?;
         let python = fs::read_to_string(root()?.join("python/pyproject.toml"))?;
-        let citation = root()?.join("CITATION.cff");
-        let citation = if citation.exists() { Some(fs::read_to_string(citation)?) } else { None };
-        everywhere(&serde_json::from_slice(&output.stdout)?, &python, &npm, citation.as_deref())
+        let citation = fs::read_to_string(root()?.join("CITATION.cff"))?;
+        everywhere(&serde_json::from_slice(&output.stdout)?, &python, &npm, &citation)
     });
     if let Some(None) = found {
         steps.skip("address before a release", "the project has no address yet");
@@ -40,7 +39,7 @@ pub(crate) fn add_steps(steps: &mut Steps) {
 }
 
 /// The address, if there is one. An error if one file has it and another has not.
-fn everywhere(metadata: &Value, python: &str, npm: &Value, citation: Option<&str>) -> Result<Option<String>> {
+fn everywhere(metadata: &Value, python: &str, npm: &Value, citation: &str) -> Result<Option<String>> {
     let packages = metadata["packages"].as_array().ok_or("cargo lists no packages")?;
     let published = |package: &&Value| package["publish"].is_null();
     let crates = packages.iter().filter(published);
@@ -49,9 +48,7 @@ fn everywhere(metadata: &Value, python: &str, npm: &Value, citation: Option<&str
     said.push(("python/pyproject.toml: Repository in [project.urls]".into(), line(python, "Repository =")));
     said.push(("js/package.json: repository.url".into(), npm["repository"]["url"].as_str()));
     said.push(("js/package.json: homepage".into(), npm["homepage"].as_str()));
-    if let Some(citation) = citation {
-        said.push(("CITATION.cff: repository-code".into(), line(citation, "repository-code:")));
-    }
+    said.push(("CITATION.cff: repository-code".into(), line(citation, "repository-code:")));
     // npm writes "git+https://a.git" for "https://a".
     let plain = |address: &str| address.trim_start_matches("git+").trim_end_matches(".git").to_owned();
     let address = said.iter().find_map(|(_, address)| address.map(plain));
@@ -104,9 +101,9 @@ mod tests {
         let python = "[project.urls]\nRepository = \"https://a.example/d\"\n";
         let citation = "title: d\nrepository-code: \"https://a.example/d\"\n";
         let cargo = metadata(json!(address));
-        assert_eq!(everywhere(&cargo, python, &npm, Some(citation)).unwrap().as_deref(), Some(address));
+        assert_eq!(everywhere(&cargo, python, &npm, citation).unwrap().as_deref(), Some(address));
         let none = metadata(Value::Null);
-        assert_eq!(everywhere(&none, "", &json!({}), Some("title: d\n")).unwrap(), None);
+        assert_eq!(everywhere(&none, "", &json!({}), "title: d\n").unwrap(), None);
 
         for (cargo, python, npm, citation, place) in [
             (&none, python, &npm, citation, "in: Cargo.toml of \"deltachain\""),
@@ -121,7 +118,7 @@ mod tests {
                 "js/package.json: homepage, CITATION.cff: repository-code",
             ),
         ] {
-            let error = everywhere(cargo, python, npm, Some(citation)).unwrap_err().to_string();
+            let error = everywhere(cargo, python, npm, citation).unwrap_err().to_string();
             assert!(error.ends_with(place), "{error}");
         }
     }

@@ -321,11 +321,17 @@ impl Shared {
         }
         let before = state.seats[at].record.clone();
         let is_due = state.seats[at].saw(target, &found);
-        let is_to_change = is_due && found.as_ref().is_ok_and(|found| !found.is_wanted);
-        let (mut state, found) = match self.prepare(state, server, target, is_to_change) {
-            (state, Ok(true)) => (state, found),
-            (_, Ok(false)) => return,
-            (state, Err(error)) => (state, Err(error)),
+        let found = match found {
+            Ok(found) if is_due && !found.is_wanted => {
+                let ready;
+                (state, ready) = self.prepare(state, server, target);
+                match ready {
+                    Ok(true) => Ok(found),
+                    Ok(false) => return,
+                    Err(error) => Err(error),
+                }
+            }
+            found => found,
         };
         let outcome = match found {
             // Nothing has happened to a server that was found with its version.
@@ -375,10 +381,9 @@ impl Shared {
         mut state: MutexGuard<'a, State>,
         server: &Server,
         target: &Target,
-        is_to_change: bool,
     ) -> (MutexGuard<'a, State>, Result<bool>) {
         let end = Instant::now() + server.timeout();
-        while is_to_change && Instant::now() < end {
+        while Instant::now() < end {
             drop(state);
             let ready = self.client.is_ready(server, &target.version);
             state = self.lock();
