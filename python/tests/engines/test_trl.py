@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from small_model import TEXTS, assert_is, torch, transformers, version, write_checkpoint
-from stand_in import UPDATE, StandIn
+from stand_in import READY, UPDATE, StandIn
 
 import deltachain as dc
 from deltachain.transformers import as_saved
@@ -156,7 +156,7 @@ def test_servers_have_each_version_when_the_sync_ends(base: Path, tmp_path: Path
     trained.train()
     begin = ["/collective_rpc deltachain_state", "/init_weight_transfer_engine"]
     paths = [path for path, _ in server.calls]
-    assert paths == [*begin, *[*UPDATE, "/resume"] * 4, "/collective_rpc deltachain_state"]
+    assert paths == [*begin, *[READY, *UPDATE, "/resume"] * 4, "/collective_rpc deltachain_state"]
     assert server.version == f"3@{digests[-1][:12]}"
     assert len(set(digests)) == 4
     assert_is(version(url), trained.model)
