@@ -54,7 +54,7 @@ pub struct TrustStatus {
     pub trust: Trust,
     /// The newest signed head that has been met, by version and digest of its commit.
     pub seen: Option<(u64, Digest)>,
-    /// The trusted keys that have signed the version shown; empty if that is not known, because it is older than the trust.
+    /// The trusted keys that have signed the version shown; empty if that is not known, as it is older than the trust.
     pub signed_by: Vec<VerifierKey>,
 }
 
@@ -75,7 +75,7 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
     };
     let files = record.files.into_iter();
     let trust = TrustRecord::read(directory)?.map(|TrustRecord { trust, seen, signed }| {
-        let signed_by = signed.filter(|(commit, _)| *commit == record.commit).map(|(_, by)| by);
+        let signed_by = signed.into_iter().find_map(|(commit, by)| (commit == record.commit).then_some(by));
         TrustStatus { trust, seen, signed_by: signed_by.unwrap_or_default() }
     });
     Ok(Some(DirectoryStatus {

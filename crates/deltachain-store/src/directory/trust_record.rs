@@ -21,8 +21,8 @@ pub(crate) struct TrustRecord {
     pub(crate) trust: Trust,
     /// The newest signed head that has been met: version, and digest of the commit.
     pub(crate) seen: Option<(u64, Digest)>,
-    /// The commit that was planned last, and which trusted keys have signed it.
-    pub(crate) signed: Option<(Digest, Vec<VerifierKey>)>,
+    /// Which trusted keys have signed the commit that was planned last, and the one that was held then.
+    pub(crate) signed: Vec<(Digest, Vec<VerifierKey>)>,
 }
 
 impl TrustRecord {
@@ -77,7 +77,10 @@ impl TrustRecord {
         Ok(Self {
             trust: Trust::new(keys_of(&keys)?, quorum)?,
             seen: seen.map(|Seen { version, commit }| Ok((version, digest_of(&commit)?))).transpose()?,
-            signed: signed.map(|Signed { commit, by }| Ok((digest_of(&commit)?, keys_of(&by)?))).transpose()?,
+            signed: signed
+                .iter()
+                .map(|Signed { commit, by }| Ok((digest_of(commit)?, keys_of(by)?)))
+                .collect::<Result<_>>()?,
         })
     }
 }
@@ -89,7 +92,7 @@ struct Document {
     keys: Vec<String>,
     quorum: usize,
     seen: Option<Seen>,
-    signed: Option<Signed>,
+    signed: Vec<Signed>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -113,7 +116,11 @@ impl Document {
             keys: texts(record.trust.keys()),
             quorum: record.trust.quorum(),
             seen: record.seen.map(|(version, commit)| Seen { version, commit: commit.to_string() }),
-            signed: record.signed.as_ref().map(|(commit, by)| Signed { commit: commit.to_string(), by: texts(by) }),
+            signed: record
+                .signed
+                .iter()
+                .map(|(commit, by)| Signed { commit: commit.to_string(), by: texts(by) })
+                .collect(),
         }
     }
 }
@@ -131,11 +138,11 @@ mod tests {
         assert_eq!(TrustRecord::read(directory.path()).unwrap(), None);
         TrustRecord::remove(directory.path()).unwrap();
         let commit = Digest::of_bytes(b"commit");
-        let mut record = TrustRecord { trust: Trust::new([key.clone()], 1).unwrap(), seen: None, signed: None };
+        let mut record = TrustRecord { trust: Trust::new([key.clone()], 1).unwrap(), seen: None, signed: Vec::new() };
         for _ in 0..2 {
             record.write(directory.path()).unwrap();
             assert_eq!(TrustRecord::read(directory.path()).unwrap().as_ref(), Some(&record));
-            (record.seen, record.signed) = (Some((7, commit)), Some((commit, vec![key.clone()])));
+            (record.seen, record.signed) = (Some((7, commit)), vec![(commit, vec![key.clone()])]);
         }
         let path = directory.path().join(FILE);
         let text = fs::read_to_string(&path).unwrap();

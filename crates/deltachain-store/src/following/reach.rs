@@ -228,7 +228,7 @@ impl Reader {
             }
             let plan = plan?;
             if let Some(trust) = &self.trust {
-                trust.record(&plan)?;
+                trust.record(&plan, to.held().map(|held| held.commit))?;
             }
             if let Some(head) = plan.signed.as_ref().and_then(|signed| signed.unsigned_head) {
                 let text = format!(

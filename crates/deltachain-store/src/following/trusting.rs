@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use deltachain::chain::{Plan, Planner, Signed, Trust};
+use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
 use crate::directory::trust_record::TrustRecord;
@@ -22,7 +23,7 @@ pub(crate) struct Trusting {
 impl Trusting {
     /// In memory: what is seen is forgotten when the process ends.
     pub(crate) fn in_memory(trust: Trust) -> Self {
-        Self::new(TrustRecord { trust, seen: None, signed: None }, None)
+        Self::new(TrustRecord { trust, seen: None, signed: Vec::new() }, None)
     }
 
     fn new(record: TrustRecord, directory: Option<PathBuf>) -> Self {
@@ -48,7 +49,7 @@ impl Trusting {
                 .in_file(directory)),
             };
         };
-        let (seen, signed) = before.map_or((None, None), |before| (before.seen, before.signed));
+        let (seen, signed) = before.map(|before| (before.seen, before.signed)).unwrap_or_default();
         let record = TrustRecord { trust, seen, signed };
         record.write(directory)?;
         Ok(Some(Self::new(record, Some(directory.to_owned()))))
@@ -60,15 +61,18 @@ impl Trusting {
         planner.trust(trust, seen.filter(|_| counts_seen))
     }
 
-    /// Records what a plan has found out, before it is followed.
+    /// Records what a plan has found out, before it is followed. If it fails, the commit that is `held` stays.
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn record(&self, plan: &Plan) -> Result<()> {
+    pub(crate) fn record(&self, plan: &Plan, held: Option<Digest>) -> Result<()> {
         let Some(Signed { by, seen, unsigned_head }) = &plan.signed else { return Ok(()) };
         *self.skipped.lock().unwrap_or_else(PoisonError::into_inner) = *unsigned_head;
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = TrustRecord { trust: record.trust.clone(), seen: *seen, signed: Some((plan.commit, by.clone())) };
+        let mut signed = record.signed.clone();
+        signed.retain(|(commit, _)| *commit != plan.commit && Some(*commit) == held);
+        signed.push((plan.commit, by.clone()));
+        let now = TrustRecord { trust: record.trust.clone(), seen: *seen, signed };
         if now != *record {
             self.directory.iter().try_for_each(|directory| now.write(directory))?;
             *record = now;

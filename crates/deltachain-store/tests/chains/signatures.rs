@@ -214,6 +214,7 @@ fn what_was_seen_counts_although_it_could_not_be_built() {
     let status = inspect_directory(&chain.directory()).unwrap().unwrap();
     let recorded = status.trust.unwrap();
     assert_eq!((status.version, recorded.seen), (2, Some((3, published.commit))));
+    assert_eq!(recorded.signed_by, vec![key("a").public().clone()], "of the version that is here");
     chain.store.delete(&[ObjectName::Commit(3)]).unwrap();
     let mut follower = chain.follower();
     keeps(&mut follower, 2, "R-CHN-14");
