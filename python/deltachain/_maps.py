@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ._parts import Part, overlapping
-from ._sums import as_lanes, of_storage
+from ._sums import of_storage
 from ._watch import MOST_BOXES, Place, Source, Storage, Unknown, Watch, Write, forms_of, names_of
 
 __all__ = ["Map", "taken"]
@@ -57,7 +57,6 @@ class Map:
     Attributes:
         reload: tensors of the checkpoint that have to be loaded by the model's loader, and why.
         unused: tensors of the checkpoint that the loader puts nowhere in this process.
-        unmapped: tensors of the model with elements that no tensor of the checkpoint is mapped to.
         targets: for tensors of the checkpoint, the tensors of the model that share memory with what was made of them,
             as far as that was seen.
     """
@@ -65,7 +64,6 @@ class Map:
     def __init__(self) -> None:
         self.reload: dict[str, str] = {}
         self.unused: list[str] = []
-        self.unmapped: list[str] = []
         self.targets: dict[str, set[str]] = {}
         self._memory: list[torch.Tensor] = []
         self._forms: list[tuple[Any, ...]] = []
@@ -77,32 +75,11 @@ class Map:
 
     def into(self) -> dict[str, list[Part]]:
         """The tensors that are mapped, as `Subscriber(into=)` takes them."""
-        return {name: [Part(tensor, index) for tensor, index in self._parts(name)] for name in self._regions}
+        return {name: [self._part(name, region) for region in regions] for name, regions in self._regions.items()}
 
-    def _parts(self, name: str) -> Iterator[tuple[torch.Tensor, tuple[slice, ...]]]:
-        for storage, offset, shape, strides, index in self._regions[name]:
-            own = self._memory[storage].view(self._dtypes[name])
-            yield own.as_strided(shape, strides, offset), index
-
-    def differing(self, name: str, tensor: torch.Tensor) -> int:
-        """How many of the elements that the map says are in the model differ, bit for bit, from a tensor of the
-        checkpoint that has been loaded."""
-        if name not in self._regions:
-            return 0
-        count = 0
-        with torch.inference_mode():
-            for own, index in self._parts(name):
-                given = tensor.detach()[index].to(own.device)
-                width = own.element_size()
-                count += int((as_lanes(own.contiguous(), width) != as_lanes(given.contiguous(), width)).sum())
-        return count
-
-    def prove(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Compares the model with the checkpoint that has just been loaded. What differs is to be reloaded."""
-        for name, tensor in tensors:
-            count = self.differing(name, tensor)
-            if count:
-                self._refuse(name, f"{count} elements have other values after loading")
+    def _part(self, name: str, region: _Region) -> Part:
+        own = self._memory[region.storage].view(self._dtypes[name])
+        return Part(own.as_strided(region.shape, region.strides, region.offset), region.box)
 
     def fits(self, memory: Iterable[tuple[str, torch.Tensor]]) -> bool:
         """Whether the model's tensors are still those that the map was made for, in the same places."""
@@ -164,18 +141,7 @@ def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Mapp
             made.reload[name] = f"no copy of it was seen, and none that explains {min(hidden)}"
         else:
             made.unused.append(name)
-    made.unmapped = _unmapped(watch, made)
     return made
-
-
-def _unmapped(watch: Watch, made: Map) -> list[str]:
-    """The tensors with elements that no tensor of the checkpoint is mapped to."""
-    mapped: list[dict[Any, int]] = [{} for _ in watch.own]
-    for regions in made._regions.values():
-        for storage, offset, shape, strides, _ in regions:
-            mapped[storage][offset, shape, strides] = math.prod(shape)
-    own = zip(watch.own.values(), mapped, strict=True)
-    return [name for one, places in own if sum(places.values()) * one.width < one.nbytes for name in one.names]
 
 
 def _settled(storage: Storage, refused: dict[str, str]) -> list[Write]:
