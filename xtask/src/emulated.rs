@@ -2,7 +2,7 @@
 //! folder. Nothing is installed on this machine; it needs `qemu-aarch64` (Debian's package qemu-user).
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Result;
@@ -13,6 +13,12 @@ use crate::workspace::{root, target};
 /// Debian's Python; the other packages are those that this one needs.
 const PACKAGES: [&str; 2] = ["python3.11", "libstdc++6"];
 const INTERPRETER: &str = "usr/bin/python3.11";
+
+/// Tests that fork a process with threads. qemu itself ends the child, by an assertion of its own.
+pub(crate) const FORKING: [&str; 2] = [
+    "test_processes.py::test_a_child_cannot_use_its_parents_handles_and_the_parent_goes_on",
+    "test_publisher.py::test_a_child_has_no_publisher",
+];
 
 /// Why there can be no such Python here, if there cannot.
 pub(crate) fn missing() -> Option<&'static str> {
@@ -46,20 +52,29 @@ pub(crate) fn python(wheel: &Path, requirements: &str, pip: &Python) -> Result<P
     install.arg("--target").arg(&packages).arg("--requirement").arg(root()?.join(requirements)).arg(wheel);
     execute(&mut install)?;
 
-    // Tests start their interpreter again: by this program, because the other one runs in qemu only.
-    let program = system.join("usr/bin/python-in-qemu");
-    let script = format!(
-        "#!/bin/sh\nPYTHONPATH='{}' exec qemu-aarch64 -L '{}' -0 \"$0\" '{}' \"$@\"\n",
-        packages.display(),
-        system.display(),
-        system.join(INTERPRETER).display()
-    );
-    fs::write(&program, script)?;
-    execute(Command::new("chmod").arg("+x").arg(&program))?;
-    let python = Python::at(program);
+    // What tests start. The other interpreter runs in qemu only.
+    let programs = system.join("usr/bin");
+    let python = script(
+        &programs.join("python3"),
+        &format!(
+            "PYTHONPATH='{}' exec qemu-aarch64 -L '{}' -0 \"$0\" '{}' \"$@\"",
+            packages.display(),
+            system.display(),
+            system.join(INTERPRETER).display()
+        ),
+    )?;
+    script(&programs.join("deltachain"), &format!("exec '{}' -m deltachain \"$@\"", python.display()))?;
+    let python = Python::at(python);
     python
         .run("", &["-c", "import deltachain, platform; assert platform.machine() == 'aarch64', platform.machine()"])?;
     Ok(python)
+}
+
+/// Makes a program of a line for the shell. Returns its path.
+fn script(path: &Path, line: &str) -> Result<PathBuf> {
+    fs::write(path, format!("#!/bin/sh\n{line}\n"))?;
+    execute(Command::new("chmod").arg("+x").arg(path))?;
+    Ok(path.to_owned())
 }
 
 /// Downloads Debian's packages for aarch64 by an apt of its own, and unpacks them.

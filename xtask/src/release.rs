@@ -75,7 +75,7 @@ fn dry_run() -> Result {
 fn add_artefacts(steps: &mut Steps, artefacts: &mut Artefacts, runner: bool) {
     let wheels = [
         ("wheel for this processor", wheel::add_manylinux_steps as fn(&mut Steps, bool) -> _, "tested on this machine"),
-        ("wheel for aarch64", wheel::add_aarch64_steps, "tested in qemu-aarch64"),
+        ("wheel for aarch64", wheel::add_aarch64_steps, "tested in qemu-aarch64, but for tests that fork"),
     ];
     for (what, build, tested) in wheels {
         match build(steps, runner) {

@@ -78,7 +78,7 @@ pub(crate) fn add_aarch64_steps(steps: &mut Steps, runner: bool) -> Option<(Path
         steps.skip(TESTS, "no environment");
         return Some((wheel, false));
     };
-    let passed = steps.run(TESTS, || python.run("python/tests", &["-m", "pytest", "--quiet", "."]));
+    let passed = add_tests(steps, TESTS, &python, runner, &emulated::FORKING);
     let conformance = add_conformance(steps, "conformance in qemu-aarch64", &python, runner);
     Some((wheel, passed && conformance))
 }
@@ -95,17 +95,8 @@ fn steps_for(systems: For, steps: &mut Steps, runner: bool) -> Option<(PathBuf, 
         steps.skip("conformance of the Python package", "no environment");
         return Some((wheel, false));
     };
-    // From another folder than the sources, which would be imported instead.
     let passed = [
-        steps.run("Python package", || {
-            let mut pytest = vec!["-m".to_owned(), "pytest".to_owned(), "--quiet".to_owned(), ".".to_owned()];
-            // For the tutorial about readers.
-            let folder = tempfile::tempdir()?;
-            if runner {
-                pytest.push(format!("--kit={}", bundle::write(folder.path())?.display()));
-            }
-            python.run("python/tests", &pytest)
-        }),
+        add_tests(steps, "Python package", &python, runner, &[]),
         steps.run("examples in the Python package's documentation", || {
             let modules = "import doctest, sys; from deltachain import _chain, _files, _keys, _publisher, _tensors; \
                            sys.exit(sum(doctest.testmod(m).failed for m in (_chain, _files, _keys, _publisher, _tensors)))";
@@ -114,6 +105,20 @@ fn steps_for(systems: For, steps: &mut Steps, runner: bool) -> Option<(PathBuf, 
         add_conformance(steps, "conformance of the Python package", &python, runner),
     ];
     Some((wheel, !passed.contains(&false)))
+}
+
+/// The tests of a package, but for a few. The tutorial about readers needs the runner.
+fn add_tests(steps: &mut Steps, name: &str, python: &Python, runner: bool, without: &[&str]) -> bool {
+    steps.run(name, || {
+        let mut pytest = ["-m", "pytest", "--quiet", "-rs", "."].map(str::to_owned).to_vec();
+        pytest.extend(without.iter().map(|test| format!("--deselect={test}")));
+        let folder = tempfile::tempdir()?;
+        if runner {
+            pytest.push(format!("--kit={}", bundle::write(folder.path())?.display()));
+        }
+        // From another folder than the sources, which would be imported instead.
+        python.run("python/tests", &pytest)
+    })
 }
 
 /// The vectors against a package.
