@@ -297,7 +297,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             self._change_to(asked, is_sparse=False)
 
     def state(self, follower: str, lease: float) -> dict[str, Any]:
-        """The version of this worker's model, and whether this follower may update it: docs/integrations.md."""
+        """The version of this worker's model, and whether this follower may update it: docs/engines.md."""
         other = None if self._lease is None else self._lease.ask(follower, lease)
         owner, seconds = other or (None, None)
         held = self._held()
