@@ -14,10 +14,10 @@ use crate::workspace::{root, target};
 const PACKAGES: [&str; 2] = ["python3.11", "libstdc++6"];
 const INTERPRETER: &str = "usr/bin/python3.11";
 
-/// Tests that fork a process with threads. qemu itself ends the child, by an assertion of its own.
+/// Tests (as pytest names them) that fork a process with threads. qemu itself ends the child, by an assertion of its own.
 pub(crate) const FORKING: [&str; 2] = [
-    "test_processes.py::test_a_child_cannot_use_its_parents_handles_and_the_parent_goes_on",
-    "test_publisher.py::test_a_child_has_no_publisher",
+    "tests/test_processes.py::test_a_child_cannot_use_its_parents_handles_and_the_parent_goes_on",
+    "tests/test_publisher.py::test_a_child_has_no_publisher",
 ];
 
 /// Why there can be no such Python here, if there cannot.
