@@ -21,6 +21,9 @@ impl MaxLag {
     /// Why a version is too far behind.
     fn exceeded(self, version: u64, status: &FollowStatus) -> Option<String> {
         match (self, status.head, status.newest(version)) {
+            (Self::Time(_), _, Some(newest)) if newest.is_in_future() => {
+                Some(format!("it was the newest at {newest}, which is in the future: a clock was wrong"))
+            }
             (Self::Versions(most), Some(head), _) => {
                 let lag = head.saturating_sub(version);
                 (lag > most).then(|| format!("{lag} versions behind the newest one seen, more than {most}"))
@@ -106,6 +109,7 @@ impl Health {
         let behind = version.and_then(|version| status.newest(version)).map(Time::age);
         let command = status.command.clone().map(|status| CommandHealth::of(status, held.as_ref(), ran.as_ref()));
         let mut health = Self { held, status, command, servers, is_followed, lag, behind, ready: None, problems };
+        health.problems.extend(health.of_times());
         health.problems.extend(health.of_looks());
         health.problems.extend(health.of_command());
         health.problems.extend(max_lag.and_then(|max_lag| health.of_lag(max_lag)));
@@ -120,6 +124,13 @@ impl Health {
 
     pub(crate) fn is_healthy(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// Ages by times that have not come yet would be 0 for ever.
+    fn of_times(&self) -> Option<String> {
+        let FollowStatus { last_look, last_success, .. } = &self.status;
+        let time = (*last_look).max(*last_success).filter(|time| time.is_in_future())?;
+        Some(format!("the last poll was at {time}, which is in the future: a clock was wrong"))
     }
 
     fn of_looks(&self) -> Option<String> {

@@ -27,6 +27,11 @@ impl Time {
         Self::now().0.duration_since(self.0).unwrap_or_default()
     }
 
+    /// Whether a clock was wrong: a time of this machine, by more than what clocks are set back by as a rule.
+    pub(crate) fn is_in_future(self) -> bool {
+        self.0.duration_since(Self::now().0).is_ok_and(|ahead| ahead > Duration::from_mins(1))
+    }
+
     /// Seconds since 1970, as Prometheus counts.
     pub(crate) fn unix_seconds(self) -> f64 {
         self.0.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()

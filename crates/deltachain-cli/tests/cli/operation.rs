@@ -268,6 +268,24 @@ fn metrics_are_shown() {
 }
 
 #[test]
+fn records_of_the_future_are_unhealthy() {
+    let folder = chain(1);
+    assert_eq!(once(&folder, "true").0, Some(0));
+    let future = "2999-01-01T00:00:00.000Z";
+    for key in ["last_look", "last_success"] {
+        let before = folder.read("model/status.json");
+        assert_eq!(status(&folder, &[]).0, Some(0));
+        change_status(&folder, |status| status[key] = future.into());
+        let (code, seen) = status(&folder, &[]);
+        assert!(code == Some(1) && seen["problems"][0].as_str().unwrap().contains("in the future"), "{key}: {seen}");
+        folder.write("model/status.json", before);
+    }
+    change_status(&folder, |status| status["versions"][0]["newest"] = future.into());
+    let (code, seen) = status(&folder, &["--max-lag", "10m"]);
+    assert!(code == Some(1) && seen["problems"][0].as_str().unwrap().contains("in the future"), "{seen}");
+}
+
+#[test]
 fn systemd_hears_when_the_directory_is_ready() {
     let folder = chain(1);
     let socket = UnixDatagram::bind(folder.at("notify")).unwrap();
