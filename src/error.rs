@@ -151,13 +151,41 @@ struct Repr {
     source: Option<std::io::Error>,
 }
 
+/// What a secret key begins with, as text (SPEC-signatures section 23.1).
+pub(crate) const SECRET_KEY: &str = "PRIVATE+KEY+";
+
+/// A text as it may be shown: without what follows the beginning of a secret key, and of URLs without user, password and
+/// query, where tokens and signatures are. Errors are made so; this is for what else a program shows.
+pub fn without_secrets(text: &str) -> String {
+    let is_end = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()".contains(c);
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    let next = |rest: &str| [SECRET_KEY, "://"].iter().filter_map(|begin| Some((rest.find(begin)?, begin.len()))).min();
+    while let Some((at, length)) = next(rest) {
+        let (before, found) = rest.split_at(at + length);
+        let (word, after) = found.split_at(found.find(is_end).unwrap_or(found.len()));
+        shown.push_str(before);
+        if before.ends_with(SECRET_KEY) {
+            shown.push_str("...");
+        } else {
+            let authority = &word[..word.find(['/', '?', '#']).unwrap_or(word.len())];
+            let host = authority.rfind('@').unwrap_or_default();
+            shown.push_str(if host > 0 { "..." } else { "" });
+            let (path, query) = word[host..].split_once('?').unwrap_or((&word[host..], ""));
+            shown.push_str(path);
+            shown.push_str(if query.is_empty() { "" } else { "?..." });
+        }
+        rest = after;
+    }
+    shown + rest
+}
+
 impl Error {
     fn new(class: ErrorClass, rule: Option<&'static str>, message: String) -> Self {
         Self(Box::new(Repr {
             class,
             rule,
             is_in_use: false,
-            message,
+            message: without_secrets(&message),
             section: None,
             offset: None,
             tensor: None,
@@ -234,7 +262,7 @@ impl Error {
     /// Names the file, unless one is named already.
     #[must_use]
     pub fn in_file(mut self, file: impl AsRef<Path>) -> Self {
-        self.0.file.get_or_insert_with(|| file.as_ref().display().to_string());
+        self.0.file.get_or_insert_with(|| without_secrets(&file.as_ref().to_string_lossy()));
         self
     }
 
@@ -375,6 +403,23 @@ mod tests {
         assert_eq!(format!("{error:#}"), r#"IO: reading: no disk (link 2, file a, offset 7, tensor "\u{1b}")"#);
         let error = Error::broken(&crate::rules::HDR_01, "no link");
         assert_eq!(format!("{error:#}"), format!("{} R-HDR-01: no link", error.class()));
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        for (text, shown) in [
+            ("PRIVATE+KEY+run7+0a1b2c3d+AYEK/ALV=", "PRIVATE+KEY+..."),
+            ("no 'PRIVATE+KEY+a+b+c' or PRIVATE+KEY+d", "no 'PRIVATE+KEY+...' or PRIVATE+KEY+..."),
+            ("(https://me:pass@host:8/a/b?sig=x&t=y)", "(https://...@host:8/a/b?...)"),
+            ("http://a@b@c#d http://host/x@y s3://b/k", "http://...@c#d http://host/x@y s3://b/k"),
+            ("https://h?token=x; C:\\a?b, run7+id+key", "https://h?... C:\\a?b, run7+id+key"),
+            ("://", "://"),
+            ("", ""),
+        ] {
+            assert_eq!(without_secrets(text), shown);
+        }
+        let error = Error::usage("PRIVATE+KEY+a+b+c").in_file("http://me:pass@host/a?b");
+        assert_eq!(error.to_string(), "USAGE: PRIVATE+KEY+... (file http://...@host/a?...)");
     }
 
     #[test]

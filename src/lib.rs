@@ -129,7 +129,7 @@ mod varint;
 pub use codec::kernels;
 pub use codec::piece::Profile;
 pub use diff::{DiffOptions, DiffReport, diff};
-pub use error::{Error, ErrorClass, Result, Section};
+pub use error::{Error, ErrorClass, Result, Section, without_secrets};
 pub use files::file_source::FileSource;
 pub use limits::Limits;
 pub use link::{LinkReader, Ranks, Segment, StreamLengths};

@@ -358,11 +358,12 @@ class Publisher:
             _logger.error("publishing also failed: %s", other)
 
     def __repr__(self) -> str:
+        url = _native.without_secrets(self._url)
         if self._native is None:
-            return f"<deltachain.Publisher {self._url}, closed>"
+            return f"<deltachain.Publisher {url}, closed>"
         last = self._seen
         said = "nothing published yet" if last is None else f"last published version {last.version}, {last.digest[:12]}"
-        return f"<deltachain.Publisher {self._url}, {said}{', publishing' if self._is_publishing() else ''}>"
+        return f"<deltachain.Publisher {url}, {said}{', publishing' if self._is_publishing() else ''}>"
 
     def _asking(self, function: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
         """The function that signs, in a thread of its own: a publish that is cancelled does not wait for it."""

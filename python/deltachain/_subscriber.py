@@ -186,12 +186,13 @@ class Held:
         self._fallbacks: dict[str, int] = {}
 
     def __repr__(self) -> str:
+        url = _native.without_secrets(self._url)
         try:
             held = self._native.held()
         except (Error, AttributeError):
-            return f"<deltachain.{type(self).__name__} {self._url}, not open, or in use>"
+            return f"<deltachain.{type(self).__name__} {url}, not open, or in use>"
         said = "no version yet" if held is None else f"version {held[0]}, {held[1][:12]}"
-        return f"<deltachain.{type(self).__name__} {self._url}, {said}{', torn' if self.torn else ''}>"
+        return f"<deltachain.{type(self).__name__} {url}, {said}{', torn' if self.torn else ''}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("subscribers cannot be pickled: open them in the process that uses them")

@@ -85,6 +85,12 @@ mod native {
         py.detach(|| caught(|| deltachain_cli::main(arguments))).ok_or_else(|| internal(py))
     }
 
+    /// A text as it may be shown: without secret keys, and passwords and queries of URLs.
+    #[pyfunction]
+    fn without_secrets(text: &str) -> String {
+        deltachain::without_secrets(text)
+    }
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let rules = PyModule::new(module.py(), "rules")?;

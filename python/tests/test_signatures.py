@@ -313,3 +313,11 @@ def test_async_subscribers_have_trust(tmp_path: Path) -> None:
             return (await sub.prepare(timeout=60)).version
 
     assert asyncio.run(held()) == 0
+
+
+def test_no_credential_of_a_url_is_shown() -> None:
+    with dc.Subscriber("http://me:hidden@127.0.0.1:1/chain?token=hidden", attempts=1) as sub:
+        assert "127.0.0.1" in repr(sub) and "hidden" not in repr(sub)
+        with pytest.raises(dc.Error) as refused:
+            sub.prepare()
+        assert "hidden" not in f"{refused.value!r} {vars(refused.value)} {refused.value.__cause__}"

@@ -1,11 +1,12 @@
 //! The command line: what can be asked for, and the help that goes with it.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::iter;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use deltachain::Error;
+use deltachain::{Error, without_secrets};
 
 use crate::chain_args::{
     CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
@@ -280,7 +281,11 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
             failure::report_as_json(&usage_error(&error));
         } else {
             // Help that cannot be written because nobody reads it any more is not a failure.
-            let _ = error.print();
+            let _ = if error.use_stderr() {
+                write!(anstream::stderr(), "{}", without_secrets(&error.render().ansi().to_string()))
+            } else {
+                error.print()
+            };
         }
         u8::try_from(error.exit_code()).unwrap_or(failure::FAILURE)
     })

@@ -7,15 +7,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
-use deltachain::Result;
 use deltachain::tensor::Digest;
+use deltachain::{Error, Result, without_secrets};
 use deltachain_store::{Snapshots, Store, StoreOptions};
 
 use crate::engine_args::EngineArgs;
+use crate::interrupt;
 use crate::operation::health::MaxLag;
 use crate::operation::http::parse_address;
 use crate::shared_args::{
-    LimitArgs, ProfilesArgs, SERVERS, STORE_OPTIONS, parse_digest, parse_note, parse_pair, parse_seconds, parse_size,
+    LimitArgs, ProfilesArgs, SERVERS, STORE_OPTIONS, parse_digest, parse_note, parse_seconds, parse_size,
 };
 use crate::signature_args::{FollowerTrustArgs, PublisherSignatureArgs, TrustArgs};
 
@@ -42,8 +43,9 @@ pub(crate) struct StoreArgs {
     ///
     /// Prefer the usual environment variables for credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
     /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and so on.
-    #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = parse_pair, help_heading = STORE_OPTIONS)]
-    pub(crate) settings: Vec<(String, String)>,
+    // Parsed later: an error of the parser would show the value.
+    #[arg(long = "store-option", value_name = "KEY=VALUE", help_heading = STORE_OPTIONS)]
+    pub(crate) settings: Vec<String>,
     /// Abort a request after this many seconds without progress. Slow transfers are not affected
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = parse_seconds, help_heading = STORE_OPTIONS)]
     pub(crate) timeout: f64,
@@ -56,27 +58,41 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
-    pub(crate) fn options(&self) -> StoreOptions {
+    /// Opens a store, which Ctrl-C ends the waiting for.
+    pub(crate) fn open(&self, url: &str) -> Result<Store> {
+        Ok(Store::open(url, self.options()?)?.with_stop(interrupt::stop()))
+    }
+
+    pub(crate) fn options(&self) -> Result<StoreOptions> {
         let mut options = StoreOptions::default()
             .timeout(Duration::from_secs_f64(self.timeout))
             .attempts(self.retries.saturating_add(1))
             .max_rate(self.max_rate);
         options.settings.extend(self.endpoint.iter().map(|url| ("aws_endpoint".to_owned(), url.clone())));
         options.settings.extend(self.region.iter().map(|region| ("aws_region".to_owned(), region.clone())));
-        options.settings.extend(self.settings.iter().cloned());
-        options
+        for setting in &self.settings {
+            let pair =
+                setting.split_once('=').ok_or_else(|| Error::usage("a --store-option has no =: give KEY=VALUE"))?;
+            options.settings.push((pair.0.to_owned(), pair.1.to_owned()));
+        }
+        Ok(options)
     }
 }
 
 impl ChainArgs {
+    /// The chain, as it may be shown.
+    pub(crate) fn name(&self) -> String {
+        without_secrets(&self.url)
+    }
+
     /// Opens the store.
     pub(crate) fn open(&self) -> Result<Store> {
-        Store::open(&self.url, self.store.options())
+        self.store.open(&self.url)
     }
 
     /// Opens the store, and makes its directory if it is one that does not exist.
     pub(crate) fn create(&self) -> Result<Store> {
-        Store::create(&self.url, self.store.options())
+        Ok(Store::create(&self.url, self.store.options()?)?.with_stop(interrupt::stop()))
     }
 }
 

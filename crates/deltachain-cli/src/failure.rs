@@ -24,7 +24,13 @@ pub(crate) fn report(error: &Error, output: Output) -> u8 {
     if output.is_json() {
         report_as_json(error);
     } else if interrupt::happened() {
-        let _ = writeln!(anstream::stderr(), "interrupted; nothing is left behind");
+        // Nobody knows what became of a request that was given up.
+        let given_up = (error.class() == ErrorClass::Io).then(|| error.file()).flatten();
+        let what = given_up.map_or_else(
+            || "; nothing is left behind".to_owned(),
+            |file| format!(" while {} {}", error.message(), printable_path(file)),
+        );
+        let _ = writeln!(anstream::stderr(), "interrupted{what}");
     } else {
         let _ = write!(anstream::stderr(), "{}", lines(error));
     }

@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,12 @@ impl Keys {
     /// Reads a key file; `-` is standard input.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         if path == Path::new("-") {
-            return text_of(io::stdin().lock()).and_then(|text| Self::parse(&text));
+            return from_input().and_then(|text| Self::parse(&text));
+        }
+        if path.to_str().is_some_and(|text| text.starts_with(SECRET)) {
+            return Err(Error::usage(format!(
+                "this is a secret key itself: give the file that holds it, or {VARIABLE}"
+            )));
         }
         require([path])?;
         let file = File::open(path).map_err(|error| Error::io("reading", error).in_file(path))?;
@@ -84,6 +90,19 @@ fn text_of(from: impl Read) -> Result<String> {
     match read {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Error::usage("this is no text with keys")),
         read => read.map(|_| text).map_err(|error| Error::io("reading", error)),
+    }
+}
+
+/// All of standard input. Ctrl-C ends the waiting.
+fn from_input() -> Result<String> {
+    let (sender, receiver) = mpsc::channel();
+    let read = move || drop(sender.send(text_of(io::stdin().lock())));
+    thread::Builder::new().spawn(read).map_err(|error| Error::io("starting a thread", error))?;
+    loop {
+        match receiver.recv_timeout(PATIENCE) {
+            Err(RecvTimeoutError::Timeout) => interrupt::check()?,
+            result => return result.map_err(|error| Error::io("reading", io::Error::other(error)))?,
+        }
     }
 }
 

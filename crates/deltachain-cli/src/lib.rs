@@ -30,11 +30,13 @@ mod table;
 mod watcher;
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Mutex, PoisonError};
 
 use deltachain::{Error, Result};
 use deltachain_store::{Observer, Stop, StoreOptions};
-use rayon::ThreadPoolBuilder;
+use rayon::{ThreadPoolBuildError, ThreadPoolBuilder};
 use serde_json::Value;
 
 use crate::args::{Cli, Command};
@@ -53,13 +55,13 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Err(code) => return code,
     };
     let output = Output::new(&cli.global);
-    let code = match run(&cli, output) {
+    let code = match guarded(|| run(&cli, output)) {
         Ok(code) => code,
         Err(error) => failure::report(&error, output),
     };
     // A Rust program would flush at its end, but the caller of this function may end in another way. If nobody reads
     // the output, that is not a failure.
-    let _ = std::io::stdout().flush();
+    let _ = io::stdout().flush();
     code
 }
 
@@ -79,7 +81,7 @@ pub fn follow(
     let (global, args) = args::parse_follow(arguments)?;
     // Threads of its own: it occupies one of them all the time, and others may use the pool of the process.
     let pool = ThreadPoolBuilder::new().num_threads(global.threads.unwrap_or(0)).build();
-    let pool = pool.map_err(|error| Error::usage(format!("threads: {error}")))?;
+    let pool = pool.map_err(cannot_start)?;
     pool.install(|| {
         let store = args.chain.open()?.with_stop(stop);
         chain::follow::follow(&args, store, &Listener::Program(observer, on_event))
@@ -103,12 +105,26 @@ pub fn report(
     Ok(chain::reports::report(&args::parse_words(arguments)?.command, &access, observer)?.json())
 }
 
+/// A panic, such as of a dependency that cannot start a thread, is shown as other errors are.
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    static PANIC: Mutex<String> = Mutex::new(String::new());
+    let last = || PANIC.lock().unwrap_or_else(PoisonError::into_inner);
+    panic::set_hook(Box::new(move |panic| *last() = panic.to_string().replace('\n', " ")));
+    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let what = "failed in a way that was not foreseen; if the machine does not lack memory or threads, report it";
+        Err(Error::io(what, io::Error::other(last().as_str())))
+    })
+}
+
+fn cannot_start(error: ThreadPoolBuildError) -> Error {
+    Error::io("starting threads", io::Error::other(error))
+}
+
 fn run(cli: &Cli, output: Output) -> Result<u8> {
     interrupt::install()?;
-    if let Some(threads) = cli.global.threads {
-        let pool = ThreadPoolBuilder::new().num_threads(threads).build_global();
-        pool.map_err(|error| Error::usage(format!("{threads} threads: {error}")))?;
-    }
+    // At once: where threads cannot be started, that is an error and no panic later.
+    let pool = ThreadPoolBuilder::new().num_threads(cli.global.threads.unwrap_or(0)).build_global();
+    pool.map_err(cannot_start)?;
     match &cli.command {
         Command::Diff(args) => commands::diff::run(args, output),
         Command::Snapshot(args) => commands::snapshot::run(args, output),
@@ -131,7 +147,8 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         Command::Pull(args) => chain::pull::run(args, output),
         Command::Follow(args) => chain::follow::run(args, output),
         command => {
-            let report = watched(output, |watcher| chain::reports::report(command, &Access::default(), watcher))?;
+            let access = Access { options: None, stop: interrupt::stop() };
+            let report = watched(output, |watcher| chain::reports::report(command, &access, watcher))?;
             return chain::report::print(&*report, output);
         }
     }?;

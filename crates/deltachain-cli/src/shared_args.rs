@@ -101,17 +101,12 @@ impl LimitArgs {
     }
 }
 
-pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("missing =")?;
-    Ok((key.to_owned(), value.to_owned()))
-}
-
 pub(crate) fn parse_note(text: &str) -> Result<(String, String), String> {
-    let note = parse_pair(text)?;
-    if note.0.starts_with("deltachain.") {
+    let (key, value) = text.split_once('=').ok_or("missing =")?;
+    if key.starts_with("deltachain.") {
         return Err("keys that begin with deltachain. are reserved".to_owned());
     }
-    Ok(note)
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 /// A number of bytes: `1000`, `64K`, `2G`; the letters are powers of 1024.

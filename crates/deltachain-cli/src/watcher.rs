@@ -9,7 +9,6 @@ use indicatif::{MultiProgress, ProgressBar};
 use serde_json::{Value, json};
 
 use crate::interrupt;
-use crate::operation::service::Watchdog;
 use crate::operation::time::Time;
 use crate::output::{Output, print_json, printable};
 use crate::progress::Meter;
@@ -20,19 +19,19 @@ pub(crate) struct Watcher {
     /// Progress bars below each other.
     bars: MultiProgress,
     under_way: Mutex<HashMap<Phase, Meter>>,
-    /// For work without end: it is told that the work goes on, and remarks show the time.
-    watchdog: Option<Watchdog>,
+    /// Whether it is work without end: remarks show the time.
+    is_service: bool,
 }
 
 impl Watcher {
     pub(crate) fn new(output: Output) -> Self {
         let bars = MultiProgress::with_draw_target(output.target());
-        Self { output, bars, under_way: Mutex::default(), watchdog: None }
+        Self { output, bars, under_way: Mutex::default(), is_service: false }
     }
 
     /// For work without end.
     pub(crate) fn of_service(output: Output) -> Self {
-        Self { watchdog: Some(Watchdog::new()), ..Self::new(output) }
+        Self { is_service: true, ..Self::new(output) }
     }
 
     /// Prints something that the bars must not disturb.
@@ -75,7 +74,6 @@ impl Observer for Watcher {
     }
 
     fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
-        self.watchdog.iter().for_each(Watchdog::is_alive);
         self.under_way().get(&phase).map_or_else(interrupt::check, |meter| meter.advance(bytes))
     }
 
@@ -86,12 +84,13 @@ impl Observer for Watcher {
     fn remark(&self, text: &str) {
         if self.output.is_json() {
             // Nothing depends on a remark.
-            let _ = print_json(&match self.watchdog {
-                Some(_) => remark_as_json(text),
-                None => json!({ "event": "remark", "text": text }),
+            let _ = print_json(&if self.is_service {
+                remark_as_json(text)
+            } else {
+                json!({ "event": "remark", "text": text })
             });
         } else {
-            let time = self.watchdog.as_ref().map_or_else(String::new, |_| format!("{} ", Time::now()));
+            let time = if self.is_service { format!("{} ", Time::now()) } else { String::new() };
             self.bars.suspend(|| self.output.remark(&format!("{time}note: {}", printable(text))));
         }
     }

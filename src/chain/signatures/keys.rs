@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use crate::chain::signatures::base64;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SECRET_KEY};
 
 /// The type of a key in C2SP's signed notes: Ed25519.
 const ED25519: u8 = 1;
@@ -134,7 +134,7 @@ impl SigningKey {
     /// USAGE if it is not a secret key, or has the ID of another one. The message never has the text.
     pub fn parse(text: &str) -> Result<Self> {
         let refused = || Error::usage("this is not a secret key: PRIVATE+KEY+NAME+ID+KEY");
-        let mut parts = text.strip_prefix("PRIVATE+KEY+").ok_or_else(refused)?.splitn(3, '+');
+        let mut parts = text.strip_prefix(SECRET_KEY).ok_or_else(refused)?.splitn(3, '+');
         let (Some(name), Some(id), Some(seed)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(refused());
         };
@@ -151,7 +151,7 @@ impl SigningKey {
     /// asks for it has to keep it so.
     pub fn to_text(&self) -> String {
         let typed = Zeroizing::new(typed(self.secret.as_bytes()));
-        format!("PRIVATE+KEY+{}+{}+{}", self.public.name, self.public.id(), base64::encode(&*typed))
+        format!("{SECRET_KEY}{}+{}+{}", self.public.name, self.public.id(), base64::encode(&*typed))
     }
 
     /// The public key.

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use crate::commands::chain::log::origin;
 use crate::commands::chain::publish;
 use crate::commands::chain::pull::as_json;
+use crate::interrupt;
 use crate::numbers::{grouped, time};
 use crate::output::Output;
 use crate::table::{Align, layout};
@@ -48,7 +49,7 @@ impl ChainDemo {
         let models = models.collect::<Result<Vec<_>>>()?;
         let chain = directory.join("chain");
         let url = chain.to_string_lossy().into_owned();
-        let store = Store::create(&url, StoreOptions::default())?;
+        let store = Store::create(&url, StoreOptions::default())?.with_stop(interrupt::stop());
         init(&store)?;
         let follower =
             |name: &str| Follower::in_directory(store.clone(), &directory.join(name), FollowerOptions::default());

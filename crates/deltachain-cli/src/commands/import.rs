@@ -8,7 +8,7 @@ use deltachain::files::{OutputFile, SafetensorsState, ScratchState};
 use deltachain::tensor::{State, total_bytes};
 use deltachain::{DiffOptions, DiffReport, Error, ErrorClass, Progress, Result};
 use deltachain_exchange::Applied;
-use deltachain_store::{Base, Model, PublishOptions, Published, Publisher, Store};
+use deltachain_store::{Base, Model, PublishOptions, Published, Publisher};
 use serde_json::{Value, json};
 
 use crate::commands::chain::publish;
@@ -77,7 +77,7 @@ fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<()> {
 
 fn add_versions(args: &ImportArgs, url: &str, output: Output) -> Result<()> {
     let watcher = Watcher::new(output);
-    let store = Store::open(url, args.store.options())?;
+    let store = args.store.open(url)?;
     let base = open_state(&args.base)?;
     let options = PublishOptions::default().profiles(vec![args.profile.into()]);
     let scratch = tempfile::tempdir().map_err(|error| Error::io("creating a temporary directory", error))?;

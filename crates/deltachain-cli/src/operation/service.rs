@@ -1,30 +1,24 @@
 //! Word to systemd: when the program is ready, that it is alive, that it ends. Without systemd nothing happens.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::io;
+use std::thread;
+use std::time::Duration;
 
-/// Tells systemd that work goes on, as often as systemd wants.
-#[derive(Debug)]
-pub(crate) struct Watchdog {
-    /// The pause between two messages, with time to spare; nothing if nobody waits for them.
-    pause: Option<Duration>,
-    last: Mutex<Option<Instant>>,
-}
-
-impl Watchdog {
-    pub(crate) fn new() -> Self {
-        Self { pause: limit().map(|limit| limit / 3), last: Mutex::default() }
-    }
-
-    /// Work goes on. May be called at any rate.
-    pub(crate) fn is_alive(&self) {
-        let Some(pause) = self.pause else { return };
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_none_or(|last| last.elapsed() >= pause) {
-            *last = Some(Instant::now());
+/// From now on systemd hears that the process is alive, as often as it wants to: from a thread, because a store may be
+/// silent for longer than systemd waits.
+///
+/// # Errors
+/// If the thread cannot be started.
+pub(crate) fn stays_alive() -> io::Result<()> {
+    // With time to spare.
+    let Some(pause) = limit().map(|limit| limit / 3) else { return Ok(()) };
+    let tell = move || {
+        loop {
             send("WATCHDOG=1");
+            thread::sleep(pause);
         }
-    }
+    };
+    thread::Builder::new().name("watchdog".to_owned()).spawn(tell).map(drop)
 }
 
 /// The directory holds a version: what needs it can start.

@@ -3,6 +3,7 @@
 
 mod chains;
 mod directories;
+mod ending;
 mod engines;
 mod engines_drawn;
 mod engines_truth;

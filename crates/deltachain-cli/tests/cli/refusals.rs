@@ -247,3 +247,36 @@ fn a_full_disk() {
         assert!(folder.contents() == before, "{arguments:?}");
     }
 }
+
+#[test]
+fn no_secret_is_shown() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    folder.write("m.safetensors", bytes_file(&[("a", b"x")]));
+    let key = "PRIVATE+KEY+run7+0a1b2c3d+hidden/hidden+hidden=";
+    let web = "http://me:hidden@127.0.0.1:1/chain";
+    let query = "http://127.0.0.1:1/chain?token=hidden";
+    let commands: [&[&str]; 15] = [
+        &["key", "show", key],
+        &["publish", "chain", "m.safetensors", "--sign-key", key],
+        &["publish", "chain", "m.safetensors", "--trust", key],
+        &["log", "chain", "--trust", key],
+        &["sign", "chain", "--sign-key", key],
+        &["inspect", key],
+        &["log", "chain", key],
+        &["log", "chain", "--last", key],
+        &["log", web, "--retries", "0"],
+        &["log", query, "--retries", "0"],
+        &["pull", web, "model", "--retries", "0"],
+        &["doctor", web, "--retries", "0"],
+        &["follow", "chain", "model", "--engine", "vllm", "--server", web],
+        &["log", "s3://bucket/chain", "--store-option", "secret_access_key:hidden"],
+        &["log", "s3://me:hidden@bucket/chain", "--store-option", "unknown=hidden"],
+    ];
+    for command in commands {
+        for more in [&[][..], &["--json"]] {
+            let ran = folder.run(&[command, more].concat());
+            assert!(ran.code != Some(0) && !format!("{ran:?}").contains("hidden"), "{command:?}: {ran:?}");
+        }
+    }
+}

@@ -75,7 +75,7 @@ impl Findings {
 /// them, unless `stop` ends that. A web server can only be read: there the chain document is.
 ///
 /// # Errors
-/// As for [`Store::open`]; IO if nothing can be made in a directory. That something does not work is not an error.
+/// As for [`Store::open`]; IO if nothing can be made in a directory; USAGE if it was stopped. That something does not work is not an error.
 pub fn doctor(url: &str, options: StoreOptions, stop: &Stop) -> Result<Vec<Finding>> {
     let store = Store::open(url, options.clone())?.with_stop(stop.clone());
     let mut findings = Findings::default();
@@ -94,7 +94,8 @@ pub fn doctor(url: &str, options: StoreOptions, stop: &Stop) -> Result<Vec<Findi
         }
         None => try_reading(&mut findings, &store),
     }
-    Ok(findings.0)
+    // What was given up says nothing of the store.
+    if stop.is_stopped() { Err(Error::usage("it was stopped")) } else { Ok(findings.0) }
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "it is the good end of trials that have bad ones")]
@@ -169,14 +170,13 @@ fn try_writing(findings: &mut Findings, store: &Store) {
 fn race(store: &Store, name: ObjectName) -> Result<String> {
     let content = |racer: usize| format!("racer {racer}").into_bytes();
     let won = thread::scope(|scope| {
-        let racers: Vec<_> =
-            (0..RACERS).map(|racer| scope.spawn(move || store.put_if_absent(name, &content(racer)))).collect();
-        racers
-            .into_iter()
-            .map(|racer| racer.join().unwrap_or_else(|_| wrong("a thread ended").map(|_| false)))
-            .collect::<Vec<_>>()
-    });
-    let won = won.into_iter().collect::<Result<Vec<bool>>>()?;
+        let race = |racer| move || store.put_if_absent(name, &content(racer));
+        let failed = |error| Error::io("starting a thread", error);
+        let start = |racer| thread::Builder::new().spawn_scoped(scope, race(racer)).map_err(failed);
+        let racers = (0..RACERS).map(start).collect::<Result<Vec<_>>>()?;
+        let ended = |_| wrong("a thread ended").map(|_| false);
+        racers.into_iter().map(|racer| racer.join().unwrap_or_else(ended)).collect::<Result<Vec<bool>>>()
+    })?;
     let winners: Vec<usize> = (0..RACERS).filter(|&racer| won[racer]).collect();
     match (&winners[..], store.get(name)?) {
         (&[winner], Some(stands)) if stands == content(winner) => done(""),

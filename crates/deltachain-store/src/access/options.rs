@@ -1,12 +1,13 @@
 //! How to talk to a store.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access::credentials::CredentialSource;
 
 /// How to talk to a store. The default is right for a bucket on the same continent.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct StoreOptions {
     /// Settings of the kind of store, by name, such as `("region", "eu-central-1")`: the keys of the `object_store` crate.
@@ -33,6 +34,14 @@ pub struct StoreOptions {
     pub parallel: usize,
     /// Bytes of one part of a file, at most. Files are stored in longer parts where S3 would refuse ones as short as that.
     pub part_bytes: u64,
+}
+
+/// Values of settings are not shown: some are secret.
+impl fmt::Debug for StoreOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings: Vec<&str> = self.settings.iter().map(|(key, _)| key.as_str()).collect();
+        f.debug_struct("StoreOptions").field("settings", &settings).finish_non_exhaustive()
+    }
 }
 
 impl Default for StoreOptions {

@@ -8,11 +8,12 @@ use std::future::Future;
 use std::io;
 use std::iter;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::SystemTime;
 
 use deltachain::chain::{Note, ObjectName};
-use deltachain::{Error, Result};
+use deltachain::{Error, Result, without_secrets};
 use futures_util::future::try_join;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
@@ -33,6 +34,9 @@ use crate::access::url::{directory_of, open_url};
 /// A document is read up to here: one byte more than all readers take, so that a longer one is noticed. What limits allow
 /// beyond that does not come from a store, which is not trusted and may have any number of such documents.
 const DOCUMENT_BYTES: u64 = (1 << 24) + 1;
+
+/// Threads that wait for answers.
+const WORKERS: usize = 2;
 
 /// A store that holds one chain. Clones share connections and threads.
 ///
@@ -127,16 +131,19 @@ impl Store {
         name: &str,
         mut options: StoreOptions,
     ) -> Result<Self> {
+        if options.max_rate == Some(0) {
+            return Err(Error::usage("the limit for bytes per second is 0: give a higher one, or none"));
+        }
         // With 0 nothing would ever be done.
         options.parallel = options.parallel.max(1);
         options.part_bytes = options.part_bytes.max(1);
         let rate = options.max_rate.filter(|_| !kind.is_watched).map(|rate| Arc::new(Rate::new(rate)));
-        let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("store").enable_all().build();
+        let runtime = start_threads();
         Ok(Self {
             objects,
             prefix,
             kind,
-            name: name.to_owned(),
+            name: without_secrets(name),
             ranges: Arc::new(Semaphore::new(options.parallel)),
             options: Arc::new(options),
             runtime: Arc::new(runtime.map_err(|error| Error::io("starting threads", error))?),
@@ -465,6 +472,7 @@ impl Store {
         let has_none = lacks_credentials(&error);
         let kind = kind_of(&error);
         let error = io::Error::from(error);
+        let error = io::Error::new(error.kind(), without_secrets(&error.to_string()));
         let error = match self.kind.credentials {
             Some(credentials) if is_refused => io::Error::new(
                 io::ErrorKind::PermissionDenied,
@@ -508,6 +516,19 @@ impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
+}
+
+/// Threads for requests. That they cannot be started would be a panic of the runtime, so it is tried before.
+fn start_threads() -> io::Result<Runtime> {
+    let tried = (0..WORKERS).map(|_| {
+        let (end, ends) = mpsc::channel::<()>();
+        Ok((end, thread::Builder::new().spawn(move || ends.recv())?))
+    });
+    for (end, thread) in tried.collect::<io::Result<Vec<_>>>()? {
+        drop(end);
+        let _ = thread.join();
+    }
+    Builder::new_multi_thread().worker_threads(WORKERS).thread_name("store").enable_all().build()
 }
 
 /// Whether it makes sense to try again.

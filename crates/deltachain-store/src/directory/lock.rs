@@ -1,9 +1,18 @@
 //! Files that are locked, so that one process at a time works in a directory.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
+
+use crate::observer::{Observer, Phase};
+
+/// How long a lock is waited for that others hold for a moment. Whoever holds it longer has been stopped, or hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is tried meanwhile.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The name of the file.
 pub(crate) const LOCK: &str = "lock";
@@ -20,4 +29,31 @@ pub(crate) fn open_lock(directory: &Path) -> Result<File> {
     }
     let opened = File::options().create(true).truncate(false).write(true).open(&path);
     opened.map_err(|error| Error::io("locking", error).in_file(path))
+}
+
+/// Locks a file of a directory that others lock for a moment. The observer is told if that takes longer.
+///
+/// # Errors
+/// USAGE if another process keeps it locked; IO; the observer's error, if it ends the waiting.
+pub(crate) fn wait_for(lock: &File, directory: &Path, observer: &dyn Observer) -> Result<()> {
+    let mut began = None;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(Error::io("locking", error).in_file(directory)),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        let waited = began.get_or_insert_with(|| {
+            observer.remark(&format!("waiting for another process that has locked {:?}", directory.to_string_lossy()));
+            Instant::now()
+        });
+        if waited.elapsed() > PATIENCE {
+            let seconds = PATIENCE.as_secs();
+            let text =
+                format!("another process has locked this directory for more than {seconds} s, and may be stopped");
+            return Err(Error::in_use(text).in_file(directory));
+        }
+        observer.advance(Phase::Wait, 0)?;
+        thread::sleep(PAUSE);
+    }
 }

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use deltachain::{Error, Result};
 
-use crate::directory::lock::{LOCK, open_lock};
+use crate::directory::lock::{LOCK, open_lock, wait_for};
 use crate::directory::names::{is_real_directory, is_real_file, is_unfinished};
 use crate::directory::unfinished::{self, UnfinishedDirectory};
+use crate::observer::Observer;
 
 /// A directory for one run, which nobody else can read. It is removed with everything in it when this is dropped.
 ///
@@ -27,17 +28,23 @@ impl Scratch {
     /// Makes one below `place`, or below the system's directory for temporary files.
     ///
     /// # Errors
-    /// USAGE if the entry with our name there belongs to another user, is open to others, or is not a directory; IO.
-    pub fn new(place: Option<&Path>) -> Result<Self> {
+    /// USAGE if the entry with our name there belongs to another user, is open to others, or is not a directory, or if
+    /// another process keeps it locked; IO; the observer's error, if it ends the waiting for that process.
+    pub fn new(place: Option<&Path>, observer: &dyn Observer) -> Result<Self> {
         let private = private(&place.map_or_else(env::temp_dir, Path::to_owned))?;
         let failed = |error| Error::io("creating a temporary directory", error).in_file(&private);
         // One at a time, so that nobody removes what another one is about to lock.
         let guard = open_lock(&private)?;
-        guard.lock().map_err(|error| Error::io("locking", error).in_file(&private))?;
-        remove_dead(&private).map_err(failed)?;
+        wait_for(&guard, &private, observer)?;
+        let dead = dead(&private).map_err(failed)?;
         let directory = UnfinishedDirectory::new(&private).map_err(failed)?;
         let lock = open_lock(directory.path())?;
         lock.lock().map_err(failed)?;
+        drop(guard);
+        for (path, _lock) in dead {
+            // What another run is removing at this moment goes anyway.
+            let _ = unfinished::remove_directory(&path);
+        }
         Ok(Self { directory, _lock: lock })
     }
 
@@ -47,8 +54,9 @@ impl Scratch {
     }
 }
 
-/// Removes what runs have left that have ended.
-fn remove_dead(private: &Path) -> io::Result<()> {
+/// What runs have left that have ended, locked.
+fn dead(private: &Path) -> io::Result<Vec<(PathBuf, Option<File>)>> {
+    let mut dead = Vec::new();
     for entry in fs::read_dir(private)? {
         let (name, path) = entry.map(|entry| (entry.file_name(), entry.path()))?;
         if !is_unfinished(&name) || !is_real_directory(&path) {
@@ -57,12 +65,11 @@ fn remove_dead(private: &Path) -> io::Result<()> {
         let lock = path.join(LOCK);
         // Where there is none, the run was killed before it made it, or when it removed it.
         let lock = if is_real_file(&lock) { File::options().write(true).open(lock).ok() } else { None };
-        if lock.is_none_or(|lock| lock.try_lock().is_ok()) {
-            // What another run is removing at this moment goes anyway.
-            let _ = unfinished::remove_directory(&path);
+        if lock.as_ref().is_none_or(|lock| lock.try_lock().is_ok()) {
+            dead.push((path, lock));
         }
     }
-    Ok(())
+    Ok(dead)
 }
 
 /// The directory of this user, which is made if it is not there.
@@ -112,7 +119,7 @@ mod tests {
     #[test]
     fn what_nobody_uses_any_more_is_removed() {
         let place = tempfile::tempdir().unwrap();
-        let first = Scratch::new(Some(place.path())).unwrap();
+        let first = Scratch::new(Some(place.path()), &()).unwrap();
         fs::write(first.path().join("f"), "in use").unwrap();
         let private = first.path().parent().unwrap().to_owned();
         // Runs that were killed: early, late, and while they removed it. And something that is not ours.
@@ -126,7 +133,7 @@ mod tests {
         let other = private.join(format!(".tmp-deltachain-{}", "d".repeat(12)));
         fs::create_dir(&other).unwrap();
         fs::write(other.join("f"), "precious").unwrap();
-        let second = Scratch::new(Some(place.path())).unwrap();
+        let second = Scratch::new(Some(place.path()), &()).unwrap();
         let mut expected = [first.path(), second.path(), &other].map(Path::to_owned);
         let mut found = entries(place.path());
         expected.sort();
@@ -142,17 +149,17 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
 
         let place = tempfile::tempdir().unwrap();
-        let private = Scratch::new(Some(place.path())).unwrap().path().parent().unwrap().to_owned();
+        let private = Scratch::new(Some(place.path()), &()).unwrap().path().parent().unwrap().to_owned();
         assert_eq!(fs::metadata(&private).unwrap().permissions().mode() & 0o777, 0o700);
         for mode in [0o777, 0o720, 0o701] {
             fs::set_permissions(&private, fs::Permissions::from_mode(mode)).unwrap();
-            let error = Scratch::new(Some(place.path())).unwrap_err();
+            let error = Scratch::new(Some(place.path()), &()).unwrap_err();
             assert_eq!(error.class(), deltachain::ErrorClass::Usage, "{error}");
         }
         let other = tempfile::tempdir().unwrap();
         fs::remove_dir_all(&private).unwrap();
         std::os::unix::fs::symlink(other.path(), &private).unwrap();
-        assert!(Scratch::new(Some(place.path())).is_err());
+        assert!(Scratch::new(Some(place.path()), &()).is_err());
         assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
     }
 }

@@ -128,7 +128,7 @@ impl FollowerOptions {
                 (cache, None)
             }
             None => {
-                let made = Scratch::new(None)?;
+                let made = Scratch::new(None, &())?;
                 (made.path().join("cache"), Some(made))
             }
         };

@@ -79,7 +79,7 @@ impl Job<'_> {
         let base = if let (Base::Last(_), None) = (base, last) { Base::Chain } else { base };
         // Routes lead between versions with equally many shards.
         let head = parent.head().filter(|head| head.shards.len() == self.of).map(|head| head.version);
-        let scratch = Scratch::new(self.options.scratch.as_deref())?;
+        let scratch = Scratch::new(self.options.scratch.as_deref(), self.observer)?;
         let assets = self.assets(scratch.path())?;
         check_folders(&assets, self.target.layout.iter().flat_map(|layout| layout.folders()))?;
         let (mut work, place) = match base {
@@ -138,7 +138,10 @@ impl Job<'_> {
         thread::scope(|scope| {
             let mut uploads = Vec::new();
             let unchanged = self.make_links(bases, &mut |from, link| {
-                uploads.push(scope.spawn(move || link.upload(self.store, self.observer).map(|()| (from, link))));
+                let upload = move || link.upload(self.store, self.observer).map(|()| (from, link));
+                let thread = thread::Builder::new().spawn_scoped(scope, upload);
+                uploads.push(thread.map_err(|error| Error::io("starting a thread", error))?);
+                Ok(())
             })?;
             if let Some(link) = unchanged {
                 return Ok((vec![(bases.head, link)], true));
@@ -149,7 +152,11 @@ impl Job<'_> {
         })
     }
 
-    fn make_links(&self, bases: &Bases<'_>, add: &mut dyn FnMut(Option<u64>, NewLink)) -> Result<Option<NewLink>> {
+    fn make_links(
+        &self,
+        bases: &Bases<'_>,
+        add: &mut dyn FnMut(Option<u64>, NewLink) -> Result<()>,
+    ) -> Result<Option<NewLink>> {
         let Self { parent, shard, of, options, observer, .. } = *self;
         let codings = Coding::of(&options.profiles)?;
         let make = |base: Option<End<'_>>, coding| NewLink::make(base, self.target, coding, bases.place, observer);
@@ -164,7 +171,7 @@ impl Job<'_> {
                     return Ok(Some(link));
                 }
                 least = least.min(link.reference.size);
-                add(bases.head, link);
+                add(bases.head, link)?;
             }
             // Several shards must come to the same result, though each knows its own links only.
             let bytes = if of == 1 { least } else { 0 };
@@ -173,7 +180,7 @@ impl Job<'_> {
         let skipped = skipped_from(parent.next_version(), &options.skips);
         if needs_snapshot {
             // There are no old values that the profiles could treat differently.
-            add(None, make(None, codings[0])?);
+            add(None, make(None, codings[0])?)?;
         }
         let version = parent.next_version();
         for from in skipped {
@@ -181,7 +188,7 @@ impl Job<'_> {
                 Ok(None) => {}
                 Ok(Some(older)) => {
                     for &coding in &codings {
-                        add(Some(from), make(older.state().map(End::from), coding)?);
+                        add(Some(from), make(older.state().map(End::from), coding)?)?;
                     }
                 }
                 // Readers can do without this link.

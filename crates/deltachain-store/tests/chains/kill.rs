@@ -93,7 +93,7 @@ fn looker() {
             let mut publisher = Publisher::open(store.clone(), options).unwrap();
             publisher.publish(models.state(version), Base::Chain, &()).unwrap();
         }
-        let scratch = Scratch::new(None).unwrap();
+        let scratch = Scratch::new(None, &()).unwrap();
         compact(&store, &CompactOptions::new(scratch.path()).snapshot(true), &()).unwrap();
         let report = fsck(&store, &FsckOptions::default().deep(Some(scratch.path().to_owned())), &()).unwrap();
         assert!(report.problems.is_empty(), "{:?}", report.problems);

@@ -20,5 +20,5 @@ pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
         .vouch(args.signatures.vouch);
     let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.commit(parts, notes, watcher))?;
-    output.summary(|| describe(&args.chain.url, &published), || as_json(&args.chain.url, &published))
+    output.summary(|| describe(&args.chain.name(), &published), || as_json(&args.chain.name(), &published))
 }

@@ -18,14 +18,14 @@ pub(crate) struct CompactReport {
 impl CompactReport {
     pub(crate) fn of(args: &CompactArgs, access: &Access, observer: &dyn Observer) -> Result<Self> {
         let store = access.open(&args.chain)?;
-        let place = Scratch::new(args.scratch.as_deref())?;
+        let place = Scratch::new(args.scratch.as_deref(), observer)?;
         let options = CompactOptions::new(place.path())
             .version(args.version)
             .from(args.from.clone())
             .snapshot(args.snapshot)
             .profiles(args.profiles.profiles())
             .limits(args.limits.limits());
-        Ok(Self { url: args.chain.url.clone(), compacted: compact(&store, &options, observer)? })
+        Ok(Self { url: args.chain.name(), compacted: compact(&store, &options, observer)? })
     }
 }
 

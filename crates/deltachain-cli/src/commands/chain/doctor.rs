@@ -18,8 +18,8 @@ pub(crate) struct DoctorReport {
 
 impl DoctorReport {
     pub(crate) fn of(args: &DoctorArgs, access: &Access) -> Result<Self> {
-        let findings = doctor(&args.chain.url, access.options(&args.chain), &access.stop)?;
-        Ok(Self { url: args.chain.url.clone(), findings })
+        let findings = doctor(&args.chain.url, access.options(&args.chain)?, &access.stop)?;
+        Ok(Self { url: args.chain.name(), findings })
     }
 
     fn missing(&self) -> usize {

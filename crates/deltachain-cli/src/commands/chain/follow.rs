@@ -33,6 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let watcher = Watcher::of_service(output);
+    service::stays_alive().map_err(|error| Error::io("starting threads", error))?;
     follow(args, args.chain.open()?, &Listener::Tool(output, &watcher))
 }
 

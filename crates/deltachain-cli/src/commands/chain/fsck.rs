@@ -43,11 +43,11 @@ pub(crate) fn report(args: &FsckArgs, access: &Access, observer: &dyn Observer) 
     }
     let trust = args.trust.trust()?;
     let store = access.open(&args.chain)?;
-    let place = if args.deep { Some(Scratch::new(args.scratch.as_deref())?) } else { None };
+    let place = if args.deep { Some(Scratch::new(args.scratch.as_deref(), observer)?) } else { None };
     let deep = place.as_ref().map(|place| place.path().to_owned());
     let options = FsckOptions::default().deep(deep).limits(args.limits.limits());
     let found = fsck(&store, &options, observer)?;
-    Ok(Box::new(OfChain { url: args.chain.url.clone(), is_deep: args.deep, trust, found }))
+    Ok(Box::new(OfChain { url: args.chain.name(), is_deep: args.deep, trust, found }))
 }
 
 /// The directory, if the argument names a follower's directory: one that holds a model, and no chain.

@@ -12,7 +12,7 @@ pub(crate) fn run(args: &InitArgs, output: Output) -> Result<()> {
     let begun = begun.ok_or_else(|| Error::usage("there is a chain already").in_file(&args.chain.url))?;
     let chain = format!("{:032x}", begun.chain);
     output.summary(
-        || format!("{}: chain {chain}, no versions yet", printable(&args.chain.url)),
-        || json!({ "url": args.chain.url, "chain": chain }),
+        || format!("{}: chain {chain}, no versions yet", printable(&args.chain.name())),
+        || json!({ "url": args.chain.name(), "chain": chain }),
     )
 }

@@ -36,7 +36,7 @@ impl Log {
             (entry, signers)
         };
         let entries = entries.into_iter().map(with_signers).collect();
-        Ok(Self { url: args.chain.url.clone(), entries })
+        Ok(Self { url: args.chain.name(), entries })
     }
 }
 

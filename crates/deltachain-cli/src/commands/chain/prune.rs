@@ -29,7 +29,7 @@ impl PruneReport {
         };
         let plan = plan_prune(&store, &keep)?;
         let done = if args.dry_run { None } else { Some(prune(&store, &plan, observer)?) };
-        Ok(Self { url: args.chain.url.clone(), plan, done })
+        Ok(Self { url: args.chain.name(), plan, done })
     }
 
     /// By the plan, or as it was done.

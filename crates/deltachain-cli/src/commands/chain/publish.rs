@@ -51,12 +51,12 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         parts.iter().try_for_each(|part| write_part(path, part))?;
         return output.summary(
             || format!("shard {shard} of {of} is stored; commit it with {}", printable_path(path)),
-            || json!({ "url": args.chain.url, "shard": shard, "of": of, "part": path.to_string_lossy() }),
+            || json!({ "url": args.chain.name(), "shard": shard, "of": of, "part": path.to_string_lossy() }),
         );
     }
     let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.publish(&state, base, watcher))?;
-    output.summary(|| describe(&args.chain.url, &published), || as_json(&args.chain.url, &published))
+    output.summary(|| describe(&args.chain.name(), &published), || as_json(&args.chain.name(), &published))
 }
 
 fn write_part(path: &Path, part: &ShardPart) -> Result<()> {

@@ -28,7 +28,6 @@ pub(crate) trait Report {
 }
 
 /// How commands get at a chain.
-#[derive(Default)]
 pub(crate) struct Access {
     /// Instead of the command line's.
     pub(crate) options: Option<StoreOptions>,
@@ -37,12 +36,12 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    pub(crate) fn options(&self, chain: &ChainArgs) -> StoreOptions {
-        self.options.clone().unwrap_or_else(|| chain.store.options())
+    pub(crate) fn options(&self, chain: &ChainArgs) -> Result<StoreOptions> {
+        self.options.clone().map_or_else(|| chain.store.options(), Ok)
     }
 
     pub(crate) fn open(&self, chain: &ChainArgs) -> Result<Store> {
-        Ok(Store::open(&chain.url, self.options(chain))?.with_stop(self.stop.clone()))
+        Ok(Store::open(&chain.url, self.options(chain)?)?.with_stop(self.stop.clone()))
     }
 }
 

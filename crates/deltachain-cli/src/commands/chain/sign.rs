@@ -17,7 +17,7 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
     let by: Vec<String> = signers.iter().map(|signer| signer.public().to_string()).collect();
     let text = || {
         let mut lines = vec![
-            format!("signed version {} of {} and all below it", entry.version, printable(&args.chain.url)),
+            format!("signed version {} of {} and all below it", entry.version, printable(&args.chain.name())),
             format!("  state   {}", entry.state),
             format!("  commit  {}", entry.commit),
         ];
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
     };
     let json = || {
         json!({
-            "url": args.chain.url,
+            "url": args.chain.name(),
             "version": entry.version,
             "state": entry.state.to_string(),
             "commit": entry.commit.to_string(),
