@@ -180,12 +180,12 @@ pub fn without_secrets(text: &str) -> String {
 }
 
 impl Error {
-    fn new(class: ErrorClass, rule: Option<&'static str>, message: String) -> Self {
+    fn new(class: ErrorClass, rule: Option<&'static str>, message: &str) -> Self {
         Self(Box::new(Repr {
             class,
             rule,
             is_in_use: false,
-            message: without_secrets(&message),
+            message: without_secrets(message),
             section: None,
             offset: None,
             tensor: None,
@@ -200,12 +200,12 @@ impl Error {
         if is_off(rule) {
             return Self::usage(format!("rule {} is switched off, but needed to continue", rule.id));
         }
-        Self::new(rule.class, Some(rule.id), message.into())
+        Self::new(rule.class, Some(rule.id), &message.into())
     }
 
     /// The caller asked for something impossible, or gave an unusable input that is not a link.
     pub fn usage(message: impl Into<String>) -> Self {
-        Self::new(ErrorClass::Usage, None, message.into())
+        Self::new(ErrorClass::Usage, None, &message.into())
     }
 
     /// Another process has locked the directory that was asked for.
@@ -217,19 +217,19 @@ impl Error {
 
     /// A refusal of this class that breaks no rule of SPEC.md: for crates that read and write files of other formats.
     pub fn refused(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self::new(class, None, message.into())
+        Self::new(class, None, &message.into())
     }
 
     /// The operating system failed while doing `what`.
     pub fn io(what: impl Into<String>, source: std::io::Error) -> Self {
-        let mut error = Self::new(ErrorClass::Io, None, what.into());
+        let mut error = Self::new(ErrorClass::Io, None, &what.into());
         error.0.source = Some(source);
         error
     }
 
     /// The machine cannot provide what is needed, such as memory.
     pub(crate) fn resource(message: impl Into<String>) -> Self {
-        Self::new(ErrorClass::Io, None, message.into())
+        Self::new(ErrorClass::Io, None, &message.into())
     }
 
     /// Names the section, unless one is named already.

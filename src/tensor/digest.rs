@@ -1,10 +1,11 @@
 //! Tensor and state digests (SPEC section 3), computed piece by piece so that pieces can be hashed in any order.
 
 use std::fmt;
+use std::str::FromStr;
 
 use rayon::prelude::*;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::limits::address;
 use crate::progress::Progress;
 use crate::tensor::{PIECE_LENGTH, State, TensorInfo};
@@ -85,6 +86,15 @@ impl Digest {
     /// Reads 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<Self> {
         blake3::Hash::from_hex(text).ok().map(|hash| Self(*hash.as_bytes()))
+    }
+}
+
+/// As [`from_hex`](Digest::from_hex) reads it; USAGE if it is something else.
+impl FromStr for Digest {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::from_hex(text).ok_or_else(|| Error::usage("a digest has 64 hexadecimal digits"))
     }
 }
 

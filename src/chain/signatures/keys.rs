@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use base64ct::{Base64, Encoding as _};
 use ed25519_dalek::{Signature, Signer as _, VerifyingKey};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use crate::chain::signatures::base64;
 use crate::error::{Error, Result, SECRET_KEY};
 
 /// The type of a key in C2SP's signed notes: Ed25519.
@@ -78,7 +78,7 @@ impl FromStr for VerifierKey {
         let (Some(name), Some(id), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(refused());
         };
-        let typed = base64::decode(key).ok_or_else(refused)?;
+        let typed = Base64::decode_vec(key).map_err(|_| refused())?;
         let read = Self::new(name, untyped(&typed).ok_or_else(|| Error::usage("this is not an Ed25519 key"))?)?;
         if read.id() != id {
             return Err(Error::usage(format!("the public key is damaged: its ID should be {}", read.id())));
@@ -89,7 +89,7 @@ impl FromStr for VerifierKey {
 
 impl fmt::Display for VerifierKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}+{}+{}", self.name, self.id(), base64::encode(&typed(&self.bytes())))
+        write!(f, "{}+{}+{}", self.name, self.id(), Base64::encode_string(&typed(&self.bytes())))
     }
 }
 
@@ -138,7 +138,7 @@ impl SigningKey {
         let (Some(name), Some(id), Some(seed)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(refused());
         };
-        let typed = Zeroizing::new(base64::decode(seed).ok_or_else(refused)?);
+        let typed = Zeroizing::new(Base64::decode_vec(seed).map_err(|_| refused())?);
         let seed = untyped(&typed).ok_or_else(|| Error::usage("the secret key is not an Ed25519 key"))?;
         let read = Self::from_seed(name, seed)?;
         if read.public.id() != id {
@@ -151,7 +151,7 @@ impl SigningKey {
     /// asks for it has to keep it so.
     pub fn to_text(&self) -> String {
         let typed = Zeroizing::new(typed(self.secret.as_bytes()));
-        format!("{SECRET_KEY}{}+{}+{}", self.public.name, self.public.id(), base64::encode(&*typed))
+        format!("{SECRET_KEY}{}+{}+{}", self.public.name, self.public.id(), Base64::encode_string(&*typed))
     }
 
     /// The public key.
@@ -203,6 +203,18 @@ fn untyped(typed: &[u8]) -> Option<[u8; 32]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn base64_has_one_form() {
+        // Bits that mean nothing, padding that is missing or too much, other alphabets, white space.
+        for text in [
+            "Zh==", "Zg=", "Zg", "Zg===", "Zg==\n", " Zg==", "Z===", "Z-==", "Zé=", "=", "====", "Zg==Zg==", "Zm9=",
+            "Zm-_", "Zm9v====", "Zm9vZ", "Zm9vZ===",
+        ] {
+            assert!(Base64::decode_vec(text).is_err(), "{text}");
+        }
+        assert_eq!(Base64::decode_vec("Zm9vYmFy").unwrap(), b"foobar");
+    }
     use crate::error::ErrorClass;
 
     /// The keys of the documentation of Go's `golang.org/x/mod/sumdb/note`.

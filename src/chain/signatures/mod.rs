@@ -21,7 +21,6 @@
 //! # }
 //! ```
 
-mod base64;
 mod found;
 mod keys;
 mod note;

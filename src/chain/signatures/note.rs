@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::chain::signatures::{base64, keys};
+use base64ct::{Base64, Encoding as _};
+
+use crate::chain::signatures::keys;
 use crate::chain::{ObjectName, Signer, Trust, VerifierKey};
 use crate::error::{Error, Result};
 use crate::tensor::Digest;
@@ -65,7 +67,7 @@ impl Note {
             let mut signed = key.raw_id().to_vec();
             signed.extend_from_slice(&signature);
             // Writing to a string cannot fail.
-            let _ = writeln!(note, "{DASH}{} {}", key.name(), base64::encode(&signed));
+            let _ = writeln!(note, "{DASH}{} {}", key.name(), Base64::encode_string(&signed));
         }
         if !(1..=Self::MOST_LINES).contains(&signers.len()) || note.len() as u64 > Self::MOST_BYTES {
             return Err(Error::usage(format!("a note cannot have {} signatures, or such long names", signers.len())));
@@ -132,7 +134,7 @@ impl Line {
     /// Reads a line without the line feed at its end.
     fn read(line: &str) -> Option<Self> {
         let (name, signed) = line.strip_prefix(DASH)?.split_once(' ')?;
-        let signed = base64::decode(signed)?;
+        let signed = Base64::decode_vec(signed).ok()?;
         let (id, signature) = signed.split_first_chunk()?;
         let is_line = keys::is_name(name) && !signature.is_empty();
         is_line.then(|| Self { name: name.to_owned(), id: *id, signature: signature.to_vec() })
@@ -294,7 +296,7 @@ mod tests {
         let (a, b) = (key("a", 1), key("b", 2));
         let note = made(std::slice::from_ref(&a));
         let line = |name: &str, id: [u8; 4], signature: &[u8]| {
-            format!("\u{2014} {name} {}\n", base64::encode(&[&id, signature].concat()))
+            format!("\u{2014} {name} {}\n", Base64::encode_string(&[&id, signature].concat()))
         };
         for length in [1, 63, 64, 65, 72, 2420] {
             let signature = vec![7; length];
@@ -309,7 +311,7 @@ mod tests {
             assert_eq!(counts(format!("{note}{own}"), &[&a]), ["a"], "{own}");
         }
         // A valid signature, and one byte less or more.
-        let signed = base64::decode(note.trim_end().rsplit(' ').next().unwrap()).unwrap();
+        let signed = Base64::decode_vec(note.trim_end().rsplit(' ').next().unwrap()).unwrap();
         let longer = [&signed[4..], &[0]].concat();
         for signature in [&signed[4..67], &longer] {
             let own = line("a", a.public().raw_id(), signature);

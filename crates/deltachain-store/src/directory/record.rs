@@ -7,15 +7,21 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result, StateTable};
 use serde::{Deserialize, Serialize};
 
+use crate::directory::text;
+
 /// What a version is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Record {
     pub(crate) version: u64,
     /// Digest of the commit's bytes.
+    #[serde(with = "text")]
     pub(crate) commit: Digest,
     /// Digest of the chain document's bytes.
+    #[serde(with = "text")]
     pub(crate) chain: Digest,
     /// State digest of the whole version, also if only some shards are here.
+    #[serde(with = "text")]
     pub(crate) state: Digest,
     /// The commit's metadata.
     pub(crate) metadata: BTreeMap<String, String>,
@@ -26,6 +32,7 @@ pub(crate) struct Record {
     /// Whether the version's assets have been taken.
     pub(crate) assets: bool,
     /// Commits that a user has allowed to be gone back to and that have been reached: none of them is a way back any more.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty", with = "text::all")]
     pub(crate) accepted: BTreeSet<Digest>,
     /// The files of its model in a directory, with their lengths; in memory there are none.
     pub(crate) files: BTreeMap<String, u64>,
@@ -93,22 +100,7 @@ impl Record {
     /// # Errors
     /// USAGE if it is not as [`to_bytes`](Self::to_bytes) writes it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
-        let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
-        let document: Document = serde_json::from_slice(bytes).map_err(unreadable)?;
-        let accepted = document.accepted.iter().map(|commit| digest_of(commit));
-        Ok(Self {
-            version: document.version,
-            commit: digest_of(&document.commit)?,
-            chain: digest_of(&document.chain)?,
-            state: digest_of(&document.state)?,
-            metadata: document.metadata,
-            of: document.of,
-            taken: document.taken,
-            assets: document.assets,
-            accepted: accepted.collect::<Result<_>>()?,
-            files: document.files,
-            shards: document.shards,
-        })
+        serde_json::from_slice(bytes).map_err(|error| Error::usage(format!("cannot be read: {error}")))
     }
 
     /// The file's content.
@@ -116,43 +108,8 @@ impl Record {
     /// # Errors
     /// USAGE if it cannot be written as JSON.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
-        let document = Document {
-            version: self.version,
-            commit: self.commit.to_string(),
-            chain: self.chain.to_string(),
-            state: self.state.to_string(),
-            metadata: self.metadata.clone(),
-            of: self.of,
-            taken: self.taken.clone(),
-            assets: self.assets,
-            accepted: self.accepted.iter().map(Digest::to_string).collect(),
-            files: self.files.clone(),
-            shards: self.shards.clone(),
-        };
-        serde_json::to_vec(&document).map_err(|error| Error::usage(error.to_string()))
+        serde_json::to_vec(self).map_err(|error| Error::usage(error.to_string()))
     }
-}
-
-fn digest_of(text: &str) -> Result<Digest> {
-    Digest::from_hex(text).ok_or_else(|| Error::usage("not a digest"))
-}
-
-/// The JSON text.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    version: u64,
-    commit: String,
-    chain: String,
-    state: String,
-    metadata: BTreeMap<String, String>,
-    of: usize,
-    taken: Option<Vec<String>>,
-    assets: bool,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    accepted: Vec<String>,
-    files: BTreeMap<String, u64>,
-    shards: Vec<ShardRecord>,
 }
 
 #[cfg(test)]
