@@ -91,10 +91,13 @@ impl Record {
     /// Reads the file.
     ///
     /// # Errors
-    /// USAGE if it is not as [`to_bytes`](Self::to_bytes) writes it.
+    /// USAGE if it is not as [`to_bytes`](Self::to_bytes) writes it, or wrote it before it had a digest.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
         let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
-        let document: Document = serde_json::from_slice(bytes).map_err(unreadable)?;
+        let mut document: Document = serde_json::from_slice(bytes).map_err(unreadable)?;
+        if document.digest.take().is_some_and(|digest| Some(digest) != document.own_digest()) {
+            return Err(Error::usage("the record is damaged"));
+        }
         let accepted = document.accepted.iter().map(|commit| digest_of(commit));
         Ok(Self {
             version: document.version,
@@ -116,7 +119,7 @@ impl Record {
     /// # Errors
     /// USAGE if it cannot be written as JSON.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
-        let document = Document {
+        let mut document = Document {
             version: self.version,
             commit: self.commit.to_string(),
             chain: self.chain.to_string(),
@@ -128,7 +131,9 @@ impl Record {
             accepted: self.accepted.iter().map(Digest::to_string).collect(),
             files: self.files.clone(),
             shards: self.shards.clone(),
+            digest: None,
         };
+        document.digest = document.own_digest();
         serde_json::to_vec(&document).map_err(|error| Error::usage(error.to_string()))
     }
 }
@@ -153,6 +158,15 @@ struct Document {
     accepted: Vec<String>,
     files: BTreeMap<String, u64>,
     shards: Vec<ShardRecord>,
+    /// Of the text without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+}
+
+impl Document {
+    fn own_digest(&self) -> Option<String> {
+        serde_json::to_vec(self).ok().map(|text| Digest::of_bytes(&text).to_string())
+    }
 }
 
 #[cfg(test)]
@@ -183,6 +197,22 @@ mod tests {
         let record = record();
         assert_eq!(Record::parse(&record.to_bytes().unwrap()).unwrap(), record);
         assert_eq!(record.directory_name(), "00000000000000000007-af1349b9f5f9a1a6");
+        // Of a program that wrote no digest.
+        let text = String::from_utf8(record.to_bytes().unwrap()).unwrap();
+        let (before, _) = text.split_once(",\"digest\"").unwrap();
+        assert_eq!(Record::parse(format!("{before}}}").as_bytes()).unwrap(), record);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let record = record();
+        let bytes = record.to_bytes().unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            // Another way to write the same is no damage.
+            assert!(Record::parse(&damaged).map_or(true, |read| read == record), "bit {bit}");
+        }
     }
 
     #[test]
